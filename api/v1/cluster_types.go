@@ -1,0 +1,208 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Cluster says that a member exists: a Kubernetes cluster that Drover manages through an agent in it.
+// Its namespace is the workspace that it belongs to; whatever targets it lives in the same namespace.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=drover,shortName=dcl
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes.summary`
+// +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.status.capacity.cpu`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.capacity.memory`
+// +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agent.version`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value"
+type Cluster struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says how the member joins and what happens at deletion. An imported cluster needs nothing in it.
+	// +optional
+	// +kubebuilder:default={}
+	Spec ClusterSpec `json:"spec,omitempty"`
+
+	// status says what the member is and how it is doing, as its agent reports it.
+	// +optional
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status ClusterStatus `json:"status,omitempty"`
+}
+
+// ClusterList is a list of Clusters.
+//
+// +kubebuilder:object:root=true
+type ClusterList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Cluster `json:"items"`
+}
+
+// ClusterSpec is what the user wants of a Cluster. Every field can be changed at any time.
+type ClusterSpec struct {
+	// registration says how an agent joins as this Cluster.
+	// +optional
+	// +kubebuilder:default={}
+	Registration Registration `json:"registration,omitempty"`
+
+	// agent says how the agent in the member is set up. It takes effect in the manifest of the Secret
+	// "<name>-registration".
+	// +optional
+	// +kubebuilder:default={}
+	Agent Agent `json:"agent,omitempty"`
+
+	// deletionPolicy says what happens in the member when the Cluster is deleted: Uninstall (default) asks the
+	// agent to remove itself and all that Drover put there, if it can be reached within 20 seconds; Orphan leaves
+	// it as it is. Deletion on the hub ends in both cases.
+	// +optional
+	// +kubebuilder:default=Uninstall
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+}
+
+// DeletionPolicy says what happens in a member when its Cluster is deleted.
+// +kubebuilder:validation:Enum=Uninstall;Orphan
+type DeletionPolicy string
+
+const (
+	// DeletionPolicyUninstall asks the agent to remove itself and all that Drover put into the member.
+	DeletionPolicyUninstall DeletionPolicy = "Uninstall"
+	// DeletionPolicyOrphan leaves the member as it is.
+	DeletionPolicyOrphan DeletionPolicy = "Orphan"
+)
+
+// Registration says how an agent joins as a Cluster.
+type Registration struct {
+	// tokenSecretRef names a key of a Secret in the same namespace that holds a join token the user chose, at
+	// least 32 characters of [A-Za-z0-9._~-]. Without it Drover makes a random one of 256 bits.
+	// +optional
+	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
+
+	// tokenTTL is how long a join token can be used, counted from when Drover first saw it. Default 24h, at least
+	// 1m, at most 8760h. It does not matter any more once an agent has joined.
+	// +optional
+	// +kubebuilder:default="24h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
+	TokenTTL metav1.Duration `json:"tokenTTL,omitempty"`
+}
+
+// SecretKeyReference names one key of a Secret in the same namespace.
+type SecretKeyReference struct {
+	// name of the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// key in the Secret's data. Default "token".
+	// +optional
+	// +kubebuilder:default=token
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Key string `json:"key,omitempty"`
+}
+
+// Agent says how the agent in the member is set up.
+type Agent struct {
+	// image of the agent. Default: the image in the hub's configuration.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Image string `json:"image,omitempty"`
+
+	// trust says which certificate the agent accepts from the hub: Pinned (default) accepts only the CA bundle in its
+	// manifest and what the hub has announced through the tunnel since; System accepts what the agent's image trusts,
+	// for a hub behind a public CA.
+	// +optional
+	// +kubebuilder:default=Pinned
+	Trust Trust `json:"trust,omitempty"`
+}
+
+// Trust says which certificate an agent accepts from the hub.
+// +kubebuilder:validation:Enum=Pinned;System
+type Trust string
+
+const (
+	// TrustPinned accepts only the CA bundle that the hub handed to the agent.
+	TrustPinned Trust = "Pinned"
+	// TrustSystem accepts what the agent's image trusts.
+	TrustSystem Trust = "System"
+)
+
+// ClusterStatus is what Drover knows of a member.
+type ClusterStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions of the Cluster: Registered, Connected, Ready, and Stalled when a person must act.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// version of the member's API server, for example "v1.36.3".
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// distribution of Kubernetes as far as the agent can tell, for example "k3s", "rke2", "eks", "kubernetes".
+	// +optional
+	Distribution string `json:"distribution,omitempty"`
+
+	// clusterUID is the UID of the namespace kube-system in the member: its identity.
+	// +optional
+	ClusterUID string `json:"clusterUID,omitempty"`
+
+	// nodes of the member, counted.
+	// +optional
+	Nodes *NodeCount `json:"nodes,omitempty"`
+
+	// capacity is the sum over all nodes, memory rounded down to three or more significant digits.
+	// +optional
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+
+	// allocatable is the sum over all nodes, rounded as capacity.
+	// +optional
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+
+	// requested is the sum of the requests of all pods that are not finished, rounded as capacity. It may lag by a minute.
+	// +optional
+	Requested corev1.ResourceList `json:"requested,omitempty"`
+
+	// agent that serves the member.
+	// +optional
+	Agent *AgentStatus `json:"agent,omitempty"`
+
+	// lastSeen is when the last tunnel of the member ended. It is written when a member is lost, not while it lives.
+	// +optional
+	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
+}
+
+// NodeCount counts the nodes of a member.
+type NodeCount struct {
+	// total number of nodes.
+	Total int32 `json:"total"`
+	// ready is the number of nodes whose condition Ready is True.
+	Ready int32 `json:"ready"`
+	// summary is "ready/total".
+	Summary string `json:"summary"`
+}
+
+// AgentStatus describes the agent that serves a member.
+type AgentStatus struct {
+	// version of the agent, for example "v0.1.0".
+	Version string `json:"version"`
+	// replicas is the number of agent replicas with an open tunnel.
+	Replicas int32 `json:"replicas"`
+}

@@ -1,0 +1,70 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+// Conditions of a Cluster. All have positive polarity: True is good.
+const (
+	// ConditionRegistered is True when an agent has joined with the Cluster's token and its key is known.
+	//
+	// Possible reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, IdentityMismatch.
+	// The reason for True is AgentJoined; IdentityMismatch is reported there as well, as a message,
+	// while the rightful agent stays connected.
+	ConditionRegistered = "Registered"
+
+	// ConditionConnected is True while at least one tunnel of the Cluster's agent is open.
+	//
+	// Possible reasons for False are AwaitingAgent, TunnelLost, IdentityMismatch.
+	ConditionConnected = "Connected"
+
+	// ConditionReady is True when the Cluster can be worked with through the hub: an agent has joined,
+	// its tunnel is open and the API server behind it is healthy. It is what kstatus, Flux and Argo CD look at.
+	//
+	// Possible reasons for False are those of Registered and Connected, and ApiServerUnhealthy,
+	// VersionSkew, AwaitingReport, Removing. The reason for True is Connected.
+	ConditionReady = "Ready"
+
+	// ConditionStalled is present, and True, only when a person must act before the Cluster can become Ready.
+	// It has the reason of Ready.
+	ConditionStalled = "Stalled"
+)
+
+// Reasons of a Cluster's conditions.
+const (
+	// ReasonAwaitingAgent: no agent has joined yet. Run the command in the Secret "<cluster>-registration" in the member.
+	ReasonAwaitingAgent = "AwaitingAgent"
+	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" for a new one.
+	ReasonTokenExpired = "TokenExpired"
+	// ReasonTokenUsed: the token that spec.registration.tokenSecretRef names has been used and the agent that used it was
+	// revoked. Put a new token into that Secret.
+	ReasonTokenUsed = "TokenUsed"
+	// ReasonTokenInvalid: the Secret or key that spec.registration.tokenSecretRef names is missing, or what it
+	// holds is shorter than 32 characters.
+	ReasonTokenInvalid = "TokenInvalid"
+	// ReasonAgentJoined: an agent has joined and its key is known.
+	ReasonAgentJoined = "AgentJoined"
+	// ReasonIdentityMismatch: another cluster, or another key, showed this Cluster's token or name and was refused.
+	ReasonIdentityMismatch = "IdentityMismatch"
+	// ReasonConnected: the agent's tunnel is open.
+	ReasonConnected = "Connected"
+	// ReasonTunnelLost: the agent was connected and no longer is. status.lastSeen says since when.
+	ReasonTunnelLost = "TunnelLost"
+	// ReasonAwaitingReport: the tunnel is open and the agent has not said yet how its cluster is.
+	ReasonAwaitingReport = "AwaitingReport"
+	// ReasonAPIServerUnhealthy: the agent is connected and finds its own API server unhealthy.
+	ReasonAPIServerUnhealthy = "ApiServerUnhealthy"
+	// ReasonVersionSkew: agent and hub speak no common protocol version. The message says which of the two to upgrade.
+	ReasonVersionSkew = "VersionSkew"
+	// ReasonRemoving: the Cluster is being deleted and its agent uninstalls itself.
+	ReasonRemoving = "Removing"
+)
+
+// Reasons of events on a Cluster beyond those of its conditions.
+const (
+	// ReasonTokenCreated: a join token was made or replaced.
+	ReasonTokenCreated = "TokenCreated"
+	// ReasonUninstalled: the agent removed itself from the member.
+	ReasonUninstalled = "Uninstalled"
+	// ReasonLeftBehind: the Cluster was removed without its agent being reachable; the message says how to clean up the member.
+	ReasonLeftBehind = "LeftBehind"
+)

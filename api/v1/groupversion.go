@@ -1,0 +1,26 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Group is the API group of all kinds. It sorts before cluster.x-k8s.io, so that
+// "kubectl get clusters" means these even beside Cluster API.
+const Group = "cluster.drover.dev"
+
+// GroupVersion is the group and version of this package.
+var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
+
+// AddToScheme registers the kinds of this package with a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&Cluster{}, &ClusterList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

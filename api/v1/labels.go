@@ -1,0 +1,54 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+// Labels and annotations that Drover reads or writes. All begin with the API group.
+const (
+	// LabelCluster names the Cluster that an object on the hub belongs to. Drover sets it on the
+	// Secrets that it makes for a Cluster.
+	LabelCluster = Group + "/cluster"
+
+	// LabelSecretKind says what a Secret that Drover made is for: SecretKindRegistration or SecretKindAgent.
+	LabelSecretKind = Group + "/secret"
+
+	// LabelDistribution is set on a Cluster once its agent has reported: the distribution, for
+	// example "k3s", "rke2", "eks", "kubernetes".
+	LabelDistribution = Group + "/distribution"
+
+	// LabelVersion is set on a Cluster once its agent has reported: major and minor version, for example "v1.36".
+	LabelVersion = Group + "/version"
+
+	// AnnotationRotate on the hub's CA Secret starts the change to a new certificate authority
+	// (docs/operations.md). Any value that differs from the last one counts.
+	AnnotationRotate = Group + "/rotate"
+
+	// AnnotationRotateNow on the hub's CA Secret, with the value of AnnotationRotate, ends the wait for members that have
+	// not learnt the new authority. They must be given a new manifest.
+	AnnotationRotateNow = Group + "/rotate-now"
+
+	// AnnotationRotated on the hub's CA Secret is the value of AnnotationRotate that was last acted on. Drover sets it.
+	AnnotationRotated = Group + "/rotated"
+)
+
+// Values of LabelSecretKind.
+const (
+	// SecretKindRegistration marks the Secret "<cluster>-registration" with the join token and the agent's manifest.
+	SecretKindRegistration = "registration"
+	// SecretKindAgent marks the Secret "<cluster>-agent" with the public key of the agent that joined.
+	SecretKindAgent = "agent"
+	// SecretKindAuthority marks the Secret with the hub's own CA.
+	SecretKindAuthority = "authority"
+)
+
+// Suffixes of the Secrets that belong to a Cluster.
+const (
+	// RegistrationSecretSuffix follows the Cluster's name in the name of its registration Secret.
+	RegistrationSecretSuffix = "-registration"
+	// AgentSecretSuffix follows the Cluster's name in the name of the Secret that holds the agent's identity.
+	AgentSecretSuffix = "-agent"
+)
+
+// FinalizerUninstall keeps a deleted Cluster until its agent has removed what Drover put into the
+// member, or until it is clear that the member cannot be reached.
+const FinalizerUninstall = Group + "/uninstall"

@@ -1,0 +1,117 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// ConnectTokenTTL is how long a connect token is valid. Clocks may differ by ClockSkew on top.
+const (
+	ConnectTokenTTL = 60 * time.Second
+	ClockSkew       = 30 * time.Second
+)
+
+// maxConnectToken bounds a connect token, in bytes, before it is parsed.
+const maxConnectToken = 4 << 10
+
+// ConnectClaims are what an agent says, signed, each time that it connects.
+type ConnectClaims struct {
+	// ID is unique to one attempt; the hub accepts it once.
+	ID string
+	// Audience names the hub, as RegisterResponse.Audience did.
+	Audience string
+	// Cluster that the agent is.
+	Cluster ClusterRef
+	// ClusterUID is the UID of the namespace kube-system.
+	ClusterUID string
+	// IssuedAt is the agent's clock.
+	IssuedAt time.Time
+}
+
+// claims is ConnectClaims as it stands in the token.
+type claims struct {
+	jwt.Claims
+	Cluster    ClusterRef `json:"cluster"`
+	ClusterUID string     `json:"clusterUID"`
+}
+
+// ErrConnectToken says that a connect token is no good. It never holds the token.
+var ErrConnectToken = errors.New("connect token")
+
+// ErrSignature says that a connect token was not signed with the expected key. It is an ErrConnectToken.
+var ErrSignature = fmt.Errorf("%w: signature does not verify", ErrConnectToken)
+
+// SignConnectToken makes a connect token: a JWT signed with EdDSA, valid for ConnectTokenTTL.
+func SignConnectToken(key ed25519.PrivateKey, c ConnectClaims) (string, error) {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.EdDSA, Key: key}, (&jose.SignerOptions{}).WithType("JWT"))
+	if err != nil {
+		return "", fmt.Errorf("sign %w: %w", ErrConnectToken, err)
+	}
+	return jwt.Signed(signer).Claims(claims{
+		Claims: jwt.Claims{
+			ID:       c.ID,
+			Audience: jwt.Audience{c.Audience},
+			Subject:  c.Cluster.String(),
+			IssuedAt: jwt.NewNumericDate(c.IssuedAt),
+			Expiry:   jwt.NewNumericDate(c.IssuedAt.Add(ConnectTokenTTL)),
+		},
+		Cluster:    c.Cluster,
+		ClusterUID: c.ClusterUID,
+	}).Serialize()
+}
+
+// PeekConnectToken reads the cluster that a token claims to be for, without any proof: only to find the key to verify it with.
+func PeekConnectToken(token string) (ClusterRef, error) {
+	parsed, err := parseConnectToken(token)
+	if err != nil {
+		return ClusterRef{}, err
+	}
+	var c claims
+	if err := parsed.UnsafeClaimsWithoutVerification(&c); err != nil {
+		return ClusterRef{}, fmt.Errorf("%w: malformed claims", ErrConnectToken)
+	}
+	return c.Cluster, nil
+}
+
+// VerifyConnectToken checks signature, audience and time of a token. Whether its ID was seen before is for the caller to check.
+func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, now time.Time) (ConnectClaims, error) {
+	parsed, err := parseConnectToken(token)
+	if err != nil {
+		return ConnectClaims{}, err
+	}
+	var c claims
+	if err := parsed.Claims(key, &c); err != nil {
+		return ConnectClaims{}, ErrSignature
+	}
+	expected := jwt.Expected{AnyAudience: jwt.Audience{audience}, Subject: c.Cluster.String(), Time: now}
+	switch err := c.ValidateWithLeeway(expected, ClockSkew); {
+	case err != nil:
+		return ConnectClaims{}, fmt.Errorf("%w: %w", ErrConnectToken, err)
+	case c.ID == "", c.IssuedAt == nil, c.Expiry == nil:
+		return ConnectClaims{}, fmt.Errorf("%w: jti, iat and exp are required", ErrConnectToken)
+	case c.Expiry.Time().Sub(c.IssuedAt.Time()) > ConnectTokenTTL:
+		return ConnectClaims{}, fmt.Errorf("%w: valid for longer than %s", ErrConnectToken, ConnectTokenTTL)
+	}
+	return ConnectClaims{
+		ID: c.ID, Audience: audience, Cluster: c.Cluster, ClusterUID: c.ClusterUID, IssuedAt: c.IssuedAt.Time(),
+	}, nil
+}
+
+func parseConnectToken(token string) (*jwt.JSONWebToken, error) {
+	if len(token) > maxConnectToken {
+		return nil, fmt.Errorf("%w: longer than %d bytes", ErrConnectToken, maxConnectToken)
+	}
+	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.EdDSA})
+	if err != nil {
+		return nil, fmt.Errorf("%w: malformed", ErrConnectToken)
+	}
+	return parsed, nil
+}

@@ -1,0 +1,46 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+// Names of what the hub's manifest creates in a member and the agent finds there.
+const (
+	// AgentNamespace is the namespace of the agent in a member. It differs from the manager's, so that a hub can import itself.
+	AgentNamespace = "drover-agent"
+	// AgentName is the name of the agent's Deployment, ServiceAccount, Role, RoleBinding, ClusterRole and ClusterRoleBinding.
+	AgentName = "drover-agent"
+	// RegistrationSecret holds what the agent joins with: KeyToken and KeyCABundle. It comes with the manifest and is the manifest's alone.
+	RegistrationSecret = "drover-agent-registration"
+	// IdentitySecret holds what the agent has become: its private key, its Cluster and the settings that the hub announced. It is
+	// the agent's alone, shared by its replicas, so that applying the manifest again changes none of it.
+	IdentitySecret = "drover-agent-identity"
+)
+
+// Keys of RegistrationSecret.
+const (
+	// KeyToken is the join token.
+	KeyToken = "token"
+	// KeyCABundle is the CA bundle to pin, as PEM. Absent when agents trust their system's.
+	KeyCABundle = "ca.crt"
+)
+
+// Environment of the agent. Each is also read under the name that operators of Rancher know, where there is one:
+// CATTLE_SERVER, CATTLE_CA_CHECKSUM, CATTLE_DEBUG, CATTLE_TUNNEL_DATA_DEBUG.
+const (
+	// EnvServer lists the hub's base URLs, separated by commas.
+	EnvServer = "DROVER_SERVER"
+	// EnvCAChecksum lists what CertificateChecksums gives for the CA bundle, separated by commas.
+	EnvCAChecksum = "DROVER_CA_CHECKSUM"
+	// EnvTrust is Pinned (default) or System.
+	EnvTrust = "DROVER_TRUST"
+	// EnvDebug set to true logs at level debug.
+	EnvDebug = "DROVER_DEBUG"
+	// EnvTunnelDataDebug set to true logs sizes and kinds of the frames of the tunnel, never their content.
+	EnvTunnelDataDebug = "DROVER_TUNNEL_DATA_DEBUG"
+	// EnvNamespace is the agent's namespace, AgentNamespace by default.
+	EnvNamespace = "DROVER_NAMESPACE"
+	// EnvListen is the address of /healthz, /readyz and /metrics, ":8080" by default.
+	EnvListen = "DROVER_LISTEN"
+	// EnvSocket is the path of the unix socket that "drover-agent loglevel" talks to.
+	EnvSocket = "DROVER_SOCKET"
+)

@@ -1,0 +1,147 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package protocol defines what hub and agent say to each other: paths, JSON bodies, versions.
+//
+// Everything the hub asks of a member is an HTTP request that travels through the tunnel to a path of the
+// agent; the agent itself asks the hub for two things only, to join (PathRegister) and to connect (PathConnect).
+package protocol
+
+import (
+	"fmt"
+	"time"
+)
+
+// Version is the protocol version of this build. An agent says in its first report which it speaks; the hub accepts
+// MinVersion to Version and shows anything else as the reason VersionSkew.
+const (
+	Version    = 1
+	MinVersion = 1
+)
+
+// Paths on the hub, for agents.
+const (
+	// PathConnect is the WebSocket upgrade that becomes the tunnel. Authorization: Bearer <connect token>.
+	PathConnect = "/v1/connect"
+	// PathRegister takes a RegisterRequest by POST. Authorization: Bearer <join token>.
+	PathRegister = "/v1/register"
+	// PathCACerts serves the CA bundle to pin, as PEM.
+	PathCACerts = "/v1/cacerts"
+	// PathImport is the prefix of the agent's manifest, "/v1/import/<join token>.yaml".
+	PathImport = "/v1/import/"
+)
+
+// Paths on the agent, for the hub, through the tunnel.
+const (
+	// PathKubernetes is the prefix of requests for the member's Kubernetes API. What follows is the path there.
+	PathKubernetes = "/v1/k8s"
+	// PathReport answers GET with a stream of Reports, one JSON object a line, the first at once, each further
+	// one when something changed. It ends with the tunnel.
+	PathReport = "/v1/report"
+	// PathSettings takes Settings by PUT and answers 204 when they are stored for good.
+	PathSettings = "/v1/settings"
+	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an UninstallResult.
+	PathUninstall = "/v1/uninstall"
+)
+
+// MaxBody bounds every JSON body of this protocol, in bytes. A larger one is refused unread.
+const MaxBody = 1 << 20
+
+// RegisterRequest asks to become the agent of the Cluster that the join token is for.
+type RegisterRequest struct {
+	// PublicKey is the agent's Ed25519 key, 32 bytes, base64 in JSON.
+	PublicKey []byte `json:"publicKey"`
+	// ClusterUID is the UID of the namespace kube-system in the member.
+	ClusterUID string `json:"clusterUID"`
+	// Proof is the signature by PublicKey of ProofPayload: the sender owns the key.
+	Proof []byte `json:"proof"`
+}
+
+// ProofPayload is what RegisterRequest.Proof signs: a fixed context, then the join token and the member's UID, so that a
+// proof made for one token or one member is worth nothing for another.
+func ProofPayload(token, clusterUID string) []byte {
+	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
+}
+
+// RegisterResponse tells the agent who it is from now on.
+type RegisterResponse struct {
+	// Cluster it now is.
+	Cluster ClusterRef `json:"cluster"`
+	// Audience to put into connect tokens. It names this hub and survives a change of its addresses.
+	Audience string `json:"audience"`
+	// Settings in force.
+	Settings Settings `json:"settings"`
+}
+
+// ClusterRef names one Cluster on the hub, and which one of that name.
+type ClusterRef struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// UID of the Cluster object: a Cluster that is deleted and made again under its name is another one.
+	UID string `json:"uid"`
+}
+
+// String is "namespace/name".
+func (r ClusterRef) String() string { return r.Namespace + "/" + r.Name }
+
+// Settings are what the hub announces to its agents before it takes effect: where it can be reached and which CA to trust.
+type Settings struct {
+	// Servers are the hub's base URLs, https only, the preferred one first.
+	Servers []string `json:"servers"`
+	// CABundle holds the certificates to trust, as PEM. Empty when agents trust their system's.
+	CABundle string `json:"caBundle,omitempty"`
+}
+
+// Report is what an agent says of its cluster.
+type Report struct {
+	// Protocol versions that the agent speaks, from MinProtocol to Protocol.
+	Protocol    int `json:"protocol"`
+	MinProtocol int `json:"minProtocol"`
+	// AgentVersion, for example "v0.1.0".
+	AgentVersion string `json:"agentVersion"`
+	// ClusterUID is the UID of the namespace kube-system.
+	ClusterUID string `json:"clusterUID"`
+	// SettingsDigest is the digest of the Settings that the agent has stored, see Settings.Digest.
+	SettingsDigest string `json:"settingsDigest,omitempty"`
+	// Version of the API server, "v1.36.3". Empty while it was never reached.
+	Version string `json:"version,omitempty"`
+	// Distribution as far as the agent can tell.
+	Distribution string `json:"distribution,omitempty"`
+	// Nodes, counted. Nil while they could not be listed.
+	Nodes *Nodes `json:"nodes,omitempty"`
+	// Health of the API server.
+	Health Health `json:"health"`
+}
+
+// Nodes counts nodes and sums what they have. Quantities are Kubernetes resource quantities by resource name.
+type Nodes struct {
+	Total       int32             `json:"total"`
+	Ready       int32             `json:"ready"`
+	Capacity    map[string]string `json:"capacity,omitempty"`
+	Allocatable map[string]string `json:"allocatable,omitempty"`
+	Requested   map[string]string `json:"requested,omitempty"`
+}
+
+// Health of a member's API server as its agent sees it.
+type Health struct {
+	// Healthy is whether /readyz answers 200.
+	Healthy bool `json:"healthy"`
+	// Message names the checks that fail, or why it can't be reached. At most 512 bytes.
+	Message string `json:"message,omitempty"`
+	// Since is when Healthy last changed.
+	Since time.Time `json:"since"`
+}
+
+// UninstallResult says what an uninstalling agent could not remove.
+type UninstallResult struct {
+	// Remaining names objects that are still there, as "Kind namespace/name: why".
+	Remaining []string `json:"remaining,omitempty"`
+}
+
+// Refusal is the body of a 4xx answer to PathRegister and PathConnect: why, and what a person can do.
+type Refusal struct {
+	// Reason is one of the Reason constants of api/v1, for example "TokenUsed".
+	Reason string `json:"reason"`
+	// Message says what to do.
+	Message string `json:"message"`
+}
