@@ -1,0 +1,140 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config loads and validates the manager's one configuration file.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+)
+
+// APIVersion and Kind of the file.
+const (
+	APIVersion = "config.drover.dev/v1"
+	Kind       = "ManagerConfig"
+)
+
+// Config is the manager's configuration file.
+type Config struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Namespace on the hub for the manager's own objects: its Lease and its CA. Default "drover-system".
+	Namespace string `json:"namespace,omitempty"`
+	// Server is the hub's HTTPS port.
+	Server Server `json:"server"`
+	// Agent has the defaults of agents.
+	Agent Agent `json:"agent,omitempty"`
+	// LeaderElection among manager replicas.
+	LeaderElection LeaderElection `json:"leaderElection,omitempty"`
+}
+
+// Server is the hub's HTTPS port and how agents reach it.
+type Server struct {
+	// Listen is the address of the port. Default ":8443".
+	Listen string `json:"listen,omitempty"`
+	// URLs are the base URLs under which agents and people reach the hub, the preferred one first. https only. All
+	// of them are announced to the agents. At least one is required.
+	URLs []string `json:"urls"`
+	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt) to serve with instead of certificates
+	// of the hub's own CA. Agents are told to trust its ca.crt beside the hub's own CA.
+	TLSSecretName string `json:"tlsSecretName,omitempty"`
+}
+
+// Agent has the defaults of agents.
+type Agent struct {
+	// Image of the agent. Required in a real cluster. Default "drover:latest".
+	Image string `json:"image,omitempty"`
+}
+
+// LeaderElection among manager replicas, through a Lease.
+type LeaderElection struct {
+	// Enabled by default. Turn it off for a single process only.
+	Enabled *bool `json:"enabled,omitempty"`
+	// LeaseDuration, default 15s; RenewDeadline, default 10s; RetryPeriod, default 2s.
+	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
+	RenewDeadline metav1.Duration `json:"renewDeadline,omitempty"`
+	RetryPeriod   metav1.Duration `json:"retryPeriod,omitempty"`
+}
+
+// Load reads, defaults and validates the file at path. Unknown fields are errors.
+func Load(path string) (Config, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	c, err := Parse(raw)
+	if err != nil {
+		return Config{}, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Parse is Load for a file's content. It reports all faults at once.
+func Parse(raw []byte) (Config, error) {
+	var c Config
+	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
+		return Config{}, err
+	}
+	c.setDefaults()
+	return c, c.validate()
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.Namespace, "drover-system")
+	setDefault(&c.Server.Listen, ":8443")
+	setDefault(&c.Agent.Image, "drover:latest")
+	enabled := true
+	setDefault(&c.LeaderElection.Enabled, &enabled)
+	setDefault(&c.LeaderElection.LeaseDuration.Duration, 15*time.Second)
+	setDefault(&c.LeaderElection.RenewDeadline.Duration, 10*time.Second)
+	setDefault(&c.LeaderElection.RetryPeriod.Duration, 2*time.Second)
+	for i, u := range c.Server.URLs {
+		c.Server.URLs[i] = strings.TrimRight(u, "/")
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	add := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
+	}
+	if c.APIVersion != APIVersion || c.Kind != Kind {
+		add("apiVersion, kind", "want %s, %s", APIVersion, Kind)
+	}
+	if problems := validation.IsDNS1123Label(c.Namespace); len(problems) > 0 {
+		add("namespace", "%s", strings.Join(problems, "; "))
+	}
+	if _, _, err := net.SplitHostPort(c.Server.Listen); err != nil {
+		add("server.listen", "want host:port or :port: %w", err)
+	}
+	if len(c.Server.URLs) == 0 {
+		add("server.urls", "at least one is required: the https URL under which agents reach this hub")
+	}
+	for i, raw := range c.Server.URLs {
+		if u, err := url.Parse(raw); err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+			add(fmt.Sprintf("server.urls[%d]", i), "%q is not of the form https://host[:port]", raw)
+		}
+	}
+	l := c.LeaderElection
+	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
+		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")
+	}
+	return errors.Join(errs...)
+}

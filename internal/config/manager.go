@@ -1,0 +1,56 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// leaseName is the name of the Lease that manager replicas elect their leader with.
+const leaseName = "drover-manager"
+
+// ManagerOptions are the options of the manager that a configuration asks for. Of all Secrets it caches those that Drover made,
+// and all in the manager's own namespace.
+func (c Config) ManagerOptions() (ctrl.Options, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return ctrl.Options{}, err
+		}
+	}
+	ours, err := labels.NewRequirement(v1.LabelSecretKind, selection.Exists, nil)
+	if err != nil {
+		return ctrl.Options{}, err
+	}
+	return ctrl.Options{
+		Scheme: scheme,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
+					c.Namespace:         {LabelSelector: labels.Everything()},
+					cache.AllNamespaces: {LabelSelector: labels.NewSelector().Add(*ours)},
+				}},
+			},
+		},
+		Metrics:                       server.Options{BindAddress: "0"}, // the hub's own port serves them
+		HealthProbeBindAddress:        "0",
+		LeaderElection:                *c.LeaderElection.Enabled,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       c.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &c.LeaderElection.LeaseDuration.Duration,
+		RenewDeadline:                 &c.LeaderElection.RenewDeadline.Duration,
+		RetryPeriod:                   &c.LeaderElection.RetryPeriod.Duration,
+	}, nil
+}

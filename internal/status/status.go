@@ -1,0 +1,60 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status writes the status of one object once per reconcile, then its events.
+package status
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Update collects what one reconcile has to say of an object. Begin makes it; it serves one goroutine.
+type Update struct {
+	before client.Object
+	object client.Object
+	events []Event
+}
+
+// Event is something that happened to an object, told once.
+type Event struct {
+	// Warning marks what a person should look at.
+	Warning bool
+	// Reason is one of the Reason constants of api/v1.
+	Reason string
+	// Action is what was done, in the imperative, for example "Join".
+	Action  string
+	Message string
+}
+
+// Begin remembers an object as it was read. The caller changes the status of the object itself.
+func Begin(object client.Object) *Update {
+	return &Update{before: object.DeepCopyObject().(client.Object), object: object} //nolint:forcetypeassert // a deep copy has the type of its origin
+}
+
+// Event adds an event, sent by Commit.
+func (u *Update) Event(e Event) { u.events = append(u.events, e) }
+
+// Commit patches the status if it changed, and sends the events once that has succeeded. An object that is gone is no error.
+func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.EventRecorder) error {
+	if !equality.Semantic.DeepEqual(u.before, u.object) {
+		if err := c.Status().Patch(ctx, u.object, client.MergeFrom(u.before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("write status of %s: %w", client.ObjectKeyFromObject(u.object), err)
+		}
+	}
+	for _, e := range u.events {
+		kind := corev1.EventTypeNormal
+		if e.Warning {
+			kind = corev1.EventTypeWarning
+		}
+		recorder.Eventf(u.object, runtime.Object(nil), kind, e.Reason, e.Action, "%s", e.Message)
+	}
+	u.events = nil
+	return nil
+}

@@ -1,0 +1,154 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package trust holds what the hub serves with and what its agents are told to trust, as of now.
+package trust
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// AuthoritySecret is the name of the Secret with the hub's CA, in the manager's namespace. A person asks for a new CA by
+// setting the annotation v1.AnnotationRotate on it.
+const AuthoritySecret = "drover-ca"
+
+// ErrNoAuthority says that the hub's CA has not been made or read yet.
+var ErrNoAuthority = errors.New("the hub's CA is not there yet")
+
+// Holder holds the current trust. New makes it. All methods may be called concurrently.
+type Holder struct {
+	urls  []string
+	hosts []string
+	now   func() time.Time
+
+	mu        sync.Mutex // guards what follows
+	state     pki.State
+	serving   *tls.Certificate // issued by state.Active, nil until asked for
+	given     *tls.Certificate // the operator's own, nil if there is none
+	givenCA   []byte
+	listeners []func()
+}
+
+// New makes a holder for a hub that is reached under the base URLs. Certificates are issued for their hosts, and for extraHosts.
+func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
+	hosts, err := pki.Hosts(urls)
+	if err != nil {
+		return nil, err
+	}
+	return &Holder{urls: urls, hosts: append(hosts, extraHosts...), now: now}, nil
+}
+
+// OnChange has f called after the trust changed. f must not block.
+func (h *Holder) OnChange(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.listeners = append(h.listeners, f)
+}
+
+// LoadAuthority takes over the hub's CA as it stands in its Secret.
+func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
+	state, err := pki.ReadSecret(secret)
+	if err != nil {
+		return err
+	}
+	h.change(func() bool {
+		same := bytes.Equal(state.Bundle(), h.state.Bundle())
+		if !bytes.Equal(state.Active.Cert, h.state.Active.Cert) {
+			h.serving = nil
+		}
+		h.state = state
+		return !same
+	})
+	return nil
+}
+
+// LoadGiven takes over the operator's own serving certificate: tls.crt, tls.key and, if it is not a public one, ca.crt.
+func (h *Holder) LoadGiven(secret *corev1.Secret) error {
+	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return fmt.Errorf("secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	ca := secret.Data[corev1.ServiceAccountRootCAKey]
+	if len(ca) > 0 {
+		if _, err := protocol.ParseBundle(ca); err != nil {
+			return fmt.Errorf("secret %s/%s: %w", secret.Namespace, secret.Name, err)
+		}
+	}
+	h.change(func() bool {
+		same := bytes.Equal(ca, h.givenCA)
+		h.given, h.givenCA = &cert, ca
+		return !same
+	})
+	return nil
+}
+
+// change runs f under the lock and tells the listeners when it returns true.
+func (h *Holder) change(f func() bool) {
+	h.mu.Lock()
+	changed := f()
+	listeners := h.listeners
+	h.mu.Unlock()
+	if changed {
+		for _, listen := range listeners {
+			listen()
+		}
+	}
+}
+
+// Ready returns ErrNoAuthority until there is something to serve with.
+func (h *Holder) Ready() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.state.Active.Cert) == 0 {
+		return ErrNoAuthority
+	}
+	return nil
+}
+
+// GetCertificate is for tls.Config. It issues a certificate when there is none or the last one is due.
+func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.given != nil {
+		return h.given, nil
+	}
+	if h.serving != nil && h.now().Before(pki.RenewAt(h.serving.Leaf)) {
+		return h.serving, nil
+	}
+	if len(h.state.Active.Cert) == 0 {
+		return nil, ErrNoAuthority
+	}
+	serving, err := pki.IssueServing(h.state.Active, h.hosts, h.now())
+	if err != nil {
+		return nil, err
+	}
+	h.serving = serving
+	return serving, nil
+}
+
+// Bundle is what agents with pinned trust are told to trust, as PEM: the hub's authorities, then the operator's CA.
+func (h *Holder) Bundle() []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append(h.state.Bundle(), h.givenCA...)
+}
+
+// Settings are what an agent is told: where the hub is and which CA to trust.
+func (h *Holder) Settings(trust v1.Trust) protocol.Settings {
+	settings := protocol.Settings{Servers: h.urls}
+	if trust != v1.TrustSystem {
+		settings.CABundle = string(h.Bundle())
+	}
+	return settings
+}
