@@ -1,0 +1,160 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package authority keeps the hub's certificate authority: made once, announced before it changes, retired when nobody needs it.
+package authority
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Keeper decides, on the leader, when the hub's authority changes, and writes it into its Secret.
+type Keeper struct {
+	Client   client.Client
+	Recorder events.EventRecorder
+	// Secret is where the authority is kept.
+	Secret types.NamespacedName
+	// Member says what is known of a connected member.
+	Member func(types.NamespacedName) fleet.State
+	// Settings that agents with that trust are to have.
+	Settings func(v1.Trust) protocol.Settings
+	Now      func() time.Time
+}
+
+// Reconcile takes the next step of the authority, if there is one to take.
+func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	secret := &corev1.Secret{}
+	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read the hub's CA: %w", err)
+	} else if err != nil {
+		return ctrl.Result{}, Ensure(ctx, k.Client, k.Secret, k.Now())
+	}
+	in, err := k.gather(ctx, secret)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	decision, err := pki.Decide(in)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, err)
+	}
+	if decision.Step == pki.StepWait {
+		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
+	}
+	next, err := pki.Apply(in.State, decision.Step, in.Now)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	pki.WriteSecret(secret, next)
+	if decision.Step == pki.StepAnnounce {
+		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
+	}
+	if err := k.Client.Update(ctx, secret); err != nil { // the resource version guards against a second leader
+		return ctrl.Result{}, fmt.Errorf("write the hub's CA: %w", err)
+	}
+	k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority", "%s: %s", decision.Step, decision.Why)
+	return ctrl.Result{}, nil // the write wakes us
+}
+
+func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (pki.Input, error) {
+	if secret.Annotations == nil {
+		secret.Annotations = map[string]string{}
+	}
+	state, err := pki.ReadSecret(secret)
+	if err != nil {
+		return pki.Input{}, err
+	}
+	asked := secret.Annotations[v1.AnnotationRotate]
+	in := pki.Input{
+		State:     state,
+		Requested: asked != "" && asked != secret.Annotations[v1.AnnotationRotated],
+		Forced:    asked != "" && asked == secret.Annotations[v1.AnnotationRotateNow],
+		Now:       k.Now(),
+	}
+	if len(state.Next.Cert) > 0 {
+		in.Missing, err = k.missing(ctx, state)
+	}
+	return in, err
+}
+
+// missing names the members that have joined, pin the hub's CA and have not confirmed the bundle with the next authority.
+func (k *Keeper) missing(ctx context.Context, state pki.State) ([]string, error) {
+	want := k.Settings(v1.TrustPinned)
+	if !containsCertificate(want.CABundle, state.Next.Cert) {
+		return []string{"this manager itself"}, nil // the Secret is ahead of what has been loaded
+	}
+	digest := want.Digest()
+	var agents corev1.SecretList
+	if err := k.Client.List(ctx, &agents, client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindAgent}); err != nil {
+		return nil, fmt.Errorf("list agents: %w", err)
+	}
+	var missing []string
+	for i := range agents.Items {
+		name := types.NamespacedName{Namespace: agents.Items[i].Namespace, Name: agents.Items[i].Labels[v1.LabelCluster]}
+		cluster := &v1.Cluster{}
+		if err := k.Client.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		report := k.Member(name).Report
+		if cluster.Spec.Agent.Trust != v1.TrustSystem && (report == nil || report.SettingsDigest != digest) {
+			missing = append(missing, name.String())
+		}
+	}
+	return missing, nil
+}
+
+func containsCertificate(bundle string, cert []byte) bool {
+	have, err := protocol.CertificateChecksums([]byte(bundle))
+	if err != nil {
+		return false
+	}
+	want, err := protocol.CertificateChecksums(cert)
+	if err != nil {
+		return false
+	}
+	for _, sum := range have {
+		if sum == want[0] {
+			return true
+		}
+	}
+	return false
+}
+
+func wait(until, now time.Time) time.Duration {
+	const atMost = 24 * time.Hour // look at least once a day
+	if until.IsZero() {
+		return atMost
+	}
+	return max(time.Second, min(until.Sub(now), atMost))
+}
+
+// Ensure makes the hub's first authority if there is none. Of several replicas that try, one wins.
+func Ensure(ctx context.Context, c client.Client, name types.NamespacedName, now time.Time) error {
+	state, err := pki.Apply(pki.State{}, pki.StepCreate, now)
+	if err != nil {
+		return err
+	}
+	secret := &corev1.Secret{}
+	secret.Namespace, secret.Name = name.Namespace, name.Name
+	secret.Labels = map[string]string{v1.LabelSecretKind: v1.SecretKindAuthority, "app.kubernetes.io/managed-by": "drover"}
+	pki.WriteSecret(secret, state)
+	if err := c.Create(ctx, secret); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create the hub's CA in Secret %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package authority
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// Register adds the keeper to a manager. member is called with a function to call when one member changed.
+func (k *Keeper) Register(mgr ctrl.Manager, member func(func(types.NamespacedName))) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("authority").
+		For(&corev1.Secret{}, builder.WithPredicates(only(k.Secret))).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			request := reconcile.Request{NamespacedName: k.Secret}
+			q.Add(request) // also when there is no Secret to watch yet
+			member(func(types.NamespacedName) { q.Add(request) })
+			return nil
+		})).
+		Complete(k)
+}
+
+// Register adds the loader to a manager, on every replica.
+func (l *Loader) Register(mgr ctrl.Manager) error {
+	everywhere := false
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("authority-loader").
+		For(&corev1.Secret{}, builder.WithPredicates(only(l.Authority, l.Given))).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			q.Add(reconcile.Request{NamespacedName: l.Authority})
+			return nil
+		})).
+		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
+		Complete(l)
+}
+
+// only passes events of the named objects.
+func only(names ...types.NamespacedName) predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(object client.Object) bool {
+		for _, name := range names {
+			if client.ObjectKeyFromObject(object) == name {
+				return true
+			}
+		}
+		return false
+	})
+}

@@ -1,0 +1,156 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// verdict is a condition's status, reason and message.
+type verdict struct {
+	ok      bool
+	reason  string
+	message string
+	// stalled is whether nothing will change until a person acts.
+	stalled bool
+}
+
+// tell writes what is known into the status, and adds an event for each change that a person may care about.
+func tell(in *input, update *status.Update) {
+	registered := judgeRegistered(in)
+	connected := judgeConnected(in, registered)
+	ready := judgeReady(in, registered, connected)
+	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
+	if was == nil || was.Reason != ready.reason {
+		update.Event(status.Event{Warning: !ready.ok && ready.reason != v1.ReasonAwaitingAgent && ready.reason != v1.ReasonAwaitingReport,
+			Reason: ready.reason, Action: "Observe", Message: ready.message})
+	}
+	set(in, v1.ConditionRegistered, registered)
+	set(in, v1.ConditionConnected, connected)
+	set(in, v1.ConditionReady, ready)
+	if ready.stalled {
+		set(in, v1.ConditionStalled, verdict{ok: true, reason: ready.reason, message: ready.message})
+	} else {
+		meta.RemoveStatusCondition(&in.cluster.Status.Conditions, v1.ConditionStalled)
+	}
+	in.cluster.Status.ObservedGeneration = in.cluster.Generation
+	tellFacts(in)
+}
+
+// tellRemoving says that a deleted Cluster waits for its agent.
+func tellRemoving(in *input, update *status.Update) {
+	ready := verdict{reason: v1.ReasonRemoving, message: fmt.Sprintf(
+		"The agent is not connected; waiting until %s for it to uninstall itself",
+		in.cluster.DeletionTimestamp.Add(removalPatience).UTC().Format(time.TimeOnly))}
+	if c := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady); c == nil || c.Reason != ready.reason {
+		update.Event(status.Event{Reason: ready.reason, Action: "Remove", Message: ready.message})
+	}
+	set(in, v1.ConditionReady, ready)
+}
+
+func set(in *input, kind string, v verdict) {
+	state := metav1.ConditionFalse
+	if v.ok {
+		state = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&in.cluster.Status.Conditions, metav1.Condition{
+		Type: kind, Status: state, Reason: v.reason, Message: v.message,
+		ObservedGeneration: in.cluster.Generation, LastTransitionTime: metav1.NewTime(in.now),
+	})
+}
+
+// judgeRegistered says whether an agent has joined, or what keeps one from joining.
+func judgeRegistered(in *input) verdict {
+	secret := registration.RegistrationSecret(in.name).Name
+	switch {
+	case in.identity != nil:
+		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
+		if in.member.Refusal != nil {
+			message += ". Refused since: " + in.member.Refusal.Message
+		}
+		return verdict{ok: true, reason: v1.ReasonAgentJoined, message: message}
+	case in.chosenProblem != "":
+		return verdict{reason: v1.ReasonTokenInvalid, message: capitalize(in.chosenProblem), stalled: true}
+	case in.token.Used:
+		return verdict{reason: v1.ReasonTokenUsed, stalled: true, message: fmt.Sprintf(
+			"The token in Secret %s was used by an agent that has been revoked; put a new one there", in.cluster.Spec.Registration.TokenSecretRef.Name)}
+	case !in.now.Before(in.token.Expires()):
+		what := "delete Secret " + secret + " for a new one"
+		if ref := in.cluster.Spec.Registration.TokenSecretRef; ref != nil {
+			what = "put a new one into Secret " + ref.Name
+		}
+		return verdict{reason: v1.ReasonTokenExpired, stalled: true, message: fmt.Sprintf(
+			"No agent joined before the join token expired at %s; %s", in.token.Expires().UTC().Format(time.RFC3339), what)}
+	}
+	return verdict{reason: v1.ReasonAwaitingAgent, message: fmt.Sprintf(
+		"Run in the cluster: the command in Secret %s, key %s", secret, registration.KeyCommand)}
+}
+
+// judgeConnected says whether the agent's tunnel is open, or why not.
+func judgeConnected(in *input, registered verdict) verdict {
+	switch {
+	case !registered.ok:
+		return registered
+	case in.member.Connected():
+		return verdict{ok: true, reason: v1.ReasonConnected, message: "The agent's tunnel is open"}
+	case in.member.Refusal != nil && in.member.Refusal.Reason == v1.ReasonIdentityMismatch:
+		return verdict{reason: v1.ReasonIdentityMismatch, message: capitalize(in.member.Refusal.Message), stalled: true}
+	case in.awaitingTunnel():
+		return verdict{reason: v1.ReasonAwaitingAgent, message: "The agent has joined and has not opened its tunnel yet"}
+	}
+	message := "The agent's tunnel has ended"
+	if in.member.LostBecause != nil {
+		message += ": " + in.member.LostBecause.Error()
+	}
+	return verdict{reason: v1.ReasonTunnelLost, message: message + "; it comes back by itself. If it does not, see the log of the agent in the cluster: kubectl -n " +
+		protocol.AgentNamespace + " logs deploy/" + protocol.AgentName}
+}
+
+// judgeReady sums up: the first thing that is not as it should be.
+func judgeReady(in *input, registered, connected verdict) verdict {
+	report := in.member.Report
+	switch {
+	case !registered.ok:
+		return registered
+	case !connected.ok:
+		return connected
+	case in.member.ReportErr != nil:
+		return verdict{reason: v1.ReasonVersionSkew, message: capitalize(in.member.ReportErr.Error()) + "; upgrade the agent", stalled: true}
+	case report == nil:
+		return verdict{reason: v1.ReasonAwaitingReport, message: "The agent is connected and looks at its cluster"}
+	case versionSkew(report) != "":
+		return verdict{reason: v1.ReasonVersionSkew, message: versionSkew(report), stalled: true}
+	case !report.Health.Healthy:
+		return verdict{reason: v1.ReasonAPIServerUnhealthy, message: "The agent finds its API server unhealthy: " + report.Health.Message}
+	}
+	return verdict{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
+}
+
+// versionSkew says which side to upgrade, or "" when hub and agent understand each other.
+func versionSkew(report *protocol.Report) string {
+	switch {
+	case report.Protocol < protocol.MinVersion:
+		return fmt.Sprintf("Agent %s speaks protocol %d, the hub needs %d or newer; upgrade the agent", report.AgentVersion, report.Protocol, protocol.MinVersion)
+	case report.MinProtocol > protocol.Version:
+		return fmt.Sprintf("Agent %s needs protocol %d or newer, the hub speaks %d; upgrade the hub", report.AgentVersion, report.MinProtocol, protocol.Version)
+	}
+	return ""
+}
+
+func capitalize(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

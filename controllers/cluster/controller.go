@@ -1,0 +1,90 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster reconciles Cluster: a member becomes known, is reached, reports, is lost, comes back, and is removed.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// fieldOwner of what this controller applies on the hub.
+const fieldOwner = client.FieldOwner("drover")
+
+// settleTime is how long after its start a manager waits for agents to come back before it calls them lost. Agents that lost
+// their hub are back within their first few attempts, which lie within it.
+const settleTime = 25 * time.Second
+
+// Fleet is what this controller needs of the connected members.
+type Fleet interface {
+	State(types.NamespacedName) fleet.State
+	Disconnect(name types.NamespacedName, keep func(fleet.Peer) bool)
+	Forget(types.NamespacedName)
+	PutSettings(context.Context, types.NamespacedName, protocol.Settings) error
+	Uninstall(context.Context, types.NamespacedName) (protocol.UninstallResult, error)
+}
+
+// Reconciler keeps Clusters true. Register wires it to a manager.
+type Reconciler struct {
+	// Client reads from the cache and writes; Live reads from the API server.
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Fleet    Fleet
+	// Settings that agents with that trust are to have.
+	Settings func(v1.Trust) protocol.Settings
+	// AgentImage is the image of agents whose Cluster names none.
+	AgentImage string
+	// Started is when this manager began to accept tunnels.
+	Started time.Time
+	Now     func() time.Time
+}
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch;update;patch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile makes one Cluster true: its join token and manifest exist, its agent has the hub's settings, and its status says how it is.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
+	cluster := &v1.Cluster{}
+	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.Fleet.Forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	update := status.Begin(cluster)
+	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
+	if !cluster.DeletionTimestamp.IsZero() {
+		return r.remove(ctx, cluster, update)
+	}
+
+	in, err := r.gather(ctx, cluster)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.register(ctx, in, update); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.dismiss(in)
+	if in.settling() {
+		return ctrl.Result{RequeueAfter: in.settled.Sub(in.now)}, r.label(ctx, in)
+	}
+	announceErr := r.announce(ctx, in)
+	tell(in, update)
+	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(announceErr, r.label(ctx, in))
+}

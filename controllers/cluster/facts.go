@@ -1,0 +1,114 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// minorVersion is the "v1.36" in "v1.36.3+k3s1".
+var minorVersion = regexp.MustCompile(`^v\d{1,4}\.\d{1,4}`)
+
+// tellFacts writes what the agent reports into the status. What is known of a member that is lost stays.
+func tellFacts(in *input) {
+	s := &in.cluster.Status
+	if in.identity != nil {
+		s.ClusterUID = in.identity.ClusterUID
+	}
+	if !in.member.Connected() {
+		if seen := in.member.LastSeen; !seen.IsZero() {
+			s.LastSeen = &metav1.Time{Time: seen.Truncate(1e9)}
+		}
+		if s.Agent != nil {
+			s.Agent.Replicas = 0
+		}
+		return
+	}
+	s.LastSeen = nil
+	report := in.member.Report
+	if report == nil {
+		return
+	}
+	s.Agent = &v1.AgentStatus{Version: limit(report.AgentVersion), Replicas: int32(len(in.member.Peers))} //nolint:gosec // bounded by the fleet
+	if report.Version != "" {
+		s.Version, s.Distribution = limit(report.Version), limit(report.Distribution)
+	}
+	if n := report.Nodes; n != nil {
+		s.Nodes = &v1.NodeCount{Total: n.Total, Ready: n.Ready, Summary: fmt.Sprintf("%d/%d", n.Ready, n.Total)}
+		s.Capacity = quantities(n.Capacity)
+		s.Allocatable = quantities(n.Allocatable)
+		s.Requested = quantities(n.Requested)
+	}
+}
+
+// factLabels are the labels that users can select Clusters by. A fact that is no valid label value is left out.
+func factLabels(in *input) map[string]string {
+	labels := map[string]string{}
+	report := in.member.Report
+	if report == nil || report.Version == "" {
+		for _, key := range []string{v1.LabelDistribution, v1.LabelVersion} {
+			if value, ok := in.cluster.Labels[key]; ok {
+				labels[key] = value // applying without it would take it away
+			}
+		}
+		return labels
+	}
+	for key, value := range map[string]string{v1.LabelDistribution: report.Distribution, v1.LabelVersion: minorVersion.FindString(report.Version)} {
+		if value != "" && len(validation.IsValidLabelValue(value)) == 0 {
+			labels[key] = value
+		}
+	}
+	return labels
+}
+
+// applyMetadata applies our labels and finalizers, and leaves everybody else's alone.
+func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, labels map[string]string, finalizers []string) error {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))
+	object.SetNamespace(cluster.Namespace)
+	object.SetName(cluster.Name)
+	object.SetUID(cluster.UID) // never make a Cluster that has just been deleted again
+	object.SetLabels(maps.Clone(labels))
+	object.SetFinalizers(finalizers)
+	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply labels and finalizer of cluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	}
+	return nil
+}
+
+// Bounds on what an agent can make the hub store.
+const (
+	maxResources = 64
+	maxText      = 128
+)
+
+// quantities drops what is no quantity: an agent's word is checked before it is stored.
+func quantities(raw map[string]string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for name, value := range raw {
+		if q, err := resource.ParseQuantity(limit(value)); err == nil && len(list) < maxResources {
+			list[corev1.ResourceName(limit(name))] = q
+		}
+	}
+	return list
+}
+
+func limit(s string) string {
+	if len(s) > maxText {
+		return s[:maxText]
+	}
+	return s
+}

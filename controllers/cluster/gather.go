@@ -1,0 +1,171 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// chosenTokenRecheck is how often a Secret of the user's is read again while its token lets nobody join. Such Secrets are not watched.
+const chosenTokenRecheck = 30 * time.Second
+
+// input is the working table of one reconcile.
+type input struct {
+	cluster *v1.Cluster
+	name    types.NamespacedName
+	now     time.Time
+	settled time.Time // from when on a missing agent is a lost one
+
+	// secret is the registration Secret, nil if there is none. Set by gather.
+	secret *corev1.Secret
+	// chosen is the token in the user's Secret, and chosenProblem why it can't be used. Set by gather if the spec names one.
+	chosen        string
+	chosenProblem string
+	// identity of the agent that joined, nil if none has. Set by gather.
+	identity *registration.AgentIdentity
+	// member is what the fleet knows. Set by gather.
+	member fleet.State
+	// settings that the agent is to have. Set by gather.
+	settings protocol.Settings
+
+	// token in force. Set by register.
+	token registration.Token
+}
+
+// gather reads everything that a reconcile depends on.
+func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, error) {
+	in := &input{
+		cluster:  cluster,
+		name:     client.ObjectKeyFromObject(cluster),
+		now:      r.Now(),
+		settled:  r.Started.Add(settleTime),
+		settings: r.Settings(cluster.Spec.Agent.Trust),
+	}
+	in.member = r.Fleet.State(in.name)
+	var err error
+	if in.secret, err = getSecret(ctx, r.Client, registration.RegistrationSecret(in.name)); err != nil {
+		return nil, err
+	}
+	if err := r.gatherIdentity(ctx, r.Client, in); err != nil {
+		return nil, err
+	}
+	if !in.peersRightful() { // the cache may lag behind a join of a moment ago
+		if err := r.gatherIdentity(ctx, r.Live, in); err != nil {
+			return nil, err
+		}
+	}
+	return in, r.gatherChosenToken(ctx, in)
+}
+
+// gatherIdentity reads who the agent is. What cannot be read, or is of a former Cluster of this name, identifies nobody.
+func (r *Reconciler) gatherIdentity(ctx context.Context, reader client.Reader, in *input) error {
+	secret, err := getSecret(ctx, reader, registration.AgentSecret(in.name))
+	if err != nil || secret == nil {
+		in.identity = nil
+		return err
+	}
+	id, err := registration.ReadIdentity(secret)
+	if err != nil || id.OwnerUID != in.cluster.UID {
+		id = nil
+	}
+	in.identity = id
+	return nil
+}
+
+// rightful is whether a tunnel is that of this Cluster's agent.
+func (in *input) rightful(p fleet.Peer) bool {
+	return in.identity != nil && p.Key == registration.KeyID(in.identity.PublicKey) && p.Cluster.UID == string(in.cluster.UID)
+}
+
+func (in *input) peersRightful() bool {
+	return !slices.ContainsFunc(in.member.Peers, func(p fleet.Peer) bool { return !in.rightful(p) })
+}
+
+func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
+	ref := in.cluster.Spec.Registration.TokenSecretRef
+	if ref == nil {
+		return nil
+	}
+	secret, err := getSecret(ctx, r.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: ref.Name})
+	switch {
+	case err != nil:
+		return err
+	case secret == nil:
+		in.chosenProblem = fmt.Sprintf("Secret %s does not exist; create it with a join token in its key %s", ref.Name, ref.Key)
+	case len(secret.Data[ref.Key]) == 0:
+		in.chosenProblem = fmt.Sprintf("Secret %s has no key %s; put a join token there", ref.Name, ref.Key)
+	case !registration.ValidToken(string(secret.Data[ref.Key])):
+		in.chosenProblem = fmt.Sprintf("the token in Secret %s, key %s, is not 32 to 256 characters of [A-Za-z0-9._~-]", ref.Name, ref.Key)
+	default:
+		in.chosen = string(secret.Data[ref.Key])
+	}
+	return nil
+}
+
+// settling is whether it is too early to call an agent lost that was connected before this manager started.
+func (in *input) settling() bool {
+	return in.identity != nil && !in.member.Connected() && in.member.LastSeen.IsZero() && in.now.Before(in.settled) &&
+		meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionConnected)
+}
+
+// awaitingTunnel is whether the agent has joined so lately that its tunnel cannot be called lost.
+func (in *input) awaitingTunnel() bool {
+	return in.member.LastSeen.IsZero() && in.cluster.Status.LastSeen == nil && in.now.Before(in.tunnelExpected())
+}
+
+func (in *input) tunnelExpected() time.Time {
+	if expected := in.identity.Joined.Add(settleTime); expected.After(in.settled) {
+		return expected
+	}
+	return in.settled
+}
+
+// lookAgain is when time alone will change the status, zero if it will not.
+func (in *input) lookAgain() time.Duration {
+	var moments []time.Time
+	switch {
+	case in.identity == nil:
+		moments = append(moments, in.token.Expires())
+		if in.cluster.Spec.Registration.TokenSecretRef != nil {
+			moments = append(moments, in.now.Add(chosenTokenRecheck))
+		}
+	case !in.member.Connected() && in.awaitingTunnel():
+		moments = append(moments, in.tunnelExpected())
+	}
+	if in.member.Refusal != nil {
+		moments = append(moments, in.member.Refusal.At.Add(fleet.RefusalMemory))
+	}
+	var wait time.Duration
+	for _, moment := range moments {
+		if left := moment.Sub(in.now); left > 0 && (wait == 0 || left < wait) {
+			wait = left
+		}
+	}
+	return wait
+}
+
+// getSecret returns nil for a Secret that does not exist.
+func getSecret(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	return secret, nil
+}

@@ -1,0 +1,119 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// register makes the registration Secret hold the token in force and the manifest for it.
+func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
+	made := false
+	in.token, made = decideToken(in)
+	if in.token.Value == "" {
+		return nil // the user's token is not there yet; the status says so
+	}
+	content, err := r.content(in)
+	if err != nil {
+		return err
+	}
+	want := registration.ApplySecret(in.cluster, in.token, content)
+	if in.secret != nil && maps.EqualFunc(in.secret.Data, want.Data, bytes.Equal) && containsAll(in.secret.Annotations, want.Annotations) &&
+		containsAll(in.secret.Labels, want.Labels) {
+		return nil
+	}
+	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply Secret %s: %w", registration.RegistrationSecret(in.name), err)
+	}
+	if made {
+		update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
+			"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"),
+			registration.RegistrationSecret(in.name).Name)})
+	}
+	return nil
+}
+
+// decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
+//
+// A token stays until it is replaced: by the user in the Secret that the spec names, or by deleting the registration Secret. One that
+// was used by an agent that has been revoked since can join nobody and is replaced here.
+func decideToken(in *input) (registration.Token, bool) {
+	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
+	fresh := func(value string) registration.Token {
+		return registration.Token{Value: value, Created: in.now, TTL: ttl}
+	}
+	token := registration.Token{}
+	if in.secret != nil {
+		token = registration.ReadToken(in.secret, ttl)
+	}
+	made := false
+	switch {
+	case in.cluster.Spec.Registration.TokenSecretRef != nil:
+		if token.Value != in.chosen {
+			token, made = fresh(in.chosen), in.chosen != ""
+		}
+	case !registration.ValidToken(token.Value), token.Created.IsZero(), token.Used && in.identity == nil:
+		token, made = fresh(registration.NewToken()), true
+	}
+	if in.identity != nil && in.identity.TokenHash == registration.HashToken(token.Value) {
+		token.Used = true
+	}
+	return token, made
+}
+
+// content of the registration Secret beside the token.
+func (r *Reconciler) content(in *input) (registration.Content, error) {
+	agent := in.cluster.Spec.Agent
+	image := agent.Image
+	if image == "" {
+		image = r.AgentImage
+	}
+	manifest, err := registration.Manifest(registration.ManifestInput{
+		Image: image, Trust: agent.Trust, Token: in.token.Value, Settings: in.settings,
+	})
+	if err != nil {
+		return registration.Content{}, err
+	}
+	url := registration.ManifestURL(in.settings.Servers[0], in.token.Value)
+	return registration.Content{
+		ManifestURL: url,
+		Command:     registration.Command(url, agent.Trust, in.settings.CABundle),
+		Manifest:    manifest,
+	}, nil
+}
+
+// dismiss ends tunnels of agents that are not, or no longer, this Cluster's.
+func (r *Reconciler) dismiss(in *input) {
+	if !in.peersRightful() {
+		r.Fleet.Disconnect(in.name, in.rightful)
+	}
+}
+
+// label sets the finalizer, and as labels what the agent found, if they are not there yet.
+func (r *Reconciler) label(ctx context.Context, in *input) error {
+	labels := factLabels(in)
+	if containsAll(in.cluster.Labels, labels) && slices.Contains(in.cluster.Finalizers, v1.FinalizerUninstall) {
+		return nil
+	}
+	return r.applyMetadata(ctx, in.cluster, labels, []string{v1.FinalizerUninstall})
+}
+
+func containsAll(have, want map[string]string) bool {
+	for k, v := range want {
+		if have[k] != v {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,79 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// removalPatience is how long after its deletion a Cluster waits for its agent to be reached and to uninstall itself.
+const removalPatience = 20 * time.Second
+
+// cleanupHint is what a person can do about a member that was not reached.
+const cleanupHint = "to clean it up, run in that cluster: kubectl delete namespace " + protocol.AgentNamespace +
+	" && kubectl delete clusterrole,clusterrolebinding " + protocol.AgentName
+
+// remove ends the life of a deleted Cluster. It waits for the agent at most removalPatience.
+func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *status.Update) (ctrl.Result, error) {
+	if !controllerutil.ContainsFinalizer(cluster, v1.FinalizerUninstall) {
+		return ctrl.Result{}, nil
+	}
+	in, err := r.gather(ctx, cluster)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	deadline := cluster.DeletionTimestamp.Add(removalPatience)
+	switch {
+	case in.identity == nil, cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan:
+		return ctrl.Result{}, r.release(ctx, in)
+	case !in.member.Connected() && in.now.Before(deadline):
+		tellRemoving(in, update)
+		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil
+	case !in.member.Connected():
+		update.Event(status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove",
+			Message: "The agent was not connected; " + cleanupHint})
+		return ctrl.Result{}, r.release(ctx, in)
+	}
+	update.Event(r.uninstall(ctx, in, deadline))
+	return ctrl.Result{}, r.release(ctx, in)
+}
+
+// uninstall has the agent remove itself and tells how it went. Nothing that happens there holds up the deletion.
+func (r *Reconciler) uninstall(ctx context.Context, in *input, deadline time.Time) status.Event {
+	const atLeast = 5 * time.Second // also when the agent came back at the last moment
+	ctx, cancel := context.WithTimeout(ctx, max(deadline.Sub(in.now), atLeast))
+	defer cancel()
+	result, err := r.Fleet.Uninstall(ctx, in.name)
+	switch {
+	case err != nil:
+		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
+			Message: fmt.Sprintf("The agent did not uninstall itself: %v; %s", err, cleanupHint)}
+	case len(result.Remaining) > 0:
+		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
+			Message: "The agent could not remove all: " + strings.Join(result.Remaining, "; ")}
+	}
+	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
+}
+
+// release lets the Cluster go. Its Secrets follow by their owner references; its tunnels end when it is seen to be gone.
+func (r *Reconciler) release(ctx context.Context, in *input) error {
+	base := in.cluster.DeepCopy()
+	controllerutil.RemoveFinalizer(in.cluster, v1.FinalizerUninstall)
+	if err := r.Client.Patch(ctx, in.cluster, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove finalizer of cluster %s: %w", in.name, err)
+	}
+	r.Fleet.Forget(in.name)
+	return nil
+}

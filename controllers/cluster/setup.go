@@ -1,0 +1,63 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// workers reconcile at once. A reconcile may wait for an agent: an announcement or an uninstallation.
+const workers = 16
+
+// Wakers call back with the name of a Cluster, or with all Clusters, when something outside the API server changed.
+type Wakers struct {
+	// Member is called with a function to call when one member changed.
+	Member func(func(types.NamespacedName))
+	// All is called with a function to call when every Cluster must be looked at.
+	All func(func())
+}
+
+// Register adds the controller to a manager.
+func (r *Reconciler) Register(mgr ctrl.Manager, wakers Wakers) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("cluster").
+		For(&v1.Cluster{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
+		Owns(&corev1.Secret{}, builder.MatchEveryOwner).
+		WatchesRawSource(wakers.source(mgr.GetClient())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// source enqueues Clusters that the wakers name. Their callbacks only add to the queue, so they never block.
+func (w Wakers) source(reader client.Reader) source.Source {
+	return source.Func(func(ctx context.Context, q queue) error {
+		w.Member(func(name types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: name}) })
+		w.All(func() {
+			var clusters v1.ClusterList
+			if err := reader.List(ctx, &clusters); err != nil {
+				ctrl.LoggerFrom(ctx).Error(err, "clusters not woken")
+				return
+			}
+			for i := range clusters.Items {
+				q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+			}
+		})
+		return nil
+	})
+}

@@ -1,0 +1,57 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controllers lists every controller of the manager.
+package controllers
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/drover-dev/drover/controllers/authority"
+	"github.com/drover-dev/drover/controllers/cluster"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=get;create;update
+
+// Options are what the controllers share with the hub's server.
+type Options struct {
+	Config config.Config
+	Fleet  *fleet.Registry
+	Trust  *trust.Holder
+}
+
+// Setup adds every controller to a manager.
+func Setup(mgr ctrl.Manager, o Options) error {
+	authoritySecret := types.NamespacedName{Namespace: o.Config.Namespace, Name: trust.AuthoritySecret}
+	loader := &authority.Loader{
+		Client: mgr.GetClient(), Trust: o.Trust, Authority: authoritySecret, Now: time.Now,
+	}
+	if name := o.Config.Server.TLSSecretName; name != "" {
+		loader.Given = types.NamespacedName{Namespace: o.Config.Namespace, Name: name}
+	}
+	keeper := &authority.Keeper{
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-authority"), Secret: authoritySecret,
+		Member: o.Fleet.State, Settings: o.Trust.Settings, Now: time.Now,
+	}
+	clusters := &cluster.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
+		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, Started: time.Now(), Now: time.Now,
+	}
+	for name, err := range map[string]error{
+		"authority-loader": loader.Register(mgr),
+		"authority":        keeper.Register(mgr, o.Fleet.OnChange),
+		"cluster":          clusters.Register(mgr, cluster.Wakers{Member: o.Fleet.OnChange, All: o.Trust.OnChange}),
+	} {
+		if err != nil {
+			return fmt.Errorf("set up controller %s: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// PutSettings announces settings to a member. When it returns nil, the agent has stored them for good.
+func (r *Registry) PutSettings(ctx context.Context, name types.NamespacedName, settings protocol.Settings) error {
+	body, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	_, err = r.call(ctx, name, http.MethodPut, protocol.PathSettings, body)
+	return err
+}
+
+// Uninstall has a member's agent remove itself. It returns what the agent could not remove.
+func (r *Registry) Uninstall(ctx context.Context, name types.NamespacedName) (protocol.UninstallResult, error) {
+	var result protocol.UninstallResult
+	raw, err := r.call(ctx, name, http.MethodPost, protocol.PathUninstall, nil)
+	if err != nil {
+		return result, err
+	}
+	if err := json.Unmarshal(raw, &result); err != nil {
+		return result, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)
+	}
+	return result, nil
+}
+
+// call sends one request to a member's agent and returns the body of a 2xx answer.
+func (r *Registry) call(ctx context.Context, name types.NamespacedName, method, path string, body []byte) ([]byte, error) {
+	transport, err := r.Transport(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, agentURL+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, protocol.MaxBody))
+	if err != nil {
+		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, fmt.Errorf("%s to cluster %s: the agent answers %d", path, name, resp.StatusCode)
+	}
+	return raw, nil
+}

@@ -1,0 +1,48 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/proxy"
+)
+
+// members yields transports to the proxy. A connected member costs no look at the API; only for the others it is told apart
+// whether they exist.
+type members struct {
+	fleet    *fleet.Registry
+	clusters client.Reader
+}
+
+// Transport implements proxy.Members.
+func (m members) Transport(ctx context.Context, name types.NamespacedName) (http.RoundTripper, error) {
+	transport, err := m.fleet.Transport(name)
+	if err == nil || !errors.Is(err, fleet.ErrNotConnected) {
+		return transport, err
+	}
+	cluster := &v1.Cluster{}
+	if err := m.clusters.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
+		return nil, proxy.ErrUnknownCluster
+	} else if err != nil {
+		return nil, err
+	}
+	return nil, &proxy.NotConnectedError{LastSeen: lastSeen(m.fleet.State(name), cluster)}
+}
+
+func lastSeen(state fleet.State, cluster *v1.Cluster) time.Time {
+	if state.LastSeen.IsZero() && cluster.Status.LastSeen != nil {
+		return cluster.Status.LastSeen.Time
+	}
+	return state.LastSeen
+}

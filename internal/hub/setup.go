@@ -1,0 +1,127 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/proxy"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
+
+// New makes the server of the hub's port and adds it to the manager. What it returns is for the controllers to share.
+func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust.Holder) (*Server, error) {
+	logger := mgr.GetLogger().WithName("hub")
+	clients, err := kubernetes.NewForConfig(mgr.GetConfig())
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex, registration.IndexTokenHash); err != nil {
+		return nil, fmt.Errorf("index join tokens: %w", err)
+	}
+	audience, err := hubAudience(ctx, clients)
+	if err != nil {
+		return nil, err
+	}
+	members := members{fleet: fleet.New(logger.WithName("fleet"), time.Now), clusters: mgr.GetClient()}
+	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews())
+	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
+	handler, err := proxy.New(proxy.Options{
+		Authenticate: authenticator.Authenticate,
+		Authorize:    identity.Chain{access.ClusterProxy}.Authorize,
+		Members:      members,
+		Hub:          mgr.GetConfig(),
+		Log:          logger.WithName("proxy"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		Listen: cfg.Server.Listen,
+		Trust:  holder,
+		Registration: &registration.Server{
+			Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
+			Settings: holder.Settings, Audience: audience,
+			Refused: refused(mgr, members.fleet),
+			Now:     time.Now, Log: logger.WithName("registration"),
+		},
+		Fleet:   members.fleet,
+		Tunnel:  tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)},
+		Proxy:   handler,
+		Metrics: identity.Protect(promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
+		Ready:   func() error { return cachesSynced(mgr) },
+		Log:     logger,
+	}, nil
+}
+
+// hubAudience names this hub in connect tokens, whatever its addresses are: by the UID of its namespace kube-system.
+func hubAudience(ctx context.Context, clients kubernetes.Interface) (string, error) {
+	system, err := clients.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("identify the hub: %w", err)
+	}
+	return "drover-hub:" + string(system.UID), nil
+}
+
+// refused makes it visible on a Cluster when somebody who is not its agent claimed to be.
+func refused(mgr ctrl.Manager, registry *fleet.Registry) func(types.NamespacedName, string, string) {
+	recorder := mgr.GetEventRecorder("drover-registration")
+	return func(name types.NamespacedName, reason, message string) {
+		registry.Refused(name, reason, message)
+		cluster := &v1.Cluster{}
+		if err := mgr.GetClient().Get(context.Background(), name, cluster); err != nil {
+			return // gone, or not known yet: nothing to show it on
+		}
+		recorder.Eventf(cluster, nil, corev1.EventTypeWarning, reason, "RefuseAgent", "%s", message)
+	}
+}
+
+// cachesSynced says whether the caches that requests are answered from are filled, without waiting for them.
+func cachesSynced(mgr ctrl.Manager) error {
+	now, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	for _, object := range []client.Object{&v1.Cluster{}, &corev1.Secret{}} {
+		informer, err := mgr.GetCache().GetInformer(now, object)
+		if err != nil || !informer.HasSynced() {
+			return fmt.Errorf("cache of %T is not filled yet", object)
+		}
+	}
+	return nil
+}
+
+// quietLog passes what net/http logs to a logger at debug level: handshakes that scanners break off are no news.
+func quietLog(logger logr.Logger) *log.Logger {
+	return log.New(logWriter{logger}, "", 0)
+}
+
+type logWriter struct{ logr.Logger }
+
+func (l logWriter) Write(line []byte) (int, error) {
+	l.V(1).Info("http server", "message", strings.TrimSpace(string(line)))
+	return len(line), nil
+}

@@ -1,0 +1,155 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Agent is who a connect token proved its bearer to be.
+type Agent struct {
+	Cluster protocol.ClusterRef
+	// KeyID of the key that it was proved with.
+	KeyID string
+}
+
+// KeyID names a public key without being it.
+func KeyID(key ed25519.PublicKey) string {
+	sum := sha256.Sum256(key)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Authenticate verifies the connect token of a request. When it returns false it has answered the request.
+//
+// One answer serves for all who cannot prove to be the agent of the Cluster that they name, whether or not there is such a
+// Cluster: 410, so that they wait long and look for a new join token.
+func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
+	token, ok := bearer(r)
+	if !ok {
+		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "exactly one header \"Authorization: Bearer <connect token>\" is required"))
+		return Agent{}, false
+	}
+	agent, err := s.authenticate(r.Context(), token)
+	var refusal *RefusalError
+	switch {
+	case err == nil:
+		return agent, true
+	case errors.As(err, &refusal):
+		writeRefusal(w, refusalStatus(refusal), refusal)
+	case errors.Is(err, protocol.ErrConnectToken):
+		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s; check the clock of the agent's machine", err))
+	default:
+		s.unavailable(w, err, "authenticate agent")
+	}
+	return Agent{}, false
+}
+
+func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) {
+	claimed, err := protocol.PeekConnectToken(token)
+	if err != nil {
+		return Agent{}, err
+	}
+	unproven := refuse(v1.ReasonAwaitingAgent,
+		"no agent with this key has joined as the cluster that it names; if it was revoked, or the cluster made again, apply the manifest of a new Secret <cluster>%s",
+		v1.RegistrationSecretSuffix)
+	if len(validation.IsDNS1123Label(claimed.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(claimed.Name)) > 0 {
+		return Agent{}, unproven
+	}
+	name := types.NamespacedName{Namespace: claimed.Namespace, Name: claimed.Name}
+	// The cache may lag behind a join of a moment ago: whom it does not know, the API server is asked about.
+	id, claims, err := s.verify(ctx, s.Cache, name, token)
+	if err != nil {
+		id, claims, err = s.verify(ctx, s.Live, name, token)
+	}
+	var refusal *RefusalError
+	switch {
+	case errors.Is(err, errNotProven):
+		return Agent{}, unproven
+	case errors.As(err, &refusal):
+		s.Refused(name, refusal.Reason, refusal.Message)
+		return Agent{}, refusal
+	case err != nil:
+		return Agent{}, err
+	}
+	if !s.seen.first(claims.ID, s.Now(), claims.IssuedAt.Add(protocol.ConnectTokenTTL+protocol.ClockSkew)) {
+		return Agent{}, refuse(v1.ReasonTokenInvalid, "this connect token was used before")
+	}
+	return Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey)}, nil
+}
+
+// errNotProven says that a token does not verify with the key of the Cluster's agent, as one reader knows it.
+var errNotProven = errors.New("not proven")
+
+// verify returns the identity that a token proves, as one reader knows it: errNotProven if the key is not the agent's, a
+// RefusalError if it is and there is something else against it.
+func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName, token string) (*AgentIdentity, protocol.ConnectClaims, error) {
+	var none protocol.ConnectClaims
+	cluster := &v1.Cluster{}
+	if err := reader.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
+		return nil, none, errNotProven
+	} else if err != nil {
+		return nil, none, err
+	}
+	_, id, err := s.identity(ctx, reader, name)
+	if err != nil {
+		return nil, none, err
+	}
+	if id == nil {
+		return nil, none, errNotProven
+	}
+	claims, err := protocol.VerifyConnectToken(token, id.PublicKey, s.Audience, s.Now())
+	if errors.Is(err, protocol.ErrSignature) {
+		return nil, none, errNotProven
+	} else if err != nil {
+		return nil, none, err
+	}
+	if refusal := CheckConnect(claims, cluster, id); refusal != nil {
+		return nil, none, refusal
+	}
+	return id, claims, nil
+}
+
+// replayGuard remembers the IDs of connect tokens until they end. Only tokens that verified get in, so that nobody else can fill it.
+type replayGuard struct {
+	mu    sync.Mutex // guards what follows
+	ids   map[string]time.Time
+	swept time.Time
+}
+
+// first reports whether an ID is new, and remembers it until expires.
+func (g *replayGuard) first(id string, now, expires time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ids == nil {
+		g.ids = map[string]time.Time{}
+	}
+	if now.Sub(g.swept) > protocol.ConnectTokenTTL {
+		for old, end := range g.ids {
+			if now.After(end) {
+				delete(g.ids, old)
+			}
+		}
+		g.swept = now
+	}
+	if _, seen := g.ids[id]; seen {
+		return false
+	}
+	g.ids[id] = expires
+	return true
+}

@@ -1,0 +1,98 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// JoinInput is what the decision about a join depends on.
+type JoinInput struct {
+	// Cluster as "namespace/name", and the UID of the object.
+	Cluster  string
+	OwnerUID types.UID
+	// Token that was shown, as the Cluster's registration Secret has it.
+	Token Token
+	// Current identity of the Cluster's agent, nil if none has joined.
+	Current *AgentIdentity
+	Request protocol.RegisterRequest
+	Now     time.Time
+}
+
+// Join is the outcome of a join that is not refused.
+type Join struct {
+	// Identity of the agent from now on.
+	Identity AgentIdentity
+	// Write is whether Identity differs from the current one.
+	Write bool
+}
+
+// DecideJoin says who the agent of a Cluster is after a request to join. It is pure.
+//
+// A token joins once. Showing it again with the key and from the cluster that joined is a retry and succeeds; from elsewhere it is
+// an IdentityMismatch. A new token replaces key and member: that is how a rebuilt member comes back under its name.
+func DecideJoin(in JoinInput) (Join, *RefusalError) {
+	if err := checkRequest(in); err != nil {
+		return Join{}, err
+	}
+	asked := AgentIdentity{
+		PublicKey:  in.Request.PublicKey,
+		ClusterUID: in.Request.ClusterUID,
+		TokenHash:  HashToken(in.Token.Value),
+		OwnerUID:   in.OwnerUID,
+		Joined:     in.Now,
+	}
+	current := in.Current
+	if current == nil || current.OwnerUID != in.OwnerUID || current.TokenHash != asked.TokenHash {
+		if err := in.Token.Usable(in.Cluster, in.Now); err != nil {
+			return Join{}, err
+		}
+		return Join{Identity: asked, Write: true}, nil
+	}
+	switch {
+	case current.ClusterUID != asked.ClusterUID:
+		return Join{}, refuse(v1.ReasonIdentityMismatch,
+			"the cluster with kube-system UID %s showed the join token of cluster %s, which the cluster with UID %s has used; "+
+				"give each cluster its own Cluster object, or delete the Secret %s for a new token if this one shall take its place",
+			asked.ClusterUID, in.Cluster, current.ClusterUID, secretName(in.Cluster))
+	case !bytes.Equal(current.PublicKey, asked.PublicKey):
+		return Join{}, refuse(v1.ReasonTokenUsed,
+			"the join token of cluster %s was used with another key of the same cluster; delete the Secret %s and apply the new manifest in the member",
+			in.Cluster, secretName(in.Cluster))
+	}
+	return Join{Identity: *current}, nil
+}
+
+func checkRequest(in JoinInput) *RefusalError {
+	r := in.Request
+	switch {
+	case len(r.PublicKey) != ed25519.PublicKeySize:
+		return refuse(v1.ReasonIdentityMismatch, "publicKey must be an Ed25519 key of %d bytes", ed25519.PublicKeySize)
+	case r.ClusterUID == "" || len(r.ClusterUID) > 64:
+		return refuse(v1.ReasonIdentityMismatch, "clusterUID must be the UID of the namespace kube-system")
+	case !ed25519.Verify(r.PublicKey, protocol.ProofPayload(in.Token.Value, r.ClusterUID), r.Proof):
+		return refuse(v1.ReasonIdentityMismatch, "proof does not verify with publicKey")
+	}
+	return nil
+}
+
+// CheckConnect says whether verified claims are those of a Cluster's agent. It is pure.
+func CheckConnect(claims protocol.ConnectClaims, cluster *v1.Cluster, id *AgentIdentity) *RefusalError {
+	switch {
+	case claims.Cluster.UID != string(cluster.UID) || id.OwnerUID != cluster.UID:
+		return refuse(v1.ReasonIdentityMismatch, "cluster %s was deleted and made again since this agent joined; apply the manifest in its Secret %s to join again",
+			claims.Cluster, secretName(claims.Cluster.String()))
+	case claims.ClusterUID != id.ClusterUID:
+		return refuse(v1.ReasonIdentityMismatch, "the agent's cluster has the kube-system UID %s, cluster %s joined with %s",
+			claims.ClusterUID, claims.Cluster, id.ClusterUID)
+	}
+	return nil
+}

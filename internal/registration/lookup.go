@@ -1,0 +1,80 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"crypto/subtle"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// registered is a Cluster with its join token.
+type registered struct {
+	name    types.NamespacedName
+	cluster *v1.Cluster
+	secret  *corev1.Secret
+	token   Token
+}
+
+// find returns the Cluster that a token is for, as reader sees it, or errUnknownToken. Which Cluster to ask about comes from the
+// cache's index in any case.
+func (s *Server) find(ctx context.Context, reader client.Reader, token string) (*registered, error) {
+	if !ValidToken(token) {
+		return nil, errUnknownToken
+	}
+	var secrets corev1.SecretList
+	if err := s.Cache.List(ctx, &secrets, client.MatchingFields{TokenHashIndex: HashToken(token)}); err != nil {
+		return nil, fmt.Errorf("look up join token: %w", err)
+	}
+	if len(secrets.Items) != 1 { // a token that two Clusters share is nobody's
+		return nil, errUnknownToken
+	}
+	indexed := &secrets.Items[0]
+	name := types.NamespacedName{Namespace: indexed.Namespace, Name: indexed.Labels[v1.LabelCluster]}
+
+	secret, cluster := &corev1.Secret{}, &v1.Cluster{}
+	for key, object := range map[types.NamespacedName]client.Object{RegistrationSecret(name): secret, name: cluster} {
+		if err := reader.Get(ctx, key, object); apierrors.IsNotFound(err) {
+			return nil, errUnknownToken
+		} else if err != nil {
+			return nil, fmt.Errorf("look up join token: %w", err)
+		}
+	}
+	if !ownedBy(secret, cluster) || subtle.ConstantTimeCompare(secret.Data[KeyToken], []byte(token)) != 1 {
+		return nil, errUnknownToken
+	}
+	if !cluster.DeletionTimestamp.IsZero() {
+		return nil, refuse(v1.ReasonRemoving, "cluster %s is being deleted", name)
+	}
+	return &registered{name: name, cluster: cluster, secret: secret, token: ReadToken(secret, cluster.Spec.Registration.TokenTTL.Duration)}, nil
+}
+
+// identity returns the agent Secret of a Cluster, empty if there is none, and the identity in it, nil if there is none.
+func (s *Server) identity(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, *AgentIdentity, error) {
+	secret := &corev1.Secret{}
+	switch err := reader.Get(ctx, AgentSecret(name), secret); {
+	case apierrors.IsNotFound(err):
+		return &corev1.Secret{}, nil, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("look up agent of cluster %s: %w", name, err)
+	}
+	id, err := ReadIdentity(secret)
+	return secret, id, err
+}
+
+func ownedBy(secret *corev1.Secret, cluster *v1.Cluster) bool {
+	for _, owner := range secret.OwnerReferences {
+		if owner.UID == cluster.UID {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,173 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Keys of the Secret "<cluster>-registration".
+const (
+	// KeyToken is the join token.
+	KeyToken = "token"
+	// KeyManifestURL is where the agent's manifest can be fetched, once, by who has the URL.
+	KeyManifestURL = "manifest-url"
+	// KeyCommand is the command to run in the member.
+	KeyCommand = "command"
+	// KeyManifest is the agent's manifest itself.
+	KeyManifest = "manifest.yaml"
+)
+
+// Annotations of the Secret "<cluster>-registration".
+const (
+	annotationTokenHash    = v1.Group + "/token-hash"
+	annotationTokenCreated = v1.Group + "/token-created"
+	annotationTokenUsed    = v1.Group + "/token-used"
+)
+
+// Keys of the Secret "<cluster>-agent". None of them is secret; it is a Secret because who may write it decides who is the member.
+const (
+	keyPublicKey  = "public-key"
+	keyClusterUID = "cluster-uid"
+	keyTokenHash  = "token-hash"
+	keyOwnerUID   = "owner-uid"
+	keyJoined     = "joined"
+)
+
+// RegistrationSecret is the key of the Secret with the join token of a Cluster.
+func RegistrationSecret(cluster types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + v1.RegistrationSecretSuffix}
+}
+
+// AgentSecret is the key of the Secret with the identity of a Cluster's agent.
+func AgentSecret(cluster types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + v1.AgentSecretSuffix}
+}
+
+func secretName(cluster string) string {
+	_, name, _ := strings.Cut(cluster, "/")
+	return name + v1.RegistrationSecretSuffix
+}
+
+// ReadToken reads the join token in a Cluster's registration Secret. TTL is the Cluster's. A Secret that Drover has not annotated
+// has an expired token: fail closed.
+func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
+	value := string(secret.Data[KeyToken])
+	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
+	if err != nil || secret.Annotations[annotationTokenHash] != HashToken(value) {
+		created = time.Time{}
+	}
+	return Token{
+		Value:   value,
+		Created: created,
+		TTL:     ttl,
+		Used:    secret.Annotations[annotationTokenUsed] == HashToken(value),
+	}
+}
+
+// Content is what a registration Secret holds beside the token.
+type Content struct {
+	ManifestURL string
+	Command     string
+	Manifest    []byte
+}
+
+// ApplySecret is the registration Secret to apply for a Cluster.
+func ApplySecret(cluster *v1.Cluster, token Token, content Content) *corev1ac.SecretApplyConfiguration {
+	annotations := map[string]string{
+		annotationTokenHash:    HashToken(token.Value),
+		annotationTokenCreated: token.Created.UTC().Format(time.RFC3339),
+	}
+	if token.Used {
+		annotations[annotationTokenUsed] = HashToken(token.Value)
+	}
+	name := RegistrationSecret(types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name})
+	return corev1ac.Secret(name.Name, name.Namespace).
+		WithLabels(secretLabels(cluster.Name, v1.SecretKindRegistration)).
+		WithAnnotations(annotations).
+		WithOwnerReferences(ownerReference(cluster)).
+		WithType(corev1.SecretTypeOpaque).
+		WithData(map[string][]byte{
+			KeyToken:       []byte(token.Value),
+			KeyManifestURL: []byte(content.ManifestURL),
+			KeyCommand:     []byte(content.Command),
+			KeyManifest:    content.Manifest,
+		})
+}
+
+// AgentIdentity says who the agent of a Cluster is.
+type AgentIdentity struct {
+	// PublicKey that its connect tokens verify with.
+	PublicKey ed25519.PublicKey
+	// ClusterUID is the UID of the namespace kube-system in the member.
+	ClusterUID string
+	// TokenHash is the hash of the join token that it used.
+	TokenHash string
+	// OwnerUID is the UID of the Cluster object that it joined as.
+	OwnerUID types.UID
+	// Joined is when it did.
+	Joined time.Time
+}
+
+// ReadIdentity reads the identity in a Cluster's agent Secret.
+func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
+	key, err := base64.StdEncoding.DecodeString(string(secret.Data[keyPublicKey]))
+	if err != nil || len(key) != ed25519.PublicKeySize {
+		return nil, fmt.Errorf("secret %s/%s: %s is not an Ed25519 public key in base64", secret.Namespace, secret.Name, keyPublicKey)
+	}
+	joined, _ := time.Parse(time.RFC3339, string(secret.Data[keyJoined])) // without it: long ago
+	return &AgentIdentity{
+		Joined:     joined,
+		PublicKey:  key,
+		ClusterUID: string(secret.Data[keyClusterUID]),
+		TokenHash:  string(secret.Data[keyTokenHash]),
+		OwnerUID:   types.UID(secret.Data[keyOwnerUID]),
+	}, nil
+}
+
+// WriteIdentity puts an identity into a Cluster's agent Secret, which may be new.
+func WriteIdentity(secret *corev1.Secret, cluster *v1.Cluster, id AgentIdentity) {
+	name := AgentSecret(types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name})
+	secret.Namespace, secret.Name = name.Namespace, name.Name
+	secret.Labels = secretLabels(cluster.Name, v1.SecretKindAgent)
+	secret.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID,
+	}}
+	secret.Type = corev1.SecretTypeOpaque
+	secret.Data = map[string][]byte{
+		keyPublicKey:  []byte(base64.StdEncoding.EncodeToString(id.PublicKey)),
+		keyClusterUID: []byte(id.ClusterUID),
+		keyTokenHash:  []byte(id.TokenHash),
+		keyOwnerUID:   []byte(id.OwnerUID),
+		keyJoined:     []byte(id.Joined.UTC().Format(time.RFC3339)),
+	}
+}
+
+func secretLabels(cluster, kind string) map[string]string {
+	return map[string]string{
+		v1.LabelCluster:                cluster,
+		v1.LabelSecretKind:             kind,
+		"app.kubernetes.io/managed-by": "drover",
+	}
+}
+
+func ownerReference(cluster *v1.Cluster) *metav1ac.OwnerReferenceApplyConfiguration {
+	return metav1ac.OwnerReference().
+		WithAPIVersion(v1.GroupVersion.String()).
+		WithKind("Cluster").
+		WithName(cluster.Name).
+		WithUID(cluster.UID)
+}

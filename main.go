@@ -1,0 +1,76 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command manager is Drover's hub: its controllers, and the server that agents and people talk to.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/go-logr/zapr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/drover-dev/drover/controllers"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/hub"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+// version is set at build time.
+var version = "v0.1.0-dev"
+
+func main() {
+	path := flag.String("config", "/etc/drover/config.yaml", "path of the configuration file")
+	logging := zap.Options{}
+	logging.BindFlags(flag.CommandLine)
+	flag.Parse()
+	ctrl.SetLogger(zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&logging))))
+
+	if err := run(ctrl.SetupSignalHandler(), *path); err != nil {
+		fmt.Fprintln(os.Stderr, "drover manager:", err)
+		os.Exit(1)
+	}
+}
+
+// run wires the manager and serves until ctx ends.
+func run(ctx context.Context, path string) error {
+	cfg, err := config.Load(path)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := ctrl.GetConfig()
+	if err != nil {
+		return err
+	}
+	kubeconfig.UserAgent = "drover-manager/" + version
+	kubeconfig.QPS = -1 // the API server's priority and fairness decides, not the client
+	options, err := cfg.ManagerOptions()
+	if err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(kubeconfig, options)
+	if err != nil {
+		return fmt.Errorf("make manager: %w", err)
+	}
+	holder, err := trust.New(cfg.Server.URLs, []string{"localhost", net.IPv4(127, 0, 0, 1).String()}, time.Now)
+	if err != nil {
+		return err
+	}
+	server, err := hub.New(ctx, mgr, cfg, holder)
+	if err != nil {
+		return err
+	}
+	if err := controllers.Setup(mgr, controllers.Options{Config: cfg, Fleet: server.Fleet, Trust: holder}); err != nil {
+		return err
+	}
+	if err := mgr.Add(server); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
