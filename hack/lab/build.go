@@ -1,0 +1,92 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// outputLimit is how many bytes of a failed command's output are shown: the end, where the cause stands.
+const outputLimit = 16 << 10
+
+const buildHint = "the build needs a Go module proxy (see `go env GOPROXY`), about 4 GB of disk and 3 GB of memory; " +
+	"what is built already is kept, so run it again, or point " + envAssets + " at ready-made binaries"
+
+// build makes one program: under another name first, then renamed, so that the name means a whole binary.
+func (s *store) build(ctx context.Context, p program) error {
+	src, err := s.writeModule(p.module)
+	if err != nil {
+		return fmt.Errorf("build %s: %w", p.name, err)
+	}
+	tmp := filepath.Join(s.dir, fmt.Sprintf(".tmp-%s-%d", p.name, os.Getpid()))
+	defer os.Remove(tmp)
+	cmd := groupCommand(ctx, s.goTool, "build", "-mod=readonly", "-trimpath", "-ldflags", p.module.ldflags, "-o", tmp, p.pkg)
+	cmd.Dir = src
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GO111MODULE=on",
+		"GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH, "PWD="+src)
+	output, err := runGroup(cmd)
+	if ctx.Err() != nil {
+		return fmt.Errorf("build %s: interrupted: %w", p.name, ctx.Err())
+	}
+	if err != nil {
+		return fmt.Errorf("build %s: go build: %w\n%s\nhint: %s", p.name, err, bytes.TrimSpace(output), buildHint)
+	}
+	if err := commit(tmp, filepath.Join(s.dir, p.name)); err != nil {
+		return fmt.Errorf("build %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// writeModule lays out the go.mod and go.sum to build in.
+func (s *store) writeModule(m module) (string, error) {
+	dir := filepath.Join(s.dir, "src", m.name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for name, content := range map[string][]byte{"go.mod": m.mod, "go.sum": m.sum} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// commit gives a written file its final name, durably: after a power cut the name holds all of it or does not exist.
+func commit(tmp, final string) error {
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return err
+	}
+	if err := syncPath(tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return err
+	}
+	return syncPath(filepath.Dir(final))
+}
+
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// A tail keeps the last bytes written to it.
+type tail struct{ buf []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - outputLimit; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,130 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Names of the programs that Binaries knows. Envtest wants the first, second and fourth.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Kubectl           = "kubectl"
+	Scheduler         = "kube-scheduler"
+	Kubelet           = "kubelet"
+	KubeProxy         = "kube-proxy"
+)
+
+// moduleFiles are complete go.mod and go.sum files. They are stored under other names, because a folder with a go.mod
+// of its own cannot be embedded.
+//
+//go:embed modules
+var moduleFiles embed.FS
+
+// A module is a go.mod with its go.sum, from which programs are built with the same flags.
+type module struct {
+	name    string
+	version string
+	mod     []byte
+	sum     []byte
+	ldflags string
+}
+
+// A program is one main package and the module that pins it.
+type program struct {
+	name   string
+	pkg    string
+	module module
+}
+
+// A catalog lists what can be built.
+type catalog map[string]program
+
+// newCatalog reads the embedded modules. It errs only if they are damaged.
+func newCatalog() (catalog, error) {
+	etcd, err := readModule("etcd", "go.etcd.io/etcd/server/v3")
+	if err != nil {
+		return nil, err
+	}
+	etcd.ldflags = "-s -w"
+	kube, err := readModule("kubernetes", "k8s.io/kubernetes")
+	if err != nil {
+		return nil, err
+	}
+	kube.ldflags = kubernetesLDFlags(kube.version)
+
+	c := catalog{Etcd: {Etcd, "go.etcd.io/etcd/server/v3", etcd}}
+	for _, name := range []string{APIServer, ControllerManager, Kubectl, Scheduler, Kubelet, KubeProxy} {
+		c[name] = program{name, "k8s.io/kubernetes/cmd/" + name, kube}
+	}
+	return c, nil
+}
+
+func readModule(name, mainModule string) (module, error) {
+	mod, err := moduleFiles.ReadFile("modules/" + name + ".mod")
+	if err != nil {
+		return module{}, fmt.Errorf("read module %s: %w", name, err)
+	}
+	sum, err := moduleFiles.ReadFile("modules/" + name + ".sum")
+	if err != nil {
+		return module{}, fmt.Errorf("read module %s: %w", name, err)
+	}
+	version := requiredVersion(string(mod), mainModule)
+	if version == "" {
+		return module{}, fmt.Errorf("read module %s: it does not require %s", name, mainModule)
+	}
+	return module{name: name, version: version, mod: mod, sum: sum}, nil
+}
+
+// requiredVersion finds the version of path in the text of a go.mod, or "".
+func requiredVersion(mod, path string) string {
+	for line := range strings.Lines(mod) {
+		fields := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "require "))
+		if len(fields) >= 2 && fields[0] == path && strings.HasPrefix(fields[1], "v") {
+			return fields[1]
+		}
+	}
+	return ""
+}
+
+// kubernetesLDFlags names the version in the binaries; without it a server calls itself v0.0.0-master.
+func kubernetesLDFlags(version string) string {
+	const pkg = "k8s.io/component-base/version."
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	flags := "-s -w -X " + pkg + "gitVersion=" + version
+	if len(parts) == 3 {
+		flags += " -X " + pkg + "gitMajor=" + parts[0] + " -X " + pkg + "gitMinor=" + parts[1]
+	}
+	return flags + " -X " + pkg + "gitTreeState=clean"
+}
+
+// stamp names the folder for what is built from c: the versions for people, and a hash of all that shapes a binary.
+func (c catalog) stamp(goos, goarch string) string {
+	modules := map[string]module{}
+	for _, p := range c {
+		modules[p.module.name] = p.module
+	}
+	hash := sha256.New()
+	var label []string
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
+		m := modules[name]
+		label = append(label, m.name+"-"+m.version)
+		for _, part := range [][]byte{[]byte(m.name), []byte(m.ldflags), m.mod, m.sum} {
+			fmt.Fprintf(hash, "%d\n", len(part))
+			hash.Write(part)
+		}
+	}
+	_, _ = io.WriteString(hash, goos+"/"+goarch)
+	label = append(label, goos, goarch, hex.EncodeToString(hash.Sum(nil))[:12])
+	return strings.Join(label, "-")
+}

@@ -1,0 +1,199 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+const (
+	loopback     = "127.0.0.1"
+	serviceRange = "10.0.0.0/24"
+	serviceIP    = "10.0.0.1"
+)
+
+// authorities: etcd has one of its own, so that no certificate of the cluster opens the database.
+type authorities struct{ cluster, etcd *authority }
+
+// openPKI makes what certificates the programs need. Authorities and the ServiceAccount key are kept over restarts.
+func openPKI(dir string) (authorities, error) {
+	cluster, err := openAuthority(dir, "ca")
+	if err != nil {
+		return authorities{}, err
+	}
+	etcd, err := openAuthority(dir, "etcd-ca")
+	if err != nil {
+		return authorities{}, err
+	}
+	if _, err := openKey(filepath.Join(dir, "sa.key")); err != nil {
+		return authorities{}, err
+	}
+	return authorities{cluster: cluster, etcd: etcd}, errors.Join(
+		issueTo(dir, "apiserver", cluster, identity{
+			user: "kube-apiserver", hosts: []string{loopback, "localhost", "kubernetes.default.svc", serviceIP},
+		}),
+		issueTo(dir, "etcd", etcd, identity{user: "etcd", hosts: []string{loopback}}),
+		issueTo(dir, "etcd-client", etcd, identity{user: "kube-apiserver"}),
+	)
+}
+
+func issueTo(dir, name string, ca *authority, id identity) error {
+	pair, err := ca.issue(id)
+	if err != nil {
+		return err
+	}
+	return pair.write(dir, name)
+}
+
+// credential is a client certificate for a kubeconfig.
+func (a *authority) credential(id identity) (*clientcmdapi.AuthInfo, error) {
+	pair, err := a.issue(id)
+	if err != nil {
+		return nil, err
+	}
+	return &clientcmdapi.AuthInfo{ClientCertificateData: pair.cert, ClientKeyData: pair.key}, nil
+}
+
+func (p *ControlPlane) pkiFile(name string) string { return filepath.Join(p.options.Dir, "pki", name) }
+
+// command describes how to run one of the plane's programs.
+func (p *ControlPlane) command(program string) (Command, error) {
+	var args []string
+	var err error
+	grace := 3 * time.Second
+	switch program {
+	case Etcd:
+		args = p.etcdArgs()
+		grace = 5 * time.Second
+	case APIServer:
+		args, err = p.apiServerArgs()
+	case ControllerManager:
+		args, err = p.controllerManagerArgs()
+	default:
+		err = errors.New("not a part of a control plane")
+	}
+	if err != nil {
+		return Command{}, fmt.Errorf("configure %s: %w", program, err)
+	}
+	file := p.options.Name + "-" + program
+	return Command{
+		Name:     program + " of " + p.options.Name,
+		Path:     p.options.Assets[program],
+		Args:     append(args, p.options.ExtraArgs[program]...),
+		Env:      cleanEnvironment(os.Environ()),
+		WorkDir:  p.options.Dir,
+		LogFile:  filepath.Join(p.options.LogDir, file+".log"),
+		PIDFile:  filepath.Join(p.options.PIDDir, file+pidSuffix),
+		Detached: p.options.Detached,
+		Grace:    grace,
+	}, nil
+}
+
+// cleanEnvironment leaves out what would configure the programs behind our back.
+func cleanEnvironment(environ []string) []string {
+	kept := make([]string, 0, len(environ))
+	for _, entry := range environ {
+		if !strings.HasPrefix(entry, "ETCD_") && !strings.HasPrefix(entry, "KUBE") {
+			kept = append(kept, entry)
+		}
+	}
+	return kept
+}
+
+func (p *ControlPlane) etcdArgs() []string {
+	client := loopbackURL(p.ports.etcd.port)
+	return []string{
+		"--name=default",
+		"--data-dir=" + filepath.Join(p.options.Dir, "etcd"),
+		"--listen-client-urls=" + client,
+		"--advertise-client-urls=" + client,
+		// A lone member has no peers, but etcd insists on listening for them.
+		"--listen-peer-urls=" + loopbackURL(0),
+		"--peer-client-cert-auth",
+		"--peer-trusted-ca-file=" + p.pkiFile("etcd-ca.crt"),
+		"--peer-cert-file=" + p.pkiFile("etcd.crt"),
+		"--peer-key-file=" + p.pkiFile("etcd.key"),
+		"--client-cert-auth",
+		"--trusted-ca-file=" + p.pkiFile("etcd-ca.crt"),
+		"--cert-file=" + p.pkiFile("etcd.crt"),
+		"--key-file=" + p.pkiFile("etcd.key"),
+		"--socket-reuse-port", // the port is leased, see portLease
+		"--unsafe-no-fsync=" + strconv.FormatBool(!p.options.Durable),
+		"--log-level=warn",
+	}
+}
+
+func loopbackURL(port int) string { return "https://" + loopback + ":" + strconv.Itoa(port) }
+
+func (p *ControlPlane) apiServerArgs() ([]string, error) {
+	args := []string{
+		"--bind-address=" + loopback,
+		"--advertise-address=" + loopback,
+		"--secure-port=" + strconv.Itoa(p.ports.api.port),
+		"--permit-port-sharing", // the port is leased, see portLease
+		// The reconciler refuses loopback addresses and would try again for ever.
+		"--endpoint-reconciler-type=none",
+		"--etcd-servers=" + loopbackURL(p.ports.etcd.port),
+		"--etcd-cafile=" + p.pkiFile("etcd-ca.crt"),
+		"--etcd-certfile=" + p.pkiFile("etcd-client.crt"),
+		"--etcd-keyfile=" + p.pkiFile("etcd-client.key"),
+		"--tls-cert-file=" + p.pkiFile("apiserver.crt"),
+		"--tls-private-key-file=" + p.pkiFile("apiserver.key"),
+		"--client-ca-file=" + p.pkiFile("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + p.pkiFile("sa.key"),
+		"--service-account-signing-key-file=" + p.pkiFile("sa.key"),
+		"--service-cluster-ip-range=" + serviceRange,
+		"--authorization-mode=Node,RBAC",
+		"--allow-privileged",
+		"--profiling=false",
+	}
+	if len(p.options.Users) == 0 {
+		return args, nil
+	}
+	tokens, err := tokenFile(p.options.Users)
+	if err != nil {
+		return nil, err
+	}
+	path := p.pkiFile("tokens.csv")
+	return append(args, "--token-auth-file="+path), writeFileAtomic(path, tokens, 0o600)
+}
+
+func (p *ControlPlane) controllerManagerArgs() ([]string, error) {
+	const user = "system:kube-controller-manager"
+	credential, err := p.pki.cluster.credential(identity{user: user})
+	if err != nil {
+		return nil, err
+	}
+	config, err := p.kubeconfig(user, credential)
+	if err != nil {
+		return nil, err
+	}
+	path := p.pkiFile("controller-manager.kubeconfig")
+	return []string{
+		"--kubeconfig=" + path,
+		"--secure-port=0", // it serves nothing that the lab needs
+		"--leader-elect=false",
+		// By default it takes 5 s to make its 40 ServiceAccounts, 20 requests a second.
+		"--kube-api-qps=500",
+		"--kube-api-burst=1000",
+		"--use-service-account-credentials",
+		"--service-account-private-key-file=" + p.pkiFile("sa.key"),
+		"--root-ca-file=" + p.pkiFile("ca.crt"),
+		"--cluster-signing-cert-file=" + p.pkiFile("ca.crt"),
+		"--cluster-signing-key-file=" + p.pkiFile("ca.key"),
+		"--service-cluster-ip-range=" + serviceRange,
+		// By default it makes a folder below /usr, if it may.
+		"--flex-volume-plugin-dir=" + filepath.Join(p.options.Dir, "flexvolume"),
+		"--profiling=false",
+	}, writeFileAtomic(path, config, 0o600)
+}

@@ -1,0 +1,85 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A fileLock is an exclusive lock between processes. The kernel drops it when its holder dies.
+type fileLock struct{ file *os.File }
+
+// acquire takes the lock at path; while another process has it, it says so and for whom it waits.
+func acquire(ctx context.Context, path string, out *reporter) (*fileLock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock the cache: %w", err)
+	}
+	lock := &fileLock{file: f}
+	if held, err := lock.try(); err != nil || held {
+		return lock.orClose(err)
+	}
+	holder, _ := os.ReadFile(path)
+	what := "waiting for " + describeHolder(string(holder))
+	return lock.orClose(out.during(what, func() error { return lock.wait(ctx) }))
+}
+
+// wait polls, because a blocking flock could not be interrupted when ctx ends.
+func (l *fileLock) wait(ctx context.Context) error {
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if held, err := l.try(); err != nil || held {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("lock the cache: %w", context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
+// try takes the lock if it is free and leaves our pid in it, for those who will wait.
+func (l *fileLock) try() (bool, error) {
+	err := syscall.Flock(int(l.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", l.file.Name(), err)
+	}
+	note := fmt.Sprintf("pid %d since %s\n", os.Getpid(), time.Now().Format(time.TimeOnly))
+	if err := l.file.Truncate(0); err != nil {
+		return true, fmt.Errorf("lock %s: %w", l.file.Name(), err)
+	}
+	if _, err := l.file.WriteAt([]byte(note), 0); err != nil {
+		return true, fmt.Errorf("lock %s: %w", l.file.Name(), err)
+	}
+	return true, nil
+}
+
+func (l *fileLock) orClose(err error) (*fileLock, error) {
+	if err != nil {
+		l.release()
+		return nil, err
+	}
+	return l, nil
+}
+
+// release gives the lock up. Closing the file is what does it; there is nothing to report.
+func (l *fileLock) release() { _ = l.file.Close() }
+
+func describeHolder(note string) string {
+	if note = strings.TrimSpace(note); note != "" {
+		return "another run (" + note + ") that fills the same cache"
+	}
+	return "another run that fills the same cache"
+}

@@ -1,0 +1,76 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// A check returns nil once what it asks is true.
+type check func(context.Context) error
+
+// readiness returns what tells that a program is of use, and a function to call when that is no longer asked.
+func (p *ControlPlane) readiness(program string) (check, func(), error) {
+	client, err := p.client(program)
+	if err != nil {
+		return nil, nil, err
+	}
+	url := p.URL() + "/readyz"
+	switch program {
+	case Etcd:
+		url = loopbackURL(p.ports.etcd.port) + "/health"
+	case ControllerManager:
+		url = p.URL() + "/api/v1/namespaces/default/serviceaccounts/default"
+	}
+	ready := func(ctx context.Context) error { return get(ctx, client, url) }
+	return ready, client.CloseIdleConnections, nil
+}
+
+// client is the administrator's, and for etcd the API server's.
+func (p *ControlPlane) client(program string) (*http.Client, error) {
+	if program != Etcd {
+		return rest.HTTPClientFor(p.rest)
+	}
+	cert, err := tls.LoadX509KeyPair(p.pkiFile("etcd-client.crt"), p.pkiFile("etcd-client.key"))
+	if err != nil {
+		return nil, fmt.Errorf("load the certificate for etcd: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(p.pki.etcd.cert)
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12},
+	}}, nil
+}
+
+// get wants a 200 and gives what the server said instead.
+func get(ctx context.Context, client *http.Client, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if err != nil {
+		return fmt.Errorf("get %s: %w", url, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("get %s: %s: %s", url, resp.Status, strings.TrimSpace(string(body)))
+	}
+	return nil
+}

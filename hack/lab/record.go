@@ -1,0 +1,184 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const pidSuffix = ".pid"
+
+// ErrRunning means that a program that would be started runs already.
+var ErrRunning = errors.New("already running")
+
+// A record is what a pid file says: a pid, and when that process was born, for pids come round again.
+type record struct {
+	path string
+	pid  int
+	// born identifies the start of the process, across reboots too.
+	born string
+}
+
+// writeRecord writes the pid file of a living process: the pid in the first line, for `head -1`, its birth in the next.
+func writeRecord(path string, pid int) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("write pid file: %w", err)
+	}
+	born, _, err := bornAt(pid)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil // it ended at once; whoever waits for it will see that
+	}
+	if err != nil {
+		return fmt.Errorf("write pid file: %w", err)
+	}
+	if err := writeFileAtomic(path, fmt.Appendf(nil, "%d\n%s\n", pid, born), 0o644); err != nil {
+		return fmt.Errorf("write pid file: %w", err)
+	}
+	return nil
+}
+
+func readRecord(path string) (record, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return record{}, fmt.Errorf("read pid file: %w", err)
+	}
+	first, rest, _ := strings.Cut(string(content), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(first))
+	if err != nil || pid <= 1 {
+		return record{}, fmt.Errorf("read pid file %s: %q is not a pid", path, first)
+	}
+	return record{path: path, pid: pid, born: strings.TrimSpace(rest)}, nil
+}
+
+// find returns a handle of the recorded process, or nil if it has ended, even if its pid has a new owner.
+func (r record) find() (*os.Process, error) {
+	// The handle comes first: it stays bound to the process that the check below then is about.
+	handle, err := os.FindProcess(r.pid)
+	if err != nil {
+		return nil, fmt.Errorf("find pid %d of %s: %w", r.pid, r.path, err)
+	}
+	born, zombie, err := bornAt(r.pid)
+	if errors.Is(err, os.ErrProcessDone) || (err == nil && (zombie || born != r.born)) {
+		return nil, handle.Release()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("identify pid %d of %s: %w", r.pid, r.path, err), handle.Release())
+	}
+	return handle, nil
+}
+
+// records reads the pid files of a folder, newest first. One that cannot be read is left out of the list and reported.
+func records(dir string) ([]record, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*"+pidSuffix))
+	if err != nil {
+		return nil, fmt.Errorf("list pid files: %w", err)
+	}
+	var found []record
+	var errs []error
+	written := map[string]time.Time{}
+	for _, path := range paths {
+		r, err := readRecord(path)
+		info, statErr := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(statErr, fs.ErrNotExist) {
+			continue // its owner has just removed it
+		}
+		if err := cmp.Or(err, statErr); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		written[path] = info.ModTime()
+		found = append(found, r)
+	}
+	slices.SortFunc(found, func(a, b record) int { return written[b.path].Compare(written[a.path]) })
+	return found, errors.Join(errs...)
+}
+
+// Running names the programs with a pid file in pidDir that are alive, by the name of that file without ".pid".
+func Running(pidDir string) ([]string, error) {
+	all, err := records(pidDir)
+	var names []string
+	errs := []error{err}
+	for _, r := range all {
+		handle, err := r.find()
+		if handle != nil {
+			names = append(names, strings.TrimSuffix(filepath.Base(r.path), pidSuffix))
+			err = errors.Join(err, handle.Release())
+		}
+		errs = append(errs, err)
+	}
+	return names, errors.Join(errs...)
+}
+
+// StopDetached ends the processes with a pid file in pidDir, the newest first, as they depend on the older ones, and
+// removes the files. Each has 5 s to end by itself and is killed then. A pid that belongs to another process by now is
+// left alone. Stopping what is stopped does nothing.
+func StopDetached(ctx context.Context, pidDir string) error {
+	all, err := records(pidDir)
+	errs := []error{err}
+	for _, r := range all {
+		errs = append(errs, r.stop(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (r record) stop(ctx context.Context) error {
+	const grace = 5 * time.Second
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		gone, err := r.signalAndWait(ctx, sig, grace)
+		if err != nil {
+			return fmt.Errorf("stop pid %d of %s: %w", r.pid, r.path, err)
+		}
+		if gone {
+			if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove pid file: %w", err)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("stop pid %d of %s: it survived being killed", r.pid, r.path)
+}
+
+// signalAndWait reports whether the process was gone within the given time. It is not our child, so it must be polled.
+func (r record) signalAndWait(ctx context.Context, sig syscall.Signal, limit time.Duration) (bool, error) {
+	handle, err := r.find()
+	if handle == nil {
+		return err == nil, err
+	}
+	defer func() { _ = handle.Release() }()
+	if err := handle.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return false, err
+	}
+	_ = handle.Signal(syscall.SIGCONT) // a paused process could not answer
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		born, zombie, err := bornAt(r.pid)
+		if errors.Is(err, os.ErrProcessDone) || (err == nil && (zombie || born != r.born)) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-deadline.C:
+			return false, nil
+		case <-ticker.C:
+		}
+	}
+}

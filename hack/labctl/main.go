@@ -1,0 +1,165 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package main is labctl, which builds the lab's programs and runs a control plane by hand.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/drover-dev/drover/hack/lab"
+)
+
+const usage = `labctl runs real Kubernetes control planes on this machine.
+
+  labctl build [program...]   make sure that the programs exist (default: etcd, kube-apiserver,
+                              kube-controller-manager, kubectl) and print where
+  labctl path                 the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS
+  labctl up --dir D           start a control plane that lives on, with its state in folder D
+  labctl down --dir D         stop it; the state stays, so that "up" finds it again
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		err = nil
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "labctl:", err)
+		os.Exit(1)
+	}
+}
+
+// run obeys one command line: results go to out, progress to progress.
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	if len(args) == 0 {
+		args = []string{"help"}
+	}
+	switch args[0] {
+	case "build":
+		return build(ctx, args[1:], out, progress)
+	case "path":
+		return path(ctx, out, progress)
+	case "up":
+		return up(ctx, args[1:], out, progress)
+	case "down":
+		return down(ctx, args[1:], progress)
+	case "help", "-h", "--help":
+		_, err := io.WriteString(out, usage)
+		return err
+	}
+	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
+}
+
+func build(ctx context.Context, names []string, out, progress io.Writer) error {
+	if len(names) == 0 {
+		names = lab.DefaultPrograms()
+	}
+	assets, err := lab.Binaries(ctx, progress, names...)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fmt.Fprintln(out, assets[name])
+	}
+	return nil
+}
+
+func path(ctx context.Context, out, progress io.Writer) error {
+	assets, err := lab.Binaries(ctx, progress)
+	if err != nil {
+		return err
+	}
+	dir, err := assets.EnvtestDir()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, dir)
+	return err
+}
+
+func up(ctx context.Context, args []string, out, progress io.Writer) error {
+	flags := flag.NewFlagSet("labctl up", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	dir := flags.String("dir", "", "folder for the state (required)")
+	name := flags.String("name", "lab", "name of the context in the kubeconfig")
+	controllers := flags.Bool("controller-manager", true, "run kube-controller-manager too")
+	var users []lab.User
+	flags.Func("user", "name[:group,...] of a user who logs in with a token; may be repeated", func(s string) error {
+		user, groups, _ := strings.Cut(s, ":")
+		u := lab.User{Name: user}
+		if groups != "" {
+			u.Groups = strings.Split(groups, ",")
+		}
+		users = append(users, u)
+		return nil
+	})
+	if err := parse(flags, args, dir); err != nil {
+		return err
+	}
+	plane, err := lab.Start(ctx, lab.Options{
+		Name: *name, Dir: *dir, Progress: progress, ControllerManager: *controllers, Users: users, Detached: true,
+	})
+	if err != nil {
+		return err
+	}
+	if err := writeKubeconfigs(plane, users, out); err != nil {
+		return errors.Join(err, plane.Stop())
+	}
+	return nil
+}
+
+// writeKubeconfigs puts one file per user into the folder of the plane and prints their names.
+func writeKubeconfigs(plane *lab.ControlPlane, users []lab.User, out io.Writer) error {
+	admin := filepath.Join(plane.Dir(), "admin.kubeconfig")
+	if err := plane.WriteKubeconfig(admin); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, admin)
+	for _, user := range users {
+		content, err := plane.UserKubeconfig(user.Name)
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(plane.Dir(), "user-"+strings.ReplaceAll(user.Name, "/", "_")+".kubeconfig")
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			return fmt.Errorf("write kubeconfig: %w", err)
+		}
+		fmt.Fprintln(out, file)
+	}
+	return nil
+}
+
+func down(ctx context.Context, args []string, progress io.Writer) error {
+	flags := flag.NewFlagSet("labctl down", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	dir := flags.String("dir", "", "folder given to up (required)")
+	if err := parse(flags, args, dir); err != nil {
+		return err
+	}
+	return lab.StopDetached(ctx, filepath.Join(*dir, "pids"))
+}
+
+func parse(flags *flag.FlagSet, args []string, dir *string) error {
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("%s: unexpected argument %q", flags.Name(), flags.Arg(0))
+	}
+	if *dir == "" {
+		return fmt.Errorf("%s: --dir is required", flags.Name())
+	}
+	return nil
+}
