@@ -1,0 +1,16 @@
+# One image holds both programs: /manager for the hub, /drover-agent for the members.
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+ARG TARGETOS TARGETARCH VERSION=v0.1.0-dev
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+ENV CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH
+RUN go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /out/manager . \
+ && go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /out/drover-agent ./agent
+
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /out/manager /out/drover-agent /
+USER 65532:65532
+ENTRYPOINT ["/manager"]

@@ -1,0 +1,85 @@
+# Copyright The Drover Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# Each target is one line or one script in hack/, so that a person, CI and an editor run the same thing.
+
+SHELL   := /bin/bash -o pipefail
+VERSION ?= $(shell git describe --tags --dirty 2>/dev/null || echo v0.1.0-dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+IMG     ?=
+URL     ?=
+KUBECTL ?= kubectl
+# RACE=1 builds the tests with the race detector. TESTFLAGS go to "go test", PKGS says of which packages.
+RACE      ?=
+TESTFLAGS ?=
+PKGS      ?= ./...
+
+export IMG URL KUBECTL VERSION
+
+# Tools are Go tools with versions of their own: hack/tools/<tool>.mod. Their dependencies stay out of go.mod.
+tool = go tool -modfile=hack/tools/$(1).mod $(1)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Print this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/manager and bin/drover-agent.
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/manager .
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/drover-agent ./agent
+
+.PHONY: test
+test: ## Run all tests; the first time, build a Kubernetes control plane for them (minutes). RACE=1 for the race detector.
+	go run ./hack/labctl build
+	go test $(if $(RACE),-race) $(TESTFLAGS) $(PKGS)
+
+.PHONY: lint
+lint: ## Run golangci-lint and go vet.
+	$(call tool,golangci-lint) run $(PKGS)
+	go vet $(PKGS)
+
+.PHONY: generate
+generate: ## Generate deep copies, CRDs and the manager's ClusterRole from the Go sources.
+	hack/generate.sh
+
+.PHONY: verify
+verify: ## Check that generated files, go.mod, config/ and the architecture are as they should be.
+	hack/verify.sh
+
+.PHONY: demo
+demo: ## Bring up a hub and a member on this machine, with the member imported.
+	go run ./hack/demo up
+
+.PHONY: demo-down
+demo-down: ## Stop what "make demo" started and remove it.
+	go run ./hack/demo down
+
+.PHONY: bench
+bench: ## Measure the hub and the agent on real control planes, against the goals.
+	go run ./test/bench/hub
+
+.PHONY: bench-tunnel
+bench-tunnel: ## Measure the tunnel beside remotedialer and a direct connection.
+	cd test/bench/tunnel && go run .
+
+.PHONY: install
+install: ## Install only the CRDs into the cluster that kubectl points at.
+	hack/deploy.sh install
+
+.PHONY: uninstall
+uninstall: ## Remove the CRDs. Refuses while there are Clusters; FORCE=1 deletes those first.
+	hack/deploy.sh uninstall
+
+.PHONY: deploy
+deploy: ## Install the hub: make deploy IMG=registry/drover:v1 URL=https://hub.example.com
+	hack/deploy.sh deploy
+
+.PHONY: undeploy
+undeploy: ## Remove the hub. Refuses while there are Clusters; FORCE=1 deletes those first.
+	hack/deploy.sh undeploy
+
+.PHONY: docker-build
+docker-build: ## Build the image, with both programs: make docker-build IMG=registry/drover:v1
+	hack/docker-build.sh

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Copyright The Drover Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# Installs Drover into the cluster that kubectl points at, or removes it.
+#
+#   hack/deploy.sh deploy | undeploy | install | uninstall | render
+#
+# IMG   image of manager and agent (deploy, render)
+# URL   https address of the hub, or several separated by commas (deploy, render)
+# FORCE=1 lets undeploy and uninstall delete the Clusters first
+# KUBECTL the kubectl to use
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly crd=clusters.cluster.drover.dev
+kubectl=${KUBECTL:-kubectl}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+die() {
+	printf 'deploy: %s\n' "$*" >&2
+	exit 1
+}
+
+kustomize_build() { go tool -modfile=hack/tools/kustomize.mod kustomize build "$1"; }
+
+require_settings() {
+	[[ -n ${IMG:-} ]] || die "IMG is missing: say which image to run, for example IMG=registry.example.com/drover:v0.1.0"
+	[[ -n ${URL:-} ]] || die "URL is missing: say where agents and people reach the hub, for example URL=https://drover.example.com"
+	[[ $IMG =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || die "IMG=$IMG is not an image reference"
+	local url
+	while read -r url; do
+		[[ $url =~ ^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?$ ]] ||
+			die "URL: '$url' is not an https address such as https://drover.example.com:8443"
+	done <<<"${URL//,/$'\n'}"
+}
+
+# render prints what deploy applies. It works on a copy, so that the tree stays clean.
+render() {
+	require_settings
+	cp -r config "$work/config"
+	local urls config deployment
+	urls="\"${URL//,/\", \"}\""
+	config=$(<config/manager/config.yaml)
+	config=${config//'"https://drover.example.com"'/"$urls"}
+	printf '%s\n' "${config//'drover:latest'/"$IMG"}" >"$work/config/manager/config.yaml"
+	deployment=$(<config/manager/deployment.yaml)
+	printf '%s\n' "${deployment//'image: drover:latest'/"image: $IMG"}" >"$work/config/manager/deployment.yaml"
+	kustomize_build "$work/config/default"
+}
+
+deploy() {
+	render >"$work/all.yaml"
+	# The CRDs first: applying the rest at once races with the API server learning of them.
+	kustomize_build config/crd | "$kubectl" apply --server-side --force-conflicts -f -
+	"$kubectl" wait --for=condition=Established --timeout=60s "crd/$crd"
+	"$kubectl" apply --server-side --force-conflicts -f "$work/all.yaml"
+	"$kubectl" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
+}
+
+# refuse_while_clusters keeps people from stranding their agents: with the manager and its CA gone, no agent that
+# is still out there can be told to remove itself, or trusts a hub that is installed later.
+refuse_while_clusters() { # what is about to be removed
+	local clusters
+	"$kubectl" get "crd/$crd" --ignore-not-found --output name | grep -q . || return 0
+	clusters=$("$kubectl" get "$crd" --all-namespaces --output name)
+	[[ -n $clusters ]] || return 0
+	[[ ${FORCE:-} == 1 ]] || die "there are $(wc -l <<<"$clusters") Clusters, whose agents would be stranded without $1.
+Delete them first (kubectl delete $crd --all --all-namespaces), or let this do it: FORCE=1"
+	"$kubectl" delete "$crd" --all --all-namespaces --timeout=5m
+}
+
+case ${1:-} in
+render) render ;;
+deploy) deploy ;;
+install) kustomize_build config/crd | "$kubectl" apply --server-side --force-conflicts -f - ;;
+uninstall)
+	refuse_while_clusters "the CRDs"
+	kustomize_build config/crd | "$kubectl" delete --ignore-not-found -f -
+	;;
+undeploy)
+	refuse_while_clusters "the hub"
+	kustomize_build config/default | "$kubectl" delete --ignore-not-found -f -
+	;;
+*) die "usage: hack/deploy.sh deploy | undeploy | install | uninstall | render" ;;
+esac

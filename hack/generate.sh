@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Copyright The Drover Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# Generates deep copies, CRDs and the manager's ClusterRole from the Go sources.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+controller_gen() { go tool -modfile=hack/tools/controller-gen.mod controller-gen "$@"; }
+
+controller_gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
+controller_gen crd paths=./api/... output:crd:artifacts:config=config/crd/bases
+
+# Rights stand as +kubebuilder:rbac markers beside the code that needs them.
+rbac_paths=()
+for dir in controllers internal; do
+	if [[ -d $dir ]]; then
+		rbac_paths+=("paths=./$dir/...")
+	fi
+done
+controller_gen rbac:roleName=drover-manager "${rbac_paths[@]}" output:rbac:artifacts:config=config/rbac

@@ -1,0 +1,192 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package arch
+
+import (
+	"fmt"
+	"go/ast"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A budget warns above its first number and fails above its second.
+type budget struct{ warn, fail int }
+
+// The budgets. Tests and generated files are free of those for code: a long table of cases is no fault.
+func functionLines() budget      { return budget{60, 100} }
+func reconcileLines() budget     { return budget{60, 80} }
+func fileLines() budget          { return budget{400, 600} }
+func structFields() budget       { return budget{12, 16} }
+func parameters() budget         { return budget{5, 7} }
+func moduleDependencies() budget { return budget{15, 20} }
+func makefileLines() budget      { return budget{150, 200} }
+
+// maxNolint is the number of nolint comments in the whole tree: a limit that is waived often is no limit.
+const maxNolint = 4
+
+// findings of the budgets.
+type findings struct{ warnings, failures []string }
+
+func (f *findings) measure(b budget, got int, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	switch {
+	case got > b.fail:
+		f.failures = append(f.failures, fmt.Sprintf("%s: %d, at most %d", text, got, b.fail))
+	case got > b.warn:
+		f.warnings = append(f.warnings, fmt.Sprintf("%s: %d, aim at %d", text, got, b.warn))
+	}
+}
+
+func (f *findings) report(t *testing.T) {
+	t.Helper()
+	for _, w := range f.warnings {
+		t.Log("warning: " + w)
+	}
+	report(t, f.failures)
+}
+
+func TestSizesStayWithinTheBudgets(t *testing.T) {
+	found := &findings{}
+	for _, file := range goFiles(t) {
+		found.file(file)
+	}
+	found.report(t)
+}
+
+func (f *findings) file(s source) {
+	if s.test() || s.generated {
+		return
+	}
+	f.measure(fileLines(), strings.Count(string(s.text), "\n"), "%s: lines of the file", s.path)
+	ast.Inspect(s.ast, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			f.function(s, n)
+		case *ast.TypeSpec:
+			if structure, ok := n.Type.(*ast.StructType); ok && !strings.HasPrefix(s.path, "api/") {
+				f.measure(structFields(), count(structure.Fields), "%s: fields of %s", s.at(n), n.Name)
+			}
+		}
+		return true
+	})
+}
+
+func (f *findings) function(s source, fn *ast.FuncDecl) {
+	limit := functionLines()
+	if fn.Recv != nil && fn.Name.Name == "Reconcile" {
+		limit = reconcileLines()
+	}
+	lines := s.fset.Position(fn.End()).Line - s.fset.Position(fn.Type.Func).Line + 1
+	f.measure(limit, lines, "%s: lines of %s", s.at(fn.Name), fn.Name)
+	f.measure(parameters(), count(fn.Type.Params), "%s: parameters of %s", s.at(fn.Name), fn.Name)
+}
+
+// count names, so that "a, b int" counts as two and an embedded field as one.
+func count(list *ast.FieldList) int {
+	n := 0
+	for _, field := range list.List {
+		n += max(1, len(field.Names))
+	}
+	return n
+}
+
+func TestNolintStaysRare(t *testing.T) {
+	report(t, nolintProblems(goFiles(t)))
+}
+
+func nolintProblems(files []source) []string {
+	var where []string
+	for _, f := range files {
+		for _, group := range f.ast.Comments {
+			for _, comment := range group.List {
+				if strings.HasPrefix(strings.TrimLeft(strings.TrimPrefix(comment.Text, "//"), " "), "nolint") {
+					where = append(where, f.at(comment))
+				}
+			}
+		}
+	}
+	if len(where) <= maxNolint {
+		return nil
+	}
+	return []string{fmt.Sprintf("%d nolint comments, at most %d in the whole tree: %s", len(where), maxNolint, strings.Join(where, ", "))}
+}
+
+func TestDependenciesAndMakefileStayWithinTheBudgets(t *testing.T) {
+	found := &findings{}
+	top := root(t)
+	for name, measure := range map[string]func(string){
+		"go.mod": func(text string) {
+			found.measure(moduleDependencies(), directDependencies(text), "go.mod: direct dependencies")
+		},
+		"Makefile": func(text string) {
+			found.measure(makefileLines(), strings.Count(text, "\n"), "Makefile: lines")
+		},
+	} {
+		text, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		measure(string(text))
+	}
+	found.report(t)
+}
+
+func directDependencies(gomod string) int {
+	n, inside := 0, false
+	for line := range strings.Lines(gomod) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "require (":
+			inside = true
+		case line == ")":
+			inside = false
+		case line == "" || strings.HasPrefix(line, "//") || strings.HasSuffix(line, "// indirect"):
+		case inside || strings.HasPrefix(line, "require "):
+			n++
+		}
+	}
+	return n
+}
+
+func TestBudgetRules(t *testing.T) {
+	body := func(lines int) string { return strings.Repeat("\tprintln()\n", lines) }
+	fields := func(n int) string { return "package a\n\ntype s struct {\n" + strings.Repeat("\t_ int\n", n) + "}\n" }
+	tests := map[string]struct{ path, source, warning, failure string }{
+		"a function of 60 lines passes":    {"a.go", "package a\n\nfunc f() {\n" + body(58) + "}\n", "", ""},
+		"a function of 61 lines warns":     {"a.go", "package a\n\nfunc f() {\n" + body(59) + "}\n", "a.go:3: lines of f: 61, aim at 60", ""},
+		"a function of 101 lines fails":    {"a.go", "package a\n\nfunc f() {\n" + body(99) + "}\n", "", "a.go:3: lines of f: 101, at most 100"},
+		"its comment does not count":       {"a.go", "package a\n\n" + strings.Repeat("// Word.\n", 90) + "func f() {\n" + body(50) + "}\n", "", ""},
+		"a Reconcile of 81 lines fails":    {"a.go", "package a\n\nfunc (r *R) Reconcile() {\n" + body(79) + "}\n", "", "lines of Reconcile: 81, at most 80"},
+		"a file of 401 lines warns":        {"a.go", "package a\n" + strings.Repeat("\n", 400), "a.go: lines of the file: 401", ""},
+		"a file of 601 lines fails":        {"a.go", "package a\n" + strings.Repeat("\n", 600), "", "a.go: lines of the file: 601"},
+		"a test may be long":               {"a_test.go", "package a\n" + strings.Repeat("\n", 600), "", ""},
+		"a generated file may be long":     {"a.go", "// Code generated by x. DO NOT EDIT.\n\npackage a\n" + strings.Repeat("\n", 600), "", ""},
+		"a struct of 13 fields warns":      {"a.go", fields(13), "fields of s: 13", ""},
+		"a struct of 17 fields fails":      {"a.go", fields(17), "", "fields of s: 17"},
+		"an API type may have them":        {"api/v1/a.go", fields(17), "", ""},
+		"names in one field count apart":   {"a.go", "package a\n\nfunc f(a, b, c, d, e, f int) {}\n", "parameters of f: 6", ""},
+		"a function of 8 parameters fails": {"a.go", "package a\n\nfunc f(a, b, c, d, e, f, g, h int) {}\n", "", "parameters of f: 8"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			found := &findings{}
+			found.file(fixture(t, tt.path, tt.source))
+			expect(t, found.warnings, tt.warning)
+			expect(t, found.failures, tt.failure)
+		})
+	}
+	t.Run("more nolint comments than allowed fail, however they are written", func(t *testing.T) {
+		text := "package a\n" + strings.Repeat("//nolint:errcheck // why\n", maxNolint)
+		expect(t, nolintProblems([]source{fixture(t, "a.go", text)}), "")
+		expect(t, nolintProblems([]source{fixture(t, "a.go", text+"// nolint\n")}), "5 nolint comments")
+	})
+	t.Run("only direct dependencies count", func(t *testing.T) {
+		got := directDependencies("module m\n\nrequire a v1\n\nrequire (\n\tb v1\n\n\t// c says why.\n\tc v1 // indirect\n)\n")
+		if got != 2 {
+			t.Errorf("got %d, want 2", got)
+		}
+	})
+}

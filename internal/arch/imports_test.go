@@ -1,0 +1,295 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package arch
+
+import (
+	"fmt"
+	"go/ast"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A rule says what the packages of a folder may import. Paths that begin with "./" are ours, from the module's root;
+// "std" is the standard library; anything else is an import path. Each means the package and all below it.
+type rule struct {
+	// from is the folder the rule is about, "." for the root package only; "x/*" means each folder in x by itself.
+	from string
+	// only, where set, is everything that may be imported.
+	only []string
+	// ours, where set, is everything of this module that may be imported.
+	ours []string
+	// never may be imported.
+	never []string
+	// why is what a person who breaks the rule is told.
+	why string
+}
+
+// effects are what a pure package has none of.
+func effects() []string {
+	return []string{
+		"context", "database", "io/fs", "log", "math/rand", "crypto/rand", "net", "os", "runtime", "sync", "syscall", "testing",
+		"github.com/go-logr", "go.uber.org", "k8s.io/client-go", "k8s.io/klog", "sigs.k8s.io/controller-runtime",
+	}
+}
+
+// rules is the import table of the architecture. Tests are free: they may reach across to build what they need.
+func rules() []rule {
+	hub := []string{"./controllers", "./internal/fleet", "./internal/proxy", "./internal/identity", "./internal/registration"}
+	return []rule{
+		{
+			from: "api", only: []string{"std", "k8s.io/apimachinery", "k8s.io/api", "./api"},
+			why: "api/v1 is what other projects import to speak to Drover; it brings them types and nothing else",
+		},
+		{
+			from: "internal/access", ours: []string{"./api"}, never: effects(),
+			why: "access is pure: the same templates and bindings always give the same RBAC, and a table test needs no server",
+		},
+		{
+			from: "internal/tenancy", ours: []string{"./api"}, never: effects(),
+			why: "tenancy is pure: the same project always gives the same objects, and a table test needs no server",
+		},
+		{
+			from: "internal/rollout", ours: []string{"./api"}, never: effects(),
+			why: "rollout is pure: controller, agent, tests and hack/plan-steps must see the same next step",
+		},
+		{
+			from: "internal/tunnel", only: []string{"std", "github.com/gorilla/websocket", "golang.org/x/net/http", "golang.org/x/net/http2", "golang.org/x/sys", "./internal/tunnel"},
+			why: "the tunnel knows nothing of Kubernetes or of Drover, so that it can be read, tested and measured alone",
+		},
+		{
+			from: "internal/protocol", ours: []string{"./api", "./internal/protocol"}, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/gorilla"},
+			why: "protocol is linked into hub and agent; it has words, not clients",
+		},
+		{
+			from: "internal/identity", never: []string{"./internal/fleet", "./internal/tunnel", "sigs.k8s.io/controller-runtime"},
+			why: "who somebody is does not depend on what is connected; verifiers come in by interfaces",
+		},
+		{
+			from: "internal/fleet", never: []string{"./internal/proxy", "./internal/identity"},
+			why: "the fleet serves controllers and proxy alike and knows neither",
+		},
+		{
+			from: "internal/proxy", never: []string{"./internal/fleet", "./internal/tunnel", "./internal/access", "./internal/rollout", "./internal/tenancy", "sigs.k8s.io/controller-runtime"},
+			why: "the proxy takes transports by an interface of its own, so that no test of who may pass needs a tunnel",
+		},
+		{
+			from: "internal", never: []string{"./controllers", "./agent", "./cmd", "./hack", "./test"},
+			why: "internal packages are used by programs and controllers, never the other way round",
+		},
+		{
+			from: "controllers", never: []string{"./internal/proxy", "./internal/tunnel", "./agent", "./hack"},
+			why: "a controller reaches members through the fleet; users' requests are none of its business",
+		},
+		{
+			from: "controllers/*", never: []string{"./controllers"},
+			why: "kinds meet only through the API: labels, conditions, owner references",
+		},
+		{
+			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout"},
+			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
+			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner); a small binary is a feature",
+		},
+		{
+			from: ".", never: []string{"./agent", "./hack", "./test", "./internal/testkit", "./internal/arch"},
+			why: "the manager is built from the hub's side of the tree",
+		},
+	}
+}
+
+// testOnly are packages that no program that ships may import.
+func testOnly() []string { return []string{"./internal/testkit", "./hack", "./test"} }
+
+func TestImportsPointOneWay(t *testing.T) {
+	files := goFiles(t)
+	own := modulePath(t)
+	for _, r := range rules() {
+		report(t, r.problems(own, files))
+	}
+	report(t, testOnlyProblems(own, files))
+}
+
+func modulePath(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, found := strings.CutPrefix(line, "module "); found {
+			return strings.TrimSpace(name)
+		}
+	}
+	t.Fatal("go.mod names no module")
+	return ""
+}
+
+// problems lists the imports of files that break the rule. Which platform a file is for does not matter.
+func (r rule) problems(own string, files []source) []string {
+	var problems []string
+	for _, f := range files {
+		home, applies := r.home(f.dir())
+		if !applies || f.test() {
+			continue
+		}
+		for _, spec := range f.ast.Imports {
+			target := importOf(spec, own)
+			if inside(target, "./"+home) {
+				continue
+			}
+			if !r.allows(target) {
+				problems = append(problems, fmt.Sprintf("%s: imports %s: %s", f.at(spec), target, r.why))
+			}
+		}
+	}
+	return problems
+}
+
+// home is the folder that dir belongs to in the eyes of the rule, whose packages may always import each other.
+func (r rule) home(dir string) (home string, applies bool) {
+	parent, each := strings.CutSuffix(r.from, "/*")
+	switch {
+	case !each && r.from == ".":
+		return "main.go", dir == "."
+	case !each:
+		return r.from, inside(dir, r.from)
+	case dir == parent || !inside(dir, parent):
+		return "", false
+	}
+	child, _, _ := strings.Cut(strings.TrimPrefix(dir, parent+"/"), "/")
+	return path.Join(parent, child), true
+}
+
+func (r rule) allows(target string) bool {
+	covers := func(pattern string) bool {
+		return inside(target, pattern) || pattern == "std" && isStd(target)
+	}
+	switch {
+	case slices.ContainsFunc(r.never, covers):
+		return false
+	case r.only != nil:
+		return slices.ContainsFunc(r.only, covers)
+	case r.ours != nil && strings.HasPrefix(target, "./"):
+		return slices.ContainsFunc(r.ours, covers)
+	}
+	return true
+}
+
+func testOnlyProblems(own string, files []source) []string {
+	shipped := func(dir string) bool {
+		from := func(folder string) bool { return inside("./"+dir, folder) }
+		return !slices.ContainsFunc(testOnly(), from)
+	}
+	var problems []string
+	for _, f := range files {
+		if f.test() || !shipped(f.dir()) {
+			continue
+		}
+		for _, spec := range f.ast.Imports {
+			target := importOf(spec, own)
+			if slices.ContainsFunc(testOnly(), func(folder string) bool { return inside(target, folder) }) {
+				problems = append(problems, fmt.Sprintf("%s: imports %s: only tests and hack/ may use it", f.at(spec), target))
+			}
+		}
+	}
+	return problems
+}
+
+// importOf is the imported path, with "./" in place of the module's own.
+func importOf(spec *ast.ImportSpec, own string) string {
+	target, err := strconv.Unquote(spec.Path.Value)
+	if err != nil {
+		return spec.Path.Value
+	}
+	if rest, found := strings.CutPrefix(target, own+"/"); found {
+		return "./" + rest
+	}
+	return target
+}
+
+func inside(target, folder string) bool {
+	return target == folder || strings.HasPrefix(target, folder+"/")
+}
+
+// isStd: no package of the standard library has a dot in its first element.
+func isStd(target string) bool {
+	first, _, _ := strings.Cut(target, "/")
+	return !strings.Contains(first, ".")
+}
+
+func TestImportRules(t *testing.T) {
+	tests := map[string]struct{ file, imports, want string }{
+		"api may use apimachinery":                {"api/v1/a.go", "k8s.io/apimachinery/pkg/runtime", ""},
+		"api may not use a client":                {"api/v1/a.go", "sigs.k8s.io/controller-runtime", "types and nothing else"},
+		"api may not use the rest of ours":        {"api/v1/a.go", "own.dev/m/internal/tunnel", "types and nothing else"},
+		"the tunnel may use the standard library": {"internal/tunnel/a.go", "net/http", ""},
+		"the tunnel may not know Kubernetes":      {"internal/tunnel/a.go", "k8s.io/apimachinery/pkg/types", "nothing of Kubernetes"},
+		"a rule covers folders below":             {"internal/tunnel/sub/a.go", "own.dev/m/internal/fleet", "nothing of Kubernetes"},
+		"a like-named folder is another":          {"internal/tunnelling/a.go", "own.dev/m/internal/fleet", ""},
+		"tests are free":                          {"internal/tunnel/a_test.go", "own.dev/m/internal/fleet", ""},
+		"pure packages have no context":           {"internal/access/a.go", "context", "access is pure"},
+		"pure packages do not know each other":    {"internal/access/a.go", "own.dev/m/internal/rollout", "access is pure"},
+		"a kind may use its own folders":          {"controllers/cluster/a.go", "own.dev/m/controllers/cluster/scope", ""},
+		"a kind may not use another":              {"controllers/cluster/a.go", "own.dev/m/controllers/plan", "only through the API"},
+		"the list of controllers uses all kinds":  {"controllers/setup.go", "own.dev/m/controllers/plan", ""},
+		"the agent may use the tunnel":            {"agent/link/a.go", "own.dev/m/internal/tunnel", ""},
+		"the agent may not use the hub's side":    {"agent/link/a.go", "own.dev/m/internal/status", "agent and hub meet"},
+		"the agent stays small":                   {"agent/main.go", "sigs.k8s.io/controller-runtime/pkg/client", "agent and hub meet"},
+		"internal does not know controllers":      {"internal/hub/a.go", "own.dev/m/controllers", "never the other way round"},
+		"main may use controllers":                {"main.go", "own.dev/m/controllers", ""},
+		"main may not use the agent":              {"main.go", "own.dev/m/agent/link", "hub's side"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			file := fixture(t, tt.file, "package a\n\nimport _ \""+tt.imports+"\"\n")
+			var problems []string
+			for _, r := range rules() {
+				problems = append(problems, r.problems("own.dev/m", []source{file})...)
+			}
+			expect(t, problems, tt.want)
+		})
+	}
+	t.Run("what ships imports nothing that is made for tests", func(t *testing.T) {
+		text := "package a\n\nimport _ \"own.dev/m/internal/testkit\"\n"
+		expect(t, testOnlyProblems("own.dev/m", []source{fixture(t, "internal/fleet/a.go", text)}), "only tests")
+		expect(t, testOnlyProblems("own.dev/m", []source{fixture(t, "internal/fleet/a_test.go", text)}), "")
+		expect(t, testOnlyProblems("own.dev/m", []source{fixture(t, "hack/demo/a.go", text)}), "")
+	})
+}
+
+// A pure package may hold a time that it was given, and must not look at the clock.
+func TestPurePackagesHaveNoClock(t *testing.T) {
+	report(t, clockProblems(goFiles(t)))
+}
+
+func clockProblems(files []source) []string {
+	pure := []string{"internal/access", "internal/tenancy", "internal/rollout"}
+	clock := []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
+	var problems []string
+	for _, f := range files {
+		if f.test() || !slices.ContainsFunc(pure, func(folder string) bool { return inside(f.dir(), folder) }) {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains(clock, sel.Sel.Name) {
+				if pkg, ok := sel.X.(*ast.Ident); ok && (pkg.Name == "time" || pkg.Name == "metav1") {
+					problems = append(problems, fmt.Sprintf("%s: uses %s.%s: a pure package is given the time", f.at(sel), pkg.Name, sel.Sel.Name))
+				}
+			}
+			return true
+		})
+	}
+	return problems
+}
+
+func TestClockRule(t *testing.T) {
+	text := "package rollout\n\nimport \"time\"\n\nfunc f() time.Time { return time.Now() }\n"
+	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a.go", text)}), "time.Now: a pure package is given the time")
+	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a_test.go", text)}), "")
+	expect(t, clockProblems([]source{fixture(t, "internal/fleet/a.go", text)}), "")
+}
