@@ -94,7 +94,7 @@ type Registration struct {
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
-	TokenTTL metav1.Duration `json:"tokenTTL,omitempty"`
+	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 }
 
 // SecretKeyReference names one key of a Secret in the same namespace.

@@ -1,0 +1,156 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testkit
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// Agent is an agent in memory at the far end of a real tunnel: it speaks the protocol and has no cluster behind it.
+type Agent struct {
+	// Session is the hub's end.
+	Session *tunnel.Session
+	// Settings receives what the hub announces, Uninstalled what it asks to remove.
+	Settings    chan protocol.Settings
+	Uninstalled chan struct{}
+
+	conn *tunnel.Conn
+
+	mu      sync.Mutex // guards what follows
+	report  protocol.Report
+	changed chan struct{}
+}
+
+// HealthyReport is what an agent with a cluster of three nodes says.
+func HealthyReport() protocol.Report {
+	return protocol.Report{
+		Protocol: protocol.Version, MinProtocol: protocol.MinVersion, AgentVersion: "v0.1.0", ClusterUID: "member-uid",
+		Version: "v1.36.3+k3s1", Distribution: "k3s",
+		Nodes: &protocol.Nodes{Total: 3, Ready: 2,
+			Capacity: map[string]string{"cpu": "12", "memory": "48Gi"}, Allocatable: map[string]string{"cpu": "11"}, Requested: map[string]string{"cpu": "3"}},
+		Health: protocol.Health{Healthy: true},
+	}
+}
+
+// ConnectAgent opens a tunnel in memory with an agent at its far end. It ends with the test.
+func ConnectAgent(t testing.TB, report protocol.Report) *Agent {
+	t.Helper()
+	hubEnd, agentEnd := net.Pipe()
+	a := &Agent{
+		conn:        tunnel.NewConn(agentEnd, tunnel.Config{}),
+		report:      report,
+		changed:     make(chan struct{}),
+		Settings:    make(chan protocol.Settings, 16),
+		Uninstalled: make(chan struct{}, 1),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = a.conn.Serve(ctx, a.handler())
+	}()
+	t.Cleanup(func() {
+		a.Kill()
+		cancel()
+		<-served
+	})
+	session, err := tunnel.NewSession(t.Context(), hubEnd, tunnel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Session = session
+	return a
+}
+
+// Kill ends the tunnel at once, as the death of an agent does.
+func (a *Agent) Kill() { _ = a.conn.Close() }
+
+// Report changes what the agent says.
+func (a *Agent) Report(change func(*protocol.Report)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change(&a.report)
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+func (a *Agent) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+protocol.PathReport, a.serveReport)
+	mux.HandleFunc("PUT "+protocol.PathSettings, func(w http.ResponseWriter, r *http.Request) {
+		var settings protocol.Settings
+		if err := json.NewDecoder(r.Body).Decode(&settings); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		a.Settings <- settings
+		w.WriteHeader(http.StatusNoContent)
+		a.Report(func(r *protocol.Report) { r.SettingsDigest = settings.Digest() })
+	})
+	mux.HandleFunc("POST "+protocol.PathUninstall, func(w http.ResponseWriter, _ *http.Request) {
+		a.Uninstalled <- struct{}{}
+		_ = json.NewEncoder(w).Encode(protocol.UninstallResult{})
+	})
+	return mux
+}
+
+func (a *Agent) serveReport(w http.ResponseWriter, r *http.Request) {
+	for {
+		a.mu.Lock()
+		report, changed := a.report, a.changed
+		a.mu.Unlock()
+		if err := json.NewEncoder(w).Encode(report); err != nil {
+			return
+		}
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// Key makes an Ed25519 key for an agent.
+func Key(t testing.TB) ed25519.PrivateKey {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// Clock is a clock that tests move.
+type Clock struct {
+	mu  sync.Mutex // guards now
+	now time.Time
+}
+
+// NewClock starts at a time with whole seconds, as the API server stores it.
+func NewClock() *Clock { return &Clock{now: time.Now().UTC().Truncate(time.Second)} }
+
+// Now is the clock's time.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// Advance moves the clock.
+func (c *Clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}

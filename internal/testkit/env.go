@@ -1,0 +1,134 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package testkit has what tests of several packages need: an API server, objects, and an agent in memory.
+package testkit
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/lab"
+)
+
+// Env is a real API server with etcd, with the kinds of api/v1 in it, for one test and its subtests.
+type Env struct {
+	// Config is the administrator's.
+	Config *rest.Config
+	// Client reads from the API server itself, not from a cache.
+	Client client.WithWatch
+}
+
+// Start starts an API server that ends with the test. The binaries are taken from where lab.Binaries finds or builds them.
+func Start(t testing.TB) *Env {
+	t.Helper()
+	assets, err := lab.Binaries(t.Context(), os.Stderr, lab.Etcd, lab.APIServer, lab.Kubectl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := assets.EnvtestDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	environment := &envtest.Environment{
+		BinaryAssetsDirectory: dir,
+		CRDDirectoryPaths:     []string{Path(t, "config/crd/bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := environment.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config.QPS = -1
+	c, err := client.NewWithWatch(config, client.Options{Scheme: Scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Env{Config: config, Client: c}
+}
+
+// Scheme knows the kinds of Kubernetes and of api/v1.
+func Scheme(t testing.TB) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// Path is the path of a file or folder of the repository.
+func Path(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
+			return filepath.Join(dir, name)
+		}
+		if parent := filepath.Dir(dir); parent != dir {
+			dir = parent
+			continue
+		}
+		t.Fatal("not inside the repository")
+	}
+}
+
+// Workspace makes a namespace of its own for a test.
+func (e *Env) Workspace(t testing.TB) string {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "workspace-"}}
+	if err := e.Client.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	return namespace.Name
+}
+
+// Apply creates an object, and fails the test if the API server refuses it.
+func (e *Env) Apply(t testing.TB, object client.Object) {
+	t.Helper()
+	if err := e.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually waits until check returns nil, for what another goroutine or process does. It fails the test with the last error.
+func Eventually(t testing.TB, within time.Duration, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within %s: %v", within, err)
+		case <-tick.C:
+		}
+	}
+}
