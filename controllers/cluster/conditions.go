@@ -32,8 +32,8 @@ func tell(in *input, update *status.Update) {
 	connected := judgeConnected(in, registered)
 	ready := judgeReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	if was == nil || was.Reason != ready.reason {
-		update.Event(status.Event{Warning: !ready.ok && ready.reason != v1.ReasonAwaitingAgent && ready.reason != v1.ReasonAwaitingReport,
+	if (was == nil || was.Reason != ready.reason) && ready.reason != v1.ReasonAwaitingReport { // that lasts an instant
+		update.Event(status.Event{Warning: !ready.ok && ready.reason != v1.ReasonAwaitingAgent,
 			Reason: ready.reason, Action: "Observe", Message: ready.message})
 	}
 	set(in, v1.ConditionRegistered, registered)

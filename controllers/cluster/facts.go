@@ -42,7 +42,7 @@ func tellFacts(in *input) {
 	if report == nil {
 		return
 	}
-	s.Agent = &v1.AgentStatus{Version: limit(report.AgentVersion), Replicas: int32(len(in.member.Peers))} //nolint:gosec // bounded by the fleet
+	s.Agent = &v1.AgentStatus{Version: limit(report.AgentVersion), Replicas: int32(len(in.member.Peers))}
 	if report.Version != "" {
 		s.Version, s.Distribution = limit(report.Version), limit(report.Distribution)
 	}

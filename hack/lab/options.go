@@ -111,12 +111,16 @@ func completeUsers(users []User) ([]User, error) {
 	return completed, nil
 }
 
-// tokenFile is the content of --token-auth-file: token, name, uid, groups.
+// tokenFile is the content of --token-auth-file: token, name, uid and, if there are any, groups.
 func tokenFile(users []User) ([]byte, error) {
 	var buf bytes.Buffer
 	out := csv.NewWriter(&buf)
 	for _, user := range users {
-		if err := out.Write([]string{user.Token, user.Name, "lab-" + user.Name, strings.Join(user.Groups, ",")}); err != nil {
+		row := []string{user.Token, user.Name, "lab-" + user.Name}
+		if len(user.Groups) > 0 { // an empty field would be a group without a name
+			row = append(row, strings.Join(user.Groups, ","))
+		}
+		if err := out.Write(row); err != nil {
 			return nil, fmt.Errorf("write token file: %w", err)
 		}
 	}

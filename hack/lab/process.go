@@ -37,7 +37,8 @@ type Command struct {
 	WorkDir string
 	// LogFile receives standard output and error, appended; it is made readable for its owner only. Required.
 	LogFile string
-	// PIDFile, if set, is written at the start and removed by Stop; see StopDetached.
+	// PIDFile, if set, is written at the start and removed by Stop; see StopDetached. Its name ends in ".pid", and a file
+	// beside it that ends in ".born" tells the process from a later one of the same pid.
 	PIDFile string
 	// Detached lets the process outlive us. Otherwise the kernel kills it (on Linux) when we die, however we die.
 	Detached bool
@@ -219,7 +220,7 @@ func (p *Process) forget() {
 	select {
 	case <-p.exited:
 		if p.command.PIDFile != "" {
-			_ = os.Remove(p.command.PIDFile) // a stale file harms nobody, it is verified before use
+			_ = removeRecord(p.command.PIDFile) // a stale file harms nobody, it is verified before use
 		}
 	default:
 	}

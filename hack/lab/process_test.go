@@ -170,7 +170,7 @@ func TestStarterIsKilled(t *testing.T) {
 		if alive(atoi(t, pid)) {
 			t.Error("it is alive")
 		}
-		if left := glob(t, dir, "*.pid"); len(left) > 0 {
+		if left := append(glob(t, dir, "*.pid"), glob(t, dir, "*.born")...); len(left) > 0 {
 			t.Errorf("left over: %v", left)
 		}
 	})
@@ -185,7 +185,8 @@ func TestStopDetachedIsCareful(t *testing.T) {
 
 	t.Run("a pid that has a new owner is left alone and its stale file removed", func(t *testing.T) {
 		dir := t.TempDir()
-		write(t, filepath.Join(dir, "x.pid"), fmt.Sprintf("%d\nboot another tick 1\n", foreign.Process.Pid), 0o644)
+		write(t, filepath.Join(dir, "x.pid"), fmt.Sprintln(foreign.Process.Pid), 0o644)
+		write(t, filepath.Join(dir, "x.born"), "boot another tick 1\n", 0o644)
 		if err := StopDetached(t.Context(), dir); err != nil {
 			t.Fatal(err)
 		}
@@ -215,6 +216,28 @@ func TestStopDetachedIsCareful(t *testing.T) {
 			t.Error("the bad file was not reported")
 		}
 		<-p.Exited()
+	})
+	t.Run("only what is named is stopped", func(t *testing.T) {
+		dir := t.TempDir()
+		a := shell(t, "exec sleep 300", func(c *Command) { c.PIDFile = filepath.Join(dir, "a.pid") })
+		b := shell(t, "exec sleep 300", func(c *Command) { c.PIDFile = filepath.Join(dir, "b.pid") })
+		if err := StopDetached(t.Context(), dir, "b", "c"); err != nil {
+			t.Fatal(err)
+		}
+		<-b.Exited()
+		if names, err := Running(dir); err != nil || len(names) != 1 || names[0] != "a" {
+			t.Errorf("running: %v, %v", names, err)
+		}
+		if err := a.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a pid file holds the pid alone, for kill", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "a.pid")
+		p := shell(t, "exec sleep 300", func(c *Command) { c.PIDFile = file })
+		if content, err := os.ReadFile(file); err != nil || string(content) != fmt.Sprintln(p.PID()) {
+			t.Errorf("got %q, %v", content, err)
+		}
 	})
 	t.Run("a folder that does not exist is nothing to stop", func(t *testing.T) {
 		if err := StopDetached(t.Context(), filepath.Join(t.TempDir(), "none")); err != nil {

@@ -18,12 +18,16 @@ import (
 	"time"
 )
 
-const pidSuffix = ".pid"
+const (
+	pidSuffix  = ".pid"
+	bornSuffix = ".born"
+)
 
 // ErrRunning means that a program that would be started runs already.
 var ErrRunning = errors.New("already running")
 
-// A record is what a pid file says: a pid, and when that process was born, for pids come round again.
+// A record is what a pid file and the file beside it say: a pid, and when that process was born, for pids come round
+// again. They are two files so that `kill $(cat x.pid)` does what one expects.
 type record struct {
 	path string
 	pid  int
@@ -31,7 +35,9 @@ type record struct {
 	born string
 }
 
-// writeRecord writes the pid file of a living process: the pid in the first line, for `head -1`, its birth in the next.
+func bornFile(pidFile string) string { return strings.TrimSuffix(pidFile, pidSuffix) + bornSuffix }
+
+// writeRecord writes the pid file of a living process, after the one that tells its birth: whoever finds a pid can trust it.
 func writeRecord(path string, pid int) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write pid file: %w", err)
@@ -43,8 +49,20 @@ func writeRecord(path string, pid int) error {
 	if err != nil {
 		return fmt.Errorf("write pid file: %w", err)
 	}
-	if err := writeFileAtomic(path, fmt.Appendf(nil, "%d\n%s\n", pid, born), 0o644); err != nil {
-		return fmt.Errorf("write pid file: %w", err)
+	for _, file := range []struct{ path, content string }{{bornFile(path), born}, {path, strconv.Itoa(pid)}} {
+		if err := writeFileAtomic(file.path, []byte(file.content+"\n"), 0o644); err != nil {
+			return fmt.Errorf("write pid file: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeRecord removes what writeRecord wrote. What is not there needs no removing.
+func removeRecord(path string) error {
+	for _, file := range []string{path, bornFile(path)} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove pid file: %w", err)
+		}
 	}
 	return nil
 }
@@ -54,13 +72,20 @@ func readRecord(path string) (record, error) {
 	if err != nil {
 		return record{}, fmt.Errorf("read pid file: %w", err)
 	}
-	first, rest, _ := strings.Cut(string(content), "\n")
-	pid, err := strconv.Atoi(strings.TrimSpace(first))
+	text := strings.TrimSpace(string(content))
+	pid, err := strconv.Atoi(text)
 	if err != nil || pid <= 1 {
-		return record{}, fmt.Errorf("read pid file %s: %q is not a pid", path, first)
+		return record{}, fmt.Errorf("read pid file %s: %.40q is not a pid", path, text)
 	}
-	return record{path: path, pid: pid, born: strings.TrimSpace(rest)}, nil
+	born, err := os.ReadFile(bornFile(path))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it the process is nobody's that we know
+		return record{}, fmt.Errorf("read pid file: %w", err)
+	}
+	return record{path: path, pid: pid, born: strings.TrimSpace(string(born))}, nil
 }
+
+// name is the file's without ".pid".
+func (r record) name() string { return strings.TrimSuffix(filepath.Base(r.path), pidSuffix) }
 
 // find returns a handle of the recorded process, or nil if it has ended, even if its pid has a new owner.
 func (r record) find() (*os.Process, error) {
@@ -113,7 +138,7 @@ func Running(pidDir string) ([]string, error) {
 	for _, r := range all {
 		handle, err := r.find()
 		if handle != nil {
-			names = append(names, strings.TrimSuffix(filepath.Base(r.path), pidSuffix))
+			names = append(names, r.name())
 			err = errors.Join(err, handle.Release())
 		}
 		errs = append(errs, err)
@@ -122,13 +147,15 @@ func Running(pidDir string) ([]string, error) {
 }
 
 // StopDetached ends the processes with a pid file in pidDir, the newest first, as they depend on the older ones, and
-// removes the files. Each has 5 s to end by itself and is killed then. A pid that belongs to another process by now is
-// left alone. Stopping what is stopped does nothing.
-func StopDetached(ctx context.Context, pidDir string) error {
+// removes the files. With names, as Running gives them, it ends only those. Each has 5 s to end by itself and is killed
+// then. A pid that belongs to another process by now is left alone. Stopping what is stopped does nothing.
+func StopDetached(ctx context.Context, pidDir string, names ...string) error {
 	all, err := records(pidDir)
 	errs := []error{err}
 	for _, r := range all {
-		errs = append(errs, r.stop(ctx))
+		if len(names) == 0 || slices.Contains(names, r.name()) {
+			errs = append(errs, r.stop(ctx))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -141,10 +168,7 @@ func (r record) stop(ctx context.Context) error {
 			return fmt.Errorf("stop pid %d of %s: %w", r.pid, r.path, err)
 		}
 		if gone {
-			if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("remove pid file: %w", err)
-			}
-			return nil
+			return removeRecord(r.path)
 		}
 	}
 	return fmt.Errorf("stop pid %d of %s: it survived being killed", r.pid, r.path)

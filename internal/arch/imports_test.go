@@ -134,7 +134,7 @@ func (r rule) problems(own string, files []source) []string {
 	var problems []string
 	for _, f := range files {
 		home, applies := r.home(f.dir())
-		if !applies || f.test() {
+		if !applies || f.test() || inside(f.dir(), "internal/testkit") { // testkit is imported by tests only
 			continue
 		}
 		for _, spec := range f.ast.Imports {

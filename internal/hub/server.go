@@ -54,6 +54,9 @@ func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends, then stops taking requests, gives those under way a moment, and ends all tunnels.
 func (s *Server) Start(ctx context.Context) error {
+	if s.Trust.Wait(ctx) != nil {
+		return nil // stopped before it could serve
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.Listen, err)

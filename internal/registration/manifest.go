@@ -106,7 +106,7 @@ func clusterRole() *rbacv1ac.ClusterRoleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(agentLabels()).WithRules(
 		rule().WithAPIGroups("").WithResources("users", "groups").WithVerbs("impersonate"),
-		rule().WithAPIGroups("authentication.k8s.io").WithResources("uids", "userextras/*").WithVerbs("impersonate"),
+		rule().WithAPIGroups("authentication.k8s.io").WithResources("*").WithVerbs("impersonate"), // uids, and userextras of any key: RBAC has no userextras/*,
 		rule().WithAPIGroups("").WithResources("nodes", "pods").WithVerbs("get", "list", "watch"),
 		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames("kube-system").WithVerbs("get"),
 		rule().WithNonResourceURLs("/version", "/readyz", "/livez").WithVerbs("get"),

@@ -35,7 +35,7 @@ type Event struct {
 
 // Begin remembers an object as it was read. The caller changes the status of the object itself.
 func Begin(object client.Object) *Update {
-	return &Update{before: object.DeepCopyObject().(client.Object), object: object} //nolint:forcetypeassert // a deep copy has the type of its origin
+	return &Update{before: object.DeepCopyObject().(client.Object), object: object}
 }
 
 // Event adds an event, sent by Commit.

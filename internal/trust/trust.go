@@ -6,6 +6,7 @@ package trust
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -32,6 +33,8 @@ type Holder struct {
 	hosts []string
 	now   func() time.Time
 
+	loaded chan struct{} // closed when there is an authority
+
 	mu        sync.Mutex // guards what follows
 	state     pki.State
 	serving   *tls.Certificate // issued by state.Active, nil until asked for
@@ -46,7 +49,7 @@ func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Holder{urls: urls, hosts: append(hosts, extraHosts...), now: now}, nil
+	return &Holder{urls: urls, hosts: append(hosts, extraHosts...), now: now, loaded: make(chan struct{})}, nil
 }
 
 // OnChange has f called after the trust changed. f must not block.
@@ -66,6 +69,9 @@ func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 		same := bytes.Equal(state.Bundle(), h.state.Bundle())
 		if !bytes.Equal(state.Active.Cert, h.state.Active.Cert) {
 			h.serving = nil
+		}
+		if len(h.state.Active.Cert) == 0 && len(state.Active.Cert) > 0 {
+			close(h.loaded)
 		}
 		h.state = state
 		return !same
@@ -103,6 +109,16 @@ func (h *Holder) change(f func() bool) {
 		for _, listen := range listeners {
 			listen()
 		}
+	}
+}
+
+// Wait returns when there is an authority to serve with, or ctx ends.
+func (h *Holder) Wait(ctx context.Context) error {
+	select {
+	case <-h.loaded:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNoAuthority, ctx.Err())
 	}
 }
 
