@@ -1,0 +1,121 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/drover-dev/drover/hack/lab"
+)
+
+// demo is one run of "up".
+type demo struct {
+	files  layout
+	out    *reporter
+	state  *state
+	assets lab.Assets // set by findPrograms
+
+	hub, member *plane // set by startHub and startMember
+}
+
+// up brings everything up. What runs already and is as it should be is kept.
+func up(ctx context.Context, files layout, out *reporter) error {
+	unlock, err := files.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	d := &demo{files: files, out: out}
+	if d.state, err = loadState(files.file("state.json")); err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		what string
+		do   func(context.Context) (string, error)
+	}{
+		{"find Kubernetes' programs (built once, the first time takes minutes)", d.findPrograms},
+		{"build manager and agent", d.build},
+		{"start the hub's control plane", d.startHub},
+		{"start the member's control plane", d.startMember},
+		{"install CRDs, policies and the manager's rights on the hub", d.installHub},
+		{"start the manager", d.startManager},
+		{"apply Cluster member on the hub", d.applyCluster},
+		{"apply the agent's manifest in the member", d.applyManifest},
+		{"start the agent", d.startAgent},
+		{"make user demo of the hub cluster-admin of the member", d.grantMember},
+		{"wait until Cluster member is Ready and answers through the hub", d.awaitReady},
+		{"check that all of it listens on loopback only", d.checkListeners},
+	} {
+		if err := out.step(ctx, step.what, step.do); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return d.summarize(ctx)
+}
+
+// down stops and removes everything, whatever state it is in.
+func down(ctx context.Context, files layout, out *reporter) error {
+	if _, err := os.Stat(files.dir()); errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintln(out, "there is no demo to remove")
+		return nil
+	}
+	unlock, err := files.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := out.step(ctx, "stop all programs", func(ctx context.Context) (string, error) { return stopAll(ctx, files.pids()) }); err != nil {
+		return fmt.Errorf("stop the demo: %w: see %s, end that process and try again", err, files.short(files.pids()))
+	}
+	return out.step(ctx, "remove "+files.short(files.dir()), func(context.Context) (string, error) { return "", os.RemoveAll(files.dir()) })
+}
+
+// stopAll ends manager, agent and the planes side by side, since some take seconds, and then what else there is.
+func stopAll(ctx context.Context, pidDir string) (string, error) {
+	running, err := lab.Running(pidDir)
+	groups := map[string][]string{}
+	for _, name := range running {
+		group, _, _ := strings.Cut(name, "-")
+		groups[group] = append(groups[group], name)
+	}
+	var stopping sync.WaitGroup
+	for _, names := range groups {
+		// What goes wrong here goes wrong again below, and is told then.
+		stopping.Go(func() { _ = lab.StopDetached(ctx, pidDir, names...) })
+	}
+	stopping.Wait()
+	return fmt.Sprintf("%d of them", len(running)), errors.Join(err, lab.StopDetached(ctx, pidDir))
+}
+
+// running lists the programs that live, by the names of their pid files.
+func (d *demo) running(name string) bool {
+	names, err := lab.Running(d.files.pids())
+	return err == nil && slices.Contains(names, name)
+}
+
+// findPrograms makes sure of the control plane's programs, and of kubectl under a short name.
+func (d *demo) findPrograms(ctx context.Context) (string, error) {
+	var err error
+	if d.assets, err = lab.Binaries(ctx, d.out); err != nil {
+		return "", err
+	}
+	link := d.files.bin("kubectl")
+	if target, err := os.Readlink(link); err == nil && target == d.assets[lab.Kubectl] {
+		return "", nil
+	}
+	if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
+		return "", err
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	return "", os.Symlink(d.assets[lab.Kubectl], link)
+}

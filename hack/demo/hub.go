@@ -1,0 +1,157 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+// Where the manager is on the hub, and as whom, as config/ has it.
+const (
+	managerNamespace = "drover-system"
+	managerAccount   = "drover-manager"
+)
+
+// installHub applies what "make deploy" does, but for the manager's Deployment, which has no node to run on here.
+func (d *demo) installHub(ctx context.Context) (string, error) {
+	paths := []string{"config/manager/namespace.yaml"}
+	for _, folder := range []string{"config/crd", "config/policy", "config/roles", "config/rbac"} {
+		listed, err := d.listResources(folder)
+		if err != nil {
+			return "", err
+		}
+		paths = append(paths, listed...)
+	}
+	manifests, err := d.readSources(append(paths, "hack/demo/rights/hub.yaml")...)
+	if err != nil {
+		return "", err
+	}
+	if err := d.apply(ctx, d.hub, manifests); err != nil {
+		return "", err
+	}
+	_, err = d.kubectl(ctx, nil, "--kubeconfig", d.hub.kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+	return "", err
+}
+
+// listResources reads a kustomization that does nothing but list resources. Kustomize itself would take half a minute to build.
+func (d *demo) listResources(folder string) ([]string, error) {
+	raw, err := os.ReadFile(d.files.source(folder + "/kustomization.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("read kustomization: %w", err)
+	}
+	var kustomization struct {
+		APIVersion string   `json:"apiVersion"`
+		Kind       string   `json:"kind"`
+		Resources  []string `json:"resources"`
+	}
+	if err := yaml.UnmarshalStrict(raw, &kustomization); err != nil {
+		return nil, fmt.Errorf("read kustomization %s: %w: the demo takes lists of resources only", folder, err)
+	}
+	for i, resource := range kustomization.Resources {
+		kustomization.Resources[i] = path.Join(folder, resource)
+	}
+	return kustomization.Resources, nil
+}
+
+// readSources joins YAML files of the tree.
+func (d *demo) readSources(paths ...string) ([]byte, error) {
+	var all bytes.Buffer
+	for _, path := range paths {
+		raw, err := os.ReadFile(d.files.source(path))
+		if err != nil {
+			return nil, fmt.Errorf("read manifest: %w", err)
+		}
+		all.WriteString("---\n")
+		all.Write(append(raw, '\n'))
+	}
+	return all.Bytes(), nil
+}
+
+// url is where the hub serves.
+func (d *demo) url() string { return hubURL(d.state.HubPort) }
+
+func hubURL(port int) string { return "https://" + address(port) }
+
+// managerConfig is the manager's configuration file. All that it does not say is as in a real cluster.
+func managerConfig(port int) ([]byte, error) {
+	content, err := yaml.Marshal(map[string]any{
+		"apiVersion": config.APIVersion, "kind": config.Kind, "namespace": managerNamespace,
+		"server": map[string]any{"listen": address(port), "urls": []string{hubURL(port)}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write the manager's configuration: %w", err)
+	}
+	return content, nil
+}
+
+// startManager runs the manager as its ServiceAccount, with no more rights than it has in a real cluster.
+func (d *demo) startManager(ctx context.Context) (string, error) {
+	if err := d.state.keepPort(&d.state.HubPort, d.running(manager)); err != nil {
+		return "", err
+	}
+	content, err := managerConfig(d.state.HubPort)
+	if err != nil {
+		return "", err
+	}
+	file, kubeconfig := d.files.file("manager.yaml"), d.files.kubeconfig(manager)
+	if err := writeFile(file, content); err != nil {
+		return "", err
+	}
+	return d.keepOrStart(ctx, program{
+		name:    manager,
+		args:    []string{"--config=" + file, "--kubeconfig=" + kubeconfig},
+		content: content,
+		credential: func(ctx context.Context) error {
+			return d.writeAccountKubeconfig(ctx, d.hub, managerNamespace, managerAccount, kubeconfig)
+		},
+		healthy: func(ctx context.Context) error {
+			return errors.Join(answers(ctx, kubeconfig, "/version"), d.hubServes(ctx))
+		},
+	})
+}
+
+// hubServes says why the hub's port is not ready, or is somebody else's.
+func (d *demo) hubServes(ctx context.Context) error {
+	bundle, err := d.hubBundle(ctx)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		return errors.New("the hub's CA bundle is empty")
+	}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}}
+	defer c.CloseIdleConnections()
+	return get(ctx, c, d.url()+"/readyz")
+}
+
+// hubBundle is what to trust of the hub's port, as PEM.
+func (d *demo) hubBundle(ctx context.Context) ([]byte, error) {
+	secret := &corev1.Secret{}
+	name := types.NamespacedName{Namespace: managerNamespace, Name: trust.AuthoritySecret}
+	if err := d.hub.client.Get(ctx, name, secret); err != nil {
+		return nil, fmt.Errorf("read the hub's CA: %w", err)
+	}
+	authority, err := pki.ReadSecret(secret)
+	if err != nil {
+		return nil, err
+	}
+	return authority.Bundle(), nil
+}

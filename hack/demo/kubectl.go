@@ -1,0 +1,33 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// kubectl runs the demo's kubectl in the root of the tree and returns its output. What it complains of is in the error.
+func (d *demo) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, d.files.bin("kubectl"), args...)
+	cmd.Dir = d.files.root
+	// Its cache of what an API server offers must go with the demo: the next one may have the same ports.
+	cmd.Env = append(minimalEnvironment(), "KUBECACHEDIR="+d.files.file("kube-cache"), "KUBERC=off")
+	cmd.Stdin = bytes.NewReader(stdin)
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+	}
+	return out.String(), nil
+}
+
+// apply applies manifests in a plane as its administrator.
+func (d *demo) apply(ctx context.Context, p *plane, manifests []byte) error {
+	_, err := d.kubectl(ctx, manifests, "--kubeconfig", p.kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-")
+	return err
+}

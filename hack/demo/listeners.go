@@ -1,0 +1,131 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// A listener is a TCP socket that a process waits for connections at.
+type listener struct {
+	address netip.AddrPort
+	inode   string
+}
+
+// checkListeners errs if one of the demo's processes can be reached from another machine.
+func (d *demo) checkListeners(context.Context) (string, error) {
+	var all []listener
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		content, err := os.ReadFile(table)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another system than Linux, or one without IPv6
+		}
+		if err != nil {
+			return "", err
+		}
+		found, err := parseListeners(content)
+		if err != nil {
+			return "", fmt.Errorf("read %s: %w", table, err)
+		}
+		all = append(all, found...)
+	}
+	if len(all) == 0 {
+		return "not checked, this needs Linux", nil
+	}
+	ours, err := d.sockets()
+	if err != nil {
+		return "", err
+	}
+	count := 0
+	for _, l := range all {
+		name, found := ours[l.inode]
+		if !found {
+			continue
+		}
+		if !l.address.Addr().Unmap().IsLoopback() {
+			return "", fmt.Errorf("%s listens on %s, where others can reach it: run \"make demo-down\"", name, l.address)
+		}
+		count++
+	}
+	return fmt.Sprintf("%d sockets", count), nil
+}
+
+// sockets maps the inodes of the sockets of the demo's processes to the names of those.
+func (d *demo) sockets() (map[string]string, error) {
+	pidFiles, err := filepath.Glob(filepath.Join(d.files.pids(), "*.pid"))
+	if err != nil {
+		return nil, err
+	}
+	sockets := map[string]string{}
+	for _, file := range pidFiles {
+		pid, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		open, err := filepath.Glob("/proc/" + strings.TrimSpace(string(pid)) + "/fd/*")
+		if err != nil {
+			return nil, err
+		}
+		for _, fd := range open {
+			target, err := os.Readlink(fd)
+			if inode, ok := strings.CutPrefix(target, "socket:["); err == nil && ok { // else it has just been closed
+				sockets[strings.TrimSuffix(inode, "]")] = strings.TrimSuffix(filepath.Base(file), ".pid")
+			}
+		}
+	}
+	return sockets, nil
+}
+
+// parseListeners reads the format of /proc/net/tcp and /proc/net/tcp6.
+func parseListeners(table []byte) ([]listener, error) {
+	const listening = "0A"
+	var found []listener
+	lines := bufio.NewScanner(bytes.NewReader(table))
+	lines.Scan() // the heading
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 10 {
+			return nil, fmt.Errorf("line %q has fewer than 10 fields", lines.Text())
+		}
+		if fields[3] != listening {
+			continue
+		}
+		address, err := parseKernelAddress(fields[1])
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, listener{address: address, inode: fields[9]})
+	}
+	return found, lines.Err()
+}
+
+// parseKernelAddress reads "0100007F:1F90": 32-bit words of the address, each in the byte order of the machine, and the port.
+func parseKernelAddress(text string) (netip.AddrPort, error) {
+	host, portText, _ := strings.Cut(text, ":")
+	raw, err := hex.DecodeString(host)
+	port, portErr := hex.DecodeString(portText)
+	if err := errors.Join(err, portErr); err != nil || len(raw)%4 != 0 || len(port) != 2 {
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", text)
+	}
+	for word := range slices.Chunk(raw, 4) {
+		binary.NativeEndian.PutUint32(word, binary.BigEndian.Uint32(word))
+	}
+	addr, ok := netip.AddrFromSlice(raw)
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", text)
+	}
+	return netip.AddrPortFrom(addr, uint16(port[0])<<8|uint16(port[1])), nil
+}

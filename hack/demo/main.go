@@ -1,0 +1,85 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command demo brings up a hub and a member on this machine, with the member imported, and removes them again.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+const usage = `demo shows Drover on one machine: a hub and a member, real Kubernetes control planes on 127.0.0.1.
+
+  demo up     bring them up with the member imported, or heal what is there
+  demo down   stop and remove them; the folder .demo goes with them
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log.SetLogger(logr.Discard()) // of the clients; the demo talks to a person
+	context.AfterFunc(ctx, stop)  // a second Ctrl-C ends us at once
+	err := run(ctx, os.Args[1:], os.Stdout)
+	if err == nil {
+		return
+	}
+	if ctx.Err() != nil { // what was interrupted has nothing to tell
+		err = errors.New("interrupted; \"make demo\" continues from here, \"make demo-down\" removes what is there")
+	}
+	fmt.Fprintln(os.Stderr, "demo:", err)
+	os.Exit(1)
+}
+
+// run obeys one command line.
+func run(ctx context.Context, args []string, out io.Writer) error {
+	command := "help"
+	if len(args) > 0 {
+		command = args[0]
+	}
+	if len(args) > 1 {
+		return fmt.Errorf("unexpected argument %q\n%s", args[1], usage)
+	}
+	switch command {
+	case "up", "down":
+	case "help", "-h", "--help":
+		_, err := io.WriteString(out, usage)
+		return err
+	default:
+		return fmt.Errorf("unknown command %q\n%s", command, usage)
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	files := layout{root: root}
+	if command == "down" {
+		return down(ctx, files, newReporter(out))
+	}
+	return up(ctx, files, newReporter(out))
+}
+
+// moduleRoot is the nearest folder at or above the current one with a go.mod.
+func moduleRoot() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("find the source tree: no go.mod at or above " + start + ": run this in a checkout of Drover")
+		}
+	}
+}

@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/lab"
+)
+
+// A plane is a control plane that serves, and its administrator's access to it.
+type plane struct {
+	kubeconfig string // path
+	config     *rest.Config
+	client     client.Client
+}
+
+func (d *demo) startHub(ctx context.Context) (remark string, err error) {
+	d.hub, remark, err = d.startPlane(ctx, hub, lab.User{Name: "demo", Token: d.state.DemoToken})
+	return remark, err
+}
+
+func (d *demo) startMember(ctx context.Context) (remark string, err error) {
+	d.member, remark, err = d.startPlane(ctx, member)
+	return remark, err
+}
+
+// startPlane keeps a plane that serves and was started from the same programs and users, else starts it with the data that it had.
+func (d *demo) startPlane(ctx context.Context, name string, users ...lab.User) (*plane, string, error) {
+	programs := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}
+	from := []string{fmt.Sprint(users)}
+	names := make([]string, 0, len(programs))
+	whole := true
+	for _, program := range programs {
+		from = append(from, d.assets[program])
+		names = append(names, name+"-"+program)
+		whole = whole && d.running(name+"-"+program)
+	}
+	kubeconfig := d.files.kubeconfig(name)
+	if whole && d.state.StartedFrom[name] == digest(from) {
+		if p, err := openPlane(ctx, kubeconfig); err == nil {
+			return p, "runs already", nil
+		}
+	}
+	if err := lab.StopDetached(ctx, d.files.pids(), names...); err != nil {
+		return nil, "", err
+	}
+	started, err := lab.Start(ctx, lab.Options{
+		Name: name, Dir: d.files.file(name), LogDir: d.files.logs(), PIDDir: d.files.pids(),
+		Assets: d.assets, ControllerManager: true, Users: users, Detached: true,
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("%w\nrun \"make demo-down\" to start afresh", err)
+	}
+	if err := started.WriteKubeconfig(kubeconfig); err != nil {
+		return nil, "", err
+	}
+	if err := d.state.setStarted(name, digest(from)); err != nil {
+		return nil, "", err
+	}
+	p, err := openPlane(ctx, kubeconfig)
+	return p, strings.TrimPrefix(started.URL(), "https://"), err
+}
+
+// openPlane errs unless the plane serves its administrator.
+func openPlane(ctx context.Context, kubeconfig string) (*plane, error) {
+	if err := answers(ctx, kubeconfig, "/readyz"); err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config.QPS = -1 // the API server has limits of its own
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("reach %s: %w", config.Host, err)
+	}
+	return &plane{kubeconfig: kubeconfig, config: config, client: c}, nil
+}
+
+// answers says why an API server has no good answer for the user of a kubeconfig.
+func answers(ctx context.Context, kubeconfig, path string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	c, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	defer c.CloseIdleConnections()
+	return get(ctx, c, config.Host+path)
+}
+
+// get wants a 200.
+func get(ctx context.Context, c *http.Client, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("get %s: %s", url, resp.Status)
+	}
+	return nil
+}
+
+// tokenFor makes a token of a ServiceAccount that outlives any demo.
+func (p *plane) tokenFor(ctx context.Context, namespace, name string) (string, error) {
+	seconds := int64((10 * 365 * 24 * time.Hour).Seconds())
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if err := p.client.SubResource("token").Create(ctx, account, request); err != nil {
+		return "", fmt.Errorf("make a token of ServiceAccount %s/%s: %w", namespace, name, err)
+	}
+	return request.Status.Token, nil
+}

@@ -1,0 +1,85 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/drover-dev/drover/hack/lab"
+)
+
+// programLimit is how long manager and agent may take until they serve; they need a second.
+const programLimit = time.Minute
+
+// A program is one of ours that lives on after us.
+type program struct {
+	name      string
+	args, env []string
+	// content is what is in the files that it reads at its start. When it changes, the program is started anew.
+	content []byte
+	// credential makes its kubeconfig anew. It is called before a start.
+	credential func(context.Context) error
+	healthy    func(context.Context) error
+}
+
+// keepOrStart keeps a program that is healthy and was started from the same, else starts it and waits until it is healthy.
+func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
+	path := d.files.bin("drover-" + p.name)
+	binary, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read program: %w", err)
+	}
+	sum := sha256.Sum256(binary)
+	from := digest(slices.Concat(p.args, p.env, []string{hex.EncodeToString(sum[:]), string(p.content)}))
+	running := d.running(p.name)
+	if running && d.state.StartedFrom[p.name] == from && p.healthy(ctx) == nil {
+		return "runs already", nil
+	}
+	if err := lab.StopDetached(ctx, d.files.pids(), p.name); err != nil {
+		return "", err
+	}
+	if err := p.credential(ctx); err != nil {
+		return "", err
+	}
+	process, err := lab.Command{
+		Name: "the " + p.name, Path: path, Args: p.args, Env: append(minimalEnvironment(), p.env...), WorkDir: d.files.root,
+		LogFile: d.files.log(p.name), PIDFile: d.files.pids() + "/" + p.name + ".pid", Detached: true,
+	}.Start()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, programLimit, fmt.Errorf("not within %s", programLimit))
+	defer cancel()
+	if err := process.WaitReady(ctx, p.healthy); err != nil {
+		return "", err
+	}
+	remark := fmt.Sprintf("pid %d", process.PID())
+	if running {
+		remark = "started anew, " + remark
+	}
+	return remark, d.state.setStarted(p.name, from)
+}
+
+// minimalEnvironment is ours without what would configure a program behind our back: proxies, kubeconfigs, settings.
+func minimalEnvironment() []string {
+	var kept []string
+	for _, name := range []string{"PATH", "HOME", "USER", "TMPDIR", "TZ", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			kept = append(kept, name+"="+value)
+		}
+	}
+	return kept
+}
+
+// digest tells lists of strings apart.
+func digest(parts []string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts))
+	return hex.EncodeToString(sum[:])
+}

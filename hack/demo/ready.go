@@ -1,0 +1,113 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+const (
+	// readyLimit is how long it may take until the Cluster is Ready; it takes a second or two, and some more after a crash.
+	readyLimit = 2 * time.Minute
+	// stalledLimit is how long a Cluster may be Stalled; it may say so from before, and the agent has just begun.
+	stalledLimit = 20 * time.Second
+)
+
+// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member, and tells what it waits for.
+func (d *demo) awaitReady(ctx context.Context) (string, error) {
+	path := d.files.kubeconfig(proxy)
+	if err := d.writeProxyKubeconfig(ctx, path); err != nil {
+		return "", err
+	}
+	start, told := time.Now(), ""
+	return "", await(ctx, readyLimit, func(ctx context.Context) error {
+		if err := d.alive(manager, agent); err != nil {
+			return hopeless{err}
+		}
+		cluster := &v1.Cluster{}
+		if err := d.hub.client.Get(ctx, clusterName(), cluster); err != nil {
+			return err
+		}
+		ready, reason := judge(cluster)
+		if reason != told {
+			told = reason
+			d.out.note("%4.1fs  %s", time.Since(start).Seconds(), reason)
+		}
+		switch stalled := meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionStalled); {
+		case stalled && time.Since(start) > stalledLimit:
+			return hopeless{errors.New(told + "\nrun \"make demo-down\" to start afresh")}
+		case !ready:
+			return fmt.Errorf("%s; the end of %s:\n%s", told, d.files.short(d.files.log(agent)), tail(d.files.log(agent)))
+		}
+		return answers(ctx, path, "/api/v1/namespaces") // Ready may be from before a crash
+	})
+}
+
+// judge says whether a Cluster is Ready as it is now, and why in one line.
+func judge(cluster *v1.Cluster) (bool, string) {
+	c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady)
+	if c == nil {
+		return false, "waiting for the manager"
+	}
+	return c.Status == metav1.ConditionTrue && c.ObservedGeneration == cluster.Generation, c.Reason + ": " + c.Message
+}
+
+// alive names the first of the programs that has ended, with the end of its log.
+func (d *demo) alive(names ...string) error {
+	for _, name := range names {
+		if !d.running(name) {
+			log := d.files.log(name)
+			return fmt.Errorf("the %s has ended; run \"make demo\" again to start it; the end of %s:\n%s", name, d.files.short(log), tail(log))
+		}
+	}
+	return nil
+}
+
+// writeProxyKubeconfig is for user demo, to the member, through the hub.
+func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
+	bundle, err := d.hubBundle(ctx)
+	if err != nil {
+		return err
+	}
+	name := clusterName()
+	return access{
+		name: member, user: "demo", server: d.url() + "/k8s/clusters/" + name.Namespace + "/" + name.Name, ca: bundle, bearerToken: d.state.DemoToken,
+	}.write(path)
+}
+
+// summarize shows, with the real programs, what there is now, and what to try next.
+func (d *demo) summarize(ctx context.Context) error {
+	for _, line := range []string{"--kubeconfig .demo/hub.kubeconfig get clusters", "--kubeconfig .demo/proxy.kubeconfig get namespaces"} {
+		output, err := d.kubectl(ctx, nil, strings.Fields(line)...)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(d.out, "\n$ .demo/bin/kubectl %s\n%s", line, output)
+	}
+	_, err := io.WriteString(d.out, `
+The last answer came from the member, through the hub, as user demo. Next, for example:
+
+  export PATH=$PWD/.demo/bin:$PATH KUBECONFIG=$PWD/.demo/proxy.kubeconfig
+  kubectl auth whoami                              # who you are in the member
+  kubectl create configmap hello --from-literal=from=hub
+  kubectl --kubeconfig .demo/member.kubeconfig get configmap hello    # the same, seen without the hub
+  kubectl --kubeconfig .demo/hub.kubeconfig describe cluster member
+  kill $(cat .demo/pids/agent.pid); kubectl --kubeconfig .demo/hub.kubeconfig get clusters
+  make demo                                        # heals it
+  make demo-down                                   # stops and removes everything
+
+The member has no nodes, so its pods stay Pending; the agent runs as a process here. Logs are in .demo/logs.
+`)
+	return err
+}

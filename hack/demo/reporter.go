@@ -1,0 +1,76 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A reporter tells what is done and how long it took: a line for each step, and what the step has to say below it.
+type reporter struct {
+	mu   sync.Mutex // guards what follows; build output comes from other goroutines
+	out  io.Writer
+	open bool // whether the line of a step is not ended yet
+}
+
+func newReporter(out io.Writer) *reporter { return &reporter{out: out} }
+
+// step does one thing. What do returns is a remark such as "runs already".
+func (r *reporter) step(ctx context.Context, what string, do func(context.Context) (string, error)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	start := time.Now()
+	r.begin(what)
+	remark, err := do(ctx)
+	outcome := time.Since(start).Round(100 * time.Millisecond).String()
+	if remark != "" {
+		outcome = remark + ", " + outcome
+	}
+	if err != nil {
+		r.end("failed", outcome)
+		return err
+	}
+	r.end("done", outcome)
+	return nil
+}
+
+func (r *reporter) begin(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, "%s ... ", what)
+	r.open = true
+}
+
+func (r *reporter) end(verdict, outcome string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	indent := "  "
+	if r.open {
+		indent = ""
+	}
+	fmt.Fprintf(r.out, "%s%s (%s)\n", indent, verdict, outcome)
+	r.open = false
+}
+
+// Write passes the output of a step on, below its line.
+func (r *reporter) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open {
+		fmt.Fprintln(r.out)
+		r.open = false
+	}
+	return r.out.Write(p)
+}
+
+// note says one thing on a line below that of the step.
+func (r *reporter) note(format string, args ...any) {
+	fmt.Fprintf(r, "  %s\n", strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
+}

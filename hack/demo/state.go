@@ -1,0 +1,89 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+)
+
+// state is what one run leaves for the next. It holds the token of user demo.
+type state struct {
+	// HubPort and AgentPort on 127.0.0.1 are kept, so that kubeconfigs and agents stay true.
+	HubPort, AgentPort int
+	// DemoToken is what user demo logs in to the hub with.
+	DemoToken string
+	// StartedFrom has, by name, the digest of what a plane or program was started from.
+	StartedFrom map[string]string
+
+	path string
+}
+
+// loadState reads the state, or makes a first one.
+func loadState(path string) (*state, error) {
+	s := &state{path: path, DemoToken: rand.Text(), StartedFrom: map[string]string{}}
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, s.save()
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read state %s: %w: run \"make demo-down\" to start afresh", path, err)
+	}
+	return s, nil
+}
+
+func (s *state) save() error {
+	raw, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	return writeFile(s.path, raw)
+}
+
+// setStarted notes what name was started from, once it serves.
+func (s *state) setStarted(name, digest string) error {
+	s.StartedFrom[name] = digest
+	return s.save()
+}
+
+// keepPort makes *port one that a program may listen on: as it is if that is free or the program itself has it, else another.
+func (s *state) keepPort(port *int, running bool) error {
+	if running && *port != 0 {
+		return nil
+	}
+	free, err := freePort(*port)
+	if err != nil || free == *port {
+		return err
+	}
+	*port = free
+	return s.save()
+}
+
+// freePort returns the preferred port if nobody listens on it, else any that is free.
+func freePort(preferred int) (int, error) {
+	listener, err := net.Listen("tcp", address(preferred))
+	if err != nil && preferred != 0 {
+		listener, err = net.Listen("tcp", address(0))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	return strconv.Atoi(port)
+}
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
