@@ -18,6 +18,7 @@ import (
 	"time"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/hack/lab"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -295,11 +296,11 @@ func TestManifests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		env, err := deploymentEnv(manifest)
+		env, err := stage.DeploymentEnv(manifest)
 		if err != nil || !slices.Contains(env, "DROVER_SERVER=https://hub.example.com") {
 			t.Errorf("got %v, %v", env, err)
 		}
-		if _, err := deploymentEnv([]byte("kind: Secret\n")); err == nil {
+		if _, err := stage.DeploymentEnv([]byte("kind: Secret\n")); err == nil {
 			t.Error("a manifest without a Deployment was taken")
 		}
 	})

@@ -4,26 +4,22 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 )
@@ -113,7 +109,7 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	env, err := deploymentEnv(manifest)
+	env, err := stage.DeploymentEnv(manifest)
 	if err != nil {
 		return "", err
 	}
@@ -130,31 +126,6 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 			return errors.Join(answers(ctx, kubeconfig, "/version"), get(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+address(d.state.AgentPort)+"/healthz"))
 		},
 	})
-}
-
-// deploymentEnv is the environment of the agent in the Deployment of a manifest.
-func deploymentEnv(manifest []byte) ([]string, error) {
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
-	for {
-		raw, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return nil, errors.New("read the agent's manifest: there is no Deployment in it")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the agent's manifest: %w", err)
-		}
-		deployment := appsv1.Deployment{}
-		if err := yaml.Unmarshal(raw, &deployment); err != nil || deployment.Kind != "Deployment" {
-			continue
-		}
-		var env []string
-		for _, container := range deployment.Spec.Template.Spec.Containers {
-			for _, variable := range container.Env {
-				env = append(env, variable.Name+"="+variable.Value)
-			}
-		}
-		return env, nil
-	}
 }
 
 func (d *demo) grantMember(ctx context.Context) (string, error) {

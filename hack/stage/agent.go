@@ -48,7 +48,7 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	if err != nil {
 		return nil, err
 	}
-	env, err := deploymentEnv(manifest)
+	env, err := DeploymentEnv(manifest)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,8 @@ func (a *Agent) Start(moreEnv ...string) error {
 	return nil
 }
 
-// deploymentEnv is the environment of the agent in the Deployment of a manifest.
-func deploymentEnv(manifest []byte) ([]string, error) {
+// DeploymentEnv is the environment of the agent in the Deployment of a manifest.
+func DeploymentEnv(manifest []byte) ([]string, error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
 	for {
 		raw, err := documents.Read()
