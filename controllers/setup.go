@@ -46,7 +46,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	for name, err := range map[string]error{
 		"authority-loader": loader.Register(mgr),
-		"authority":        keeper.Register(mgr, o.Fleet.OnChange),
+		"authority":        keeper.Register(mgr, authority.Wakers{Member: o.Fleet.OnChange, Trust: o.Trust.OnChange}),
 		"cluster":          clusters.Register(mgr, cluster.Wakers{Member: o.Fleet.OnChange, All: o.Trust.OnChange}),
 	} {
 		if err != nil {

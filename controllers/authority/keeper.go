@@ -59,8 +59,12 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 		return ctrl.Result{}, err
 	}
 	pki.WriteSecret(secret, next)
-	if decision.Step == pki.StepAnnounce {
+	switch decision.Step {
+	case pki.StepAnnounce:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
+	case pki.StepPromote:
+		delete(secret.Annotations, v1.AnnotationRotateNow) // it is for this change, not for the renewal in some years
+	default:
 	}
 	if err := k.Client.Update(ctx, secret); err != nil { // the resource version guards against a second leader
 		return ctrl.Result{}, fmt.Errorf("write the hub's CA: %w", err)

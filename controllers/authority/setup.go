@@ -13,22 +13,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// Register adds the keeper to a manager. member is called with a function to call when one member changed.
-func (k *Keeper) Register(mgr ctrl.Manager, member func(func(types.NamespacedName))) error {
+// Wakers call back when something outside the API server changed.
+type Wakers struct {
+	// Member is called with a function to call when one member changed.
+	Member func(func(types.NamespacedName))
+	// Trust is called with a function to call when another authority was loaded.
+	Trust func(func())
+}
+
+// Register adds the keeper to a manager. A Cluster that is deleted, or that no longer pins the CA, may be the last that a change of
+// the authority waits for.
+func (k *Keeper) Register(mgr ctrl.Manager, wakers Wakers) error {
+	request := reconcile.Request{NamespacedName: k.Secret}
+	look := func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{request} }
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("authority").
 		For(&corev1.Secret{}, builder.WithPredicates(only(k.Secret))).
+		Watches(&v1.Cluster{}, handler.EnqueueRequestsFromMapFunc(look), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
-			request := reconcile.Request{NamespacedName: k.Secret}
 			q.Add(request) // also when there is no Secret to watch yet
-			member(func(types.NamespacedName) { q.Add(request) })
+			wakers.Member(func(types.NamespacedName) { q.Add(request) })
+			wakers.Trust(func() { q.Add(request) })
 			return nil
 		})).
 		Complete(k)

@@ -5,6 +5,7 @@
 package fleet
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -26,12 +27,17 @@ var (
 	ErrRevoked = errors.New("the agent is no longer the cluster's agent")
 	// ErrTooManyTunnels ends the oldest tunnel of a member that has more than maxSessions.
 	ErrTooManyTunnels = errors.New("too many tunnels of one member")
-	// ErrReportEnded ends a tunnel whose agent stopped reporting.
+	// ErrReportEnded ends a tunnel whose agent stopped reporting, as an agent does that is about to stop.
 	ErrReportEnded = errors.New("the agent ended its report")
+	// ErrReportMalformed ends a tunnel whose agent reported what cannot be read.
+	ErrReportMalformed = errors.New("the agent's report cannot be read")
 )
 
 // maxSessions bounds the tunnels of one member: two agent replicas, each of which may be opening a new one before it closes the old.
 const maxSessions = 4
+
+// drainTimeout is how long the requests of an agent that takes its leave may go on. It is beyond the time that agents give them.
+const drainTimeout = 40 * time.Second
 
 // RefusalMemory is how long a refusal is shown after it last happened. Refused agents come back within five minutes.
 const RefusalMemory = 10 * time.Minute
@@ -43,6 +49,8 @@ type Session interface {
 	Done() <-chan struct{}
 	// Err is why it ended.
 	Err() error
+	// Drain takes no more requests, and ends the tunnel when those under way are done or ctx ends.
+	Drain(ctx context.Context) error
 	// Close ends it.
 	Close() error
 }
@@ -103,9 +111,11 @@ type Registry struct {
 // member is what is known of one Cluster. Registry.mu guards it.
 type member struct {
 	sessions    []*session // the newest last
+	draining    []*session // those that carry nothing new and are no connection any more
 	lastSeen    time.Time
 	lostBecause error
 	refusal     *Refusal
+	forgotten   bool // whether to drop this with the last tunnel
 }
 
 // session is one tunnel in the registry. Registry.mu guards report, reportErr and cause.
@@ -140,12 +150,8 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 		return
 	}
 	m := r.memberLocked(name)
-	m.sessions = append(m.sessions, s)
-	var surplus *session
-	if len(m.sessions) > maxSessions {
-		surplus = m.sessions[0]
-		surplus.cause = ErrTooManyTunnels
-	}
+	m.sessions, m.forgotten = append(m.sessions, s), false
+	surplus := m.surplusLocked()
 	r.sessions.Add(1)
 	r.mu.Unlock()
 
@@ -206,7 +212,7 @@ func (r *Registry) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	var ended []*session
 	r.mu.Lock()
 	if m := r.members[name]; m != nil {
-		for _, s := range m.sessions {
+		for _, s := range slices.Concat(m.sessions, m.draining) {
 			if !keep(s.peer) {
 				s.cause = ErrRevoked
 				ended = append(ended, s)
@@ -224,8 +230,9 @@ func (r *Registry) Forget(name types.NamespacedName) {
 	r.Disconnect(name, func(Peer) bool { return false })
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m := r.members[name]; m != nil && len(m.sessions) == 0 {
-		delete(r.members, name)
+	if m := r.members[name]; m != nil {
+		m.forgotten = true
+		r.dropLocked(name, m)
 	}
 }
 
@@ -236,6 +243,7 @@ func (r *Registry) Close() {
 	r.closed = true
 	for _, m := range r.members {
 		all = append(all, m.sessions...)
+		all = append(all, m.draining...)
 	}
 	r.mu.Unlock()
 	for _, s := range all {
@@ -266,22 +274,85 @@ func (r *Registry) memberLocked(name types.NamespacedName) *member {
 	return m
 }
 
+// surplusLocked returns the tunnel that is one too many, if there is one. Those that are being ended already do not count.
+func (m *member) surplusLocked() *session {
+	var oldest *session
+	open := 0
+	for _, s := range slices.Backward(m.sessions) {
+		if s.cause == nil {
+			oldest = s
+			open++
+		}
+	}
+	if open <= maxSessions {
+		return nil
+	}
+	oldest.cause = ErrTooManyTunnels
+	return oldest
+}
+
+// dropLocked forgets a member whose Cluster is gone and whose last tunnel has ended.
+func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
+	if m.forgotten && len(m.sessions)+len(m.draining) == 0 {
+		delete(r.members, name)
+	}
+}
+
+// drain gives the requests of an agent that takes its leave a moment to end. For everybody else it has gone already.
+func (r *Registry) drain(s *session) {
+	name := s.peer.Name()
+	r.mu.Lock()
+	m := r.memberLocked(name)
+	without(&m.sessions, s)
+	m.draining = append(m.draining, s)
+	if s.cause == nil {
+		s.cause = ErrReportEnded
+	}
+	r.lostLocked(m, s.cause)
+	r.mu.Unlock()
+	r.notify(name)
+	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	defer cancel()
+	_ = s.Drain(ctx) // it ends either way
+}
+
 // ended takes a session out after its tunnel has ended.
 func (r *Registry) ended(s *session) {
 	name := s.peer.Name()
 	r.mu.Lock()
 	m := r.memberLocked(name)
-	m.sessions = slices.DeleteFunc(m.sessions, func(other *session) bool { return other == s })
+	without(&m.draining, s)
 	cause := s.cause
 	if cause == nil {
 		cause = s.Err()
 	}
+	wasOpen := without(&m.sessions, s)
+	if wasOpen {
+		r.lostLocked(m, cause)
+	}
+	r.dropLocked(name, m)
+	r.mu.Unlock()
+	r.log.Info("tunnel ended", "cluster", name, "cause", errorText(cause))
+	if wasOpen {
+		r.notify(name)
+	}
+}
+
+// lostLocked notes when and why a member lost its last tunnel.
+func (r *Registry) lostLocked(m *member, cause error) {
 	if len(m.sessions) == 0 {
 		m.lastSeen, m.lostBecause = r.now(), cause
 	}
-	r.mu.Unlock()
-	r.log.Info("tunnel ended", "cluster", name, "cause", errorText(cause))
-	r.notify(name)
+}
+
+// without takes s out of a list and reports whether it was there.
+func without(list *[]*session, s *session) bool {
+	i := slices.Index(*list, s)
+	if i < 0 {
+		return false
+	}
+	*list = slices.Delete(*list, i, i+1)
+	return true
 }
 
 func (r *Registry) notify(name types.NamespacedName) {

@@ -9,14 +9,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
+	"golang.org/x/time/rate"
+
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tunnel"
 )
 
 // agentURL is the base of requests to an agent. The host is never resolved: the tunnel leads to the agent.
 const agentURL = "http://agent"
+
+// Reports that one agent can make the hub look at. One that says more waits: nothing is lost, the tunnel holds it back.
+const (
+	reportsPerSecond = 5
+	reportBurst      = 20
+)
 
 // watch reads the report of a session until its tunnel ends, and takes the session out then.
 func (r *Registry) watch(s *session) {
@@ -25,23 +33,28 @@ func (r *Registry) watch(s *session) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
-	err := r.readReports(ctx, s)
-	select {
-	case <-s.Done():
-		return
-	default:
-	}
-	r.setReport(s, nil, err)
-	if errors.Is(err, ErrReportEnded) {
-		r.mu.Lock()
-		s.cause = err
-		r.mu.Unlock()
+	switch err := r.readReports(ctx, s); {
+	case errors.Is(err, ErrReportEnded):
+		r.drain(s)
+	case errors.Is(err, ErrReportMalformed):
+		r.blame(s, err)
 		s.Close()
+	case errors.Is(err, errNoReport):
+		r.setReport(s, nil, err)
+	default: // the tunnel is about to end, and says itself why; or this request alone was broken off
+		s.Close()
+		<-s.Done()
+		if errors.Is(s.Err(), tunnel.ErrClosed) {
+			r.blame(s, fmt.Errorf("%w: %w", ErrReportEnded, err))
+		}
 	}
 	<-s.Done()
 }
 
-// readReports returns ErrReportEnded when a report that had begun ends, and any other error when it could not be had at all.
+// errNoReport says that an agent has no report to give.
+var errNoReport = errors.New("the agent does not report")
+
+// readReports returns ErrReportEnded when the agent ended a report well, ErrReportMalformed, errNoReport, or the tunnel's error.
 func (r *Registry) readReports(ctx context.Context, s *session) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, agentURL+protocol.PathReport, nil)
 	if err != nil {
@@ -49,25 +62,36 @@ func (r *Registry) readReports(ctx context.Context, s *session) error {
 	}
 	resp, err := s.RoundTrip(req)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrReportEnded, err)
+		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the agent answers %d to %s", resp.StatusCode, protocol.PathReport)
+		return fmt.Errorf("%w: it answers %d to %s", errNoReport, resp.StatusCode, protocol.PathReport)
 	}
+	limiter := rate.NewLimiter(reportsPerSecond, reportBurst)
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, protocol.MaxBody)
 	for lines.Scan() {
 		report := &protocol.Report{}
-		if err := json.Unmarshal(lines.Bytes(), report); err != nil {
-			return fmt.Errorf("%w: malformed line", ErrReportEnded)
+		if json.Unmarshal(lines.Bytes(), report) != nil {
+			if err := lines.Err(); err != nil {
+				return err // cut off in the middle of the line
+			}
+			return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
 		}
 		r.setReport(s, report, nil)
+		if err := limiter.Wait(ctx); err != nil {
+			return err
+		}
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("%w: %w", ErrReportEnded, err)
+	switch err := lines.Err(); {
+	case err == nil:
+		return ErrReportEnded
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("%w: a line is longer than %d bytes", ErrReportMalformed, protocol.MaxBody)
+	default:
+		return err
 	}
-	return fmt.Errorf("%w: %w", ErrReportEnded, io.EOF)
 }
 
 func (r *Registry) setReport(s *session, report *protocol.Report, err error) {
@@ -75,4 +99,13 @@ func (r *Registry) setReport(s *session, report *protocol.Report, err error) {
 	s.report, s.reportErr = report, err
 	r.mu.Unlock()
 	r.notify(s.peer.Name())
+}
+
+// blame notes why a session ends, unless that is known.
+func (r *Registry) blame(s *session, cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.cause == nil {
+		s.cause = cause
+	}
 }

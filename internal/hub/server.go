@@ -57,6 +57,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.Trust.Wait(ctx) != nil {
 		return nil // stopped before it could serve
 	}
+	defer s.Fleet.Close()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.Listen, err)
@@ -88,7 +89,6 @@ func (s *Server) Start(ctx context.Context) error {
 		err = server.Close() // watches end here; clients resume them elsewhere
 	}
 	<-failed
-	s.Fleet.Close()
 	return err
 }
 

@@ -19,12 +19,15 @@ const (
 	ClockSkew       = 30 * time.Second
 )
 
-// maxConnectToken bounds a connect token, in bytes, before it is parsed.
-const maxConnectToken = 4 << 10
+// Bounds of a connect token, in bytes: the whole of it, before it is parsed, and its ID, which the hub must remember.
+const (
+	maxConnectToken   = 4 << 10
+	maxConnectTokenID = 128
+)
 
 // ConnectClaims are what an agent says, signed, each time that it connects.
 type ConnectClaims struct {
-	// ID is unique to one attempt; the hub accepts it once.
+	// ID is unique to one attempt, at most 128 bytes; the hub accepts it once.
 	ID string
 	// Audience names the hub, as RegisterResponse.Audience did.
 	Audience string
@@ -97,6 +100,8 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 		return ConnectClaims{}, fmt.Errorf("%w: %w", ErrConnectToken, err)
 	case c.ID == "", c.IssuedAt == nil, c.Expiry == nil:
 		return ConnectClaims{}, fmt.Errorf("%w: jti, iat and exp are required", ErrConnectToken)
+	case len(c.ID) > maxConnectTokenID:
+		return ConnectClaims{}, fmt.Errorf("%w: jti is longer than %d bytes", ErrConnectToken, maxConnectTokenID)
 	case c.Expiry.Time().Sub(c.IssuedAt.Time()) > ConnectTokenTTL:
 		return ConnectClaims{}, fmt.Errorf("%w: valid for longer than %s", ErrConnectToken, ConnectTokenTTL)
 	}

@@ -9,9 +9,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
-	"sync"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,18 +45,11 @@ func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bo
 		return Agent{}, false
 	}
 	agent, err := s.authenticate(r.Context(), token)
-	var refusal *RefusalError
-	switch {
-	case err == nil:
-		return agent, true
-	case errors.As(err, &refusal):
-		writeRefusal(w, refusalStatus(refusal), refusal)
-	case errors.Is(err, protocol.ErrConnectToken):
-		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s; check the clock of the agent's machine", err))
-	default:
-		s.unavailable(w, err, "authenticate agent")
+	if err != nil {
+		s.answer(w, err, "authenticate agent")
+		return Agent{}, false
 	}
-	return Agent{}, false
+	return agent, true
 }
 
 func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) {
@@ -72,9 +64,13 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 		return Agent{}, unproven
 	}
 	name := types.NamespacedName{Namespace: claimed.Namespace, Name: claimed.Name}
-	// The cache may lag behind a join of a moment ago: whom it does not know, the API server is asked about.
+	// The cache may lag behind a join of a moment ago: whom it does not know, the API server is asked about, as often as strangers may
+	// make the hub do so.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
-	if err != nil {
+	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
+		if !s.limits.lookup(s.Now()) {
+			return Agent{}, errBusy
+		}
 		id, claims, err = s.verify(ctx, s.Live, name, token)
 	}
 	var refusal *RefusalError
@@ -87,25 +83,21 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	case err != nil:
 		return Agent{}, err
 	}
-	if !s.seen.first(claims.ID, s.Now(), claims.IssuedAt.Add(protocol.ConnectTokenTTL+protocol.ClockSkew)) {
-		return Agent{}, refuse(v1.ReasonTokenInvalid, "this connect token was used before")
+	agent := Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey)}
+	if err := s.replays.use(agent.KeyID, claims.ID, s.Now(), claims.IssuedAt.Add(protocol.ConnectTokenTTL+protocol.ClockSkew)); err != nil {
+		return Agent{}, err
 	}
-	return Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey)}, nil
+	return agent, nil
 }
 
 // errNotProven says that a token does not verify with the key of the Cluster's agent, as one reader knows it.
 var errNotProven = errors.New("not proven")
 
 // verify returns the identity that a token proves, as one reader knows it: errNotProven if the key is not the agent's, a
-// RefusalError if it is and there is something else against it.
+// RefusalError if it is and there is something else against it. Who proves nothing costs one read, whether or not there is such a
+// Cluster, so that the time it takes does not tell.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName, token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
-	cluster := &v1.Cluster{}
-	if err := reader.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
-		return nil, none, errNotProven
-	} else if err != nil {
-		return nil, none, err
-	}
 	_, id, err := s.identity(ctx, reader, name)
 	if err != nil {
 		return nil, none, err
@@ -119,37 +111,14 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 	} else if err != nil {
 		return nil, none, err
 	}
+	cluster := &v1.Cluster{}
+	if err := reader.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
+		return nil, none, errNotProven
+	} else if err != nil {
+		return nil, none, fmt.Errorf("look up cluster %s: %w", name, err)
+	}
 	if refusal := CheckConnect(claims, cluster, id); refusal != nil {
 		return nil, none, refusal
 	}
 	return id, claims, nil
-}
-
-// replayGuard remembers the IDs of connect tokens until they end. Only tokens that verified get in, so that nobody else can fill it.
-type replayGuard struct {
-	mu    sync.Mutex // guards what follows
-	ids   map[string]time.Time
-	swept time.Time
-}
-
-// first reports whether an ID is new, and remembers it until expires.
-func (g *replayGuard) first(id string, now, expires time.Time) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ids == nil {
-		g.ids = map[string]time.Time{}
-	}
-	if now.Sub(g.swept) > protocol.ConnectTokenTTL {
-		for old, end := range g.ids {
-			if now.After(end) {
-				delete(g.ids, old)
-			}
-		}
-		g.swept = now
-	}
-	if _, seen := g.ids[id]; seen {
-		return false
-	}
-	g.ids[id] = expires
-	return true
 }

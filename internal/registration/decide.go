@@ -6,6 +6,7 @@ package registration
 import (
 	"bytes"
 	"crypto/ed25519"
+	"regexp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -13,6 +14,9 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
+
+// uidForm is what the UID of a namespace may look like. It is shown to people: nothing else may get into status, events and logs.
+var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // JoinInput is what the decision about a join depends on.
 type JoinInput struct {
@@ -76,7 +80,7 @@ func checkRequest(in JoinInput) *RefusalError {
 	switch {
 	case len(r.PublicKey) != ed25519.PublicKeySize:
 		return refuse(v1.ReasonIdentityMismatch, "publicKey must be an Ed25519 key of %d bytes", ed25519.PublicKeySize)
-	case r.ClusterUID == "" || len(r.ClusterUID) > 64:
+	case !uidForm.MatchString(r.ClusterUID):
 		return refuse(v1.ReasonIdentityMismatch, "clusterUID must be the UID of the namespace kube-system")
 	case !ed25519.Verify(r.PublicKey, protocol.ProofPayload(in.Token.Value, r.ClusterUID), r.Proof):
 		return refuse(v1.ReasonIdentityMismatch, "proof does not verify with publicKey")

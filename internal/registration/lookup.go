@@ -57,7 +57,8 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 	return &registered{name: name, cluster: cluster, secret: secret, token: ReadToken(secret, cluster.Spec.Registration.TokenTTL.Duration)}, nil
 }
 
-// identity returns the agent Secret of a Cluster, empty if there is none, and the identity in it, nil if there is none.
+// identity returns the agent Secret of a Cluster, empty if there is none, and the identity in it, nil if there is none. A Secret that
+// nothing can be read from identifies nobody, and whoever joins next replaces it.
 func (s *Server) identity(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, *AgentIdentity, error) {
 	secret := &corev1.Secret{}
 	switch err := reader.Get(ctx, AgentSecret(name), secret); {
@@ -67,7 +68,10 @@ func (s *Server) identity(ctx context.Context, reader client.Reader, name types.
 		return nil, nil, fmt.Errorf("look up agent of cluster %s: %w", name, err)
 	}
 	id, err := ReadIdentity(secret)
-	return secret, id, err
+	if err != nil {
+		return secret, nil, nil
+	}
+	return secret, id, nil
 }
 
 func ownedBy(secret *corev1.Secret, cluster *v1.Cluster) bool {

@@ -61,7 +61,7 @@ func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 	if trust == v1.TrustSystem || caBundle == "" {
 		return "kubectl apply -f " + manifestURL
 	}
-	return fmt.Sprintf("printf %%s %s | base64 -d | curl -fsS --cacert /dev/stdin %s | kubectl apply -f -",
+	return fmt.Sprintf("printf %%s %s | base64 -d | curl -fsS --cacert /dev/stdin --capath /dev/null %s | kubectl apply -f -",
 		base64.StdEncoding.EncodeToString([]byte(caBundle)), manifestURL)
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -36,6 +37,9 @@ func IndexTokenHash(object client.Object) []string {
 // errUnknownToken says that no Cluster has a token. It is told apart from a refusal so that it is never shown on a Cluster.
 var errUnknownToken = errors.New("no cluster has this join token; fetch the manifest again")
 
+// bodyTimeout is how long a body may take to arrive.
+const bodyTimeout = 10 * time.Second
+
 // Server serves what agents ask of the hub before there is a tunnel, and authenticates those who open one.
 type Server struct {
 	// Cache answers reads from memory; Live asks the API server. Live decides, Cache spares it those who know nothing.
@@ -52,7 +56,8 @@ type Server struct {
 	Now     func() time.Time
 	Log     logr.Logger
 
-	seen replayGuard
+	replays replayGuard
+	limits  limits
 }
 
 // Register serves the paths for agents, but for PathConnect, which the caller combines with Authenticate.
@@ -81,12 +86,16 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, errUnknownToken.Error(), http.StatusNotFound)
 		return
 	}
-	if err != nil {
-		s.unavailable(w, err, "read join token")
+	var refusal *RefusalError
+	if err == nil {
+		refusal = found.token.Usable(found.name.String(), s.Now())
+	}
+	if refusal != nil || errors.As(err, &refusal) {
+		http.Error(w, refusal.Message, http.StatusGone)
 		return
 	}
-	if refusal := found.token.Usable(found.name.String(), s.Now()); refusal != nil {
-		http.Error(w, refusal.Message, http.StatusGone)
+	if err != nil {
+		s.unavailable(w, err, "read join token")
 		return
 	}
 	w.Header().Set("Content-Type", "application/yaml")
@@ -99,30 +108,49 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "exactly one header \"Authorization: Bearer <join token>\" is required"))
 		return
 	}
+	response, err := s.register(w, r, token)
+	if err != nil {
+		s.answer(w, err, "register agent")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(response)
+}
+
+// register lets an agent join. Who has no Cluster's token costs a look at the cache and nothing else: the body is not even read.
+func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) (*protocol.RegisterResponse, error) {
+	known, err := s.find(r.Context(), s.Cache, token)
+	if err != nil {
+		return nil, err
+	}
+	if !s.limits.join(known.name, s.Now()) {
+		return nil, errBusy
+	}
+	request, err := readRequest(w, r)
+	if err != nil {
+		return nil, err
+	}
+	return s.join(r.Context(), token, request)
+}
+
+// errMalformed says that a body is not what the path takes.
+var errMalformed = errors.New("the body is not a register request")
+
+func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterRequest, error) {
 	var request protocol.RegisterRequest
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // what cannot do it has no slow readers
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody))
 	body.DisallowUnknownFields()
-	if err := body.Decode(&request); err != nil {
-		writeRefusal(w, http.StatusBadRequest, refuse(v1.ReasonTokenInvalid, "the body is not a register request"))
-		return
+	tooLarge := (*http.MaxBytesError)(nil)
+	if err := body.Decode(&request); errors.As(err, &tooLarge) {
+		return request, tooLarge
+	} else if err != nil {
+		return request, errMalformed // the cause quotes the body
 	}
-	if _, err := s.find(r.Context(), s.Cache, token); errors.Is(err, errUnknownToken) {
-		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s", err))
-		return
+	if _, err := body.Token(); !errors.Is(err, io.EOF) {
+		return request, errMalformed
 	}
-	response, err := s.join(r.Context(), token, request)
-	var refusal *RefusalError
-	switch {
-	case errors.Is(err, errUnknownToken):
-		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s", err))
-	case errors.As(err, &refusal):
-		writeRefusal(w, refusalStatus(refusal), refusal)
-	case err != nil:
-		s.unavailable(w, err, "register agent")
-	default:
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(response)
-	}
+	return request, nil
 }
 
 // join decides about a join on what the API server says now, and writes it. Of two that race for one token one gets a conflict and
@@ -171,6 +199,29 @@ func (s *Server) write(ctx context.Context, secret *corev1.Secret, cluster *v1.C
 		return s.Writer.Update(ctx, secret)
 	}
 	return s.Writer.Create(ctx, secret)
+}
+
+// answer says no in the way that the error asks for.
+func (s *Server) answer(w http.ResponseWriter, err error, doing string) {
+	var refusal *RefusalError
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &refusal):
+		writeRefusal(w, refusalStatus(refusal), refusal)
+	case errors.Is(err, errUnknownToken):
+		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s", err))
+	case errors.Is(err, protocol.ErrConnectToken):
+		writeRefusal(w, http.StatusUnauthorized, refuse(v1.ReasonTokenInvalid, "%s; check the clock of the agent's machine", err))
+	case errors.Is(err, errMalformed):
+		writeRefusal(w, http.StatusBadRequest, refuse(v1.ReasonTokenInvalid, "%s", err))
+	case errors.As(err, &tooLarge):
+		writeRefusal(w, http.StatusRequestEntityTooLarge, refuse(v1.ReasonTokenInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+	case errors.Is(err, errBusy):
+		w.Header().Set("Retry-After", "2")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	default:
+		s.unavailable(w, err, doing)
+	}
 }
 
 func (s *Server) unavailable(w http.ResponseWriter, err error, doing string) {

@@ -59,11 +59,17 @@ func (h *Holder) OnChange(f func()) {
 	h.listeners = append(h.listeners, f)
 }
 
-// LoadAuthority takes over the hub's CA as it stands in its Secret.
+// LoadAuthority takes over the hub's CA as it stands in its Secret. One that cannot be served with is refused: the last one stays.
 func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	state, err := pki.ReadSecret(secret)
 	if err != nil {
 		return err
+	}
+	if _, err := tls.X509KeyPair(state.Active.Cert, state.Active.Key); err != nil {
+		return fmt.Errorf("secret %s/%s: active authority: %w", secret.Namespace, secret.Name, err)
+	}
+	if _, err := protocol.ParseBundle(state.Bundle()); err != nil {
+		return fmt.Errorf("secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}
 	h.change(func() bool {
 		same := bytes.Equal(state.Bundle(), h.state.Bundle())
