@@ -1,0 +1,71 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gorilla/websocket"
+)
+
+// Accept answers an agent's request for a tunnel and returns the session, or answers with the reason for refusing
+// and returns that. Whoever calls it must have authenticated the request by something that a browser does not send
+// by itself: no cookies. The server that it came through must not speak HTTP/2 and should have ReadHeaderTimeout
+// set. The handler may return at once; the session goes on.
+func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error) {
+	if status, err := refusal(r); err != nil {
+		return nil, refuse(w, status, err)
+	}
+	cfg = cfg.withDefaults()
+	upgrader := websocket.Upgrader{
+		HandshakeTimeout: cfg.HandshakeTimeout,
+		WriteBufferSize:  writeBufferSize,
+		WriteBufferPool:  &cfg.WriteBuffers.pool,
+		Subprotocols:     []string{Subprotocol},
+		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has seen to it
+		Error:            func(w http.ResponseWriter, _ *http.Request, status int, reason error) { _ = refuse(w, status, reason) },
+	}
+	ws, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		return nil, fmt.Errorf("accept tunnel: %w", err)
+	}
+	setNotSentLowat(ws.NetConn())
+	session, err := NewSession(r.Context(), &wsConn{ws: ws}, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("accept tunnel from %s: %w", ws.RemoteAddr(), err)
+	}
+	return session, nil
+}
+
+// refusal says what is wrong with a request for a tunnel, if anything is.
+func refusal(r *http.Request) (status int, err error) {
+	switch {
+	case len(r.Header.Values("Origin")) > 0:
+		// Browsers always send it and agents never do. CVE-2019-13209 was a browser led to open a tunnel.
+		return http.StatusForbidden, errors.New("a tunnel is for agents, not for browsers: the Origin header is not allowed")
+	case !websocket.IsWebSocketUpgrade(r):
+		return http.StatusUpgradeRequired, fmt.Errorf(
+			"this address is for agents: it needs a WebSocket upgrade to %s; a proxy on the way may have removed it", Subprotocol)
+	case !slices.Contains(websocket.Subprotocols(r), Subprotocol):
+		return http.StatusBadRequest, fmt.Errorf("this hub speaks %s and the agent offered %q: use an agent of a version that fits",
+			Subprotocol, strings.Join(websocket.Subprotocols(r), ", "))
+	default:
+		return 0, nil
+	}
+}
+
+// refuse answers with the reason and returns it.
+func refuse(w http.ResponseWriter, status int, reason error) error {
+	if status == http.StatusUpgradeRequired {
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "websocket")
+	}
+	w.Header().Set("Sec-WebSocket-Version", "13")
+	http.Error(w, reason.Error(), status)
+	return fmt.Errorf("accept tunnel: %w", reason)
+}

@@ -1,0 +1,140 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tunnel carries HTTP requests from a hub to an agent over one connection that the agent opened.
+//
+// The agent dials a WebSocket and serves HTTP/2 on it; the hub is the HTTP/2 client. SPEC.md beside this file says
+// what goes over the wire and why each setting has its value.
+//
+// Hub:
+//
+//	session, err := tunnel.Accept(w, r, cfg) // an http.RoundTripper, alive until session.Done()
+//
+// Agent:
+//
+//	conn, err := dialer.Dial(ctx, "wss://hub.example/v1/connect", header)
+//	err = conn.Serve(ctx, handler)
+package tunnel
+
+import (
+	"log"
+	"math"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Subprotocol is the WebSocket subprotocol that both ends must agree on. It is the version of the framing.
+const Subprotocol = "drover.h2.v1"
+
+// Settings that both ends rely on, so nobody may change them alone. SPEC.md gives the measurements behind them.
+const (
+	maxStreams      = 100_000  // the library's 250 would be the number of watches of all users of a member
+	hubConnWindow   = 1 << 30  // not math.MaxInt32: the client adds 65,535 and the agent would end the tunnel
+	maxFrameSize    = 64 << 10 // bytes of one HTTP/2 frame
+	writeBufferSize = 33 << 10 // bytes of one WebSocket frame; 4 KiB, the library's default, halves bulk
+	readBufferSize  = 4 << 10  // bytes; large reads bypass it
+	lowWaterMark    = 64 << 10 // bytes the kernel may hold unsent, see setNotSentLowat
+	headerOverhead  = 32       // bytes that HTTP/2 counts for each header field beside its text
+
+	closeTimeout  = 250 * time.Millisecond // to say goodbye to a peer that may not listen
+	upgradeLinger = 2 * time.Second        // between closing an upgraded stream and resetting it
+)
+
+// Config has the settings of both ends. The zero value of each field means its default, which is right for
+// production; the fields exist for tests and for links that are unusual.
+type Config struct {
+	// StreamWindow is how many bytes one stream may have in flight, and how many one stalled reader costs in memory.
+	// Default 1 MiB, that is 20 MB/s per stream at a round trip of 50 ms. At most 2^31-1.
+	StreamWindow int
+
+	// PingInterval is the silence after which this end asks whether the other still lives. Default 15 s.
+	PingInterval time.Duration
+
+	// PingTimeout is how long the other end may take to answer before the tunnel ends. Default 10 s.
+	PingTimeout time.Duration
+
+	// WriteTimeout ends the tunnel when the network takes no byte for so long. Default 20 s.
+	WriteTimeout time.Duration
+
+	// HandshakeTimeout limits dialling and upgrading, and then the first exchange of HTTP/2. Default 10 s.
+	HandshakeTimeout time.Duration
+
+	// DrainTimeout is how long the agent waits for open streams when it stops. Default 30 s.
+	DrainTimeout time.Duration
+
+	// MaxHeaderBytes limits the header of a request, and that of a response together with its trailer. Each field
+	// counts as HTTP/2 counts it: name + value + 32. Default 64 KiB. It must be the same on both ends.
+	MaxHeaderBytes int
+
+	// WriteBuffers is shared by all tunnels of a process so that an idle one holds no buffer. Nil gives the tunnel
+	// buffers of its own.
+	WriteBuffers *WriteBuffers
+
+	// Observer sees what the tunnel does, for metrics and debugging.
+	Observer Observer
+
+	// OnEnd is called once, on the hub, when the session has ended, with the value of Session.Err. It must not
+	// block: it runs on the goroutine that noticed the end.
+	OnEnd func(error)
+
+	// ErrorLog gets what net/http logs, such as a handler that panicked. Nil means the standard logger, as there.
+	ErrorLog *log.Logger
+}
+
+// Observer has functions that a tunnel calls. Each may be nil, is called by several goroutines at once and must not
+// block.
+type Observer struct {
+	// BytesRead and BytesWritten count what HTTP/2 reads from and writes to the tunnel, without WebSocket and TLS.
+	BytesRead, BytesWritten func(n int)
+
+	// WriteBlocked is told how long a write had to wait for the network, for each write that took over 100 ms.
+	WriteBlocked func(d time.Duration)
+
+	// Ping is told the round trip of each keepalive that was answered, and of the handshake. Hub only.
+	Ping func(roundTrip time.Duration)
+
+	// HTTP2Error counts errors of the protocol by the short names of net/http2, such as "conn_close_lost_ping".
+	HTTP2Error func(kind string)
+
+	// Frame sees the head of each HTTP/2 frame, never its content. It costs time; leave it nil unless debugging.
+	Frame func(Frame)
+}
+
+// WriteBuffers keeps write buffers that no tunnel uses at the moment. The zero value is ready.
+type WriteBuffers struct {
+	pool sync.Pool
+}
+
+// withDefaults returns the settings with every zero value replaced.
+func (c Config) withDefaults() Config {
+	setDefault(&c.StreamWindow, 1<<20)
+	c.StreamWindow = min(c.StreamWindow, math.MaxInt32)
+	setDefault(&c.PingInterval, 15*time.Second)
+	setDefault(&c.PingTimeout, 10*time.Second)
+	setDefault(&c.WriteTimeout, 20*time.Second)
+	setDefault(&c.HandshakeTimeout, 10*time.Second)
+	setDefault(&c.DrainTimeout, 30*time.Second)
+	setDefault(&c.MaxHeaderBytes, 64<<10)
+	if c.WriteBuffers == nil {
+		c.WriteBuffers = &WriteBuffers{}
+	}
+	return c
+}
+
+func setDefault[T int | time.Duration](field *T, value T) {
+	if *field <= 0 {
+		*field = value
+	}
+}
+
+// headerSize counts a header as HTTP/2 counts it for its limit.
+func headerSize(h http.Header) int {
+	size := 0
+	for name, values := range h {
+		for _, value := range values {
+			size += len(name) + len(value) + headerOverhead
+		}
+	}
+	return size
+}

@@ -1,0 +1,107 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// Dialer opens tunnels. The zero value trusts the system's certificates and honours HTTPS_PROXY and NO_PROXY.
+type Dialer struct {
+	Config Config
+
+	// TLS says whom to trust. It is copied; the least version becomes TLS 1.3 and the only protocol HTTP/1.1, since
+	// WebSockets over HTTP/2 do not pass every proxy. Nil means the system's certificates.
+	TLS *tls.Config
+
+	// Proxy returns the proxy for a request, as in http.Transport. Nil means http.ProxyFromEnvironment.
+	Proxy func(*http.Request) (*url.URL, error)
+}
+
+// Dial opens a tunnel at a wss URL (ws is for tests) and sends the header along, typically Authorization. A hub that
+// refuses gives a *HandshakeError. Call Serve soon after: the hub gives up after Config.HandshakeTimeout.
+func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*Conn, error) {
+	cfg := d.Config.withDefaults()
+	proxy := d.Proxy
+	if proxy == nil {
+		proxy = http.ProxyFromEnvironment
+	}
+	dialer := websocket.Dialer{
+		NetDialContext:   dialSocket,
+		Proxy:            proxy,
+		TLSClientConfig:  clientTLS(d.TLS),
+		HandshakeTimeout: cfg.HandshakeTimeout,
+		ReadBufferSize:   readBufferSize,
+		WriteBufferSize:  writeBufferSize,
+		WriteBufferPool:  &cfg.WriteBuffers.pool,
+		Subprotocols:     []string{Subprotocol},
+	}
+	ws, response, err := dialer.DialContext(ctx, target, header)
+	if err != nil {
+		return nil, fmt.Errorf("dial hub: %w", dialFailure(response, err))
+	}
+	if ws.Subprotocol() != Subprotocol {
+		refused := fmt.Errorf("dial hub: the answer is a WebSocket that does not speak %s: check the address", Subprotocol)
+		return nil, errors.Join(refused, ws.Close())
+	}
+	return NewConn(&wsConn{ws: ws}, d.Config), nil
+}
+
+// dialSocket opens the TCP connection to the hub or to the proxy.
+func dialSocket(ctx context.Context, network, address string) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // names the operation and the address already
+	}
+	setNotSentLowat(conn)
+	return conn, nil
+}
+
+// clientTLS is the caller's TLS configuration with what a tunnel needs.
+func clientTLS(given *tls.Config) *tls.Config {
+	config := &tls.Config{MinVersion: tls.VersionTLS13}
+	if given != nil {
+		config = given.Clone()
+	}
+	config.MinVersion = max(config.MinVersion, tls.VersionTLS13)
+	config.NextProtos = []string{"http/1.1"}
+	return config
+}
+
+// dialFailure is the hub's refusal if it answered at all.
+func dialFailure(response *http.Response, err error) error {
+	if response == nil || !errors.Is(err, websocket.ErrBadHandshake) {
+		return err
+	}
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // in memory already
+	return &HandshakeError{
+		StatusCode: response.StatusCode,
+		RetryAfter: retryAfter(response.Header.Get("Retry-After"), time.Now()),
+		Body:       strings.TrimSpace(string(body)),
+	}
+}
+
+// retryAfter reads the header of that name, which has seconds or a date. What makes no sense counts as absent.
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil {
+		return time.Duration(min(max(seconds, 0), 24*60*60)) * time.Second
+	}
+	if date, err := http.ParseTime(value); err == nil {
+		return min(max(date.Sub(now), 0), 24*time.Hour)
+	}
+	return 0
+}

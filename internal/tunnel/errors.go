@@ -1,0 +1,108 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// Why a tunnel ended, or why a request could not use it. Match with errors.Is.
+var (
+	// ErrClosed means that this end closed the tunnel.
+	ErrClosed = errors.New("closed by this end")
+
+	// ErrPeerClosed means that the other end, or something between, closed the connection.
+	ErrPeerClosed = errors.New("closed by the other end")
+
+	// ErrPingTimeout means that the other end did not answer a keepalive: it hangs, or the network is cut.
+	ErrPingTimeout = errors.New("the other end does not answer")
+
+	// ErrWriteTimeout means that the network took no byte within Config.WriteTimeout.
+	ErrWriteTimeout = errors.New("the other end does not read")
+
+	// ErrProtocol means that the other end sent what is neither WebSocket nor HTTP/2 as SPEC.md has it.
+	ErrProtocol = errors.New("protocol violated by the other end")
+
+	// ErrNotProcessed means that no handler saw the request, so that it may be sent again through another tunnel.
+	ErrNotProcessed = errors.New("not processed by the other end")
+
+	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxHeaderBytes.
+	ErrHeaderTooLarge = errors.New("request header too large")
+)
+
+// errGoodbye is the peer's orderly end: it said that it takes no more requests, and those it took are done.
+var errGoodbye = fmt.Errorf("%w: it takes no more requests", ErrPeerClosed)
+
+// Reason is a short name of why a tunnel ended, fit for a metric label: "closed", "peer-closed", "ping-timeout",
+// "write-timeout", "protocol", or "other".
+func Reason(err error) string {
+	for _, known := range []struct {
+		err  error
+		name string
+	}{
+		{ErrClosed, "closed"},
+		{ErrPingTimeout, "ping-timeout"},
+		{ErrWriteTimeout, "write-timeout"},
+		{ErrProtocol, "protocol"},
+		{ErrPeerClosed, "peer-closed"},
+	} {
+		if errors.Is(err, known.err) {
+			return known.name
+		}
+	}
+	return "other"
+}
+
+// HandshakeError is the hub's refusal of a tunnel.
+type HandshakeError struct {
+	StatusCode int           // of the HTTP answer
+	RetryAfter time.Duration // from the header of that name, 0 if there was none
+	Body       string        // what the hub said, at most 1 KiB
+}
+
+// Error says the status and the hub's own words.
+func (e *HandshakeError) Error() string {
+	text := fmt.Sprintf("hub answered %d %s", e.StatusCode, http.StatusText(e.StatusCode))
+	if e.Body != "" {
+		text += ": " + e.Body
+	}
+	return text
+}
+
+// readFailure says why reading from the network ended. What is neither an end of the stream nor an error of the
+// network comes from the parser of WebSocket frames, which has no type for it.
+func readFailure(err error) error {
+	var (
+		closed  *websocket.CloseError
+		network net.Error
+	)
+	switch {
+	case errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe):
+		return ErrClosed
+	case errors.As(err, &closed), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %w", ErrPeerClosed, err)
+	default:
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+}
+
+// writeFailure says why writing to the network ended.
+func writeFailure(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w: %w", ErrWriteTimeout, err)
+	case errors.Is(err, net.ErrClosed):
+		return ErrClosed
+	default:
+		return fmt.Errorf("%w: %w", ErrPeerClosed, err)
+	}
+}

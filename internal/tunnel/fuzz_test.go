@@ -1,0 +1,162 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+func TestChunks(t *testing.T) {
+	t.Run("the vector of SPEC.md", func(t *testing.T) {
+		got := appendChunk(appendChunk(nil, []byte("hello")), nil)
+		if want := "\x00\x00\x00\x05hello\x00\x00\x00\x00"; string(got) != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+	for _, test := range []struct {
+		name, wire, want string
+		err              error
+	}{
+		{"several chunks are one stream", "\x00\x00\x00\x02he\x00\x00\x00\x03llo\x00\x00\x00\x00", "hello", nil},
+		{"nothing but the end", "\x00\x00\x00\x00", "", nil},
+		{"what follows the end is not read", "\x00\x00\x00\x00rest", "", nil},
+		{"no end", "\x00\x00\x00\x02he", "he", io.ErrUnexpectedEOF},
+		{"nothing at all", "", "", io.ErrUnexpectedEOF},
+		{"a chunk cut short", "\x00\x00\x00\x05he", "he", io.ErrUnexpectedEOF},
+		{"a length cut short", "\x00\x00", "", io.ErrUnexpectedEOF},
+		{"a chunk that is too long", "\x00\x00\x80\x01x", "", ErrProtocol},
+		{"a chunk that is far too long", "\xff\xff\xff\xffx", "", ErrProtocol},
+	} {
+		for way, wrap := range map[string]func(io.Reader) io.Reader{
+			"": func(r io.Reader) io.Reader { return r }, ", byte by byte": iotest.OneByteReader, ", with early EOF": iotest.DataErrReader,
+		} {
+			t.Run(test.name+way, func(t *testing.T) {
+				got, err := io.ReadAll(&chunkReader{source: wrap(strings.NewReader(test.wire))})
+				if string(got) != test.want || !errors.Is(err, test.err) {
+					t.Errorf("got %q, %v", got, err)
+				}
+			})
+		}
+	}
+}
+
+func FuzzChunkReader(f *testing.F) {
+	f.Add([]byte("\x00\x00\x00\x05hello\x00\x00\x00\x00"))
+	f.Add([]byte("\x00\x00\x00\x05he"))
+	f.Add([]byte("\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		got, err := io.ReadAll(&chunkReader{source: bytes.NewReader(wire)})
+		if len(got) > len(wire) {
+			t.Errorf("%d bytes out of %d", len(got), len(wire))
+		}
+		slow, slowErr := io.ReadAll(&chunkReader{source: iotest.OneByteReader(bytes.NewReader(wire))})
+		if !bytes.Equal(got, slow) || (err == nil) != (slowErr == nil) {
+			t.Errorf("in one piece %q, %v; byte by byte %q, %v", got, err, slow, slowErr)
+		}
+		if err != nil {
+			return
+		}
+		var again []byte
+		for rest := got; len(rest) > 0; rest = rest[min(len(rest), maxChunk):] {
+			again = appendChunk(again, rest[:min(len(rest), maxChunk)])
+		}
+		if back, err := io.ReadAll(&chunkReader{source: bytes.NewReader(appendChunk(again, nil))}); err != nil || !bytes.Equal(back, got) {
+			t.Errorf("what is written is not what is read: %v", err)
+		}
+	})
+}
+
+func FuzzSwitchHead(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\ndata"), 10)
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"), 3)
+	f.Add([]byte("HTTP/1.1 101 x\r\nDrover-Tunnel-Upgrade: y\r\nConnection: upgrade\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n"), 50)
+	f.Add([]byte("\r\n\r\n"), 1)
+	f.Fuzz(func(t *testing.T, text []byte, cut int) {
+		const limit = 1 << 10
+		whole := switchHead{limit: limit}
+		header, protocol, rest, err := whole.collect(text)
+		if err == nil && protocol == "" && len(text) > limit {
+			t.Error("waits for more than it may hold")
+		}
+		if headerSize(header) > limit && err == nil {
+			t.Error("the header is larger than allowed")
+		}
+		for name := range header {
+			if staysHere(name) && err == nil {
+				t.Errorf("%s must not go into the tunnel", name)
+			}
+		}
+		cut = max(0, min(cut, len(text)))
+		pieces := switchHead{limit: limit}
+		_, protocol2, rest2, err2 := pieces.collect(text[:cut])
+		if err2 == nil && protocol2 == "" {
+			_, protocol2, rest2, err2 = pieces.collect(text[cut:])
+		} else {
+			rest2 = append(bytes.Clone(rest2), text[cut:]...)
+		}
+		if (err == nil) != (err2 == nil) || protocol != protocol2 || err == nil && !bytes.Equal(rest, rest2) {
+			t.Errorf("whole %q %q %v, cut at %d %q %q %v", protocol, rest, err, cut, protocol2, rest2, err2)
+		}
+	})
+}
+
+func FuzzFrameScanner(f *testing.F) {
+	f.Add(unhex(hubBegins), 30)
+	f.Add(unhex(agentBegins), 5)
+	f.Add([]byte{}, 0)
+	f.Fuzz(func(t *testing.T, wire []byte, cut int) {
+		var whole, pieces []Frame
+		newFrameScanner(true, true, func(f Frame) { whole = append(whole, f) }).scan(wire)
+		cut = max(0, min(cut, len(wire)))
+		scanner := newFrameScanner(true, true, func(f Frame) { pieces = append(pieces, f) })
+		scanner.scan(wire[:cut])
+		scanner.scan(wire[cut:])
+		if len(whole) != len(pieces) {
+			t.Fatalf("%d frames in one piece, %d in two", len(whole), len(pieces))
+		}
+		for i, frame := range whole {
+			if frame != pieces[i] || frame.String() == "" || frame.Length < 0 {
+				t.Errorf("frame %d: %v and %v", i, frame, pieces[i])
+			}
+		}
+	})
+}
+
+// FuzzAgentBytes lets an agent send anything: the hub may end the tunnel, and nothing else.
+func FuzzAgentBytes(f *testing.F) {
+	begin := unhex(agentBegins)
+	f.Add(begin)
+	f.Add(append(bytes.Clone(begin), unhex("000001010400000001"+"88")...)) // an answer 200 to stream 1
+	f.Add(append(bytes.Clone(begin), unhex("000008060100000000"+"0000000000000000")...))
+	f.Add([]byte("HTTP/1.1 200 OK\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		hubEnd, agentEnd := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = io.Copy(io.Discard, agentEnd)
+		}()
+		go func() {
+			_, _ = agentEnd.Write(wire)
+			_ = agentEnd.Close()
+		}()
+		session, err := NewSession(t.Context(), hubEnd, quiet(Config{HandshakeTimeout: time.Second}))
+		if err == nil {
+			response, err := session.RoundTrip(request(t, http.MethodGet, "/", nil))
+			if err == nil {
+				_ = response.Body.Close()
+			}
+			_ = session.Close()
+		}
+		<-done
+	})
+}

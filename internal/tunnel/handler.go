@@ -1,0 +1,155 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+var errDeclined = errors.New("the response header was too large for the tunnel")
+
+// handler stands before the agent's own: it turns upgrades back into what they were, and keeps headers within what
+// the hub accepts, since one that is far too large would end the tunnel and not only the request.
+type handler struct {
+	next           http.Handler
+	maxHeaderBytes int
+}
+
+// ServeHTTP hands the request on.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	protocol, method := r.Header.Get(headerUpgrade), r.Header.Get(headerMethod)
+	for name := range r.Header {
+		if isPrivate(name) {
+			delete(r.Header, name)
+		}
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	r = r.WithContext(ctx)
+	limited := &limitedWriter{ResponseWriter: w, limit: h.maxHeaderBytes, cancel: cancel}
+	defer limited.recoverDeclined()
+	if protocol != "" && r.Method == http.MethodPost {
+		upgrading := &upgradeWriter{limitedWriter: limited, request: r}
+		defer upgrading.release()
+		h.next.ServeHTTP(upgrading, originalRequest(r, method, protocol))
+		upgrading.wait()
+	} else {
+		h.next.ServeHTTP(limited, r)
+	}
+	limited.finish()
+}
+
+// originalRequest is the request to upgrade that the POST stands for. Its body is the hijacked connection's.
+func originalRequest(post *http.Request, method, protocol string) *http.Request {
+	r := post.Clone(post.Context())
+	r.Method = method
+	r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.1", 1, 1
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", protocol)
+	r.Body, r.ContentLength = http.NoBody, 0
+	return r
+}
+
+// limitedWriter answers 502 instead of a header that the hub would not accept.
+type limitedWriter struct {
+	http.ResponseWriter
+	limit    int
+	cancel   context.CancelFunc // of the request
+	began    bool
+	declined bool // the header was too large
+}
+
+// WriteHeader writes the header if it is small enough, without the fields that must not go through a tunnel. One of
+// them is Connection: net/http2 takes its "close" for the end of the whole tunnel.
+func (w *limitedWriter) WriteHeader(status int) {
+	if w.began {
+		return
+	}
+	w.began = status >= http.StatusOK
+	header := w.Header()
+	for name := range header {
+		if staysHere(name) && name != "Priority" {
+			delete(header, name)
+		}
+	}
+	size := headerSize(header)
+	switch {
+	case size > w.limit:
+		w.decline(fmt.Sprintf("the response header has %d bytes where the tunnel allows %d", size, w.limit))
+	case status == http.StatusSwitchingProtocols:
+		w.decline("the handler answered 101 to a request that did not ask for an upgrade")
+	default:
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// decline answers 502 with the reason, lets nothing of the handler's answer through, and tells it to stop.
+func (w *limitedWriter) decline(reason string) {
+	w.began, w.declined = true, true
+	clear(w.Header())
+	http.Error(w.ResponseWriter, reason, http.StatusBadGateway)
+	w.cancel()
+}
+
+// recoverDeclined takes a panic that is only a handler's way to stop after its answer was declined.
+func (w *limitedWriter) recoverDeclined() {
+	if !w.declined {
+		return
+	}
+	if reason := recover(); reason != nil && reason != http.ErrAbortHandler { //nolint:errorlint // a panic's value
+		panic(reason)
+	}
+}
+
+// Write writes the body.
+func (w *limitedWriter) Write(p []byte) (int, error) {
+	if !w.began {
+		w.WriteHeader(http.StatusOK)
+	}
+	if w.declined {
+		return 0, errDeclined
+	}
+	return w.ResponseWriter.Write(p) //nolint:wrapcheck // a writer's errors stay as they are
+}
+
+// FlushError sends what was written so far.
+func (w *limitedWriter) FlushError() error {
+	if !w.began {
+		w.WriteHeader(http.StatusOK)
+	}
+	return http.NewResponseController(w.ResponseWriter).Flush() //nolint:wrapcheck // as above
+}
+
+// Flush is FlushError for those who do not ask.
+func (w *limitedWriter) Flush() { _ = w.FlushError() }
+
+// Unwrap gives http.ResponseController the deadlines.
+func (w *limitedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// finish writes the header if the handler did not, and aborts the response if its trailer is too large to be sent.
+func (w *limitedWriter) finish() {
+	if !w.began {
+		w.WriteHeader(http.StatusOK)
+	}
+	header := w.Header()
+	trailer := make(http.Header)
+	for _, names := range header["Trailer"] {
+		for name := range strings.SplitSeq(names, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			trailer[name] = header[name]
+		}
+	}
+	for name, values := range header {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			trailer[name] = values
+		}
+	}
+	if headerSize(trailer) > w.limit {
+		panic(http.ErrAbortHandler)
+	}
+}

@@ -1,0 +1,308 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+func TestWhoIsRefused(t *testing.T) {
+	hub := newHub(t, Config{})
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: hub.roots}}} //nolint:gosec // a test's own server
+	defer client.CloseIdleConnections()
+	offer := func(change func(http.Header)) http.Header {
+		h := http.Header{
+			"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"},
+			"Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}, "Sec-Websocket-Protocol": {Subprotocol},
+		}
+		change(h)
+		return h
+	}
+	for _, test := range []struct {
+		name   string
+		change func(http.Header)
+		status int
+		says   string
+	}{
+		{"a browser of another site", func(h http.Header) { h.Set("Origin", "https://evil.example") }, 403, "Origin"},
+		{"a browser of the same site", func(h http.Header) { h.Set("Origin", hub.url) }, 403, "Origin"},
+		{"a browser without a site", func(h http.Header) { h["Origin"] = []string{""} }, 403, "Origin"},
+		{"an ordinary request", func(h http.Header) { h.Del("Upgrade"); h.Del("Connection") }, 426, Subprotocol},
+		{"another upgrade", func(h http.Header) { h.Set("Upgrade", "h2c") }, 426, Subprotocol},
+		{"an agent that offers no subprotocol", func(h http.Header) { h.Del("Sec-Websocket-Protocol") }, 400, Subprotocol},
+		{"an agent of another version", func(h http.Header) { h.Set("Sec-Websocket-Protocol", "drover.h3.v9") }, 400, "drover.h3.v9"},
+		{"a WebSocket of another version", func(h http.Header) { h.Set("Sec-Websocket-Version", "8") }, 400, "13"},
+		{"a WebSocket without a key", func(h http.Header) { h.Del("Sec-Websocket-Key") }, 400, "Key"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(hub.url, "wss", "https", 1), nil)
+			r.Header = offer(test.change)
+			response, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if body := readAll(t, response); response.StatusCode != test.status || !strings.Contains(body, test.says) {
+				t.Errorf("got %s, %q", response.Status, body)
+			}
+			if err := await(t, "the reason at the hub", hub.errors); err == nil {
+				t.Error("no reason")
+			}
+		})
+	}
+}
+
+func TestDialRefused(t *testing.T) {
+	serve := func(h http.HandlerFunc) (string, *Dialer) {
+		server := httptest.NewUnstartedServer(h)
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+		return "wss" + strings.TrimPrefix(server.URL, "https"), &Dialer{TLS: &tls.Config{RootCAs: roots}, Proxy: noProxy} //nolint:gosec // Dial sets it
+	}
+	t.Run("a refusal has status, body and when to come back", func(t *testing.T) {
+		target, dialer := serve(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "7")
+			http.Error(w, "IdentityMismatch: "+strings.Repeat("x", 1<<20), http.StatusForbidden)
+		})
+		_, err := dialer.Dial(t.Context(), target, http.Header{"Authorization": {"Bearer secret"}})
+		var refused *HandshakeError
+		if !errors.As(err, &refused) {
+			t.Fatalf("got %v", err)
+		}
+		if refused.StatusCode != 403 || refused.RetryAfter != 7*time.Second || !strings.HasPrefix(refused.Body, "IdentityMismatch") {
+			t.Errorf("got %+v", refused)
+		}
+		if len(refused.Body) > 1<<10 {
+			t.Errorf("kept %d bytes of the body", len(refused.Body))
+		}
+		if strings.Contains(err.Error(), "secret") {
+			t.Errorf("the error shows the credential: %v", err)
+		}
+	})
+	t.Run("a redirect is not followed with the credential", func(t *testing.T) {
+		target, dialer := serve(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "https://evil.example/", http.StatusFound)
+		})
+		_, err := dialer.Dial(t.Context(), target, nil)
+		var refused *HandshakeError
+		if !errors.As(err, &refused) || refused.StatusCode != http.StatusFound {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("a WebSocket that is no tunnel is not used", func(t *testing.T) {
+		upgrader := websocket.Upgrader{}
+		target, dialer := serve(func(w http.ResponseWriter, r *http.Request) {
+			if ws, err := upgrader.Upgrade(w, r, nil); err == nil {
+				_ = ws.Close()
+			}
+		})
+		if _, err := dialer.Dial(t.Context(), target, nil); err == nil || !strings.Contains(err.Error(), Subprotocol) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("a hub that never answers is given up", func(t *testing.T) {
+		gone := make(chan struct{})
+		target, dialer := serve(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			close(gone)
+		})
+		dialer.Config.HandshakeTimeout = 50 * time.Millisecond
+		if _, err := dialer.Dial(t.Context(), target, nil); err == nil {
+			t.Error("Dial succeeds")
+		}
+		await(t, "the connection to be closed", gone)
+	})
+	t.Run("a certificate of another CA is refused", func(t *testing.T) {
+		target, _ := serve(func(http.ResponseWriter, *http.Request) { t.Error("a request came") })
+		other := newHub(t, Config{})
+		other.roots = nil // the system's
+		_, err := other.dialer(Config{}).Dial(t.Context(), target, nil)
+		var unknown *tls.CertificateVerificationError
+		if !errors.As(err, &unknown) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("TLS 1.2 is refused", func(t *testing.T) {
+		server := httptest.NewUnstartedServer(http.NotFoundHandler())
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		server.TLS = &tls.Config{MaxVersion: tls.VersionTLS12} //nolint:gosec // that is the point
+		server.StartTLS()
+		defer server.Close()
+		dialer := &Dialer{TLS: &tls.Config{InsecureSkipVerify: true}, Proxy: noProxy} //nolint:gosec // a test's own server
+		_, err := dialer.Dial(t.Context(), "wss"+strings.TrimPrefix(server.URL, "https"), nil)
+		if err == nil || !strings.Contains(err.Error(), "version") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestAgentOffersOnlyHTTP1(t *testing.T) {
+	given := &tls.Config{NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS10, ServerName: "x"} //nolint:gosec // that is the point
+	got := clientTLS(given)
+	if len(got.NextProtos) != 1 || got.NextProtos[0] != "http/1.1" || got.MinVersion != tls.VersionTLS13 || got.ServerName != "x" {
+		t.Errorf("got %v, %x, %s", got.NextProtos, got.MinVersion, got.ServerName)
+	}
+	if given.NextProtos[0] != "h2" {
+		t.Error("the caller's configuration was changed")
+	}
+}
+
+func TestPeerThatIsNoTunnel(t *testing.T) {
+	t.Run("an agent that sends text is refused", func(t *testing.T) {
+		hub := newHub(t, Config{HandshakeTimeout: 5 * time.Second})
+		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}} //nolint:gosec // as above
+		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ws.Close() }()
+		_ = ws.WriteMessage(websocket.TextMessage, []byte("hello"))
+		wantError(t, await(t, "the refusal", hub.errors), ErrProtocol)
+	})
+	t.Run("an agent that breaks WebSocket framing is refused", func(t *testing.T) {
+		hub := newHub(t, Config{HandshakeTimeout: 5 * time.Second})
+		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}} //nolint:gosec // as above
+		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ws.Close() }()
+		_, _ = ws.NetConn().Write([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"))
+		wantError(t, await(t, "the refusal", hub.errors), ErrProtocol)
+	})
+	t.Run("an agent that says nothing is given up", func(t *testing.T) {
+		hub := newHub(t, Config{HandshakeTimeout: 50 * time.Millisecond})
+		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}} //nolint:gosec // as above
+		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ws.Close() }()
+		wantError(t, await(t, "the refusal", hub.errors), ErrPingTimeout)
+	})
+	t.Run("a hub that says nothing is given up", func(t *testing.T) {
+		_, agentEnd := net.Pipe()
+		err := NewConn(agentEnd, Config{HandshakeTimeout: 20 * time.Millisecond}).Serve(t.Context(), http.NotFoundHandler())
+		wantError(t, err, ErrPeerClosed)
+	})
+	t.Run("a hub that says nothing is left when the agent stops", func(t *testing.T) {
+		_, agentEnd := net.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		wantError(t, NewConn(agentEnd, Config{}).Serve(ctx, http.NotFoundHandler()), ErrClosed)
+	})
+}
+
+func TestThroughProxy(t *testing.T) {
+	var connects atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect || r.Header.Get("Proxy-Authorization") == "" {
+			http.Error(w, "CONNECT with a password only", http.StatusProxyAuthRequired)
+			return
+		}
+		connects.Add(1)
+		far, err := (&net.Dialer{}).DialContext(r.Context(), "tcp", r.Host)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		near, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(near, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() {
+			_, _ = io.Copy(far, buffered)
+			_ = far.Close()
+		}()
+		_, _ = io.Copy(near, far)
+		_ = near.Close()
+	}))
+	defer proxy.Close()
+	cfg := quiet(Config{})
+	hub := newHub(t, cfg)
+	via := func(password string) *Dialer {
+		dialer := hub.dialer(cfg)
+		dialer.Proxy = func(r *http.Request) (*url.URL, error) {
+			if r.URL.Scheme != "https" {
+				t.Errorf("the proxy is asked for %s", r.URL)
+			}
+			address, err := url.Parse(proxy.URL)
+			if password != "" {
+				address.User = url.UserPassword("agent", password)
+			}
+			return address, err
+		}
+		return dialer
+	}
+	t.Run("a tunnel passes a proxy by CONNECT", func(t *testing.T) {
+		conn, err := via("hunter2").Dial(t.Context(), hub.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPair(t, conn, http.HandlerFunc(answer))
+		p.session = await(t, "a session at the hub", hub.sessions)
+		if got := p.get(t, "/"); got != "ok" || connects.Load() != 1 {
+			t.Errorf("got %q after %d CONNECTs", got, connects.Load())
+		}
+	})
+	t.Run("a proxy that refuses is named as the cause, without the password", func(t *testing.T) {
+		_, err := via("").Dial(t.Context(), hub.url, nil)
+		if err == nil || !strings.Contains(err.Error(), "Proxy Authentication Required") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "5": 5 * time.Second, "0": 0, "-3": 0, "soon": 0, "99999999999": 24 * time.Hour, "999999999999999999999": 0,
+		"Sat, 21 Nov 2026 12:01:00 GMT": time.Minute, "Sat, 21 Nov 2026 11:00:00 GMT": 0, "Sat, 21 Nov 2099 11:00:00 GMT": 24 * time.Hour,
+	} {
+		if got := retryAfter(value, now); got != want {
+			t.Errorf("%q means %v, want %v", value, got, want)
+		}
+	}
+}
+
+func TestGoodbye(t *testing.T) {
+	t.Run("the end of a session is an orderly close of the WebSocket", func(t *testing.T) {
+		hub := newHub(t, Config{})
+		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}} //nolint:gosec // as above
+		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		end := &wsConn{ws: ws}
+		go func() { served <- NewConn(end, Config{}).Serve(t.Context(), http.NotFoundHandler()) }()
+		_ = await(t, "a session", hub.sessions).Close()
+		err = await(t, "Serve to return", served)
+		var closed *websocket.CloseError
+		if !errors.As(err, &closed) || closed.Code != websocket.CloseNormalClosure {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("an empty read reads nothing", func(t *testing.T) {
+		if n, err := (&wsConn{}).Read(nil); n != 0 || err != nil {
+			t.Errorf("got %d, %v", n, err)
+		}
+	})
+}

@@ -1,0 +1,314 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+var (
+	errHijackTooLate = errors.New("hijack after the response began")
+	errWriteClosed   = errors.New("write after the end of writing")
+)
+
+// upgradeWriter is the ResponseWriter of a request to upgrade: an answer other than 101 goes the ordinary way, and a
+// 101 is written, as in HTTP/1.1, to the connection that Hijack returns.
+type upgradeWriter struct {
+	*limitedWriter
+	request  *http.Request // the POST
+	hijacked *hijackedConn
+}
+
+// Hijack returns a connection on which the handler has to write a 101 response first, which becomes the answer to the
+// hub, and then has both directions of the upgraded stream. The request is over when the handler has returned and
+// the connection is closed.
+func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.began || w.hijacked != nil {
+		return nil, nil, fmt.Errorf("hijack tunnel stream: %w", errHijackTooLate)
+	}
+	w.began = true
+	w.hijacked = newHijackedConn(w.ResponseWriter, w.request, w.limit)
+	return w.hijacked, bufio.NewReadWriter(bufio.NewReader(w.hijacked), bufio.NewWriter(w.hijacked)), nil
+}
+
+// wait returns when the hijacked connection is closed or the request over.
+func (w *upgradeWriter) wait() {
+	if w.hijacked == nil {
+		return
+	}
+	select {
+	case <-w.hijacked.closed:
+	case <-w.request.Context().Done():
+	}
+}
+
+// release ends the use of the response, also after a panic.
+func (w *upgradeWriter) release() {
+	if w.hijacked != nil {
+		w.hijacked.detach()
+	}
+}
+
+// hijackedConn is the agent's end of an upgraded stream. Like any net.Conn it may be read and written at once.
+type hijackedConn struct {
+	request *http.Request
+	closed  chan struct{}
+	closing sync.Once
+
+	mu       sync.Mutex // held while writing to response, which must not be used once the handler has returned
+	response http.ResponseWriter
+	head     switchHead
+	ended    bool   // no more may be written
+	chunk    []byte // for the next chunk
+
+	gate    sync.RWMutex // guards control, for the same reason; not mu, which a stuck Write holds
+	control *http.ResponseController
+}
+
+// switchHead collects the 101 response.
+type switchHead struct {
+	limit int
+	text  []byte
+	sent  bool
+}
+
+func newHijackedConn(w http.ResponseWriter, r *http.Request, limit int) *hijackedConn {
+	return &hijackedConn{
+		request:  r,
+		closed:   make(chan struct{}),
+		response: w,
+		head:     switchHead{limit: limit},
+		control:  http.NewResponseController(w),
+	}
+}
+
+// Read returns what the hub's side writes, and io.EOF when it will write no more.
+func (c *hijackedConn) Read(p []byte) (int, error) {
+	select {
+	case <-c.closed:
+		return 0, net.ErrClosed
+	default:
+	}
+	return c.request.Body.Read(p) //nolint:wrapcheck // a reader's errors stay as they are
+}
+
+// Write takes the 101 response first and then what is for the hub's side. It waits while that does not read.
+func (c *hijackedConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return 0, fmt.Errorf("write upgraded stream: %w", errWriteClosed)
+	}
+	rest := p
+	if !c.head.sent {
+		var err error
+		if rest, err = c.writeHead(p); err != nil {
+			c.ended = true
+			return 0, err
+		}
+	}
+	if err := c.writeChunks(rest); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// writeHead collects the 101 response, sends it on when it is complete, and returns what of p comes after it. c.mu
+// is held.
+func (c *hijackedConn) writeHead(p []byte) (rest []byte, err error) {
+	header, protocol, rest, err := c.head.collect(p)
+	if err != nil {
+		return nil, c.declineHead(err)
+	}
+	if protocol == "" {
+		return nil, nil
+	}
+	c.head.sent = true
+	to := c.response.Header()
+	clear(to)
+	for name, values := range header {
+		to[name] = values
+	}
+	to.Set(headerUpgrade, protocol)
+	c.response.WriteHeader(http.StatusOK)
+	if err := http.NewResponseController(c.response).Flush(); err != nil {
+		return nil, fmt.Errorf("answer upgrade: %w", err)
+	}
+	return rest, nil
+}
+
+// collect takes the next piece. When the response is complete it returns its header and protocol, and what of p comes
+// after; before that the protocol is empty.
+func (h *switchHead) collect(p []byte) (header http.Header, protocol string, rest []byte, err error) {
+	before := len(h.text)
+	h.text = append(h.text, p[:min(len(p), h.limit+1-before)]...)
+	end := headEnd(h.text)
+	if end < 0 && len(h.text) > h.limit || end > h.limit {
+		return nil, "", nil, fmt.Errorf("no end of the header within %d bytes", h.limit)
+	}
+	if end < 0 {
+		return nil, "", nil, nil
+	}
+	header, protocol, err = parseSwitch(h.text[:end])
+	if size := headerSize(header); err == nil && size > h.limit {
+		err = fmt.Errorf("the header has %d bytes where the tunnel allows %d", size, h.limit)
+	}
+	h.text = nil
+	return header, protocol, p[end-before:], err
+}
+
+// declineHead answers 502 to the hub and returns the reason for the handler.
+func (c *hijackedConn) declineHead(reason error) error {
+	reason = fmt.Errorf("answer upgrade: the handler wrote no valid 101 response: %w", reason)
+	http.Error(c.response, reason.Error(), http.StatusBadGateway)
+	return reason
+}
+
+// headEnd is where the header of a response ends, or -1.
+func headEnd(p []byte) int {
+	blank := []byte("\r\n\r\n")
+	if at := bytes.Index(p, blank); at >= 0 {
+		return at + len(blank)
+	}
+	return -1
+}
+
+// parseSwitch reads the 101 response that a handler wrote, and returns its header without what is between two hops,
+// and the protocol that was chosen.
+func parseSwitch(head []byte) (header http.Header, protocol string, err error) {
+	response, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil)
+	if err != nil {
+		return nil, "", fmt.Errorf("parse response: %w", err)
+	}
+	_ = response.Body.Close() // a 101 has none
+	if response.StatusCode != http.StatusSwitchingProtocols {
+		return nil, "", fmt.Errorf("status %d", response.StatusCode)
+	}
+	if protocol = upgradeProtocol(response.Header); protocol == "" {
+		return nil, "", errors.New("no protocol in the Upgrade header")
+	}
+	for name := range response.Header {
+		if staysHere(name) || name == "Content-Length" {
+			delete(response.Header, name)
+		}
+	}
+	return response.Header, protocol, nil
+}
+
+// writeChunks sends p to the hub's side. c.mu is held.
+func (c *hijackedConn) writeChunks(p []byte) error {
+	for len(p) > 0 {
+		n := min(len(p), maxChunk-chunkHeadSize) // one HTTP/2 frame of 32 KiB
+		c.chunk = appendChunk(c.chunk[:0], p[:n])
+		if err := c.send(c.chunk); err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// send writes to the hub and flushes. c.mu is held.
+func (c *hijackedConn) send(p []byte) error {
+	if _, err := c.response.Write(p); err != nil {
+		return fmt.Errorf("write upgraded stream: %w", err)
+	}
+	if err := http.NewResponseController(c.response).Flush(); err != nil {
+		return fmt.Errorf("flush upgraded stream: %w", err)
+	}
+	return nil
+}
+
+// CloseWrite tells the hub's side that no more will come; reading goes on.
+func (c *hijackedConn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return nil
+	}
+	c.ended = true
+	if !c.head.sent {
+		return c.declineHead(io.ErrUnexpectedEOF)
+	}
+	return c.send(appendChunk(nil, nil))
+}
+
+// Close ends both directions.
+func (c *hijackedConn) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	return nil
+}
+
+// detach closes the connection and ends the use of the response, which net/http2 does not allow once the handler has
+// returned. A Write that is stuck has a moment, then the stream is reset.
+func (c *hijackedConn) detach() {
+	_ = c.Close()
+	over := make(chan struct{})
+	timer := time.AfterFunc(upgradeLinger, func() {
+		defer close(over)
+		_ = c.SetWriteDeadline(time.Unix(1, 0))
+	})
+	if c.request.Context().Err() == nil {
+		_ = c.CloseWrite() // what cannot be said now is said by the end of the stream
+	}
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+	if !timer.Stop() {
+		<-over
+	}
+	c.gate.Lock()
+	c.control = nil
+	c.gate.Unlock()
+}
+
+// LocalAddr is the agent's address on the connection to the hub.
+func (c *hijackedConn) LocalAddr() net.Addr {
+	if addr, ok := c.request.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		return addr
+	}
+	return streamAddr("agent")
+}
+
+// RemoteAddr is the hub's address.
+func (c *hijackedConn) RemoteAddr() net.Addr { return streamAddr(c.request.RemoteAddr) }
+
+// SetReadDeadline is that of the stream.
+func (c *hijackedConn) SetReadDeadline(t time.Time) error {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	if c.control == nil {
+		return net.ErrClosed
+	}
+	return c.control.SetReadDeadline(t) //nolint:wrapcheck // nothing to add
+}
+
+// SetWriteDeadline is that of the stream.
+func (c *hijackedConn) SetWriteDeadline(t time.Time) error {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	if c.control == nil {
+		return net.ErrClosed
+	}
+	return c.control.SetWriteDeadline(t) //nolint:wrapcheck // nothing to add
+}
+
+// SetDeadline is both of the other two.
+func (c *hijackedConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// streamAddr is the address of an end of a stream.
+type streamAddr string
+
+func (a streamAddr) Network() string { return "tunnel" }
+func (a streamAddr) String() string  { return string(a) }

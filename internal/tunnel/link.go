@@ -1,0 +1,163 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// slowWrite is the wait for the network from which on the observer hears of it.
+const slowWrite = 100 * time.Millisecond
+
+// link is the connection below HTTP/2. It sees every byte and so knows when the peer last spoke, and it keeps the
+// first reason for its end, which HTTP/2 would hide behind "client connection lost".
+type link struct {
+	net.Conn
+	observer Observer
+	sent     *frameScanner // nil unless Observer.Frame is set
+	received *frameScanner
+
+	begun     time.Time
+	lastHeard atomic.Int64 // ns after begun
+
+	ended   chan struct{} // closed by Close, when cause is final
+	mu      sync.Mutex    // guards the fields below
+	closing bool
+	cause   error
+	onEnd   func(error)
+}
+
+func newLink(conn net.Conn, observer Observer) *link {
+	return &link{Conn: conn, observer: observer, begun: time.Now(), ended: make(chan struct{})}
+}
+
+// scanFrames makes the link report the frames of both directions. The hub sends a preface before its frames.
+func (l *link) scanFrames(hub bool) {
+	if l.observer.Frame == nil {
+		return
+	}
+	l.sent = newFrameScanner(true, hub, l.observer.Frame)
+	l.received = newFrameScanner(false, !hub, l.observer.Frame)
+}
+
+// Read counts what it reads and remembers when.
+func (l *link) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	if n > 0 {
+		l.lastHeard.Store(int64(time.Since(l.begun)))
+		if l.observer.BytesRead != nil {
+			l.observer.BytesRead(n)
+		}
+		l.received.scan(p[:n])
+	}
+	if err != nil {
+		l.blame(readFailure(err))
+	}
+	return n, err
+}
+
+// Write counts what it writes.
+func (l *link) Write(p []byte) (int, error) {
+	l.sent.scan(p)
+	var begun time.Time
+	if l.observer.WriteBlocked != nil {
+		begun = time.Now()
+	}
+	n, err := l.Conn.Write(p)
+	if l.observer.WriteBlocked != nil {
+		if took := time.Since(begun); took >= slowWrite {
+			l.observer.WriteBlocked(took)
+		}
+	}
+	if l.observer.BytesWritten != nil {
+		l.observer.BytesWritten(n)
+	}
+	if err != nil {
+		l.blame(writeFailure(err))
+	}
+	return n, err
+}
+
+// silence is how long nothing has come from the peer.
+func (l *link) silence() time.Duration {
+	return time.Since(l.begun) - time.Duration(l.lastHeard.Load())
+}
+
+// blame keeps the first reason for the end.
+func (l *link) blame(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause == nil {
+		l.cause = cause
+	}
+}
+
+// countError is told of errors by net/http2.
+func (l *link) countError(kind string) {
+	switch {
+	case kind == "conn_close_lost_ping":
+		l.blame(ErrPingTimeout)
+	case strings.HasPrefix(kind, "conn_"), strings.HasPrefix(kind, "read_frame_conn_error_"), kind == "read_frame_too_large":
+		l.blame(fmt.Errorf("%w: http2 %s", ErrProtocol, kind))
+	}
+	if l.observer.HTTP2Error != nil {
+		l.observer.HTTP2Error(kind)
+	}
+}
+
+// Close ends the link, for the reason that was blamed first. HTTP/2 closes it without one after the peer has said
+// goodbye and the last request is done. Later calls do nothing.
+func (l *link) Close() error {
+	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closing = true
+	if l.cause == nil {
+		l.cause = errGoodbye
+	}
+	cause, onEnd := l.cause, l.onEnd
+	l.mu.Unlock()
+
+	// First the news, then the goodbye, which takes a moment if the peer hangs.
+	close(l.ended)
+	if onEnd != nil {
+		onEnd(cause)
+	}
+	if err := l.Conn.Close(); err != nil {
+		return fmt.Errorf("close tunnel: %w", err)
+	}
+	return nil
+}
+
+// whenEnded has f called once with the reason, at once if the link has ended already.
+func (l *link) whenEnded(f func(error)) {
+	l.mu.Lock()
+	closing, cause := l.closing, l.cause
+	if !closing {
+		l.onEnd = f
+	}
+	l.mu.Unlock()
+	if closing {
+		f(cause)
+	}
+}
+
+// err is why the link ended, or nil while it lives.
+func (l *link) err() error {
+	select {
+	case <-l.ended:
+	default:
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
+}

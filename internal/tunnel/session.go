@@ -1,0 +1,195 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Session is the hub's end of a tunnel: an http.RoundTripper to one agent. All methods may be called at once.
+// An idle session has one goroutine, the reader.
+type Session struct {
+	client         *http2.ClientConn
+	link           *link
+	maxHeaderBytes int
+	keepalive      *keepalive
+	streams        atomic.Int64
+	draining       chan struct{} // closed by the first Drain
+	drainOnce      sync.Once
+}
+
+// NewSession makes a session of a connection whose other end is a Conn. Accept does it for WebSockets; tests do it
+// for a pipe. It returns when the agent has answered a first ping, within Config.HandshakeTimeout and ctx, and
+// closes the connection if it does not.
+func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
+	cfg = cfg.withDefaults()
+	l := newLink(conn, cfg.Observer)
+	l.scanFrames(true)
+	transport, err := clientTransport(cfg, l.countError)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start tunnel: %w", err), conn.Close())
+	}
+	client, err := transport.NewClientConn(l)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start tunnel: %w", err), l.Close())
+	}
+	s := &Session{client: client, link: l, maxHeaderBytes: cfg.MaxHeaderBytes, draining: make(chan struct{})}
+	s.keepalive = newKeepalive(s, cfg)
+	l.whenEnded(func(err error) {
+		s.keepalive.stop()
+		if cfg.OnEnd != nil {
+			cfg.OnEnd(err)
+		}
+	})
+	// The answer comes after the agent's settings, so from here on its limits are known: before, the client assumes
+	// that it may open no more than 100 streams.
+	ctx, cancel := context.WithTimeout(ctx, cfg.HandshakeTimeout)
+	defer cancel()
+	if err := s.keepalive.ping(ctx); err != nil {
+		s.link.blame(ErrPingTimeout)
+		s.end()
+		return nil, fmt.Errorf("start tunnel: no answer from the agent: %w", errors.Join(s.Err(), err))
+	}
+	s.keepalive.start()
+	return s, nil
+}
+
+// clientTransport has the settings of the hub's HTTP/2 client. SPEC.md says why they are so.
+func clientTransport(cfg Config, countError func(string)) (*http2.Transport, error) {
+	transport, err := http2.ConfigureTransports(&http.Transport{
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: int64(cfg.MaxHeaderBytes),
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerStream:     cfg.StreamWindow,
+			MaxReceiveBufferPerConnection: hubConnWindow,
+			MaxReadFrameSize:              maxFrameSize,
+			WriteByteTimeout:              cfg.WriteTimeout,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("configure http2 client: %w", err)
+	}
+	transport.CountError = countError
+	return transport, nil
+}
+
+// Done is closed when the session has ended. Config.OnEnd tells the same without a goroutine that waits.
+func (s *Session) Done() <-chan struct{} { return s.link.ended }
+
+// Err is why the session ended, one of the errors of this package, or nil while it lives.
+func (s *Session) Err() error { return s.link.err() }
+
+// RemoteAddr is where the connection comes from: the agent, or the last proxy before the hub.
+func (s *Session) RemoteAddr() net.Addr { return s.link.RemoteAddr() }
+
+// Streams is how many requests are under way, watches and upgraded connections included.
+func (s *Session) Streams() int { return int(s.streams.Load()) }
+
+// Close ends the session and all its requests at once.
+func (s *Session) Close() error {
+	s.link.blame(ErrClosed)
+	s.end()
+	return nil
+}
+
+// Drain refuses new requests with ErrNotProcessed, waits until those under way have ended or ctx has, and closes the
+// session. It returns ctx's error if requests had to be cut.
+func (s *Session) Drain(ctx context.Context) error {
+	s.drainOnce.Do(func() { close(s.draining) })
+	s.link.blame(ErrClosed)
+	err := s.client.Shutdown(ctx)
+	s.end()
+	if err != nil {
+		return fmt.Errorf("drain tunnel: %w", err)
+	}
+	return nil
+}
+
+// end closes the connection for the reason that was blamed.
+func (s *Session) end() {
+	_ = s.client.Close() // ends the requests, then closes the link; it always returns nil
+}
+
+// keepalive asks the peer for a sign of life after a silence. It has no goroutine while it waits.
+type keepalive struct {
+	session           *Session
+	interval, timeout time.Duration
+	observe           func(time.Duration)
+
+	mu    sync.Mutex // guards timer
+	timer *time.Timer
+}
+
+func newKeepalive(s *Session, cfg Config) *keepalive {
+	return &keepalive{session: s, interval: cfg.PingInterval, timeout: cfg.PingTimeout, observe: cfg.Observer.Ping}
+}
+
+// ping waits for the peer's answer.
+func (k *keepalive) ping(ctx context.Context) error {
+	begun := time.Now()
+	if err := k.session.client.Ping(ctx); err != nil {
+		return fmt.Errorf("ping: %w", err)
+	}
+	if k.observe != nil {
+		k.observe(time.Since(begun))
+	}
+	return nil
+}
+
+// start sets the timer for the first look.
+func (k *keepalive) start() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer = time.AfterFunc(k.interval, k.look)
+}
+
+// stop is for the end of the session. A look that is under way finds out by itself.
+func (k *keepalive) stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+}
+
+// look pings a silent peer, ends the session if nothing comes back, and sets the timer for the next look.
+func (k *keepalive) look() {
+	link := k.session.link
+	if silence := link.silence(); silence < k.interval {
+		k.again(k.interval - silence)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
+	defer cancel()
+	err := k.ping(ctx)
+	// Beside a bulk transfer the answer may be late, but then something else was heard.
+	late := errors.Is(err, context.DeadlineExceeded) && link.silence() < k.timeout
+	if err != nil && !late {
+		link.blame(ErrPingTimeout)
+		k.session.end()
+		return
+	}
+	k.again(k.interval)
+}
+
+// again sets the timer unless the session has ended.
+func (k *keepalive) again(after time.Duration) {
+	select {
+	case <-k.session.Done():
+		return
+	default:
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer.Reset(after)
+}

@@ -1,0 +1,130 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// After an upgrade, bytes go from hub to agent as they are: the end of the request is the end of writing. In the
+// other direction the end of the response would also end the request, so bytes come in chunks, each after its length
+// in four bytes, and a length of 0 says that no more will come.
+const (
+	chunkHeadSize = 4
+	maxChunk      = 32 << 10 // bytes in one chunk; a reader refuses more
+)
+
+// chunkReader takes the chunks apart.
+type chunkReader struct {
+	source io.Reader
+	left   int // bytes of the present chunk
+	ended  bool
+}
+
+// Read returns io.EOF after the final chunk, and io.ErrUnexpectedEOF if the source ends before it.
+func (c *chunkReader) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if c.left == 0 && !c.ended {
+		if err := c.next(); err != nil {
+			return 0, err
+		}
+	}
+	if c.ended {
+		return 0, io.EOF
+	}
+	n, err := c.source.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	if errors.Is(err, io.EOF) {
+		err = nil
+		if c.left > 0 || n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	return n, err //nolint:wrapcheck // a reader's errors stay as they are
+}
+
+// next reads the length of the next chunk.
+func (c *chunkReader) next() error {
+	var head [chunkHeadSize]byte
+	if _, err := io.ReadFull(c.source, head[:]); err != nil {
+		if errors.Is(err, io.EOF) {
+			return io.ErrUnexpectedEOF
+		}
+		return err //nolint:wrapcheck // a reader's errors stay as they are
+	}
+	length := binary.BigEndian.Uint32(head[:])
+	if length > maxChunk {
+		return fmt.Errorf("read upgraded stream: %w: chunk of %d bytes", ErrProtocol, length)
+	}
+	c.left, c.ended = int(length), length == 0
+	return nil
+}
+
+// appendChunk appends p, of at most maxChunk bytes, as one chunk. An empty p makes the final chunk.
+func appendChunk(to, p []byte) []byte {
+	to = binary.BigEndian.AppendUint32(to, uint32(len(p))) //nolint:gosec // at most maxChunk
+	return append(to, p...)
+}
+
+// upgradedStream is the hub's end of an upgraded connection.
+type upgradedStream struct {
+	decoder  chunkReader
+	response io.Closer
+	writer   *io.PipeWriter
+	cancel   context.CancelFunc // resets the stream
+	closing  sync.Once
+
+	mu           sync.Mutex // guards stopWatching
+	stopWatching func() bool
+}
+
+// newUpgradedStream makes the stream that ends with ctx, like a connection that an http.Transport has upgraded.
+func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.PipeWriter, cancel context.CancelFunc) *upgradedStream {
+	u := &upgradedStream{decoder: chunkReader{source: response}, response: response, writer: writer, cancel: cancel}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.stopWatching = context.AfterFunc(ctx, func() { _ = u.Close() })
+	return u
+}
+
+// Read returns what the target sent, and io.EOF when it will send no more.
+func (u *upgradedStream) Read(p []byte) (int, error) { return u.decoder.Read(p) }
+
+// Write sends to the target and waits while the target does not read.
+func (u *upgradedStream) Write(p []byte) (int, error) {
+	n, err := u.writer.Write(p)
+	if err != nil {
+		return n, fmt.Errorf("write upgraded stream: %w", err)
+	}
+	return n, nil
+}
+
+// CloseWrite tells the target that no more will come; reading goes on.
+func (u *upgradedStream) CloseWrite() error {
+	return u.writer.Close() //nolint:wrapcheck // it always returns nil
+}
+
+// Close ends both directions. What was written before still arrives, as after closing a socket: a stream that were
+// reset at once would lose it.
+func (u *upgradedStream) Close() error {
+	u.closing.Do(func() {
+		u.mu.Lock()
+		u.stopWatching()
+		u.mu.Unlock()
+		_ = u.writer.Close() // it always returns nil
+		time.AfterFunc(upgradeLinger, func() {
+			u.cancel()
+			_ = u.response.Close() // gives back the flow control of what was not read
+		})
+	})
+	return nil
+}

@@ -1,0 +1,96 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+var errNotBinary = errors.New("a WebSocket message is not binary")
+
+// wsConn makes a WebSocket a net.Conn: each Write is one binary message, and the boundaries mean nothing to Read.
+// One goroutine may read while another writes; Close may be called at any time.
+type wsConn struct {
+	ws      *websocket.Conn
+	message io.Reader // what is left of the message being read; nil between messages
+}
+
+// Read returns bytes of the next message, or io.EOF after an orderly close.
+func (c *wsConn) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		if c.message == nil {
+			kind, message, err := c.ws.NextReader()
+			if err != nil {
+				return 0, err
+			}
+			if kind != websocket.BinaryMessage {
+				return 0, errNotBinary
+			}
+			c.message = message
+		}
+		n, err := c.message.Read(p)
+		if errors.Is(err, io.EOF) {
+			c.message, err = nil, nil
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// Write sends p as one message. After an error the connection is dead, whatever n says.
+func (c *wsConn) Write(p []byte) (int, error) {
+	if err := c.ws.WriteMessage(websocket.BinaryMessage, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Close says goodbye as far as that takes no more than a moment, since a peer that hangs would not let it through.
+func (c *wsConn) Close() error {
+	deadline := time.Now().Add(closeTimeout)
+	// TLS takes up to 5 s for its own goodbye; the socket below does not wait.
+	abort := time.AfterFunc(2*closeTimeout, func() { _ = innermost(c.ws.NetConn()).Close() })
+	defer abort.Stop()
+	goodbye := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
+	_ = c.ws.WriteControl(websocket.CloseMessage, goodbye, deadline) // best effort, the close below is what counts
+	if err := c.ws.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("close websocket: %w", err)
+	}
+	return nil
+}
+
+func (c *wsConn) LocalAddr() net.Addr                { return c.ws.LocalAddr() }
+func (c *wsConn) RemoteAddr() net.Addr               { return c.ws.RemoteAddr() }
+func (c *wsConn) SetReadDeadline(t time.Time) error  { return c.ws.SetReadDeadline(t) }
+func (c *wsConn) SetWriteDeadline(t time.Time) error { return c.ws.SetWriteDeadline(t) }
+
+// SetDeadline is both of the other two.
+func (c *wsConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// innermost finds the socket below TLS and whatever else wraps it.
+func innermost(conn net.Conn) net.Conn {
+	for {
+		wrapper, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return conn
+		}
+		inner := wrapper.NetConn()
+		if inner == nil {
+			return conn
+		}
+		conn = inner
+	}
+}

@@ -1,0 +1,77 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"time"
+)
+
+const (
+	linkDelay  = 25 * time.Millisecond // each way
+	linkBuffer = 4096                  // pieces of at most 32 KiB under way, each way
+)
+
+// delayed puts a link of 50 ms round trip in front of an address and returns the address of its near end. It delays
+// the handshakes of TLS and HTTP as well, and that of TCP by waiting before it dials.
+func delayed(target string) (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("listen: %w", err)
+	}
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				time.Sleep(2 * linkDelay) // the handshake of TCP
+				far, err := net.Dial("tcp", target)
+				if err != nil {
+					_ = near.Close()
+					return
+				}
+				go carry(far, near)
+				carry(near, far)
+			}()
+		}
+	}()
+	return listener.Addr().String(), nil
+}
+
+// piece is what was read at once, and when it arrives.
+type piece struct {
+	bytes []byte
+	due   time.Time
+}
+
+// carry copies one direction, every byte later by the delay.
+func carry(to, from net.Conn) {
+	underWay := make(chan piece, linkBuffer)
+	go func() {
+		defer close(underWay)
+		for {
+			buffer := make([]byte, 32<<10)
+			n, err := from.Read(buffer)
+			if n > 0 {
+				underWay <- piece{bytes: buffer[:n], due: time.Now().Add(linkDelay)}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for p := range underWay {
+		time.Sleep(time.Until(p.due))
+		if _, err := to.Write(p.bytes); err != nil {
+			break
+		}
+	}
+	_ = to.Close()
+	_ = from.Close()
+	for range underWay { // lets the reader end
+	}
+}
