@@ -1,0 +1,87 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/identity/decision"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+)
+
+const (
+	// acceptedFor is how long a token that was taken away may still be accepted.
+	acceptedFor = 10 * time.Second
+	// rejectedFor is how long a token that has just become valid may still be rejected.
+	rejectedFor = 2 * time.Second
+)
+
+// TokenReviewer asks the hub's API server whose a token is. authenticationv1client.TokenReviewInterface is one.
+type TokenReviewer interface {
+	Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error)
+}
+
+// Authenticator identifies callers by the token they bear. NewAuthenticator makes it. It may be used concurrently.
+type Authenticator struct {
+	reviews TokenReviewer
+	known   *decision.Cache[verdict]
+}
+
+// verdict is an Identity, or why there is none.
+type verdict struct {
+	id      Identity
+	refused *refusal.Error
+}
+
+// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s.
+func NewAuthenticator(reviews TokenReviewer) *Authenticator {
+	return &Authenticator{reviews: reviews, known: decision.New[verdict]()}
+}
+
+// Authenticate identifies who sends r. Every error is a refusal: 401 for a token that is missing or not accepted, 503
+// when the API server can't be asked.
+func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
+	token, err := Token(r)
+	if err != nil {
+		return Identity{}, err
+	}
+	found, err := a.known.Get(r.Context(), sha256.Sum256([]byte(token)), func(ctx context.Context) (decision.Answer[verdict], error) {
+		return a.review(ctx, token)
+	})
+	if err != nil {
+		return Identity{}, refusal.Unavailable("the hub could not ask its API server whose the token is; try again").Because(err)
+	}
+	if found.refused != nil {
+		return Identity{}, found.refused
+	}
+	return found.id, nil
+}
+
+func (a *Authenticator) review(ctx context.Context, token string) (decision.Answer[verdict], error) {
+	review, err := a.reviews.Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return decision.Answer[verdict]{}, fmt.Errorf("review token: %w", err)
+	}
+	if !review.Status.Authenticated {
+		return rejected(refusal.Unauthorized("the hub does not accept the token; it may have expired, log in again")), nil
+	}
+	id, err := New(review.Status.User)
+	if err != nil {
+		return rejected(refusal.Unauthorized("the token's user has a name that the hub can't pass on").Because(err)), nil
+	}
+	return decision.Answer[verdict]{Value: verdict{id: id}, For: acceptedFor}, nil
+}
+
+func rejected(why *refusal.Error) decision.Answer[verdict] {
+	return decision.Answer[verdict]{Value: verdict{refused: why}, For: rejectedFor}
+}

@@ -1,0 +1,133 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/identity/decision"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+)
+
+const (
+	// allowedFor is how long a right that was taken away may still be used.
+	allowedFor = 10 * time.Second
+	// deniedFor is how long a right that was given may not yet be usable.
+	deniedFor = 5 * time.Second
+)
+
+// AccessReviewer asks the hub's API server what somebody may do. authorizationv1client.SubjectAccessReviewInterface is one.
+type AccessReviewer interface {
+	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+}
+
+// Way is one way into a member: whether it is open to somebody. An error says that it could not be found out.
+type Way func(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error)
+
+// Chain lists the ways into a member. One that is open is enough.
+type Chain []Way
+
+// Authorize lets id into a member by the first open way. Every error is a refusal: 403, or 503 when no way is known to
+// be open and one of them could not be looked at.
+func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.NamespacedName) error {
+	var unknown []error
+	for _, way := range c {
+		open, err := way(ctx, id, cluster)
+		switch {
+		case err != nil:
+			unknown = append(unknown, err)
+		case open:
+			return nil
+		}
+	}
+	if len(unknown) > 0 {
+		return refusal.Unavailable("the hub could not find out what you may do; try again").
+			Because(errors.Join(unknown...)).About(cluster)
+	}
+	return refusal.Forbidden(fmt.Sprintf("user %q may not reach cluster %q through the hub; ask for the right to get clusters/proxy of "+
+		"cluster.drover.dev in namespace %q, or for a binding in the cluster", id.Hub.Username, cluster, cluster.Namespace)).About(cluster)
+}
+
+// Access asks the hub's API server what its users may do. NewAccess makes it. It may be used concurrently.
+type Access struct {
+	reviews AccessReviewer
+	known   *decision.Cache[bool]
+}
+
+// NewAccess makes an Access. It remembers a right for 10 s and the lack of one for 5 s.
+func NewAccess(reviews AccessReviewer) *Access {
+	return &Access{reviews: reviews, known: decision.New[bool]()}
+}
+
+// ClusterProxy is the Way of those who may get clusters/proxy on the hub.
+func (a *Access) ClusterProxy(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error) {
+	return a.allowed(ctx, id, id.Digest("clusters/proxy", cluster.Namespace, cluster.Name), authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: "cluster.drover.dev", Version: "v1", Resource: "clusters", Subresource: "proxy",
+			Verb: "get", Namespace: cluster.Namespace, Name: cluster.Name,
+		},
+	})
+}
+
+// NonResource requires the right to a verb, such as "get", on a path of the hub that is no resource, such as "/metrics".
+// Errors of what it returns are refusals with 403 or 503.
+func (a *Access) NonResource(verb, path string) func(context.Context, Identity) error {
+	return func(ctx context.Context, id Identity) error {
+		allowed, err := a.allowed(ctx, id, id.Digest("nonresource", verb, path), authorizationv1.SubjectAccessReviewSpec{
+			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Verb: verb, Path: path},
+		})
+		switch {
+		case err != nil:
+			return refusal.Unavailable("the hub could not find out what you may do; try again").Because(err)
+		case !allowed:
+			return refusal.Forbidden(fmt.Sprintf("user %q may not %s %s; ask for a ClusterRole on the hub with that nonResourceURL",
+				id.Hub.Username, verb, path))
+		}
+		return nil
+	}
+}
+
+func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {
+	if !id.Valid() {
+		return false, nil
+	}
+	return a.known.Get(ctx, key, func(ctx context.Context) (decision.Answer[bool], error) {
+		spec.User, spec.UID, spec.Groups = id.Hub.Username, id.Hub.UID, id.Hub.Groups
+		spec.Extra = make(map[string]authorizationv1.ExtraValue, len(id.Hub.Extra))
+		for key, values := range id.Hub.Extra {
+			spec.Extra[key] = authorizationv1.ExtraValue(values)
+		}
+		review, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		if err != nil {
+			return decision.Answer[bool]{}, fmt.Errorf("review access: %w", err)
+		}
+		if review.Status.Allowed && !review.Status.Denied {
+			return decision.Answer[bool]{Value: true, For: allowedFor}, nil
+		}
+		return decision.Answer[bool]{Value: false, For: deniedFor}, nil
+	})
+}
+
+// Protect serves next to those whom authenticate identifies and authorize lets pass, and refuses all others with a Status.
+func Protect(next http.Handler, authenticate func(*http.Request) (Identity, error), authorize func(context.Context, Identity) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, err := authenticate(r)
+		if err == nil {
+			err = authorize(r.Context(), id)
+		}
+		if err != nil {
+			refusal.Write(w, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,203 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/drover-dev/drover/internal/identity/refusal"
+)
+
+func TestNew(t *testing.T) {
+	t.Run("names of the hub get its prefix, so that system:masters of the hub is nobody in a member", func(t *testing.T) {
+		info := authenticationv1.UserInfo{
+			Username: "system:serviceaccount:ci:deployer", UID: "u-1", Groups: []string{"system:masters", "system:authenticated"},
+			Extra: map[string]authenticationv1.ExtraValue{"example.org/team": {"a", "b"}},
+		}
+		got, err := New(info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := Identity{
+			User: "hub:system:serviceaccount:ci:deployer", UID: "u-1", Groups: []string{"hub:system:masters", "hub:system:authenticated"},
+			Extra: map[string][]string{"example.org/team": {"a", "b"}}, Hub: info,
+		}
+		if !reflect.DeepEqual(want, got) {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+	})
+	t.Run("a group without a name is left out, as nothing can be granted to it", func(t *testing.T) {
+		got, err := New(authenticationv1.UserInfo{Username: "alice", Groups: []string{"", "dev"}})
+		if err != nil || !reflect.DeepEqual(got.Groups, []string{"hub:dev"}) {
+			t.Errorf("New = %+v, %v", got, err)
+		}
+	})
+	for name, info := range map[string]authenticationv1.UserInfo{
+		"nobody is refused":                                 {},
+		"anonymous is refused":                              {Username: "system:anonymous"},
+		"a name with a line break is refused":               {Username: "alice\r\nImpersonate-Group: system:masters"},
+		"a name that loses a space on the way is refused":   {Username: "alice "},
+		"a group with a line break is refused":              {Username: "alice", Groups: []string{"a\nb"}},
+		"a uid with a control character is refused":         {Username: "alice", UID: "a\x00"},
+		"an extra that loses a space on the way is refused": {Username: "alice", Extra: map[string]authenticationv1.ExtraValue{"k": {" v"}}},
+		"an extra's key with a line break is refused":       {Username: "alice", Extra: map[string]authenticationv1.ExtraValue{"k\n": {"v"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if id, err := New(info); err == nil || id.Valid() {
+				t.Errorf("New = %+v, %v", id, err)
+			}
+		})
+	}
+}
+
+func TestDigest(t *testing.T) {
+	base := func() Identity {
+		id, err := New(authenticationv1.UserInfo{
+			Username: "alice", UID: "1", Groups: []string{"a", "b"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}, "l": {"w", "x"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	seen := map[[32]byte]string{base().Digest("x", "y"): "base"}
+	for name, id := range map[string]func(*Identity) []string{
+		"another user":            func(i *Identity) []string { i.User = "hub:bob"; return []string{"x", "y"} },
+		"another uid":             func(i *Identity) []string { i.UID = "2"; return []string{"x", "y"} },
+		"another hub user":        func(i *Identity) []string { i.Hub.Username = "bob"; return []string{"x", "y"} },
+		"joined groups":           func(i *Identity) []string { i.Groups = []string{"hub:ahub:b"}; return []string{"x", "y"} },
+		"a group less":            func(i *Identity) []string { i.Groups = i.Groups[:1]; return []string{"x", "y"} },
+		"another extra":           func(i *Identity) []string { i.Extra = map[string][]string{"k": {"v", "l"}}; return []string{"x", "y"} },
+		"joined parts":            func(*Identity) []string { return []string{"xy"} },
+		"parts split differently": func(*Identity) []string { return []string{"", "xy"} },
+	} {
+		other := base()
+		further := id(&other)
+		key := other.Digest(further...)
+		if before, dup := seen[key]; dup {
+			t.Errorf("%s has the digest of %s", name, before)
+		}
+		seen[key] = name
+	}
+	if first, second := base(), base(); first.Digest("x", "y") != second.Digest("x", "y") {
+		t.Error("equal identities have different digests")
+	}
+}
+
+func TestToken(t *testing.T) {
+	websocket := func(protocols ...string) http.Header {
+		return http.Header{"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"WebSocket"}, headerProtocol: protocols}
+	}
+	const secret = bearerProtocol + "c2VjcmV0" // "secret"
+	for name, test := range map[string]struct {
+		header http.Header
+		want   string // empty: refused with 401
+	}{
+		"a bearer token is taken":                             {http.Header{"Authorization": {"Bearer abc"}}, "abc"},
+		"the scheme's case does not matter":                   {http.Header{"Authorization": {"bEARER  abc "}}, "abc"},
+		"a WebSocket's token among the subprotocols is taken": {websocket("v5.channel.k8s.io, " + secret), "secret"},
+		"subprotocols may come in several headers":            {websocket("v5.channel.k8s.io", secret), "secret"},
+		"the Authorization header wins over a subprotocol":    {merge(websocket("v4", secret), "Authorization", "Bearer abc"), "abc"},
+		"no token is refused":                                 {http.Header{}, ""},
+		"a cookie is no token":                                {http.Header{"Cookie": {"R_SESS=abc; token=abc"}}, ""},
+		"two Authorization headers are refused":               {http.Header{"Authorization": {"Bearer abc", "Bearer abc"}}, ""},
+		"another scheme is refused":                           {http.Header{"Authorization": {"Basic YTpi"}}, ""},
+		"a scheme without a token is refused":                 {http.Header{"Authorization": {"Bearer"}}, ""},
+		"an empty token is refused":                           {http.Header{"Authorization": {"Bearer "}}, ""},
+		"a token with a space is refused":                     {http.Header{"Authorization": {"Bearer a b"}}, ""},
+		"a token with a control character is refused":         {http.Header{"Authorization": {"Bearer a\x01b"}}, ""},
+		"a token of 64 KiB is taken":                          {http.Header{"Authorization": {"Bearer " + strings.Repeat("a", MaxToken)}}, strings.Repeat("a", MaxToken)},
+		"a longer token is refused":                           {http.Header{"Authorization": {"Bearer " + strings.Repeat("a", MaxToken+1)}}, ""},
+		"a subprotocol without a WebSocket is no token":       {http.Header{headerProtocol: {"v4, " + secret}}, ""},
+		"a token as the only subprotocol is refused":          {websocket(secret), ""},
+		"two tokens among the subprotocols are refused":       {websocket("v4", secret, secret), ""},
+		"a token that is no base64url is refused":             {websocket("v4", bearerProtocol+"c2Vj=="), ""},
+		"a token that is no UTF-8 is refused":                 {websocket("v4", bearerProtocol+"__8"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := httptest.NewRequest(http.MethodGet, "/?token=abc&access_token=abc", nil)
+			r.Header = test.header
+			got, err := Token(r)
+			if test.want == "" {
+				if !apierrors.IsUnauthorized(err) {
+					t.Fatalf("Token = %q, %v; want a refusal with 401", got, err)
+				}
+				return
+			}
+			if err != nil || got != test.want {
+				t.Errorf("Token = %q, %v; want %q", got, err, test.want)
+			}
+		})
+	}
+}
+
+func merge(h http.Header, name, value string) http.Header {
+	h.Set(name, value)
+	return h
+}
+
+func TestRemoveToken(t *testing.T) {
+	for name, test := range map[string]struct{ header, want http.Header }{
+		"Authorization goes": {http.Header{"Authorization": {"Bearer a"}, "Accept": {"b"}}, http.Header{"Accept": {"b"}}},
+		"the token among subprotocols goes, the others stay in order": {
+			http.Header{headerProtocol: {"v5, " + bearerProtocol + "abc", "v4"}}, http.Header{headerProtocol: {"v5, v4"}}},
+		"a header with nothing but tokens goes":         {http.Header{headerProtocol: {bearerProtocol + "abc," + bearerProtocol}}, http.Header{}},
+		"subprotocols without a token stay as they are": {http.Header{headerProtocol: {"v5 ,v4", "v3"}}, http.Header{headerProtocol: {"v5 ,v4", "v3"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			RemoveToken(test.header)
+			if !reflect.DeepEqual(test.want, test.header) {
+				t.Errorf("got  %+v\nwant %+v", test.header, test.want)
+			}
+		})
+	}
+}
+
+func FuzzToken(f *testing.F) {
+	f.Add("Bearer abc", "v4, "+bearerProtocol+"c2VjcmV0", true)
+	f.Add("", "v4,"+bearerProtocol, true)
+	f.Add("bearer \t x", "", false)
+	f.Fuzz(func(t *testing.T, authorization, protocols string, ws bool) {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		if authorization != "" {
+			r.Header["Authorization"] = []string{authorization}
+		}
+		r.Header[headerProtocol] = []string{protocols}
+		if ws {
+			r.Header["Connection"], r.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
+		}
+		token, err := Token(r)
+		var refused *refusal.Error
+		if err != nil && (!errors.As(err, &refused) || token != "") {
+			t.Fatalf("Token = %q, %v; want an empty token with every error, and a refusal", token, err)
+		}
+		if err == nil && (token == "" || len(token) > MaxToken || strings.ContainsAny(token, " \r\n\x00")) {
+			t.Fatalf("Token = %q", token)
+		}
+		RemoveToken(r.Header)
+		if _, found := r.Header["Authorization"]; found || strings.Contains(strings.Join(r.Header[headerProtocol], ","), bearerProtocol) &&
+			hasTokenProtocol(r.Header[headerProtocol]) {
+			t.Fatalf("a token is left: %v", r.Header)
+		}
+	})
+}
+
+func hasTokenProtocol(values []string) bool {
+	for _, value := range values {
+		for protocol := range strings.SplitSeq(value, ",") {
+			if strings.HasPrefix(strings.TrimSpace(protocol), bearerProtocol) {
+				return true
+			}
+		}
+	}
+	return false
+}

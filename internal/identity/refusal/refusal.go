@@ -1,0 +1,176 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package refusal answers a request that is not served with a Kubernetes Status.
+package refusal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Reasons that Kubernetes has no constant for. kubectl prints them as they are.
+const (
+	// ReasonBadGateway says that who should have answered did not.
+	ReasonBadGateway metav1.StatusReason = "BadGateway"
+	// ReasonGatewayTimeout says that who should have answered did not in time.
+	ReasonGatewayTimeout metav1.StatusReason = "GatewayTimeout"
+)
+
+// Error is a request that is not served: what the caller is told, and a cause that only the log is told. It is an
+// apierrors.APIStatus, so that apierrors.IsForbidden and its like match it.
+type Error struct {
+	code    int
+	reason  metav1.StatusReason
+	message string
+	cluster *types.NamespacedName
+	retry   retry
+	cause   error
+}
+
+// retry is when the caller may come back. The zero value says nothing of it.
+type retry struct {
+	after time.Duration
+	at    time.Time
+}
+
+// New makes a refusal with an HTTP status code. The message is for the caller and says what to do.
+func New(code int, reason metav1.StatusReason, message string) *Error {
+	return &Error{code: code, reason: reason, message: message}
+}
+
+// BadRequest refuses what can't be understood, or not safely.
+func BadRequest(message string) *Error {
+	return New(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
+}
+
+// Unauthorized refuses a caller that nobody knows.
+func Unauthorized(message string) *Error {
+	return New(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, message)
+}
+
+// Forbidden refuses a known caller.
+func Forbidden(message string) *Error {
+	return New(http.StatusForbidden, metav1.StatusReasonForbidden, message)
+}
+
+// Unavailable refuses for now: clients of Kubernetes come back by themselves after a second, up to ten times.
+func Unavailable(message string) *Error {
+	e := New(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, message)
+	e.retry = retry{after: time.Second}
+	return e
+}
+
+// Because returns a copy of e with the cause, which the caller is not shown.
+func (e *Error) Because(cause error) *Error {
+	c := *e
+	c.cause = cause
+	return &c
+}
+
+// About returns a copy of e that names the Cluster it is about in the details of the Status.
+func (e *Error) About(cluster types.NamespacedName) *Error {
+	c := *e
+	c.cluster = &cluster
+	return &c
+}
+
+// RetryAt returns a copy of e that asks the caller to come back at a time of day rather than after some seconds.
+// Clients of Kubernetes don't wait for that: kubectl shows the message at once instead of trying ten times.
+func (e *Error) RetryAt(at time.Time) *Error {
+	c := *e
+	c.retry = retry{at: at}
+	return &c
+}
+
+// Error is the message and the cause.
+func (e *Error) Error() string {
+	if e.cause == nil {
+		return e.message
+	}
+	return e.message + ": " + e.cause.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Status is what the caller is told.
+func (e *Error) Status() metav1.Status {
+	s := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure,
+		Code:     int32(e.code),
+		Reason:   e.reason,
+		Message:  e.message,
+	}
+	if e.cluster != nil {
+		s.Details = &metav1.StatusDetails{Group: "cluster.drover.dev", Kind: "clusters", Name: e.cluster.Name}
+	}
+	if seconds := e.retry.seconds(); seconds > 0 {
+		if s.Details == nil {
+			s.Details = &metav1.StatusDetails{}
+		}
+		s.Details.RetryAfterSeconds = int32(min(seconds, math.MaxInt32))
+	}
+	return s
+}
+
+func (r retry) seconds() int64 {
+	return int64((r.after + time.Second - 1) / time.Second)
+}
+
+// header is the value of Retry-After, empty for none.
+func (r retry) header() string {
+	switch {
+	case !r.at.IsZero():
+		return r.at.UTC().Format(http.TimeFormat)
+	case r.after > 0:
+		return strconv.FormatInt(r.seconds(), 10)
+	}
+	return ""
+}
+
+// Of finds the refusal in err. An error that holds none is the hub's own fault, of which the caller is told no details.
+func Of(err error) *Error {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return New(http.StatusGatewayTimeout, ReasonGatewayTimeout, "the request took too long; try again").Because(err)
+	}
+	return New(http.StatusInternalServerError, metav1.StatusReasonInternalError,
+		"the hub could not serve the request; its log says why").Because(err)
+}
+
+// Write answers with the refusal that err holds, see Of.
+func Write(w http.ResponseWriter, err error) {
+	e := Of(err)
+	status := e.Status()
+	h := w.Header()
+	if e.code == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	if after := e.retry.header(); after != "" {
+		h.Set("Retry-After", after)
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	body, err := json.Marshal(&status)
+	if err != nil { // a Status always marshals; without a body the code still says it
+		w.WriteHeader(e.code)
+		return
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(e.code)
+	_, _ = w.Write(body) // a caller that went away needs no answer
+}

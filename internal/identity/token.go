@@ -1,0 +1,116 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"encoding/base64"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/drover-dev/drover/internal/identity/refusal"
+)
+
+// MaxToken bounds a token, in bytes.
+const MaxToken = 64 << 10
+
+// bearerProtocol precedes a token that a WebSocket client sends as a subprotocol, as kube-apiserver takes it from browsers.
+const bearerProtocol = "base64url.bearer.authorization.k8s.io."
+
+const headerProtocol = "Sec-Websocket-Protocol"
+
+// Token is the bearer token of a request: from its one Authorization header, or from a subprotocol of a WebSocket. Cookies and
+// the query are never looked at. Without exactly one well-formed token the error is a refusal with 401.
+func Token(r *http.Request) (string, error) {
+	token, err := token(r)
+	switch {
+	case err != nil:
+		return "", err
+	case len(token) > MaxToken:
+		return "", refusal.Unauthorized("the token is longer than 64 KiB")
+	case token == "" || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c == 0x7f }):
+		return "", refusal.Unauthorized("the token is empty or has characters that no token has")
+	}
+	return token, nil
+}
+
+func token(r *http.Request) (string, error) {
+	headers := r.Header["Authorization"]
+	switch {
+	case len(headers) > 1:
+		return "", refusal.Unauthorized("the request has more than one Authorization header; send one")
+	case len(headers) == 1:
+		scheme, token, found := strings.Cut(strings.Trim(headers[0], " \t"), " ")
+		if !found || !strings.EqualFold(scheme, "Bearer") {
+			return "", refusal.Unauthorized("the Authorization header is not of the form \"Bearer <token>\"; " +
+				"other schemes are not accepted")
+		}
+		return strings.TrimLeft(token, " "), nil
+	case isWebSocket(r):
+		return protocolToken(r.Header)
+	}
+	return "", noToken()
+}
+
+func noToken() error {
+	return refusal.Unauthorized("the request has no bearer token; log in, or give your kubeconfig a user with a token")
+}
+
+// protocolToken finds the token among the subprotocols. There must be another one, as the server has to answer with one.
+func protocolToken(h http.Header) (string, error) {
+	var encoded string
+	var others int
+	for _, value := range h[headerProtocol] {
+		for protocol := range strings.SplitSeq(value, ",") {
+			rest, isToken := strings.CutPrefix(strings.TrimSpace(protocol), bearerProtocol)
+			switch {
+			case !isToken:
+				others++
+			case encoded != "":
+				return "", refusal.Unauthorized("the request has more than one token among its subprotocols; send one")
+			default:
+				encoded = rest
+			}
+		}
+	}
+	if encoded == "" {
+		return "", noToken()
+	}
+	if others == 0 {
+		return "", refusal.Unauthorized("the request has no subprotocol besides its token; send both")
+	}
+	token, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err != nil || !utf8.Valid(token) {
+		return "", refusal.Unauthorized("the token among the subprotocols is not base64url without padding")
+	}
+	return string(token), nil
+}
+
+// RemoveToken takes every token out of a header, wherever Token could have found it, and leaves other subprotocols as they are.
+func RemoveToken(h http.Header) {
+	delete(h, "Authorization")
+	values, ok := h[headerProtocol]
+	if !ok || !strings.Contains(strings.Join(values, ","), bearerProtocol) {
+		return
+	}
+	var kept []string
+	for _, value := range values {
+		for protocol := range strings.SplitSeq(value, ",") {
+			if protocol = strings.TrimSpace(protocol); !strings.HasPrefix(protocol, bearerProtocol) {
+				kept = append(kept, protocol)
+			}
+		}
+	}
+	delete(h, headerProtocol)
+	if len(kept) > 0 {
+		h.Set(headerProtocol, strings.Join(kept, ", "))
+	}
+}
+
+func isWebSocket(r *http.Request) bool {
+	return httpguts.HeaderValuesContainsToken(r.Header["Connection"], "Upgrade") &&
+		strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}

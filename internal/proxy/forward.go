@@ -1,0 +1,190 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// memberURL is scheme and host of requests to a member. The tunnel needs them to be there and the agent to ignore them.
+const memberURL = "http://member"
+
+// errNoIdentity says that a request reached the transport without an identity. It is a fault of this program.
+var errNoIdentity = errors.New("forward request: it has no identity")
+
+// call is an admitted request: who sends it, where it goes, and what the other side is told of him. It is complete before
+// anything is forwarded.
+type call struct {
+	identity  identity.Identity
+	target    target
+	transport http.RoundTripper
+	header    http.Header // says who calls: Impersonate-* for a member, the caller's own Authorization for the hub
+	base      *url.URL    // of the hub's API server, nil for a member
+	tooLarge  atomic.Bool // the body turned out to be larger than allowed
+}
+
+type callKey struct{}
+
+// callOf is the call that a forwarded request belongs to, nil if none.
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// forward sends an admitted request and its answer, whatever happens on the way.
+func (h *Handler) forward(w http.ResponseWriter, r *http.Request, c *call) {
+	guarded, done := h.guard(w, r, c)
+	defer done()
+	h.forwarder.ServeHTTP(guarded, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+}
+
+// newForwarder makes the one proxy for all calls.
+func (h *Handler) newForwarder() *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite:        rewrite,
+		Transport:      callTransport{},
+		ModifyResponse: modifyAnswer,
+		ErrorHandler:   h.forwardingFailed,
+		BufferPool:     &buffers{},
+		// The interval stays zero: answers of unknown length (watch, logs -f) are flushed at once anyway.
+		ErrorLog: log.New(logWriter{h.log.V(1)}, "", 0),
+	}
+}
+
+// rewrite makes the request that is sent. It has nothing left to decide: it can't refuse.
+func rewrite(p *httputil.ProxyRequest) {
+	out, c := p.Out, callOf(p.In.Context())
+	if c == nil {
+		return // callTransport refuses it
+	}
+	out.URL.RawQuery = p.In.URL.RawQuery // httputil drops what it can't parse; the API server shall judge
+	out.Host, out.Trailer = "", nil
+	c.target.write(out.URL, c.base)
+	clean(out.Header, c.target.local)
+	for name, values := range c.header {
+		out.Header[name] = values
+	}
+}
+
+// write sets a URL to the target, behind base if there is one and else behind the agent's prefix.
+func (t target) write(u, base *url.URL) {
+	u.Scheme, u.Host = "http", "member"
+	before, rawBefore := protocol.PathKubernetes, protocol.PathKubernetes
+	if base != nil {
+		u.Scheme, u.Host = base.Scheme, base.Host
+		before, rawBefore = strings.TrimSuffix(base.Path, "/"), strings.TrimSuffix(base.EscapedPath(), "/")
+	}
+	u.Path, u.RawPath = before+t.path, ""
+	if t.rawPath != "" {
+		u.RawPath = rawBefore + t.rawPath
+	}
+}
+
+// callTransport sends each request by its call's transport, and nothing that has no call with an identity.
+type callTransport struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (callTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	c := callOf(r.Context())
+	if c == nil || !c.identity.Valid() || len(c.header) == 0 {
+		return nil, errNoIdentity
+	}
+	for name, values := range c.header {
+		if len(values) == 0 || !slices.Equal(r.Header[name], values) {
+			return nil, errNoIdentity
+		}
+	}
+	return c.transport.RoundTrip(r) // httputil and forwardingFailed know the transport's errors
+}
+
+// modifyAnswer keeps an answer from acting on more than the request's own cluster.
+func modifyAnswer(r *http.Response) error {
+	c := callOf(r.Request.Context())
+	if c == nil {
+		return errNoIdentity
+	}
+	cleanAnswer(r.Header)
+	if len(r.Header["Location"]) == 0 {
+		return nil
+	}
+	location, ok := c.target.relocate(r.Header.Get("Location"))
+	if !ok {
+		return refusal.New(http.StatusBadGateway, refusal.ReasonBadGateway,
+			"the cluster redirects to somewhere outside of its API, which the hub does not follow").About(c.target.cluster)
+	}
+	r.Header.Set("Location", location)
+	return nil
+}
+
+// forwardingFailed answers for a request of which nothing came back.
+func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err error) {
+	if g, ok := w.(*guardedWriter); ok && g.hijacked {
+		return // the upgrade has begun and its connection is closed by now
+	}
+	c := callOf(r.Context())
+	switch {
+	case c == nil:
+		h.refuse(w, r, err)
+	case c.tooLarge.Load():
+		h.refuse(w, r, tooLarge(h.limits.Body))
+	case c.target.local:
+		h.refuse(w, r, hubError(err))
+	default:
+		h.refuse(w, r, memberError(c.target.cluster, err))
+	}
+}
+
+// isTimeout is whether err says that somebody took too long.
+func isTimeout(err error) bool {
+	var network net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
+}
+
+// buffers lends buffers for copying answers. The zero value is ready.
+type buffers struct{ pool sync.Pool }
+
+const bufferSize = 32 << 10
+
+// Get implements httputil.BufferPool.
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return p[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put implements httputil.BufferPool.
+func (b *buffers) Put(buffer []byte) {
+	if len(buffer) == bufferSize {
+		b.pool.Put((*[bufferSize]byte)(buffer))
+	}
+}
+
+// logWriter makes log entries of what httputil has to say: answers that broke off.
+type logWriter struct{ log logr.Logger }
+
+var _ io.Writer = logWriter{}
+
+// Write implements io.Writer.
+func (w logWriter) Write(line []byte) (int, error) {
+	w.log.Info("answer broke off", "detail", strings.TrimSpace(string(line)))
+	return len(line), nil
+}

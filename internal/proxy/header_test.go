@@ -1,0 +1,321 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/identity"
+)
+
+// asAlice is what an API server must hear of alice.
+var asAlice = http.Header{
+	"Impersonate-User":                     {"hub:alice"},
+	"Impersonate-Group":                    {"hub:dev", "hub:system:authenticated"},
+	"Impersonate-Uid":                      {"u-1"},
+	"Impersonate-Extra-Example.org%2fteam": {"red", "blue"},
+}
+
+func withPrefix(h http.Header, prefix string) http.Header {
+	out := http.Header{}
+	for name, values := range h {
+		if hasFoldedPrefix(name, prefix) {
+			out[name] = values
+		}
+	}
+	return out
+}
+
+func TestImpersonate(t *testing.T) {
+	id, err := identity.New(aliceInfo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		id   identity.Identity
+		want http.Header
+	}{
+		"user, groups, uid and extras are said": {id, asAlice},
+		"what is not there is not said":         {identity.Identity{User: "hub:bob"}, http.Header{"Impersonate-User": {"hub:bob"}}},
+		"an extra's key is encoded as API servers decode it": {
+			identity.Identity{User: "hub:bob", Extra: map[string][]string{"a b/ü%": {"v"}}},
+			http.Header{"Impersonate-User": {"hub:bob"}, "Impersonate-Extra-A%20b%2f%c3%bc%25": {"v"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := impersonate(test.id); !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got  %v\nwant %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestWhatArrivesAtTheAgent(t *testing.T) {
+	t.Run("the caller's identity, and nothing else that he says of himself", func(t *testing.T) {
+		h := newHubSide(t)
+		response, _ := h.get(t, http.Header{
+			"Cookie":                 {"R_SESS=abc", "other=1"},
+			"X-Remote-User":          {"admin"},
+			"X-Remote-Group":         {"system:masters"},
+			"X-Remote-Extra-A":       {"b"},
+			"X-Forwarded-For":        {"10.0.0.1"},
+			"X-Forwarded-Uri":        {"/x"},
+			"X-Forwarded-Proto":      {"https"},
+			"Forwarded":              {"for=10.0.0.1"},
+			"X-Real-Ip":              {"10.0.0.1"},
+			"Priority":               {"u=0"},
+			"Origin":                 {"https://evil.example"},
+			"Referer":                {"https://hub.example/"},
+			"Te":                     {"trailers"},
+			"Keep-Alive":             {"timeout=5"},
+			"Proxy-Connection":       {"keep-alive"},
+			"Proxy-Authorization":    {"Basic abc"},
+			"Accept":                 {"application/json;as=Table;v=v1;g=meta.k8s.io,application/json"},
+			"Accept-Encoding":        {"gzip"},
+			"User-Agent":             {"kubectl/v1.36"},
+			"Kubectl-Command":        {"kubectl get"},
+			"Sec-Websocket-Protocol": {"base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io"},
+		})
+		if response.StatusCode != http.StatusOK {
+			t.Fatalf("answer %d", response.StatusCode)
+		}
+		want := asAlice.Clone()
+		want["Accept"] = []string{"application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+		want["Accept-Encoding"] = []string{"gzip"}
+		want["User-Agent"] = []string{"kubectl/v1.36"}
+		want["Kubectl-Command"] = []string{"kubectl get"}
+		want["Te"] = []string{"trailers"}
+		want["Sec-Websocket-Protocol"] = []string{"v4.channel.k8s.io"}
+		if got := h.agent.only(t).Header; !reflect.DeepEqual(got, want) {
+			t.Errorf("got  %v\nwant %v", got, want)
+		}
+	})
+	t.Run("CVE-2021-31999: Connection naming an identity header, in any case and anywhere, is refused with 400", func(t *testing.T) {
+		for _, line := range []string{
+			"Connection: Impersonate-User", "Connection: close, Impersonate-User, Impersonate-Group", "connection: keep-alive,\timpersonate-group ",
+			"Connection: IMPERSONATE-UID", "Connection: Impersonate-Extra-Scopes", "Connection: close\r\nConnection: Impersonate-User",
+			"Connection: Authorization", "cOnNeCtIoN: aUtHoRiZaTiOn", "Proxy-Connection: Impersonate-User", "Connection: X-Remote-User",
+		} {
+			h := newHubSide(t)
+			for _, path := range []string{podsPath, "/k8s/local/api"} {
+				response, body := h.raw(t, "GET "+path+" HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer t-alice\r\n"+line+"\r\n\r\n")
+				wantStatus(t, response, body, http.StatusBadRequest, "BadRequest", "Connection")
+			}
+			if len(h.agent.all())+len(h.hub.all()) > 0 {
+				t.Errorf("%q: it was forwarded", line)
+			}
+		}
+	})
+	t.Run("CVE-2021-31999: other names in Connection cost the caller that header only", func(t *testing.T) {
+		h := newHubSide(t)
+		h.raw(t, rawGet(podsPath, "Connection: X-Mine, close", "X-Mine: 1"))
+		if got := h.agent.only(t).Header; !reflect.DeepEqual(withPrefix(got, "Impersonate-"), asAlice) || got.Get("X-Mine") != "" {
+			t.Errorf("arrived %v", got)
+		}
+	})
+	t.Run("CVE-2021-36776: the caller's own impersonation headers never pass unasked", func(t *testing.T) {
+		for _, lines := range [][]string{
+			{"Impersonate-User: admin"}, {"iMpErSoNaTe-uSeR: admin"}, {"Impersonate-User: hub:alice", "Impersonate-Group: admins"},
+		} {
+			h := newHubSide(t)
+			h.agent.answerWith(denyReviews)
+			response, body := h.raw(t, rawGet(podsPath, lines...))
+			wantStatus(t, response, body, http.StatusForbidden, "Forbidden", "hub:alice", "impersonate")
+			for _, r := range h.agent.all() {
+				if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") || !reflect.DeepEqual(withPrefix(r.Header, "Impersonate-"), asAlice) {
+					t.Errorf("%v: %s arrived with %v", lines, r.URL, r.Header)
+				}
+			}
+		}
+	})
+	t.Run("CVE-2021-36776: empty impersonation headers ask for nobody and do not pass either", func(t *testing.T) {
+		h := newHubSide(t, func(o *Options) {
+			o.Authenticate = func(*http.Request) (identity.Identity, error) { return identity.New(bobInfo) }
+			o.Authorize = func(context.Context, identity.Identity, types.NamespacedName) error { return nil }
+		})
+		h.raw(t, rawGet(podsPath, "Impersonate-User:", "Impersonate-Group:", "impersonate-group: ", "Impersonate-Uid:", "Impersonate-Extra-A:", "Impersonate-Else:"))
+		want := http.Header{"Impersonate-User": {"hub:bob"}}
+		if got := withPrefix(h.agent.only(t).Header, "Impersonate-"); !reflect.DeepEqual(got, want) {
+			t.Errorf("arrived %v", got)
+		}
+	})
+	t.Run("announced trailers carry no identity", func(t *testing.T) {
+		h := newHubSide(t)
+		h.raw(t, "POST "+podsPath+" HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer t-alice\r\nTransfer-Encoding: chunked\r\n"+
+			"Trailer: Impersonate-User\r\nConnection: close\r\n\r\n2\r\n{}\r\n0\r\nImpersonate-User: admin\r\n\r\n")
+		r := h.agent.only(t)
+		if len(r.Trailer) > 0 || !reflect.DeepEqual(withPrefix(r.Header, "Impersonate-"), asAlice) {
+			t.Errorf("arrived %v, trailer %v", r.Header, r.Trailer)
+		}
+	})
+	t.Run("the body arrives", func(t *testing.T) {
+		h := newHubSide(t)
+		response, _ := h.do(t, h.request(t, http.MethodPatch, podsPath+"/x", strings.NewReader(`{"a":1}`), http.Header{"Expect": {"100-continue"}}))
+		if response.StatusCode != http.StatusOK || h.agent.bodies[0] != `{"a":1}` || h.agent.only(t).Header.Get("Expect") != "" {
+			t.Errorf("answer %d, bodies %v", response.StatusCode, h.agent.bodies)
+		}
+	})
+}
+
+func TestWhatTheCallerHears(t *testing.T) {
+	t.Run("the answer as it is, without what would act on the hub's host", func(t *testing.T) {
+		h := newHubSide(t)
+		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+			w.Header().Set("Warning", `299 - "old"`)
+			w.Header().Set("Audit-Id", "1")
+			w.Header().Add("Set-Cookie", "R_SESS=evil")
+			w.Header().Add("Alt-Svc", `h2="evil.example:443"`)
+			w.Header().Add("Strict-Transport-Security", "max-age=1")
+			w.Header().Add("Clear-Site-Data", `"*"`)
+			w.WriteHeader(http.StatusTeapot)
+			_, _ = io.WriteString(w, "k8s\x00")
+		})
+		response, body := h.get(t, nil)
+		response.Header.Del("Date")
+		want := http.Header{
+			"Content-Type": {"application/vnd.kubernetes.protobuf"}, "Warning": {`299 - "old"`}, "Audit-Id": {"1"}, "Content-Length": {"4"},
+		}
+		if response.StatusCode != http.StatusTeapot || body != "k8s\x00" || !reflect.DeepEqual(response.Header, want) {
+			t.Errorf("answer %d %v %q", response.StatusCode, response.Header, body)
+		}
+	})
+	t.Run("compressed answers stay compressed", func(t *testing.T) {
+		h := newHubSide(t)
+		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = io.WriteString(w, "not really gzip")
+		})
+		response, body := h.get(t, http.Header{"Accept-Encoding": {"gzip"}})
+		if body != "not really gzip" || response.Header.Get("Content-Encoding") != "gzip" {
+			t.Errorf("answer %v %q", response.Header, body)
+		}
+	})
+	t.Run("a redirect stays in the cluster, one that leads out is refused", func(t *testing.T) {
+		h := newHubSide(t)
+		location := "/api/v1/namespaces"
+		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", location)
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		})
+		if response, _ := h.get(t, nil); response.Header.Get("Location") != "/k8s/clusters/team-a/prod/api/v1/namespaces" {
+			t.Errorf("redirected to %q", response.Header.Get("Location"))
+		}
+		location = "https://hub.example/k8s/local/api/v1/secrets"
+		response, body := h.get(t, nil)
+		wantStatus(t, response, body, http.StatusBadGateway, "BadGateway", "redirect")
+		if response.Header.Get("Location") != "" {
+			t.Errorf("redirected to %q", response.Header.Get("Location"))
+		}
+	})
+}
+
+// roundTripperFunc is an http.RoundTripper.
+type roundTripperFunc func(*http.Request) (*http.Response, error)
+
+func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestNoIdentityNoUpstreamCall(t *testing.T) {
+	called := 0
+	upstream := roundTripperFunc(func(*http.Request) (*http.Response, error) {
+		called++
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})
+	id, err := identity.New(aliceInfo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func(c *call, header http.Header) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header = header
+		if c != nil {
+			r = r.WithContext(contextWith(r, c))
+		}
+		return r
+	}
+	for name, r := range map[string]*http.Request{
+		"a request that belongs to no call":              request(nil, asAlice),
+		"a call of nobody":                               request(&call{transport: upstream, header: asAlice}, asAlice),
+		"a call without a header that says who calls":    request(&call{identity: id, transport: upstream}, asAlice),
+		"a request that lost its user on the way":        request(&call{identity: id, transport: upstream, header: asAlice}, http.Header{}),
+		"a request whose user was changed on the way":    request(&call{identity: id, transport: upstream, header: asAlice}, changed(asAlice, "Impersonate-User", "admin")),
+		"a request whose groups were changed on the way": request(&call{identity: id, transport: upstream, header: asAlice}, changed(asAlice, "Impersonate-Group", "admins")),
+	} {
+		t.Run(name+" is not sent", func(t *testing.T) {
+			if _, err := (callTransport{}).RoundTrip(r); !errors.Is(err, errNoIdentity) || called > 0 {
+				t.Errorf("RoundTrip = %v after %d upstream calls", err, called)
+			}
+		})
+	}
+	t.Run("a whole call is sent", func(t *testing.T) {
+		if _, err := (callTransport{}).RoundTrip(request(&call{identity: id, transport: upstream, header: asAlice}, asAlice)); err != nil || called != 1 {
+			t.Errorf("RoundTrip = %v after %d upstream calls", err, called)
+		}
+	})
+	t.Run("an authenticator that knows nobody and says no error opens nothing", func(t *testing.T) {
+		h := newHubSide(t, func(o *Options) {
+			o.Authenticate = func(*http.Request) (identity.Identity, error) { return identity.Identity{}, nil }
+		})
+		for _, path := range []string{podsPath, "/k8s/local/api"} {
+			response, body := h.do(t, h.request(t, http.MethodGet, path, nil, nil))
+			wantStatus(t, response, body, http.StatusUnauthorized, "Unauthorized")
+		}
+		if h.members.calls()+len(h.agent.all())+len(h.hub.all()) > 0 {
+			t.Error("somebody was asked")
+		}
+	})
+	t.Run("a forwarder that is called without a call answers 500 and sends nothing", func(t *testing.T) {
+		h := newHubSide(t)
+		w := httptest.NewRecorder()
+		h.handler.forwarder.ServeHTTP(w, httptest.NewRequest(http.MethodGet, podsPath, nil))
+		wantStatus(t, w.Result(), w.Body.String(), http.StatusInternalServerError, "InternalError")
+		if len(h.agent.all()) > 0 {
+			t.Error("it was sent")
+		}
+	})
+}
+
+func changed(h http.Header, name, value string) http.Header {
+	out := h.Clone()
+	out[name] = []string{value}
+	return out
+}
+
+// FuzzConnection holds that what checkConnection lets pass names no identity header to any reader that splits at commas.
+func FuzzConnection(f *testing.F) {
+	for _, seed := range []string{"close", "close, Impersonate-User", "impersonate-group", ",, Authorization ,", "\tX-Remote-User", "Impersonate-"} {
+		f.Add("Connection", seed)
+	}
+	f.Add("connection", "AUTHORIZATION")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		if err := checkConnection(http.Header{name: {value}}); err != nil {
+			if !apierrors.IsBadRequest(err) {
+				t.Fatalf("checkConnection = %v", err)
+			}
+			return
+		}
+		if !strings.EqualFold(name, "Connection") {
+			return
+		}
+		for option := range strings.SplitSeq(strings.ToLower(value), ",") {
+			option = strings.TrimSpace(option)
+			if strings.HasPrefix(option, "impersonate-") || option == "authorization" || strings.HasPrefix(option, "x-remote-") {
+				// what is no token is no header's name either
+				if strings.Trim(option, " \t") == option {
+					t.Fatalf("checkConnection passes %q", value)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,200 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/decision"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	// maxImpersonated bounds what one request may ask to be, as each of it is a question to the member.
+	maxImpersonated = 32
+	// grantedFor is how long a right to impersonate that was taken away may still be used, and the lack of one be felt.
+	grantedFor = 5 * time.Second
+	// reviewTimeout bounds the questions for one request.
+	reviewTimeout = 8 * time.Second
+
+	pathAccessReview = protocol.PathKubernetes + "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+)
+
+// impersonation is whom a request is to be served as, in the member's words.
+type impersonation struct {
+	user   string
+	uid    string
+	groups []string
+	extra  map[string][]string
+}
+
+// parseImpersonation reads whom a caller asks to be (kubectl --as), nil if he is content to be himself. The rules are those of
+// an API server, but for what it would let pass and nobody may be through the hub: the member's own system users and groups.
+func parseImpersonation(h http.Header) (*impersonation, error) {
+	wanted := impersonation{extra: map[string][]string{}}
+	count := 0
+	for name, values := range h {
+		if !hasFoldedPrefix(name, "Impersonate-") || strings.Join(values, "") == "" {
+			continue // empty headers ask for nothing, as in an API server
+		}
+		count += len(values)
+		if err := wanted.add(http.CanonicalHeaderKey(name), values); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case count == 0:
+		return nil, nil // nobody is wanted, and that is no error
+	case count > maxImpersonated:
+		return nil, refusal.BadRequest(fmt.Sprintf("the request asks to impersonate with %d headers; %d are allowed", count, maxImpersonated))
+	case wanted.user == "":
+		return nil, refusal.BadRequest("the request asks to impersonate groups, a uid or extras, but no user; add --as")
+	}
+	return &wanted, wanted.checkTarget()
+}
+
+func (i *impersonation) add(name string, values []string) error {
+	if bad := slices.IndexFunc(values, func(v string) bool { return v == "" || !identity.Carriable(v) }); bad >= 0 {
+		return refusal.BadRequest(fmt.Sprintf("a value of the %s header is empty or has characters that no name has", name))
+	}
+	key, isExtra := strings.CutPrefix(name, authenticationv1.ImpersonateUserExtraHeaderPrefix)
+	switch {
+	case name == authenticationv1.ImpersonateGroupHeader:
+		i.groups = append(i.groups, values...)
+	case isExtra:
+		key = strings.ToLower(key)
+		if decoded, err := url.PathUnescape(key); err == nil {
+			key = decoded
+		}
+		i.extra[key] = append(i.extra[key], values...)
+	case len(values) > 1:
+		return refusal.BadRequest(fmt.Sprintf("the %s header is given %d times; give it once", name, len(values)))
+	case name == authenticationv1.ImpersonateUserHeader:
+		i.user = values[0]
+	case name == authenticationv1.ImpersonateUIDHeader:
+		i.uid = values[0]
+	default:
+		return refusal.BadRequest(fmt.Sprintf("the header %s is none that an API server knows", name))
+	}
+	return nil
+}
+
+// checkTarget refuses to be those that nobody may be through the hub. The agent refuses them a second time.
+func (i *impersonation) checkTarget() error {
+	if strings.HasPrefix(i.user, "system:") {
+		return refusal.Forbidden(fmt.Sprintf("nobody may impersonate %q through the hub: it is a user of the cluster's own; "+
+			"use a kubeconfig of the cluster for that", i.user))
+	}
+	for _, group := range i.groups {
+		if strings.HasPrefix(group, "system:") && group != "system:authenticated" {
+			return refusal.Forbidden(fmt.Sprintf("nobody may impersonate the group %q through the hub: it is the cluster's own; "+
+				"use a kubeconfig of the cluster for that", group))
+		}
+	}
+	if _, claimed := i.extra[impersonatorKey]; claimed {
+		return refusal.Forbidden(fmt.Sprintf("nobody may impersonate the extra %q: the hub sets it", impersonatorKey))
+	}
+	return nil
+}
+
+// rights lists what the caller must be granted in the member to be served so, each for itself, as an API server asks.
+func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
+	list := []authorizationv1.ResourceAttributes{{Resource: "users", Name: i.user}}
+	for _, group := range i.groups {
+		list = append(list, authorizationv1.ResourceAttributes{Resource: "groups", Name: group})
+	}
+	if i.uid != "" {
+		list = append(list, authorizationv1.ResourceAttributes{Group: authenticationv1.GroupName, Version: "v1", Resource: "uids", Name: i.uid})
+	}
+	for _, key := range slices.Sorted(maps.Keys(i.extra)) {
+		for _, value := range i.extra[key] {
+			list = append(list, authorizationv1.ResourceAttributes{
+				Group: authenticationv1.GroupName, Version: "v1", Resource: "userextras", Subresource: key, Name: value,
+			})
+		}
+	}
+	for n := range list {
+		list[n].Verb = "impersonate"
+	}
+	return list
+}
+
+// mayImpersonate asks the member, as the caller, whether he is granted all that he wants to be.
+func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
+	rights := wanted.rights()
+	key, err := json.Marshal(rights)
+	if err != nil {
+		return fmt.Errorf("list rights to impersonate: %w", err)
+	}
+	granted, err := h.granted.Get(ctx, c.identity.Digest(c.target.cluster.String(), string(key)), func(ctx context.Context) (decision.Answer[bool], error) {
+		ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+		defer cancel()
+		for _, right := range rights {
+			allowed, err := c.reviewAccess(ctx, right)
+			if err != nil || !allowed {
+				return decision.Answer[bool]{For: grantedFor}, err
+			}
+		}
+		return decision.Answer[bool]{Value: true, For: grantedFor}, nil
+	})
+	switch {
+	case err != nil:
+		return memberError(c.target.cluster, fmt.Errorf("review the right to impersonate: %w", err))
+	case !granted:
+		return refusal.Forbidden(fmt.Sprintf("user %q may not impersonate %q with all the groups, uid and extras asked for in cluster %q; "+
+			"ask there for the right to impersonate each of them", c.identity.User, wanted.user, c.target.cluster)).About(c.target.cluster)
+	}
+	return nil
+}
+
+// reviewAccess asks the member whether the call's identity has a right.
+func (c *call) reviewAccess(ctx context.Context, right authorizationv1.ResourceAttributes) (bool, error) {
+	body, err := json.Marshal(&authorizationv1.SelfSubjectAccessReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
+		Spec:     authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},
+	})
+	if err != nil {
+		return false, fmt.Errorf("encode review: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, memberURL+pathAccessReview, bytes.NewReader(body))
+	if err != nil {
+		return false, fmt.Errorf("make review: %w", err)
+	}
+	request.Header = impersonate(c.identity)
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Accept", "application/json")
+	response, err := c.transport.RoundTrip(request)
+	if err != nil {
+		return false, err // mayImpersonate says what was tried
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusCreated {
+		return false, fmt.Errorf("answered %s", response.Status)
+	}
+	var review authorizationv1.SelfSubjectAccessReview
+	if err := json.NewDecoder(io.LimitReader(response.Body, protocol.MaxBody)).Decode(&review); err != nil {
+		return false, fmt.Errorf("decode review: %w", err)
+	}
+	if review.Kind != "SelfSubjectAccessReview" {
+		return false, errors.New("answered with something else")
+	}
+	return review.Status.Allowed && !review.Status.Denied, nil
+}

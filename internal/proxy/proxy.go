@@ -1,0 +1,211 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package proxy serves a member's Kubernetes API to an identified user.
+//
+// A request is refused before anything is sent: first its form is judged, then who sends it, then whether he may
+// reach the member, then whether there is such a member and it is connected. Only then a call is made of it, a value that
+// holds the identity; the transport sends nothing that belongs to no call.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/decision"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+)
+
+// Prefixes of what a Handler serves.
+const (
+	// PathClusters is followed by the namespace and the name of a Cluster and the path in its Kubernetes API.
+	PathClusters = "/k8s/clusters/"
+	// PathLocal is followed by the path in the hub's own Kubernetes API.
+	PathLocal = "/k8s/local"
+)
+
+// ErrUnknownCluster says that there is no Cluster of that name.
+var ErrUnknownCluster = errors.New("unknown cluster")
+
+// NotConnectedError says that a Cluster has no open tunnel anywhere.
+type NotConnectedError struct {
+	// LastSeen is when it last had one, zero if that is unknown or never happened.
+	LastSeen time.Time
+}
+
+// Error says since when.
+func (e *NotConnectedError) Error() string {
+	if e.LastSeen.IsZero() {
+		return "not connected"
+	}
+	return "not connected since " + e.LastSeen.UTC().Format(time.RFC3339)
+}
+
+// Members yields a transport to each member.
+type Members interface {
+	// Transport carries requests whose path begins with protocol.PathKubernetes to a member's agent. It does upgrades
+	// like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError, those of the transport may match the latter.
+	Transport(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
+}
+
+// Limits bound what one request may take. Zero values mean the defaults.
+type Limits struct {
+	// Body of a request, in bytes. 16 MiB by default. Upgraded connections are not bound by it.
+	Body int64
+	// Stall is how long a user may take for one piece of an answer, at most 32 KiB, or send nothing of a body that he
+	// announced, before he is cut off. 3 minutes by default. A silent watch or shell is not stalled.
+	Stall time.Duration
+}
+
+// Options of a Handler. All but Limits are needed.
+type Options struct {
+	// Authenticate identifies who sends a request. Errors are refusals.
+	Authenticate func(*http.Request) (identity.Identity, error)
+	// Authorize lets somebody into a member. Errors are refusals. It is asked before it is known whether the member exists.
+	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
+	// Members to serve.
+	Members Members
+	// Hub is how to reach the hub's own API server. Its credentials are never used: each user's own are.
+	Hub *rest.Config
+	// Limits of requests.
+	Limits Limits
+	// Log is told what only the operator of the hub can mend.
+	Log logr.Logger
+}
+
+// Handler serves PathClusters and PathLocal. New makes it.
+type Handler struct {
+	authenticate func(*http.Request) (identity.Identity, error)
+	authorize    func(context.Context, identity.Identity, types.NamespacedName) error
+	members      Members
+	hub          *hub
+	granted      *decision.Cache[bool] // who may impersonate whom in which member
+	limits       Limits
+	log          logr.Logger
+	forwarder    *httputil.ReverseProxy
+}
+
+// New makes a Handler. It fails if Hub is no usable configuration.
+func New(o Options) (*Handler, error) {
+	if o.Authenticate == nil || o.Authorize == nil || o.Members == nil || o.Hub == nil {
+		return nil, errors.New("make proxy: Authenticate, Authorize, Members and Hub must be given")
+	}
+	local, err := newHub(o.Hub)
+	if err != nil {
+		return nil, fmt.Errorf("make proxy: %w", err)
+	}
+	if o.Limits.Body <= 0 {
+		o.Limits.Body = 16 << 20
+	}
+	if o.Limits.Stall <= 0 {
+		o.Limits.Stall = 3 * time.Minute
+	}
+	h := &Handler{
+		authenticate: o.Authenticate, authorize: o.Authorize, members: o.Members, hub: local,
+		granted: decision.New[bool](), limits: o.Limits, log: o.Log,
+	}
+	h.forwarder = h.newForwarder()
+	return h, nil
+}
+
+// ServeHTTP serves one request. Give it the request as it came: http.ServeMux redirects paths that it finds untidy, so
+// choose the handler by prefix before any mux.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, err := h.admit(r)
+	if err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	h.forward(w, r, c)
+}
+
+// admit makes a call of a request, or says why not. Its order is the package's promise.
+func (h *Handler) admit(r *http.Request) (*call, error) {
+	to, err := parseTarget(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkForm(r, h.limits); err != nil {
+		return nil, err
+	}
+	id, err := h.authenticate(r)
+	if err != nil {
+		return nil, err
+	}
+	if !id.Valid() {
+		return nil, refusal.Unauthorized("the request is from nobody")
+	}
+	if to.local {
+		return h.hub.call(r, id, to)
+	}
+	return h.memberCall(r, id, to)
+}
+
+// memberCall makes a call to a member.
+func (h *Handler) memberCall(r *http.Request, id identity.Identity, to target) (*call, error) {
+	wanted, err := parseImpersonation(r.Header)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.authorize(r.Context(), id, to.cluster); err != nil {
+		return nil, err
+	}
+	transport, err := h.members.Transport(r.Context(), to.cluster)
+	if err != nil {
+		return nil, memberError(to.cluster, err)
+	}
+	c := &call{identity: id, target: to, transport: transport, header: impersonate(id)}
+	if wanted != nil {
+		if err := h.mayImpersonate(r.Context(), c, wanted); err != nil {
+			return nil, err
+		}
+		c.header = impersonateOther(id, wanted)
+	}
+	return c, nil
+}
+
+// refuse answers with a Status. What only the operator can mend goes to the log.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(r.Context().Err(), context.Canceled) {
+		panic(http.ErrAbortHandler) // the caller is gone; net/http ends the connection without a word
+	}
+	e := refusal.Of(err)
+	if status := e.Status(); status.Code >= http.StatusInternalServerError && e.Unwrap() != nil {
+		h.logFailure(e)
+	}
+	if isDiscovery(r.URL.Path) {
+		warn(w, e.Status().Message)
+	}
+	refusal.Write(w, e)
+}
+
+// isDiscovery is whether a path is one of the two that clients ask before anything else.
+func isDiscovery(path string) bool {
+	return strings.HasSuffix(path, "/api") || strings.HasSuffix(path, "/apis")
+}
+
+// warn says the message in a header too: of a refused discovery kubectl drops the Status, but it prints warnings, once.
+func warn(w http.ResponseWriter, message string) {
+	if value, err := utilnet.NewWarningHeader(299, "drover", message); err == nil {
+		w.Header().Set("Warning", value)
+	}
+}
+
+func (h *Handler) logFailure(e *refusal.Error) {
+	var gone *NotConnectedError
+	if errors.As(e, &gone) {
+		return // the Cluster's conditions say it
+	}
+	h.log.Error(e, "request not served", "code", e.Status().Code)
+}

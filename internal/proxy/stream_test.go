@@ -1,0 +1,388 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestStreams(t *testing.T) {
+	t.Run("each event of a watch is heard when it happens", func(t *testing.T) {
+		h := newHubSide(t)
+		next := make(chan struct{})
+		h.agent.answerWith(func(w http.ResponseWriter, r *http.Request) {
+			for n := range 3 {
+				fmt.Fprintf(w, "event %d\n", n)
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-next: // the client has heard it
+				case <-r.Context().Done():
+					return
+				}
+			}
+		})
+		response, err := h.Client().Transport.RoundTrip(h.request(t, http.MethodGet, podsPath+"?watch=true", nil, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		lines := bufio.NewScanner(response.Body)
+		for n := range 3 {
+			if !lines.Scan() || lines.Text() != fmt.Sprintf("event %d", n) {
+				t.Fatalf("heard %q, %v", lines.Text(), lines.Err())
+			}
+			next <- struct{}{}
+		}
+	})
+	t.Run("a caller who hangs up ends the request at the member", func(t *testing.T) {
+		h := newHubSide(t)
+		begun, ended := make(chan struct{}), make(chan struct{})
+		h.agent.answerWith(func(w http.ResponseWriter, r *http.Request) {
+			close(begun)
+			<-r.Context().Done()
+			close(ended)
+		})
+		ctx, hangUp := context.WithCancel(t.Context())
+		go func() {
+			<-begun
+			hangUp()
+		}()
+		_, err := h.Client().Transport.RoundTrip(h.request(t, http.MethodGet, podsPath, nil, nil).WithContext(ctx))
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		<-ended
+	})
+	t.Run("a tunnel that dies amid an answer cuts it, so that nobody takes it for whole, and logs no stack", func(t *testing.T) {
+		h := newHubSide(t)
+		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		})
+		response, err := h.Client().Transport.RoundTrip(h.request(t, http.MethodGet, podsPath, nil, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err == nil || string(body) != "half" {
+			t.Errorf("heard %q, %v; want a broken answer", body, err)
+		}
+		if text := h.log.text(); strings.Contains(text, "goroutine") || strings.Contains(text, "panic") {
+			t.Errorf("log %s", text)
+		}
+	})
+}
+
+// echo stands for an API server that upgrades: it answers 101, says hello, then returns what it hears until it hears no more.
+func echo(t *testing.T, protocol string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !strings.EqualFold(r.Header.Get("Upgrade"), protocol) || !strings.EqualFold(r.Header.Get("Connection"), "upgrade") {
+			t.Errorf("upgrade arrived as %v", r.Header)
+		}
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Stream-Protocol-Version: v4\r\nSet-Cookie: a=b\r\n\r\nhello", protocol)
+		_, _ = io.Copy(conn, buffered)
+	}
+}
+
+func upgradeRequest(path, protocol string, lines ...string) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: hub.example\r\nAuthorization: Bearer t-alice\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s\r\n",
+		path, protocol, strings.Join(append(lines, ""), "\r\n"))
+}
+
+func TestUpgrades(t *testing.T) {
+	const exec = "/k8s/clusters/team-a/prod/api/v1/namespaces/x/pods/y/exec?command=sh"
+	for _, path := range []string{exec, "/k8s/local/api/v1/namespaces/x/pods/y/exec"} {
+		for _, protocol := range []string{"SPDY/3.1", "websocket"} {
+			t.Run(protocol+" to "+path+" carries bytes both ways and each end apart", func(t *testing.T) {
+				h := newHubSide(t)
+				h.agent.answerWith(echo(t, protocol))
+				h.hub.answerWith(echo(t, protocol))
+				conn, err := net.Dial("tcp", h.Listener.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				_, _ = io.WriteString(conn, upgradeRequest(path, protocol, "X-Stream-Protocol-Version: v4.channel.k8s.io", "Origin: https://hub.example"))
+				reader := bufio.NewReader(conn)
+				response, err := http.ReadResponse(reader, nil)
+				if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
+					t.Fatalf("answer %+v, %v", response, err)
+				}
+				if response.Header.Get("X-Stream-Protocol-Version") != "v4" || response.Header.Get("Set-Cookie") != "" {
+					t.Errorf("answer %v", response.Header)
+				}
+				large := strings.Repeat("x", 1<<20)
+				go func() {
+					_, _ = io.WriteString(conn, large)
+					_ = conn.(*net.TCPConn).CloseWrite()
+				}()
+				got, err := io.ReadAll(reader)
+				if err != nil || string(got) != "hello"+large {
+					t.Errorf("heard %d bytes, %v", len(got), err)
+				}
+			})
+		}
+	}
+	t.Run("an answer other than 101 passes as it is, as kubectl's fallback depends on it", func(t *testing.T) {
+		h := newHubSide(t)
+		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "unable to upgrade", http.StatusBadRequest)
+		})
+		response, body := h.raw(t, upgradeRequest(exec, "websocket"))
+		if response.StatusCode != http.StatusBadRequest || body != "unable to upgrade\n" {
+			t.Errorf("answer %d %q", response.StatusCode, body)
+		}
+	})
+	t.Run("a switch to another protocol than asked for is 502", func(t *testing.T) {
+		h := newHubSide(t)
+		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+		})
+		response, body := h.raw(t, upgradeRequest(exec, "websocket"))
+		wantStatus(t, response, body, http.StatusBadGateway, "BadGateway")
+	})
+	for name, test := range map[string]struct {
+		protocol, line string
+		code           int
+		reason         metav1.StatusReason
+	}{
+		"CVE-2019-13209: a WebSocket from a page of another host": {"websocket", "Origin: https://evil.example", http.StatusForbidden, "Forbidden"},
+		"CVE-2019-13209: a WebSocket from a page without a host":  {"websocket", "Origin: null", http.StatusForbidden, "Forbidden"},
+		"CVE-2019-13209: a WebSocket from a page of another port": {"websocket", "Origin: https://hub.example:8443", http.StatusForbidden, "Forbidden"},
+		"CVE-2019-13209: a WebSocket with two origins":            {"websocket", "Origin: https://hub.example\r\nOrigin: https://evil.example", http.StatusForbidden, "Forbidden"},
+		"an upgrade to h2c":               {"h2c", "HTTP2-Settings: AAMAAABkAAQAAP__", http.StatusBadRequest, "BadRequest"},
+		"an upgrade to several protocols": {"websocket, h2c", "A: b", http.StatusBadRequest, "BadRequest"},
+		"an upgrade with two headers":     {"websocket", "Upgrade: h2c", http.StatusBadRequest, "BadRequest"},
+	} {
+		t.Run(name+" is refused", func(t *testing.T) {
+			for _, path := range []string{exec, "/k8s/local/api"} {
+				h := newHubSide(t)
+				response, body := h.raw(t, upgradeRequest(path, test.protocol, test.line))
+				wantStatus(t, response, body, test.code, test.reason)
+				if len(h.agent.all())+len(h.hub.all()) > 0 {
+					t.Error("it was forwarded")
+				}
+			}
+		})
+	}
+	t.Run("CVE-2019-13209: a cookie opens no WebSocket", func(t *testing.T) {
+		h := newHubSide(t)
+		response, body := h.raw(t, strings.Replace(upgradeRequest(exec, "websocket", "Origin: https://hub.example", "Cookie: R_SESS=t-alice"),
+			"Authorization: Bearer t-alice\r\n", "", 1))
+		wantStatus(t, response, body, http.StatusUnauthorized, "Unauthorized")
+	})
+}
+
+// pipeListener gives out the far ends of net.Pipe, whose deadlines obey the clock of synctest.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
+
+// dialProxy serves a proxy in the bubble of synctest with the given transport to its member, and connects to it.
+func dialProxy(t *testing.T, transport http.RoundTripper) net.Conn {
+	t.Helper()
+	lines := &logLines{}
+	handler, err := New(testOptions(&fakeMembers{transport: transport}, lines.logger()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	server := &http.Server{Handler: handler, ErrorLog: log.New(lines, "", 0)}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+	})
+	near, far := net.Pipe()
+	t.Cleanup(func() { _ = near.Close() })
+	listener.conns <- far
+	return near
+}
+
+// body is an answer's body that tells when it is closed.
+type body struct {
+	io.Reader
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newBody(r io.Reader) *body { return &body{Reader: r, closed: make(chan struct{})} }
+
+func (b *body) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return nil
+}
+
+func answering(b *body, length int64) http.RoundTripper {
+	return roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, ContentLength: length, Body: b, Request: r}, nil
+	})
+}
+
+// zeros never ends.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func TestStalledUsers(t *testing.T) {
+	t.Run("a user who takes nothing is cut off after three minutes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			answer := newBody(zeros{})
+			conn := dialProxy(t, answering(answer, 1<<30))
+			start := time.Now()
+			_, _ = io.WriteString(conn, rawGet(podsPath))
+			<-answer.closed
+			if took := time.Since(start); took != 3*time.Minute {
+				t.Errorf("cut off after %s", took)
+			}
+		})
+	})
+	t.Run("a user who takes nothing of a stream is cut off", func(t *testing.T) {
+		// httputil waits for a lock here, with which synctest's clock does not go on: a short limit of real time instead.
+		h := newHubSide(t, func(o *Options) { o.Limits.Stall = 20 * time.Millisecond })
+		answer := newBody(zeros{})
+		h.members.transport = answering(answer, -1)
+		conn, err := net.Dial("tcp", h.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, rawGet(podsPath))
+		<-answer.closed
+	})
+	t.Run("a user who takes a little every minute is not cut off", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			conn := dialProxy(t, answering(newBody(io.LimitReader(zeros{}, 400<<10)), 400<<10))
+			_, _ = io.WriteString(conn, rawGet(podsPath))
+			chunk, total := make([]byte, 64<<10), 0
+			for {
+				time.Sleep(time.Minute) // the clock of synctest, not a wait
+				n, err := conn.Read(chunk)
+				if total += n; err != nil {
+					break
+				}
+			}
+			if total < 400<<10 {
+				t.Errorf("got %d bytes", total)
+			}
+		})
+	})
+	t.Run("a watch without events is not stalled", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			events, member := io.Pipe()
+			go func() {
+				time.Sleep(time.Hour) // the clock of synctest, not a wait
+				_, _ = io.WriteString(member, "event")
+				_ = member.Close()
+			}()
+			conn := dialProxy(t, answering(newBody(events), -1))
+			_, _ = io.WriteString(conn, rawGet(podsPath))
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(response.Body); err != nil || string(got) != "event" {
+				t.Errorf("heard %q, %v", got, err)
+			}
+		})
+	})
+	t.Run("a user who does not take the end of a small answer is cut off after three minutes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			conn := dialProxy(t, answering(newBody(strings.NewReader("small")), 5))
+			start := time.Now()
+			_, _ = io.WriteString(conn, rawGet(podsPath))
+			time.Sleep(3*time.Minute - time.Second) // the clock of synctest, not a wait
+			synctest.Wait()
+			time.Sleep(2 * time.Second)
+			if got, err := io.ReadAll(conn); err != nil || len(got) > 0 {
+				t.Errorf("after %s heard %q, %v; want the end of the connection", time.Since(start), got, err)
+			}
+		})
+	})
+	t.Run("a user who does not send the body that he announced is cut off after three minutes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			conn := dialProxy(t, roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				_, err := io.Copy(io.Discard, r.Body)
+				return nil, err
+			}))
+			start := time.Now()
+			_, _ = io.WriteString(conn, "POST "+podsPath+" HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer t-alice\r\nContent-Length: 10\r\n\r\nabc")
+			if got, err := io.ReadAll(conn); err != nil || len(got) > 0 || time.Since(start) != 3*time.Minute {
+				t.Errorf("after %s heard %q, %v; want the end of the connection", time.Since(start), got, err)
+			}
+		})
+	})
+	t.Run("an upgraded user who takes nothing is cut off after three minutes, a silent one is not", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			member, proxyEnd := net.Pipe()
+			conn := dialProxy(t, roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				return &http.Response{
+					StatusCode: http.StatusSwitchingProtocols, ProtoMajor: 1, ProtoMinor: 1, Body: proxyEnd, Request: r,
+					Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}},
+				}, nil
+			}))
+			_, _ = io.WriteString(conn, upgradeRequest(podsPath, "SPDY/3.1"))
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
+				t.Fatalf("%+v, %v", response, err)
+			}
+			time.Sleep(time.Hour) // the clock of synctest, not a wait
+			start := time.Now()
+			_, err = io.Copy(member, zeros{})
+			if err == nil || time.Since(start) != 3*time.Minute {
+				t.Errorf("after %s: %v", time.Since(start), err)
+			}
+		})
+	})
+}
