@@ -1,0 +1,248 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package credential decides as whom and where the agent connects, and joins when it has to.
+package credential
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/drover-dev/drover/agent/identity"
+	"github.com/drover-dev/drover/agent/join"
+	"github.com/drover-dev/drover/agent/link"
+	"github.com/drover-dev/drover/agent/trust"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// rewatch is how long to wait before another try to watch the registration Secret.
+const rewatch = 5 * time.Second
+
+// NoTokenError says that the agent has not joined and has nothing to join with.
+type NoTokenError struct {
+	Namespace string
+}
+
+// Error says what to do.
+func (e *NoTokenError) Error() string {
+	return fmt.Sprintf("Secret %s/%s holds no join token: apply the manifest from the hub", e.Namespace, protocol.RegistrationSecret)
+}
+
+// Refused makes this a link.Refusal: a person must act.
+func (*NoTokenError) Refused() time.Duration { return 0 }
+
+// Secrets is what a Keeper needs of the API server.
+type Secrets interface {
+	identity.Secrets
+	// Watch follows a single Secret; what it is now comes first.
+	Watch(ctx context.Context, name string) (watch.Interface, error)
+}
+
+// Options of a Keeper.
+type Options struct {
+	Secrets   Secrets
+	Namespace string
+	Manifest  trust.Manifest
+	// ClusterUID is the UID of the namespace kube-system.
+	ClusterUID string
+	// Tunnel configures the tunnels.
+	Tunnel tunnel.Config
+	// Proxy of all connections to the hub. Nil means http.ProxyFromEnvironment.
+	Proxy trust.Proxy
+	Log   logr.Logger
+}
+
+// Keeper is a link.Identity.
+type Keeper struct {
+	options Options
+	store   *identity.Store
+	tried   string // digest of the join token that was tried last; of the link's goroutine alone
+
+	mu     sync.Mutex // guards digest
+	digest string     // of the settings in force
+}
+
+// New makes a Keeper.
+func New(o Options) *Keeper {
+	if o.Proxy == nil {
+		o.Proxy = http.ProxyFromEnvironment
+	}
+	return &Keeper{options: o, store: identity.NewStore(o.Secrets)}
+}
+
+// Target says where to connect and as whom, and joins first if nobody has yet, or if the hub refused who the agent was and there is a
+// new join token. Everything is read anew, so that new roots and servers apply to the next connection.
+func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
+	token, bundle, err := k.registration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id, err := k.store.Ensure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if k.tried == "" {
+		k.tried = id.JoinedWith
+	}
+	hub, err := k.resolve(ctx, id, bundle)
+	if err != nil {
+		return nil, err
+	}
+	if again := link.IsRefusal(last) && token != "" && identity.TokenDigest(token) != k.tried; !id.Joined() || again {
+		if id, err = k.join(ctx, hub, id, token); err != nil {
+			return nil, err
+		}
+		if hub, err = k.resolve(ctx, id, bundle); err != nil {
+			return nil, err
+		}
+	}
+	return k.target(id, hub), nil
+}
+
+// registration reads what the manifest brought. Nothing there is no error: an agent that has joined needs it no more.
+func (k *Keeper) registration(ctx context.Context) (token string, bundle []byte, err error) {
+	secret, err := k.options.Secrets.Get(ctx, protocol.RegistrationSecret)
+	if apierrors.IsNotFound(err) {
+		return "", nil, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	return tokenOf(secret), secret.Data[protocol.KeyCABundle], nil
+}
+
+func (k *Keeper) resolve(ctx context.Context, id *identity.Identity, bundle []byte) (trust.Hub, error) {
+	announced := trust.Announced{Settings: id.Settings, After: id.After}
+	digest := ""
+	if s := announced.InForce(k.options.Manifest); s != nil {
+		digest = s.Digest()
+	}
+	k.setDigest(digest)
+	return trust.Resolve(ctx, k.options.Manifest, bundle, announced, trust.FetchBundle(k.options.Proxy))
+}
+
+func (k *Keeper) join(ctx context.Context, hub trust.Hub, id *identity.Identity, token string) (*identity.Identity, error) {
+	if token == "" {
+		return nil, &NoTokenError{Namespace: k.options.Namespace}
+	}
+	answer, err := join.Join(ctx, hub, k.options.Proxy, join.Input{Token: token, Key: id.Key, ClusterUID: k.options.ClusterUID})
+	if err != nil {
+		if link.IsRefusal(err) {
+			k.tried = identity.TokenDigest(token)
+		}
+		return nil, err
+	}
+	k.tried = identity.TokenDigest(token)
+	joined := &identity.Identity{
+		Key: id.Key, Cluster: answer.Cluster, Audience: answer.Audience, JoinedWith: k.tried,
+		Settings: &answer.Settings, After: k.options.Manifest.Fingerprint(),
+	}
+	if err := k.store.Joined(ctx, joined); err != nil {
+		return nil, err
+	}
+	k.options.Log.Info("joined", "cluster", answer.Cluster.String(), "audience", answer.Audience)
+	return joined, nil
+}
+
+func (k *Keeper) target(id *identity.Identity, hub trust.Hub) *link.Target {
+	dialer := &tunnel.Dialer{Config: k.options.Tunnel, TLS: hub.TLS(), Proxy: k.options.Proxy}
+	return &link.Target{
+		Servers: hub.Servers,
+		Dial: func(ctx context.Context, url string, header http.Header) (link.Tunnel, error) {
+			conn, err := dialer.Dial(ctx, url, header)
+			if err != nil {
+				return nil, k.explain(ctx, hub, url, err)
+			}
+			return conn, nil
+		},
+		Token: func() (string, error) {
+			return protocol.SignConnectToken(id.Key, protocol.ConnectClaims{
+				ID: rand.Text(), Audience: id.Audience, Cluster: id.Cluster, ClusterUID: k.options.ClusterUID, IssuedAt: time.Now(),
+			})
+		},
+	}
+}
+
+// Changed returns when the registration Secret holds a join token that was not tried yet, or when ctx ends.
+func (k *Keeper) Changed(ctx context.Context) {
+	for ctx.Err() == nil {
+		if k.watch(ctx) {
+			return
+		}
+		retry, cancel := context.WithTimeout(ctx, rewatch)
+		<-retry.Done()
+		cancel()
+	}
+}
+
+// watch is whether a token came before the watch ended.
+func (k *Keeper) watch(ctx context.Context) bool {
+	w, err := k.options.Secrets.Watch(ctx, protocol.RegistrationSecret)
+	if err != nil {
+		k.options.Log.V(1).Info("cannot watch for a new join token", "error", err.Error())
+		return false
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case event, open := <-w.ResultChan():
+			if !open {
+				return false
+			}
+			secret, ok := event.Object.(*corev1.Secret)
+			if !ok || event.Type == watch.Deleted {
+				continue
+			}
+			if digest := identity.TokenDigest(tokenOf(secret)); digest != "" && digest != k.tried {
+				return true
+			}
+		}
+	}
+}
+
+// Announce stores settings that the hub announced, for later connections.
+func (k *Keeper) Announce(ctx context.Context, s protocol.Settings) error {
+	if err := k.store.SetSettings(ctx, s, k.options.Manifest.Fingerprint()); err != nil {
+		return err
+	}
+	k.setDigest(s.Digest())
+	return nil
+}
+
+// Digest is the digest of the settings in force, empty if none were announced under this manifest.
+func (k *Keeper) Digest() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.digest
+}
+
+func (k *Keeper) setDigest(digest string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.digest = digest
+}
+
+// explain adds to a refusal what the agent can find out about it.
+func (k *Keeper) explain(ctx context.Context, hub trust.Hub, url string, err error) error {
+	refused := (*tunnel.HandshakeError)(nil)
+	if !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {
+		return err
+	}
+	if skew, ok := clockSkew(ctx, hub, k.options.Proxy, url); ok {
+		return fmt.Errorf("%w: %s", err, skew)
+	}
+	return err
+}

@@ -1,0 +1,181 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package daemon puts the parts of the agent together and runs them until it is told to stop.
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/zap"
+
+	"github.com/drover-dev/drover/agent/credential"
+	"github.com/drover-dev/drover/agent/environ"
+	"github.com/drover-dev/drover/agent/forward"
+	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/agent/link"
+	"github.com/drover-dev/drover/agent/loglevel"
+	"github.com/drover-dev/drover/agent/probes"
+	"github.com/drover-dev/drover/agent/report"
+	"github.com/drover-dev/drover/agent/settings"
+	"github.com/drover-dev/drover/agent/trust"
+	"github.com/drover-dev/drover/agent/uninstall"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// drainTimeout is how long requests under way may take when the agent stops. It is below the pod's grace period.
+const drainTimeout = 20 * time.Second
+
+// uidRetry is how long to wait before asking an API server again that did not answer.
+const uidRetry = time.Second
+
+// Options of Run.
+type Options struct {
+	// Kubeconfig is the path of one; empty for the cluster that the agent's pod runs in.
+	Kubeconfig string
+	// Environ is what the manifest says.
+	Environ environ.Environ
+	// Version of the agent.
+	Version string
+	Log     logr.Logger
+	// Level of Log.
+	Level zap.AtomicLevel
+}
+
+// Run runs the agent until ctx ends or the hub has it uninstalled; both are no error.
+func Run(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cfg, err := kube.Config(o.Kubeconfig, fmt.Sprintf("drover-agent/%s (%s/%s)", o.Version, runtime.GOOS, runtime.GOARCH))
+	if err != nil {
+		return err
+	}
+	client, err := kube.New(cfg)
+	if err != nil {
+		return err
+	}
+	base, err := forward.BaseURL(cfg)
+	if err != nil {
+		return err
+	}
+	transport, err := forward.Transport(cfg)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Environ.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for probes: %w: set DROVER_LISTEN to a free address", err)
+	}
+	a := &agent{options: o, client: client, forward: forward.New(base, transport, o.Log.WithName("forward"))}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { a.serveLevel(ctx) })
+	probing := make(chan error, 1)
+	running.Go(func() { defer cancel(); probing <- probes.Serve(ctx, listener, probes.Handler(a.alive, a.ready)) })
+	a.run(ctx)
+	cancel()
+	return <-probing
+}
+
+// agent is the parts that depend on each other.
+type agent struct {
+	options Options
+	client  *kube.Client
+	forward *forward.Handler
+	link    atomic.Pointer[link.Link] // nil until the API server has said which cluster it is
+}
+
+// run reports and keeps the link until ctx ends or the agent is uninstalled.
+func (a *agent) run(ctx context.Context) {
+	uid, ok := a.awaitUID(ctx)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	log, env := a.options.Log, a.options.Environ
+	keeper := credential.New(credential.Options{
+		Secrets:    a.client.Secrets(env.Namespace),
+		Namespace:  env.Namespace,
+		Manifest:   trust.Manifest{Mode: env.Trust, Servers: env.Servers, Checksums: env.Checksums},
+		ClusterUID: uid,
+		Tunnel:     a.tunnelConfig(),
+		Log:        log.WithName("credential"),
+	})
+	reporter := report.New(report.Options{
+		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest, Log: log.WithName("report"),
+	})
+	remover := uninstall.New(a.client.REST, env.Namespace, log.WithName("uninstall"))
+	routes := routes{
+		kubernetes: a.forward,
+		report:     reporter,
+		uninstall:  remover,
+		settings:   &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
+	}
+	l := link.New(link.Options{Identity: keeper, Handler: routes, Log: log.WithName("link")})
+	a.link.Store(l)
+
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { reporter.Run(ctx) })
+	running.Go(func() { l.Run(ctx) })
+	select {
+	case <-ctx.Done():
+	case <-remover.Done():
+	}
+	cancel()
+}
+
+// awaitUID asks until the API server says which cluster it is; false when ctx ends before.
+func (a *agent) awaitUID(ctx context.Context) (string, bool) {
+	for ctx.Err() == nil {
+		uid, err := a.client.ClusterUID(ctx)
+		if err == nil {
+			return uid, true
+		}
+		a.options.Log.Info("waiting for the API server", "error", err.Error())
+		retry, cancel := context.WithTimeout(ctx, uidRetry)
+		<-retry.Done()
+		cancel()
+	}
+	return "", false
+}
+
+// serveLevel serves the log level. An agent that cannot runs on without.
+func (a *agent) serveLevel(ctx context.Context) {
+	listener, err := loglevel.Listen(a.options.Environ.Socket)
+	if err == nil {
+		err = loglevel.Serve(ctx, listener, a.options.Environ.Socket, a.options.Level)
+	}
+	if err != nil {
+		a.options.Log.Info("the log level cannot be changed while the agent runs", "error", err.Error())
+	}
+}
+
+// alive is whether the link lives; before there is one, the agent waits for an API server that it can do nothing about.
+func (a *agent) alive() bool {
+	l := a.link.Load()
+	return l == nil || l.Alive()
+}
+
+func (a *agent) ready() bool {
+	l := a.link.Load()
+	return l != nil && l.Connected()
+}
+
+func (a *agent) tunnelConfig() tunnel.Config {
+	cfg := tunnel.Config{DrainTimeout: drainTimeout, WriteBuffers: &tunnel.WriteBuffers{}}
+	if a.options.Environ.TunnelDataDebug {
+		log := a.options.Log.WithName("tunnel")
+		cfg.Observer.Frame = func(f tunnel.Frame) { log.Info("frame", "frame", fmt.Sprintf("%+v", f)) }
+	}
+	return cfg
+}

@@ -1,0 +1,46 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/drover-dev/drover/agent/credential"
+	"github.com/drover-dev/drover/agent/report"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// routes is what the hub can ask for. It is not a http.ServeMux, which cleans paths: those of the API server go as they came.
+type routes struct {
+	kubernetes, report, settings, uninstall http.Handler
+}
+
+// ServeHTTP finds the handler for a path.
+func (r routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	switch path := req.URL.Path; {
+	case strings.HasPrefix(path, protocol.PathKubernetes+"/"):
+		r.kubernetes.ServeHTTP(w, req)
+	case path == protocol.PathReport:
+		r.report.ServeHTTP(w, req)
+	case path == protocol.PathSettings:
+		r.settings.ServeHTTP(w, req)
+	case path == protocol.PathUninstall:
+		r.uninstall.ServeHTTP(w, req)
+	default:
+		http.Error(w, "this agent does not know the path: hub and agent may differ in version", http.StatusNotFound)
+	}
+}
+
+// announce stores settings and has the report say so.
+func announce(keeper *credential.Keeper, reporter *report.Reporter) func(context.Context, protocol.Settings) error {
+	return func(ctx context.Context, s protocol.Settings) error {
+		if err := keeper.Announce(ctx, s); err != nil {
+			return err
+		}
+		reporter.Touch()
+		return nil
+	}
+}

@@ -1,0 +1,152 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package forward passes requests of the hub's users on to the member's API server, as those users.
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// bufferSize of copies from the API server, in bytes.
+const bufferSize = 32 << 10
+
+// Handler forwards what comes under protocol.PathKubernetes.
+type Handler struct {
+	proxy *httputil.ReverseProxy
+	base  *url.URL
+	log   logr.Logger
+}
+
+// New makes a Handler for the API server at base. The transport adds the agent's own credentials; it must not change what is asked.
+func New(base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
+	h := &Handler{base: base, log: log}
+	h.proxy = &httputil.ReverseProxy{
+		Rewrite:      h.rewrite,
+		Transport:    transport,
+		BufferPool:   &bufferPool{},
+		ErrorHandler: h.failed,
+		ErrorLog:     slog.NewLogLogger(logr.ToSlogHandler(log.V(1)), slog.LevelInfo),
+	}
+	return h
+}
+
+// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write when the length of the
+// answer is unknown, as with watches and logs, and spares small answers the frames.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if d := h.checkPath(r.URL); d != nil {
+		writeStatus(w, d.status, d.message)
+		return
+	}
+	if d := check(r.Header); d != nil {
+		h.log.Info("request denied", "code", d.status, "reason", d.message)
+		writeStatus(w, d.status, d.message)
+		return
+	}
+	h.proxy.ServeHTTP(w, r)
+}
+
+// checkPath makes sure that a request stays below the root of the API server. When that is the root of its host, nothing can leave it
+// and paths go as they came; the API server judges them. When a path comes before it, two dots could.
+func (h *Handler) checkPath(u *url.URL) *denial {
+	path := u.EscapedPath()
+	if u.Opaque != "" || !strings.HasPrefix(path, protocol.PathKubernetes+"/") {
+		return deny(http.StatusBadRequest, "the path does not begin with %s/", protocol.PathKubernetes)
+	}
+	if strings.Trim(h.base.Path, "/") == "" {
+		return nil
+	}
+	for segment := range strings.FieldsFuncSeq(u.Path, func(r rune) bool { return r == '/' || r == '\\' }) {
+		if segment == ".." {
+			return deny(http.StatusBadRequest, "the path has .. in it")
+		}
+	}
+	return nil
+}
+
+// rewrite turns an incoming request into one for the API server. It cannot refuse; ServeHTTP has done so before. ReverseProxy has
+// removed what concerns single hops.
+func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
+	out := pr.Out
+	base := strings.TrimRight(h.base.Path, "/")
+	escaped := strings.TrimPrefix(pr.In.URL.EscapedPath(), protocol.PathKubernetes)
+	out.URL.Scheme, out.URL.Host, out.URL.User = h.base.Scheme, h.base.Host, nil
+	out.URL.Path = base + strings.TrimPrefix(pr.In.URL.Path, protocol.PathKubernetes)
+	out.URL.RawPath = strings.TrimRight(h.base.EscapedPath(), "/") + escaped
+	out.URL.RawQuery = pr.In.URL.RawQuery // as received: the API server parses it its own way
+	out.Host = ""
+	for name := range out.Header {
+		if notForwarded(name) {
+			delete(out.Header, name)
+		}
+	}
+}
+
+// notForwarded is whether a header is for the hub or would speak for the agent, rather than for the user.
+func notForwarded(name string) bool {
+	switch name {
+	case "Authorization", "Cookie", "Priority":
+		return true
+	}
+	return strings.HasPrefix(name, "X-Remote-")
+}
+
+// failed answers when the API server did not.
+func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil { // the hub has given the request up
+		writeStatus(w, http.StatusServiceUnavailable, "the request was given up")
+		return
+	}
+	h.log.V(1).Info("API server did not answer", "error", err.Error())
+	status, message := upstreamFailure(err)
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	writeStatus(w, status, message)
+}
+
+// upstreamFailure says what a failure to reach the API server means for a user.
+func upstreamFailure(err error) (status int, message string) {
+	var dial *net.OpError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return http.StatusGatewayTimeout, "the cluster's API server did not answer its agent in time: try again, or look at the API server"
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return http.StatusServiceUnavailable, fmt.Sprintf("the cluster's agent cannot reach its API server (%v): try again, or look at the API server", dial.Err)
+	}
+	return http.StatusBadGateway, fmt.Sprintf("the cluster's agent got no answer from its API server (%v): try again", err)
+}
+
+// bufferPool keeps the buffers of copies.
+type bufferPool struct {
+	pool sync.Pool
+}
+
+// Get returns a buffer.
+func (p *bufferPool) Get() []byte {
+	if b, ok := p.pool.Get().(*[bufferSize]byte); ok {
+		return b[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put takes a buffer back.
+func (p *bufferPool) Put(b []byte) {
+	if len(b) == bufferSize {
+		p.pool.Put((*[bufferSize]byte)(b))
+	}
+}

@@ -1,0 +1,97 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"strings"
+)
+
+// Headers of Kubernetes impersonation.
+const (
+	impersonatePrefix = "Impersonate-"
+	impersonateUser   = "Impersonate-User"
+	impersonateGroup  = "Impersonate-Group"
+	impersonateUID    = "Impersonate-Uid"
+	impersonateExtra  = "Impersonate-Extra-"
+
+	groupAuthenticated = "system:authenticated"
+	systemPrefix       = "system:"
+)
+
+// denial is why a request is not forwarded.
+type denial struct {
+	status  int
+	message string
+}
+
+func deny(status int, format string, args ...any) *denial {
+	return &denial{status: status, message: fmt.Sprintf(format, args...)}
+}
+
+// check is the second lock: it denies what a hub that works as it should never sends. The agent may impersonate any user, so a request
+// that names none would run as the agent itself, and one for a system user would be worth more than any that Drover grants.
+// Values must arrive as they are checked, hence none that the way to the API server would trim.
+func check(h http.Header) *denial {
+	if d := checkConnection(h); d != nil {
+		return d
+	}
+	for name, values := range h {
+		if !isImpersonation(name) {
+			continue
+		}
+		if !known(name) {
+			return deny(http.StatusBadRequest, "header %s is not one that the API server knows", name)
+		}
+		for _, v := range values {
+			if v != strings.TrimSpace(v) || v == "" {
+				return deny(http.StatusBadRequest, "header %s is empty or has blanks around it", name)
+			}
+		}
+	}
+	users, groups := h[impersonateUser], h[impersonateGroup]
+	if len(users) != 1 {
+		return deny(http.StatusForbidden, "a request must name exactly one user, this one names %d", len(users))
+	}
+	if len(h[impersonateUID]) > 1 {
+		return deny(http.StatusForbidden, "a request must not name more than one UID")
+	}
+	if strings.HasPrefix(users[0], systemPrefix) {
+		return deny(http.StatusForbidden, "system users are not served through the hub: use the cluster's own credentials")
+	}
+	for _, g := range groups {
+		if strings.HasPrefix(g, systemPrefix) && g != groupAuthenticated {
+			return deny(http.StatusForbidden, "the group %q is not served through the hub: use the cluster's own credentials", g)
+		}
+	}
+	return nil
+}
+
+// checkConnection denies a Connection header that would take identity off the request on its way (CVE-2021-31999).
+func checkConnection(h http.Header) *denial {
+	for _, line := range h["Connection"] {
+		for name := range strings.SplitSeq(line, ",") {
+			name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))
+			if isImpersonation(name) || name == "Authorization" {
+				return deny(http.StatusBadRequest, "the Connection header must not name %s", name)
+			}
+		}
+	}
+	return nil
+}
+
+// isImpersonation ignores case, since a header that did not come through net/http may have any.
+func isImpersonation(name string) bool {
+	return len(name) >= len(impersonatePrefix) && strings.EqualFold(name[:len(impersonatePrefix)], impersonatePrefix)
+}
+
+func known(name string) bool {
+	switch name {
+	case impersonateUser, impersonateGroup, impersonateUID:
+		return true
+	}
+	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)
+}

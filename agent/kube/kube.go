@@ -1,0 +1,80 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube reaches the member's own API server with a client that knows the core types and no others.
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Client reaches the member's API server as the agent itself, never as a user.
+type Client struct {
+	// REST speaks protobuf with the core group at v1.
+	REST rest.Interface
+}
+
+// Config says how to reach the API server: by the kubeconfig at path, or, when that is empty, as the pod that the agent runs in.
+func Config(path, userAgent string) (*rest.Config, error) {
+	cfg, err := loadConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	cfg.UserAgent = userAgent
+	cfg.QPS = -1 // the agent's own requests are few; the API server has its own limits for the rest
+	return cfg, nil
+}
+
+func loadConfig(path string) (*rest.Config, error) {
+	if path == "" {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("find the cluster of the agent: %w: outside of a pod use --kubeconfig", err)
+		}
+		return cfg, nil
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return cfg, nil
+}
+
+// New makes a client. It knows the core types only: a scheme with every group of Kubernetes costs more memory than the rest of the agent.
+func New(cfg *rest.Config) (*Client, error) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register core types: %w", err)
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+
+	cfg = rest.CopyConfig(cfg)
+	cfg.APIPath = "/api"
+	cfg.GroupVersion = &corev1.SchemeGroupVersion
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.ContentType = runtime.ContentTypeProtobuf
+	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	client, err := rest.RESTClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return &Client{REST: client}, nil
+}
+
+// ClusterUID is the UID of the namespace kube-system: the identity of the cluster.
+func (c *Client) ClusterUID(ctx context.Context) (string, error) {
+	var ns corev1.Namespace
+	if err := c.REST.Get().Resource("namespaces").Name(metav1.NamespaceSystem).Do(ctx).Into(&ns); err != nil {
+		return "", fmt.Errorf("read namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	return string(ns.UID), nil
+}

@@ -1,0 +1,61 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// Secrets reads and writes the Secrets of one namespace. Errors are those of the API server, wrapped.
+type Secrets struct {
+	client    *Client
+	namespace string
+}
+
+// Secrets of a namespace.
+func (c *Client) Secrets(namespace string) *Secrets {
+	return &Secrets{client: c, namespace: namespace}
+}
+
+// Get reads a Secret.
+func (s *Secrets) Get(ctx context.Context, name string) (*corev1.Secret, error) {
+	out := &corev1.Secret{}
+	err := s.client.REST.Get().Namespace(s.namespace).Resource("secrets").Name(name).Do(ctx).Into(out)
+	return out, s.wrap("read", name, err)
+}
+
+// Create makes a Secret and returns it as stored.
+func (s *Secrets) Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
+	out := &corev1.Secret{}
+	err := s.client.REST.Post().Namespace(s.namespace).Resource("secrets").Body(secret).Do(ctx).Into(out)
+	return out, s.wrap("create", secret.Name, err)
+}
+
+// Update replaces a Secret, unless somebody else changed it since it was read, and returns it as stored.
+func (s *Secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
+	out := &corev1.Secret{}
+	err := s.client.REST.Put().Namespace(s.namespace).Resource("secrets").Name(secret.Name).Body(secret).Do(ctx).Into(out)
+	return out, s.wrap("update", secret.Name, err)
+}
+
+// Watch follows a single Secret. What it is now comes first. The caller stops the watch.
+func (s *Secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
+	options := metav1.ListOptions{Watch: true, FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
+	w, err := s.client.REST.Get().Namespace(s.namespace).Resource("secrets").
+		VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
+	return w, s.wrap("watch", name, err)
+}
+
+func (s *Secrets) wrap(operation, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s Secret %s/%s: %w", operation, s.namespace, name, err)
+}

@@ -1,0 +1,111 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package loglevel changes the log level of a running agent through a unix socket that only its own user may open.
+package loglevel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// timeout of one exchange.
+const timeout = 5 * time.Second
+
+// levels that can be set.
+func levels() []string { return []string{"debug", "info"} }
+
+// body is what goes both ways, as zap has it.
+type body struct {
+	Level string `json:"level,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// Listen makes the socket. What a crashed agent left at that path is replaced; a running agent's is an error.
+func Listen(path string) (net.Listener, error) {
+	if conn, err := net.DialTimeout("unix", path, timeout); err == nil {
+		_ = conn.Close() // it was only to see whether somebody is there
+		return nil, fmt.Errorf("listen at %s: another agent does so already: set DROVER_SOCKET to another path", path)
+	}
+	// Made under another name and moved when its mode is right, so that there is no moment at which others may open it.
+	draft := fmt.Sprintf("%s.%d", path, os.Getpid())
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", draft)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	if unix, ok := listener.(*net.UnixListener); ok {
+		unix.SetUnlinkOnClose(false) // it would remove the draft's name
+	}
+	err = os.Chmod(draft, 0o600)
+	if err == nil {
+		err = os.Rename(draft, path)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen at %s: %w", path, err), listener.Close(), os.Remove(draft))
+	}
+	return listener, nil
+}
+
+// Serve answers at a listener of Listen until ctx ends, and removes the socket then.
+func Serve(ctx context.Context, listener net.Listener, path string, level zap.AtomicLevel) error {
+	server := &http.Server{Handler: level, ReadHeaderTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	err := server.Serve(listener)
+	if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+		return fmt.Errorf("remove socket: %w", removed)
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve log level: %w", err)
+	}
+	return nil
+}
+
+// Set tells the agent at a socket which level to log at and returns the level that it has then.
+func Set(ctx context.Context, path, level string) (string, error) {
+	if level != "debug" && level != "info" {
+		return "", fmt.Errorf("set log level: %q is none of %v", level, levels())
+	}
+	payload, err := json.Marshal(body{Level: level})
+	if err != nil {
+		return "", fmt.Errorf("set log level: %w", err)
+	}
+	client := &http.Client{Timeout: timeout, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://agent/", bytes.NewReader(payload))
+	if err != nil {
+		return "", fmt.Errorf("set log level: %w", err)
+	}
+	resp, err := client.Do(req)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return "", fmt.Errorf("set log level: no agent listens at %s: run this where the agent runs, with the same DROVER_SOCKET", path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("set log level: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var answer body
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&answer); err != nil {
+		return "", fmt.Errorf("set log level: decode answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("set log level: the agent answered %s: %s", resp.Status, answer.Error)
+	}
+	return answer.Level, nil
+}

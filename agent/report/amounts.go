@@ -1,0 +1,153 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// amounts is a resource list in little memory: what every node and pod has in fields, the rest in a map that is mostly nil.
+type amounts struct {
+	milliCPU         int64
+	memory           int64 // bytes
+	ephemeralStorage int64 // bytes
+	pods             int64
+	extended         map[corev1.ResourceName]int64
+}
+
+// amountsOf reads a resource list. What is zero does not count.
+func amountsOf(list corev1.ResourceList) amounts {
+	var a amounts
+	for name, q := range list {
+		switch name {
+		case corev1.ResourceCPU:
+			a.milliCPU = q.MilliValue()
+		case corev1.ResourceMemory:
+			a.memory = q.Value()
+		case corev1.ResourceEphemeralStorage:
+			a.ephemeralStorage = q.Value()
+		case corev1.ResourcePods:
+			a.pods = q.Value()
+		default:
+			if v := q.Value(); v != 0 && !strings.HasPrefix(string(name), "attachable-volumes-") {
+				a.extend(name, v)
+			}
+		}
+	}
+	return a
+}
+
+func (a *amounts) extend(name corev1.ResourceName, v int64) {
+	if a.extended == nil {
+		a.extended = make(map[corev1.ResourceName]int64, 1)
+	}
+	a.extended[name] += v
+}
+
+// add adds b, sign times.
+func (a *amounts) add(b amounts, sign int64) {
+	a.milliCPU += sign * b.milliCPU
+	a.memory += sign * b.memory
+	a.ephemeralStorage += sign * b.ephemeralStorage
+	a.pods += sign * b.pods
+	for name, v := range b.extended {
+		a.extend(name, sign*v)
+		if a.extended[name] == 0 {
+			delete(a.extended, name)
+		}
+	}
+}
+
+// raise makes a the greater of a and b, resource by resource.
+func (a *amounts) raise(b amounts) {
+	a.milliCPU = max(a.milliCPU, b.milliCPU)
+	a.memory = max(a.memory, b.memory)
+	a.ephemeralStorage = max(a.ephemeralStorage, b.ephemeralStorage)
+	a.pods = max(a.pods, b.pods)
+	for name, v := range b.extended {
+		if v > a.extended[name] {
+			a.extend(name, v-a.extended[name])
+		}
+	}
+}
+
+// copy is a copy that shares nothing.
+func (a *amounts) copy() amounts {
+	var b amounts
+	b.add(*a, 1)
+	return b
+}
+
+// override replaces those amounts that b has.
+func (a *amounts) override(b amounts) {
+	if b.milliCPU > 0 {
+		a.milliCPU = b.milliCPU
+	}
+	if b.memory > 0 {
+		a.memory = b.memory
+	}
+	for name, v := range b.extended {
+		a.extend(name, v-a.extended[name])
+	}
+}
+
+// Units of bytes, and from when on the greater one is used.
+const (
+	mebi     = 1 << 20
+	gibi     = 1 << 30
+	gibiFrom = 10 * gibi
+)
+
+// Rounding of CPUs: above ten of them, the last digits only say that some pod came or went.
+const (
+	coarseCPUFrom = 10_000 // milli
+	coarseCPU     = 100    // milli
+)
+
+// strings writes the amounts as quantities, rounded down so that small changes don't show. What is zero is left out.
+func (a *amounts) strings() map[string]string {
+	out := make(map[string]string, 4+len(a.extended))
+	if a.milliCPU > 0 {
+		milli := a.milliCPU
+		if milli >= coarseCPUFrom {
+			milli -= milli % coarseCPU
+		}
+		out[string(corev1.ResourceCPU)] = resource.NewMilliQuantity(milli, resource.DecimalSI).String()
+	}
+	count := func(name corev1.ResourceName, v int64) {
+		if v > 0 {
+			out[string(name)] = resource.NewQuantity(v, resource.DecimalSI).String()
+		}
+	}
+	size := func(name corev1.ResourceName, v int64) {
+		if v > 0 {
+			out[string(name)] = roundBytes(v)
+		}
+	}
+	size(corev1.ResourceMemory, a.memory)
+	size(corev1.ResourceEphemeralStorage, a.ephemeralStorage)
+	count(corev1.ResourcePods, a.pods)
+	for name, v := range a.extended {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			size(name, v)
+			continue
+		}
+		count(name, v)
+	}
+	return out
+}
+
+func roundBytes(v int64) string {
+	unit := int64(mebi)
+	switch {
+	case v >= gibiFrom:
+		unit = gibi
+	case v < mebi:
+		unit = 1
+	}
+	return resource.NewQuantity(v-v%unit, resource.BinarySI).String()
+}

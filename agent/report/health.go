@@ -1,0 +1,103 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// How often the API server is asked whether it is well.
+const (
+	probeInterval = 10 * time.Second
+	probeAgain    = time.Second // after a first failure, before believing it
+	probeTimeout  = 5 * time.Second
+)
+
+// maxMessage bounds a health message, in bytes.
+const maxMessage = 512
+
+// answer is what one probe found. An empty message means healthy.
+type answer struct {
+	message string
+}
+
+// verdict turns answers into health that does not flap: one failure after success is looked at again before it counts.
+type verdict struct {
+	health    protocol.Health
+	known     bool
+	suspected bool
+}
+
+// observe takes an answer and says when to ask again.
+func (v *verdict) observe(a answer, now time.Time) (again time.Duration) {
+	healthy := a.message == ""
+	switch {
+	case !v.known || healthy && !v.health.Healthy:
+		v.known, v.suspected = true, false
+		v.health = protocol.Health{Healthy: healthy, Message: a.message, Since: now.UTC().Truncate(time.Second)}
+	case healthy:
+		v.suspected = false
+	case v.health.Healthy && !v.suspected:
+		v.suspected = true
+		return probeAgain
+	case v.health.Healthy:
+		v.health = protocol.Health{Message: a.message, Since: now.UTC().Truncate(time.Second)}
+	default:
+		v.health.Message = a.message
+	}
+	return probeInterval
+}
+
+// judge says what an answer to /readyz means. The message must not differ from one probe to the next while the cause is the same.
+func judge(ctx context.Context, code int, body []byte, err error) answer {
+	switch {
+	case code == http.StatusOK, code == http.StatusForbidden: // it serves; the agent may only not see more
+		return answer{}
+	case code == http.StatusUnauthorized:
+		return answer{"the API server does not accept the agent's credentials"}
+	case code != 0:
+		if failing := failingChecks(body); failing != "" {
+			return answer{truncate("checks of /readyz fail: " + failing)}
+		}
+		return answer{"/readyz answers " + http.StatusText(code)}
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return answer{"/readyz does not answer within " + probeTimeout.String()}
+	case err == nil:
+		return answer{"/readyz gives no answer"}
+	}
+	return answer{truncate("the API server cannot be reached: " + cause(err))}
+}
+
+// failingChecks are the names that /readyz marks with [-].
+func failingChecks(body []byte) string {
+	var names []string
+	for line := range strings.Lines(string(body)) {
+		if rest, ok := strings.CutPrefix(line, "[-]"); ok {
+			name, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// cause is what went wrong without ports and times, which differ each time.
+func cause(err error) string {
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		return op.Err.Error()
+	}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		return u.Err.Error()
+	}
+	return err.Error()
+}
+
+func truncate(s string) string { return s[:min(len(s), maxMessage)] }

@@ -1,0 +1,82 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// nodeNumbers is what is kept of a node.
+type nodeNumbers struct {
+	ready        bool
+	distribution string // one of the constants, or empty
+	capacity     amounts
+	allocatable  amounts
+}
+
+// nodeTally counts nodes and sums what they have.
+type nodeTally struct {
+	tally[nodeNumbers]
+	total, ready          int32 // these and the rest are guarded by tally.mu
+	capacity, allocatable amounts
+	distributions         map[string]int64
+}
+
+func newNodeTally(changed func()) *nodeTally {
+	t := &nodeTally{distributions: make(map[string]int64)}
+	t.changed = changed
+	t.read = readNode
+	t.count = t.add
+	return t
+}
+
+func (t *nodeTally) add(n nodeNumbers, sign int64) {
+	t.total += int32(sign)
+	if n.ready {
+		t.ready += int32(sign)
+	}
+	t.capacity.add(n.capacity, sign)
+	t.allocatable.add(n.allocatable, sign)
+	t.distributions[n.distribution] += sign
+}
+
+// nodes is what the report says of nodes, and what most nodes say of the distribution.
+func (t *nodeTally) nodes() (protocol.Nodes, string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	distribution, most := "", int64(0)
+	for name, n := range t.distributions {
+		if n > most || n == most && name > distribution {
+			distribution, most = name, n
+		}
+	}
+	return protocol.Nodes{
+		Total: t.total, Ready: t.ready,
+		Capacity: t.capacity.strings(), Allocatable: t.allocatable.strings(),
+	}, distribution
+}
+
+func readNode(obj any) *summary[nodeNumbers] {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	return summarize(&node.ObjectMeta, nodeNumbers{
+		ready:        nodeReady(node.Status.Conditions),
+		distribution: nodeDistribution(node),
+		capacity:     amountsOf(node.Status.Capacity),
+		allocatable:  amountsOf(node.Status.Allocatable),
+	})
+}
+
+func nodeReady(conditions []corev1.NodeCondition) bool {
+	for i := range conditions {
+		if conditions[i].Type == corev1.NodeReady {
+			return conditions[i].Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

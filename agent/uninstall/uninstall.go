@@ -1,0 +1,145 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package uninstall removes everything that Drover put into the member.
+//
+// The agent cannot wait for its own end: once its namespace goes, so do its rights. So it makes the objects outside of the namespace
+// belong to it, deletes the namespace, and Kubernetes' garbage collector removes the rest when the agent is long gone.
+package uninstall
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Objects of the agent outside of namespaces.
+const (
+	clusterRole        = "/apis/rbac.authorization.k8s.io/v1/clusterroles/" + protocol.AgentName
+	clusterRoleBinding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentName
+)
+
+// Handler is the http.Handler of protocol.PathUninstall.
+type Handler struct {
+	client    rest.Interface
+	namespace string
+	log       logr.Logger
+	done      chan struct{}
+	once      sync.Once
+}
+
+// New makes a Handler for an agent that lives in this namespace.
+func New(client rest.Interface, namespace string, log logr.Logger) *Handler {
+	return &Handler{client: client, namespace: namespace, log: log, done: make(chan struct{})}
+}
+
+// Done is closed when everything is removed or on its way and the hub was told so: the agent has nothing left to do.
+func (h *Handler) Done() <-chan struct{} { return h.done }
+
+// ServeHTTP answers POST with what could not be removed. If that is nothing the agent ends; else the hub may ask again.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "uninstalling is asked for with POST", http.StatusMethodNotAllowed)
+		return
+	}
+	h.log.Info("uninstalling")
+	result := protocol.UninstallResult{Remaining: h.remove(r.Context())}
+	body, err := json.Marshal(result)
+	if err != nil { // it holds strings only
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // the agent ends whether or not the hub still listens
+	h.log.Info("uninstalled", "remaining", result.Remaining)
+	if len(result.Remaining) == 0 {
+		h.once.Do(func() { close(h.done) })
+	}
+}
+
+// remove removes what it can and returns the rest. What is not there is fine. Each step leaves the rights that the next one needs.
+func (h *Handler) remove(ctx context.Context) []string {
+	anchor, err := h.anchor(ctx)
+	if err != nil {
+		return []string{fmt.Sprintf("Namespace %s: %v", h.namespace, err)}
+	}
+	var remaining []string
+	failed := func(what string, err error) {
+		if err != nil && !apierrors.IsNotFound(err) {
+			remaining = append(remaining, fmt.Sprintf("%s: %v", what, err))
+		}
+	}
+	failed("ClusterRole "+protocol.AgentName, h.release(ctx, clusterRole, anchor))
+	if anchor.Kind != "ClusterRoleBinding" {
+		failed("ClusterRoleBinding "+protocol.AgentName, h.release(ctx, clusterRoleBinding, anchor))
+	}
+	if len(remaining) > 0 {
+		return remaining // what comes next would leave them behind for good
+	}
+	for _, name := range []string{protocol.RegistrationSecret, protocol.IdentitySecret} {
+		err := h.client.Delete().Namespace(h.namespace).Resource("secrets").Name(name).Do(ctx).Error()
+		failed("Secret "+h.namespace+"/"+name, err)
+	}
+	if anchor.Kind == "Namespace" {
+		err = h.client.Delete().Resource("namespaces").Name(anchor.Name).Do(ctx).Error()
+	} else {
+		err = h.delete(ctx, clusterRoleBinding)
+	}
+	failed(anchor.Kind+" "+anchor.Name, err)
+	return remaining
+}
+
+// anchor is the object that the others shall go with: the agent's namespace, or, if that is gone or is one that an operator chose and
+// perhaps uses for other things, the binding.
+func (h *Handler) anchor(ctx context.Context) (metav1.OwnerReference, error) {
+	if h.namespace == protocol.AgentNamespace {
+		ns := &corev1.Namespace{}
+		err := h.client.Get().Resource("namespaces").Name(h.namespace).Do(ctx).Into(ns)
+		if err == nil {
+			return metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: ns.Name, UID: ns.UID}, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return metav1.OwnerReference{}, err
+		}
+	}
+	anchor := metav1.OwnerReference{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding", Name: protocol.AgentName}
+	raw, err := h.client.Get().AbsPath(clusterRoleBinding).SetHeader("Accept", "application/json").DoRaw(ctx)
+	if apierrors.IsNotFound(err) {
+		return anchor, nil
+	}
+	var binding metav1.PartialObjectMetadata
+	if err == nil {
+		err = json.Unmarshal(raw, &binding)
+	}
+	anchor.UID = binding.UID
+	return anchor, err
+}
+
+// release makes an object go with the anchor, or now if there is none. An owner reference is all that changes, so that the API server
+// does not ask whether the agent may grant what the role grants.
+func (h *Handler) release(ctx context.Context, path string, anchor metav1.OwnerReference) error {
+	if anchor.UID == "" {
+		return h.delete(ctx, path)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{anchor}}})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	return h.client.Patch(types.MergePatchType).AbsPath(path).SetHeader("Accept", "application/json").Body(patch).Do(ctx).Error()
+}
+
+func (h *Handler) delete(ctx context.Context, path string) error {
+	return h.client.Delete().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Error()
+}
