@@ -16,6 +16,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/proxy"
+	"github.com/drover-dev/drover/internal/tunnel"
 )
 
 // members yields transports to the proxy. A connected member costs no look at the API; only for the others it is told apart
@@ -28,8 +29,11 @@ type members struct {
 // Transport implements proxy.Members.
 func (m members) Transport(ctx context.Context, name types.NamespacedName) (http.RoundTripper, error) {
 	transport, err := m.fleet.Transport(name)
-	if err == nil || !errors.Is(err, fleet.ErrNotConnected) {
-		return transport, err
+	if err == nil {
+		return untouched{transport}, nil
+	}
+	if !errors.Is(err, fleet.ErrNotConnected) {
+		return nil, err
 	}
 	cluster := &v1.Cluster{}
 	if err := m.clusters.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
@@ -45,4 +49,16 @@ func lastSeen(state fleet.State, cluster *v1.Cluster) time.Time {
 		return cluster.Status.LastSeen.Time
 	}
 	return state.LastSeen
+}
+
+// untouched tells the caller to come again when a tunnel ended before its agent looked at the request.
+type untouched struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (u untouched) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := u.RoundTripper.RoundTrip(r)
+	if errors.Is(err, tunnel.ErrNotProcessed) {
+		return nil, &proxy.NotConnectedError{LastSeen: time.Now()}
+	}
+	return response, err
 }

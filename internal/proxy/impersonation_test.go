@@ -172,8 +172,10 @@ func TestCallersOwnImpersonation(t *testing.T) {
 		}
 	})
 	for name, answer := range map[string]http.HandlerFunc{
-		"does not answer the review":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"answers the review with 200": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"kind":"SelfSubjectAccessReview","status":{"allowed":true}}`)) },
+		"does not answer the review": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"answers the review with 200": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"kind":"SelfSubjectAccessReview","status":{"allowed":true}}`))
+		},
 		"answers with something else": func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusCreated)
 			_, _ = w.Write([]byte(`{"kind":"Pod","status":{"allowed":true}}`))

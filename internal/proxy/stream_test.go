@@ -301,6 +301,34 @@ func TestStalledUsers(t *testing.T) {
 		_, _ = io.WriteString(conn, rawGet(podsPath))
 		<-answer.closed
 	})
+	t.Run("a user who takes nothing of a stream of HTTP/2 is cut off, and his other streams are not", func(t *testing.T) {
+		h := newHubSide(t, func(o *Options) { o.Limits.Stall = 20 * time.Millisecond })
+		plain := h.members.transport
+		endless := newBody(zeros{})
+		h.members.transport = roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			if r.URL.RawQuery == "watch" {
+				return answering(endless, -1).RoundTrip(r)
+			}
+			return plain.RoundTrip(r)
+		})
+		front := startHTTP2(h.handler)
+		defer front.Close()
+		h.URL = front.URL
+		get := func(path string) *http.Response {
+			response, err := front.Client().Transport.RoundTrip(h.request(t, http.MethodGet, path, nil, nil))
+			if err != nil || response.StatusCode != http.StatusOK || response.ProtoMajor != 2 {
+				t.Fatalf("answer %+v, %v", response, err)
+			}
+			t.Cleanup(func() { _ = response.Body.Close() })
+			return response
+		}
+		stalled := get(podsPath + "?watch")
+		<-endless.closed
+		if _, err := io.Copy(io.Discard, stalled.Body); err == nil {
+			t.Error("the stream ended as if it were whole")
+		}
+		get(podsPath)
+	})
 	t.Run("a user who takes a little every minute is not cut off", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			conn := dialProxy(t, answering(newBody(io.LimitReader(zeros{}, 400<<10)), 400<<10))

@@ -1,0 +1,67 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decision
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestCache(t *testing.T) {
+	t.Run("an answer is given again for as long as it says, and not longer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, asked := New[int](), 0
+			ask := func(context.Context) (Answer[int], error) {
+				asked++
+				return Answer[int]{Value: asked, For: time.Second}, nil
+			}
+			for _, want := range []int{1, 1} {
+				if got, err := c.Get(t.Context(), Key{1}, ask); got != want || err != nil {
+					t.Errorf("Get = %d, %v; want %d", got, err, want)
+				}
+			}
+			time.Sleep(1100 * time.Millisecond) // the clock of synctest, not a wait
+			if got, err := c.Get(t.Context(), Key{1}, ask); got != 2 || err != nil {
+				t.Errorf("Get = %d, %v; want 2", got, err)
+			}
+		})
+	})
+	t.Run("errors and answers for no time are not remembered", func(t *testing.T) {
+		c, asked := New[int](), 0
+		failed := errors.New("down")
+		for range 2 {
+			if _, err := c.Get(t.Context(), Key{1}, func(context.Context) (Answer[int], error) {
+				asked++
+				return Answer[int]{Value: 1, For: time.Hour}, failed
+			}); !errors.Is(err, failed) {
+				t.Errorf("Get = %v", err)
+			}
+			if _, err := c.Get(t.Context(), Key{1}, func(context.Context) (Answer[int], error) {
+				asked++
+				return Answer[int]{Value: 1}, nil
+			}); err != nil {
+				t.Errorf("Get = %v", err)
+			}
+		}
+		if asked != 4 {
+			t.Errorf("asked %d times, want 4", asked)
+		}
+	})
+	t.Run("no more answers are remembered than there is room for", func(t *testing.T) {
+		c := New[int]()
+		for n := range capacity + 100 {
+			if _, err := c.Get(t.Context(), Key{byte(n), byte(n >> 8), byte(n >> 16)}, func(context.Context) (Answer[int], error) {
+				return Answer[int]{Value: n, For: time.Hour}, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := len(c.remembered.Keys()); got != capacity {
+			t.Errorf("%d answers are remembered, want %d", got, capacity)
+		}
+	})
+}
