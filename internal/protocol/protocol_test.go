@@ -1,0 +1,61 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// The digest is computed by hub and agent, perhaps of different versions: what it is for given settings must never change.
+func TestSettingsDigestIsStable(t *testing.T) {
+	base := protocol.Settings{Servers: []string{"https://hub.example.com", "https://hub.example.net"}, CABundle: "PEM"}
+	if got, want := base.Digest(), "8f9324226a4b00e7e18e4b4535f577bc071fab8741be6ce84051ca2cb31887bc"; got != want {
+		t.Errorf("digest %s, want %s", got, want)
+	}
+	seen := map[string]string{base.Digest(): "the base"}
+	for name, s := range map[string]protocol.Settings{
+		"another order of servers": {Servers: []string{base.Servers[1], base.Servers[0]}, CABundle: "PEM"},
+		"fewer servers":            {Servers: base.Servers[:1], CABundle: "PEM"},
+		"another bundle":           {Servers: base.Servers, CABundle: "PEM2"},
+		"no bundle":                {Servers: base.Servers},
+	} {
+		if other, ok := seen[s.Digest()]; ok {
+			t.Errorf("%s has the digest of %s", name, other)
+		}
+		seen[s.Digest()] = name
+	}
+}
+
+func TestProofPayloadsDiffer(t *testing.T) {
+	a, b := protocol.ProofPayload("token", "uid"), protocol.ProofPayload("tokenu", "id")
+	if bytes.Equal(a, b) {
+		t.Error("a proof for one token and member is one for another")
+	}
+}
+
+func FuzzReport(f *testing.F) {
+	f.Add([]byte(`{"protocol":1,"minProtocol":1,"agentVersion":"v0.1.0","nodes":{"total":3,"ready":2,"capacity":{"cpu":"12"}},"health":{"healthy":true}}`))
+	f.Add([]byte(`{"nodes":null,"health":{"since":"0001-01-01T00:00:00Z"}}`))
+	f.Add([]byte(`[[[[[[`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		var report, again protocol.Report
+		if json.Unmarshal(line, &report) != nil {
+			return
+		}
+		raw, err := json.Marshal(report)
+		if err != nil {
+			return // a year that JSON cannot have
+		}
+		if err := json.Unmarshal(raw, &again); err != nil {
+			t.Fatalf("what was decoded does not decode again: %v", err)
+		}
+		if same, err := json.Marshal(again); err != nil || !bytes.Equal(raw, same) {
+			t.Errorf("%s became %s, %v", raw, same, err)
+		}
+	})
+}

@@ -1,0 +1,111 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration_test
+
+import (
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// The command is run as a person runs it, against a server that it must trust and against ones that it must not.
+func TestCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed: whether it refuses another CA is not proven here")
+	}
+	hub, other := newAuthority(t), newAuthority(t)
+	for name, tc := range map[string]struct {
+		serving pki.KeyPair
+		applied string
+	}{
+		"the hub's certificate is accepted and the manifest is applied": {hub, "the manifest"},
+		"a certificate of another CA is refused and nothing is applied": {other, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := tlsServer(t, tc.serving)
+			command := registration.Command(registration.ManifestURL(server.URL, strings.Repeat("t", 43)), v1.TrustPinned, string(hub.Cert))
+			applied, output, err := run(t, command)
+			if applied != tc.applied || (err == nil) != (tc.applied != "") {
+				t.Errorf("applied %q, want %q (%v)\n%s", applied, tc.applied, err, output)
+			}
+			if tc.applied == "" && !strings.Contains(output, "certificate") {
+				t.Errorf("what went wrong is not told: %s", output)
+			}
+		})
+	}
+	t.Run("the certificates of the system do not count", func(t *testing.T) {
+		command := registration.Command("https://hub.example.com/x.yaml", v1.TrustPinned, string(hub.Cert))
+		if !strings.Contains(command, "--capath /dev/null") {
+			t.Error("many builds of curl add the system's CAs to those of --cacert")
+		}
+	})
+}
+
+func TestCommandOfSystemTrustIsPlain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		trust  v1.Trust
+		bundle string
+	}{
+		"with system trust":                          {v1.TrustSystem, "PEM"},
+		"pinned, as long as there is nothing to pin": {v1.TrustPinned, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, want := registration.Command("https://hub.example.com/x.yaml", tc.trust, tc.bundle), "kubectl apply -f https://hub.example.com/x.yaml"; got != want {
+				t.Errorf("command %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func newAuthority(t testing.TB) pki.KeyPair {
+	t.Helper()
+	pair, err := pki.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// tlsServer serves a manifest with a certificate of an authority, as the hub does.
+func tlsServer(t testing.TB, authority pki.KeyPair) *httptest.Server {
+	t.Helper()
+	cert, err := pki.IssueServing(authority, []string{"127.0.0.1"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("the manifest"))
+	}))
+	server.Config.ErrorLog = quiet()
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// run runs a command line with a kubectl that keeps what it is to apply and, like the real one, fails when that is nothing.
+func run(t testing.TB, command string) (applied, output string, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	kept := filepath.Join(dir, "applied")
+	kubectl := "kubectl() { [ \"$*\" = 'apply -f -' ] || return 2; cat > '" + kept + "'; [ -s '" + kept + "' ]; }\n"
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", kubectl+command)
+	cmd.Env = append(os.Environ(), "HOME="+dir, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	out, err := cmd.CombinedOutput()
+	raw, readErr := os.ReadFile(kept)
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	return string(raw), string(out), err
+}

@@ -1,0 +1,140 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration_test
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+const memberUID = "0b5a1c1e-6b1f-4a54-9d0c-6d7c2f4f1a11"
+
+// request is what an agent sends that joins with a token.
+func request(key ed25519.PrivateKey, token, clusterUID string) protocol.RegisterRequest {
+	return protocol.RegisterRequest{
+		PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: clusterUID,
+		Proof: ed25519.Sign(key, protocol.ProofPayload(token, clusterUID)),
+	}
+}
+
+func TestDecideJoin(t *testing.T) {
+	token := registration.Token{Value: strings.Repeat("t", 40), Created: now.Add(-time.Hour), TTL: 24 * time.Hour}
+	former := registration.Token{Value: strings.Repeat("f", 40)}
+	key, otherKey := testkit.Key(t), testkit.Key(t)
+	// joined is the identity of an agent that joined with a token.
+	joined := func(key ed25519.PrivateKey, uid string, token registration.Token) *registration.AgentIdentity {
+		return &registration.AgentIdentity{PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: uid,
+			TokenHash: registration.HashToken(token.Value), OwnerUID: "owner", Joined: now.Add(-time.Minute)}
+	}
+	for name, tc := range map[string]struct {
+		change func(*registration.JoinInput)
+		reason string // "" if it joins
+		write  bool
+	}{
+		"the first agent joins":                         {func(*registration.JoinInput) {}, "", true},
+		"the same agent retries and nothing is written": {func(in *registration.JoinInput) { in.Current = joined(key, memberUID, token) }, "", false},
+		"the same agent retries after the token expired": {func(in *registration.JoinInput) {
+			in.Current, in.Token.Created = joined(key, memberUID, token), now.Add(-48*time.Hour)
+		}, "", false},
+		"the same agent retries after the token was marked as used": {func(in *registration.JoinInput) {
+			in.Current, in.Token.Used = joined(key, memberUID, token), true
+		}, "", false},
+		"a second cluster shows the used token":   {func(in *registration.JoinInput) { in.Current = joined(key, "other-uid", token) }, v1.ReasonIdentityMismatch, false},
+		"the same cluster comes with another key": {func(in *registration.JoinInput) { in.Current = joined(otherKey, memberUID, token) }, v1.ReasonTokenUsed, false},
+		"a new token replaces key and member":     {func(in *registration.JoinInput) { in.Current = joined(otherKey, "other-uid", former) }, "", true},
+		"a new token that has expired replaces nothing": {func(in *registration.JoinInput) {
+			in.Current, in.Token.Created = joined(otherKey, "other-uid", former), now.Add(-48*time.Hour)
+		}, v1.ReasonTokenExpired, false},
+		"an expired token":                     {func(in *registration.JoinInput) { in.Token.Created = now.Add(-24 * time.Hour) }, v1.ReasonTokenExpired, false},
+		"a token whose age nobody knows":       {func(in *registration.JoinInput) { in.Token.Created = time.Time{} }, v1.ReasonTokenExpired, false},
+		"a used token whose agent was revoked": {func(in *registration.JoinInput) { in.Token.Used = true }, v1.ReasonTokenUsed, false},
+		"an agent of a former Cluster of this name is nobody": {func(in *registration.JoinInput) {
+			in.Current = joined(otherKey, "other-uid", token)
+			in.Current.OwnerUID = "former-owner"
+		}, "", true},
+		"a former Cluster's agent does not come back with a used token": {func(in *registration.JoinInput) {
+			in.Current, in.Token.Used = joined(key, memberUID, token), true
+			in.Current.OwnerUID = "former-owner"
+		}, v1.ReasonTokenUsed, false},
+		"a proof for another token":   {func(in *registration.JoinInput) { in.Request = request(key, former.Value, memberUID) }, v1.ReasonIdentityMismatch, false},
+		"a proof for another cluster": {func(in *registration.JoinInput) { in.Request.ClusterUID = "other-uid" }, v1.ReasonIdentityMismatch, false},
+		"a proof by another key":      {func(in *registration.JoinInput) { in.Request.PublicKey = otherKey.Public().(ed25519.PublicKey) }, v1.ReasonIdentityMismatch, false},
+		"no proof":                    {func(in *registration.JoinInput) { in.Request.Proof = nil }, v1.ReasonIdentityMismatch, false},
+		"no key":                      {func(in *registration.JoinInput) { in.Request.PublicKey = nil }, v1.ReasonIdentityMismatch, false},
+		"a key that is too long":      {func(in *registration.JoinInput) { in.Request.PublicKey = make([]byte, 33) }, v1.ReasonIdentityMismatch, false},
+		"no cluster UID":              {func(in *registration.JoinInput) { in.Request = request(key, token.Value, "") }, v1.ReasonIdentityMismatch, false},
+		"a cluster UID that is too long": {func(in *registration.JoinInput) {
+			in.Request = request(key, token.Value, strings.Repeat("u", 65))
+		}, v1.ReasonIdentityMismatch, false},
+		"a cluster UID that would deface a log": {func(in *registration.JoinInput) {
+			in.Request = request(key, token.Value, "\x1b[2Jall is well\n")
+		}, v1.ReasonIdentityMismatch, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := registration.JoinInput{Cluster: "team-a/prod-eu", OwnerUID: "owner", Token: token, Request: request(key, token.Value, memberUID), Now: now}
+			tc.change(&in)
+			join, refusal := registration.DecideJoin(in)
+			reason := ""
+			if refusal != nil {
+				reason = refusal.Reason
+				if strings.Contains(refusal.Message, token.Value) || strings.ContainsAny(refusal.Message, "\x1b\n") {
+					t.Errorf("the message %q holds what must not be shown", refusal.Message)
+				}
+			}
+			if reason != tc.reason || join.Write != tc.write {
+				t.Fatalf("reason %q, write %t; want %q, %t", reason, join.Write, tc.reason, tc.write)
+			}
+			if reason != "" {
+				return
+			}
+			want := registration.AgentIdentity{PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: memberUID,
+				TokenHash: registration.HashToken(token.Value), OwnerUID: "owner", Joined: now}
+			if !tc.write {
+				want.Joined = in.Current.Joined
+			}
+			if fmt.Sprint(join.Identity) != fmt.Sprint(want) {
+				t.Errorf("identity %+v, want %+v", join.Identity, want)
+			}
+		})
+	}
+}
+
+func TestCheckConnect(t *testing.T) {
+	for name, tc := range map[string]struct {
+		claims  protocol.ConnectClaims
+		cluster string
+		owner   string
+		reason  string
+	}{
+		"the Cluster's agent":                            {claimed("uid", memberUID), "uid", "uid", ""},
+		"an agent of a former Cluster of this name":      {claimed("former", memberUID), "uid", "former", v1.ReasonIdentityMismatch},
+		"an agent that claims to be of the present one":  {claimed("uid", memberUID), "uid", "former", v1.ReasonIdentityMismatch},
+		"the Cluster's agent that claims the former one": {claimed("former", memberUID), "uid", "uid", v1.ReasonIdentityMismatch},
+		"the key in another cluster":                     {claimed("uid", "other-uid"), "uid", "uid", v1.ReasonIdentityMismatch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{UID: uid(tc.cluster)}}
+			refusal := registration.CheckConnect(tc.claims, cluster, &registration.AgentIdentity{OwnerUID: uid(tc.owner), ClusterUID: memberUID})
+			if (refusal == nil) != (tc.reason == "") || refusal != nil && refusal.Reason != tc.reason {
+				t.Errorf("refusal %v, want %q", refusal, tc.reason)
+			}
+		})
+	}
+}
+
+func claimed(owner, member string) protocol.ConnectClaims {
+	return protocol.ConnectClaims{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: "prod-eu", UID: owner}, ClusterUID: member}
+}

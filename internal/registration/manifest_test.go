@@ -1,0 +1,218 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration_test
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/ed25519"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+var update = flag.Bool("update", false, "write what is into the golden files")
+
+func publicKey(key ed25519.PrivateKey) ed25519.PublicKey {
+	return key.Public().(ed25519.PublicKey)
+}
+
+func bundle(t testing.TB) string {
+	t.Helper()
+	ca, err := pki.NewAuthority(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(ca.Cert)
+}
+
+func manifestInput(t testing.TB) registration.ManifestInput {
+	t.Helper()
+	return registration.ManifestInput{
+		Image: "registry.example.com/drover:v1", Trust: v1.TrustPinned, Token: strings.Repeat("t", 40),
+		Settings: protocol.Settings{Servers: []string{"https://hub.example.com", "https://10.0.0.1:8443"}, CABundle: bundle(t)},
+	}
+}
+
+// documents are the YAML documents of a manifest.
+func documents(t testing.TB, manifest []byte) [][]byte {
+	t.Helper()
+	var all [][]byte
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, document)
+	}
+}
+
+// objects decodes a manifest strictly: an unknown or repeated field is an error, as is a kind that Kubernetes does not have.
+func objects(t testing.TB, in registration.ManifestInput) []runtime.Object {
+	t.Helper()
+	manifest, err := registration.Manifest(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := serializer.NewCodecFactory(testkit.Scheme(t), serializer.EnableStrict).UniversalDeserializer()
+	var all []runtime.Object
+	for _, document := range documents(t, manifest) {
+		object, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		all = append(all, object)
+	}
+	return all
+}
+
+// the returns the one object of a type.
+func the[T any](t testing.TB, objects []runtime.Object) T {
+	t.Helper()
+	i := slices.IndexFunc(objects, func(o runtime.Object) bool { _, ok := o.(T); return ok })
+	if i < 0 {
+		t.Fatalf("no %T in the manifest", *new(T))
+	}
+	return objects[i].(T)
+}
+
+func env(d *appsv1.Deployment) map[string]string {
+	all := map[string]string{}
+	for _, v := range d.Spec.Template.Spec.Containers[0].Env {
+		all[v.Name] = v.Value
+	}
+	return all
+}
+
+func TestManifestPinsTheCA(t *testing.T) {
+	in := manifestInput(t)
+	all := objects(t, in)
+	secret, deployment := the[*corev1.Secret](t, all), the[*appsv1.Deployment](t, all)
+	sums, err := protocol.CertificateChecksums([]byte(in.Settings.CABundle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if secret.StringData[protocol.KeyToken] != in.Token || secret.StringData[protocol.KeyCABundle] != in.Settings.CABundle {
+		t.Errorf("secret %v", secret.StringData)
+	}
+	e := env(deployment)
+	if e[protocol.EnvCAChecksum] != sums[0] || e[protocol.EnvTrust] != "Pinned" || e[protocol.EnvServer] != "https://hub.example.com,https://10.0.0.1:8443" {
+		t.Errorf("environment %v", e)
+	}
+	if strings.Contains(deployment.String(), in.Token) {
+		t.Error("the token is in the Deployment, where whoever may read pods finds it")
+	}
+}
+
+func TestManifestWithSystemTrustPinsNothing(t *testing.T) {
+	in := manifestInput(t)
+	in.Trust = v1.TrustSystem
+	all := objects(t, in)
+	if _, ok := the[*corev1.Secret](t, all).StringData[protocol.KeyCABundle]; ok {
+		t.Error("there is a CA bundle")
+	}
+	if _, ok := env(the[*appsv1.Deployment](t, all))[protocol.EnvCAChecksum]; ok {
+		t.Error("there is a checksum")
+	}
+}
+
+func TestManifestWithoutABundleIsNotMade(t *testing.T) {
+	in := manifestInput(t)
+	in.Settings.CABundle = ""
+	if _, err := registration.Manifest(in); err == nil {
+		t.Error("an agent that trusts nothing would be installed, or one that trusts all")
+	}
+}
+
+// CVE-2026-44939: what a caller says must never become YAML of its own.
+func TestManifestTakesItsInputForText(t *testing.T) {
+	const evil = "x\"'\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: evil}\n# {{ . }} ${HOME} &a *a !!binary \x00\t\u2028"
+	in := manifestInput(t)
+	plain := objects(t, in)
+	in.Image, in.Token, in.Settings.Servers = evil, evil, []string{evil}
+	all := objects(t, in)
+	if len(all) != len(plain) {
+		t.Fatalf("%d objects became %d", len(plain), len(all))
+	}
+	for i := range all {
+		if got, want := all[i].GetObjectKind().GroupVersionKind(), plain[i].GetObjectKind().GroupVersionKind(); got != want {
+			t.Errorf("object %d is a %s instead of a %s", i, got, want)
+		}
+	}
+	deployment := the[*appsv1.Deployment](t, all)
+	if deployment.Spec.Template.Spec.Containers[0].Image != evil || env(deployment)[protocol.EnvServer] != evil ||
+		the[*corev1.Secret](t, all).StringData[protocol.KeyToken] != evil {
+		t.Error("the input is not what it was")
+	}
+}
+
+func FuzzManifest(f *testing.F) {
+	ca := bundle(f)
+	f.Add("image", "token", "https://hub")
+	f.Add("a\n---\nb: c", "\"", "'\u2028|-")
+	f.Fuzz(func(t *testing.T, image, token, server string) {
+		manifest, err := registration.Manifest(registration.ManifestInput{Image: image, Token: token, Trust: v1.TrustPinned,
+			Settings: protocol.Settings{Servers: []string{server}, CABundle: ca}})
+		if err != nil {
+			return
+		}
+		if n := len(documents(t, manifest)); n != 8 {
+			t.Errorf("%d documents", n)
+		}
+	})
+}
+
+// What an agent may do in a member is listed in testdata; a change of it is a decision.
+func TestAgentsMayDoWhatIsListedAndNoMore(t *testing.T) {
+	all := objects(t, manifestInput(t))
+	raw, err := yaml.Marshal(map[string][]rbacv1.PolicyRule{
+		"clusterRole":                 the[*rbacv1.ClusterRole](t, all).Rules,
+		"roleInTheAgentsOwnNamespace": the[*rbacv1.Role](t, all).Rules,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/agent-rights.yaml"
+	if *update {
+		if err := os.WriteFile(golden, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(raw, want) {
+		t.Errorf("the agent's rights changed; if that is meant: go test ./internal/registration -update\n%s", raw)
+	}
+	if got := the[*rbacv1.Role](t, all).Namespace; got != protocol.AgentNamespace {
+		t.Errorf("the Role is in namespace %q", got)
+	}
+	for _, subjects := range [][]rbacv1.Subject{the[*rbacv1.ClusterRoleBinding](t, all).Subjects, the[*rbacv1.RoleBinding](t, all).Subjects} {
+		if len(subjects) != 1 || subjects[0] != (rbacv1.Subject{Kind: "ServiceAccount", Namespace: protocol.AgentNamespace, Name: protocol.AgentName}) {
+			t.Errorf("bound to %v", subjects)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration_test
+
+import (
+	"bytes"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// kubectl runs kubectl as the administrator of a config.
+func kubectl(t *testing.T, config *rest.Config, stdin []byte, args ...string) (string, error) {
+	t.Helper()
+	programs, err := lab.Binaries(t.Context(), io.Discard, lab.Etcd, lab.APIServer, lab.Kubectl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["member"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	kubeconfig.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	kubeconfig.Contexts["member"] = &clientcmdapi.Context{Cluster: "member", AuthInfo: "admin"}
+	kubeconfig.CurrentContext = "member"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*kubeconfig, path); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), programs[lab.Kubectl], append([]string{"--kubeconfig", path}, args...)...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestManifestInAMember(t *testing.T) {
+	env := testkit.Start(t)
+	in := manifestInput(t)
+	manifest, err := registration.Manifest(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("kubectl applies it, and again without a change", func(t *testing.T) {
+		for _, want := range []string{"created", "unchanged"} {
+			out, err := kubectl(t, env.Config, manifest, "apply", "--validate=strict", "-f", "-")
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			for line := range strings.Lines(out) {
+				// A Secret's stringData is written, so kubectl always sees it as something to configure.
+				if !strings.Contains(line, want) && !strings.HasPrefix(line, "secret/") {
+					t.Errorf("want %s: %s", want, line)
+				}
+			}
+		}
+	})
+	t.Run("the token and the CA arrive in the Secret", func(t *testing.T) {
+		secret := &corev1.Secret{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.RegistrationSecret}, secret); err != nil {
+			t.Fatal(err)
+		}
+		if string(secret.Data[protocol.KeyToken]) != in.Token || string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
+			t.Error("they are not what they were")
+		}
+	})
+	t.Run("the agent's pod is admitted under the pod security level of its namespace", func(t *testing.T) {
+		deployment := &appsv1.Deployment{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}, deployment); err != nil {
+			t.Fatal(err)
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: "agent"}, Spec: deployment.Spec.Template.Spec}
+		if err := env.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
+			t.Error(err)
+		}
+		pod.Spec.HostNetwork = true
+		if err := env.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
+			t.Error("the level is not enforced: this proves nothing")
+		}
+	})
+	t.Run("the agent may do what it needs and nothing else", func(t *testing.T) { testRights(t, env) })
+}
+
+// testRights asks the API server itself, with the manifest applied, what the agent's ServiceAccount may do.
+func testRights(t *testing.T, env *testkit.Env) {
+	at := func(verb, group, resource, subresource, namespace, name string) authorizationv1.ResourceAttributes {
+		return authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource, Namespace: namespace, Name: name}
+	}
+	const own, rbac, authn = protocol.AgentNamespace, "rbac.authorization.k8s.io", "authentication.k8s.io"
+	for name, tc := range map[string]struct {
+		what    authorizationv1.ResourceAttributes
+		allowed bool
+	}{
+		"impersonate a user":                    {at("impersonate", "", "users", "", "", "github:alice"), true},
+		"impersonate a group":                   {at("impersonate", "", "groups", "", "", "github:acme"), true},
+		"impersonate a UID":                     {at("impersonate", authn, "uids", "", "", "42"), true},
+		"impersonate an extra of any key":       {at("impersonate", authn, "userextras", "drover.dev/session", "", "x"), true},
+		"impersonate a ServiceAccount":          {at("impersonate", "", "serviceaccounts", "", "kube-system", "default"), false},
+		"list nodes":                            {at("list", "", "nodes", "", "", ""), true},
+		"watch pods":                            {at("watch", "", "pods", "", "", ""), true},
+		"learn the UID of kube-system":          {at("get", "", "namespaces", "", "", "kube-system"), true},
+		"write its own Secrets":                 {at("update", "", "secrets", "", own, protocol.IdentitySecret), true},
+		"remove its own namespace":              {at("delete", "", "namespaces", "", own, own), true},
+		"remove its own ClusterRole":            {at("delete", rbac, "clusterroles", "", "", protocol.AgentName), true},
+		"read the Secrets of others":            {at("get", "", "secrets", "", "kube-system", "x"), false},
+		"list all Secrets":                      {at("list", "", "secrets", "", "", ""), false},
+		"remove another namespace":              {at("delete", "", "namespaces", "", "default", "default"), false},
+		"exec into a pod":                       {at("create", "", "pods", "exec", "default", "x"), false},
+		"exec into a pod of its own namespace":  {at("create", "", "pods", "exec", own, "x"), false},
+		"change a node":                         {at("patch", "", "nodes", "", "", "x"), false},
+		"change another ClusterRole":            {at("update", rbac, "clusterroles", "", "", "cluster-admin"), false},
+		"bind a role":                           {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), false},
+		"give itself more":                      {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), false},
+		"make a token of a ServiceAccount":      {at("create", "", "serviceaccounts", "token", "kube-system", "default"), false},
+		"make a ClusterRoleBinding of its name": {at("create", rbac, "clusterrolebindings", "", "", ""), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:" + own + ":" + protocol.AgentName,
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + own, "system:authenticated"},
+				ResourceAttributes: &tc.what,
+			}}
+			if err := env.Client.Create(t.Context(), review); err != nil {
+				t.Fatal(err)
+			}
+			if review.Status.Allowed != tc.allowed {
+				t.Errorf("allowed: %t, want %t (%s)", review.Status.Allowed, tc.allowed, review.Status.Reason)
+			}
+		})
+	}
+}

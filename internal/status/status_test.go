@@ -1,0 +1,112 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package status_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/status"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+func TestCommit(t *testing.T) {
+	env := testkit.Start(t)
+	event := status.Event{Reason: "Seen", Action: "Look", Message: "100 %s"}
+	for name, tc := range map[string]struct {
+		change func(*v1.Cluster)
+		patch  error // what the API server answers, nil: what it really does
+		gone   bool
+		// want
+		patches int
+		events  int
+		failed  bool
+		version string
+	}{
+		"what has not changed is not written":         {change: func(*v1.Cluster) {}, events: 1},
+		"what has changed is written once, then told": {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, patches: 1, events: 1, version: "v1"},
+		"what could not be written is not told":       {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, patch: errors.New("boom"), patches: 1, failed: true},
+		"an object that is gone is no error":          {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, gone: true, patches: 1, events: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "member"}}
+			env.Apply(t, cluster)
+			patches := 0
+			c := interceptor.NewClient(env.Client, interceptor.Funcs{
+				SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+					patches++
+					if tc.patch != nil {
+						return tc.patch
+					}
+					return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+				},
+			})
+			recorder := events.NewFakeRecorder(10)
+			update := status.Begin(cluster)
+			update.Event(event)
+			tc.change(cluster)
+			if tc.gone {
+				if err := env.Client.Delete(t.Context(), cluster.DeepCopy()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := update.Commit(t.Context(), c, recorder)
+			if (err != nil) != tc.failed || tc.failed && !errors.Is(err, tc.patch) {
+				t.Errorf("commit: %v", err)
+			}
+			if patches != tc.patches || len(recorder.Events) != tc.events {
+				t.Errorf("%d patches, %d events; want %d, %d", patches, len(recorder.Events), tc.patches, tc.events)
+			}
+			if tc.events > 0 {
+				if got, want := <-recorder.Events, "Normal Seen 100 %s"; got != want {
+					t.Errorf("event %q, want %q", got, want)
+				}
+			}
+			if tc.version == "" {
+				return
+			}
+			stored := &v1.Cluster{}
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), stored); err != nil || stored.Status.Version != tc.version {
+				t.Errorf("stored %q, %v", stored.Status.Version, err)
+			}
+		})
+	}
+	t.Run("the writes of others are left alone", func(t *testing.T) {
+		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "member"}}
+		env.Apply(t, cluster)
+		update := status.Begin(cluster)
+		other := cluster.DeepCopy()
+		other.Status.Distribution = "k3s"
+		if err := env.Client.Status().Update(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		cluster.Status.Version = "v1"
+		if err := update.Commit(t.Context(), env.Client, events.NewFakeRecorder(1)); err != nil {
+			t.Fatal(err)
+		}
+		if cluster.Status.Distribution != "k3s" || cluster.Status.Version != "v1" {
+			t.Errorf("stored %+v", cluster.Status)
+		}
+	})
+	t.Run("events are told once", func(t *testing.T) {
+		recorder := events.NewFakeRecorder(10)
+		update := status.Begin(&v1.Cluster{})
+		update.Event(status.Event{Warning: true, Reason: "Lost", Message: "gone"})
+		for range 2 {
+			if err := update.Commit(t.Context(), env.Client, recorder); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(recorder.Events) != 1 || <-recorder.Events != "Warning Lost gone" {
+			t.Error("not told once as a warning")
+		}
+	})
+}
