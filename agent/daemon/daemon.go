@@ -8,6 +8,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -61,19 +63,17 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	base, err := forward.BaseURL(cfg)
-	if err != nil {
+	a := &agent{options: o, client: client}
+	if a.base, err = forward.BaseURL(cfg); err != nil {
 		return err
 	}
-	transport, err := forward.Transport(cfg)
-	if err != nil {
+	if a.transport, err = forward.Transport(cfg); err != nil {
 		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Environ.Listen)
 	if err != nil {
 		return fmt.Errorf("listen for probes: %w: set DROVER_LISTEN to a free address", err)
 	}
-	a := &agent{options: o, client: client, forward: forward.New(base, transport, o.Log.WithName("forward"))}
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
@@ -87,10 +87,11 @@ func Run(ctx context.Context, o Options) error {
 
 // agent is the parts that depend on each other.
 type agent struct {
-	options Options
-	client  *kube.Client
-	forward *forward.Handler
-	link    atomic.Pointer[link.Link] // nil until the API server has said which cluster it is
+	options   Options
+	client    *kube.Client
+	base      *url.URL // of the API server
+	transport http.RoundTripper
+	link      atomic.Pointer[link.Link] // nil until the API server has said which cluster it is
 }
 
 // run reports and keeps the link until ctx ends or the agent is uninstalled.
@@ -115,7 +116,7 @@ func (a *agent) run(ctx context.Context) {
 	})
 	remover := uninstall.New(a.client.REST, env.Namespace, log.WithName("uninstall"))
 	routes := routes{
-		kubernetes: a.forward,
+		kubernetes: forward.New(ctx, a.base, a.transport, log.WithName("forward")),
 		report:     reporter,
 		uninstall:  remover,
 		settings:   &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
@@ -151,7 +152,7 @@ func (a *agent) awaitUID(ctx context.Context) (string, bool) {
 
 // serveLevel serves the log level. An agent that cannot runs on without.
 func (a *agent) serveLevel(ctx context.Context) {
-	listener, err := loglevel.Listen(a.options.Environ.Socket)
+	listener, err := loglevel.Listen(ctx, a.options.Environ.Socket)
 	if err == nil {
 		err = loglevel.Serve(ctx, listener, a.options.Environ.Socket, a.options.Level)
 	}

@@ -31,12 +31,19 @@ type Handler struct {
 	log   logr.Logger
 }
 
-// New makes a Handler for the API server at base. The transport adds the agent's own credentials; it must not change what is asked.
-func New(base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
+// New makes a Handler for the API server at base. The transport adds the agent's own credentials; it must not change what is asked. When
+// ctx ends, so do watches; other requests go on.
+func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := &Handler{base: base, log: log}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite:      h.rewrite,
-		Transport:    transport,
+		Rewrite:   h.rewrite,
+		Transport: transport,
+		ModifyResponse: func(resp *http.Response) error {
+			if isWatch(resp.Request.URL) {
+				resp.Body = endWith(ctx, resp.Body)
+			}
+			return nil
+		},
 		BufferPool:   &bufferPool{},
 		ErrorHandler: h.failed,
 		ErrorLog:     slog.NewLogLogger(logr.ToSlogHandler(log.V(1)), slog.LevelInfo),

@@ -58,7 +58,9 @@ func serve(t *testing.T, cfg *rest.Config) *httptest.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := httptest.NewServer(New(root, transport, logr.Discard()))
+	ctx, cancel := context.WithCancel(t.Context())
+	front := httptest.NewServer(New(ctx, root, transport, logr.Discard()))
+	front.Config.RegisterOnShutdown(cancel)
 	t.Cleanup(front.Close)
 	return front
 }
@@ -235,7 +237,7 @@ func TestFailures(t *testing.T) {
 		slow := roundTripper(func(*http.Request) (*http.Response, error) {
 			return nil, &url.Error{Op: "Get", URL: "x", Err: context.DeadlineExceeded}
 		})
-		front := httptest.NewServer(New(&url.URL{Scheme: "https", Host: "api"}, slow, logr.Discard()))
+		front := httptest.NewServer(New(t.Context(), &url.URL{Scheme: "https", Host: "api"}, slow, logr.Discard()))
 		t.Cleanup(front.Close)
 		resp, body := send(t, front, "/v1/k8s/x", alice())
 		wantStatus(t, resp, body, http.StatusGatewayTimeout)
@@ -304,6 +306,34 @@ func TestStreams(t *testing.T) {
 		case <-ended:
 		case <-time.After(10 * time.Second):
 			t.Fatal("still running after 10 s")
+		}
+	})
+	t.Run("a watch ends cleanly with the agent, with all that came before", func(t *testing.T) {
+		t.Parallel()
+		front := member(t, "", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "event\n")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"/v1/k8s/api/v1/pods?watch=true", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = alice()
+		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		lines := bufio.NewReader(resp.Body)
+		if line, err := lines.ReadString('\n'); line != "event\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+		if err := front.Config.Shutdown(t.Context()); err != nil { // what the agent does when it stops
+			t.Fatal(err)
+		}
+		if rest, err := io.ReadAll(lines); len(rest) > 0 || err != nil {
+			t.Errorf("%q, %v", rest, err)
 		}
 	})
 	t.Run("an upgrade carries bytes both ways, as the user", func(t *testing.T) {

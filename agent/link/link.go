@@ -6,6 +6,7 @@ package link
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -114,11 +115,22 @@ func (l *Link) Run(ctx context.Context) {
 			last = nil
 			l.log.Info("tunnel ended", "reason", tunnel.Reason(err), "error", err.Error(), "open", opened.Round(time.Millisecond).String(), "retryIn", wait.String())
 		} else {
-			l.log.Info("not connected to the hub", "error", err.Error(), "retryIn", wait.Round(time.Millisecond).String())
+			l.logFailure(err, wait.Round(time.Millisecond))
 		}
 		l.progress(wait)
 		l.sleep(ctx, wait, IsRefusal(last))
 	}
+}
+
+// logFailure says why there is no tunnel, in the hub's words if it has any.
+func (l *Link) logFailure(err error, wait time.Duration) {
+	var refusal protocol.Refusal
+	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) && json.Unmarshal([]byte(hs.Body), &refusal) == nil && refusal.Reason != "" {
+		l.log.Info("refused by the hub", "reason", refusal.Reason, "message", refusal.Message, "code", hs.StatusCode,
+			"error", strings.Replace(err.Error(), ": "+hs.Body, "", 1), "retryIn", wait.String())
+		return
+	}
+	l.log.Info("not connected to the hub", "error", err.Error(), "retryIn", wait.String())
 }
 
 // attempt connects to the first server that lets it and serves until the tunnel ends. It returns how long the tunnel was open, 0 if none was.

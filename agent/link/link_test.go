@@ -207,9 +207,9 @@ func TestLink(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			l := New(Options{Identity: &script{}, Log: logr.Discard()})
-			time.Sleep(5*time.Minute - 1)
+			time.Sleep(5*time.Minute - time.Second)
 			before := l.Alive()
-			time.Sleep(1)
+			time.Sleep(time.Second)
 			if !before || l.Alive() {
 				t.Errorf("alive before %t, after %t", before, l.Alive())
 			}

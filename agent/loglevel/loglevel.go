@@ -34,14 +34,14 @@ type body struct {
 }
 
 // Listen makes the socket. What a crashed agent left at that path is replaced; a running agent's is an error.
-func Listen(path string) (net.Listener, error) {
-	if conn, err := net.DialTimeout("unix", path, timeout); err == nil {
+func Listen(ctx context.Context, path string) (net.Listener, error) {
+	if conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close() // it was only to see whether somebody is there
 		return nil, fmt.Errorf("listen at %s: another agent does so already: set DROVER_SOCKET to another path", path)
 	}
 	// Made under another name and moved when its mode is right, so that there is no moment at which others may open it.
 	draft := fmt.Sprintf("%s.%d", path, os.Getpid())
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", draft)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", draft)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}

@@ -6,6 +6,7 @@ package report
 import (
 	"context"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,10 +29,12 @@ type feed struct {
 	onFailure func(error) // told of each request that failed; the feed tries again by itself
 }
 
-// run follows the resource until ctx ends.
+// run follows the resource until ctx ends. The reflector's own log is off: it repeats what onFailure is told, and errs when it is stopped.
 func (f *feed) run(ctx context.Context) {
+	silent := logr.Discard()
+	ctx = logr.NewContext(ctx, silent)
 	source := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.watch}
-	reflector := cache.NewReflectorWithOptions(source, f.sample, f.store, cache.ReflectorOptions{Name: f.resource})
+	reflector := cache.NewReflectorWithOptions(source, f.sample, f.store, cache.ReflectorOptions{Name: f.resource, Logger: &silent})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(ctx)
 }

@@ -6,7 +6,6 @@ package report
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -53,7 +52,7 @@ func TestQuantities(t *testing.T) {
 		"many are rounded down to a tenth":         {[]corev1.ResourceList{list("cpu=10"), list("cpu=199m")}, "cpu=10100m"},
 		"memory from 10Gi on is in Gi":             {[]corev1.ResourceList{list("memory=8140260Ki"), list("memory=8140260Ki")}, "memory=15Gi"},
 		"memory below is in Mi":                    {[]corev1.ResourceList{list("memory=8140260Ki")}, "memory=7949Mi"},
-		"very little memory is exact":              {[]corev1.ResourceList{list("memory=1000")}, "memory=1000"},
+		"very little memory is exact":              {[]corev1.ResourceList{list("memory=1234")}, "memory=1234"},
 		"storage, pods, huge pages and GPUs count": {[]corev1.ResourceList{list("ephemeral-storage=100Gi", "pods=110", "nvidia.com/gpu=8", "hugepages-2Mi=20Gi")}, "ephemeral-storage=100Gi hugepages-2Mi=20Gi nvidia.com/gpu=8 pods=110"},
 		"zero and volume limits are left out":      {[]corev1.ResourceList{list("hugepages-1Gi=0", "attachable-volumes-aws-ebs=25", "cpu=0")}, ""},
 	} {
@@ -228,7 +227,7 @@ func FuzzJudge(f *testing.F) {
 	f.Add(http.StatusOK, []byte("ok"))
 	f.Fuzz(func(t *testing.T, code int, body []byte) {
 		if got := judge(t.Context(), code, body, nil); len(got.message) > maxMessage {
-			t.Error(fmt.Sprintf("%d bytes", len(got.message)))
+			t.Errorf("%d bytes", len(got.message))
 		}
 	})
 }

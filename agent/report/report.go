@@ -114,8 +114,9 @@ func (r *Reporter) setVersion(version string, err error) {
 
 // failed notes that a resource could not be read. It is logged once until it can be read.
 func (r *Reporter) failed(resource string, k *knowledge, err error) {
+	r.options.Log.V(1).Info("cannot watch a resource", "resource", resource, "error", err.Error())
 	if first := r.learn(k, err); first {
-		r.options.Log.Info("cannot watch a resource: its numbers are missing from the report until this works", "resource", resource, "error", err.Error())
+		r.options.Log.Info("numbers are missing from the report until this resource can be watched", "resource", resource, "error", err.Error())
 	}
 	signal(r.soon)
 }

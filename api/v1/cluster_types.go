@@ -168,7 +168,7 @@ type ClusterStatus struct {
 	// +optional
 	Nodes *NodeCount `json:"nodes,omitempty"`
 
-	// capacity is the sum over all nodes, memory rounded down to three or more significant digits.
+	// capacity is the sum over all nodes. Memory is rounded down: to whole Gi from 10Gi on, else to whole Mi.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 

@@ -1,0 +1,39 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCommand(t *testing.T) {
+	t.Setenv("DROVER_SOCKET", filepath.Join(t.TempDir(), "s"))
+	t.Setenv("DROVER_SERVER", "http://plain.example")
+	for name, tc := range map[string]struct {
+		args      []string
+		out, says string // says is in the error
+	}{
+		"version prints it":                       {args: []string{"version"}, out: version},
+		"without a command the agent runs":        {says: "not an https URL"},
+		"run does the same":                       {args: []string{"run"}, says: "not an https URL"},
+		"loglevel needs a level":                  {args: []string{"loglevel"}, says: `"set" not set`},
+		"loglevel knows two levels":               {args: []string{"loglevel", "--set", "trace"}, says: "debug info"},
+		"loglevel without an agent says so":       {args: []string{"loglevel", "--set", "debug"}, says: "no agent listens"},
+		"a word that is no command is no command": {args: []string{"rnu"}, says: "rnu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			root := command()
+			root.SetArgs(append([]string{}, tc.args...))
+			root.SetOut(&out)
+			err := root.ExecuteContext(t.Context())
+			if (err != nil) != (tc.says != "") || err != nil && !strings.Contains(err.Error(), tc.says) || !strings.Contains(out.String(), tc.out) {
+				t.Errorf("printed %q, error %v", out.String(), err)
+			}
+		})
+	}
+}
