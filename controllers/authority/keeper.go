@@ -6,6 +6,7 @@ package authority
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,13 +36,13 @@ type Keeper struct {
 	Now      func() time.Time
 }
 
-// Reconcile takes the next step of the authority, if there is one to take.
+// Reconcile takes the next step of the authority, if there is one to take. A Secret that is missing is the loader's to make.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read the hub's CA: %w", err)
 	} else if err != nil {
-		return ctrl.Result{}, Ensure(ctx, k.Client, k.Secret, k.Now())
+		return ctrl.Result{}, nil // making it wakes us
 	}
 	in, err := k.gather(ctx, secret)
 	if err != nil {
@@ -51,8 +52,12 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, err)
 	}
-	if decision.Step == pki.StepWait {
+	switch decision.Step {
+	case pki.StepWait:
 		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
+	case pki.StepCreate: // somebody emptied it; another authority would strand every agent
+		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
+	default:
 	}
 	next, err := pki.Apply(in.State, decision.Step, in.Now)
 	if err != nil {
@@ -72,6 +77,9 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority", "%s: %s", decision.Step, decision.Why)
 	return ctrl.Result{}, nil // the write wakes us
 }
+
+// errEmptied says what to do about a Secret that had the authority and has not any more.
+var errEmptied = errors.New("there is no authority in it any more; delete it to have the one that the manager still holds written again")
 
 func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (pki.Input, error) {
 	if secret.Annotations == nil {
@@ -145,20 +153,4 @@ func wait(until, now time.Time) time.Duration {
 		return atMost
 	}
 	return max(time.Second, min(until.Sub(now), atMost))
-}
-
-// Ensure makes the hub's first authority if there is none. Of several replicas that try, one wins.
-func Ensure(ctx context.Context, c client.Client, name types.NamespacedName, now time.Time) error {
-	state, err := pki.Apply(pki.State{}, pki.StepCreate, now)
-	if err != nil {
-		return err
-	}
-	secret := &corev1.Secret{}
-	secret.Namespace, secret.Name = name.Namespace, name.Name
-	secret.Labels = map[string]string{v1.LabelSecretKind: v1.SecretKindAuthority, "app.kubernetes.io/managed-by": "drover"}
-	pki.WriteSecret(secret, state)
-	if err := c.Create(ctx, secret); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create the hub's CA in Secret %s: %w", name, err)
-	}
-	return nil
 }

@@ -51,12 +51,18 @@ func (k *Keeper) Register(mgr ctrl.Manager, wakers Wakers) error {
 
 // Register adds the loader to a manager, on every replica.
 func (l *Loader) Register(mgr ctrl.Manager) error {
+	if l.Given.Name != "" {
+		l.Trust.AwaitGiven()
+	}
 	everywhere := false
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("authority-loader").
 		For(&corev1.Secret{}, builder.WithPredicates(only(l.Authority, l.Given))).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			q.Add(reconcile.Request{NamespacedName: l.Authority})
+			if l.Given.Name != "" {
+				q.Add(reconcile.Request{NamespacedName: l.Given}) // also when it is not there
+			}
 			return nil
 		})).
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).

@@ -265,6 +265,21 @@ func (r *Registry) Size() (members, tunnels int) {
 	return members, tunnels
 }
 
+// Streams is the number of requests under way in all tunnels.
+func (r *Registry) Streams() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	streams := 0
+	for _, m := range r.members {
+		for _, s := range m.sessions {
+			if counting, ok := s.Session.(interface{ Streams() int }); ok {
+				streams += counting.Streams()
+			}
+		}
+	}
+	return streams
+}
+
 func (r *Registry) memberLocked(name types.NamespacedName) *member {
 	m := r.members[name]
 	if m == nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,11 +45,13 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex, registration.IndexTokenHash); err != nil {
 		return nil, fmt.Errorf("index join tokens: %w", err)
 	}
-	audience, err := hubAudience(ctx, clients)
+	audience, err := Audience(ctx, clients)
 	if err != nil {
 		return nil, err
 	}
 	members := members{fleet: fleet.New(logger.WithName("fleet"), time.Now), clusters: mgr.GetClient()}
+	registry := prometheus.NewRegistry()
+	observed := newTunnelMetrics(registry, members.fleet)
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews())
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
 	handler, err := proxy.New(proxy.Options{
@@ -67,20 +70,20 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Registration: &registration.Server{
 			Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
 			Settings: holder.Settings, Audience: audience,
-			Refused: refused(mgr, members.fleet),
+			Refused: refused(mgr, members.fleet, observed.refused),
 			Now:     time.Now, Log: logger.WithName("registration"),
 		},
 		Fleet:   members.fleet,
-		Tunnel:  tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)},
+		Tunnel:  observed.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),
 		Proxy:   handler,
-		Metrics: identity.Protect(promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
+		Metrics: identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
 		Ready:   func() error { return cachesSynced(mgr) },
 		Log:     logger,
 	}, nil
 }
 
-// hubAudience names this hub in connect tokens, whatever its addresses are: by the UID of its namespace kube-system.
-func hubAudience(ctx context.Context, clients kubernetes.Interface) (string, error) {
+// Audience names this hub in connect tokens, whatever its addresses are: by the UID of its namespace kube-system.
+func Audience(ctx context.Context, clients kubernetes.Interface) (string, error) {
 	system, err := clients.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("identify the hub: %w", err)
@@ -89,10 +92,11 @@ func hubAudience(ctx context.Context, clients kubernetes.Interface) (string, err
 }
 
 // refused makes it visible on a Cluster when somebody who is not its agent claimed to be.
-func refused(mgr ctrl.Manager, registry *fleet.Registry) func(types.NamespacedName, string, string) {
+func refused(mgr ctrl.Manager, registry *fleet.Registry, count *prometheus.CounterVec) func(types.NamespacedName, string, string) {
 	recorder := mgr.GetEventRecorder("drover-registration")
 	return func(name types.NamespacedName, reason, message string) {
 		registry.Refused(name, reason, message)
+		count.WithLabelValues(reason).Inc()
 		cluster := &v1.Cluster{}
 		if err := mgr.GetClient().Get(context.Background(), name, cluster); err != nil {
 			return // gone, or not known yet: nothing to show it on

@@ -33,13 +33,15 @@ type Holder struct {
 	hosts []string
 	now   func() time.Time
 
-	loaded chan struct{} // closed when there is an authority
+	loaded chan struct{} // closed when there is all to serve with
 
 	mu        sync.Mutex // guards what follows
 	state     pki.State
 	serving   *tls.Certificate // issued by state.Active, nil until asked for
 	given     *tls.Certificate // the operator's own, nil if there is none
 	givenCA   []byte
+	awaiting  bool // whether it is not known yet if there is an operator's certificate
+	complete  bool // whether loaded is closed
 	listeners []func()
 }
 
@@ -76,13 +78,33 @@ func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 		if !bytes.Equal(state.Active.Cert, h.state.Active.Cert) {
 			h.serving = nil
 		}
-		if len(h.state.Active.Cert) == 0 && len(state.Active.Cert) > 0 {
-			close(h.loaded)
-		}
 		h.state = state
-		return !same
+		return h.completeLocked() || !same
 	})
 	return nil
+}
+
+// Authority is the hub's CA as it was loaded last, false if none was.
+func (h *Holder) Authority() (pki.State, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state, len(h.state.Active.Cert) > 0
+}
+
+// AwaitGiven says that there is to be an operator's own certificate: until LoadGiven or GivenAbsent nothing is served and agents are
+// told nothing, or each restart of the hub would take the operator's CA from them for a moment.
+func (h *Holder) AwaitGiven() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.awaiting = !h.complete
+}
+
+// GivenAbsent says that the operator's certificate is not there, or no good. What was loaded before stays, else the hub's own CA serves.
+func (h *Holder) GivenAbsent() {
+	h.change(func() bool {
+		h.awaiting = false
+		return h.completeLocked()
+	})
 }
 
 // LoadGiven takes over the operator's own serving certificate: tls.crt, tls.key and, if it is not a public one, ca.crt.
@@ -99,8 +121,8 @@ func (h *Holder) LoadGiven(secret *corev1.Secret) error {
 	}
 	h.change(func() bool {
 		same := bytes.Equal(ca, h.givenCA)
-		h.given, h.givenCA = &cert, ca
-		return !same
+		h.given, h.givenCA, h.awaiting = &cert, ca, false
+		return h.completeLocked() || !same
 	})
 	return nil
 }
@@ -118,7 +140,17 @@ func (h *Holder) change(f func() bool) {
 	}
 }
 
-// Wait returns when there is an authority to serve with, or ctx ends.
+// completeLocked reports whether what was loaded last makes all that there is to serve with complete.
+func (h *Holder) completeLocked() bool {
+	if h.complete || h.awaiting || len(h.state.Active.Cert) == 0 {
+		return false
+	}
+	h.complete = true
+	close(h.loaded)
+	return true
+}
+
+// Wait returns when there is all to serve with, or ctx ends.
 func (h *Holder) Wait(ctx context.Context) error {
 	select {
 	case <-h.loaded:
@@ -132,7 +164,7 @@ func (h *Holder) Wait(ctx context.Context) error {
 func (h *Holder) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.state.Active.Cert) == 0 {
+	if !h.complete {
 		return ErrNoAuthority
 	}
 	return nil
@@ -142,13 +174,13 @@ func (h *Holder) Ready() error {
 func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.given != nil {
+	if h.given != nil && h.complete {
 		return h.given, nil
 	}
 	if h.serving != nil && h.now().Before(pki.RenewAt(h.serving.Leaf)) {
 		return h.serving, nil
 	}
-	if len(h.state.Active.Cert) == 0 {
+	if !h.complete {
 		return nil, ErrNoAuthority
 	}
 	serving, err := pki.IssueServing(h.state.Active, h.hosts, h.now())
@@ -159,10 +191,14 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle is what agents with pinned trust are told to trust, as PEM: the hub's authorities, then the operator's CA.
+// Bundle is what agents with pinned trust are told to trust, as PEM: the hub's authorities, then the operator's CA. Empty
+// until it is known whole.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.complete {
+		return nil
+	}
 	return append(h.state.Bundle(), h.givenCA...)
 }
 

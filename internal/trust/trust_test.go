@@ -1,0 +1,349 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package trust_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+// world is a holder, its clock and how often it told of a change.
+type world struct {
+	*trust.Holder
+	t       *testing.T
+	clock   *testkit.Clock
+	changes int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, clock: testkit.NewClock()}
+	holder, err := trust.New([]string{"https://hub.example.com", "https://10.0.0.1:8443"}, []string{"localhost"}, w.clock.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Holder = holder
+	holder.OnChange(func() { w.changes++ })
+	return w
+}
+
+func (w *world) authority() pki.KeyPair {
+	w.t.Helper()
+	pair, err := pki.NewAuthority(w.clock.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return pair
+}
+
+func (w *world) load(state pki.State) {
+	w.t.Helper()
+	secret := &corev1.Secret{}
+	pki.WriteSecret(secret, state)
+	if err := w.LoadAuthority(secret); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// given is an operator's Secret with a certificate for hub.example.com.
+func (w *world) given(ca pki.KeyPair, withCA bool) *corev1.Secret {
+	w.t.Helper()
+	cert, err := pki.IssueServing(ca, []string{"hub.example.com"}, w.clock.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	secret := &corev1.Secret{Data: tlsData(w.t, cert)}
+	if withCA {
+		secret.Data["ca.crt"] = ca.Cert
+	}
+	return secret
+}
+
+// tlsData is a certificate as a Secret of type kubernetes.io/tls has it.
+func tlsData(t testing.TB, cert *tls.Certificate) map[string][]byte {
+	t.Helper()
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{
+		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}),
+		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+	}
+}
+
+// serves fails unless the certificate that is served is good for a host, by a CA.
+func (w *world) serves(ca pki.KeyPair, host string) *tls.Certificate {
+	w.t.Helper()
+	cert, err := w.GetCertificate(&tls.ClientHelloInfo{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.Cert)
+	if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host, CurrentTime: w.clock.Now()}); err != nil {
+		w.t.Errorf("for %s: %v", host, err)
+	}
+	return cert
+}
+
+func TestHolder(t *testing.T) {
+	for name, test := range map[string]func(*world){
+		"without an authority it serves nothing and is not ready":            testEmpty,
+		"it serves a certificate of the active authority for all its hosts":  testServes,
+		"a certificate is renewed before it ends":                            testRenews,
+		"an announced authority is in the bundle and signs nothing":          testAnnounced,
+		"a promoted authority signs at once and the old one stays trusted":   testPromoted,
+		"a Secret that cannot be served with changes nothing":                testBadSecret,
+		"the operator's own certificate comes first, its CA into the bundle": testGiven,
+		"an operator's Secret that is no good changes nothing":               testBadGiven,
+		"while the operator's certificate is awaited nothing is half told":   testAwaitsGiven,
+		"an operator's certificate that is not there is not waited for":      testGivenAbsent,
+		"agents that trust their system are told of no CA":                   testSystem,
+	} {
+		t.Run(name, func(t *testing.T) { test(newWorld(t)) })
+	}
+}
+
+func testEmpty(w *world) {
+	if _, err := w.GetCertificate(&tls.ClientHelloInfo{}); !errors.Is(err, trust.ErrNoAuthority) {
+		w.t.Errorf("certificate: %v", err)
+	}
+	if err := w.Ready(); !errors.Is(err, trust.ErrNoAuthority) {
+		w.t.Errorf("ready: %v", err)
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	cancel()
+	if err := w.Wait(ctx); !errors.Is(err, trust.ErrNoAuthority) || !errors.Is(err, context.Canceled) {
+		w.t.Errorf("wait: %v", err)
+	}
+	if len(w.Bundle()) > 0 {
+		w.t.Error("there is a bundle")
+	}
+}
+
+func testServes(w *world) {
+	ca := w.authority()
+	w.load(pki.State{Active: ca})
+	first := w.serves(ca, "hub.example.com")
+	for _, host := range []string{"10.0.0.1", "localhost"} {
+		if w.serves(ca, host) != first {
+			w.t.Error("every handshake makes a certificate")
+		}
+	}
+	if err := errors.Join(w.Ready(), w.Wait(w.t.Context())); err != nil {
+		w.t.Error(err)
+	}
+	w.load(pki.State{Active: ca})
+	if w.changes != 1 {
+		w.t.Errorf("told of %d changes", w.changes)
+	}
+}
+
+func testRenews(w *world) {
+	ca := w.authority()
+	w.load(pki.State{Active: ca})
+	first := w.serves(ca, "localhost")
+	w.clock.Advance(pki.ServingLifetime / 2)
+	if w.serves(ca, "localhost") != first {
+		w.t.Error("renewed at half its life")
+	}
+	w.clock.Advance(pki.ServingLifetime / 4)
+	second := w.serves(ca, "localhost")
+	if second == first || !second.Leaf.NotAfter.After(first.Leaf.NotAfter) {
+		w.t.Error("not renewed at three quarters of its life")
+	}
+	if w.changes != 1 {
+		w.t.Errorf("agents are told of %d changes: to them a renewal is none", w.changes)
+	}
+}
+
+func testAnnounced(w *world) {
+	active, next := w.authority(), w.authority()
+	w.load(pki.State{Active: active})
+	first := w.serves(active, "localhost")
+	w.load(pki.State{Active: active, Next: next})
+	if w.serves(active, "localhost") != first {
+		w.t.Error("another certificate is served")
+	}
+	if want := string(slices.Concat(active.Cert, next.Cert)); string(w.Bundle()) != want || w.Settings(v1.TrustPinned).CABundle != want {
+		w.t.Error("the bundle is not both")
+	}
+	if w.changes != 2 {
+		w.t.Errorf("told of %d changes", w.changes)
+	}
+}
+
+func testPromoted(w *world) {
+	active, next := w.authority(), w.authority()
+	w.load(pki.State{Active: active, Next: next})
+	w.serves(active, "localhost")
+	w.load(pki.State{Active: next, Old: active.Cert})
+	w.serves(next, "localhost")
+	certs, err := protocol.ParseBundle(w.Bundle())
+	if err != nil || len(certs) != 2 {
+		w.t.Errorf("%d certificates, %v", len(certs), err)
+	}
+}
+
+func testBadSecret(w *world) {
+	ca, other := w.authority(), w.authority()
+	w.load(pki.State{Active: ca})
+	for name, state := range map[string]pki.State{
+		"no data":                      {},
+		"no key":                       {Active: pki.KeyPair{Cert: other.Cert}},
+		"another's key":                {Active: pki.KeyPair{Cert: other.Cert, Key: ca.Key}},
+		"no certificate":               {Active: pki.KeyPair{Cert: []byte("x"), Key: ca.Key}},
+		"something else in the bundle": {Active: ca, Old: other.Key},
+	} {
+		secret := &corev1.Secret{}
+		pki.WriteSecret(secret, state)
+		if err := w.LoadAuthority(secret); err == nil {
+			w.t.Errorf("%s is taken", name)
+		}
+	}
+	w.serves(ca, "localhost")
+	if string(w.Bundle()) != string(ca.Cert) || w.changes != 1 {
+		w.t.Errorf("told of %d changes", w.changes)
+	}
+}
+
+func testGiven(w *world) {
+	own, operators := w.authority(), w.authority()
+	w.load(pki.State{Active: own})
+	if err := w.LoadGiven(w.given(operators, true)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.serves(operators, "hub.example.com")
+	if string(w.Bundle()) != string(slices.Concat(own.Cert, operators.Cert)) {
+		w.t.Error("the bundle is not both")
+	}
+	// Renewed by the operator under the same CA: served at once, and nothing that agents need to know.
+	before := w.changes
+	if err := w.LoadGiven(w.given(operators, true)); err != nil {
+		w.t.Fatal(err)
+	}
+	if w.changes != before {
+		w.t.Error("agents are told")
+	}
+	if err := w.LoadGiven(w.given(operators, false)); err != nil {
+		w.t.Fatal(err)
+	}
+	if string(w.Bundle()) != string(own.Cert) || w.changes != before+1 {
+		w.t.Error("without a CA of its own the bundle is the hub's")
+	}
+}
+
+func testBadGiven(w *world) {
+	own, operators := w.authority(), w.authority()
+	w.load(pki.State{Active: own})
+	good := w.given(operators, true)
+	if err := w.LoadGiven(good); err != nil {
+		w.t.Fatal(err)
+	}
+	noKey, badCA := good.DeepCopy(), w.given(operators, true)
+	delete(noKey.Data, "tls.key")
+	badCA.Data["ca.crt"] = []byte("x")
+	for _, secret := range []*corev1.Secret{{}, noKey, badCA} {
+		if err := w.LoadGiven(secret); err == nil {
+			w.t.Error("taken")
+		}
+	}
+	w.serves(operators, "hub.example.com")
+}
+
+func testAwaitsGiven(w *world) {
+	own, operators := w.authority(), w.authority()
+	w.AwaitGiven()
+	w.load(pki.State{Active: own})
+	if err := w.Ready(); !errors.Is(err, trust.ErrNoAuthority) || len(w.Bundle()) > 0 || w.Settings(v1.TrustPinned).CABundle != "" {
+		w.t.Errorf("ready: %v, bundle %q", err, w.Bundle())
+	}
+	if _, err := w.GetCertificate(&tls.ClientHelloInfo{}); !errors.Is(err, trust.ErrNoAuthority) {
+		w.t.Errorf("certificate: %v", err)
+	}
+	before := w.changes
+	if err := w.LoadGiven(w.given(operators, false)); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.Wait(w.t.Context()); err != nil || w.changes != before+1 {
+		w.t.Errorf("wait: %v, told of %d changes", err, w.changes-before)
+	}
+	w.serves(operators, "hub.example.com")
+}
+
+func testGivenAbsent(w *world) {
+	own, operators := w.authority(), w.authority()
+	w.AwaitGiven()
+	w.GivenAbsent()
+	if w.Ready() == nil {
+		w.t.Error("ready without an authority")
+	}
+	w.load(pki.State{Active: own})
+	if err := w.Wait(w.t.Context()); err != nil {
+		w.t.Error(err)
+	}
+	w.serves(own, "hub.example.com")
+	if err := w.LoadGiven(w.given(operators, true)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.GivenAbsent() // deleted by mistake
+	w.serves(operators, "hub.example.com")
+}
+
+func testSystem(w *world) {
+	w.load(pki.State{Active: w.authority()})
+	settings := w.Settings(v1.TrustSystem)
+	if settings.CABundle != "" || len(settings.Servers) != 2 {
+		w.t.Errorf("settings %+v", settings)
+	}
+}
+
+func TestHolderIsSafeForConcurrentUse(t *testing.T) {
+	w := newWorld(t)
+	holder, err := trust.New([]string{"https://hub.example.com"}, nil, w.clock.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, next := w.authority(), w.authority()
+	states := []pki.State{{Active: ca}, {Active: ca, Next: next}}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 20 {
+				secret := &corev1.Secret{}
+				pki.WriteSecret(secret, states[i%2])
+				if err := holder.LoadAuthority(secret); err != nil {
+					t.Error(err)
+				}
+				if _, err := holder.GetCertificate(&tls.ClientHelloInfo{}); err != nil {
+					t.Error(err)
+				}
+				holder.Settings(v1.TrustPinned)
+				holder.OnChange(func() {})
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestAHubWithoutAHostIsRefused(t *testing.T) {
+	if _, err := trust.New([]string{"https://"}, nil, testkit.NewClock().Now); err == nil {
+		t.Error("accepted")
+	}
+}
