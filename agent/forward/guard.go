@@ -20,6 +20,7 @@ const (
 
 	groupAuthenticated = "system:authenticated"
 	systemPrefix       = "system:"
+	kubeadmPrefix      = "kubeadm:" // kubeadm:cluster-admins is cluster-admin
 )
 
 // denial is why a request is not forwarded.
@@ -63,7 +64,7 @@ func check(h http.Header) *denial {
 		return deny(http.StatusForbidden, "system users are not served through the hub: use the cluster's own credentials")
 	}
 	for _, g := range groups {
-		if strings.HasPrefix(g, systemPrefix) && g != groupAuthenticated {
+		if strings.HasPrefix(g, systemPrefix) && g != groupAuthenticated || strings.HasPrefix(g, kubeadmPrefix) {
 			return deny(http.StatusForbidden, "the group %q is not served through the hub: use the cluster's own credentials", g)
 		}
 	}

@@ -27,6 +27,10 @@ const (
 	// not learnt the new authority. They must be given a new manifest.
 	AnnotationRotateNow = Group + "/rotate-now"
 
+	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends the trust in the authority that was
+	// replaced, as when its key was stolen. Agents that were away since need a new manifest.
+	AnnotationRetireNow = Group + "/retire-now"
+
 	// AnnotationRotated on the hub's CA Secret is the value of AnnotationRotate that was last acted on. Drover sets it.
 	AnnotationRotated = Group + "/rotated"
 )

@@ -94,6 +94,7 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (pki.Input, 
 		State:     state,
 		Requested: asked != "" && asked != secret.Annotations[v1.AnnotationRotated],
 		Forced:    asked != "" && asked == secret.Annotations[v1.AnnotationRotateNow],
+		Retired:   asked != "" && asked == secret.Annotations[v1.AnnotationRetireNow],
 		Now:       k.Now(),
 	}
 	if len(state.Next.Cert) > 0 {

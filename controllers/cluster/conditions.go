@@ -51,7 +51,7 @@ func tell(in *input, update *status.Update) {
 // tellRemoving says that a deleted Cluster waits for its agent.
 func tellRemoving(in *input, update *status.Update) {
 	ready := verdict{reason: v1.ReasonRemoving, message: fmt.Sprintf(
-		"The agent is not connected; waiting until %s for it to uninstall itself",
+		"Waiting until %s for the agent to uninstall itself",
 		in.cluster.DeletionTimestamp.Add(removalPatience).UTC().Format(time.TimeOnly))}
 	if c := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady); c == nil || c.Reason != ready.reason {
 		update.Event(status.Event{Reason: ready.reason, Action: "Remove", Message: ready.message})
@@ -80,6 +80,9 @@ func judgeRegistered(in *input) verdict {
 			message += ". Refused since: " + in.member.Refusal.Message
 		}
 		return verdict{ok: true, reason: v1.ReasonAgentJoined, message: message}
+	case in.foreignSecret:
+		return verdict{reason: v1.ReasonSecretConflict, stalled: true, message: fmt.Sprintf(
+			"Secret %s exists and is not Drover's; rename or delete it, or rename the Cluster", secret)}
 	case in.chosenProblem != "":
 		return verdict{reason: v1.ReasonTokenInvalid, message: capitalize(in.chosenProblem), stalled: true}
 	case in.token.Used:

@@ -17,6 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -32,8 +33,8 @@ type Fleet interface {
 	State(types.NamespacedName) fleet.State
 	Disconnect(name types.NamespacedName, keep func(fleet.Peer) bool)
 	Forget(types.NamespacedName)
-	PutSettings(context.Context, types.NamespacedName, protocol.Settings) error
-	Uninstall(context.Context, types.NamespacedName) (protocol.UninstallResult, error)
+	Announce(types.NamespacedName, protocol.Settings) fleet.Errand
+	Dismantle(types.NamespacedName) fleet.Errand
 }
 
 // Reconciler keeps Clusters true. Register wires it to a manager.
@@ -50,6 +51,8 @@ type Reconciler struct {
 	// Started is when this manager began to accept tunnels.
 	Started time.Time
 	Now     func() time.Time
+
+	manifests registration.Manifests
 }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch;update;patch
@@ -83,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if in.settling() {
 		return ctrl.Result{RequeueAfter: in.settled.Sub(in.now)}, r.label(ctx, in)
 	}
-	announceErr := r.announce(ctx, in)
+	r.announce(in)
 	tell(in, update)
-	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(announceErr, r.label(ctx, in))
+	return ctrl.Result{RequeueAfter: in.lookAgain()}, r.label(ctx, in)
 }

@@ -156,25 +156,27 @@ func (w *world) joined() (*testkit.Agent, ed25519.PublicKey) {
 func TestClusterController(t *testing.T) {
 	env := testkit.Start(t)
 	for name, test := range map[string]func(*world){
-		"a new cluster gets a token, a manifest and a command":                       testNewCluster,
-		"the manifest holds no more than its cluster's own token":                    testSecretsStayInSecrets,
-		"an agent that joins, connects and reports makes its cluster ready":          testReady,
-		"reconciling again without a change writes nothing":                          testIdle,
-		"a lost agent shows with reason and time, and what was known stays":          testLost,
-		"an agent that was connected before a restart gets time to come back":        testSettling,
-		"an unhealthy API server shows":                                              testUnhealthy,
-		"an agent of another protocol shows as version skew":                         testVersionSkew,
-		"deleting the registration secret makes a new token and keeps the agent":     testTokenRotation,
-		"deleting the agent secret revokes the agent and replaces its used token":    testAgentRevocation,
-		"a token that expires shows, with what to do":                                testTokenExpires,
-		"a token that the user chose is used":                                        testChosenToken,
-		"a change of the settings reaches the agent and its confirmation is awaited": testAnnounce,
-		"deleting a connected cluster has the agent uninstall itself":                testRemoveConnected,
-		"deleting a cluster whose agent is gone ends within 30 s":                    testRemoveUnreachable,
-		"deleting a cluster that nobody joined ends at once":                         testRemoveUnjoined,
-		"orphaning leaves the agent alone":                                           testOrphan,
-		"a cluster made again under its name does not know the old agent":            testRecreated,
-		"a second cluster that was refused shows on the cluster":                     testRefusalShows,
+		"a new cluster gets a token, a manifest and a command":                        testNewCluster,
+		"the manifest holds no more than its cluster's own token":                     testSecretsStayInSecrets,
+		"an agent that joins, connects and reports makes its cluster ready":           testReady,
+		"reconciling again without a change writes nothing":                           testIdle,
+		"a lost agent shows with reason and time, and what was known stays":           testLost,
+		"an agent that was connected before a restart gets time to come back":         testSettling,
+		"an unhealthy API server shows":                                               testUnhealthy,
+		"an agent of another protocol shows as version skew":                          testVersionSkew,
+		"deleting the registration secret makes a new token and keeps the agent":      testTokenRotation,
+		"deleting the agent secret revokes the agent and replaces its used token":     testAgentRevocation,
+		"a token that expires shows, with what to do":                                 testTokenExpires,
+		"a token that the user chose is used":                                         testChosenToken,
+		"a change of the settings reaches the agent and its confirmation is awaited":  testAnnounce,
+		"deleting a connected cluster has the agent uninstall itself":                 testRemoveConnected,
+		"deleting a cluster whose agent is gone ends within 30 s":                     testRemoveUnreachable,
+		"deleting a cluster that nobody joined ends at once":                          testRemoveUnjoined,
+		"an agent that answers nothing holds up neither a reconcile nor the deletion": testDeafAgent,
+		"a Secret that is somebody else's is neither adopted nor overwritten":         testForeignSecret,
+		"orphaning leaves the agent alone":                                            testOrphan,
+		"a cluster made again under its name does not know the old agent":             testRecreated,
+		"a second cluster that was refused shows on the cluster":                      testRefusalShows,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env)) })
 	}
@@ -399,6 +401,8 @@ func testRemoveConnected(w *world) {
 	w.delete()
 	w.reconcile()
 	<-agent.Uninstalled
+	w.until(func(fleet.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	w.reconcile()
 	w.gone()
 	w.until(func(s fleet.State) bool { return !s.Connected() })
 }
@@ -426,6 +430,38 @@ func testRemoveUnjoined(w *world) {
 	}
 	w.reconcile()
 	w.gone()
+}
+
+func testDeafAgent(w *world) {
+	agent, _ := w.joined()
+	agent.Deafen()
+	w.settings.Servers = append(w.settings.Servers, "https://new.example.com")
+	began := time.Now()
+	w.reconcile()
+	w.delete()
+	result := w.reconcile()
+	if result.RequeueAfter <= 0 || result.RequeueAfter > 30*time.Second {
+		w.t.Fatalf("looks again after %s", result.RequeueAfter)
+	}
+	w.clock.Advance(result.RequeueAfter)
+	w.reconcile()
+	w.gone()
+	if took := time.Since(began); took > 5*time.Second {
+		w.t.Errorf("waited %s for the agent", took)
+	}
+}
+
+func testForeignSecret(w *world) {
+	name := registration.RegistrationSecret(w.name)
+	w.Apply(w.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Data: map[string][]byte{"token": []byte("mine")}})
+	w.create(v1.ClusterSpec{})
+	if result := w.reconcile(); result.RequeueAfter <= 0 {
+		w.t.Error("it is not looked at again")
+	}
+	w.ready(metav1.ConditionFalse, v1.ReasonSecretConflict)
+	if s := w.secret(name); string(s.Data["token"]) != "mine" || len(s.OwnerReferences) > 0 {
+		w.t.Errorf("the Secret was changed: %+v", s)
+	}
 }
 
 func testOrphan(w *world) {

@@ -42,9 +42,9 @@ func tellFacts(in *input) {
 	if report == nil {
 		return
 	}
-	s.Agent = &v1.AgentStatus{Version: limit(report.AgentVersion), Replicas: int32(len(in.member.Peers))}
+	s.Agent = &v1.AgentStatus{Version: report.AgentVersion, Replicas: int32(len(in.member.Peers))}
 	if report.Version != "" {
-		s.Version, s.Distribution = limit(report.Version), limit(report.Distribution)
+		s.Version, s.Distribution = report.Version, report.Distribution
 	}
 	if n := report.Nodes; n != nil {
 		s.Nodes = &v1.NodeCount{Total: n.Total, Ready: n.Ready, Summary: fmt.Sprintf("%d/%d", n.Ready, n.Total)}
@@ -89,26 +89,13 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	return nil
 }
 
-// Bounds on what an agent can make the hub store.
-const (
-	maxResources = 64
-	maxText      = 128
-)
-
-// quantities drops what is no quantity: an agent's word is checked before it is stored.
+// quantities drops what is no quantity. A report is bounded when it is taken in, see protocol.Report.Bound.
 func quantities(raw map[string]string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, value := range raw {
-		if q, err := resource.ParseQuantity(limit(value)); err == nil && len(list) < maxResources {
-			list[corev1.ResourceName(limit(name))] = q
+		if q, err := resource.ParseQuantity(value); err == nil {
+			list[corev1.ResourceName(name)] = q
 		}
 	}
 	return list
-}
-
-func limit(s string) string {
-	if len(s) > maxText {
-		return s[:maxText]
-	}
-	return s
 }

@@ -45,6 +45,10 @@ type input struct {
 
 	// token in force. Set by register.
 	token registration.Token
+	// foreignSecret is whether a Secret that is not ours has the name of the registration Secret. Set by register.
+	foreignSecret bool
+	// announced is how handing over the settings stands, zero if the agent has them. Set by announce.
+	announced fleet.Errand
 }
 
 // gather reads everything that a reconcile depends on.
@@ -146,6 +150,12 @@ func (in *input) lookAgain() time.Duration {
 		}
 	case !in.member.Connected() && in.awaitingTunnel():
 		moments = append(moments, in.tunnelExpected())
+	}
+	if !in.announced.At.IsZero() {
+		moments = append(moments, in.announced.At.Add(fleet.ErrandPause))
+	}
+	if in.foreignSecret {
+		moments = append(moments, in.now.Add(chosenTokenRecheck))
 	}
 	if in.member.Refusal != nil {
 		moments = append(moments, in.member.Refusal.At.Add(fleet.RefusalMemory))

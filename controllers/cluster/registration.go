@@ -24,6 +24,9 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if in.token.Value == "" {
 		return nil // the user's token is not there yet; the status says so
 	}
+	if err := r.checkForeign(ctx, in); err != nil || in.foreignSecret {
+		return err
+	}
 	content, err := r.content(in)
 	if err != nil {
 		return err
@@ -42,6 +45,16 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 			registration.RegistrationSecret(in.name).Name)})
 	}
 	return nil
+}
+
+// checkForeign looks whether somebody else's Secret has the name of ours. Such a one is not in the cache.
+func (r *Reconciler) checkForeign(ctx context.Context, in *input) error {
+	if in.secret != nil && registration.Ours(in.secret, in.name.Name, v1.SecretKindRegistration) {
+		return nil
+	}
+	secret, err := getSecret(ctx, r.Live, registration.RegistrationSecret(in.name))
+	in.foreignSecret = secret != nil && !registration.Ours(secret, in.name.Name, v1.SecretKindRegistration)
+	return err
 }
 
 // decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
@@ -79,7 +92,7 @@ func (r *Reconciler) content(in *input) (registration.Content, error) {
 	if image == "" {
 		image = r.AgentImage
 	}
-	manifest, err := registration.Manifest(registration.ManifestInput{
+	manifest, err := r.manifests.Manifest(registration.ManifestInput{
 		Image: image, Trust: agent.Trust, Token: in.token.Value, Settings: in.settings,
 	})
 	if err != nil {

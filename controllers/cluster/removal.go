@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -46,23 +47,26 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 			Message: "The agent was not connected; " + cleanupHint})
 		return ctrl.Result{}, r.release(ctx, in)
 	}
-	update.Event(r.uninstall(ctx, in, deadline))
+	errand := r.Fleet.Dismantle(in.name)
+	if errand.Running && in.now.Before(deadline) {
+		tellRemoving(in, update)
+		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil // its end wakes us, too
+	}
+	update.Event(uninstalled(errand))
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
-// uninstall has the agent remove itself and tells how it went. Nothing that happens there holds up the deletion.
-func (r *Reconciler) uninstall(ctx context.Context, in *input, deadline time.Time) status.Event {
-	const atLeast = 5 * time.Second // also when the agent came back at the last moment
-	ctx, cancel := context.WithTimeout(ctx, max(deadline.Sub(in.now), atLeast))
-	defer cancel()
-	result, err := r.Fleet.Uninstall(ctx, in.name)
+// uninstalled tells how the uninstallation went. Nothing that happens there holds up the deletion.
+func uninstalled(errand fleet.Errand) status.Event {
 	switch {
-	case err != nil:
+	case errand.Running:
+		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall", Message: "The agent did not answer; " + cleanupHint}
+	case errand.Err != nil:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
-			Message: fmt.Sprintf("The agent did not uninstall itself: %v; %s", err, cleanupHint)}
-	case len(result.Remaining) > 0:
+			Message: fmt.Sprintf("The agent did not uninstall itself: %v; %s", errand.Err, cleanupHint)}
+	case len(errand.Remaining) > 0:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
-			Message: "The agent could not remove all: " + strings.Join(result.Remaining, "; ")}
+			Message: "The agent could not remove all: " + strings.Join(errand.Remaining, "; ")}
 	}
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }

@@ -35,9 +35,8 @@ type Agent struct {
 // All agents of one member plane share the manifest's objects, as replicas do, unless namespace is another than the manifest's:
 // then the agent has Secrets of its own, and so can be another Cluster's.
 func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, namespace string) (*Agent, error) {
-	manifest = bytes.ReplaceAll(manifest, []byte("namespace: "+protocol.AgentNamespace+"\n"), []byte("namespace: "+namespace+"\n"))
-	manifest = bytes.ReplaceAll(manifest, []byte("name: "+protocol.AgentNamespace+"\n"), []byte("name: "+namespace+"\n"))
-	if _, err := member.Kubectl(ctx, manifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
+	manifest = moved(manifest, namespace)
+	if err := ApplyManifest(ctx, member, manifest, namespace); err != nil {
 		return nil, err
 	}
 	account := protocol.AgentName
@@ -61,6 +60,20 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 		Env: append(env, protocol.EnvNamespace+"="+namespace, protocol.EnvListen+"="+a.Address, protocol.EnvSocket+"="+a.Socket),
 	}
 	return a, nil
+}
+
+// ApplyManifest applies the manifest of an agent, as a person does to make an agent that runs join again. namespace is as for InstallAgent.
+func ApplyManifest(ctx context.Context, member *Plane, manifest []byte, namespace string) error {
+	_, err := member.Kubectl(ctx, moved(manifest, namespace), "apply", "--server-side", "--force-conflicts", "-f", "-")
+	return err
+}
+
+// moved is a manifest for another namespace, with all names changed alike.
+func moved(manifest []byte, namespace string) []byte {
+	for _, field := range []string{"namespace: ", "name: "} {
+		manifest = bytes.ReplaceAll(manifest, []byte(field+protocol.AgentNamespace+"\n"), []byte(field+namespace+"\n"))
+	}
+	return manifest
 }
 
 // Start starts the agent, again after it ended. More environment is added for this start only.

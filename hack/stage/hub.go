@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,6 +42,8 @@ type Hub struct {
 	Manager *lab.Process
 	// Address that the manager listens on; URL leads there.
 	Address string
+	// Announced are the base URLs that the manager tells agents from its next start on. None means URL alone.
+	Announced []string
 
 	kubeconfig, configFile string
 }
@@ -75,8 +78,12 @@ func (h *Hub) URL() string { return "https://" + h.Address }
 
 // StartManager starts the manager, again after it ended, and returns when its port is ready.
 func (h *Hub) StartManager(ctx context.Context, moreURLs ...string) error {
+	urls := h.Announced
+	if len(urls) == 0 {
+		urls = []string{h.URL()}
+	}
 	settings := config.Config{TypeMeta: metav1.TypeMeta{APIVersion: config.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
-		Server: config.Server{Listen: h.Address, URLs: append([]string{h.URL()}, moreURLs...)}}
+		Server: config.Server{Listen: h.Address, URLs: slices.Concat(urls, moreURLs)}}
 	content, err := yaml.Marshal(settings)
 	if err != nil {
 		return err

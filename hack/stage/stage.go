@@ -81,6 +81,17 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 	return p, plane.WriteKubeconfig(p.adminKubeconfig())
 }
 
+// Kill ends the plane at once: one that is thrown away need not end well, and an API server with open watches takes seconds to.
+func (p *Plane) Kill() error {
+	var errs []error
+	for _, program := range []string{lab.ControllerManager, lab.APIServer, lab.Etcd} {
+		if process := p.Process(program); process != nil {
+			errs = append(errs, process.Kill())
+		}
+	}
+	return errors.Join(append(errs, p.Stop())...)
+}
+
 func (p *Plane) adminKubeconfig() string { return filepath.Join(p.dir, "stage-admin.kubeconfig") }
 
 // Kubectl runs kubectl as the administrator and returns what it prints.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/registration"
 )
 
 // leaseName is the name of the Lease that manager replicas elect their leader with.
@@ -39,7 +40,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
 					c.Namespace:         {LabelSelector: labels.Everything()},
-					cache.AllNamespaces: {LabelSelector: labels.NewSelector().Add(*ours)},
+					cache.AllNamespaces: {LabelSelector: labels.NewSelector().Add(*ours), Transform: registration.Trim},
 				}},
 			},
 		},

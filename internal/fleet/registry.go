@@ -115,7 +115,8 @@ type member struct {
 	lastSeen    time.Time
 	lostBecause error
 	refusal     *Refusal
-	forgotten   bool // whether to drop this with the last tunnel
+	errand      *errand // the latest, nil if there is none
+	forgotten   bool    // whether to drop this with the last tunnel
 }
 
 // session is one tunnel in the registry. Registry.mu guards report, reportErr and cause.
@@ -150,7 +151,7 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 		return
 	}
 	m := r.memberLocked(name)
-	m.sessions, m.forgotten = append(m.sessions, s), false
+	m.sessions, m.forgotten, m.errand = append(m.sessions, s), false, nil
 	surplus := m.surplusLocked()
 	r.sessions.Add(1)
 	r.mu.Unlock()

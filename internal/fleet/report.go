@@ -22,9 +22,12 @@ const agentURL = "http://agent"
 
 // Reports that one agent can make the hub look at. One that says more waits: nothing is lost, the tunnel holds it back.
 const (
-	reportsPerSecond = 5
-	reportBurst      = 20
+	reportsPerSecond = 1
+	reportBurst      = 10
 )
+
+// usualReport is the size of the buffer that each tunnel keeps for its next report, in bytes. It grows for a larger one.
+const usualReport = 1 << 10
 
 // watch reads the report of a session until its tunnel ends, and takes the session out then.
 func (r *Registry) watch(s *session) {
@@ -70,7 +73,7 @@ func (r *Registry) readReports(ctx context.Context, s *session) error {
 	}
 	limiter := rate.NewLimiter(reportsPerSecond, reportBurst)
 	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, protocol.MaxBody)
+	lines.Buffer(make([]byte, 0, usualReport), protocol.MaxReport)
 	for lines.Scan() {
 		report := &protocol.Report{}
 		if json.Unmarshal(lines.Bytes(), report) != nil {
@@ -79,6 +82,7 @@ func (r *Registry) readReports(ctx context.Context, s *session) error {
 			}
 			return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
 		}
+		report.Bound()
 		r.setReport(s, report, nil)
 		if err := limiter.Wait(ctx); err != nil {
 			return err
@@ -88,7 +92,7 @@ func (r *Registry) readReports(ctx context.Context, s *session) error {
 	case err == nil:
 		return ErrReportEnded
 	case errors.Is(err, bufio.ErrTooLong):
-		return fmt.Errorf("%w: a line is longer than %d bytes", ErrReportMalformed, protocol.MaxBody)
+		return fmt.Errorf("%w: a line is longer than %d bytes", ErrReportMalformed, protocol.MaxReport)
 	default:
 		return err
 	}

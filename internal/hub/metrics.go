@@ -4,6 +4,7 @@
 package hub
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,7 +67,12 @@ func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 		BytesWritten: func(n int) { sent.Add(float64(n)) },
 		Ping:         seconds(m.pings),
 		WriteBlocked: seconds(m.blocked),
-		HTTP2Error:   func(kind string) { m.http2Errors.WithLabelValues(kind).Inc() },
+		HTTP2Error: func(kind string) {
+			if strings.Contains(kind, "ERR_UNKNOWN") { // it ends in a number that the agent chose
+				kind = "unknown"
+			}
+			m.http2Errors.WithLabelValues(kind).Inc()
+		},
 	}
 	cfg.OnEnd = func(err error) { m.ended.WithLabelValues(tunnel.Reason(err)).Inc() }
 	return cfg

@@ -9,12 +9,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/net/netutil"
 
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -26,12 +28,15 @@ import (
 
 // Limits of the port.
 const (
-	headerTimeout   = 10 * time.Second
+	headerTimeout = 10 * time.Second
+	// exchangeTimeout bounds reading a request and writing its answer. The proxy lifts it for those it lets in, who may watch.
+	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
 	maxHeaderBytes  = 64 << 10
+	maxConnections  = 50_000 // agents and users; beyond, the next one waits to be accepted
 	shutdownTimeout = 10 * time.Second
 	// streamsPerUser bounds the requests of one HTTP/2 connection of a user.
-	streamsPerUser = 1000
+	streamsPerUser = 250
 )
 
 // Server serves the port. It is a manager.Runnable that needs no leadership: tunnels and the proxy run on every replica.
@@ -65,6 +70,8 @@ func (s *Server) Start(ctx context.Context) error {
 	server := &http.Server{
 		Handler:           s.handler(ctx),
 		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       exchangeTimeout,
+		WriteTimeout:      exchangeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		TLSConfig: &tls.Config{
@@ -76,7 +83,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	s.Log.Info("serving", "address", listener.Addr().String())
 	failed := make(chan error, 1)
-	go func() { failed <- server.ServeTLS(listener, "", "") }()
+	go func() { failed <- server.ServeTLS(netutil.LimitListener(listener, maxConnections), "", "") }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", s.Listen, err)
@@ -97,13 +104,13 @@ func (s *Server) handler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)
 	mux.HandleFunc("GET "+protocol.PathConnect, s.connect)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeOK(w) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.readiness(ctx); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		fmt.Fprintln(w, "ok")
+		writeOK(w)
 	})
 	mux.Handle("GET /metrics", s.Metrics)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -114,6 +121,8 @@ func (s *Server) handler(ctx context.Context) http.Handler {
 		mux.ServeHTTP(w, r)
 	})
 }
+
+func writeOK(w http.ResponseWriter) { _, _ = io.WriteString(w, "ok\n") }
 
 func (s *Server) readiness(ctx context.Context) error {
 	if ctx.Err() != nil {

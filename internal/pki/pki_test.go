@@ -81,6 +81,7 @@ func TestDecide(t *testing.T) {
 		"force does not wait":                               {pki.Input{State: announced, Forced: true, Missing: []string{"a/b"}, Now: now}, pki.StepPromote},
 		"an ending authority does not wait for ever":        {pki.Input{State: announced, Missing: []string{"a/b"}, Now: now.Add(pki.AuthorityLifetime - pki.ForceBefore)}, pki.StepPromote},
 		"a replaced one is announced for a while":           {pki.Input{State: replaced, Now: now.Add(pki.RetireAfter - time.Hour)}, pki.StepWait},
+		"or as soon as a person asks":                       {pki.Input{State: replaced, Retired: true, Now: now}, pki.StepRetire},
 		"and retired then":                                  {pki.Input{State: replaced, Now: now.Add(pki.RetireAfter)}, pki.StepRetire},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,6 +41,8 @@ type Input struct {
 	Requested bool
 	// Forced is whether a person decided not to wait for the missing.
 	Forced bool
+	// Retired is whether a person wants the old authority trusted no longer, as when its key was stolen.
+	Retired bool
 	// Missing names the members that have joined and have not confirmed the announced bundle.
 	Missing []string
 	Now     time.Time
@@ -88,6 +90,8 @@ func Decide(in Input) (Decision, error) {
 		return Decision{Step: StepAnnounce, Why: "a change was requested"}, nil
 	case !in.Now.Before(renewAt):
 		return Decision{Step: StepAnnounce, Why: "the active authority ends at " + active.Leaf.NotAfter.UTC().Format(time.RFC3339)}, nil
+	case len(in.State.Old) > 0 && in.Retired:
+		return Decision{Step: StepRetire, Why: "the end of the old authority was requested"}, nil
 	case len(in.State.Old) > 0 && !in.Now.Before(retireAt):
 		return Decision{Step: StepRetire, Why: "the old authority was replaced long ago"}, nil
 	case len(in.State.Old) > 0:

@@ -91,8 +91,10 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 		return ConnectClaims{}, err
 	}
 	var c claims
-	if err := parsed.Claims(key, &c); err != nil {
+	if err := parsed.Claims(key, &c); errors.Is(err, jose.ErrCryptoFailure) {
 		return ConnectClaims{}, ErrSignature
+	} else if err != nil {
+		return ConnectClaims{}, fmt.Errorf("%w: malformed claims", ErrConnectToken)
 	}
 	expected := jwt.Expected{AnyAudience: jwt.Audience{audience}, Subject: c.Cluster.String(), Time: now}
 	switch err := c.ValidateWithLeeway(expected, ClockSkew); {

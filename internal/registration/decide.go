@@ -96,7 +96,7 @@ func CheckConnect(claims protocol.ConnectClaims, cluster *v1.Cluster, id *AgentI
 			claims.Cluster, secretName(claims.Cluster.String()))
 	case claims.ClusterUID != id.ClusterUID:
 		return refuse(v1.ReasonIdentityMismatch, "the agent's cluster has the kube-system UID %s, cluster %s joined with %s",
-			claims.ClusterUID, claims.Cluster, id.ClusterUID)
+			protocol.Cut(claims.ClusterUID, 64), claims.Cluster, id.ClusterUID)
 	}
 	return nil
 }

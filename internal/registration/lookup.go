@@ -68,7 +68,7 @@ func (s *Server) identity(ctx context.Context, reader client.Reader, name types.
 		return nil, nil, fmt.Errorf("look up agent of cluster %s: %w", name, err)
 	}
 	id, err := ReadIdentity(secret)
-	if err != nil {
+	if err != nil || !Ours(secret, name.Name, v1.SecretKindAgent) {
 		return secret, nil, nil
 	}
 	return secret, id, nil

@@ -7,7 +7,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -36,15 +38,67 @@ type ManifestInput struct {
 
 // Manifest is the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its input can become
 // YAML of its own (CVE-2026-44939).
-func Manifest(in ManifestInput) ([]byte, error) {
-	env, err := agentEnv(in)
+func Manifest(in ManifestInput) ([]byte, error) { return (&Manifests{}).Manifest(in) }
+
+// Manifests makes manifests, and marshals only once what all members have in common: of ten thousand manifests only the tokens
+// differ. The zero value is ready. It may be used concurrently.
+type Manifests struct {
+	mu     sync.Mutex // guards what follows
+	shared manifestKey
+	parts  manifestParts
+}
+
+// manifestKey is everything in a ManifestInput but the token.
+type manifestKey struct {
+	image    string
+	trust    v1.Trust
+	settings string // digest
+}
+
+// manifestParts are what comes before and after the Secret with the token.
+type manifestParts struct{ before, after []byte }
+
+// Manifest is Manifest.
+func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
+	parts, err := m.around(in)
 	if err != nil {
 		return nil, err
 	}
+	secret, err := marshal(joinSecret(in))
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(parts.before, secret, parts.after), nil
+}
+
+// around remembers the parts for the last key: hardly any Cluster has an image or a trust of its own.
+func (m *Manifests) around(in ManifestInput) (manifestParts, error) {
+	key := manifestKey{image: in.Image, trust: in.Trust, settings: in.Settings.Digest()}
+	m.mu.Lock()
+	parts, known := m.parts, m.shared == key && m.parts.before != nil
+	m.mu.Unlock()
+	if known {
+		return parts, nil
+	}
+	env, err := agentEnv(in)
+	if err != nil {
+		return manifestParts{}, err
+	}
+	if parts.before, err = marshal(namespace(), serviceAccount(), clusterRole(), clusterRoleBinding(), role(), roleBinding()); err != nil {
+		return manifestParts{}, err
+	}
+	if parts.after, err = marshal(deployment(in.Image, env)); err != nil {
+		return manifestParts{}, err
+	}
+	m.mu.Lock()
+	m.shared, m.parts = key, parts
+	m.mu.Unlock()
+	return parts, nil
+}
+
+func marshal(objects ...any) ([]byte, error) {
 	var out bytes.Buffer
-	for _, object := range []any{
-		namespace(), serviceAccount(), clusterRole(), clusterRoleBinding(), role(), roleBinding(), joinSecret(in), deployment(in.Image, env),
-	} {
+	for _, object := range objects {
 		raw, err := yaml.Marshal(object)
 		if err != nil {
 			return nil, fmt.Errorf("marshal agent manifest: %w", err)

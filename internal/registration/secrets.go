@@ -78,6 +78,39 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	}
 }
 
+// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. A manifest takes a quarter of it.
+const maxCached = 32 << 10
+
+// Trim is a cache transform. Whoever may create Secrets may label them as ours, so only what is read from one is kept of it.
+func Trim(object any) (any, error) {
+	secret, ok := object.(*corev1.Secret)
+	if !ok {
+		return object, nil
+	}
+	secret.ManagedFields = nil
+	var keep []string
+	switch secret.Labels[v1.LabelSecretKind] {
+	case v1.SecretKindRegistration:
+		keep = []string{KeyToken, KeyManifestURL, KeyCommand, KeyManifest}
+	case v1.SecretKindAgent:
+		keep = []string{keyPublicKey, keyClusterUID, keyTokenHash, keyOwnerUID, keyJoined}
+	}
+	data := make(map[string][]byte, len(keep))
+	for _, key := range keep {
+		if value, ok := secret.Data[key]; ok && len(value) <= maxCached {
+			data[key] = value
+		}
+	}
+	secret.Data = data
+	return secret, nil
+}
+
+// Ours reports whether a Secret was made by Drover for a Cluster, this or a former one of its name. Any other of that name is
+// somebody's and is neither adopted nor overwritten.
+func Ours(secret *corev1.Secret, cluster, kind string) bool {
+	return secret.Labels[v1.LabelSecretKind] == kind && secret.Labels[v1.LabelCluster] == cluster
+}
+
 // Content is what a registration Secret holds beside the token.
 type Content struct {
 	ManifestURL string

@@ -167,6 +167,9 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 		if err != nil {
 			return nil, err
 		}
+		if secret.ResourceVersion != "" && !Ours(secret, found.name.Name, v1.SecretKindAgent) {
+			return nil, refuse(v1.ReasonSecretConflict, "Secret %s exists on the hub and is not Drover's; rename or delete it", AgentSecret(found.name))
+		}
 		join, refusal := DecideJoin(JoinInput{
 			Cluster: found.name.String(), OwnerUID: found.cluster.UID, Token: found.token, Current: current, Request: request, Now: s.Now(),
 		})

@@ -484,6 +484,9 @@ func testRace(w *world) {
 	for round := range 5 {
 		name := fmt.Sprintf("member-%d", round)
 		token := w.cluster(name, asIs)
+		if round%2 == 1 { // for the place of an agent that joined with a token of before
+			w.former(name)
+		}
 		answers := make([]answer, rivals)
 		keys := make([]ed25519.PrivateKey, rivals)
 		var start, done sync.WaitGroup
@@ -519,6 +522,19 @@ func testRace(w *world) {
 			w.t.Errorf("round %d: %d was told that it joined and somebody else is the agent", round, winner)
 		}
 	}
+}
+
+// former writes an agent into a Cluster that joined with another token.
+func (w *world) former(name string) {
+	w.t.Helper()
+	cluster := &v1.Cluster{}
+	if err := w.Client.Get(w.t.Context(), w.name(name), cluster); err != nil {
+		w.t.Fatal(err)
+	}
+	secret := &corev1.Secret{}
+	registration.WriteIdentity(secret, cluster, registration.AgentIdentity{PublicKey: publicKey(testkit.Key(w.t)), ClusterUID: "former-uid",
+		TokenHash: registration.HashToken("former"), OwnerUID: cluster.UID, Joined: w.clock.Now()})
+	w.Apply(w.t, secret)
 }
 
 func testHammering(w *world) {

@@ -13,7 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/protocol"
 )
+
+// maxNote is how long an event's text may be for the API server, in bytes.
+const maxNote = 1024
 
 // Update collects what one reconcile has to say of an object. Begin makes it; it serves one goroutine.
 type Update struct {
@@ -53,7 +58,7 @@ func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.Ev
 		if e.Warning {
 			kind = corev1.EventTypeWarning
 		}
-		recorder.Eventf(u.object, runtime.Object(nil), kind, e.Reason, e.Action, "%s", e.Message)
+		recorder.Eventf(u.object, runtime.Object(nil), kind, e.Reason, e.Action, "%s", protocol.Cut(e.Message, maxNote))
 	}
 	u.events = nil
 	return nil

@@ -28,6 +28,7 @@ type Agent struct {
 	conn *tunnel.Conn
 
 	mu      sync.Mutex // guards what follows
+	deaf    bool
 	report  protocol.Report
 	changed chan struct{}
 }
@@ -76,6 +77,24 @@ func ConnectAgent(t testing.TB, report protocol.Report) *Agent {
 // Kill ends the tunnel at once, as the death of an agent does.
 func (a *Agent) Kill() { _ = a.conn.Close() }
 
+// Deafen has the agent answer nothing any more but its report, as a malicious one would.
+func (a *Agent) Deafen() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.deaf = true
+}
+
+// hear waits for the end of a request that a deaf agent does not answer.
+func (a *Agent) hear(r *http.Request) bool {
+	a.mu.Lock()
+	deaf := a.deaf
+	a.mu.Unlock()
+	if deaf {
+		<-r.Context().Done()
+	}
+	return !deaf
+}
+
 // Report changes what the agent says.
 func (a *Agent) Report(change func(*protocol.Report)) {
 	a.mu.Lock()
@@ -90,6 +109,9 @@ func (a *Agent) handler() http.Handler {
 	mux.HandleFunc("GET "+protocol.PathReport, a.serveReport)
 	mux.HandleFunc("PUT "+protocol.PathSettings, func(w http.ResponseWriter, r *http.Request) {
 		var settings protocol.Settings
+		if !a.hear(r) {
+			return
+		}
 		if err := json.NewDecoder(r.Body).Decode(&settings); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
@@ -98,7 +120,10 @@ func (a *Agent) handler() http.Handler {
 		w.WriteHeader(http.StatusNoContent)
 		a.Report(func(r *protocol.Report) { r.SettingsDigest = settings.Digest() })
 	})
-	mux.HandleFunc("POST "+protocol.PathUninstall, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("POST "+protocol.PathUninstall, func(w http.ResponseWriter, r *http.Request) {
+		if !a.hear(r) {
+			return
+		}
 		a.Uninstalled <- struct{}{}
 		_ = json.NewEncoder(w).Encode(protocol.UninstallResult{})
 	})

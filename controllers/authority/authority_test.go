@@ -1,0 +1,503 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package authority_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/authority"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+// world is one hub's CA with the keeper and the loader, which are called directly, and what members report.
+type world struct {
+	*testkit.Env
+	t        *testing.T
+	clock    *testkit.Clock
+	trust    *trust.Holder
+	keeper   *authority.Keeper
+	loader   *authority.Loader
+	recorder *events.FakeRecorder
+	members  map[types.NamespacedName]string // the digest of the settings that each connected member has
+}
+
+func newWorld(t *testing.T, env *testkit.Env) *world {
+	t.Helper()
+	w := &world{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(100), members: map[types.NamespacedName]string{}}
+	w.trust = newHolder(t, w.clock)
+	namespace := env.Workspace(t)
+	t.Cleanup(func() { // the keeper looks at the agents of the whole hub, so the next test must not find these
+		if err := env.Client.DeleteAllOf(context.Background(), &corev1.Secret{}, client.InNamespace(namespace)); err != nil {
+			t.Error(err)
+		}
+	})
+	secret := types.NamespacedName{Namespace: namespace, Name: trust.AuthoritySecret}
+	w.loader = &authority.Loader{Client: env.Client, Trust: w.trust, Authority: secret, Now: w.clock.Now,
+		Given: types.NamespacedName{Namespace: namespace, Name: "given"}}
+	w.keeper = &authority.Keeper{Client: env.Client, Recorder: w.recorder, Secret: secret, Settings: w.trust.Settings, Now: w.clock.Now,
+		Member: func(name types.NamespacedName) fleet.State {
+			if digest, ok := w.members[name]; ok {
+				return fleet.State{Report: &protocol.Report{SettingsDigest: digest}}
+			}
+			return fleet.State{}
+		}}
+	return w
+}
+
+func newHolder(t *testing.T, clock *testkit.Clock) *trust.Holder {
+	t.Helper()
+	holder, err := trust.New([]string{"https://hub.example.com"}, nil, clock.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return holder
+}
+
+// load calls the loader.
+func (w *world) load() {
+	w.t.Helper()
+	if _, err := w.loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.loader.Authority}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// keep calls the keeper and then the loader, as the write does.
+func (w *world) keep() ctrl.Result {
+	w.t.Helper()
+	result, err := w.keeper.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.keeper.Secret})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.load()
+	return result
+}
+
+func (w *world) secret() *corev1.Secret {
+	w.t.Helper()
+	secret := &corev1.Secret{}
+	if err := w.Client.Get(w.t.Context(), w.keeper.Secret, secret); err != nil {
+		w.t.Fatal(err)
+	}
+	return secret
+}
+
+func (w *world) state() pki.State {
+	w.t.Helper()
+	state, err := pki.ReadSecret(w.secret())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return state
+}
+
+func (w *world) annotate(key, value string) {
+	w.t.Helper()
+	secret := w.secret()
+	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, key, value)
+	if err := w.Client.Update(w.t.Context(), secret); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// member makes a Cluster that an agent has joined.
+func (w *world) member(name string, spec v1.ClusterSpec) types.NamespacedName {
+	w.t.Helper()
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.keeper.Secret.Namespace, Name: name}, Spec: spec}
+	w.Apply(w.t, cluster)
+	join(w.t, w.Env, cluster)
+	return types.NamespacedName{Namespace: cluster.Namespace, Name: name}
+}
+
+// join writes who the agent of a Cluster is, as registration does.
+func join(t *testing.T, env *testkit.Env, cluster *v1.Cluster) fleet.Peer {
+	t.Helper()
+	key := testkit.Key(t).Public().(ed25519.PublicKey)
+	secret := &corev1.Secret{}
+	registration.WriteIdentity(secret, cluster, registration.AgentIdentity{PublicKey: key, ClusterUID: "member-uid", OwnerUID: cluster.UID, Joined: time.Now()})
+	env.Apply(t, secret)
+	return fleet.Peer{Cluster: protocol.ClusterRef{Namespace: cluster.Namespace, Name: cluster.Name, UID: string(cluster.UID)}, Key: registration.KeyID(key)}
+}
+
+// announced begins a change and returns the authority before it and the next one.
+func (w *world) announced() (active, next pki.KeyPair) {
+	w.t.Helper()
+	w.load()
+	w.load()
+	active = w.state().Active
+	w.annotate(v1.AnnotationRotate, "1")
+	w.keep()
+	next = w.state().Next
+	if len(next.Cert) == 0 || string(w.state().Active.Cert) != string(active.Cert) {
+		w.t.Fatalf("not announced: %s", w.secret().Annotations)
+	}
+	return active, next
+}
+
+// promoted fails unless the next authority is the active one, and signs.
+func (w *world) promoted(next pki.KeyPair, yes bool) {
+	w.t.Helper()
+	if got := string(w.state().Active.Cert) == string(next.Cert); got != yes {
+		w.t.Fatalf("promoted: %t, want %t", got, yes)
+	}
+	if got := signedBy(w.t, w.trust, next); got != yes {
+		w.t.Errorf("the next authority signs: %t, want %t", got, yes)
+	}
+}
+
+func signedBy(t *testing.T, holder *trust.Holder, authority pki.KeyPair) bool {
+	t.Helper()
+	cert, err := holder.GetCertificate(&tls.ClientHelloInfo{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.Cert)
+	_, err = cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "hub.example.com", CurrentTime: cert.Leaf.NotBefore})
+	return err == nil
+}
+
+func TestAuthority(t *testing.T) {
+	env := testkit.Start(t)
+	for name, test := range map[string]func(*world){
+		"of several replicas that start at once one makes the first CA":        testFirst,
+		"an authority that is in order is left alone":                          testIdle,
+		"a member that does not know the next authority holds it up":           testMissing,
+		"a member that trusts its system holds up nothing":                     testSystemTrust,
+		"a Cluster that nobody joined, or that is gone, holds up nothing":      testNobody,
+		"a person can decide not to wait, for this change only":                testForced,
+		"a request counts once":                                                testRequestedOnce,
+		"a replaced authority is announced for 30 days and then retired":       testRetired,
+		"an authority that is about to end is replaced without being asked":    testRenewed,
+		"two keepers at once do no harm":                                       testTwoKeepers,
+		"the Secret, once deleted, comes back with the same authority":         testDeleted,
+		"a Secret that was emptied makes no new authority":                     testEmptied,
+		"the operator's own certificate is served and its CA is announced":     testGiven,
+		"an operator's Secret that is no good leaves the hub's own in service": testBadGiven,
+	} {
+		t.Run(name, func(t *testing.T) { test(newWorld(t, env)) })
+	}
+}
+
+func testFirst(w *world) {
+	const replicas = 5
+	holders := make([]*trust.Holder, replicas)
+	var all sync.WaitGroup
+	for i := range replicas {
+		holders[i] = newHolder(w.t, w.clock)
+		loader := &authority.Loader{Client: w.Client, Trust: holders[i], Authority: w.loader.Authority, Now: w.clock.Now}
+		all.Go(func() {
+			for range 2 { // makes it, loads it
+				if _, err := loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: loader.Authority}); err != nil {
+					w.t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i, holder := range holders {
+		if string(holder.Bundle()) != string(w.state().Active.Cert) {
+			w.t.Errorf("replica %d has a CA of its own", i)
+		}
+	}
+}
+
+func testIdle(w *world) {
+	w.load()
+	w.load()
+	before := w.secret().ResourceVersion
+	if result := w.keep(); result.RequeueAfter <= 0 || result.RequeueAfter > 24*time.Hour {
+		w.t.Errorf("looks again after %s", result.RequeueAfter)
+	}
+	if after := w.secret().ResourceVersion; after != before || len(w.recorder.Events) > 0 {
+		w.t.Errorf("written: %s -> %s, %d events", before, after, len(w.recorder.Events))
+	}
+}
+
+func testMissing(w *world) {
+	away, here := w.member("away", v1.ClusterSpec{}), w.member("here", v1.ClusterSpec{})
+	w.members[here] = "an old digest"
+	_, next := w.announced()
+	w.keep()
+	w.promoted(next, false)
+	w.members[here] = w.trust.Settings(v1.TrustPinned).Digest()
+	w.keep()
+	w.promoted(next, false)
+	w.members[away] = w.trust.Settings(v1.TrustPinned).Digest()
+	w.keep()
+	w.promoted(next, true)
+	if e := <-w.recorder.Events; !strings.Contains(e, "Announce") {
+		w.t.Errorf("event %q", e)
+	}
+	if e := <-w.recorder.Events; !strings.Contains(e, "Promote") {
+		w.t.Errorf("event %q", e)
+	}
+}
+
+func testSystemTrust(w *world) {
+	w.member("away", v1.ClusterSpec{Agent: v1.Agent{Trust: v1.TrustSystem}})
+	_, next := w.announced()
+	w.keep()
+	w.promoted(next, true)
+}
+
+func testNobody(w *world) {
+	w.Apply(w.t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.keeper.Secret.Namespace, Name: "nobody"}})
+	gone := w.member("gone", v1.ClusterSpec{})
+	if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: gone.Namespace, Name: gone.Name}}); err != nil {
+		w.t.Fatal(err)
+	}
+	_, next := w.announced() // the agent Secret of gone is still there
+	w.keep()
+	w.promoted(next, true)
+}
+
+func testForced(w *world) {
+	w.member("away", v1.ClusterSpec{})
+	_, next := w.announced()
+	w.annotate(v1.AnnotationRotateNow, "another change")
+	w.keep()
+	w.promoted(next, false)
+	w.annotate(v1.AnnotationRotateNow, "1")
+	w.keep()
+	w.promoted(next, true)
+	if _, still := w.secret().Annotations[v1.AnnotationRotateNow]; still {
+		w.t.Error("the next renewal, years from now, will not wait for anybody")
+	}
+	renewed, err := w.trust.GetCertificate(&tls.ClientHelloInfo{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.clock.Advance(pki.AuthorityLifetime - pki.RenewBefore + time.Hour)
+	w.keep() // announces
+	again := w.state().Next
+	if len(again.Cert) == 0 {
+		w.t.Fatalf("no renewal; served until %s", renewed.Leaf.NotAfter)
+	}
+	w.keep()
+	w.promoted(again, false)
+}
+
+func testRequestedOnce(w *world) {
+	_, next := w.announced()
+	w.keep()
+	w.promoted(next, true)
+	for range 3 {
+		w.keep()
+	}
+	w.promoted(next, true)
+	if len(w.state().Next.Cert) > 0 {
+		w.t.Error("it is changed for ever")
+	}
+	w.annotate(v1.AnnotationRotate, "2")
+	w.keep()
+	if len(w.state().Next.Cert) == 0 {
+		w.t.Error("a second request is not heard")
+	}
+}
+
+func testRetired(w *world) {
+	active, next := w.announced()
+	w.keep()
+	w.promoted(next, true)
+	certs := func() int {
+		all, err := protocol.ParseBundle(w.trust.Bundle())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return len(all)
+	}
+	w.clock.Advance(pki.RetireAfter - time.Hour)
+	if result := w.keep(); certs() != 2 || !strings.Contains(string(w.trust.Bundle()), string(active.Cert)) || result.RequeueAfter != time.Hour {
+		w.t.Errorf("%d certificates, looks again after %s", certs(), result.RequeueAfter)
+	}
+	w.clock.Advance(time.Hour)
+	w.keep()
+	if certs() != 1 {
+		w.t.Errorf("%d certificates", certs())
+	}
+	w.promoted(next, true)
+}
+
+func testRenewed(w *world) {
+	w.load()
+	w.load()
+	active := w.state().Active
+	w.clock.Advance(pki.AuthorityLifetime - pki.RenewBefore - time.Hour)
+	w.keep()
+	if len(w.state().Next.Cert) > 0 {
+		w.t.Error("renewed too early")
+	}
+	w.member("away", v1.ClusterSpec{})
+	w.clock.Advance(2 * time.Hour)
+	w.keep()
+	next := w.state().Next
+	w.keep()
+	w.promoted(next, false)
+	if string(w.state().Active.Cert) != string(active.Cert) {
+		w.t.Error("another authority is active")
+	}
+	w.clock.Advance(pki.RenewBefore - pki.ForceBefore) // a member that never comes back must not end the hub
+	w.keep()
+	w.promoted(next, true)
+}
+
+func testTwoKeepers(w *world) {
+	active, next := w.announced()
+	w.keep()
+	w.promoted(next, true)
+	for round := range 5 {
+		w.annotate(v1.AnnotationRotate, strings.Repeat("x", round+2))
+		errs := make(chan error, 8)
+		var all sync.WaitGroup
+		for range cap(errs) {
+			keeper := *w.keeper // another leader that does not know yet that it is none
+			all.Go(func() {
+				_, err := keeper.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: keeper.Secret})
+				errs <- err
+			})
+		}
+		all.Wait()
+		close(errs)
+		for err := range errs {
+			if err != nil && !apierrors.IsConflict(err) {
+				w.t.Error(err)
+			}
+		}
+		// Whoever came second saw the first one's write or got a conflict: one step was taken, and the rest goes on from there.
+		w.load()
+		state := w.state()
+		if len(state.Next.Cert) == 0 {
+			w.t.Fatalf("round %d: not announced", round)
+		}
+		w.keep()
+		w.promoted(state.Next, true)
+	}
+	if strings.Contains(string(w.trust.Bundle()), string(active.Cert)) {
+		w.t.Error("the bundle grows with each change")
+	}
+}
+
+func testDeleted(w *world) {
+	w.load()
+	w.load()
+	before := w.state()
+	if err := w.Client.Delete(w.t.Context(), w.secret()); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.keeper.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.keeper.Secret}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.load()
+	if after := w.state(); string(after.Active.Cert) != string(before.Active.Cert) || string(after.Active.Key) != string(before.Active.Key) {
+		w.t.Error("it comes back with another authority: every agent is stranded")
+	}
+}
+
+func testEmptied(w *world) {
+	w.load()
+	w.load()
+	before := w.state()
+	secret := w.secret()
+	secret.Data = nil
+	if err := w.Client.Update(w.t.Context(), secret); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.keeper.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.keeper.Secret}); err == nil || !strings.Contains(err.Error(), "delete it") {
+		w.t.Errorf("keeper: %v", err)
+	}
+	if _, err := w.loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.keeper.Secret}); err == nil {
+		w.t.Error("an empty authority was loaded")
+	}
+	if !signedBy(w.t, w.trust, before.Active) {
+		w.t.Error("what was loaded before does not serve any more")
+	}
+}
+
+// give writes an operator's Secret with a certificate by a CA and calls the loader.
+func (w *world) give(ca pki.KeyPair, change func(*corev1.Secret)) error {
+	w.t.Helper()
+	cert, err := pki.IssueServing(ca, []string{"hub.example.com"}, w.clock.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.loader.Given.Namespace, Name: w.loader.Given.Name}, Data: map[string][]byte{
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}),
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		"ca.crt":  ca.Cert,
+	}}
+	change(secret)
+	w.Apply(w.t, secret)
+	_, err = w.loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.loader.Given})
+	return err
+}
+
+func (w *world) operatorsCA() pki.KeyPair {
+	w.t.Helper()
+	ca, err := pki.NewAuthority(w.clock.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return ca
+}
+
+func testGiven(w *world) {
+	w.trust.AwaitGiven()
+	w.load()
+	w.load()
+	if w.trust.Ready() == nil {
+		w.t.Error("serves before it has looked for the operator's certificate")
+	}
+	ca := w.operatorsCA()
+	if err := w.give(ca, func(*corev1.Secret) {}); err != nil {
+		w.t.Fatal(err)
+	}
+	if !signedBy(w.t, w.trust, ca) || !strings.Contains(string(w.trust.Bundle()), string(ca.Cert)) || w.trust.Ready() != nil {
+		w.t.Error("it is not served or not announced")
+	}
+}
+
+func testBadGiven(w *world) {
+	w.trust.AwaitGiven()
+	w.load()
+	w.load()
+	if _, err := w.loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.loader.Given}); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := errors.Join(w.trust.Ready(), w.trust.Wait(w.t.Context())); err != nil {
+		w.t.Errorf("a Secret that is not there is waited for: %v", err)
+	}
+	if err := w.give(w.operatorsCA(), func(s *corev1.Secret) { s.Data["tls.key"] = []byte("x") }); err == nil || strings.Contains(err.Error(), "PRIVATE") {
+		w.t.Errorf("load: %v", err)
+	}
+	if !signedBy(w.t, w.trust, w.state().Active) {
+		w.t.Error("nothing is served")
+	}
+}

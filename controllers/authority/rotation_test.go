@@ -1,0 +1,325 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package authority_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/authority"
+	"github.com/drover-dev/drover/controllers/cluster"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+// hub is a manager with the controllers that a change of the authority takes, started as main starts them.
+type hub struct {
+	*testkit.Env
+	t      *testing.T
+	trust  *trust.Holder
+	fleet  *fleet.Registry
+	secret types.NamespacedName
+}
+
+func startHub(t *testing.T) *hub {
+	t.Helper()
+	h := &hub{Env: testkit.Start(t), t: t}
+	h.secret = types.NamespacedName{Namespace: h.Workspace(t), Name: trust.AuthoritySecret}
+	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, "+
+		"server: {urls: [\"https://hub.example.com\"]}, leaderElection: {enabled: false}}", h.secret.Namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options, err := cfg.ManagerOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := true // the test may run more than once in one process
+	options.Controller = controllerconfig.Controller{SkipNameValidation: &again}
+	options.Logger = logr.Discard()
+	mgr, err := ctrl.NewManager(h.Config, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.trust, err = trust.New(cfg.Server.URLs, nil, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	h.fleet = fleet.New(logr.Discard(), time.Now)
+	recorder := &events.FakeRecorder{} // keeps nothing
+	loader := &authority.Loader{Client: mgr.GetClient(), Trust: h.trust, Authority: h.secret, Now: time.Now}
+	keeper := &authority.Keeper{Client: mgr.GetClient(), Recorder: recorder, Secret: h.secret,
+		Member: h.fleet.State, Settings: h.trust.Settings, Now: time.Now}
+	clusters := &cluster.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Fleet: h.fleet,
+		Settings: h.trust.Settings, AgentImage: "drover:test", Started: time.Now().Add(-time.Hour), Now: time.Now}
+	for _, err := range []error{
+		loader.Register(mgr),
+		keeper.Register(mgr, authority.Wakers{Member: h.fleet.OnChange, Trust: h.trust.OnChange}),
+		clusters.Register(mgr, cluster.Wakers{Member: h.fleet.OnChange, All: h.trust.OnChange}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		h.fleet.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	if err := h.trust.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// member is an agent with what it pins.
+type member struct {
+	name  types.NamespacedName
+	peer  fleet.Peer
+	trust v1.Trust
+
+	mu     sync.Mutex // guards what follows
+	agent  *testkit.Agent
+	bundle string // as it was announced last; the manifest's before
+}
+
+// pinned is the bundle that the agent has stored by now.
+func (m *member) pinned() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for m.agent != nil {
+		select {
+		case settings := <-m.agent.Settings:
+			m.bundle = settings.CABundle
+			continue
+		default:
+		}
+		break
+	}
+	return m.bundle
+}
+
+// starts has the member run another agent, which knows what the one before it stored.
+func (m *member) starts(agent *testkit.Agent) {
+	m.pinned()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.agent = agent
+}
+
+// join makes a Cluster whose agent has joined and is connected.
+func (h *hub) join(name string, mode v1.Trust) *member {
+	h.t.Helper()
+	object := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: h.secret.Namespace, Name: name}, Spec: v1.ClusterSpec{
+		Agent: v1.Agent{Trust: mode}, DeletionPolicy: v1.DeletionPolicyOrphan,
+	}}
+	h.Apply(h.t, object)
+	m := &member{name: types.NamespacedName{Namespace: object.Namespace, Name: name}, peer: join(h.t, h.Env, object), trust: mode,
+		bundle: h.trust.Settings(v1.TrustPinned).CABundle}
+	h.connect(m)
+	return m
+}
+
+func (h *hub) connect(m *member) {
+	h.t.Helper()
+	agent := testkit.ConnectAgent(h.t, testkit.HealthyReport())
+	m.starts(agent)
+	h.fleet.Add(m.peer, agent.Session)
+	h.eventually(m.name.Name+" has the hub's settings", func() bool { return h.confirmed(m) })
+}
+
+// lose kills the member's agent.
+func (h *hub) lose(m *member) {
+	h.t.Helper()
+	m.mu.Lock()
+	m.agent.Kill()
+	m.mu.Unlock()
+	h.eventually(m.name.Name+" is lost", func() bool { return !h.fleet.State(m.name).Connected() })
+}
+
+func (h *hub) confirmed(m *member) bool {
+	report := h.fleet.State(m.name).Report
+	return report != nil && report.SettingsDigest == h.trust.Settings(m.trust).Digest()
+}
+
+func (h *hub) eventually(what string, is func() bool) {
+	h.t.Helper()
+	testkit.Eventually(h.t, 20*time.Second, func(context.Context) error {
+		if !is() {
+			return fmt.Errorf("not yet: %s", what)
+		}
+		return nil
+	})
+}
+
+func (h *hub) state() pki.State {
+	h.t.Helper()
+	secret := &corev1.Secret{}
+	if err := h.Client.Get(h.t.Context(), h.secret, secret); err != nil {
+		h.t.Fatal(err)
+	}
+	state, err := pki.ReadSecret(secret)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return state
+}
+
+// rotate asks for another authority, as docs/operations.md says, and returns it once it is announced to all who are connected.
+func (h *hub) rotate(value string, connected ...*member) pki.KeyPair {
+	h.t.Helper()
+	testkit.Eventually(h.t, 10*time.Second, func(ctx context.Context) error {
+		secret := &corev1.Secret{}
+		if err := h.Client.Get(ctx, h.secret, secret); err != nil {
+			return err
+		}
+		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, v1.AnnotationRotate, value)
+		return h.Client.Update(ctx, secret)
+	})
+	before := h.trust.Bundle()
+	var next pki.KeyPair
+	h.eventually("an authority is announced", func() bool {
+		state := h.state()
+		for _, pair := range []pki.KeyPair{state.Next, state.Active} {
+			if len(pair.Cert) > 0 && !slices.Contains(certificates(h.t, before), checksum(h.t, pair.Cert)) {
+				next = pair
+			}
+		}
+		return len(next.Cert) > 0
+	})
+	for _, m := range connected {
+		h.eventually(m.name.Name+" knows it", func() bool {
+			return h.confirmed(m) && slices.Contains(certificates(h.t, []byte(m.pinned())), checksum(h.t, next.Cert))
+		})
+	}
+	return next
+}
+
+func certificates(t *testing.T, bundle []byte) []string {
+	t.Helper()
+	sums, err := protocol.CertificateChecksums(bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sums
+}
+
+func checksum(t *testing.T, cert []byte) string {
+	t.Helper()
+	return certificates(t, cert)[0]
+}
+
+func (h *hub) signs(authority pki.KeyPair) bool {
+	h.t.Helper()
+	return signedBy(h.t, h.trust, authority)
+}
+
+// handshake makes a connection to the hub as an agent does that trusts a bundle and nothing else.
+func (h *hub) handshake(ctx context.Context, bundle string) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(bundle))
+	hubEnd, agentEnd := net.Pipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		defer hubEnd.Close()
+		_ = tls.Server(hubEnd, &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: h.trust.GetCertificate}).HandshakeContext(ctx)
+	}()
+	err := tls.Client(agentEnd, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: "hub.example.com"}).HandshakeContext(ctx)
+	_ = agentEnd.Close()
+	<-served
+	return err
+}
+
+// knocking has an agent connect again and again until it is stopped, and fails the test if it is turned away with all that it was told.
+func (h *hub) knocking(m *member) (stop func()) {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		knocks := 0
+		for ; ctx.Err() == nil; knocks++ {
+			bundle := m.pinned()
+			// What it was told in the meantime it would try next, so only a refusal of its latest knowledge strands it.
+			if err := h.handshake(ctx, bundle); err != nil && ctx.Err() == nil && bundle == m.pinned() {
+				h.t.Errorf("%s can't connect any more: %v", m.name.Name, err)
+				return
+			}
+		}
+		if knocks < 10 {
+			h.t.Errorf("%s tried %d times only", m.name.Name, knocks)
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	h.t.Cleanup(stop)
+	return stop
+}
+
+func TestChangeOfTheAuthorityStrandsNobody(t *testing.T) {
+	h := startHub(t)
+	if !h.signs(h.state().Active) {
+		t.Fatal("the first authority does not sign")
+	}
+	alone := h.rotate("nobody to wait for")
+	h.eventually("it signs although nobody is there to wake the keeper", func() bool { return h.signs(alone) })
+
+	a, b, system := h.join("a", v1.TrustPinned), h.join("b", v1.TrustPinned), h.join("system", v1.TrustSystem)
+	h.knocking(a)
+	stop := h.knocking(b)
+	second := h.rotate("all connected", a, b)
+	h.eventually("the second authority signs", func() bool { return h.signs(second) })
+	if bundle := system.pinned(); bundle != "" {
+		t.Errorf("a member that trusts its system was told of %s", bundle)
+	}
+
+	h.lose(b)
+	third := h.rotate("one is away", a)
+	if h.signs(third) {
+		t.Fatal("b is stranded")
+	}
+	h.connect(b)
+	h.eventually("the third authority signs when b is back", func() bool { return h.signs(third) })
+
+	h.lose(b)
+	fourth := h.rotate("one is away for good", a)
+	if h.signs(fourth) {
+		t.Fatal("b is stranded")
+	}
+	stop()
+	if err := h.Client.Delete(t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: b.name.Namespace, Name: b.name.Name}}); err != nil {
+		t.Fatal(err)
+	}
+	h.eventually("the fourth authority signs when the Cluster is gone", func() bool { return h.signs(fourth) })
+	if err := h.handshake(t.Context(), string(fourth.Cert)); err != nil {
+		t.Error(err)
+	}
+}

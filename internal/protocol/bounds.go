@@ -1,0 +1,61 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds on a report. An agent is as trustworthy as the person who imported its cluster, and its word is kept in the hub's memory
+// and database, so it is cut to size before anything looks at it.
+const (
+	// MaxReport is the length of a line of PathReport, in bytes. A longer one ends the tunnel.
+	MaxReport = 64 << 10
+
+	maxResources = 64
+	maxText      = 128
+	maxMessage   = 512
+)
+
+// plainQuantity is a Kubernetes quantity without sign and exponent. Agents send no other; to parse or compare one like
+// 1e-2147483648 would take for ever.
+var plainQuantity = regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
+
+// Bound cuts a report to size: texts to 128 bytes, the health message to 512, resources to the first 64 by name, without those whose
+// amount is no plain quantity.
+func (r *Report) Bound() {
+	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution} {
+		*text = Cut(*text, maxText)
+	}
+	r.Health.Message = Cut(r.Health.Message, maxMessage)
+	if n := r.Nodes; n != nil {
+		n.Total, n.Ready = max(n.Total, 0), max(n.Ready, 0)
+		n.Capacity, n.Allocatable, n.Requested = boundResources(n.Capacity), boundResources(n.Allocatable), boundResources(n.Requested)
+	}
+}
+
+func boundResources(resources map[string]string) map[string]string {
+	bounded := make(map[string]string, min(len(resources), maxResources))
+	for _, name := range slices.Sorted(maps.Keys(resources)) {
+		if len(bounded) == maxResources {
+			break
+		}
+		if len(name) <= maxText && utf8.ValidString(name) && plainQuantity.MatchString(resources[name]) {
+			bounded[name] = resources[name]
+		}
+	}
+	return bounded
+}
+
+// Cut returns at most the first n bytes of a text, as valid UTF-8.
+func Cut(text string, n int) string {
+	if len(text) > n {
+		text = text[:n]
+	}
+	return strings.ToValidUTF8(text, "")
+}
