@@ -32,7 +32,7 @@ const (
 	maxStreams      = 100_000  // the library's 250 would be the number of watches of all users of a member
 	hubConnWindow   = 1 << 30  // not math.MaxInt32: the client adds 65,535 and the agent would end the tunnel
 	maxFrameSize    = 64 << 10 // bytes of one HTTP/2 frame
-	writeBufferSize = 33 << 10 // bytes of one WebSocket frame; 4 KiB, the library's default, halves bulk
+	writeBufferSize = 33 << 10 // bytes of one WebSocket frame: a body piece of 32 KiB with its frame head. The default halves bulk
 	readBufferSize  = 4 << 10  // bytes; large reads bypass it
 	lowWaterMark    = 64 << 10 // bytes the kernel may hold unsent, see setNotSentLowat
 	headerOverhead  = 32       // bytes that HTTP/2 counts for each header field beside its text

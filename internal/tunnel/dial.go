@@ -65,7 +65,7 @@ func dialSocket(ctx context.Context, network, address string) (net.Conn, error) 
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names the operation and the address already
+		return nil, err // names the operation and the address already
 	}
 	setNotSentLowat(conn)
 	return conn, nil

@@ -101,9 +101,11 @@ func (w *limitedWriter) recoverDeclined() {
 	if !w.declined {
 		return
 	}
-	if reason := recover(); reason != nil && reason != http.ErrAbortHandler { //nolint:errorlint // a panic's value
-		panic(reason)
+	reason := recover()
+	if err, ok := reason.(error); reason == nil || ok && errors.Is(err, http.ErrAbortHandler) {
+		return
 	}
+	panic(reason)
 }
 
 // Write writes the body.
@@ -114,7 +116,7 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 	if w.declined {
 		return 0, errDeclined
 	}
-	return w.ResponseWriter.Write(p) //nolint:wrapcheck // a writer's errors stay as they are
+	return w.ResponseWriter.Write(p) // a writer's errors stay as they are
 }
 
 // FlushError sends what was written so far.
@@ -122,7 +124,7 @@ func (w *limitedWriter) FlushError() error {
 	if !w.began {
 		w.WriteHeader(http.StatusOK)
 	}
-	return http.NewResponseController(w.ResponseWriter).Flush() //nolint:wrapcheck // as above
+	return http.NewResponseController(w.ResponseWriter).Flush() // as above
 }
 
 // Flush is FlushError for those who do not ask.

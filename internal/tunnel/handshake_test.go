@@ -23,7 +23,7 @@ import (
 
 func TestWhoIsRefused(t *testing.T) {
 	hub := newHub(t, Config{})
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: hub.roots}}} //nolint:gosec // a test's own server
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: hub.roots}}}
 	defer client.CloseIdleConnections()
 	offer := func(change func(http.Header)) http.Header {
 		h := http.Header{
@@ -73,7 +73,7 @@ func TestDialRefused(t *testing.T) {
 		server.StartTLS()
 		t.Cleanup(server.Close)
 		roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
-		return "wss" + strings.TrimPrefix(server.URL, "https"), &Dialer{TLS: &tls.Config{RootCAs: roots}, Proxy: noProxy} //nolint:gosec // Dial sets it
+		return "wss" + strings.TrimPrefix(server.URL, "https"), &Dialer{TLS: &tls.Config{RootCAs: roots}, Proxy: noProxy}
 	}
 	t.Run("a refusal has status, body and when to come back", func(t *testing.T) {
 		target, dialer := serve(func(w http.ResponseWriter, _ *http.Request) {
@@ -117,13 +117,21 @@ func TestDialRefused(t *testing.T) {
 		}
 	})
 	t.Run("a hub that never answers is given up", func(t *testing.T) {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }()
 		gone := make(chan struct{})
-		target, dialer := serve(func(_ http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
-			close(gone)
-		})
-		dialer.Config.HandshakeTimeout = 50 * time.Millisecond
-		if _, err := dialer.Dial(t.Context(), target, nil); err == nil {
+		go func() {
+			if conn, err := listener.Accept(); err == nil {
+				_, _ = io.Copy(io.Discard, conn) // until the agent closes it
+				_ = conn.Close()
+				close(gone)
+			}
+		}()
+		dialer := &Dialer{Config: Config{HandshakeTimeout: 50 * time.Millisecond}, Proxy: noProxy}
+		if _, err := dialer.Dial(t.Context(), "ws://"+listener.Addr().String(), nil); err == nil {
 			t.Error("Dial succeeds")
 		}
 		await(t, "the connection to be closed", gone)
@@ -141,10 +149,10 @@ func TestDialRefused(t *testing.T) {
 	t.Run("TLS 1.2 is refused", func(t *testing.T) {
 		server := httptest.NewUnstartedServer(http.NotFoundHandler())
 		server.Config.ErrorLog = log.New(io.Discard, "", 0)
-		server.TLS = &tls.Config{MaxVersion: tls.VersionTLS12} //nolint:gosec // that is the point
+		server.TLS = &tls.Config{MaxVersion: tls.VersionTLS12}
 		server.StartTLS()
 		defer server.Close()
-		dialer := &Dialer{TLS: &tls.Config{InsecureSkipVerify: true}, Proxy: noProxy} //nolint:gosec // a test's own server
+		dialer := &Dialer{TLS: &tls.Config{InsecureSkipVerify: true}, Proxy: noProxy}
 		_, err := dialer.Dial(t.Context(), "wss"+strings.TrimPrefix(server.URL, "https"), nil)
 		if err == nil || !strings.Contains(err.Error(), "version") {
 			t.Errorf("got %v", err)
@@ -153,7 +161,7 @@ func TestDialRefused(t *testing.T) {
 }
 
 func TestAgentOffersOnlyHTTP1(t *testing.T) {
-	given := &tls.Config{NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS10, ServerName: "x"} //nolint:gosec // that is the point
+	given := &tls.Config{NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS10, ServerName: "x"}
 	got := clientTLS(given)
 	if len(got.NextProtos) != 1 || got.NextProtos[0] != "http/1.1" || got.MinVersion != tls.VersionTLS13 || got.ServerName != "x" {
 		t.Errorf("got %v, %x, %s", got.NextProtos, got.MinVersion, got.ServerName)
@@ -166,7 +174,7 @@ func TestAgentOffersOnlyHTTP1(t *testing.T) {
 func TestPeerThatIsNoTunnel(t *testing.T) {
 	t.Run("an agent that sends text is refused", func(t *testing.T) {
 		hub := newHub(t, Config{HandshakeTimeout: 5 * time.Second})
-		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}} //nolint:gosec // as above
+		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}}
 		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -175,20 +183,15 @@ func TestPeerThatIsNoTunnel(t *testing.T) {
 		_ = ws.WriteMessage(websocket.TextMessage, []byte("hello"))
 		wantError(t, await(t, "the refusal", hub.errors), ErrProtocol)
 	})
-	t.Run("an agent that breaks WebSocket framing is refused", func(t *testing.T) {
-		hub := newHub(t, Config{HandshakeTimeout: 5 * time.Second})
-		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}} //nolint:gosec // as above
-		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = ws.Close() }()
-		_, _ = ws.NetConn().Write([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"))
-		wantError(t, await(t, "the refusal", hub.errors), ErrProtocol)
+	t.Run("an agent that breaks WebSocket framing loses its tunnel", func(t *testing.T) {
+		p := overTLS(t, Config{}, http.HandlerFunc(answer))
+		_, _ = p.conn.conn.Conn.(*wsConn).ws.NetConn().Write([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"))
+		await(t, "the hub to notice", p.session.Done())
+		wantError(t, p.session.Err(), ErrProtocol)
 	})
 	t.Run("an agent that says nothing is given up", func(t *testing.T) {
 		hub := newHub(t, Config{HandshakeTimeout: 50 * time.Millisecond})
-		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}} //nolint:gosec // as above
+		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}}
 		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -285,7 +288,7 @@ func TestRetryAfter(t *testing.T) {
 func TestGoodbye(t *testing.T) {
 	t.Run("the end of a session is an orderly close of the WebSocket", func(t *testing.T) {
 		hub := newHub(t, Config{})
-		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}} //nolint:gosec // as above
+		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}}
 		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -98,7 +98,7 @@ func (c *hijackedConn) Read(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	default:
 	}
-	return c.request.Body.Read(p) //nolint:wrapcheck // a reader's errors stay as they are
+	return c.request.Body.Read(p) // a reader's errors stay as they are
 }
 
 // Write takes the 101 response first and then what is for the hub's side. It waits while that does not read.
@@ -289,7 +289,7 @@ func (c *hijackedConn) SetReadDeadline(t time.Time) error {
 	if c.control == nil {
 		return net.ErrClosed
 	}
-	return c.control.SetReadDeadline(t) //nolint:wrapcheck // nothing to add
+	return c.control.SetReadDeadline(t) // nothing to add
 }
 
 // SetWriteDeadline is that of the stream.
@@ -299,7 +299,7 @@ func (c *hijackedConn) SetWriteDeadline(t time.Time) error {
 	if c.control == nil {
 		return net.ErrClosed
 	}
-	return c.control.SetWriteDeadline(t) //nolint:wrapcheck // nothing to add
+	return c.control.SetWriteDeadline(t) // nothing to add
 }
 
 // SetDeadline is both of the other two.

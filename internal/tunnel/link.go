@@ -26,9 +26,10 @@ type link struct {
 	begun     time.Time
 	lastHeard atomic.Int64 // ns after begun
 
-	ended   chan struct{} // closed by Close, when cause is final
+	closing sync.Once
+	ended   chan struct{} // closed by end, when cause is final
 	mu      sync.Mutex    // guards the fields below
-	closing bool
+	over    bool
 	cause   error
 	onEnd   func(error)
 }
@@ -58,6 +59,7 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		l.blame(readFailure(err))
+		l.end() // before HTTP/2 fails the requests, whose callers will want to know why
 	}
 	return n, err
 }
@@ -111,27 +113,33 @@ func (l *link) countError(kind string) {
 	}
 }
 
-// Close ends the link, for the reason that was blamed first. HTTP/2 closes it without one after the peer has said
-// goodbye and the last request is done. Later calls do nothing.
-func (l *link) Close() error {
+// end makes the reason known that was blamed first. HTTP/2 ends the link without one after the peer has said goodbye
+// and the last request is done. Later calls do nothing.
+func (l *link) end() {
 	l.mu.Lock()
-	if l.closing {
+	if l.over {
 		l.mu.Unlock()
-		return nil
+		return
 	}
-	l.closing = true
+	l.over = true
 	if l.cause == nil {
 		l.cause = errGoodbye
 	}
 	cause, onEnd := l.cause, l.onEnd
 	l.mu.Unlock()
 
-	// First the news, then the goodbye, which takes a moment if the peer hangs.
 	close(l.ended)
 	if onEnd != nil {
 		onEnd(cause)
 	}
-	if err := l.Conn.Close(); err != nil {
+}
+
+// Close ends the link and closes the connection, which takes a moment if the peer hangs. Later calls do nothing.
+func (l *link) Close() error {
+	l.end()
+	var err error
+	l.closing.Do(func() { err = l.Conn.Close() })
+	if err != nil {
 		return fmt.Errorf("close tunnel: %w", err)
 	}
 	return nil
@@ -140,12 +148,12 @@ func (l *link) Close() error {
 // whenEnded has f called once with the reason, at once if the link has ended already.
 func (l *link) whenEnded(f func(error)) {
 	l.mu.Lock()
-	closing, cause := l.closing, l.cause
-	if !closing {
+	over, cause := l.over, l.cause
+	if !over {
 		l.onEnd = f
 	}
 	l.mu.Unlock()
-	if closing {
+	if over {
 		f(cause)
 	}
 }

@@ -26,7 +26,8 @@ const patience = 20 * time.Second
 type pair struct {
 	session *Session
 	conn    *Conn
-	served  chan error         // what Serve returned
+	served  chan error         // what Serve returned; a test that takes it puts it back
+	why     error              // the same after the test
 	stop    context.CancelFunc // ends the agent gracefully
 }
 
@@ -88,7 +89,8 @@ func newPair(t *testing.T, conn *Conn, h http.Handler) *pair {
 		}
 		_ = conn.Close()
 		select {
-		case <-p.served:
+		case err := <-p.served:
+			p.why = err
 		case <-time.After(patience):
 			t.Error("Serve did not return after the end of the tunnel")
 		}
@@ -126,10 +128,10 @@ func newHub(t *testing.T, cfg Config) *hub {
 }
 
 func (h *hub) dialer(cfg Config) *Dialer {
-	return &Dialer{Config: cfg, TLS: &tls.Config{RootCAs: h.roots}, Proxy: noProxy} //nolint:gosec // Dial sets the version
+	return &Dialer{Config: cfg, TLS: &tls.Config{RootCAs: h.roots}, Proxy: noProxy}
 }
 
-func noProxy(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // as http.Transport has it
+func noProxy(*http.Request) (*url.URL, error) { return nil, nil } // as http.Transport has it
 
 func quiet(cfg Config) Config {
 	cfg.ErrorLog = log.New(io.Discard, "", 0)

@@ -201,7 +201,7 @@ func TestStuckStreamsDisturbNoOther(t *testing.T) {
 		var wait sync.WaitGroup
 		defer wait.Wait()
 		defer cancel()
-		for range 3 {
+		for range 8 { // together more than the library's window of a connection
 			wait.Go(func() {
 				r := request(t, http.MethodPost, "/stuck", bytes.NewReader(content)).WithContext(ctx)
 				if _, err := p.session.RoundTrip(r); !errors.Is(err, context.Canceled) {

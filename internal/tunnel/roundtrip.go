@@ -83,13 +83,13 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	if err != nil {
 		b.release()
 	}
-	return n, err //nolint:wrapcheck // a reader's errors stay as they are
+	return n, err // a reader's errors stay as they are
 }
 
 // Close ends the request.
 func (b *responseBody) Close() error {
 	defer b.release()
-	return b.ReadCloser.Close() //nolint:wrapcheck // it is the same body
+	return b.ReadCloser.Close() // it is the same body
 }
 
 // explain adds to an error of net/http2 what the caller has to know.

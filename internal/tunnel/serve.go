@@ -106,7 +106,7 @@ func (c *patientConn) await(timeout time.Duration) error {
 // Read returns what await has read and then what comes.
 func (c *patientConn) Read(p []byte) (int, error) {
 	if len(c.first) == 0 {
-		return c.Conn.Read(p) //nolint:wrapcheck // io.EOF must stay what it is
+		return c.Conn.Read(p) // io.EOF must stay what it is
 	}
 	n := copy(p, c.first)
 	c.first = c.first[n:]
@@ -129,7 +129,7 @@ func serverSettings(cfg Config, countError func(string)) *http2.Server {
 	return &http2.Server{
 		MaxConcurrentStreams:         maxStreams,
 		MaxUploadBufferPerConnection: 1<<31 - 1,
-		MaxUploadBufferPerStream:     int32(min(cfg.StreamWindow, 1<<31-1)), //nolint:gosec // limited
+		MaxUploadBufferPerStream:     int32(min(cfg.StreamWindow, 1<<31-1)),
 		MaxReadFrameSize:             maxFrameSize,
 		ReadIdleTimeout:              cfg.PingInterval,
 		PingTimeout:                  cfg.PingTimeout,

@@ -117,7 +117,8 @@ func (s *Session) Drain(ctx context.Context) error {
 
 // end closes the connection for the reason that was blamed.
 func (s *Session) end() {
-	_ = s.client.Close() // ends the requests, then closes the link; it always returns nil
+	s.link.end()         // first, so that whoever's request fails can ask why
+	_ = s.client.Close() // fails the requests, then closes the link; it always returns nil
 }
 
 // keepalive asks the peer for a sign of life after a silence. It has no goroutine while it waits.

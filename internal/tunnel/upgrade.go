@@ -49,7 +49,7 @@ func (c *chunkReader) Read(p []byte) (int, error) {
 			err = io.ErrUnexpectedEOF
 		}
 	}
-	return n, err //nolint:wrapcheck // a reader's errors stay as they are
+	return n, err // a reader's errors stay as they are
 }
 
 // next reads the length of the next chunk.
@@ -59,7 +59,7 @@ func (c *chunkReader) next() error {
 		if errors.Is(err, io.EOF) {
 			return io.ErrUnexpectedEOF
 		}
-		return err //nolint:wrapcheck // a reader's errors stay as they are
+		return err // a reader's errors stay as they are
 	}
 	length := binary.BigEndian.Uint32(head[:])
 	if length > maxChunk {
@@ -71,7 +71,7 @@ func (c *chunkReader) next() error {
 
 // appendChunk appends p, of at most maxChunk bytes, as one chunk. An empty p makes the final chunk.
 func appendChunk(to, p []byte) []byte {
-	to = binary.BigEndian.AppendUint32(to, uint32(len(p))) //nolint:gosec // at most maxChunk
+	to = binary.BigEndian.AppendUint32(to, uint32(len(p)))
 	return append(to, p...)
 }
 
@@ -110,7 +110,7 @@ func (u *upgradedStream) Write(p []byte) (int, error) {
 
 // CloseWrite tells the target that no more will come; reading goes on.
 func (u *upgradedStream) CloseWrite() error {
-	return u.writer.Close() //nolint:wrapcheck // it always returns nil
+	return u.writer.Close() // it always returns nil
 }
 
 // Close ends both directions. What was written before still arrives, as after closing a socket: a stream that were

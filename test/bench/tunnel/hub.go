@@ -60,6 +60,7 @@ func measureAsHub() error {
 	if err != nil {
 		return err
 	}
+	h.stop() // before the result, after which this process is ended
 	return json.NewEncoder(os.Stdout).Encode(values)
 }
 
@@ -186,4 +187,5 @@ func (h *hub) stop() {
 			c.stop()
 		}
 	}
+	h.agent, h.backend = nil, nil
 }

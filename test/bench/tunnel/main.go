@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main measures Drover's tunnel beside remotedialer and a direct connection, and prints one table.
+// Command tunnel measures Drover's tunnel beside remotedialer and a direct connection, and prints one table.
 //
 // Each measurement is three processes: a backend that stands for a member's API server, an agent beside it, and a hub
 // that is also the client, so that the memory of the hub is its own. All of them are this program, started again with
@@ -60,8 +60,8 @@ func measures(quick bool) []measure {
 		return n
 	}
 	return []measure{
-		{name: "latency", contenders: all, rounds: rounds(3)},
-		{name: "bulk", contenders: all, rounds: rounds(3)},
+		{name: "latency", contenders: all, rounds: rounds(5)},
+		{name: "bulk", contenders: all, rounds: rounds(5)},
 		{name: "fairness", contenders: all, rounds: rounds(3)},
 		{name: "link", contenders: all, rounds: rounds(2)},
 		{name: "memory", contenders: tunnels, rounds: 1},

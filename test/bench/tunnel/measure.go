@@ -10,15 +10,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -122,30 +117,24 @@ func throughput(c *client, n, size int) (float64, error) {
 // patient is how long a request beside others may take before it counts as blocked.
 const patient = 5 * time.Second
 
-// fairness: what small GETs and an upload suffer from others. Each stays until the hub ends, so that the last
-// figure, of 300 stalled readers, is also that of memory; the bulk is taken first and ended.
+// fairness: what small GETs and an upload suffer from others. The stalled readers come last and stay, so that the
+// memory is that of 300.
 func (h *hub) fairness() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
 	}
 	c := h.client(0)
 	values := map[string]float64{}
-	if err := h.besideBulk(c, values); err != nil {
-		return nil, err
-	}
+	h.besideBulk(c, values)
 	h.besideUpload(c, values)
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	defer cancel() // ends the readers
 	stalled := 0
 	for _, n := range []int{1, 20, 300} {
 		for ; stalled < n; stalled++ {
-			opening, done := context.WithTimeout(ctx, patient)
-			response, err := c.send(ctx, http.MethodGet, "/bulk?size="+strconv.Itoa(64<<20), nil, nil)
-			done()
-			if err != nil || opening.Err() != nil && !errors.Is(opening.Err(), context.Canceled) {
+			if err := c.stall(ctx); err != nil {
 				return nil, fmt.Errorf("open stalled reader %d: %w", stalled, err)
 			}
-			defer func() { _ = response.Body.Close() }() // and nobody reads it
 		}
 		settle()
 		gets := h.smallGets(c, h.few(400))
@@ -157,8 +146,20 @@ func (h *hub) fairness() (map[string]float64, error) {
 	return values, err
 }
 
+// stall begins a large download that nobody reads, until ctx ends.
+func (c *client) stall(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(patient, cancel)
+	defer late.Stop()
+	response, err := c.send(ctx, http.MethodGet, "/bulk?size="+strconv.Itoa(64<<20), nil, nil)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errors.Join(fmt.Errorf("status %s", response.Status), response.Body.Close())
+	}
+	return err
+}
+
 // besideBulk times small GETs beside a download that never pauses.
-func (h *hub) besideBulk(c *client, values map[string]float64) error {
+func (h *hub) besideBulk(c *client, values map[string]float64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
 	wait.Go(func() {
@@ -171,7 +172,6 @@ func (h *hub) besideBulk(c *client, values map[string]float64) error {
 	cancel()
 	wait.Wait()
 	values["beside-bulk-p50"], values["beside-bulk-p99"] = millis(quantile(gets, 0.5)), millis(quantile(gets, 0.99))
-	return nil
 }
 
 // besideUpload times an upload of 4 MiB beside one that is stuck.
@@ -216,117 +216,6 @@ func (h *hub) smallGets(c *client, n int) []time.Duration {
 		took = append(took, time.Since(begun))
 	}
 	return took
-}
-
-// link: 50 ms between hub and member. Cold is a GET that finds no warm connection to the backend.
-func (h *hub) link() (map[string]float64, error) {
-	if err := h.start(1, true); err != nil {
-		return nil, err
-	}
-	c := h.client(0)
-	ctx := context.Background()
-	cold, err := repeat(h.few(20), func() error {
-		c.cool()
-		return c.get(ctx, "/small", http.Header{coldHeader: {"1"}})
-	})
-	if err != nil {
-		return nil, err
-	}
-	warm, err := repeat(h.few(40), func() error { return c.get(ctx, "/small", nil) })
-	if err != nil {
-		return nil, err
-	}
-	one, err := throughput(c, 1, h.few(64<<20))
-	return map[string]float64{
-		"link-cold": millis(quantile(cold, 0.5)), "link-warm": millis(quantile(warm, 0.5)), "link-bulk": one,
-	}, err
-}
-
-// memory: what the hub needs for idle tunnels, and for one idle watch through each.
-func (h *hub) memory() (map[string]float64, error) {
-	n := h.few(2000)
-	none, err := takeStock()
-	if err != nil {
-		return nil, err
-	}
-	if err := h.start(n, false); err != nil {
-		return nil, err
-	}
-	idle, err := takeStock()
-	if err != nil {
-		return nil, err
-	}
-	clients := make([]*client, n)
-	var wait sync.WaitGroup
-	var failed atomic.Pointer[error]
-	slots := make(chan struct{}, 8)
-	for i := range n {
-		clients[i] = h.client(i)
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			if _, err := clients[i].send(context.Background(), http.MethodGet, "/watch", nil, nil); err != nil { //nolint:bodyclose // a watch
-				failed.Store(&err)
-			}
-		})
-	}
-	wait.Wait()
-	if err := failed.Load(); err != nil {
-		return nil, *err
-	}
-	watching, err := takeStock()
-	if err != nil {
-		return nil, err
-	}
-	runtime.KeepAlive(clients)
-	per := func(a, b int) float64 { return float64(b-a) / float64(n) }
-	return map[string]float64{
-		"idle-rss": per(none.bytes, idle.bytes) / 1000, "idle-goroutines": per(none.goroutines, idle.goroutines),
-		"watch-rss": per(idle.bytes, watching.bytes) / 1000, "watch-goroutines": per(idle.goroutines, watching.goroutines),
-	}, nil
-}
-
-// killed: how long until a watch ends after the agent was killed.
-func (h *hub) killed() (map[string]float64, error) {
-	took, err := h.noticed(syscall.SIGKILL, 10*time.Second)
-	return map[string]float64{"killed": millis(took)}, err
-}
-
-// hung: the same after the agent was stopped, so that its kernel still takes bytes.
-func (h *hub) hung() (map[string]float64, error) {
-	limit := 75 * time.Second
-	if h.Quick {
-		limit = time.Second
-	}
-	took, err := h.noticed(syscall.SIGSTOP, limit)
-	return map[string]float64{"hung": took.Seconds()}, err
-}
-
-// noticed sends a signal to the agent and waits until a watch through its tunnel ends, or as long as limit.
-func (h *hub) noticed(signal os.Signal, limit time.Duration) (time.Duration, error) {
-	if err := h.start(1, false); err != nil {
-		return 0, err
-	}
-	response, err := h.client(0).send(context.Background(), http.MethodGet, "/watch", nil, nil)
-	if err != nil {
-		return 0, err
-	}
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		_, _ = io.Copy(io.Discard, response.Body)
-		_ = response.Body.Close()
-	}()
-	settle()
-	begun := time.Now()
-	if err := h.agent.cmd.Process.Signal(signal); err != nil {
-		return 0, fmt.Errorf("signal agent: %w", err)
-	}
-	select {
-	case <-over:
-	case <-time.After(limit):
-	}
-	return time.Since(begun), nil
 }
 
 // repeat times n calls.
@@ -375,30 +264,3 @@ func quantile(of []time.Duration, q float64) time.Duration {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 func millis(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
-
-// stock is what this process has.
-type stock struct{ bytes, goroutines int }
-
-// takeStock collects garbage first and waits until goroutines that were about to end have ended.
-func takeStock() (stock, error) {
-	settle()
-	debug.FreeOSMemory()
-	debug.FreeOSMemory() // the first leaves what pools keep for one collection
-	bytes, err := residentBytes()
-	return stock{bytes: bytes, goroutines: runtime.NumGoroutine()}, err
-}
-
-// residentBytes is VmRSS of this process.
-func residentBytes() (int, error) {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, fmt.Errorf("read memory: %w", err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
-			return kib << 10, err
-		}
-	}
-	return 0, errors.New("read memory: no VmRSS")
-}
