@@ -44,13 +44,17 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
 		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, Started: time.Now(), Now: time.Now,
 	}
-	for name, err := range map[string]error{
-		"authority-loader": loader.Register(mgr),
-		"authority":        keeper.Register(mgr, authority.Wakers{Member: o.Fleet.OnChange, Trust: o.Trust.OnChange}),
-		"cluster":          clusters.Register(mgr, cluster.Wakers{Member: o.Fleet.OnChange, All: o.Trust.OnChange}),
+	for _, register := range []func() error{
+		func() error { return loader.Register(mgr) },
+		func() error {
+			return keeper.Register(mgr, authority.Wakers{Member: o.Fleet.OnChange, Trust: o.Trust.OnChange})
+		},
+		func() error {
+			return clusters.Register(mgr, cluster.Wakers{Member: o.Fleet.OnChange, All: o.Trust.OnChange})
+		},
 	} {
-		if err != nil {
-			return fmt.Errorf("set up controller %s: %w", name, err)
+		if err := register(); err != nil {
+			return fmt.Errorf("set up controllers: %w", err)
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ require_settings() {
 	[[ $IMG =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || die "IMG=$IMG is not an image reference"
 	local url
 	while read -r url; do
-		[[ $url =~ ^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?$ ]] ||
+		[[ $url =~ ^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/?$ ]] ||
 			die "URL: '$url' is not an https address such as https://drover.example.com:8443"
 	done <<<"${URL//,/$'\n'}"
 }

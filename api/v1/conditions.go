@@ -7,7 +7,7 @@ package v1
 const (
 	// ConditionRegistered is True when an agent has joined with the Cluster's token and its key is known.
 	//
-	// Possible reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict.
+	// Possible reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict, RegistrationFailed.
 	// The reason for True is AgentJoined; IdentityMismatch is reported there as well, as a message,
 	// while the rightful agent stays connected.
 	ConditionRegistered = "Registered"
@@ -41,6 +41,10 @@ const (
 	// ReasonTokenInvalid: the Secret or key that spec.registration.tokenSecretRef names is missing, or what it
 	// holds is shorter than 32 characters.
 	ReasonTokenInvalid = "TokenInvalid"
+	// ReasonPending: the manager has not looked at the Cluster yet. The schema sets it, with status Unknown.
+	ReasonPending = "Pending"
+	// ReasonRegistrationFailed: the registration Secret could not be written; the message says why. It is tried again.
+	ReasonRegistrationFailed = "RegistrationFailed"
 	// ReasonSecretConflict: a Secret of the name that Drover needs exists and is not Drover's. Rename or delete it, or
 	// rename the Cluster.
 	ReasonSecretConflict = "SecretConflict"

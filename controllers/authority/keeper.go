@@ -23,6 +23,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
+// maxNote is how long an event's text may be for the API server, in bytes.
+const maxNote = 1024
+
 // Keeper decides, on the leader, when the hub's authority changes, and writes it into its Secret.
 type Keeper struct {
 	Client   client.Client
@@ -32,8 +35,10 @@ type Keeper struct {
 	// Member says what is known of a connected member.
 	Member func(types.NamespacedName) fleet.State
 	// Settings that agents with that trust are to have.
-	Settings func(v1.Trust) protocol.Settings
+	Settings func() protocol.Settings
 	Now      func() time.Time
+
+	told string // what the last event said that is waited for; of the one worker alone
 }
 
 // Reconcile takes the next step of the authority, if there is one to take. A Secret that is missing is the loader's to make.
@@ -54,6 +59,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	}
 	switch decision.Step {
 	case pki.StepWait:
+		k.tellWait(secret, in, decision)
 		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
 	case pki.StepCreate: // somebody emptied it; another authority would strand every agent
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
@@ -81,6 +87,14 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 // errEmptied says what to do about a Secret that had the authority and has not any more.
 var errEmptied = errors.New("there is no authority in it any more; delete it to have the one that the manager still holds written again")
 
+// tellWait says whom a change waits for, once for each answer.
+func (k *Keeper) tellWait(secret *corev1.Secret, in pki.Input, decision pki.Decision) {
+	if len(in.State.Next.Cert) > 0 && decision.Why != k.told {
+		k.told = decision.Why
+		k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority", "%s", protocol.Cut(decision.Why, maxNote))
+	}
+}
+
 func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (pki.Input, error) {
 	if secret.Annotations == nil {
 		secret.Annotations = map[string]string{}
@@ -103,9 +117,10 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (pki.Input, 
 	return in, err
 }
 
-// missing names the members that have joined, pin the hub's CA and have not confirmed the bundle with the next authority.
+// missing names the members that have joined and have not confirmed the bundle with the next authority. Those whose spec says that they
+// trust their system are no exception: what an agent does is what its manifest said when it was applied.
 func (k *Keeper) missing(ctx context.Context, state pki.State) ([]string, error) {
-	want := k.Settings(v1.TrustPinned)
+	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Next.Cert) {
 		return []string{"this manager itself"}, nil // the Secret is ahead of what has been loaded
 	}
@@ -123,8 +138,7 @@ func (k *Keeper) missing(ctx context.Context, state pki.State) ([]string, error)
 		} else if err != nil {
 			return nil, err
 		}
-		report := k.Member(name).Report
-		if cluster.Spec.Agent.Trust != v1.TrustSystem && (report == nil || report.SettingsDigest != digest) {
+		if report := k.Member(name).Report; report == nil || report.SettingsDigest != digest {
 			missing = append(missing, name.String())
 		}
 	}

@@ -40,6 +40,7 @@ func (k *Keeper) Register(mgr ctrl.Manager, wakers Wakers) error {
 		Named("authority").
 		For(&corev1.Secret{}, builder.WithPredicates(only(k.Secret))).
 		Watches(&v1.Cluster{}, handler.EnqueueRequestsFromMapFunc(look), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(look), builder.WithPredicates(agents())). // one that is revoked, too
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			q.Add(request) // also when there is no Secret to watch yet
 			wakers.Member(func(types.NamespacedName) { q.Add(request) })
@@ -67,6 +68,13 @@ func (l *Loader) Register(mgr ctrl.Manager) error {
 		})).
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
 		Complete(l)
+}
+
+// agents passes events of the Secrets with the identity of an agent.
+func agents() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(object client.Object) bool {
+		return object.GetLabels()[v1.LabelSecretKind] == v1.SecretKindAgent
+	})
 }
 
 // only passes events of the named objects.

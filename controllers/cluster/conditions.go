@@ -17,6 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
+// maxCause bounds the text of a foreign error in a condition, in bytes.
+const maxCause = 1024
+
 // verdict is a condition's status, reason and message.
 type verdict struct {
 	ok      bool
@@ -83,6 +86,8 @@ func judgeRegistered(in *input) verdict {
 	case in.foreignSecret:
 		return verdict{reason: v1.ReasonSecretConflict, stalled: true, message: fmt.Sprintf(
 			"Secret %s exists and is not Drover's; rename or delete it, or rename the Cluster", secret)}
+	case in.registerErr != nil && in.secret == nil:
+		return verdict{reason: v1.ReasonRegistrationFailed, message: "The registration Secret could not be written: " + protocol.Cut(in.registerErr.Error(), maxCause)}
 	case in.chosenProblem != "":
 		return verdict{reason: v1.ReasonTokenInvalid, message: capitalize(in.chosenProblem), stalled: true}
 	case in.token.Used:

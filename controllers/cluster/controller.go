@@ -24,6 +24,9 @@ import (
 // fieldOwner of what this controller applies on the hub.
 const fieldOwner = client.FieldOwner("drover")
 
+// takeoverTime is how long after it began to lead a manager waits that had been running before: the former leader's agents come to it.
+const takeoverTime = 15 * time.Second
+
 // settleTime is how long after its start a manager waits for agents to come back before it calls them lost. Agents that lost
 // their hub are back within their first few attempts, which lie within it.
 const settleTime = 25 * time.Second
@@ -45,19 +48,30 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	Fleet    Fleet
 	// Settings that agents with that trust are to have.
-	Settings func(v1.Trust) protocol.Settings
+	Settings func() protocol.Settings
 	// AgentImage is the image of agents whose Cluster names none.
 	AgentImage string
 	// Started is when this manager began to accept tunnels.
 	Started time.Time
 	Now     func() time.Time
 
+	led       time.Time // when this manager became the leader; set before the first reconcile
 	manifests registration.Manifests
+}
+
+// settled is from when on an agent that is not here is lost.
+func (r *Reconciler) settled() time.Time {
+	settled, takenOver := r.Started.Add(settleTime), r.led.Add(takeoverTime)
+	if takenOver.After(settled) {
+		return takenOver
+	}
+	return settled
 }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;patch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile makes one Cluster true: its join token and manifest exist, its agent has the hub's settings, and its status says how it is.
@@ -79,14 +93,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.register(ctx, in, update); err != nil {
-		return ctrl.Result{}, err
-	}
-	r.dismiss(in)
+	in.registerErr = r.register(ctx, in, update)
+	dismissErr := r.dismiss(ctx, in)
 	if in.settling() {
-		return ctrl.Result{RequeueAfter: in.settled.Sub(in.now)}, r.label(ctx, in)
+		return ctrl.Result{RequeueAfter: in.settled.Sub(in.now)}, errors.Join(in.registerErr, dismissErr, r.label(ctx, in))
 	}
 	r.announce(in)
 	tell(in, update)
-	return ctrl.Result{RequeueAfter: in.lookAgain()}, r.label(ctx, in)
+	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, dismissErr, r.label(ctx, in))
 }

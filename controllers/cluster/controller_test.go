@@ -55,7 +55,7 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	w.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "member"}
 	w.r = &cluster.Reconciler{
 		Client: env.Client, Live: env.Client, Recorder: w.recorder, Fleet: w.fleet,
-		Settings:   func(v1.Trust) protocol.Settings { return w.settings },
+		Settings:   func() protocol.Settings { return w.settings },
 		AgentImage: "drover:test", Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
 	}
 	return w

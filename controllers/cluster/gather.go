@@ -33,6 +33,8 @@ type input struct {
 
 	// secret is the registration Secret, nil if there is none. Set by gather.
 	secret *corev1.Secret
+	// foreignSecret is whether a Secret that is not ours has its name. Set by gather.
+	foreignSecret bool
 	// chosen is the token in the user's Secret, and chosenProblem why it can't be used. Set by gather if the spec names one.
 	chosen        string
 	chosenProblem string
@@ -45,8 +47,8 @@ type input struct {
 
 	// token in force. Set by register.
 	token registration.Token
-	// foreignSecret is whether a Secret that is not ours has the name of the registration Secret. Set by register.
-	foreignSecret bool
+	// registerErr is why the registration Secret could not be written. Set by Reconcile.
+	registerErr error
 	// announced is how handing over the settings stands, zero if the agent has them. Set by announce.
 	announced fleet.Errand
 }
@@ -57,12 +59,12 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 		cluster:  cluster,
 		name:     client.ObjectKeyFromObject(cluster),
 		now:      r.Now(),
-		settled:  r.Started.Add(settleTime),
-		settings: r.Settings(cluster.Spec.Agent.Trust),
+		settled:  r.settled(),
+		settings: r.Settings(),
 	}
 	in.member = r.Fleet.State(in.name)
 	var err error
-	if in.secret, err = getSecret(ctx, r.Client, registration.RegistrationSecret(in.name)); err != nil {
+	if err = r.gatherSecret(ctx, in); err != nil {
 		return nil, err
 	}
 	if err := r.gatherIdentity(ctx, r.Client, in); err != nil {
@@ -74,6 +76,23 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 		}
 	}
 	return in, r.gatherChosenToken(ctx, in)
+}
+
+// gatherSecret reads the registration Secret. What the cache does not have, the API server is asked about: a Secret that is not ours is
+// not in the cache, and one that we have just made may not be yet.
+func (r *Reconciler) gatherSecret(ctx context.Context, in *input) error {
+	for _, reader := range []client.Reader{r.Client, r.Live} {
+		secret, err := getSecret(ctx, reader, registration.RegistrationSecret(in.name))
+		if err != nil {
+			return err
+		}
+		if secret != nil && registration.Ours(secret, in.name.Name, v1.SecretKindRegistration) {
+			in.secret = secret
+			return nil
+		}
+		in.foreignSecret = secret != nil
+	}
+	return nil
 }
 
 // gatherIdentity reads who the agent is. What cannot be read, or is of a former Cluster of this name, identifies nobody.
@@ -121,10 +140,12 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	return nil
 }
 
-// settling is whether it is too early to call an agent lost that was connected before this manager started.
+// settling is whether it is too early to say anything of an agent that was connected before this manager started: it has not come
+// back yet, or has not reported yet.
 func (in *input) settling() bool {
-	return in.identity != nil && !in.member.Connected() && in.member.LastSeen.IsZero() && in.now.Before(in.settled) &&
-		meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionConnected)
+	silent := in.member.Report == nil && in.member.ReportErr == nil
+	return in.identity != nil && silent && in.member.LastSeen.IsZero() && in.now.Before(in.settled) &&
+		meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionReady)
 }
 
 // awaitingTunnel is whether the agent has joined so lately that its tunnel cannot be called lost.

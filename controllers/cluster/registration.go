@@ -10,6 +10,8 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -19,13 +21,13 @@ import (
 
 // register makes the registration Secret hold the token in force and the manifest for it.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
+	if in.foreignSecret {
+		return nil // the status says so
+	}
 	made := false
 	in.token, made = decideToken(in)
 	if in.token.Value == "" {
 		return nil // the user's token is not there yet; the status says so
-	}
-	if err := r.checkForeign(ctx, in); err != nil || in.foreignSecret {
-		return err
 	}
 	content, err := r.content(in)
 	if err != nil {
@@ -45,16 +47,6 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 			registration.RegistrationSecret(in.name).Name)})
 	}
 	return nil
-}
-
-// checkForeign looks whether somebody else's Secret has the name of ours. Such a one is not in the cache.
-func (r *Reconciler) checkForeign(ctx context.Context, in *input) error {
-	if in.secret != nil && registration.Ours(in.secret, in.name.Name, v1.SecretKindRegistration) {
-		return nil
-	}
-	secret, err := getSecret(ctx, r.Live, registration.RegistrationSecret(in.name))
-	in.foreignSecret = secret != nil && !registration.Ours(secret, in.name.Name, v1.SecretKindRegistration)
-	return err
 }
 
 // decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
@@ -106,11 +98,20 @@ func (r *Reconciler) content(in *input) (registration.Content, error) {
 	}, nil
 }
 
-// dismiss ends tunnels of agents that are not, or no longer, this Cluster's.
-func (r *Reconciler) dismiss(in *input) {
-	if !in.peersRightful() {
+// dismiss ends tunnels of agents that are not, or no longer, this Cluster's. When the whole workspace is being deleted, the agent's
+// Secret may go before the Cluster does; the tunnel is needed to uninstall the agent then.
+func (r *Reconciler) dismiss(ctx context.Context, in *input) error {
+	if in.peersRightful() {
+		return nil
+	}
+	workspace := &corev1.Namespace{}
+	if err := r.Live.Get(ctx, types.NamespacedName{Name: in.name.Namespace}, workspace); err != nil {
+		return fmt.Errorf("look up workspace %s: %w", in.name.Namespace, err)
+	}
+	if in.identity != nil || workspace.DeletionTimestamp.IsZero() {
 		r.Fleet.Disconnect(in.name, in.rightful)
 	}
+	return nil
 }
 
 // label sets the finalizer, and as labels what the agent found, if they are not there yet.

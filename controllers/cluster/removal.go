@@ -37,7 +37,7 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	}
 	deadline := cluster.DeletionTimestamp.Add(removalPatience)
 	switch {
-	case in.identity == nil, cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan:
+	case in.identity == nil && !in.member.Connected() && cluster.Status.ClusterUID == "", cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan:
 		return ctrl.Result{}, r.release(ctx, in)
 	case !in.member.Connected() && in.now.Before(deadline):
 		tellRemoving(in, update)
@@ -73,10 +73,8 @@ func uninstalled(errand fleet.Errand) status.Event {
 
 // release lets the Cluster go. Its Secrets follow by their owner references; its tunnels end when it is seen to be gone.
 func (r *Reconciler) release(ctx context.Context, in *input) error {
-	base := in.cluster.DeepCopy()
-	controllerutil.RemoveFinalizer(in.cluster, v1.FinalizerUninstall)
-	if err := r.Client.Patch(ctx, in.cluster, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("remove finalizer of cluster %s: %w", in.name, err)
+	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {
+		return err
 	}
 	r.Fleet.Forget(in.name)
 	return nil

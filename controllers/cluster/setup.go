@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -35,29 +34,31 @@ type Wakers struct {
 func (r *Reconciler) Register(mgr ctrl.Manager, wakers Wakers) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("cluster").
-		For(&v1.Cluster{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
+		// No predicate: a status that was computed from a cache that lagged behind is put right by the event of its own write.
+		For(&v1.Cluster{}).
 		Owns(&corev1.Secret{}, builder.MatchEveryOwner).
-		WatchesRawSource(wakers.source(mgr.GetClient())).
+		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
+			r.led = r.Now() // sources start when this manager leads, before any worker
+			return wakers.start(ctx, mgr.GetClient(), q)
+		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// source enqueues Clusters that the wakers name. Their callbacks only add to the queue, so they never block.
-func (w Wakers) source(reader client.Reader) source.Source {
-	return source.Func(func(ctx context.Context, q queue) error {
-		w.Member(func(name types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: name}) })
-		w.All(func() {
-			var clusters v1.ClusterList
-			if err := reader.List(ctx, &clusters); err != nil {
-				ctrl.LoggerFrom(ctx).Error(err, "clusters not woken")
-				return
-			}
-			for i := range clusters.Items {
-				q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
-			}
-		})
-		return nil
+// start enqueues Clusters that the wakers name. Their callbacks read the cache at most, and add to the queue.
+func (w Wakers) start(ctx context.Context, cache client.Reader, q queue) error {
+	w.Member(func(name types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: name}) })
+	w.All(func() {
+		var clusters v1.ClusterList
+		if err := cache.List(ctx, &clusters); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "clusters not woken")
+			return
+		}
+		for i := range clusters.Items {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+		}
 	})
+	return nil
 }

@@ -579,7 +579,7 @@ func TestRegistryIsSafeForConcurrentUse(t *testing.T) {
 func TestIdleMembersCostFewGoroutines(t *testing.T) {
 	const members, most = 50, 4
 	registry := fleet.New(logr.Discard(), time.Now)
-	defer registry.Close()
+	t.Cleanup(registry.Close)
 	var reported sync.WaitGroup
 	reported.Add(2 * members) // connected, reported
 	registry.OnChange(func(types.NamespacedName) { reported.Done() })
@@ -595,7 +595,10 @@ func TestIdleMembersCostFewGoroutines(t *testing.T) {
 			defer close(served)
 			_ = conn.Serve(context.Background(), reporting(said(""), string(report)+"\n"))
 		}()
-		defer func() { _ = conn.Close(); <-served }()
+		t.Cleanup(func() {
+			_ = conn.Close()
+			<-served
+		})
 		pprof.Do(t.Context(), pprof.Labels("side", "hub"), func(ctx context.Context) { // what is started here is labelled
 			session, err := tunnel.NewSession(ctx, hubEnd, tunnel.Config{})
 			if err != nil {

@@ -68,8 +68,12 @@ func (r *Registry) readReports(ctx context.Context, s *session) error {
 		return err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound: // an agent that does not know the path never will
 		return fmt.Errorf("%w: it answers %d to %s", errNoReport, resp.StatusCode, protocol.PathReport)
+	default:
+		return fmt.Errorf("the agent answers %d to %s", resp.StatusCode, protocol.PathReport)
 	}
 	limiter := rate.NewLimiter(reportsPerSecond, reportBurst)
 	lines := bufio.NewScanner(resp.Body)

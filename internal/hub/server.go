@@ -95,7 +95,9 @@ func (s *Server) Start(ctx context.Context) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = server.Close() // watches end here; clients resume them elsewhere
 	}
-	<-failed
+	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
 	return err
 }
 

@@ -33,7 +33,6 @@ import (
 
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
-// +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
 
 // New makes the server of the hub's port and adds it to the manager. What it returns is for the controllers to share.
 func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust.Holder) (*Server, error) {

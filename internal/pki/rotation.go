@@ -116,9 +116,9 @@ func missingMessage(missing []string) string {
 	const most = 5
 	names := slices.Sorted(slices.Values(missing))
 	if len(names) > most {
-		return fmt.Sprintf("waiting for %d members to learn the next authority, among them %v", len(names), names[:most])
+		return fmt.Sprintf("waiting for %d member(s) to learn the next authority, among them %v", len(names), names[:most])
 	}
-	return fmt.Sprintf("waiting for %d members to learn the next authority: %v", len(names), names)
+	return fmt.Sprintf("waiting for %d member(s) to learn the next authority: %v", len(names), names)
 }
 
 // Apply carries out a step on a state and returns the new state.

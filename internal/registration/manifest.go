@@ -196,12 +196,12 @@ func subject() *rbacv1ac.SubjectApplyConfiguration {
 }
 
 func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {
-	data := map[string]string{protocol.KeyToken: in.Token}
+	data := map[string][]byte{protocol.KeyToken: []byte(in.Token)} // not stringData: applying it again would always change something
 	if in.Trust == v1.TrustPinned {
-		data[protocol.KeyCABundle] = in.Settings.CABundle
+		data[protocol.KeyCABundle] = []byte(in.Settings.CABundle)
 	}
 	return corev1ac.Secret(protocol.RegistrationSecret, protocol.AgentNamespace).WithLabels(agentLabels()).
-		WithType(corev1.SecretTypeOpaque).WithStringData(data)
+		WithType(corev1.SecretTypeOpaque).WithData(data)
 }
 
 func deployment(image string, env []*corev1ac.EnvVarApplyConfiguration) *appsv1ac.DeploymentApplyConfiguration {

@@ -114,8 +114,8 @@ func TestManifestPinsTheCA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if secret.StringData[protocol.KeyToken] != in.Token || secret.StringData[protocol.KeyCABundle] != in.Settings.CABundle {
-		t.Errorf("secret %v", secret.StringData)
+	if string(secret.Data[protocol.KeyToken]) != in.Token || string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
+		t.Errorf("secret %v", secret.Data)
 	}
 	e := env(deployment)
 	if e[protocol.EnvCAChecksum] != sums[0] || e[protocol.EnvTrust] != "Pinned" || e[protocol.EnvServer] != "https://hub.example.com,https://10.0.0.1:8443" {
@@ -130,7 +130,7 @@ func TestManifestWithSystemTrustPinsNothing(t *testing.T) {
 	in := manifestInput(t)
 	in.Trust = v1.TrustSystem
 	all := objects(t, in)
-	if _, ok := the[*corev1.Secret](t, all).StringData[protocol.KeyCABundle]; ok {
+	if _, ok := the[*corev1.Secret](t, all).Data[protocol.KeyCABundle]; ok {
 		t.Error("there is a CA bundle")
 	}
 	if _, ok := env(the[*appsv1.Deployment](t, all))[protocol.EnvCAChecksum]; ok {
@@ -163,7 +163,7 @@ func TestManifestTakesItsInputForText(t *testing.T) {
 	}
 	deployment := the[*appsv1.Deployment](t, all)
 	if deployment.Spec.Template.Spec.Containers[0].Image != evil || env(deployment)[protocol.EnvServer] != evil ||
-		the[*corev1.Secret](t, all).StringData[protocol.KeyToken] != evil {
+		string(the[*corev1.Secret](t, all).Data[protocol.KeyToken]) != evil {
 		t.Error("the input is not what it was")
 	}
 }

@@ -23,7 +23,7 @@ import (
 const (
 	// KeyToken is the join token.
 	KeyToken = "token"
-	// KeyManifestURL is where the agent's manifest can be fetched, once, by who has the URL.
+	// KeyManifestURL is where the agent's manifest can be fetched by who has the URL, until its token is used or expires.
 	KeyManifestURL = "manifest-url"
 	// KeyCommand is the command to run in the member.
 	KeyCommand = "command"

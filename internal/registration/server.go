@@ -48,7 +48,7 @@ type Server struct {
 	// Writer creates and updates agent Secrets.
 	Writer client.Writer
 	// Settings that an agent with that trust is told.
-	Settings func(v1.Trust) protocol.Settings
+	Settings func() protocol.Settings
 	// Audience of connect tokens: this hub.
 	Audience string
 	// Refused is told of those who showed a Cluster's token or key and were turned away.
@@ -69,7 +69,7 @@ func (s *Server) Register(mux *http.ServeMux) {
 
 func (s *Server) serveCACerts(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/x-pem-file")
-	_, _ = w.Write([]byte(s.Settings(v1.TrustPinned).CABundle))
+	_, _ = w.Write([]byte(s.Settings().CABundle))
 }
 
 // serveImport serves the manifest to whoever has a token that can still be used. Query parameters are refused: nothing that a
@@ -188,7 +188,7 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 		return &protocol.RegisterResponse{
 			Cluster:  protocol.ClusterRef{Namespace: found.name.Namespace, Name: found.name.Name, UID: string(found.cluster.UID)},
 			Audience: s.Audience,
-			Settings: s.Settings(found.cluster.Spec.Agent.Trust),
+			Settings: s.Settings(),
 		}, nil
 	}
 	return nil, conflict

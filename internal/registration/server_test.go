@@ -101,7 +101,7 @@ func newWorld(t *testing.T, env *testkit.Env, c cache.Cache) *world {
 	ca := bundle(t)
 	w.server = &registration.Server{
 		Cache: c, Live: env.Client, Writer: env.Client, Audience: audience, Now: w.clock.Now, Log: w.logger(),
-		Settings: func(v1.Trust) protocol.Settings {
+		Settings: func() protocol.Settings {
 			return protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: ca}
 		},
 		Refused: func(name types.NamespacedName, reason, message string) {
@@ -319,7 +319,7 @@ func testJoin(w *world) {
 	token, key := w.cluster("member", asIs), testkit.Key(w.t)
 	response := w.join(token, key, memberUID)
 	if response.Cluster.Name != "member" || response.Cluster.Namespace != w.namespace || response.Cluster.UID == "" ||
-		response.Audience != audience || response.Settings.Digest() != w.server.Settings(v1.TrustPinned).Digest() {
+		response.Audience != audience || response.Settings.Digest() != w.server.Settings().Digest() {
 		w.t.Errorf("response %+v", response)
 	}
 	again := w.join(token, key, memberUID)
@@ -683,7 +683,7 @@ func testRevoked(w *world) {
 	}
 	testkit.Eventually(w.t, 10*time.Second, func(ctx context.Context) error {
 		if err := w.cache.Get(ctx, name, &corev1.Secret{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the cache has it still: %v", err)
+			return errors.New("the cache has it still")
 		}
 		return nil
 	})

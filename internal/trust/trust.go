@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -202,11 +201,8 @@ func (h *Holder) Bundle() []byte {
 	return append(h.state.Bundle(), h.givenCA...)
 }
 
-// Settings are what an agent is told: where the hub is and which CA to trust.
-func (h *Holder) Settings(trust v1.Trust) protocol.Settings {
-	settings := protocol.Settings{Servers: h.urls}
-	if trust != v1.TrustSystem {
-		settings.CABundle = string(h.Bundle())
-	}
-	return settings
+// Settings are what agents are told: where the hub is and which CA to trust. Those that trust their system are told as well, and ignore
+// it, so that a change of their trust finds them prepared.
+func (h *Holder) Settings() protocol.Settings {
+	return protocol.Settings{Servers: h.urls, CABundle: string(h.Bundle())}
 }

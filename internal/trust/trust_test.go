@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/testkit"
@@ -114,7 +113,7 @@ func TestHolder(t *testing.T) {
 		"an operator's Secret that is no good changes nothing":               testBadGiven,
 		"while the operator's certificate is awaited nothing is half told":   testAwaitsGiven,
 		"an operator's certificate that is not there is not waited for":      testGivenAbsent,
-		"agents that trust their system are told of no CA":                   testSystem,
+		"all agents are told the same, whatever they trust":                  testSystem,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t)) })
 	}
@@ -181,7 +180,7 @@ func testAnnounced(w *world) {
 	if w.serves(active, "localhost") != first {
 		w.t.Error("another certificate is served")
 	}
-	if want := string(slices.Concat(active.Cert, next.Cert)); string(w.Bundle()) != want || w.Settings(v1.TrustPinned).CABundle != want {
+	if want := string(slices.Concat(active.Cert, next.Cert)); string(w.Bundle()) != want || w.Settings().CABundle != want {
 		w.t.Error("the bundle is not both")
 	}
 	if w.changes != 2 {
@@ -271,7 +270,7 @@ func testAwaitsGiven(w *world) {
 	own, operators := w.authority(), w.authority()
 	w.AwaitGiven()
 	w.load(pki.State{Active: own})
-	if err := w.Ready(); !errors.Is(err, trust.ErrNoAuthority) || len(w.Bundle()) > 0 || w.Settings(v1.TrustPinned).CABundle != "" {
+	if err := w.Ready(); !errors.Is(err, trust.ErrNoAuthority) || len(w.Bundle()) > 0 || w.Settings().CABundle != "" {
 		w.t.Errorf("ready: %v, bundle %q", err, w.Bundle())
 	}
 	if _, err := w.GetCertificate(&tls.ClientHelloInfo{}); !errors.Is(err, trust.ErrNoAuthority) {
@@ -308,8 +307,8 @@ func testGivenAbsent(w *world) {
 
 func testSystem(w *world) {
 	w.load(pki.State{Active: w.authority()})
-	settings := w.Settings(v1.TrustSystem)
-	if settings.CABundle != "" || len(settings.Servers) != 2 {
+	settings := w.Settings()
+	if settings.CABundle != string(w.Bundle()) || len(settings.Servers) != 2 {
 		w.t.Errorf("settings %+v", settings)
 	}
 }
@@ -334,7 +333,7 @@ func TestHolderIsSafeForConcurrentUse(t *testing.T) {
 				if _, err := holder.GetCertificate(&tls.ClientHelloInfo{}); err != nil {
 					t.Error(err)
 				}
-				holder.Settings(v1.TrustPinned)
+				holder.Settings()
 				holder.OnChange(func() {})
 			}
 		})
