@@ -64,6 +64,10 @@ bench: ## Measure the hub and the agent on real control planes, against the goal
 bench-tunnel: ## Measure the tunnel beside remotedialer and a direct connection.
 	cd test/bench/tunnel && go run .
 
+.PHONY: bench-fleet
+bench-fleet: ## Measure one manager with many simulated members, in steps up to N (1000): make bench-fleet N=10000
+	go run ./test/bench/fleet -n $(or $(N),1000)
+
 .PHONY: install
 install: ## Install only the CRDs into the cluster that kubectl points at.
 	hack/deploy.sh install

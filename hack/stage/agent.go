@@ -94,10 +94,10 @@ func DeploymentEnv(manifest []byte) ([]string, error) {
 	for {
 		raw, err := documents.Read()
 		if errors.Is(err, io.EOF) {
-			return nil, errors.New("read the agent's manifest: there is no Deployment in it")
+			return nil, errors.New("read manifest: there is no Deployment in it")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the agent's manifest: %w", err)
+			return nil, fmt.Errorf("read manifest: %w", err)
 		}
 		deployment := appsv1.Deployment{}
 		if err := yaml.Unmarshal(raw, &deployment); err != nil || deployment.Kind != "Deployment" {

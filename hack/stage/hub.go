@@ -91,8 +91,12 @@ func (h *Hub) StartManager(ctx context.Context, moreURLs ...string) error {
 	if err := os.WriteFile(h.configFile, content, 0o600); err != nil {
 		return err
 	}
+	env, err := h.managerEnv()
+	if err != nil {
+		return err
+	}
 	process, err := lab.Command{
-		Name: "manager", Path: h.programs.Manager, Args: []string{"--config=" + h.configFile, "--kubeconfig=" + h.kubeconfig},
+		Name: "manager", Path: h.programs.Manager, Env: env, Args: []string{"--config=" + h.configFile, "--kubeconfig=" + h.kubeconfig},
 		LogFile: filepath.Join(h.dir, "manager.log"),
 	}.Start()
 	if err != nil {
@@ -100,6 +104,16 @@ func (h *Hub) StartManager(ctx context.Context, moreURLs ...string) error {
 	}
 	h.Manager = process
 	return process.WaitReady(ctx, h.serves)
+}
+
+// managerEnv is our environment and what the manager's Deployment adds to it.
+func (h *Hub) managerEnv() ([]string, error) {
+	manifest, err := os.ReadFile(filepath.Join(h.programs.Root, "config", "manager", "deployment.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("read the manager's Deployment: %w", err)
+	}
+	env, err := DeploymentEnv(manifest)
+	return append(os.Environ(), env...), err
 }
 
 func (h *Hub) serves(ctx context.Context) error {

@@ -1,0 +1,197 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drover-dev/drover/agent/link"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// agent is one agent: who it is to the hub (link.Identity) and what it answers (http.Handler).
+type agent struct {
+	sim    *Sim
+	member Member
+
+	mu        sync.Mutex // guards what follows
+	attempts  int64
+	conn      *tunnel.Conn // the open tunnel, or nil
+	reporting int          // streams of reports that are open
+	digest    string       // of the settings that the hub announced last
+	requested int          // the fact that changes
+	changed   chan struct{}
+}
+
+func newAgent(s *Sim, m Member) *agent {
+	return &agent{sim: s, member: m, digest: m.SettingsDigest, changed: make(chan struct{})}
+}
+
+// Target implements link.Identity.
+func (a *agent) Target(context.Context, error) (*link.Target, error) {
+	a.sim.attempts.Add(1)
+	a.mu.Lock()
+	a.attempts++
+	a.mu.Unlock()
+	return &link.Target{Servers: []string{a.sim.server}, Dial: a.dial, Token: a.token}, nil
+}
+
+// Changed implements link.Identity: there is never another join token.
+func (a *agent) Changed(ctx context.Context) { <-ctx.Done() }
+
+func (a *agent) token() (string, error) {
+	return protocol.SignConnectToken(a.member.Key, protocol.ConnectClaims{
+		ID: rand.Text(), Audience: a.member.Audience, Cluster: a.member.Cluster, ClusterUID: a.member.ClusterUID, IssuedAt: time.Now(),
+	})
+}
+
+func (a *agent) dial(ctx context.Context, url string, header http.Header) (link.Tunnel, error) {
+	conn, err := a.sim.dialer.Dial(ctx, url, header)
+	if err != nil {
+		return nil, err
+	}
+	return &open{agent: a, conn: conn}, nil
+}
+
+// open is a tunnel that the agent can cut while it serves.
+type open struct {
+	agent *agent
+	conn  *tunnel.Conn
+}
+
+// Serve implements link.Tunnel.
+func (o *open) Serve(ctx context.Context, h http.Handler) error {
+	o.agent.setConn(o.conn)
+	defer o.agent.setConn(nil)
+	defer o.agent.sim.ended.Add(1)
+	return o.conn.Serve(ctx, h)
+}
+
+func (a *agent) setConn(conn *tunnel.Conn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.conn = conn
+}
+
+// cut ends the tunnel, if there is one.
+func (a *agent) cut() bool {
+	a.mu.Lock()
+	conn := a.conn
+	a.mu.Unlock()
+	if conn == nil {
+		return false
+	}
+	go func() { _ = conn.Close() }() // it says goodbye, which may take a moment; Serve ends with it
+	return true
+}
+
+// change makes the agent report something new.
+func (a *agent) change() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requested = (a.requested + 1) % nodeCount
+	a.tellLocked()
+}
+
+func (a *agent) tellLocked() {
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+func (a *agent) state() (attempts int64, connected, reporting bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.attempts, a.conn != nil, a.reporting > 0
+}
+
+// ServeHTTP answers the hub.
+func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/"):
+		a.sim.api.serve(w, r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes))
+	case r.Method == http.MethodGet && r.URL.Path == protocol.PathReport:
+		a.serveReport(w, r)
+	case r.Method == http.MethodPut && r.URL.Path == protocol.PathSettings:
+		a.serveSettings(w, r)
+	case r.Method == http.MethodPost && r.URL.Path == protocol.PathUninstall:
+		_ = json.NewEncoder(w).Encode(protocol.UninstallResult{})
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (a *agent) serveSettings(w http.ResponseWriter, r *http.Request) {
+	var settings protocol.Settings
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody)).Decode(&settings); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	a.mu.Lock()
+	a.digest = settings.Digest()
+	a.tellLocked()
+	a.mu.Unlock()
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// serveReport streams reports until the tunnel ends.
+func (a *agent) serveReport(w http.ResponseWriter, r *http.Request) {
+	defer a.addReporting(-1)
+	a.addReporting(1)
+	for {
+		a.mu.Lock()
+		report, changed := a.reportLocked(), a.changed
+		a.mu.Unlock()
+		if err := writeLine(w, report); err != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (a *agent) addReporting(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reporting += n
+}
+
+func writeLine(w http.ResponseWriter, report protocol.Report) error {
+	if err := json.NewEncoder(w).Encode(report); err != nil {
+		return err
+	}
+	if err := http.NewResponseController(w).Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("send report: %w", err)
+	}
+	return nil
+}
+
+// nodeCount is the size of every simulated cluster.
+const nodeCount = 3
+
+func (a *agent) reportLocked() protocol.Report {
+	return protocol.Report{
+		Protocol: protocol.Version, MinProtocol: protocol.MinVersion, AgentVersion: "v0.1.0-sim",
+		ClusterUID: a.member.ClusterUID, SettingsDigest: a.digest, Version: kubernetesVersion, Distribution: "k3s",
+		Nodes: &protocol.Nodes{
+			Total: nodeCount, Ready: nodeCount,
+			Capacity:    map[string]string{"cpu": "12", "memory": "48Gi", "pods": "330"},
+			Allocatable: map[string]string{"cpu": "12", "memory": "46Gi", "pods": "330"},
+			Requested:   map[string]string{"cpu": strconv.Itoa(a.requested + 1), "memory": "12Gi", "pods": "40"},
+		},
+		Health: protocol.Health{Healthy: true},
+	}
+}

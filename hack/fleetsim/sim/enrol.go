@@ -1,0 +1,169 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/agent/join"
+	"github.com/drover-dev/drover/agent/trust"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// Member is a Cluster on the hub and the key of its agent.
+type Member struct {
+	Cluster protocol.ClusterRef
+	// ClusterUID is the UID of the namespace kube-system that the member would have.
+	ClusterUID string
+	Key        ed25519.PrivateKey
+	// Audience of its connect tokens.
+	Audience string
+	// SettingsDigest is that of the settings that the agent was told when it joined.
+	SettingsDigest string
+}
+
+// Enrolment makes Clusters on a hub, and members of them.
+type Enrolment struct {
+	// Hub has the rights of the hub's administrator.
+	Hub client.Client
+	// Server is the hub's base URL, Bundle its CA bundle as PEM, Audience what hub.Audience says.
+	Server   string
+	Bundle   []byte
+	Audience string
+	// Clusters to make, over so many Workspaces.
+	Clusters, Workspaces int
+	// Join has each agent join with the token of its Cluster, which needs a running manager. Otherwise the agents' Secrets are
+	// written as the manager would, which is faster and needs none.
+	Join bool
+}
+
+// parallel is how many requests are under way at once.
+const parallel = 32
+
+// Do makes what is not there yet. Members that have joined before cannot join again; their identity is replaced unless Join is set.
+func (e Enrolment) Do(ctx context.Context) ([]Member, error) {
+	if e.Clusters < 1 || e.Workspaces < 1 {
+		return nil, errors.New("enrol members: there must be at least one cluster and one workspace")
+	}
+	for i := range e.Workspaces {
+		namespace := &corev1.Namespace{}
+		namespace.Name = workspace(i)
+		if err := e.Hub.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("create workspace: %w", err)
+		}
+	}
+	settings := protocol.Settings{Servers: []string{e.Server}, CABundle: string(e.Bundle)}.Digest()
+	members := make([]Member, e.Clusters)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i := range members {
+		group.Go(func() error {
+			name := ClusterName(i, e.Workspaces)
+			_, key, err := ed25519.GenerateKey(rand.Reader)
+			if err != nil {
+				return fmt.Errorf("enrol member %s: %w", name, err)
+			}
+			members[i] = Member{ClusterUID: string(uuid.NewUUID()), Key: key, Audience: e.Audience, SettingsDigest: settings}
+			if err := e.one(ctx, name, &members[i]); err != nil {
+				return fmt.Errorf("enrol member %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	return members, group.Wait()
+}
+
+// ClusterName is the name of the i-th Cluster.
+func ClusterName(i, workspaces int) types.NamespacedName {
+	return types.NamespacedName{Namespace: workspace(i % workspaces), Name: fmt.Sprintf("member-%05d", i)}
+}
+
+func workspace(i int) string { return fmt.Sprintf("fleet-%02d", i) }
+
+// one makes one Cluster and fills in who its member is.
+func (e Enrolment) one(ctx context.Context, name types.NamespacedName, m *Member) error {
+	cluster := &v1.Cluster{}
+	cluster.Namespace, cluster.Name = name.Namespace, name.Name
+	if err := e.Hub.Create(ctx, cluster); apierrors.IsAlreadyExists(err) {
+		err = e.Hub.Get(ctx, name, cluster)
+		if err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	m.Cluster = protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: string(cluster.UID)}
+	if e.Join {
+		return e.join(ctx, name, m)
+	}
+	return e.write(ctx, cluster, m)
+}
+
+// write makes the member the Cluster's agent without having it join.
+func (e Enrolment) write(ctx context.Context, cluster *v1.Cluster, m *Member) error {
+	public, ok := m.Key.Public().(ed25519.PublicKey)
+	if !ok {
+		return errors.New("the key is not Ed25519")
+	}
+	secret := &corev1.Secret{}
+	registration.WriteIdentity(secret, cluster, registration.AgentIdentity{
+		PublicKey: public, ClusterUID: m.ClusterUID, OwnerUID: cluster.UID, Joined: time.Now(),
+	})
+	err := e.Hub.Create(ctx, secret)
+	if apierrors.IsAlreadyExists(err) {
+		return e.Hub.Update(ctx, secret)
+	}
+	return err
+}
+
+// join shows the token of the Cluster to the hub, as an agent does that has just been installed.
+func (e Enrolment) join(ctx context.Context, name types.NamespacedName, m *Member) error {
+	token, err := e.token(ctx, name)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(e.Bundle)
+	direct := func(*http.Request) (*url.URL, error) { return nil, nil }
+	answer, err := join.Join(ctx, trust.Hub{Servers: []string{e.Server}, Roots: roots}, direct, join.Input{Token: token, Key: m.Key, ClusterUID: m.ClusterUID})
+	if err != nil {
+		return err
+	}
+	m.Cluster, m.Audience, m.SettingsDigest = answer.Cluster, answer.Audience, answer.Settings.Digest()
+	return nil
+}
+
+// token waits for the join token that the manager makes.
+func (e Enrolment) token(ctx context.Context, name types.NamespacedName) (string, error) {
+	const patience, pause = time.Minute, 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		secret := &corev1.Secret{}
+		err := e.Hub.Get(ctx, registration.RegistrationSecret(name), secret)
+		if err == nil {
+			return string(secret.Data[registration.KeyToken]), nil
+		}
+		if !apierrors.IsNotFound(err) || !wait(ctx, pause) {
+			return "", fmt.Errorf("read join token: %w; is the manager running?", err)
+		}
+	}
+}

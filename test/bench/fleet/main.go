@@ -1,0 +1,138 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command fleet measures one manager with many members, beside the goals.
+//
+// It brings up a hub's control plane and the manager as processes, and the members as agents of hack/fleetsim in a process of their
+// own: real tunnels over real TLS, with faked clusters behind them. Agents are enrolled by writing their Secrets, not by joining with tokens.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/drover-dev/drover/hack/stage"
+)
+
+// settings of a run.
+type settings struct {
+	members, workspaces int
+	only                bool
+	idle                time.Duration
+	manager, keep       string
+	limit               time.Duration
+}
+
+func main() {
+	s := settings{}
+	flag.IntVar(&s.members, "n", 1000, "members in the last step; the steps before are 100, 1000, … below it")
+	flag.BoolVar(&s.only, "only", false, "run the last step alone")
+	flag.IntVar(&s.workspaces, "workspaces", 10, "namespaces to spread the Clusters over")
+	flag.DurationVar(&s.idle, "idle", time.Minute, "how long to watch the idle fleet")
+	flag.StringVar(&s.manager, "manager", "", "manager binary to measure; by default the one of these sources")
+	flag.StringVar(&s.keep, "keep", "", "folder to keep logs in; by default a temporary one that is removed")
+	flag.DurationVar(&s.limit, "limit", 40*time.Minute, "end the run after this time")
+	flag.Parse()
+	ctrl.SetLogger(logr.Discard())
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, s); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-fleet:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, s settings) error {
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	if err := raiseFileLimit(); err != nil {
+		return err
+	}
+	dir, done, err := folder(s.keep)
+	if err != nil {
+		return err
+	}
+	defer done()
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	programs, err := stage.Build(ctx, root, dir)
+	if err != nil {
+		return err
+	}
+	if s.manager != "" {
+		programs.Manager = s.manager
+	}
+	simulator := filepath.Join(dir, "fleetsim")
+	build := exec.CommandContext(ctx, "go", "build", "-o", simulator, "./hack/fleetsim")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the fleet simulator: %w\n%s", err, out)
+	}
+	var results []result
+	var failure error
+	for _, n := range steps(s) {
+		step := &step{settings: s, programs: programs, simulator: simulator, members: n, dir: filepath.Join(dir, strconv.Itoa(n)), begun: time.Now()}
+		if err := os.Mkdir(step.dir, 0o700); err != nil {
+			return err
+		}
+		r, err := step.run(ctx)
+		if err != nil {
+			failure = fmt.Errorf("step with %d members: %w", n, err)
+			break
+		}
+		results = append(results, r)
+	}
+	if len(results) == 0 {
+		return failure
+	}
+	return errors.Join(failure, write(context.WithoutCancel(ctx), os.Stdout, results))
+}
+
+// steps are the powers of ten from 100 on that are below the number of members, and that number.
+func steps(s settings) []int {
+	var list []int
+	for n := 100; n < s.members && !s.only; n *= 10 {
+		list = append(list, n)
+	}
+	return append(list, s.members)
+}
+
+func folder(keep string) (dir string, done func(), err error) {
+	if keep != "" {
+		dir, err := filepath.Abs(keep)
+		if err != nil {
+			return "", nil, err
+		}
+		return dir, func() {}, os.MkdirAll(dir, 0o700)
+	}
+	dir, err = os.MkdirTemp("", "drover-bench-fleet-")
+	return dir, func() { _ = os.RemoveAll(dir) }, err
+}
+
+// raiseFileLimit lets the processes that we start have as many open files as they may. The Go runtime gives a child the limit
+// that we were started with unless we set one ourselves.
+func raiseFileLimit() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read the limit of open files: %w", err)
+	}
+	limit.Cur = limit.Max
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit.Cur, Max: limit.Max}); err != nil {
+		return fmt.Errorf("raise the limit of open files: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// row is one line of the table.
+type row struct {
+	what, goal string
+	value      func(result) string
+}
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+func rows() []row {
+	return append(recoveryRows(), append(footprintRows(), proxyRows()...)...)
+}
+
+func recoveryRows() []row {
+	list := startRows("First start, all agents waiting, no status written yet", func(r result) recovery { return r.cold })
+	list = append(list, row{"… hub API writes per member", "", func(r result) string { return perMember(r.coldWrites, r) }})
+	list = append(list, startRows("Start after an outage of a minute, all agents waiting", func(r result) recovery { return r.outage })...)
+	list = append(list, row{"… hub API writes per member", "", func(r result) string { return perMember(r.outageWrites, r) }})
+	return append(list, startRows("SIGKILL and start", func(r result) recovery { return r.killed })...)
+}
+
+// startRows tell of one start of the manager.
+func startRows(what string, of func(result) recovery) []row {
+	return []row{
+		{what + ": port ready", "", func(r result) string { return seconds(of(r).serving) }},
+		{"… every tunnel open and report read", "", func(r result) string { return seconds(of(r).tunnels) }},
+		{"… every Cluster Ready", "< 120 s at 10,000", func(r result) string { return seconds(of(r).ready) }},
+		{"… Clusters that were Ready and were not meanwhile", "0", func(r result) string { return strconv.Itoa(of(r).left) }},
+		{"… manager resident at most", "< 1 GiB at 10,000", func(r result) string { return size(of(r).peak) }},
+	}
+}
+
+func perMember(w writes, r result) string {
+	return fmt.Sprintf("%.2f", float64(w.total(false))/float64(r.members))
+}
+
+func footprintRows() []row {
+	return []row{
+		{"Idle: manager resident (anonymous)", "< 1 GiB at 10,000", func(r result) string {
+			return fmt.Sprintf("%s (%s)", size(r.idle.usage.RSS), size(r.idle.usage.Anonymous))
+		}},
+		{"… without members", "", func(r result) string {
+			return fmt.Sprintf("%s (%s)", size(r.empty.usage.RSS), size(r.empty.usage.Anonymous))
+		}},
+		{"… per member, resident", "< 100 KB", func(r result) string {
+			return fmt.Sprintf("%.0f KiB", float64(r.idle.usage.RSS-r.empty.usage.RSS)/kib/float64(r.members))
+		}},
+		{"… per member, Go heap and stacks", "", func(r result) string {
+			return fmt.Sprintf("%.0f KiB + %.0f KiB", (r.idle.heap-r.empty.heap)/kib/float64(r.members), (r.idle.stacks-r.empty.stacks)/kib/float64(r.members))
+		}},
+		{"… goroutines: all (without members)", "", func(r result) string { return fmt.Sprintf("%.0f (%.0f)", r.idle.goroutines, r.empty.goroutines) }},
+		{"… goroutines per member", "≤ 4", func(r result) string {
+			return fmt.Sprintf("%.2f", (r.idle.goroutines-r.empty.goroutines)/float64(r.members))
+		}},
+		{"… manager CPU, of one core (without members)", "", func(r result) string {
+			return fmt.Sprintf("%.2f %% (%.2f %%)", 100*r.idle.cpu, 100*r.empty.cpu)
+		}},
+		{"… hub API writes a minute but leases (without members)", "0", func(r result) string {
+			return fmt.Sprintf("%.1f (%.1f)", perMinute(r.idle, false), perMinute(r.empty, false))
+		}},
+		{"… hub API lease writes a minute (without members)", "", func(r result) string {
+			return fmt.Sprintf("%.1f (%.1f)", perMinute(r.idle, true), perMinute(r.empty, true))
+		}},
+		{"… simulator resident", "", func(r result) string { return size(r.simulator.RSS) }},
+	}
+}
+
+func proxyRows() []row {
+	return []row{
+		{"Proxy, GET from random members, idle: p50 / p99 (n; failed)", "", func(r result) string { return quantiles(r.proxyIdle) }},
+		{"Storm, 9 of 10 tunnels cut at once: all back after", "", func(r result) string { return seconds(r.storm) }},
+		{"… proxy: p50 / p99 (n; failed), 503 for members that are away", "", func(r result) string {
+			return fmt.Sprintf("%s, %d", quantiles(r.proxyStorm), r.proxyStorm.away)
+		}},
+	}
+}
+
+// write prints the table.
+func write(ctx context.Context, out io.Writer, results []result) error {
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "Machine: %s\n\nCommit: %s. Date: %s.\n\n", machine(), commit(ctx), time.Now().UTC().Format(time.DateOnly))
+	fmt.Fprintf(&text, "| what | goal |%s\n|---|---|%s\n", cells(results, func(r result) string { return fmt.Sprintf("%d members", r.members) }),
+		strings.Repeat("---|", len(results)))
+	for _, row := range rows() {
+		fmt.Fprintf(&text, "| %s | %s |%s\n", row.what, row.goal, cells(results, row.value))
+	}
+	for _, r := range results {
+		fmt.Fprintf(&text, "\nWrites with %d members: first start: %s; after the outage: %s; idle for %.0f s: %s.\n", r.members,
+			none(r.coldWrites.String()), none(r.outageWrites.String()), r.idle.window.Seconds(), none(r.idle.writes.String()))
+	}
+	_, err := text.WriteTo(out)
+	return err
+}
+
+func cells(results []result, value func(result) string) string {
+	var line strings.Builder
+	for _, r := range results {
+		line.WriteString(" " + value(r) + " |")
+	}
+	return line.String()
+}
+
+func none(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// seconds prints a time that was measured; a step that was broken off has none.
+func seconds(d time.Duration) string {
+	if d == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+func size(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/mib) }
+
+func perMinute(f footprint, leases bool) float64 {
+	if f.window == 0 {
+		return 0
+	}
+	return float64(f.writes.total(leases)) / f.window.Minutes()
+}
+
+func quantiles(l latencies) string {
+	if len(l.answered) == 0 {
+		return "–"
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return fmt.Sprintf("%.1f / %.1f ms (%d; %d)", ms(l.at(0.5)), ms(l.at(0.99)), len(l.answered), l.failed)
+}
+
+// machine describes what was measured on.
+func machine() string {
+	cpu := "unknown CPU"
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if name, ok := strings.CutPrefix(line, "model name"); ok {
+				cpu = strings.TrimSpace(strings.TrimLeft(name, "\t :"))
+				break
+			}
+		}
+	}
+	kernel := "unknown"
+	var uts unix.Utsname
+	if unix.Uname(&uts) == nil {
+		kernel = unix.ByteSliceToString(uts.Release[:])
+	}
+	load := "unknown"
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		load = strings.Join(strings.Fields(string(text))[:3], " ")
+	}
+	return fmt.Sprintf("%s, %d cores for everything, kernel %s, %s, load at the end %s", cpu, runtime.NumCPU(), kernel, runtime.Version(), load)
+}
+
+func commit(ctx context.Context) string {
+	head, err := exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	text := strings.TrimSpace(string(head))
+	if changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain").Output(); err == nil && len(changed) > 0 {
+		text += ", with changes"
+	}
+	return text
+}

@@ -1,0 +1,71 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drover-dev/drover/hack/fleetsim/sim"
+)
+
+// requestInterval is the time between requests. They are sent whether or not earlier ones are answered, so that a slow hub does
+// not slow its own measurement down.
+const requestInterval = 10 * time.Millisecond
+
+// latencies of requests.
+type latencies struct {
+	answered []time.Duration // with 200, sorted
+	away     int             // 503: the member is not connected
+	failed   int             // anything else
+}
+
+// at is the smallest latency that a share q of the answers did not exceed.
+func (l latencies) at(q float64) time.Duration {
+	if len(l.answered) == 0 {
+		return 0
+	}
+	rank := int(q*float64(len(l.answered)) + 0.9999999)
+	return l.answered[max(rank, 1)-1]
+}
+
+// requests asks random members for a ConfigMap until ctx ends.
+func (p *probe) requests(ctx context.Context, members, workspaces int) latencies {
+	var (
+		mu     sync.Mutex // guards found
+		found  latencies
+		asking sync.WaitGroup
+	)
+	ticker := time.NewTicker(requestInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			asking.Wait()
+			slices.Sort(found.answered)
+			return found
+		case <-ticker.C:
+		}
+		asking.Go(func() {
+			name := sim.ClusterName(rand.N(members), workspaces)
+			start := time.Now()
+			_, status, err := p.get(context.WithoutCancel(ctx), "/k8s/clusters/"+name.String()+"/api/v1/namespaces/default/configmaps/settings")
+			took := time.Since(start)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && status == http.StatusOK:
+				found.answered = append(found.answered, took)
+			case err == nil && status == http.StatusServiceUnavailable:
+				found.away++
+			default:
+				found.failed++
+			}
+		})
+	}
+}

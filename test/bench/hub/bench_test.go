@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"maps"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestQuantilesAreByNearestRank(t *testing.T) {
+	r := newResults()
+	for i := 100; i > 0; i-- {
+		r.add("hundred", float64(i))
+	}
+	r.add("one", 7)
+	for name, tc := range map[string]struct {
+		of      string
+		q, want float64
+	}{
+		"the median of 1 to 100 is the 50th":      {"hundred", 0.5, 50},
+		"the 99th percentile of them is the 99th": {"hundred", 0.99, 99},
+		"the worst is the last":                   {"hundred", 1, 100},
+		"a single value is every quantile":        {"one", 0.01, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := r.quantile(tc.of, tc.q); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+	t.Run("what was not measured is no number", func(t *testing.T) {
+		if got := r.median("nothing"); !math.IsNaN(got) {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+const metrics = `# HELP apiserver_request_total Counter
+apiserver_request_total{code="200",dry_run="",resource="leases",verb="PUT"} 12
+apiserver_request_total{code="201",resource="secrets",verb="POST"} 3
+apiserver_request_total{code="409",resource="secrets",verb="POST"} 1
+apiserver_request_total{code="200",resource="secrets",verb="LIST"} 50
+apiserver_request_total_other{resource="secrets",verb="POST"} 1000
+go_goroutines 123
+`
+
+func TestMetricsAreRead(t *testing.T) {
+	t.Run("writes are counted by resource, whatever their outcome, and reads are not", func(t *testing.T) {
+		if got, want := writesIn(metrics), map[string]float64{"leases": 12, "secrets": 4}; !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+	t.Run("a metric without labels is found", func(t *testing.T) {
+		if got, ok := gauge(metrics, "go_goroutines"); !ok || got != 123 {
+			t.Errorf("got %v %v", got, ok)
+		}
+	})
+	t.Run("one that is not there is not zero", func(t *testing.T) {
+		if _, ok := gauge(metrics, "go_threads"); ok {
+			t.Error("found")
+		}
+	})
+}
+
+func TestWritesOnTheHubAreWithoutThoseOfAnyControlPlane(t *testing.T) {
+	b := &bench{results: newResults()}
+	hub := &writeCount{took: 2 * time.Minute, byResource: map[string]float64{"leases": 40, "clusters": 6, "endpoints": 10}}
+	without := &writeCount{took: 2 * time.Minute, byResource: map[string]float64{"leases": 20, "endpoints": 12, "events": 9}}
+	b.noteWrites(hub, without)
+	for name, want := range map[string]float64{"writes": 3, "lease-writes": 10, "writes-without": 10.5} {
+		if got := b.results.median(name); got != want {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+	if len(b.results.notes) != 1 || !strings.Contains(b.results.notes[0], "clusters 3.0, endpoints 5.0, leases 20.0; ") {
+		t.Errorf("notes: %q", b.results.notes)
+	}
+}
+
+func TestGoroutinesOfADumpAreCounted(t *testing.T) {
+	dump := "SIGQUIT: quit\nPC=0x1 m=0\n\ngoroutine 0 gp=0x1 m=0 [idle]:\nruntime.futex()\n\n" +
+		"goroutine 1 gp=0xc0 m=nil [chan receive]:\nmain.main()\ncreated by x in goroutine 7\n\ngoroutine 12 [select, 3 minutes]:\nmain.f()\n"
+	if got := countGoroutines(dump); got != 2 {
+		t.Errorf("got %d, want 2", got)
+	}
+}
+
+func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
+	e := newExtent(false, true)
+	find := func(r *results, what string) row {
+		t.Helper()
+		for _, row := range rows(r, e) {
+			if strings.HasPrefix(row.what, what) {
+				return row
+			}
+		}
+		t.Fatalf("no row %q", what)
+		return row{}
+	}
+	t.Run("what was not measured has no verdict", func(t *testing.T) {
+		for _, row := range rows(newResults(), e) {
+			if row.verdict() != "" && row.measured == "" {
+				t.Errorf("%s: %s", row.what, row.verdict())
+			}
+		}
+	})
+	t.Run("a goal against direct access moves with it", func(t *testing.T) {
+		r := newResults()
+		r.add("get-1-direct", 1.5)
+		r.add("get-1-direct-rate", 600)
+		r.add("get-1-hub", 2.2)
+		r.add("get-1-hub-rate", 400)
+		if row := find(r, "GET of a ConfigMap"); row.verdict() != "ok" {
+			t.Errorf("%+v", row)
+		}
+		r.values["get-1-direct"][0] = 1
+		if row := find(r, "GET of a ConfigMap"); row.verdict() != "short" {
+			t.Errorf("%+v", row)
+		}
+	})
+	t.Run("what a member adds is shared out among the members that were added", func(t *testing.T) {
+		r := newResults()
+		r.add("manager-one-worked-rss", 40)
+		r.add("manager-many-worked-rss", 43)
+		if got := r.perMember("worked-rss", 30); got != 0.1 {
+			t.Errorf("got %v MiB", got)
+		}
+		if row := find(r, "manager, for each idle member, after"); row.verdict() != "" { // the anonymous part is missing
+			t.Errorf("%+v", row)
+		}
+	})
+	t.Run("one write a minute is short of none", func(t *testing.T) {
+		r := newResults()
+		r.add("writes", 1)
+		if row := find(r, "writes on the hub"); row.verdict() != "short" {
+			t.Errorf("%+v", row)
+		}
+	})
+}

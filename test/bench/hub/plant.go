@@ -1,0 +1,201 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	workspace = "default"
+	user      = "bench"
+	configMap = "bench"
+	// patience bounds every wait for something that takes seconds.
+	patience = time.Minute
+)
+
+// plant is everything that runs. It is used from one goroutine, but for what its parts allow.
+type plant struct {
+	dir    string
+	token  string // of user, on hub and member
+	hub    *stage.Hub
+	member *stage.Plane
+	board  *board
+	agents []*agent
+	// direct leads to the member's API server, through leads to the hub's port.
+	direct, through *caller
+
+	stopBoard func()
+}
+
+// agent is the agent of one Cluster.
+type agent struct {
+	*stage.Agent
+	cluster types.NamespacedName
+}
+
+// start brings up hub and member, with nothing imported.
+func (p *plant) start(ctx context.Context) error {
+	root, err := sources()
+	if err != nil {
+		return err
+	}
+	programs, err := stage.Build(ctx, root, p.dir)
+	if err != nil {
+		return err
+	}
+	p.token = rand.Text()
+	hub, err := stage.StartPlane(ctx, programs, "hub", p.dir, lab.User{Name: user, Token: p.token})
+	if err != nil {
+		return err
+	}
+	p.hub = &stage.Hub{Plane: hub} // for stop, should InstallHub err
+	if p.member, err = stage.StartPlane(ctx, programs, "member", p.dir, lab.User{Name: user, Token: p.token}); err != nil {
+		return err
+	}
+	installed, err := stage.InstallHub(ctx, hub)
+	if err != nil {
+		return err
+	}
+	p.hub = installed
+	if err := p.prepare(ctx); err != nil {
+		return err
+	}
+	p.board, p.stopBoard = watchClusters(ctx, hub.Client)
+	return p.connect(ctx)
+}
+
+// prepare makes what is read, and gives the user the rights to read it.
+func (p *plant) prepare(ctx context.Context) error {
+	object := metav1.ObjectMeta{Namespace: workspace, Name: user}
+	subject := func(name string) []rbacv1.Subject {
+		return []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}}
+	}
+	ref := func(kind, name string) rbacv1.RoleRef {
+		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+	}
+	for _, created := range []struct {
+		on     *stage.Plane
+		object client.Object
+	}{
+		{p.member, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: user}, RoleRef: ref("ClusterRole", "cluster-admin"),
+			Subjects: append(subject(user), subject("hub:"+user)...)}},
+		{p.member, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: configMap}, Data: map[string]string{"n": "0"}}},
+		{p.hub.Plane, &rbacv1.Role{ObjectMeta: object, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}}}}},
+		{p.hub.Plane, &rbacv1.RoleBinding{ObjectMeta: object, RoleRef: ref("Role", user), Subjects: subject(user)}},
+		{p.hub.Plane, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: user}, RoleRef: ref("ClusterRole", "drover-metrics-reader"),
+			Subjects: subject(user)}},
+	} {
+		if err := created.on.Client.Create(ctx, created.object); err != nil {
+			return fmt.Errorf("create %T on %s: %w", created.object, created.on.Name(), err)
+		}
+	}
+	return nil
+}
+
+func (p *plant) connect(ctx context.Context) (err error) {
+	bundle, err := p.hub.Bundle(ctx)
+	if err != nil {
+		return err
+	}
+	if p.through, err = newCaller(p.hub.URL(), bundle, p.token); err != nil {
+		return err
+	}
+	p.direct, err = newCaller(p.member.URL(), p.member.CA(), p.token)
+	return err
+}
+
+// stop ends everything that start and the steps left.
+func (p *plant) stop() error {
+	var errs []error
+	for _, a := range p.agents {
+		errs = append(errs, a.kill())
+	}
+	if p.stopBoard != nil {
+		p.stopBoard()
+	}
+	if p.hub != nil {
+		if p.hub.Manager != nil {
+			errs = append(errs, p.hub.Manager.Kill())
+		}
+		errs = append(errs, p.hub.Stop())
+	}
+	if p.member != nil {
+		errs = append(errs, p.member.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// newAgent creates a Cluster and installs its agent in the member, without starting it. All agents of the bench are in one member,
+// in namespaces of their own.
+func (p *plant) newAgent(ctx context.Context, name string) (*agent, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cluster := types.NamespacedName{Namespace: workspace, Name: name}
+	manifest, err := p.hub.CreateCluster(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	// The process is the agent. Pods would never run without a node, and the controller manager tries again and again to make them.
+	manifest = bytes.Replace(manifest, []byte("replicas: 1\n"), []byte("replicas: 0\n"), 1)
+	installed, err := stage.InstallAgent(ctx, p.member, manifest, name, "agent-"+name)
+	if err != nil {
+		return nil, err
+	}
+	return &agent{Agent: installed, cluster: cluster}, nil
+}
+
+// start starts the agent's process. Its probes listen on a port that the kernel chooses: nobody asks them.
+func (a *agent) start() error {
+	return a.Start(protocol.EnvListen + "=127.0.0.1:0")
+}
+
+func (a *agent) kill() error {
+	if a.Process == nil {
+		return nil
+	}
+	return a.Process.Kill()
+}
+
+// path of something in the agent's member, as the hub serves it.
+func (a *agent) path(rest string) string {
+	return "/k8s/clusters/" + a.cluster.String() + rest
+}
+
+// sources is the folder of the module that this program is of.
+func sources() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("find the sources: no folder above has a PROJECT file: run this in the repository")
+		}
+		dir = parent
+	}
+}

@@ -1,0 +1,188 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math"
+)
+
+// row is a line of the table. Peers were measured on another machine of two cores with the same versions.
+type row struct {
+	what            string
+	floor, measured string // empty: not measured
+	peers, goal     string
+	// met is whether the goal holds; it counts only if there is a goal and the row was measured.
+	met bool
+}
+
+// verdict is what the last column says.
+func (r row) verdict() string {
+	switch {
+	case r.goal == "" || r.measured == "":
+		return ""
+	case r.met:
+		return "ok"
+	}
+	return "short"
+}
+
+// cell formats values, or nothing if one was not measured.
+func cell(format string, values ...float64) string {
+	args := make([]any, len(values))
+	for i, v := range values {
+		if math.IsNaN(v) {
+			return ""
+		}
+		args[i] = v
+	}
+	return fmt.Sprintf(format, args...)
+}
+
+// rows is the table.
+func rows(r *results, e extent) []row {
+	list := []row{
+		requestRow(r, "get-1", "GET of a ConfigMap, one at a time", "Rancher 9.29 / 20.68 ms, 102/s"),
+		requestRow(r, "get-16", "the same, 16 at once", "Rancher 92.5 / 339 ms, 144/s"),
+		requestRow(r, "list-1", "LIST of namespaces, one at a time", "Rancher 9.42 / 23.83 ms, 101/s"),
+		requestRow(r, "list-16", "the same, 16 at once", "Rancher 88.7 / 244 ms, 161/s"),
+		{
+			what:  fmt.Sprintf("write → watch event, p50 / p99, n=%d", r.count("watch-hub")),
+			floor: quantiles(r, "watch-direct"), measured: quantiles(r, "watch-hub"),
+		},
+		{
+			what:     "CPU for each GET, 16 at once: client + API server + manager + agent",
+			floor:    cell("%.2f + %.2f ms", r.median("cpu-direct-client"), r.median("cpu-direct-apiserver")),
+			measured: cell("%.2f + %.2f + %.2f + %.2f ms", r.median("cpu-hub-client"), r.median("cpu-hub-apiserver"), r.median("cpu-hub-manager"), r.median("cpu-hub-agent")),
+		},
+	}
+	list = append(list, lifeRows(r, e)...)
+	list = append(list, managerRows(r, e)...)
+	return append(list, agentRows(r, e)...)
+}
+
+func quantiles(r *results, name string) string {
+	return cell("%.2f / %.2f ms", r.median(name), r.quantile(name, 0.99))
+}
+
+// requestRow compares requests by both ways. DESIGN has goals for GET; they are taken for LIST too.
+func requestRow(r *results, key, what, peers string) row {
+	direct, hub := key+"-direct", key+"-hub"
+	out := row{
+		what: fmt.Sprintf("%s, p50 / p99, rate, n=%d", what, r.count(hub)), peers: peers,
+		floor:    cell("%.2f / %.2f ms, %.0f/s", r.median(direct), r.quantile(direct, 0.99), r.median(direct+"-rate")),
+		measured: cell("%.2f / %.2f ms, %.0f/s", r.median(hub), r.quantile(hub, 0.99), r.median(hub+"-rate")),
+		goal:     "p50 < direct + 0.8 ms, p99 < 2 × direct",
+		met:      r.median(hub) < r.median(direct)+0.8 && r.quantile(hub, 0.99) < 2*r.quantile(direct, 0.99),
+	}
+	if key == "get-16" || key == "list-16" {
+		out.goal, out.met = "> 50 % of the direct rate", r.median(hub+"-rate") > r.median(direct+"-rate")/2
+	}
+	return out
+}
+
+// lifeRows: starts, ends and losses.
+func lifeRows(r *results, e extent) []row {
+	return []row{
+		{
+			what:     fmt.Sprintf("agent start → Ready, first join, median (worst of %d)", r.count("join")),
+			measured: cell("%.0f (%.0f) ms", r.median("join"), r.worst("join")), peers: "OCM 1,710 ms", goal: "< 1,000 ms", met: r.median("join") < 1000,
+		},
+		{
+			what:     fmt.Sprintf("agent start → Ready, again, median (worst of %d)", r.count("restart")),
+			measured: cell("%.0f (%.0f) ms", r.median("restart"), r.worst("restart")), goal: "< 1,000 ms", met: r.median("restart") < 1000,
+		},
+		{
+			what:     fmt.Sprintf("%d agents started at once → the last Ready, first join", e.together),
+			measured: cell("%.2f s", r.median("together")), peers: "OCM 18.1 s", goal: "< 4 s", met: r.median("together") < 4,
+		},
+		{
+			what:     fmt.Sprintf("agent killed → shown, median (worst of %d)", r.count("killed")),
+			measured: cell("%.0f (%.0f) ms", r.median("killed"), r.worst("killed")), peers: "Rancher 6,700 ms, OCM 259,300 ms",
+			goal: "< 2,000 ms, each", met: r.worst("killed") < 2000,
+		},
+		{
+			what:     "agent hangs → shown",
+			measured: cell("%.1f s", r.median("hung")), goal: "< 30 s", met: r.median("hung") < 30,
+		},
+		{
+			what:     fmt.Sprintf("manager killed, started again → the member answers through it, median (worst of %d)", r.count("manager-back-one")),
+			measured: cell("%.2f (%.2f) s", r.median("manager-back-one"), r.worst("manager-back-one")), peers: "Rancher 7.6 s to /ping",
+		},
+		{
+			what:     fmt.Sprintf("the same with %d members → the last answers", e.together+1),
+			measured: cell("%.2f (%.2f) s", r.median("manager-back-many"), r.worst("manager-back-many")),
+		},
+		{
+			what:     fmt.Sprintf("deletion of an unreachable member → gone, worst of %d", r.count("removal")),
+			measured: cell("%.1f s", r.worst("removal")), goal: "< 30 s", met: r.worst("removal") < 30,
+		},
+		{
+			what:  fmt.Sprintf("writes on the hub a minute beyond leases, idle with %d members", e.together+1),
+			floor: cell("%.1f", r.median("writes-without")), measured: cell("%.1f", r.median("writes")),
+			peers: "Rancher 186, OCM 1.6 per cluster", goal: "0", met: r.median("writes") == 0,
+		},
+		{what: "writes of leases a minute beyond those of a control plane alone", measured: cell("%.1f", r.median("lease-writes")), peers: "OCM 7.5"},
+	}
+}
+
+func managerRows(r *results, e extent) []row {
+	each := r.perMember("worked-rss", e.together) * 1024
+	goroutines := r.perMember("goroutines", e.together)
+	return []row{
+		managerRow(r, "manager resident, fresh, one idle member", "manager-one-fresh", "Rancher 435 MiB, OCM 263 MiB", "< 60 MiB"),
+		managerRow(r, fmt.Sprintf("the same after %d requests", e.warmUp), "manager-one-worked", "", "< 60 MiB"),
+		managerRow(r, fmt.Sprintf("manager resident, fresh, %d idle members", e.together+1), "manager-many-fresh", "", ""),
+		managerRow(r, fmt.Sprintf("the same after %d requests", e.warmUp), "manager-many-worked", "", ""),
+		{
+			what: "manager, for each idle member, after the requests: resident", peers: "Rancher 23 MiB, KubeFleet 230 kB",
+			measured: cell("%.0f KiB (anonymous %.0f)", each, r.perMember("worked-anon", e.together)*1024), goal: "< 100 kB", met: each*1.024 < 100,
+		},
+		{
+			what:     "manager, for each idle member: goroutines",
+			measured: cell("%.1f", goroutines), goal: "≤ 4", met: goroutines <= 4.05,
+		},
+		{
+			what:     fmt.Sprintf("manager, goroutines, 1 → %d members", e.together+1),
+			measured: cell("%.0f → %.0f", r.median("manager-one-goroutines"), r.median("manager-many-goroutines")), peers: "Rancher 7,524",
+		},
+		{
+			what:     fmt.Sprintf("manager, CPU when idle, 1 → %d members, of one core", e.together+1),
+			measured: cell("%.2f → %.2f %%", r.median("manager-one-cpu"), r.median("manager-many-cpu")), peers: "Rancher 2.6 %, OCM 0.49 %",
+		},
+	}
+}
+
+// managerRow is about the manager's memory, the median of few samples.
+func managerRow(r *results, what, key, peers, goal string) row {
+	rss := r.median(key + "-rss")
+	return row{
+		what: what, peers: peers, goal: goal, met: rss < 60,
+		measured: cell("%.1f MiB (anonymous %.1f; worst of %.0f %.1f)", rss, r.median(key+"-anon"), float64(r.count(key+"-rss")), r.worst(key+"-rss")),
+	}
+}
+
+func agentRows(r *results, e extent) []row {
+	list := []row{
+		{
+			what:     fmt.Sprintf("agent resident, idle, median (worst of %d)", r.count("agent-rss")),
+			measured: cell("%.1f (%.1f) MiB (anonymous %.1f)", r.median("agent-rss"), r.worst("agent-rss"), r.median("agent-anon")),
+			peers:    "Rancher 364 MiB, OCM 96 MiB, KubeFleet 33 MB", goal: "< 25 MiB", met: r.median("agent-rss") < 25,
+		},
+		{what: "agent, CPU when idle, median, of one core", measured: cell("%.2f %%", r.median("agent-cpu")), peers: "Rancher 0.8 %, OCM 0.23 %"},
+		{what: "agent, goroutines when idle", measured: cell("%.0f", r.median("agent-goroutines")), peers: "Rancher 3,258"},
+	}
+	if e.nodes == 0 {
+		return list
+	}
+	in := fmt.Sprintf("with %d nodes and %d pods", e.nodes, e.pods)
+	return append(list,
+		row{
+			what:     "agent resident " + in,
+			measured: cell("%.1f MiB (anonymous %.1f, peak %.1f)", r.median("large-rss"), r.median("large-anon"), r.median("large-peak")),
+			goal:     "< 60 MiB", met: r.median("large-rss") < 60,
+		},
+		row{what: "agent start → Ready, again, " + in, measured: cell("%.0f ms", r.median("large-start"))},
+	)
+}
