@@ -6,6 +6,7 @@ package e2e
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -125,7 +126,7 @@ func testLogLevel(t *testing.T, s *system, agent *stage.Agent) {
 }
 
 // testNothingLeaks looks for every token that was used in everything that was written: CVE-2023-22649, CVE-2024-58269.
-func testNothingLeaks(t *testing.T, s *system, agent *stage.Agent) {
+func testNothingLeaks(t *testing.T, s *system) {
 	secrets := []string{demoToken, strangerToken}
 	var list corev1.SecretList
 	if err := s.hub.Client.List(t.Context(), &list, client.HasLabels{v1.LabelSecretKind}); err != nil {
@@ -138,8 +139,12 @@ func testNothingLeaks(t *testing.T, s *system, agent *stage.Agent) {
 			}
 		}
 	}
+	logs, err := filepath.Glob(filepath.Join(s.dir, "*", "*.log")) // the manager's and the agents'
+	if err != nil {
+		t.Fatal(err)
+	}
 	shown := map[string]string{}
-	for _, file := range []string{s.hub.Manager.LogFile(), agent.Log} {
+	for _, file := range logs {
 		raw, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -160,7 +165,7 @@ func testNothingLeaks(t *testing.T, s *system, agent *stage.Agent) {
 			}
 		}
 	}
-	if len(secrets) < 4 || len(shown) != 5 {
+	if len(secrets) < 4 || len(logs) < 2 {
 		t.Error("the test has not looked at what it should")
 	}
 }

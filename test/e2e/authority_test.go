@@ -1,0 +1,173 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+func authoritySecret() types.NamespacedName {
+	return types.NamespacedName{Namespace: "drover-system", Name: trust.AuthoritySecret}
+}
+
+// authority is the hub's CA as it stands.
+func (s *system) authority(ctx context.Context) (pki.State, error) {
+	object := &corev1.Secret{}
+	if err := s.hub.Client.Get(ctx, authoritySecret(), object); err != nil {
+		return pki.State{}, err
+	}
+	return pki.ReadSecret(object)
+}
+
+// annotate sets an annotation on the hub's CA, as a person does.
+func (s *system) annotate(t *testing.T, name, value string) {
+	t.Helper()
+	object := &corev1.Secret{}
+	object.Namespace, object.Name = authoritySecret().Namespace, authoritySecret().Name
+	patch := []byte(`{"metadata":{"annotations":{"` + name + `":"` + value + `"}}}`)
+	if err := s.hub.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitAuthority waits until the CA is as wanted and the hub serves with it.
+func (s *system) awaitAuthority(t *testing.T, wanted func(pki.State) error) pki.State {
+	t.Helper()
+	var state pki.State
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+		var err error
+		if state, err = s.authority(ctx); err == nil {
+			err = wanted(state)
+		}
+		if err == nil && !s.servedBy(t, state.Active) {
+			err = errors.New("the hub serves with another certificate")
+		}
+		return err
+	})
+	return state
+}
+
+// servedBy is whether the hub shows a certificate that an authority has signed.
+func (s *system) servedBy(t *testing.T, authority pki.KeyPair) bool {
+	t.Helper()
+	config := s.tlsToHub(t)
+	config.RootCAs.AppendCertsFromPEM(authority.Cert)
+	conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp", s.hub.Address)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	pair, err := tls.X509KeyPair(authority.Cert, authority.Key)
+	secured, ok := conn.(*tls.Conn)
+	return err == nil && ok && secured.ConnectionState().PeerCertificates[0].CheckSignatureFrom(pair.Leaf) == nil
+}
+
+func announced(state pki.State) error {
+	if len(state.Next.Cert) == 0 {
+		return errors.New("no next authority is announced")
+	}
+	return nil
+}
+
+// promoted is whether an authority that was announced signs now, and the former one is still trusted.
+func promoted(from pki.State) func(pki.State) error {
+	return func(now pki.State) error {
+		if !bytes.Equal(now.Active.Cert, from.Next.Cert) || !bytes.Equal(now.Old, from.Active.Cert) || len(now.Next.Cert) > 0 {
+			return errors.New("the next authority does not sign yet")
+		}
+		return nil
+	}
+}
+
+func testAuthority(t *testing.T, s *system, m *member) {
+	stopped, sleeper := s.ready(t, "sleeper")
+	connectedSince := meta.FindStatusCondition(s.cluster(t, m.cluster).Status.Conditions, v1.ConditionConnected).LastTransitionTime
+	var next pki.State
+	t.Run("a stopped agent holds up the change that the others know of", func(t *testing.T) {
+		kill(t, sleeper.Process)
+		s.await(t, stopped, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.annotate(t, v1.AnnotationRotate, "first")
+		next = s.awaitAuthority(t, announced)
+		s.awaitSettings(t, knows(next.Next))
+		s.worksWithBundle(t, m.cluster)
+	})
+	t.Run("its return ends the wait and the next authority signs", func(t *testing.T) {
+		if state := s.awaitAuthority(t, announced); !bytes.Equal(state.Active.Cert, next.Active.Cert) {
+			t.Fatal("the change did not wait")
+		}
+		s.startAgent(t, sleeper)
+		s.awaitAuthority(t, promoted(next))
+		s.await(t, stopped, 10*time.Second, stage.Ready)
+		s.worksWithBundle(t, m.cluster)
+	})
+	t.Run("agents come back by the authority that they learnt", func(t *testing.T) {
+		now := meta.FindStatusCondition(s.cluster(t, m.cluster).Status.Conditions, v1.ConditionConnected)
+		if !now.LastTransitionTime.Equal(&connectedSince) {
+			t.Errorf("the agent was lost: %+v", now)
+		}
+		kill(t, m.agent.Process)
+		s.await(t, m.cluster, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.startAgent(t, m.agent)
+		s.await(t, m.cluster, 20*time.Second, stage.Ready)
+	})
+	t.Run("rotate-now does not wait for who is away", func(t *testing.T) { testRotateNow(t, s, m, stopped, sleeper) })
+	t.Run("a new agent joins by the new manifest", func(t *testing.T) {
+		s.ready(t, "newcomer")
+	})
+}
+
+func testRotateNow(t *testing.T, s *system, m *member, stopped types.NamespacedName, sleeper *stage.Agent) {
+	kill(t, sleeper.Process)
+	s.await(t, stopped, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+	s.annotate(t, v1.AnnotationRotate, "second")
+	next := s.awaitAuthority(t, announced)
+	s.awaitSettings(t, knows(next.Next))
+	s.annotate(t, v1.AnnotationRotateNow, "second")
+	s.awaitAuthority(t, promoted(next))
+	s.worksWithBundle(t, m.cluster)
+	s.startAgent(t, sleeper) // it knows neither the new authority, nor is the hub known to it by another
+	awaitLog(t, sleeper, 20*time.Second, "certificate signed by unknown authority")
+	kill(t, sleeper.Process)
+	manifest, err := s.hub.Manifest(within(t, 10*time.Second), stopped, s.cluster(t, stopped).UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent(t, manifest, stopped.Name, s.member, agentNamespace(stopped.Name))
+	s.await(t, stopped, 20*time.Second, stage.Ready)
+}
+
+// knows is whether an agent has stored an authority.
+func knows(authority pki.KeyPair) func(protocol.Settings) error {
+	return func(settings protocol.Settings) error {
+		if !bytes.Contains([]byte(settings.CABundle), authority.Cert) {
+			return errors.New("the agent has not learnt the next authority")
+		}
+		return nil
+	}
+}
+
+// worksWithBundle is a person with a kubeconfig of this moment.
+func (s *system) worksWithBundle(t *testing.T, cluster types.NamespacedName) {
+	t.Helper()
+	if out, err := s.kubectl(t, cluster, demoToken, "get", "namespaces"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}

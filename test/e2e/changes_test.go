@@ -1,0 +1,49 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// TestChanges runs, one after the other, what concerns a whole hub that is its own member and is reached by way of a relay.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	s := startAlone(t)
+	relay := startRelay(t, s.hub.Address)
+	s.announce(t, relay.url())
+	cluster, agent := s.imported(t, "member", s.member, protocol.AgentNamespace)
+	s.await(t, cluster, 30*time.Second, stage.Ready)
+	if open, _ := relay.counts(); open != 2 {
+		t.Fatalf("the agent does not use the relay: %d connections", open)
+	}
+	m := &member{cluster: cluster, agent: agent, relay: relay}
+	t.Run("an idle fleet writes nothing", func(t *testing.T) { testIdle(t, s) })
+	t.Run("the hub's CA changes and no agent is lost", func(t *testing.T) { testAuthority(t, s, m) })
+	t.Run("a network that fails shows and heals", func(t *testing.T) { testNetwork(t, s, m) })
+	t.Run("the hub's address changes and no agent is lost", func(t *testing.T) { testAddress(t, s, m) })
+}
+
+// member is a Cluster whose agent reaches the hub by way of a relay.
+type member struct {
+	cluster types.NamespacedName
+	agent   *stage.Agent
+	relay   *relay
+}
+
+// announce restarts the manager with other base URLs.
+func (s *system) announce(t *testing.T, urls ...string) {
+	t.Helper()
+	if err := s.hub.Manager.Stop(within(t, 20*time.Second)); err != nil { // gracefully: it hands the leadership over
+		t.Fatal(err)
+	}
+	s.hub.Announced = urls
+	s.restartManager(t)
+}

@@ -1,0 +1,65 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/drover-dev/drover/hack/stage"
+)
+
+// idleFor is how long nobody does anything: longer than what agent and manager look at on their own.
+const idleFor = 30 * time.Second
+
+// testIdle counts on the hub's API server, which here is the member's too: neither manager nor agent may write.
+func testIdle(t *testing.T, s *system) {
+	before := writes(t, s.hub.Plane)
+	if len(before) == 0 {
+		t.Fatal("the API server counts no writes at all")
+	}
+	<-time.After(idleFor)
+	for kind, n := range writes(t, s.hub.Plane) {
+		if more := n - before[kind]; more > 0 {
+			t.Errorf("%s: %d in %s", kind, more, idleFor)
+		}
+	}
+}
+
+// writes counts the writing requests that an API server has served by verb and resource. Leases do not count: the control plane's own
+// and those of the election of a leader are renewed all the time.
+func writes(t *testing.T, plane *stage.Plane) map[string]int {
+	t.Helper()
+	metrics, err := plane.Kubectl(t.Context(), nil, "get", "--raw", "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	series := regexp.MustCompile(`(?m)^apiserver_request_total\{.*\} (\S+)$`)
+	for _, match := range series.FindAllStringSubmatch(metrics, -1) {
+		verb, resource := label(match[0], "verb"), label(match[0], "resource")
+		value, err := strconv.ParseFloat(match[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch verb {
+		case "GET", "LIST", "WATCH", "CONNECT":
+			continue
+		}
+		if resource != "leases" {
+			counts[verb+" "+resource+"/"+label(match[0], "subresource")] += int(value)
+		}
+	}
+	return counts
+}
+
+func label(series, name string) string {
+	match := regexp.MustCompile(`[{,]` + name + `="([^"]*)"`).FindStringSubmatch(series)
+	if match == nil {
+		return ""
+	}
+	return match[1]
+}

@@ -1,0 +1,104 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+func testSamples(t *testing.T, s *system) {
+	apply := func(how ...string) string {
+		t.Helper()
+		out, err := s.hub.Kubectl(within(t, 20*time.Second), nil, append([]string{"apply", "-n", "default", "-k", "config/samples"}, how...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	apply()
+	cluster := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "prod-eu"}
+	manifest, err := s.hub.Manifest(within(t, 10*time.Second), cluster, s.cluster(t, cluster).UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent(t, manifest, cluster.Name, s.member, agentNamespace(cluster.Name))
+	s.await(t, cluster, 20*time.Second, stage.Ready)
+	t.Run("applying again changes nothing", func(t *testing.T) {
+		if out := apply(); !strings.Contains(out, "unchanged") || strings.Contains(out, "configured") {
+			t.Error(out)
+		}
+	})
+	t.Run("there is no difference to what was applied after Drover has worked on it", func(t *testing.T) {
+		diff := func(how ...string) {
+			t.Helper()
+			out, err := s.hub.Kubectl(within(t, 20*time.Second), nil, append([]string{"diff", "-n", "default", "-k", "config/samples"}, how...)...)
+			if err != nil {
+				t.Errorf("%v: %v\n%s", how, err, out)
+			}
+		}
+		diff()
+		apply("--server-side")
+		diff("--server-side")
+	})
+	t.Run("the agent's manifest is applied again without a change", func(t *testing.T) {
+		before := s.registrationOf(t, cluster).Data["manifest.yaml"]
+		s.rejoin(t, before, agentNamespace(cluster.Name))
+		if c := s.cluster(t, cluster); !stage.Ready(c) {
+			t.Errorf("%+v", c.Status.Conditions)
+		}
+	})
+}
+
+// testChosenTokenPolicy: to name a Secret takes the right to read it.
+func testChosenTokenPolicy(t *testing.T, s *system) {
+	s.allow(t, "carol", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}})
+	const manifest = `{"apiVersion": "cluster.drover.dev/v1", "kind": "Cluster", "metadata": {"name": "policy", "namespace": "default"},
+		"spec": {"registration": {"tokenSecretRef": {"name": "carols"}}}}`
+	apply := func(ctx context.Context, user string) error {
+		_, err := s.hub.Kubectl(ctx, []byte(manifest), "apply", "--as="+user, "-f", "-")
+		return err
+	}
+	t.Run("who may not get the Secret may not name it", func(t *testing.T) {
+		err := apply(t.Context(), "carol")
+		if err == nil || !strings.Contains(err.Error(), "user carol cannot get Secret carols in namespace default") {
+			t.Errorf("kubectl says %v", err)
+		}
+	})
+	t.Run("who may get it may name it", func(t *testing.T) {
+		s.allow(t, "dave",
+			rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}},
+			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"carols"}, Verbs: []string{"get"}})
+		// A right may take the API server a moment to notice.
+		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return apply(ctx, "dave") })
+	})
+	t.Run("who may not get it may still label the Cluster, and not name another", func(t *testing.T) {
+		if _, err := s.hub.Kubectl(t.Context(), nil, "label", "cluster", "policy", "env=test", "--as=carol"); err != nil {
+			t.Error(err)
+		}
+		_, err := s.hub.Kubectl(t.Context(), nil, "patch", "cluster", "policy", "--as=carol", "--type=merge", "-p",
+			`{"spec":{"registration":{"tokenSecretRef":{"name":"other"}}}}`)
+		if err == nil || !strings.Contains(err.Error(), "cannot get Secret other") {
+			t.Errorf("kubectl says %v", err)
+		}
+	})
+	t.Run("a Secret that is not there shows as what a person must mend", func(t *testing.T) {
+		name := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "policy"}
+		s.await(t, name, 10*time.Second, stage.NotReady(v1.ReasonTokenInvalid))
+		if !strings.Contains(conditionsOf(s.cluster(t, name)), "Secret carols does not exist") {
+			t.Error(errors.New(conditionsOf(s.cluster(t, name))))
+		}
+	})
+}

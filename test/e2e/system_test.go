@@ -1,0 +1,279 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// demoToken is the token of user "demo" on the hub; "stranger" may log in and nothing else.
+const (
+	demoToken     = "demo-0123456789abcdef"
+	strangerToken = "stranger-0123456789abcdef"
+)
+
+// TestMain lets as many tests run at once as there are, unless told otherwise: most of their time they wait.
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set("32")
+	}
+	m.Run()
+}
+
+// system is a hub and a member for one test and its subtests.
+type system struct {
+	t        *testing.T // the test that owns the processes; subtests come and go
+	programs stage.Programs
+	dir      string
+	hub      *stage.Hub
+	member   *stage.Plane
+}
+
+// start brings up hub and member, with nothing imported yet.
+func start(t *testing.T) *system {
+	t.Helper()
+	s := build(t)
+	member := make(chan *stage.Plane, 1)
+	failed := make(chan error, 1)
+	go func() {
+		plane, err := s.plane("member")
+		member <- plane
+		failed <- err
+	}()
+	s.startHub(t)
+	s.member = <-member
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.member.Kill() })
+	s.grant(t)
+	return s
+}
+
+// startAlone brings up a hub that is its own member, with nothing imported yet.
+func startAlone(t *testing.T) *system {
+	t.Helper()
+	s := build(t)
+	s.startHub(t)
+	s.member = s.hub.Plane
+	s.grant(t)
+	return s
+}
+
+func build(t *testing.T) *system {
+	t.Helper()
+	s := &system{t: t, dir: t.TempDir()}
+	var err error
+	if s.programs, err = stage.Build(t.Context(), testkit.Path(t, ""), s.dir); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *system) startHub(t *testing.T) {
+	t.Helper()
+	plane, err := s.plane("hub", lab.User{Name: "demo", Token: demoToken}, lab.User{Name: "stranger", Token: strangerToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = plane.Kill() })
+	if s.hub, err = stage.InstallHub(within(t, 2*time.Minute), plane); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.hub.Manager.Kill() })
+}
+
+func (s *system) plane(name string, users ...lab.User) (*stage.Plane, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	defer cancel()
+	return stage.StartPlane(ctx, s.programs, name, s.dir, users...)
+}
+
+// grant lets demo reach every Cluster of namespace default, and do everything in the member.
+func (s *system) grant(t *testing.T) {
+	t.Helper()
+	create(t, s.member, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "demo"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "hub:demo"}}})
+	s.allow(t, "demo", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters", "clusters/proxy"}, Verbs: []string{"get"}})
+}
+
+// allow grants a user of the hub rights in its namespace default.
+func (s *system) allow(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	object := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: user}
+	create(t, s.hub.Plane, &rbacv1.Role{ObjectMeta: object, Rules: rules})
+	create(t, s.hub.Plane, &rbacv1.RoleBinding{ObjectMeta: object,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}})
+}
+
+func create(t *testing.T, plane *stage.Plane, object client.Object) {
+	t.Helper()
+	if err := plane.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// imported creates a Cluster, installs its agent in a plane and starts it. Agents of several Clusters in one plane have namespaces of their own.
+func (s *system) imported(t *testing.T, name string, plane *stage.Plane, namespace string) (types.NamespacedName, *stage.Agent) {
+	t.Helper()
+	cluster, manifest := s.created(t, name)
+	return cluster, s.agent(t, manifest, name, plane, namespace)
+}
+
+// ready imports the shared member as one more Cluster, with an agent in a namespace of its own, and waits until it is Ready.
+func (s *system) ready(t *testing.T, name string) (types.NamespacedName, *stage.Agent) {
+	t.Helper()
+	cluster, agent := s.imported(t, name, s.member, agentNamespace(name))
+	s.await(t, cluster, 30*time.Second, stage.Ready)
+	return cluster, agent
+}
+
+func agentNamespace(cluster string) string { return "agent-" + cluster }
+
+// created creates a Cluster and returns the manifest for its agent.
+func (s *system) created(t *testing.T, name string) (types.NamespacedName, []byte) {
+	t.Helper()
+	cluster := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}
+	manifest, err := s.hub.CreateCluster(within(t, 20*time.Second), cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cluster, manifest
+}
+
+func (s *system) agent(t *testing.T, manifest []byte, name string, plane *stage.Plane, namespace string, env ...string) *stage.Agent {
+	t.Helper()
+	agent, err := stage.InstallAgent(within(t, time.Minute), plane, manifest, name, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.startAgent(t, agent, env...)
+	return agent
+}
+
+func (s *system) startAgent(t *testing.T, agent *stage.Agent, env ...string) {
+	t.Helper()
+	if err := agent.Start(env...); err != nil {
+		t.Fatal(err)
+	}
+	process := agent.Process
+	s.t.Cleanup(func() { _ = process.Kill() })
+}
+
+func kill(t *testing.T, process *lab.Process) {
+	t.Helper()
+	if err := process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits for a Cluster to be as wanted and returns how long that took.
+func (s *system) await(t *testing.T, cluster types.NamespacedName, limit time.Duration, wanted func(*v1.Cluster) bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	if _, err := s.hub.AwaitCluster(within(t, limit), cluster, wanted); err != nil {
+		t.Fatalf("%v\nmanager log:\n%s", err, tail(s.hub.Manager.LogFile()))
+	}
+	return time.Since(began)
+}
+
+// cluster reads a Cluster.
+func (s *system) cluster(t *testing.T, name types.NamespacedName) *v1.Cluster {
+	t.Helper()
+	c := &v1.Cluster{}
+	if err := s.hub.Client.Get(t.Context(), name, c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// secret reads a Secret of a plane.
+func secret(t *testing.T, plane *stage.Plane, namespace, name string) *corev1.Secret {
+	t.Helper()
+	object := &corev1.Secret{}
+	if err := plane.Client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// awaitLog waits until an agent has logged something, and returns all that it has logged.
+func awaitLog(t *testing.T, agent *stage.Agent, limit time.Duration, text string) string {
+	t.Helper()
+	var logged string
+	testkit.Eventually(t, limit, func(context.Context) error {
+		raw, err := os.ReadFile(agent.Log)
+		if logged = string(raw); err == nil && !strings.Contains(logged, text) {
+			err = fmt.Errorf("the agent's log has no %q:\n%s", text, tail(agent.Log))
+		}
+		return err
+	})
+	return logged
+}
+
+// kubectl runs kubectl in a member through the hub as the bearer of a token.
+func (s *system) kubectl(t *testing.T, cluster types.NamespacedName, token string, args ...string) (string, error) {
+	t.Helper()
+	return stage.Kubectl(within(t, 30*time.Second), s.programs, s.kubeconfig(t, cluster, token), nil, args...)
+}
+
+func (s *system) kubeconfig(t *testing.T, cluster types.NamespacedName, token string) string {
+	t.Helper()
+	kubeconfig, err := s.hub.ProxyKubeconfig(t.Context(), cluster, token, filepath.Join(t.TempDir(), "kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig
+}
+
+func within(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func tail(file string) string {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	const most = 4000
+	return string(raw[max(0, len(raw)-most):])
+}
+
+// exitCode is that of a command that has run.
+func exitCode(err error) int {
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		return failed.ExitCode()
+	}
+	return 0
+}
