@@ -64,7 +64,7 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	}
 	in.member = r.Fleet.State(in.name)
 	var err error
-	if err = r.gatherSecret(ctx, in); err != nil {
+	if err = gatherSecret(ctx, in, r.Client, r.Live); err != nil {
 		return nil, err
 	}
 	if err := r.gatherIdentity(ctx, r.Client, in); err != nil {
@@ -78,10 +78,11 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	return in, r.gatherChosenToken(ctx, in)
 }
 
-// gatherSecret reads the registration Secret. What the cache does not have, the API server is asked about: a Secret that is not ours is
-// not in the cache, and one that we have just made may not be yet.
-func (r *Reconciler) gatherSecret(ctx context.Context, in *input) error {
-	for _, reader := range []client.Reader{r.Client, r.Live} {
+// gatherSecret reads the registration Secret from the first reader that has it. What the cache does not have, the API server is asked
+// about: a Secret that is not ours is not in the cache, and one that we have just made may not be yet.
+func gatherSecret(ctx context.Context, in *input, readers ...client.Reader) error {
+	in.secret, in.foreignSecret = nil, false
+	for _, reader := range readers {
 		secret, err := getSecret(ctx, reader, registration.RegistrationSecret(in.name))
 		if err != nil {
 			return err

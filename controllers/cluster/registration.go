@@ -25,7 +25,12 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 		return nil // the status says so
 	}
 	made := false
-	in.token, made = decideToken(in)
+	if in.token, made = decideToken(in); made { // not for a cache that lags behind the token that we made a moment ago
+		if err := gatherSecret(ctx, in, r.Live); err != nil {
+			return err
+		}
+		in.token, made = decideToken(in)
+	}
 	if in.token.Value == "" {
 		return nil // the user's token is not there yet; the status says so
 	}

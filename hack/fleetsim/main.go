@@ -82,9 +82,9 @@ func run(ctx context.Context, f flags) error {
 		if err != nil {
 			return fmt.Errorf("listen for control: %w", err)
 		}
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(listener) }()
-		defer func() { _ = server.Close(); _ = <-served }()
+		served := make(chan struct{})
+		go func() { defer close(served); _ = server.Serve(listener) }()
+		defer func() { _ = server.Close(); <-served }()
 	}
 	fmt.Fprintf(os.Stderr, "fleetsim: %d members connect to %s\n", len(members), f.server)
 	fleet.Run(ctx)
