@@ -88,7 +88,7 @@ func (a *Agent) Start(moreEnv ...string) error {
 	return nil
 }
 
-// DeploymentEnv is the environment of the agent in the Deployment of a manifest.
+// DeploymentEnv is the environment of the first container in the Deployment of a manifest.
 func DeploymentEnv(manifest []byte) ([]string, error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
 	for {
