@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/testkit"
 )
 
 func testRefusals(t *testing.T, s *system, cluster types.NamespacedName) {
@@ -90,6 +92,21 @@ func testManagerRestart(t *testing.T, s *system, cluster types.NamespacedName) {
 		if now == nil || !now.LastTransitionTime.Equal(&c.LastTransitionTime) {
 			t.Errorf("condition %s changed over a restart: %+v -> %+v", c.Type, c, now)
 		}
+	}
+}
+
+// testManagerStops: of two status writes in quick succession the later must win, also when the cache has not seen the earlier.
+func testManagerStops(t *testing.T, s *system, cluster types.NamespacedName) {
+	for range 2 {
+		if err := s.hub.Manager.Stop(within(t, 30*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		s.restartManager(t)
+		testkit.Eventually(t, 30*time.Second, func(context.Context) error {
+			_, err := s.kubectl(t, cluster, demoToken, "get", "ns")
+			return err
+		})
+		s.await(t, cluster, 15*time.Second, stage.Ready)
 	}
 }
 

@@ -61,6 +61,7 @@ func TestAMemberIsImportedAndReached(t *testing.T) {
 		s.await(t, cluster, 40*time.Second, stage.Ready)
 	})
 	t.Run("a manager that is killed and started again changes no status and the agent comes back", func(t *testing.T) { testManagerRestart(t, s, cluster) })
+	t.Run("a manager that is stopped in good order and started again, often, leaves the status true", func(t *testing.T) { testManagerStops(t, s, cluster) })
 	t.Run("an agent that stops while the manager is away shows within thirty seconds of its return", func(t *testing.T) {
 		if err := s.hub.Manager.Kill(); err != nil {
 			t.Fatal(err)
