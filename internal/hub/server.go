@@ -75,8 +75,9 @@ func (s *Server) Start(ctx context.Context) error {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		TLSConfig: &tls.Config{
-			MinVersion:     tls.VersionTLS13,
-			GetCertificate: s.Trust.GetCertificate,
+			MinVersion:         tls.VersionTLS13,
+			GetCertificate:     s.Trust.GetCertificate,
+			GetConfigForClient: newPace().hello,
 		},
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsPerUser},
 		ErrorLog: quietLog(s.Log),

@@ -247,8 +247,8 @@ func (s *step) recover(ctx context.Context) (recovery, error) {
 	var state sim.State
 	for r.ready == 0 {
 		var err error
-		if state, err = s.sim.State(ctx); err == nil && !pause(ctx, pollInterval) {
-			err = ctx.Err()
+		if state, err = s.sim.State(ctx); err == nil {
+			err = s.tick(ctx)
 		}
 		ready, left := s.status.count()
 		if err != nil {
@@ -304,8 +304,7 @@ func (s *step) raise(ctx context.Context, r *result) error {
 			if state.Ended-before.Ended >= int64(r.stormCut) && state.Reporting == s.members {
 				break
 			}
-			if !pause(ctx, pollInterval) {
-				err = ctx.Err()
+			if err = s.tick(ctx); err != nil {
 				break
 			}
 		}
@@ -330,6 +329,19 @@ func (s *step) say(what string) {
 }
 
 const pollInterval = 100 * time.Millisecond
+
+// tick is the pause between two looks. It errs when there is no point in another one.
+func (s *step) tick(ctx context.Context) error {
+	if !pause(ctx, pollInterval) {
+		return ctx.Err()
+	}
+	select {
+	case <-s.hub.Manager.Exited():
+		return fmt.Errorf("the manager has ended by itself: %v; see %s (-keep keeps it)", s.hub.Manager.Err(), s.hub.Manager.LogFile())
+	default:
+		return nil
+	}
+}
 
 // pause is false when ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
