@@ -24,7 +24,7 @@ const (
 	// VersionSkew, AwaitingReport, Removing. The reason for True is Connected.
 	ConditionReady = "Ready"
 
-	// ConditionStalled is present, and True, only when a person must act before the Cluster can become Ready.
+	// ConditionStalled is present, and True, only when a person must act before the object can become Ready.
 	// It has the reason of Ready.
 	ConditionStalled = "Stalled"
 )

@@ -20,6 +20,10 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&Cluster{}, &ClusterList{},
+		&RoleTemplate{}, &RoleTemplateList{},
+		&ClusterRoleTemplateBinding{}, &ClusterRoleTemplateBindingList{},
+		&ProjectRoleTemplateBinding{}, &ProjectRoleTemplateBindingList{},
+		&Project{}, &ProjectList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

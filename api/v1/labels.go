@@ -35,6 +35,29 @@ const (
 	AnnotationRotated = Group + "/rotated"
 )
 
+// Labels and annotations of what is delivered to members.
+const (
+	// LabelProject names a Project. On a Namespace in a member it says which project the namespace is in; on a Secret in a
+	// workspace, that it is copied to all namespaces of that project.
+	LabelProject = Group + "/project"
+
+	// LabelIngress with the value "true" on a Namespace in a member lets its pods open connections into projects whose
+	// networkIsolation is Project: for ingress controllers, meshes and monitoring. Set by the member's administrator.
+	LabelIngress = Group + "/ingress"
+
+	// LabelSet is on every object that Drover made in a member: the set that it belongs to, such as "crtb.alice-owns-prod".
+	LabelSet = Group + "/set"
+
+	// LabelManagedBy is on every object that Drover made in a member, with the value ManagedBy.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+
+	// ManagedBy is the value of LabelManagedBy.
+	ManagedBy = "drover"
+
+	// AnnotationExceptNamespaces on a Secret with LabelProject lists namespaces that get no copy, separated by commas.
+	AnnotationExceptNamespaces = Group + "/except-namespaces"
+)
+
 // Values of LabelSecretKind.
 const (
 	// SecretKindRegistration marks the Secret "<cluster>-registration" with the join token and the agent's manifest.

@@ -1,0 +1,146 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ClusterRoleTemplateBinding gives a principal a RoleTemplate in one or many members, perhaps until a date. In each of them
+// it is one ClusterRoleBinding. It also lets the principal reach these members through the hub, and see their Clusters.
+//
+// Creating one, or changing its spec, takes the verb "bind" on the role template, in the binding's namespace.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=drover,shortName=crtb
+// +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.spec.roleTemplateName`
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.subject.kind`
+// +kubebuilder:printcolumn:name="Subject",type=string,JSONPath=`.spec.subject.name`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Clusters",type=string,JSONPath=`.status.clusters.summary`
+// +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.spec.expiresAt`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters"
+type ClusterRoleTemplateBinding struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says who gets what, where and until when.
+	// +required
+	Spec ClusterRoleTemplateBindingSpec `json:"spec"`
+
+	// status says in which members the binding is in force.
+	//
+	// Ready is True with the reasons Applied and NoClusters; False with Delivering, MembersAway, DeliveryFailed, Conflict, Fighting,
+	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, Expired, and the reasons of the role template.
+	// +optional
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status DeliveryStatus `json:"status,omitempty"`
+}
+
+// ClusterRoleTemplateBindingList is a list of ClusterRoleTemplateBindings.
+//
+// +kubebuilder:object:root=true
+type ClusterRoleTemplateBindingList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterRoleTemplateBinding `json:"items"`
+}
+
+// ClusterRoleTemplateBindingSpec says who gets what, where and until when. Every field can be changed at any time.
+type ClusterRoleTemplateBindingSpec struct {
+	ClusterTarget `json:",inline"`
+
+	// roleTemplateName names a RoleTemplate of context Cluster. It need not exist yet. 1 to 63 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	RoleTemplateName string `json:"roleTemplateName"`
+
+	// subject gets the rights.
+	// +required
+	Subject Subject `json:"subject"`
+
+	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with or
+	// without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
+	// +optional
+	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+}
+
+// ProjectRoleTemplateBinding gives a principal a RoleTemplate in the namespaces of a Project, those that come later
+// included, perhaps until a date. In each of them it is one RoleBinding. It also lets the principal reach the Project's
+// members through the hub, and see their Clusters.
+//
+// Creating one, or changing its spec, takes the verb "bind" on the role template, in the binding's namespace.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=drover,shortName=prtb
+// +kubebuilder:printcolumn:name="Project",type=string,JSONPath=`.spec.projectName`
+// +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.spec.roleTemplateName`
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.subject.kind`
+// +kubebuilder:printcolumn:name="Subject",type=string,JSONPath=`.spec.subject.name`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Clusters",type=string,JSONPath=`.status.clusters.summary`
+// +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.spec.expiresAt`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters"
+type ProjectRoleTemplateBinding struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says who gets what, in which project and until when.
+	// +required
+	Spec ProjectRoleTemplateBindingSpec `json:"spec"`
+
+	// status says in which of the Project's members the binding is in force.
+	//
+	// Ready has the reasons that it has on a ClusterRoleTemplateBinding, and False also with ProjectNotFound.
+	// +optional
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status DeliveryStatus `json:"status,omitempty"`
+}
+
+// ProjectRoleTemplateBindingList is a list of ProjectRoleTemplateBindings.
+//
+// +kubebuilder:object:root=true
+type ProjectRoleTemplateBindingList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ProjectRoleTemplateBinding `json:"items"`
+}
+
+// ProjectRoleTemplateBindingSpec says who gets what, in which project and until when. Every field can be changed at any time.
+type ProjectRoleTemplateBindingSpec struct {
+	// projectName names a Project in the same namespace. It need not exist yet. 1 to 63 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	ProjectName string `json:"projectName"`
+
+	// roleTemplateName names a RoleTemplate of context Project. It need not exist yet. 1 to 63 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	RoleTemplateName string `json:"roleTemplateName"`
+
+	// subject gets the rights.
+	// +required
+	Subject Subject `json:"subject"`
+
+	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with or
+	// without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
+	// +optional
+	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+}

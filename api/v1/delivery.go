@@ -1,0 +1,181 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ClusterTarget says which members something is for: exactly one of clusterName and clusterSelector. Both look only
+// into the namespace of the object that has them; no reference leaves a workspace.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.clusterName) != has(self.clusterSelector)",message="set exactly one of clusterName and clusterSelector"
+type ClusterTarget struct {
+	// clusterName names one Cluster in the same namespace. It need not exist yet. 1 to 63 characters.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	ClusterName string `json:"clusterName,omitempty"`
+
+	// clusterSelector selects the Clusters of the same namespace by their labels, those that come later included.
+	// The empty selector {} selects all of them. Whoever may label a Cluster decides what it is selected for.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn need values; Exists and DoesNotExist take none"
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+}
+
+// Subject is the principal that a binding is for. It need not exist yet.
+type Subject struct {
+	// kind of the principal: User or Group.
+	// +required
+	Kind SubjectKind `json:"kind"`
+
+	// name of the principal as the member sees it, for example "github:alice", "hub:system:serviceaccount:ci:deployer"
+	// or "hub:carol" for a user of the hub's own API server. 1 to 1024 characters. Names that begin with "system:" are refused: in a
+	// member they are the member's own, and a request through the hub never carries them.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:')",message="a name that begins with system: belongs to the member itself; users and ServiceAccounts of the hub are called hub:<name>"
+	// +kubebuilder:validation:XValidation:rule="self.trim() == self",message="the name must not begin or end with white space"
+	Name string `json:"name"`
+}
+
+// SubjectKind is what a Subject is.
+// +kubebuilder:validation:Enum=User;Group
+type SubjectKind string
+
+const (
+	// SubjectUser is one person or program.
+	SubjectUser SubjectKind = "User"
+	// SubjectGroup is all who have the group, as their identity provider says.
+	SubjectGroup SubjectKind = "Group"
+)
+
+// DeliveryStatus says how far something has got into the members that it is for.
+type DeliveryStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions: Ready, and Stalled when a person must act; a Project has QuotaFits as well.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// clusters that this is for, counted.
+	// +optional
+	Clusters *ClusterCount `json:"clusters,omitempty"`
+
+	// failures are the first ten, ordered by cluster and object. A member that is only not connected is no failure.
+	// +optional
+	// +listType=map
+	// +listMapKey=cluster
+	// +listMapKey=object
+	// +kubebuilder:validation:MaxItems=10
+	Failures []Failure `json:"failures,omitempty"`
+}
+
+// ClusterCount counts members by how far something has got.
+type ClusterCount struct {
+	// desired is the number of members that this is for.
+	Desired int32 `json:"desired"`
+	// applied is the number of members that have all of it, as it is now.
+	Applied int32 `json:"applied"`
+	// failed is the number of members that refused some of it. The others, beside applied, are not connected or are being served.
+	Failed int32 `json:"failed"`
+	// summary is "applied/desired".
+	Summary string `json:"summary"`
+}
+
+// Failure is one object that a member does not have as it should.
+type Failure struct {
+	// cluster is the name of the Cluster.
+	Cluster string `json:"cluster"`
+	// object is kind, namespace and name, for example "ResourceQuota web/drover-project", or "set" for all of them.
+	Object string `json:"object"`
+	// message says what is wrong and what to do.
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
+}
+
+// MaxFailures is how many failures a status names.
+const MaxFailures = 10
+
+// ConditionQuotaFits is on a Project with a resourceQuota: True when every namespace has the whole of the default for a
+// namespace, in every member.
+//
+// The reason for True is QuotaFits; for False, QuotaOversubscribed.
+const ConditionQuotaFits = "QuotaFits"
+
+// Reasons of conditions of what is delivered to members: RoleTemplates, bindings, Projects. Those that a person must mend, and
+// that also stand on Stalled, say so.
+const (
+	// ReasonApplied: every member that this is for has it. Reason of Ready=True.
+	ReasonApplied = "Applied"
+	// ReasonNoClusters: no Cluster matches clusterSelector at present. Reason of Ready=True: nothing is missing.
+	ReasonNoClusters = "NoClusters"
+	// ReasonDelivering: connected members are being served.
+	ReasonDelivering = "Delivering"
+	// ReasonMembersAway: all connected members have it; the others get it when they connect.
+	ReasonMembersAway = "MembersAway"
+	// ReasonDeliveryFailed: a member refused an object; status.failures says which and why. It is tried again.
+	ReasonDeliveryFailed = "DeliveryFailed"
+	// ReasonConflict: in a member an object of that name exists that is not Drover's, or somebody else manages a field. Rename
+	// or remove one of the two. Stalled.
+	ReasonConflict = "Conflict"
+	// ReasonFighting: something in a member changes an object back each time Drover repairs it; the message names its
+	// field manager. Stalled.
+	ReasonFighting = "Fighting"
+	// ReasonClusterNotFound: there is no Cluster of the name in clusterName in this namespace.
+	ReasonClusterNotFound = "ClusterNotFound"
+	// ReasonInvalidSelector: clusterSelector cannot be used; the message says why. Stalled.
+	ReasonInvalidSelector = "InvalidSelector"
+	// ReasonAgentTooOld: a member's agent does not know this kind of object. Upgrade it.
+	ReasonAgentTooOld = "AgentTooOld"
+	// ReasonAgentReadOnly: a member's agent has the profile ReadOnly and takes nothing.
+	ReasonAgentReadOnly = "AgentReadOnly"
+)
+
+// Reasons of conditions of RoleTemplates and bindings.
+const (
+	// ReasonAvailable: the RoleTemplate can be bound and is used nowhere yet. Reason of Ready=True.
+	ReasonAvailable = "Available"
+	// ReasonRoleTemplateNotFound: the role template that is bound or inherited does not exist. Rights that came from it are
+	// gone from the members.
+	ReasonRoleTemplateNotFound = "RoleTemplateNotFound"
+	// ReasonInheritanceCycle: a role template inherits itself; the message names the whole path. Stalled.
+	ReasonInheritanceCycle = "InheritanceCycle"
+	// ReasonContextMismatch: a template of context Project in a ClusterRoleTemplateBinding, one of context Cluster in a
+	// ProjectRoleTemplateBinding, or one of context Cluster inherited by one of context Project. Stalled.
+	ReasonContextMismatch = "ContextMismatch"
+	// ReasonInheritsExternal: a role template inherits an external one, whose rules only the member knows. Stalled.
+	ReasonInheritsExternal = "InheritsExternal"
+	// ReasonInvalidRules: a rule cannot be granted in this context. Stalled.
+	ReasonInvalidRules = "InvalidRules"
+	// ReasonRoleTemplateLocked: the role template is locked and this binding is newer than that. Stalled.
+	ReasonRoleTemplateLocked = "RoleTemplateLocked"
+	// ReasonProjectNotFound: there is no Project of that name in this namespace.
+	ReasonProjectNotFound = "ProjectNotFound"
+	// ReasonExpired: expiresAt has passed and the members have taken the rights away.
+	ReasonExpired = "Expired"
+)
+
+// Reasons of conditions of Projects.
+const (
+	// ReasonNamespaceTaken: a namespace belongs to another Project in the same member; the message says to which. The older
+	// Project keeps it. Stalled.
+	ReasonNamespaceTaken = "NamespaceTaken"
+	// ReasonSecretRefused: a Secret that is labelled for the Project is of a type that is never copied. Stalled.
+	ReasonSecretRefused = "SecretRefused"
+	// ReasonQuotaFits: every namespace has the whole default for a namespace. Reason of QuotaFits=True.
+	ReasonQuotaFits = "QuotaFits"
+	// ReasonQuotaOversubscribed: the Project has more namespaces than its quota is good for; those that came last have less
+	// than the default, or nothing. The message names them.
+	ReasonQuotaOversubscribed = "QuotaOversubscribed"
+)
