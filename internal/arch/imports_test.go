@@ -47,11 +47,15 @@ func rules() []rule {
 			why: "api/v1 is what other projects import to speak to Drover; it brings them types and nothing else",
 		},
 		{
-			from: "internal/access", ours: []string{"./api"}, never: effects(),
+			from: "internal/expansion", ours: []string{"./api"}, never: effects(),
+			why: "expansion is pure: hub and agent must see the same objects for the same namespaces, with or without each other",
+		},
+		{
+			from: "internal/access", ours: []string{"./api", "./internal/expansion"}, never: effects(),
 			why: "access is pure: the same templates and bindings always give the same RBAC, and a table test needs no server",
 		},
 		{
-			from: "internal/tenancy", ours: []string{"./api"}, never: effects(),
+			from: "internal/tenancy", ours: []string{"./api", "./internal/expansion"}, never: effects(),
 			why: "tenancy is pure: the same project always gives the same objects, and a table test needs no server",
 		},
 		{
@@ -91,9 +95,9 @@ func rules() []rule {
 			why: "kinds meet only through the API: labels, conditions, owner references",
 		},
 		{
-			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout"},
+			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/expansion"},
 			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
-			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner); a small binary is a feature",
+			why:   "agent and hub meet in protocol, tunnel and api/v1 only, and share what each must compute alone (the planner, the expansion of namespaces); a small binary is a feature",
 		},
 		{
 			from: ".", never: []string{"./agent", "./hack", "./test", "./internal/testkit", "./internal/arch"},
@@ -234,6 +238,10 @@ func TestImportRules(t *testing.T) {
 		"tests are free":                          {"internal/tunnel/a_test.go", "own.dev/m/internal/fleet", ""},
 		"pure packages have no context":           {"internal/access/a.go", "context", "access is pure"},
 		"pure packages do not know each other":    {"internal/access/a.go", "own.dev/m/internal/rollout", "access is pure"},
+		"roles do not know of projects":           {"internal/access/a.go", "own.dev/m/internal/tenancy", "access is pure"},
+		"expansion needs no server":               {"internal/expansion/a.go", "k8s.io/client-go/rest", "expansion is pure"},
+		"the agent expands namespaces alone":      {"agent/apply/a.go", "own.dev/m/internal/expansion", ""},
+		"the agent does not compute projects":     {"agent/apply/a.go", "own.dev/m/internal/tenancy", "agent and hub meet"},
 		"a kind may use its own folders":          {"controllers/cluster/a.go", "own.dev/m/controllers/cluster/scope", ""},
 		"a kind may not use another":              {"controllers/cluster/a.go", "own.dev/m/controllers/plan", "only through the API"},
 		"the list of controllers uses all kinds":  {"controllers/setup.go", "own.dev/m/controllers/plan", ""},
@@ -268,7 +276,7 @@ func TestPurePackagesHaveNoClock(t *testing.T) {
 }
 
 func clockProblems(files []source) []string {
-	pure := []string{"internal/access", "internal/tenancy", "internal/rollout"}
+	pure := []string{"internal/access", "internal/expansion", "internal/tenancy", "internal/rollout"}
 	clock := []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
 	var problems []string
 	for _, f := range files {

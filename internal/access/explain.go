@@ -1,0 +1,295 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Workspace is what one namespace of the hub says about rights, and the time for which it is asked.
+type Workspace struct {
+	Templates       Templates
+	Clusters        map[string]labels.Set
+	Projects        map[string]*v1.Project
+	ClusterBindings []v1.ClusterRoleTemplateBinding
+	ProjectBindings []v1.ProjectRoleTemplateBinding
+	Now             time.Time
+}
+
+// Place is where in a workspace's members something is to be done.
+type Place struct {
+	// Cluster is the name of the member.
+	Cluster string
+	// Project of the action's namespace, as the namespace's label in the member says. Empty if that is not known: then the namespaces
+	// that projects list are looked at.
+	Project string
+}
+
+// Verdict says whether Drover grants something. The member's own RBAC may grant more.
+type Verdict string
+
+const (
+	// Granted by at least one chain.
+	Granted Verdict = "Granted"
+	// Unknown here: an external template is bound whose rules only the member has.
+	Unknown Verdict = "Unknown"
+	// NotGranted by anything in the workspace.
+	NotGranted Verdict = "NotGranted"
+)
+
+// Answer says why somebody may do something, or what is missing.
+type Answer struct {
+	Verdict Verdict
+	// Chains grant the action, or might, where External is set.
+	Chains []Chain
+	// Missing are the bindings of the subject that do not grant it, those that come nearest first; one with the
+	// reason NoBinding where there are none. Given with every verdict.
+	Missing []Missing
+}
+
+// Chain leads from a binding to a rule, and to the object in the member that brings it there.
+type Chain struct {
+	// Binding on the hub.
+	Binding Reference
+	// Subject of the binding.
+	Subject v1.Subject
+	// Templates from the one that is bound to the one that has the rule.
+	Templates []string
+	// Rule that allows the action; empty where External is set.
+	Rule rbacv1.PolicyRule
+	// External is the ClusterRole in the member whose rules decide. Empty where they are known here.
+	External string
+	// Object in the member.
+	Object Reference
+	// Role is the ClusterRole in the member that Object refers to.
+	Role string
+}
+
+// Reference names one object.
+type Reference struct {
+	Kind, Namespace, Name string
+}
+
+// Lack is why a binding does not grant an action.
+type Lack string
+
+// Lacks, those that come nearest to a grant first.
+const (
+	// LackRule: everything fits, and no rule of the role allows the action.
+	LackRule Lack = "NoRule"
+	// LackExpired: the binding has expired.
+	LackExpired Lack = "BindingExpired"
+	// LackRole: the role template cannot be granted; Err says why.
+	LackRole Lack = "RoleTemplateUnusable"
+	// LackNamespace: the binding is for a project that the namespace is not in.
+	LackNamespace Lack = "NamespaceNotInProject"
+	// LackScope: the binding is for a project, and the action is not about one namespace.
+	LackScope Lack = "NotInANamespace"
+	// LackProject: the binding's project does not exist.
+	LackProject Lack = "ProjectNotFound"
+	// LackCluster: the binding, or its project, is not for this member.
+	LackCluster Lack = "ClusterNotTargeted"
+	// LackBinding: no binding names the subject.
+	LackBinding Lack = "NoBinding"
+)
+
+// Missing is one binding that does not grant the action, and why.
+type Missing struct {
+	Lack Lack
+	// Binding that was looked at; empty with LackBinding.
+	Binding Reference
+	Subject v1.Subject
+	// RoleTemplate and Project that the binding names; Project is empty for a ClusterRoleTemplateBinding.
+	RoleTemplate, Project string
+	// Err is why a role template cannot be used or a selector cannot be read.
+	Err error
+}
+
+// Explain says why the user, with the groups, may do the action in that place, or what is missing.
+func Explain(w Workspace, user string, groups []string, where Place, what Action) Answer {
+	about := func(s v1.Subject) bool {
+		return s.Kind == v1.SubjectUser && s.Name == user || s.Kind == v1.SubjectGroup && slices.Contains(groups, s.Name)
+	}
+	answer := w.ask(about, where, what)
+	if len(answer.Chains) == 0 && len(answer.Missing) == 0 {
+		answer.Missing = []Missing{{Lack: LackBinding}}
+	}
+	return answer
+}
+
+// WhoCan lists the chains that grant the action in that place, or might, to whomever.
+func WhoCan(w Workspace, where Place, what Action) []Chain {
+	return w.ask(func(v1.Subject) bool { return true }, where, what).Chains
+}
+
+func (w Workspace) ask(about func(v1.Subject) bool, where Place, what Action) Answer {
+	answer := Answer{Verdict: NotGranted}
+	for _, c := range w.candidates(where) {
+		if !about(c.subject) {
+			continue
+		}
+		chain, missing := w.judge(c, where, what)
+		if missing != nil {
+			answer.Missing = append(answer.Missing, *missing)
+			continue
+		}
+		answer.Chains = append(answer.Chains, *chain)
+		switch {
+		case chain.External == "":
+			answer.Verdict = Granted
+		case answer.Verdict == NotGranted:
+			answer.Verdict = Unknown
+		}
+	}
+	slices.SortStableFunc(answer.Missing, func(a, b Missing) int { return cmp.Compare(a.Lack.distance(), b.Lack.distance()) })
+	return answer
+}
+
+func (l Lack) distance() int {
+	return slices.Index([]Lack{LackRule, LackExpired, LackRole, LackNamespace, LackScope, LackProject, LackCluster, LackBinding}, l)
+}
+
+// candidate is a binding of either kind.
+type candidate struct {
+	binding Reference
+	subject v1.Subject
+	role    string
+	project string
+	expires *metav1.Time
+	target  v1.ClusterTarget
+	lack    Lack // already known, without looking at the action
+	// object in the member, and the ClusterRole that it refers to.
+	object  Reference
+	ref     rbacv1.RoleRef
+	refused error
+}
+
+// candidates are all bindings, in the order of kind and name.
+func (w Workspace) candidates(where Place) []candidate {
+	var all []candidate
+	for i := range w.ClusterBindings {
+		b := &w.ClusterBindings[i]
+		c := candidate{binding: Reference{Kind: KindClusterBinding, Namespace: b.Namespace, Name: b.Name},
+			subject: b.Spec.Subject, role: b.Spec.RoleTemplateName, expires: b.Spec.ExpiresAt, target: b.Spec.ClusterTarget}
+		if object, err := ClusterBinding(w.Templates, b); err != nil {
+			c.refused = err
+		} else {
+			c.object, c.ref = Reference{Kind: object.Kind, Name: object.Name}, object.RoleRef
+		}
+		all = append(all, c)
+	}
+	for i := range w.ProjectBindings {
+		all = append(all, w.projectCandidate(&w.ProjectBindings[i]))
+	}
+	slices.SortFunc(all, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.binding.Kind, b.binding.Kind), cmp.Compare(a.binding.Name, b.binding.Name))
+	})
+	return all
+}
+
+func (w Workspace) projectCandidate(b *v1.ProjectRoleTemplateBinding) candidate {
+	c := candidate{binding: Reference{Kind: KindProjectBinding, Namespace: b.Namespace, Name: b.Name},
+		subject: b.Spec.Subject, role: b.Spec.RoleTemplateName, project: b.Spec.ProjectName, expires: b.Spec.ExpiresAt}
+	if project, found := w.Projects[b.Spec.ProjectName]; found {
+		c.target = project.Spec.ClusterTarget
+	} else {
+		c.lack = LackProject
+	}
+	if object, err := ProjectBinding(w.Templates, b); err != nil {
+		c.refused = err
+	} else {
+		c.object, c.ref = Reference{Kind: object.Kind, Name: object.Name}, object.RoleRef
+	}
+	return c
+}
+
+// judge says whether one binding grants the action: exactly one of the results is not nil.
+func (w Workspace) judge(c candidate, where Place, what Action) (*Chain, *Missing) {
+	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project}
+	lacks := func(lack Lack, err error) (*Chain, *Missing) {
+		missing.Lack, missing.Err = lack, err
+		return nil, missing
+	}
+	if c.lack != "" {
+		return nil, missing
+	}
+	cluster, known := w.Clusters[where.Cluster]
+	if hit, err := Targets(c.target, where.Cluster, cluster); err != nil || !hit || !known {
+		return lacks(LackCluster, err)
+	}
+	if c.project != "" {
+		switch {
+		case what.Namespace == "":
+			return lacks(LackScope, nil)
+		case w.projectOf(where, what.Namespace) != c.project:
+			return lacks(LackNamespace, nil)
+		}
+		c.object.Namespace = what.Namespace
+	}
+	if c.refused != nil {
+		return lacks(LackRole, c.refused)
+	}
+	if c.expires != nil && !w.Now.Before(c.expires.Time) {
+		return lacks(LackExpired, nil)
+	}
+	chain := &Chain{Binding: c.binding, Subject: c.subject, Object: c.object, Role: c.ref.Name}
+	if external := w.Templates[c.role].Spec.External; external != "" {
+		chain.Templates, chain.External = []string{c.role}, external
+		return chain, nil
+	}
+	sources, err := Sources(w.Templates, c.role)
+	if err != nil {
+		return lacks(LackRole, err)
+	}
+	for _, source := range sources {
+		if Allows(source.Rule, what) {
+			chain.Templates, chain.Rule = source.Path, source.Rule
+			return chain, nil
+		}
+	}
+	return lacks(LackRule, nil)
+}
+
+// projectOf is the project of a namespace in a member: what its label says or, where that is not known, who lists it, the oldest
+// project first.
+func (w Workspace) projectOf(where Place, namespace string) string {
+	if where.Project != "" {
+		return where.Project
+	}
+	var owner *v1.Project
+	for _, p := range w.Projects {
+		hit, err := Targets(p.Spec.ClusterTarget, where.Cluster, w.Clusters[where.Cluster])
+		if err != nil || !hit || !slices.Contains(p.Spec.Namespaces, namespace) {
+			continue
+		}
+		if owner == nil || cmp.Or(p.CreationTimestamp.Compare(owner.CreationTimestamp.Time), cmp.Compare(p.Name, owner.Name)) < 0 {
+			owner = p
+		}
+	}
+	if owner == nil {
+		return ""
+	}
+	return owner.Name
+}
+
+// Targets says whether a target means the Cluster of that name and labels. A target with neither name nor selector means none.
+// The error is an *Error with the reason InvalidSelector.
+func Targets(target v1.ClusterTarget, name string, has labels.Set) (bool, error) {
+	if target.ClusterSelector == nil {
+		return target.ClusterName != "" && target.ClusterName == name, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(target.ClusterSelector)
+	if err != nil {
+		return false, refuse(v1.ReasonInvalidSelector, "clusterSelector: %v", err)
+	}
+	return target.ClusterName == "" && selector.Matches(has), nil
+}

@@ -1,0 +1,154 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package access turns role templates and bindings into RBAC objects, and says why somebody may do something.
+//
+// It is pure: no client, no context, no clock, no logger. Rules are never translated, merged or widened: what is
+// written in a template is what the member gets.
+package access
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Templates are all role templates of the hub, by name.
+type Templates map[string]*v1.RoleTemplate
+
+// Index makes Templates of a list.
+func Index(list []v1.RoleTemplate) Templates {
+	templates := make(Templates, len(list))
+	for i := range list {
+		templates[list[i].Name] = &list[i]
+	}
+	return templates
+}
+
+// Error says why a template or binding cannot become RBAC.
+type Error struct {
+	// Reason is that of the condition Ready: one of v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
+	// ReasonContextMismatch, ReasonInheritsExternal, ReasonInvalidRules.
+	Reason string
+	// Message says what is wrong and what to do.
+	Message string
+}
+
+func (e *Error) Error() string { return e.Message }
+
+func refuse(reason, format string, args ...any) *Error {
+	return &Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// A Source is one rule and where it was written.
+type Source struct {
+	// Path of templates from the one that was asked about to the one that has the rule.
+	Path []string
+	Rule rbacv1.PolicyRule
+}
+
+// Flatten returns the rules of a template and of all that it inherits: its own first, then those of its parents as they are
+// listed, each template and each rule once. The error is an *Error. An external template has no rules here: it is an error.
+func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
+	sources, err := Sources(templates, name)
+	if err != nil {
+		return nil, err
+	}
+	rules := make([]rbacv1.PolicyRule, len(sources))
+	for i, source := range sources {
+		rules[i] = *source.Rule.DeepCopy()
+	}
+	return rules, nil
+}
+
+// Sources is Flatten with the place where each rule was written. A rule that stands in several places is given with the first.
+func Sources(templates Templates, name string) ([]Source, error) {
+	w := &walk{templates: templates, done: map[string]bool{}, rules: map[string]bool{}}
+	if err := w.visit(name); err != nil {
+		return nil, err
+	}
+	return w.sources, nil
+}
+
+// walk goes through the inheritance of one template, depth first.
+type walk struct {
+	templates Templates
+	path      []string
+	done      map[string]bool
+	rules     map[string]bool
+	sources   []Source
+}
+
+func (w *walk) visit(name string) error {
+	if slices.Contains(w.path, name) {
+		cycle := append(slices.Clone(w.path[slices.Index(w.path, name):]), name)
+		return refuse(v1.ReasonInheritanceCycle, "role template %s inherits itself: %s; take one of these out of inherits", name, arrows(cycle))
+	}
+	template, err := w.template(name)
+	if err != nil || w.done[name] {
+		return err
+	}
+	w.path = append(w.path, name)
+	for _, rule := range template.Spec.Rules {
+		if err := w.add(template, rule); err != nil {
+			return err
+		}
+	}
+	for _, parent := range template.Spec.Inherits {
+		if err := w.visit(parent); err != nil {
+			return err
+		}
+	}
+	w.path = w.path[:len(w.path)-1]
+	w.done[name] = true
+	return nil
+}
+
+// template is the one of that name, if the one that inherits it may have it.
+func (w *walk) template(name string) (*v1.RoleTemplate, error) {
+	template, found := w.templates[name]
+	switch {
+	case !found && len(w.path) == 0:
+		return nil, refuse(v1.ReasonRoleTemplateNotFound, "role template %s does not exist", name)
+	case !found:
+		return nil, refuse(v1.ReasonRoleTemplateNotFound, "role template %s does not exist, and %s inherits it", name, arrows(w.path))
+	case template.Spec.External != "" && len(w.path) == 0:
+		return nil, refuse(v1.ReasonInheritsExternal, "role template %s is external: its rules are those of ClusterRole %s in the member", name, template.Spec.External)
+	case template.Spec.External != "":
+		return nil, refuse(v1.ReasonInheritsExternal,
+			"role template %s is external, so that its rules are not known here, and cannot be inherited by %s; bind it beside", name, arrows(w.path))
+	case len(w.path) > 0 && template.Spec.Context != v1.ContextProject && w.templates[w.path[0]].Spec.Context != v1.ContextCluster:
+		return nil, refuse(v1.ReasonContextMismatch,
+			"role template %s has context %s and cannot be inherited by %s, which has context %s", name, template.Spec.Context, arrows(w.path), v1.ContextProject)
+	}
+	return template, nil
+}
+
+func (w *walk) add(template *v1.RoleTemplate, rule rbacv1.PolicyRule) error {
+	if len(rule.NonResourceURLs) > 0 && template.Spec.Context != v1.ContextCluster {
+		return refuse(v1.ReasonInvalidRules, "role template %s grants %v, which is possible only with context Cluster", template.Name, rule.NonResourceURLs)
+	}
+	key := ruleKey(rule)
+	if w.rules[key] {
+		return nil
+	}
+	w.rules[key] = true
+	w.sources = append(w.sources, Source{Path: slices.Clone(w.path), Rule: rule})
+	return nil
+}
+
+// ruleKey is the same for rules that have the same lists, in whatever order.
+func ruleKey(r rbacv1.PolicyRule) string {
+	var key strings.Builder
+	for _, list := range [][]string{r.APIGroups, r.Resources, r.ResourceNames, r.Verbs, r.NonResourceURLs} {
+		sorted := slices.Compact(slices.Sorted(slices.Values(list)))
+		fmt.Fprintf(&key, "%q;", sorted)
+	}
+	return key.String()
+}
+
+func arrows(path []string) string { return strings.Join(path, " → ") }

@@ -1,0 +1,59 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// Action is what somebody wants to do in a member. Either Resource or URL is set.
+type Action struct {
+	// Verb, as of RBAC: get, list, create, …
+	Verb string
+	// Group is the API group, "" for the core group.
+	Group string
+	// Resource in the plural, with "/" and the subresource where there is one: "pods/log".
+	Resource string
+	// Name of the object; empty for all, and for create.
+	Name string
+	// Namespace; empty for cluster-scoped resources and for all namespaces.
+	Namespace string
+	// URL of something that is no resource, such as "/metrics".
+	URL string
+}
+
+// Allows says whether a rule allows an action, as the member's API server decides it.
+func Allows(rule rbacv1.PolicyRule, a Action) bool {
+	if !has(rule.Verbs, a.Verb) {
+		return false
+	}
+	if a.URL != "" {
+		return slices.ContainsFunc(rule.NonResourceURLs, func(pattern string) bool { return urlMatches(pattern, a.URL) })
+	}
+	return has(rule.APIGroups, a.Group) && resourceMatches(rule.Resources, a.Resource) &&
+		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, a.Name))
+}
+
+// has says whether the list has the word or "*".
+func has(list []string, word string) bool {
+	return slices.Contains(list, word) || slices.Contains(list, "*")
+}
+
+func resourceMatches(list []string, resource string) bool {
+	if has(list, resource) {
+		return true
+	}
+	_, sub, found := strings.Cut(resource, "/")
+	return found && slices.Contains(list, "*/"+sub)
+}
+
+func urlMatches(pattern, url string) bool {
+	if prefix, wild := strings.CutSuffix(pattern, "*"); wild {
+		return strings.HasPrefix(url, strings.TrimRight(prefix, "*"))
+	}
+	return pattern == url
+}

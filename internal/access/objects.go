@@ -1,0 +1,113 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/expansion"
+)
+
+// RoleSet is the id of the set that holds the ClusterRole of a template.
+func RoleSet(template string) string { return "role/" + template }
+
+// ClusterBindingSet is the id of the set of a ClusterRoleTemplateBinding.
+func ClusterBindingSet(binding string) string { return "crtb/" + binding }
+
+// ProjectBindingSet is the id of the set of a ProjectRoleTemplateBinding.
+func ProjectBindingSet(binding string) string { return "prtb/" + binding }
+
+// Role is the ClusterRole of a template in a member. It is nil, without an error, for an external one: the member has it.
+func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
+	if template, found := templates[name]; found && template.Spec.External != "" {
+		return nil, nil
+	}
+	rules, err := Flatten(templates, name)
+	if err != nil {
+		return nil, err
+	}
+	return &rbacv1.ClusterRole{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
+		ObjectMeta: metav1.ObjectMeta{Name: roleName(name), Labels: expansion.Labels(RoleSet(name))},
+		Rules:      rules,
+	}, nil
+}
+
+// ClusterBinding is the ClusterRoleBinding of a binding in each member that it is for. The error is an *Error.
+func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rbacv1.ClusterRoleBinding, error) {
+	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextCluster)
+	if err != nil {
+		return nil, err
+	}
+	return &rbacv1.ClusterRoleBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
+		ObjectMeta: metav1.ObjectMeta{Name: clusterBindingName(b.Name, role.Name), Labels: expansion.Labels(ClusterBindingSet(b.Name))},
+		RoleRef:    role,
+		Subjects:   []rbacv1.Subject{subject(b.Spec.Subject)},
+	}, nil
+}
+
+// ProjectBinding is the RoleBinding of a binding for each namespace of its project, without a namespace: a template for
+// expansion. The error is an *Error.
+func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rbacv1.RoleBinding, error) {
+	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextProject)
+	if err != nil {
+		return nil, err
+	}
+	return &rbacv1.RoleBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
+		ObjectMeta: metav1.ObjectMeta{Name: projectBindingName(b.Name, role.Name), Labels: expansion.Labels(ProjectBindingSet(b.Name))},
+		RoleRef:    role,
+		Subjects:   []rbacv1.Subject{subject(b.Spec.Subject)},
+	}, nil
+}
+
+// boundRole is the ClusterRole that a binding of that context refers to.
+func boundRole(templates Templates, name string, context v1.RoleContext) (rbacv1.RoleRef, error) {
+	template, found := templates[name]
+	if !found {
+		return rbacv1.RoleRef{}, refuse(v1.ReasonRoleTemplateNotFound, "role template %s does not exist", name)
+	}
+	if template.Spec.Context != context {
+		return rbacv1.RoleRef{}, refuse(v1.ReasonContextMismatch, "role template %s has context %s: bind it with a %s",
+			name, template.Spec.Context, bindingKind(template.Spec.Context))
+	}
+	role := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: roleName(name)}
+	if template.Spec.External != "" {
+		role.Name = template.Spec.External
+		return role, nil
+	}
+	// A role that cannot be made must not be bound either: the member might still have an older one of that name.
+	_, err := Sources(templates, name)
+	return role, err
+}
+
+func bindingKind(context v1.RoleContext) string {
+	if context == v1.ContextCluster {
+		return KindClusterBinding
+	}
+	return KindProjectBinding
+}
+
+// Kinds of bindings.
+const (
+	KindClusterBinding = "ClusterRoleTemplateBinding"
+	KindProjectBinding = "ProjectRoleTemplateBinding"
+)
+
+func subject(s v1.Subject) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
+}
+
+// roleName is the ClusterRole of a template that is not external. Names of RBAC objects may hold colons, those of our kinds may
+// not, so no name of one kind is ever that of another.
+func roleName(template string) string { return "drover:" + template }
+
+// The role is part of a binding's name, because Kubernetes lets nobody change the role of a binding: a change of role is a new
+// object beside the old one, which goes when the new one is there.
+func clusterBindingName(binding, role string) string { return "drover:crtb:" + binding + ":" + role }
+
+func projectBindingName(binding, role string) string { return "drover:prtb:" + binding + ":" + role }

@@ -1,0 +1,136 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/access"
+)
+
+func clusterBinding(name, role string, to v1.Subject, target v1.ClusterTarget) v1.ClusterRoleTemplateBinding {
+	return v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name},
+		Spec: v1.ClusterRoleTemplateBindingSpec{ClusterTarget: target, RoleTemplateName: role, Subject: to}}
+}
+
+func projectBinding(name, role, project string, to v1.Subject) v1.ProjectRoleTemplateBinding {
+	return v1.ProjectRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name},
+		Spec: v1.ProjectRoleTemplateBindingSpec{ProjectName: project, RoleTemplateName: role, Subject: to}}
+}
+
+func user(name string) v1.Subject  { return v1.Subject{Kind: v1.SubjectUser, Name: name} }
+func group(name string) v1.Subject { return v1.Subject{Kind: v1.SubjectGroup, Name: name} }
+
+func TestObjects(t *testing.T) {
+	templates := index(
+		template(v1.ContextCluster, "owner", nil, rule("*", "*", "*")), external(v1.ContextCluster, "admin", "cluster-admin"),
+		template(v1.ContextProject, "deployer", nil, rule("apps", "deployments", "*")), external(v1.ContextProject, "editor", "edit"),
+		template(v1.ContextCluster, "broken", []string{"broken"}),
+	)
+	labels := func(set string) map[string]string {
+		return map[string]string{"app.kubernetes.io/managed-by": "drover", "cluster.drover.dev/set": set}
+	}
+	in := v1.ClusterTarget{ClusterName: "prod"}
+	t.Run("a template is a ClusterRole with its rules and no aggregation", func(t *testing.T) {
+		got, err := access.Role(templates, "deployer")
+		want := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"},
+			ObjectMeta: metav1.ObjectMeta{Name: "drover:deployer", Labels: labels("role.deployer")}, Rules: []rbacv1.PolicyRule{rule("apps", "deployments", "*")}}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	t.Run("an external template is no object", func(t *testing.T) {
+		if got, err := access.Role(templates, "admin"); got != nil || err != nil {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	t.Run("a cluster binding is a ClusterRoleBinding", func(t *testing.T) {
+		b := clusterBinding("alice", "owner", user("github:alice"), in)
+		got, err := access.ClusterBinding(templates, &b)
+		want := &rbacv1.ClusterRoleBinding{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"},
+			ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:alice:drover:owner", Labels: labels("crtb.alice")},
+			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:owner"},
+			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "github:alice"}}}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	t.Run("a project binding is a RoleBinding without a namespace", func(t *testing.T) {
+		b := projectBinding("devs", "deployer", "web", group("github:acme/web"))
+		got, err := access.ProjectBinding(templates, &b)
+		want := &rbacv1.RoleBinding{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "RoleBinding"},
+			ObjectMeta: metav1.ObjectMeta{Name: "drover:prtb:devs:drover:deployer", Labels: labels("prtb.devs")},
+			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:deployer"},
+			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "github:acme/web"}}}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	t.Run("bindings of external templates refer to the member's own role", func(t *testing.T) {
+		c, p := clusterBinding("a", "admin", user("a"), in), projectBinding("b", "editor", "web", user("a"))
+		crb, err := access.ClusterBinding(templates, &c)
+		if err != nil || crb.RoleRef.Name != "cluster-admin" {
+			t.Error(crb, err)
+		}
+		rb, err := access.ProjectBinding(templates, &p)
+		if err != nil || rb.RoleRef.Name != "edit" {
+			t.Error(rb, err)
+		}
+	})
+	t.Run("another role is another object, because a binding's role cannot be changed", func(t *testing.T) {
+		a, b := clusterBinding("x", "owner", user("a"), in), clusterBinding("x", "admin", user("a"), in)
+		before, _ := access.ClusterBinding(templates, &a)
+		after, _ := access.ClusterBinding(templates, &b)
+		if before.Name == after.Name {
+			t.Error(before.Name)
+		}
+	})
+	t.Run("what cannot be granted is not bound", func(t *testing.T) {
+		for _, tt := range []struct{ role, reason, message string }{
+			{"nobody", v1.ReasonRoleTemplateNotFound, "nobody does not exist"},
+			{"deployer", v1.ReasonContextMismatch, "bind it with a ProjectRoleTemplateBinding"},
+			{"editor", v1.ReasonContextMismatch, "bind it with a ProjectRoleTemplateBinding"},
+			{"broken", v1.ReasonInheritanceCycle, "broken → broken"},
+		} {
+			b := clusterBinding("x", tt.role, user("a"), in)
+			got, err := access.ClusterBinding(templates, &b)
+			wantRefusal(t, got == nil, err, tt.reason, tt.message)
+		}
+		b := projectBinding("x", "owner", "web", user("a"))
+		got, err := access.ProjectBinding(templates, &b)
+		wantRefusal(t, got == nil, err, v1.ReasonContextMismatch, "bind it with a ClusterRoleTemplateBinding")
+	})
+	t.Run("the longest names give labels that Kubernetes takes", func(t *testing.T) {
+		long := strings.Repeat("a", 63)
+		b := projectBinding(long, long, "web", user("a"))
+		got, err := access.ProjectBinding(index(template(v1.ContextProject, long, nil, rule("", "pods", "get"))), &b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, value := range got.Labels {
+			if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
+				t.Errorf("%s: %v", value, problems)
+			}
+		}
+		if len(got.Name) > 253 {
+			t.Error(len(got.Name))
+		}
+	})
+}
+
+func wantRefusal(t *testing.T, nothing bool, err error, reason, message string) {
+	t.Helper()
+	refused := (*access.Error)(nil)
+	if !nothing || !errors.As(err, &refused) || refused.Reason != reason || !strings.Contains(err.Error(), message) {
+		t.Errorf("nothing bound: %t, %+v; want %s with %q", nothing, err, reason, message)
+	}
+}

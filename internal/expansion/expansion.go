@@ -1,0 +1,156 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package expansion says what each namespace of a project is to have, from templates and the namespaces that there are.
+//
+// Hub and agent share it: the hub writes the templates into a set, the agent expands them whenever a namespace comes or goes,
+// with or without the hub. It is pure: no client, no context, no clock, no logger.
+package expansion
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// QuotaName is the name of the ResourceQuota that a namespace of a project gets.
+const QuotaName = "drover-project"
+
+// Content is what a set holds.
+type Content struct {
+	// Objects are whole: they go into the member as they are.
+	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
+	// PerNamespace is what each namespace of a project gets.
+	PerNamespace *PerNamespace `json:"perNamespace,omitempty"`
+}
+
+// PerNamespace is what each namespace of a project gets.
+type PerNamespace struct {
+	// Project whose namespaces these are: those labelled cluster.drover.dev/project=<Project> in the member.
+	Project string `json:"project"`
+	// NamespaceLabels are set on the namespaces themselves, and taken away when a namespace leaves.
+	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
+	// Templates of objects that each namespace gets.
+	Templates []Template `json:"templates,omitempty"`
+	// Quota that is divided over the namespaces.
+	Quota *Quota `json:"quota,omitempty"`
+}
+
+// Template is an object without metadata.namespace, which expansion fills in and nothing else.
+type Template struct {
+	Object *unstructured.Unstructured `json:"object"`
+	// Except are namespaces that do not get it.
+	Except []string `json:"except,omitempty"`
+}
+
+// Namespace is one namespace of the project in the member.
+type Namespace struct {
+	Name string
+	// Created is the time that its API server gave it. Order by it does not change when a namespace is added.
+	Created metav1.Time
+	// Terminating namespaces hold their share of the quota until they are gone, and get nothing new.
+	Terminating bool
+	// Held is the share that the namespace was last given; nil for one that has none yet.
+	Held corev1.ResourceList
+}
+
+// Result is what the project's namespaces are to have.
+type Result struct {
+	// Objects in a stable order: by namespace, in each the labels of the Namespace, the quota, then the templates as given. An
+	// object of kind Namespace holds labels only: it is merged into what is there, never created and never deleted for this.
+	Objects []*unstructured.Unstructured
+	// Short are the namespaces that got less than the default, in the order of their names.
+	Short []string
+}
+
+// Expand computes what the namespaces get. labels go onto every object: Labels of the set. The order of namespaces does not matter.
+func Expand(p *PerNamespace, namespaces []Namespace, labels map[string]string) (Result, error) {
+	if p == nil {
+		return Result{}, nil
+	}
+	for i := range p.Templates {
+		if o := p.Templates[i].Object; o == nil || o.GetNamespace() != "" || o.GetKind() == "" || o.GetName() == "" {
+			return Result{}, fmt.Errorf("expand templates of project %s: template %d has no kind or name, or names a namespace", p.Project, i)
+		}
+	}
+	shares := p.Quota.Divide(namespaces)
+	var out Result
+	for _, ns := range slices.SortedFunc(slices.Values(namespaces), func(a, b Namespace) int { return cmp.Compare(a.Name, b.Name) }) {
+		if ns.Terminating {
+			continue
+		}
+		if len(p.NamespaceLabels) > 0 {
+			out.Objects = append(out.Objects, labelled(ns.Name, p.NamespaceLabels))
+		}
+		if share, ok := shares[ns.Name]; ok {
+			out.Objects = append(out.Objects, quotaObject(ns.Name, share.Hard, labels))
+			if share.Short {
+				out.Short = append(out.Short, ns.Name)
+			}
+		}
+		out.Objects = append(out.Objects, p.instances(ns.Name, labels)...)
+	}
+	return out, nil
+}
+
+func (p *PerNamespace) instances(namespace string, labels map[string]string) []*unstructured.Unstructured {
+	var out []*unstructured.Unstructured
+	for _, t := range p.Templates {
+		if slices.Contains(t.Except, namespace) {
+			continue
+		}
+		o := t.Object.DeepCopy()
+		o.SetNamespace(namespace)
+		AddLabels(o, labels)
+		out = append(out, o)
+	}
+	return out
+}
+
+// labelled is the part of a Namespace that Drover manages where a person made it: neither its project nor that it is ours.
+func labelled(name string, labels map[string]string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
+	o.SetName(name)
+	AddLabels(o, labels)
+	return o
+}
+
+func quotaObject(namespace string, hard corev1.ResourceList, labels map[string]string) *unstructured.Unstructured {
+	amounts := make(map[string]any, len(hard))
+	for key, amount := range hard {
+		amounts[string(key)] = amount.String()
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ResourceQuota", "spec": map[string]any{"hard": amounts},
+	}}
+	o.SetNamespace(namespace)
+	o.SetName(QuotaName)
+	AddLabels(o, labels)
+	return o
+}
+
+// AddLabels adds labels to those that the object has; where both name one, that of labels wins.
+func AddLabels(o metav1.Object, labels map[string]string) {
+	if len(labels) == 0 {
+		return
+	}
+	all := make(map[string]string, len(labels)+len(o.GetLabels()))
+	for key, value := range o.GetLabels() {
+		all[key] = value
+	}
+	for key, value := range labels {
+		all[key] = value
+	}
+	o.SetLabels(all)
+}
+
+// Labels are on every object of the set of that id.
+func Labels(id string) map[string]string {
+	return map[string]string{v1.LabelManagedBy: v1.ManagedBy, v1.LabelSet: SetLabel(id)}
+}
