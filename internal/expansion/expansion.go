@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,32 +61,40 @@ type Namespace struct {
 	Held corev1.ResourceList
 }
 
-// Result is what the project's namespaces are to have.
+// Result is what a member is to have of a set.
 type Result struct {
-	// Objects in a stable order: by namespace, in each the labels of the Namespace, the quota, then the templates as given. An
-	// object of kind Namespace holds labels only: it is merged into what is there, never created and never deleted for this.
+	// Objects in a stable order: those that are whole, then by namespace the labels of the Namespace, the quota and the templates as
+	// given. An object of kind Namespace is merged into what is there; Drover never deletes one.
 	Objects []*unstructured.Unstructured
-	// Short are the namespaces that got less than the default, in the order of their names.
+	// Short are the namespaces that got less quota than the default, in the order of their names.
 	Short []string
 }
 
-// Expand computes what the namespaces get. labels go onto every object: Labels of the set. The order of namespaces does not matter.
-func Expand(p *PerNamespace, namespaces []Namespace, labels map[string]string) (Result, error) {
+// Reserved says whether a namespace belongs to the cluster and is never part of a project, whatever its labels say.
+func Reserved(namespace string) bool {
+	return namespace == metav1.NamespaceDefault || strings.HasPrefix(namespace, "kube-") || strings.HasPrefix(namespace, "drover-")
+}
+
+// Expand computes all objects of a set. namespaces are those that the member's labels put into the project, in any order; reserved
+// ones are left out. labels go onto what is made here: Labels of the set. No object comes twice.
+func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
+	out := Result{Objects: slices.Clone(c.Objects)}
+	p := c.PerNamespace
 	if p == nil {
-		return Result{}, nil
+		return out, nil
 	}
-	for i := range p.Templates {
-		if o := p.Templates[i].Object; o == nil || o.GetNamespace() != "" || o.GetKind() == "" || o.GetName() == "" {
-			return Result{}, fmt.Errorf("expand templates of project %s: template %d has no kind or name, or names a namespace", p.Project, i)
-		}
+	if err := p.check(); err != nil {
+		return Result{}, err
 	}
-	shares := p.Quota.Divide(namespaces)
-	var out Result
-	for _, ns := range slices.SortedFunc(slices.Values(namespaces), func(a, b Namespace) int { return cmp.Compare(a.Name, b.Name) }) {
+	inside := slices.SortedFunc(slices.Values(namespaces), func(a, b Namespace) int { return cmp.Compare(a.Name, b.Name) })
+	inside = slices.DeleteFunc(inside, func(ns Namespace) bool { return Reserved(ns.Name) })
+	shares := p.Quota.Divide(inside)
+	for _, ns := range inside {
 		if ns.Terminating {
 			continue
 		}
-		if len(p.NamespaceLabels) > 0 {
+		// A Namespace that is among the objects has these labels already; a second one would take the first's other labels away.
+		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
 			out.Objects = append(out.Objects, labelled(ns.Name, p.NamespaceLabels))
 		}
 		if share, ok := shares[ns.Name]; ok {
@@ -97,6 +106,20 @@ func Expand(p *PerNamespace, namespaces []Namespace, labels map[string]string) (
 		out.Objects = append(out.Objects, p.instances(ns.Name, labels)...)
 	}
 	return out, nil
+}
+
+// check holds that expansion fills in the namespace and nothing else.
+func (p *PerNamespace) check() error {
+	for i := range p.Templates {
+		if o := p.Templates[i].Object; o == nil || o.GetNamespace() != "" || o.GetKind() == "" || o.GetName() == "" {
+			return fmt.Errorf("expand templates of project %s: template %d has no kind or name, or names a namespace", p.Project, i)
+		}
+	}
+	return nil
+}
+
+func (c Content) has(kind, name string) bool {
+	return slices.ContainsFunc(c.Objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
 }
 
 func (p *PerNamespace) instances(namespace string, labels map[string]string) []*unstructured.Unstructured {

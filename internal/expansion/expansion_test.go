@@ -180,7 +180,7 @@ func TestExpand(t *testing.T) {
 		Quota:     &expansion.Quota{Total: amounts("pods", "5"), Default: amounts("pods", "4")},
 	}
 	namespaces := []expansion.Namespace{{Name: "b", Created: at(2)}, {Name: "gone", Created: at(3), Terminating: true}, {Name: "a", Created: at(1)}}
-	got, err := expansion.Expand(per, namespaces, expansion.Labels("project/web"))
+	got, err := expansion.Content{PerNamespace: per}.Expand(namespaces, expansion.Labels("project/web"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,13 +223,31 @@ func TestExpand(t *testing.T) {
 	t.Run("a template that names a namespace is refused", func(t *testing.T) {
 		o := template("Secret", "x")
 		o.SetNamespace("kube-system")
-		if _, err := expansion.Expand(&expansion.PerNamespace{Project: "web", Templates: []expansion.Template{{Object: o}}}, nil, nil); err == nil {
+		if _, err := (expansion.Content{PerNamespace: &expansion.PerNamespace{Project: "web", Templates: []expansion.Template{{Object: o}}}}).Expand(nil, nil); err == nil {
 			t.Error("taken")
 		}
 	})
 	t.Run("no templates give no objects", func(t *testing.T) {
-		if got, err := expansion.Expand(nil, namespaces, nil); err != nil || len(got.Objects) != 0 {
+		if got, err := (expansion.Content{}).Expand(namespaces, nil); err != nil || len(got.Objects) != 0 {
 			t.Error(got, err)
+		}
+	})
+	t.Run("a Namespace that the set holds comes once, with its own labels", func(t *testing.T) {
+		listed := template("Namespace", "a")
+		got, err := (expansion.Content{Objects: []*unstructured.Unstructured{listed}, PerNamespace: &expansion.PerNamespace{Project: "web", NamespaceLabels: per.NamespaceLabels}}).
+			Expand(namespaces, nil)
+		if err != nil || len(got.Objects) != 2 || got.Objects[0] != listed || got.Objects[1].GetName() != "b" {
+			t.Error(got, err)
+		}
+	})
+	t.Run("namespaces of the cluster are never in a project, and hold none of its quota", func(t *testing.T) {
+		var reserved []expansion.Namespace
+		for _, name := range []string{"default", "kube-system", "kube-public", "drover-agent", "drover-system"} {
+			reserved = append(reserved, expansion.Namespace{Name: name})
+		}
+		got, err := (expansion.Content{PerNamespace: per}).Expand(append(reserved, namespaces...), nil)
+		if err != nil || len(got.Objects) != 7 || !reflect.DeepEqual(got.Short, []string{"b"}) {
+			t.Error(len(got.Objects), got.Short, err)
 		}
 	})
 }

@@ -1,0 +1,36 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tenancy
+
+import (
+	"cmp"
+	"slices"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Claims says for each project of one member which of the namespaces that it lists belong to another, and to which. The older
+// project keeps a namespace; of two of one age, the one whose name sorts first. The order of projects does not matter.
+func Claims(projects []*v1.Project) map[string]map[string]string {
+	ordered := slices.SortedFunc(slices.Values(projects), func(a, b *v1.Project) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	owners := map[string]string{}
+	taken := map[string]map[string]string{}
+	for _, p := range ordered {
+		for _, namespace := range p.Spec.Namespaces {
+			owner, claimed := owners[namespace]
+			switch {
+			case !claimed:
+				owners[namespace] = p.Name
+			case owner != p.Name:
+				if taken[p.Name] == nil {
+					taken[p.Name] = map[string]string{}
+				}
+				taken[p.Name][namespace] = owner
+			}
+		}
+	}
+	return taken
+}

@@ -1,0 +1,110 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tenancy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/expansion"
+)
+
+// Refusal is a Secret that is labelled for a project and is never copied.
+type Refusal struct {
+	// Secret is its name.
+	Secret string
+	// Message says why. It holds nothing of the Secret's data.
+	Message string
+}
+
+// Secrets are the copies of a project's secrets in each namespace of each of its members. Of the secrets given, only those of the
+// project's own workspace that are labelled for it count; a project of the same name in another workspace has no part in them.
+//
+// A copy has the name, type, data and labels of its source, without the labels by which a tool on the hub says that the object
+// is its own. It has none of the annotations: one of them may repeat the data (last-applied-configuration). It is not immutable
+// even where the source is, so that it can follow a source that is made anew.
+func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []Refusal, error) {
+	per := &expansion.PerNamespace{Project: p.Name}
+	var refused []Refusal
+	ordered := slices.SortedFunc(slices.Values(secrets), func(a, b corev1.Secret) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range ordered {
+		source := &ordered[i]
+		if source.Namespace != p.Namespace || source.Labels[v1.LabelProject] != p.Name || source.DeletionTimestamp != nil {
+			continue
+		}
+		if message := refusal(source); message != "" {
+			refused = append(refused, Refusal{Secret: source.Name, Message: message})
+			continue
+		}
+		template, err := toTemplate(copyOf(source), expansion.Labels(SecretsSet(p.Name)))
+		if err != nil {
+			return expansion.Content{}, nil, fmt.Errorf("copy secret %s: %w", source.Name, err)
+		}
+		template.Except = exceptions(source)
+		per.Templates = append(per.Templates, template)
+	}
+	return expansion.Content{PerNamespace: per}, refused, nil
+}
+
+// refusal says why a Secret is never copied; it is empty for one that may be.
+func refusal(s *corev1.Secret) string {
+	switch {
+	case s.Labels[v1.LabelSecretKind] != "":
+		return "it is Drover's own: it holds a credential of the hub"
+	case s.Type == corev1.SecretTypeServiceAccountToken:
+		return "a ServiceAccount's token is of use only in its own cluster, and a Secret of this type would make one in the member"
+	case s.Type == corev1.SecretTypeBootstrapToken:
+		return "a bootstrap token lets nodes join a cluster"
+	case strings.HasPrefix(string(s.Type), v1.Group+"/"):
+		return fmt.Sprintf("type %s is for Drover's own use", s.Type)
+	}
+	return ""
+}
+
+func copyOf(s *corev1.Secret) *corev1.Secret {
+	labels := map[string]string{}
+	for key, value := range s.Labels {
+		if !claimsOwnership(key) {
+			labels[key] = value
+		}
+	}
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name, Labels: labels},
+		Type:       s.Type,
+		Data:       s.Data,
+	}
+}
+
+// claimsOwnership says whether a label makes a tool take the object for its own, and remove it where it does not know it.
+func claimsOwnership(key string) bool {
+	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
+		return true
+	}
+	domain, _, _ := strings.Cut(key, "/")
+	for _, owner := range []string{v1.Group, "argocd.argoproj.io", "toolkit.fluxcd.io", "helm.sh", "helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"} {
+		if domain == owner {
+			return true
+		}
+	}
+	return false
+}
+
+// exceptions are the namespaces that get no copy, as the source's annotation lists them.
+func exceptions(s *corev1.Secret) []string {
+	var names []string
+	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

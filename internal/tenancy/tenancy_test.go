@@ -1,0 +1,263 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tenancy_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/tenancy"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+func list(pairs ...string) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		out[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return out
+}
+
+// full is a project that has everything.
+func full() *v1.Project {
+	return &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web"}, Spec: v1.ProjectSpec{
+		ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, Namespaces: []string{"web", "web-staging"},
+		ResourceQuota: list("limits.cpu", "40", "requests.memory", "64Gi"), NamespaceDefaultResourceQuota: list("limits.cpu", "30", "requests.memory", "16Gi"),
+		ContainerDefaults: &v1.ContainerDefaults{Requests: list("cpu", "50m"), Limits: list("memory", "256Mi")},
+		NetworkIsolation:  v1.IsolationProject, PodSecurity: v1.PodSecurityBaseline,
+	}}
+}
+
+func content(t *testing.T, p *v1.Project, taken map[string]string) expansion.Content {
+	t.Helper()
+	c, err := tenancy.Content(p, taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func names(objects []*unstructured.Unstructured) []string {
+	var out []string
+	for _, o := range objects {
+		out = append(out, strings.TrimLeft(o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName(), " "))
+	}
+	return out
+}
+
+func TestContent(t *testing.T) {
+	t.Run("a project that asks for nothing gives nothing", func(t *testing.T) {
+		c := content(t, &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, nil)
+		got, err := c.Expand([]expansion.Namespace{{Name: "a"}}, nil)
+		if err != nil || len(got.Objects) != 0 {
+			t.Error(names(got.Objects), err)
+		}
+	})
+	t.Run("namespaces that are listed come with their project, set and pod security, and are not called ours", func(t *testing.T) {
+		c := content(t, full(), nil)
+		if want := []string{"Namespace /web", "Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
+			t.Fatal(names(c.Objects))
+		}
+		want := map[string]string{"cluster.drover.dev/project": "web", "cluster.drover.dev/set": "project.web"}
+		for _, mode := range []string{"enforce", "warn", "audit"} {
+			want["pod-security.kubernetes.io/"+mode] = "baseline"
+			want["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
+		}
+		if got := c.Objects[0].GetLabels(); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+	t.Run("a namespace of another project is left out", func(t *testing.T) {
+		c := content(t, full(), map[string]string{"web": "older"})
+		if want := []string{"Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
+			t.Error(names(c.Objects))
+		}
+	})
+	t.Run("the same project always gives the same bytes", func(t *testing.T) {
+		first, _ := json.Marshal(content(t, full(), nil))
+		for range 20 {
+			if again, _ := json.Marshal(content(t, full(), nil)); string(again) != string(first) {
+				t.Fatalf("%s\n%s", first, again)
+			}
+		}
+	})
+	t.Run("nothing names a namespace but the Namespaces themselves", func(t *testing.T) {
+		for _, template := range content(t, full(), nil).PerNamespace.Templates {
+			if template.Object.GetNamespace() != "" {
+				t.Error(template.Object)
+			}
+		}
+	})
+	t.Run("isolation limits what comes in and nothing that goes out", func(t *testing.T) {
+		policy := content(t, full(), nil).PerNamespace.Templates[1].Object
+		types, _, _ := unstructured.NestedStringSlice(policy.Object, "spec", "policyTypes")
+		if policy.GetKind() != "NetworkPolicy" || !reflect.DeepEqual(types, []string{"Ingress"}) {
+			t.Error(policy)
+		}
+		text, _ := json.Marshal(policy.Object["spec"])
+		for _, want := range []string{`"cluster.drover.dev/project":"web"`, `"kubernetes.io/metadata.name":"kube-system"`, `"cluster.drover.dev/ingress":"true"`} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s is not in %s", want, text)
+			}
+		}
+	})
+}
+
+// What a project becomes is taken by a real API server, twice without a difference.
+func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
+	env := testkit.Start(t)
+	secrets, _, err := tenancy.Secrets(full(), []corev1.Secret{*source("registry")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func(objects []*unstructured.Unstructured) (versions []string) {
+		t.Helper()
+		for _, o := range objects {
+			o = o.DeepCopy()
+			if err := env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("drover")); err != nil {
+				t.Fatalf("%s %s/%s: %v", o.GetKind(), o.GetNamespace(), o.GetName(), err)
+			}
+			versions = append(versions, o.GetResourceVersion())
+		}
+		return versions
+	}
+	c := content(t, full(), nil)
+	apply(c.Objects)
+	namespaces := []expansion.Namespace{{Name: "web", Created: metav1.Unix(1, 0)}, {Name: "web-staging", Created: metav1.Unix(2, 0)}}
+	got, err := c.Expand(namespaces, expansion.Labels(tenancy.ProjectSet("web")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies, err := secrets.Expand(namespaces, expansion.Labels(tenancy.SecretsSet("web")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append(got.Objects, copies.Objects...)
+	want := []string{"Namespace /web", "Namespace /web-staging",
+		"ResourceQuota web/drover-project", "LimitRange web/drover-project", "NetworkPolicy web/drover-project",
+		"ResourceQuota web-staging/drover-project", "LimitRange web-staging/drover-project", "NetworkPolicy web-staging/drover-project",
+		"Secret web/registry", "Secret web-staging/registry"}
+	if !reflect.DeepEqual(names(all), want) {
+		t.Fatalf("got %v, want %v", names(all), want)
+	}
+	first := apply(all)
+	if again := apply(all); !reflect.DeepEqual(first, again) {
+		t.Errorf("applying again changed something: %v, then %v", first, again)
+	}
+	t.Run("the namespace that came last has what is left of the quota", func(t *testing.T) {
+		quota := &corev1.ResourceQuota{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "web-staging", Name: "drover-project"}, quota); err != nil {
+			t.Fatal(err)
+		}
+		cpu, memory := quota.Spec.Hard["limits.cpu"], quota.Spec.Hard["requests.memory"]
+		if cpu.String() != "10" || memory.String() != "16Gi" || !reflect.DeepEqual(got.Short, []string{"web-staging"}) {
+			t.Error(cpu.String(), memory.String(), got.Short)
+		}
+	})
+	t.Run("the copy has the data", func(t *testing.T) {
+		secret := &corev1.Secret{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "web", Name: "registry"}, secret); err != nil {
+			t.Fatal(err)
+		}
+		if string(secret.Data["password"]) != "hunter2" || secret.Type != "example.com/registry" {
+			t.Error(secret)
+		}
+	})
+}
+
+func source(name string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: "1", ResourceVersion: "1",
+			Labels: map[string]string{"cluster.drover.dev/project": "web", "app": "web", "app.kubernetes.io/managed-by": "Helm",
+				"app.kubernetes.io/instance": "argo", "argocd.argoproj.io/instance": "x", "kustomize.toolkit.fluxcd.io/name": "y"},
+			Annotations: map[string]string{"kubectl.kubernetes.io/last-applied-configuration": `{"data":{"password":"aHVudGVyMg=="}}`}},
+		Type: "example.com/registry", Data: map[string][]byte{"password": []byte("hunter2")}, Immutable: new(true),
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	change := func(how func(*corev1.Secret)) corev1.Secret {
+		s := source("other")
+		how(s)
+		return *s
+	}
+	t.Run("a copy has name, type, data and labels, and nothing by which a tool knows its own", func(t *testing.T) {
+		c, refused, err := tenancy.Secrets(full(), []corev1.Secret{*source("registry")})
+		if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) != 1 {
+			t.Fatal(c, refused, err)
+		}
+		want := map[string]any{"apiVersion": "v1", "kind": "Secret", "type": "example.com/registry", "data": map[string]any{"password": "aHVudGVyMg=="},
+			"metadata": map[string]any{"name": "registry", "labels": map[string]any{"app": "web", "app.kubernetes.io/managed-by": "drover", "cluster.drover.dev/set": "secrets.web"}}}
+		if got := c.PerNamespace.Templates[0].Object.Object; !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+	t.Run("only the project's own, of its own workspace (CVE-2024-22031)", func(t *testing.T) {
+		c, refused, err := tenancy.Secrets(full(), []corev1.Secret{
+			change(func(s *corev1.Secret) { s.Namespace = "team-b" }),
+			change(func(s *corev1.Secret) { s.Labels["cluster.drover.dev/project"] = "db" }),
+			change(func(s *corev1.Secret) { s.Labels = nil }),
+			change(func(s *corev1.Secret) { s.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }),
+		})
+		if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) > 0 {
+			t.Error(c.PerNamespace.Templates, refused, err)
+		}
+	})
+	t.Run("credentials of a cluster are refused, without a word of what is in them", func(t *testing.T) {
+		for name, s := range map[string]corev1.Secret{
+			"Drover's own":             change(func(s *corev1.Secret) { s.Labels["cluster.drover.dev/secret"] = "registration" }),
+			"a ServiceAccount's token": change(func(s *corev1.Secret) { s.Type = corev1.SecretTypeServiceAccountToken }),
+			"a bootstrap token":        change(func(s *corev1.Secret) { s.Type = corev1.SecretTypeBootstrapToken }),
+			"a set":                    change(func(s *corev1.Secret) { s.Type = "cluster.drover.dev/set" }),
+		} {
+			c, refused, err := tenancy.Secrets(full(), []corev1.Secret{s})
+			if err != nil || len(c.PerNamespace.Templates) > 0 || len(refused) != 1 || refused[0].Secret != "other" || strings.Contains(refused[0].Message, "hunter2") {
+				t.Errorf("%s: %v %v %v", name, c.PerNamespace.Templates, refused, err)
+			}
+		}
+	})
+	t.Run("namespaces on the deny-list get none", func(t *testing.T) {
+		s := change(func(s *corev1.Secret) { s.Annotations["cluster.drover.dev/except-namespaces"] = " b, a,,a " })
+		c, _, err := tenancy.Secrets(full(), []corev1.Secret{s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.Expand([]expansion.Namespace{{Name: "a"}, {Name: "b"}, {Name: "c"}}, nil)
+		if err != nil || !reflect.DeepEqual(names(got.Objects), []string{"Secret c/other"}) {
+			t.Error(names(got.Objects), err)
+		}
+	})
+}
+
+func TestClaims(t *testing.T) {
+	project := func(name string, age int64, namespaces ...string) *v1.Project {
+		return &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(age, 0)}, Spec: v1.ProjectSpec{Namespaces: namespaces}}
+	}
+	tests := map[string]struct {
+		projects []*v1.Project
+		want     map[string]map[string]string
+	}{
+		"projects apart take nothing from each other": {[]*v1.Project{project("a", 1, "x"), project("b", 2, "y")}, map[string]map[string]string{}},
+		"the older keeps what both list":              {[]*v1.Project{project("a", 2, "x", "y"), project("b", 1, "x")}, map[string]map[string]string{"a": {"x": "b"}}},
+		"names decide between those of one age":       {[]*v1.Project{project("b", 1, "x"), project("a", 1, "x"), project("c", 1, "x")}, map[string]map[string]string{"b": {"x": "a"}, "c": {"x": "a"}}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tenancy.Claims(tt.projects); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
