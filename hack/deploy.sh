@@ -54,7 +54,7 @@ deploy() {
 	render >"$work/all.yaml"
 	# The CRDs first: applying the rest at once races with the API server learning of them.
 	kustomize_build config/crd | "$kubectl" apply --server-side --force-conflicts -f -
-	"$kubectl" wait --for=condition=Established --timeout=60s "crd/$crd"
+	kustomize_build config/crd | "$kubectl" wait --for=condition=Established --timeout=60s -f -
 	"$kubectl" apply --server-side --force-conflicts -f "$work/all.yaml"
 	"$kubectl" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
 }

@@ -31,23 +31,38 @@ const (
 
 // installHub applies what "make deploy" does, but for the manager's Deployment, which has no node to run on here.
 func (d *demo) installHub(ctx context.Context) (string, error) {
-	paths := []string{"config/manager/namespace.yaml"}
-	for _, folder := range []string{"config/crd", "config/policy", "config/roles", "config/rbac"} {
-		listed, err := d.listResources(folder)
-		if err != nil {
-			return "", err
-		}
-		paths = append(paths, listed...)
+	// The kinds first: the API server must know them before it takes role templates.
+	if err := d.applyFolders(ctx, "config/crd"); err != nil {
+		return "", err
 	}
-	manifests, err := d.readSources(append(paths, "hack/demo/rights/hub.yaml")...)
+	if _, err := d.kubectl(ctx, nil, "--kubeconfig", d.hub.kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all"); err != nil {
+		return "", err
+	}
+	manifests, err := d.readSources("config/manager/namespace.yaml", "hack/demo/rights/hub.yaml")
 	if err != nil {
 		return "", err
 	}
 	if err := d.apply(ctx, d.hub, manifests); err != nil {
 		return "", err
 	}
-	_, err = d.kubectl(ctx, nil, "--kubeconfig", d.hub.kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
-	return "", err
+	return "", d.applyFolders(ctx, "config/policy", "config/roles", "config/rbac")
+}
+
+// applyFolders applies what the kustomizations in the folders list, all at once.
+func (d *demo) applyFolders(ctx context.Context, folders ...string) error {
+	var paths []string
+	for _, folder := range folders {
+		listed, err := d.listResources(folder)
+		if err != nil {
+			return err
+		}
+		paths = append(paths, listed...)
+	}
+	manifests, err := d.readSources(paths...)
+	if err != nil {
+		return err
+	}
+	return d.apply(ctx, d.hub, manifests)
 }
 
 // listResources reads a kustomization that does nothing but list resources. Kustomize itself would take half a minute to build.
