@@ -1,0 +1,420 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy tests the admission policies of the hub against a real API server, with people who may and who may not.
+package policy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// hub is an API server with the policies and role templates of config/, and two workspaces.
+type hub struct {
+	*testkit.Env
+	workspace, other string
+}
+
+func startHub(t *testing.T) *hub {
+	t.Helper()
+	h := &hub{Env: testkit.Start(t)}
+	h.workspace, h.other = h.Workspace(t), h.Workspace(t)
+	for _, folder := range []string{"config/policy", "config/roles"} {
+		for _, o := range manifests(t, folder) {
+			h.Apply(t, o)
+		}
+	}
+	return h
+}
+
+// manifests are the objects of a folder.
+func manifests(t *testing.T, folder string) []*unstructured.Unstructured {
+	t.Helper()
+	files, err := filepath.Glob(testkit.Path(t, folder+"/*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, document := range bytes.Split(text, []byte("\n---\n")) {
+			o := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal(document, &o.Object); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if o.Object != nil && o.GetKind() != "Kustomization" {
+				objects = append(objects, o)
+			}
+		}
+	}
+	return objects
+}
+
+// as is a client that acts as the user.
+func (h *hub) as(t *testing.T, user string) client.Client {
+	t.Helper()
+	config := rest.CopyConfig(h.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	c, err := client.New(config, client.Options{Scheme: testkit.Scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// allow grants the user rights in a namespace, or in the whole hub where that is "".
+func (h *hub) allow(t *testing.T, user, namespace string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	name := fmt.Sprintf("%s-%s", user, namespace)
+	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}
+	h.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
+	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
+	if namespace == "" {
+		h.Apply(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: ref, Subjects: subjects})
+		return
+	}
+	h.Apply(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, RoleRef: ref, Subjects: subjects})
+}
+
+func may(resource string, verbs ...string) rbacv1.PolicyRule {
+	group := "cluster.drover.dev"
+	if resource == "secrets" {
+		group = ""
+	}
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+}
+
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	if o.GetAPIVersion() == "" {
+		o.SetAPIVersion("cluster.drover.dev/v1")
+	}
+	return o
+}
+
+// wantRefused wants the error that the policy gives; RBAC alone says something else.
+func wantRefused(t *testing.T, err error, message string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") || !strings.Contains(err.Error(), message) {
+		t.Errorf("got %v, want a policy's refusal with %q", err, message)
+	}
+}
+
+func wantTaken(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A policy takes the API server a moment to learn; until all are in force nothing is tested.
+func (h *hub) awaitPolicies(t *testing.T) {
+	t.Helper()
+	h.allow(t, "probe", h.workspace, may("*", "create", "update", "get", "patch"), may("secrets", "create", "update", "patch"))
+	h.allow(t, "probe", "", may("roletemplates", "create"))
+	h.Apply(t, object(t, "{kind: RoleTemplate, metadata: {name: probe}, spec: {context: Cluster, inherits: [a]}}"))
+	h.Apply(t, object(t, fmt.Sprintf("{kind: Cluster, metadata: {name: probe, namespace: %s}}", h.workspace)))
+	h.Apply(t, object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: probe, namespace: %s}}", h.workspace)))
+	probe := h.as(t, "probe")
+	in := func(format string) *unstructured.Unstructured {
+		return object(t, strings.ReplaceAll(format, "WS", h.workspace))
+	}
+	binding := "{kind: ClusterRoleTemplateBinding, metadata: {name: probe, namespace: WS}, spec: {clusterName: a, roleTemplateName: probe, subject: {kind: User, name: a}}}"
+	tries := map[string]func(context.Context) error{
+		"drover-role-template": func(ctx context.Context) error {
+			return probe.Create(ctx, in("{kind: RoleTemplate, metadata: {name: x}, spec: {context: Cluster, inherits: [a]}}"), client.DryRunAll)
+		},
+		"drover-role-binding": func(ctx context.Context) error { return probe.Create(ctx, in(binding), client.DryRunAll) },
+		"drover-role-bindable": func(ctx context.Context) error {
+			return h.Client.Create(ctx, in("{kind: ProjectRoleTemplateBinding, metadata: {name: probe, namespace: WS}, "+
+				"spec: {projectName: a, roleTemplateName: probe, subject: {kind: User, name: a}}}"), client.DryRunAll)
+		},
+		"drover-project": func(ctx context.Context) error {
+			return probe.Create(ctx, in("{kind: Project, metadata: {name: x, namespace: WS}, spec: {clusterName: a, podSecurity: baseline}}"), client.DryRunAll)
+		},
+		"drover-project-secret": func(ctx context.Context) error {
+			return probe.Patch(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: probe, namespace: WS}}"),
+				client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"cluster.drover.dev/project":"x"}}}`)), client.DryRunAll)
+		},
+		"drover-cluster-facts": func(ctx context.Context) error {
+			return h.as(t, "probe-facts").Patch(ctx, in("{kind: Cluster, metadata: {name: probe, namespace: WS}}"),
+				client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"cluster.drover.dev/version":"x"}}}`)), client.DryRunAll)
+		},
+	}
+	h.allow(t, "probe-facts", h.workspace, may("clusters", "patch"))
+	for name, try := range tries {
+		testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+			err := try(ctx)
+			if err == nil {
+				return errors.New(name + " is not in force")
+			}
+			if !strings.Contains(err.Error(), name) {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			return nil
+		})
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	h := startHub(t)
+	h.awaitPolicies(t)
+	for name, test := range map[string]func(*testing.T, *hub){
+		"every policy fails closed and denies":                 testFormOfPolicies,
+		"rules of role templates take escalate":                testEscalate,
+		"bindings take bind, in their own workspace":           testBind,
+		"locked templates and those of another context":        testBindable,
+		"namespaces and pod security of projects":              testProject,
+		"a Secret is given to a project by who may read it":    testProjectSecret,
+		"facts about a Cluster are the manager's to say":       testClusterFacts,
+		"the workspace's own roles hold what the policies ask": testWorkspaceRoles,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, h) })
+	}
+}
+
+func testFormOfPolicies(t *testing.T, h *hub) {
+	policies, bindings := map[string]bool{}, map[string]bool{}
+	for _, o := range manifests(t, "config/policy") {
+		switch o.GetKind() {
+		case "ValidatingAdmissionPolicy":
+			p := &admissionv1.ValidatingAdmissionPolicy{}
+			if err := h.Client.Get(t.Context(), client.ObjectKeyFromObject(o), p); err != nil {
+				t.Fatal(err)
+			}
+			if *p.Spec.FailurePolicy != admissionv1.Fail {
+				t.Errorf("%s does not fail closed", p.Name)
+			}
+			policies[p.Name] = true
+		case "ValidatingAdmissionPolicyBinding":
+			name, _, _ := unstructured.NestedString(o.Object, "spec", "policyName")
+			actions, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "validationActions")
+			if len(actions) != 1 || actions[0] != "Deny" {
+				t.Errorf("%s: %v", name, actions)
+			}
+			bindings[name] = true
+		}
+	}
+	if len(policies) == 0 || fmt.Sprint(policies) != fmt.Sprint(bindings) {
+		t.Errorf("policies %v, bindings %v", policies, bindings)
+	}
+}
+
+func testEscalate(t *testing.T, h *hub) {
+	h.allow(t, "writer", "", may("roletemplates", "get", "create", "update"))
+	h.allow(t, "escalator", "", may("roletemplates", "get", "create", "update", "escalate"))
+	text := "{kind: RoleTemplate, metadata: {name: pods}, spec: {context: Project, rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}}"
+	writer, escalator := h.as(t, "writer"), h.as(t, "escalator")
+	wantRefused(t, writer.Create(t.Context(), object(t, text)), "user writer cannot escalate roletemplates pods")
+	template := object(t, text)
+	wantTaken(t, escalator.Create(t.Context(), template))
+	for name, change := range map[string]string{
+		"more verbs":    "{context: Project, rules: [{apiGroups: [''], resources: [pods], verbs: [get, delete]}]}",
+		"fewer verbs":   "{context: Project, inherits: [project-viewer]}",
+		"a parent":      "{context: Project, inherits: [project-owner], rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}",
+		"external":      "{context: Project, external: cluster-admin}",
+		"another scope": "{context: Cluster, rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}",
+	} {
+		changed := template.DeepCopy()
+		changed.Object["spec"] = object(t, "{kind: x, spec: "+change+"}").Object["spec"]
+		if err := writer.Update(t.Context(), changed, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "cannot escalate") {
+			t.Errorf("%s: %v", name, err)
+		}
+		wantTaken(t, escalator.Update(t.Context(), changed, client.DryRunAll))
+	}
+	template.SetLabels(map[string]string{"a": "b"})
+	wantTaken(t, unstructured.SetNestedField(template.Object, true, "spec", "locked"))
+	wantTaken(t, writer.Update(t.Context(), template))
+	wantTaken(t, unstructured.SetNestedField(template.Object, false, "spec", "locked"))
+	wantRefused(t, writer.Update(t.Context(), template), "cannot escalate")
+	wantTaken(t, escalator.Update(t.Context(), template))
+}
+
+func binding(t *testing.T, kind, namespace, name, role string) *unstructured.Unstructured {
+	t.Helper()
+	where := "clusterName: a"
+	if kind == "ProjectRoleTemplateBinding" {
+		where = "projectName: a"
+	}
+	return object(t, fmt.Sprintf("{kind: %s, metadata: {namespace: %s, name: %s}, spec: {%s, roleTemplateName: %s, subject: {kind: User, name: bob}}}", kind, namespace, name, where, role))
+}
+
+func testBind(t *testing.T, h *hub) {
+	both := may("*", "get", "create", "update")
+	h.allow(t, "nobinder", h.workspace, both)
+	h.allow(t, "binder", h.workspace, both, rbacv1.PolicyRule{APIGroups: []string{"cluster.drover.dev"}, Resources: []string{"roletemplates"},
+		ResourceNames: []string{"cluster-viewer", "project-viewer"}, Verbs: []string{"bind"}})
+	h.allow(t, "binder", h.other, both)
+	for kind, roles := range map[string][2]string{
+		"ClusterRoleTemplateBinding": {"cluster-viewer", "cluster-owner"}, "ProjectRoleTemplateBinding": {"project-viewer", "project-owner"},
+	} {
+		held, above := roles[0], roles[1]
+		nobinder, binder := h.as(t, "nobinder"), h.as(t, "binder")
+		wantRefused(t, nobinder.Create(t.Context(), binding(t, kind, h.workspace, "x", held)), "user nobinder cannot bind roletemplates "+held+" in namespace "+h.workspace)
+		// CVE-2022-31247, CVE-2019-14436: more than held, or in another workspace.
+		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.workspace, "x", above)), "cannot bind roletemplates "+above)
+		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.other, "x", held)), "in namespace "+h.other)
+		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.workspace, "x", "not-there-yet")), "cannot bind roletemplates not-there-yet")
+		b := binding(t, kind, h.workspace, "x", held)
+		wantTaken(t, binder.Create(t.Context(), b))
+		for _, field := range [][]string{{"spec", "subject", "name"}, {"spec", "expiresAt"}} {
+			changed := b.DeepCopy()
+			wantTaken(t, unstructured.SetNestedField(changed.Object, "2031-01-01T00:00:00Z", field...))
+			wantRefused(t, nobinder.Update(t.Context(), changed, client.DryRunAll), "cannot bind roletemplates "+held)
+			wantTaken(t, binder.Update(t.Context(), changed, client.DryRunAll))
+		}
+		changed := b.DeepCopy()
+		wantTaken(t, unstructured.SetNestedField(changed.Object, above, "spec", "roleTemplateName"))
+		wantRefused(t, binder.Update(t.Context(), changed, client.DryRunAll), "cannot bind roletemplates "+above)
+		b.SetLabels(map[string]string{"a": "b"})
+		wantTaken(t, nobinder.Update(t.Context(), b))
+	}
+}
+
+func testBindable(t *testing.T, h *hub) {
+	h.allow(t, "lockbinder", h.workspace, may("*", "get", "create", "update", "bind"))
+	c := h.as(t, "lockbinder")
+	wantRefused(t, c.Create(t.Context(), binding(t, "ProjectRoleTemplateBinding", h.workspace, "other", "cluster-viewer")), "bind it with a ClusterRoleTemplateBinding")
+	wantRefused(t, c.Create(t.Context(), binding(t, "ClusterRoleTemplateBinding", h.workspace, "other", "project-viewer")), "bind it with a ProjectRoleTemplateBinding")
+	template := object(t, "{kind: RoleTemplate, metadata: {name: lockable}, spec: {context: Cluster, inherits: [cluster-viewer]}}")
+	h.Apply(t, template)
+	before := binding(t, "ClusterRoleTemplateBinding", h.workspace, "before", "lockable")
+	wantTaken(t, c.Create(t.Context(), before))
+	wantTaken(t, unstructured.SetNestedField(template.Object, true, "spec", "locked"))
+	wantTaken(t, h.Client.Update(t.Context(), template))
+	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
+		err := c.Create(ctx, binding(t, "ClusterRoleTemplateBinding", h.workspace, "after", "lockable"), client.DryRunAll)
+		if err == nil || !strings.Contains(err.Error(), "role template lockable is locked: it cannot be bound anew") {
+			return fmt.Errorf("not refused as locked: %w", err)
+		}
+		return nil
+	})
+	before.SetLabels(map[string]string{"a": "b"})
+	wantTaken(t, c.Update(t.Context(), before))
+	wantTaken(t, unstructured.SetNestedField(before.Object, "eve", "spec", "subject", "name"))
+	wantRefused(t, c.Update(t.Context(), before), "is locked")
+	// Who could unlock it may bind it: restoring a backup, for one.
+	wantTaken(t, h.Client.Create(t.Context(), binding(t, "ClusterRoleTemplateBinding", h.workspace, "after", "lockable")))
+}
+
+func testProject(t *testing.T, h *hub) {
+	write := may("projects", "get", "create", "update")
+	h.allow(t, "planner", h.workspace, write)
+	h.allow(t, "mover", h.workspace, write, may("projects", "manage-namespaces"))
+	h.allow(t, "guard", h.workspace, write, may("projects", "updatepsa"))
+	project := func(name, spec string) *unstructured.Unstructured {
+		return object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: %s}, spec: %s}", h.workspace, name, spec))
+	}
+	planner, mover, guard := h.as(t, "planner"), h.as(t, "mover"), h.as(t, "guard")
+	// CVE-2020-10676.
+	wantRefused(t, planner.Create(t.Context(), project("a", "{clusterName: a, namespaces: [monitoring]}")), "user planner cannot manage-namespaces of projects a")
+	wantTaken(t, planner.Create(t.Context(), project("plain", "{clusterName: a}")))
+	held := project("a", "{clusterName: a, namespaces: [web]}")
+	wantTaken(t, mover.Create(t.Context(), held))
+	change := func(spec string) *unstructured.Unstructured {
+		changed := held.DeepCopy()
+		changed.Object["spec"] = project("a", spec).Object["spec"]
+		return changed
+	}
+	wantRefused(t, planner.Update(t.Context(), change("{clusterName: a, namespaces: [web, db]}"), client.DryRunAll), "cannot manage-namespaces")
+	wantRefused(t, planner.Update(t.Context(), change("{clusterName: a}"), client.DryRunAll), "cannot manage-namespaces")
+	wantRefused(t, planner.Update(t.Context(), change("{clusterSelector: {}, namespaces: [web]}"), client.DryRunAll), "cannot manage-namespaces")
+	wantTaken(t, planner.Update(t.Context(), change("{clusterName: a, namespaces: [web], networkIsolation: Project}"), client.DryRunAll))
+	wantTaken(t, mover.Update(t.Context(), change("{clusterSelector: {}, namespaces: [web, db]}"), client.DryRunAll))
+	// CVE-2026-41052.
+	wantRefused(t, mover.Update(t.Context(), change("{clusterName: a, namespaces: [web], podSecurity: privileged}"), client.DryRunAll), "user mover cannot updatepsa of projects a")
+	wantRefused(t, planner.Create(t.Context(), project("b", "{clusterName: a, podSecurity: restricted}")), "cannot updatepsa")
+	wantTaken(t, guard.Update(t.Context(), change("{clusterName: a, namespaces: [web], podSecurity: restricted}")))
+	current := project("a", "{}")
+	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(current), current))
+	unstructured.RemoveNestedField(current.Object, "spec", "podSecurity")
+	wantRefused(t, mover.Update(t.Context(), current), "cannot updatepsa")
+}
+
+func testProjectSecret(t *testing.T, h *hub) {
+	h.allow(t, "labeller", h.workspace, may("secrets", "patch", "create"))
+	h.allow(t, "reader", h.workspace, may("secrets", "patch", "get"))
+	secret := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: mine}}", h.workspace))
+	h.Apply(t, secret)
+	label := func(c client.Client, project string) error {
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"cluster.drover.dev/project":`+project+`}}}`))
+		return c.Patch(t.Context(), secret.DeepCopy(), patch)
+	}
+	labeller, reader := h.as(t, "labeller"), h.as(t, "reader")
+	wantRefused(t, label(labeller, `"web"`), "user labeller cannot get secrets mine")
+	wantTaken(t, label(reader, `"web"`))
+	wantRefused(t, label(labeller, `"db"`), "cannot get secrets mine")
+	wantTaken(t, label(labeller, `null`))
+	own := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: new, labels: {cluster.drover.dev/project: web}}}", h.workspace))
+	wantTaken(t, labeller.Create(t.Context(), own))
+}
+
+func testClusterFacts(t *testing.T, h *hub) {
+	h.allow(t, "clusters", h.workspace, may("clusters", "get", "patch"))
+	h.allow(t, "manager", "", may("clusters", "patch"), may("clusters/status", "update"))
+	cluster := object(t, fmt.Sprintf("{kind: Cluster, metadata: {namespace: %s, name: facts}}", h.workspace))
+	h.Apply(t, cluster)
+	label := func(c client.Client, key, value string) error {
+		return c.Patch(t.Context(), cluster.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+key+`":`+value+`}}}`)))
+	}
+	person, manager := h.as(t, "clusters"), h.as(t, "manager")
+	wantRefused(t, label(person, "cluster.drover.dev/distribution", `"k3s"`), "use a label of your own")
+	wantTaken(t, label(manager, "cluster.drover.dev/distribution", `"k3s"`))
+	wantRefused(t, label(person, "cluster.drover.dev/distribution", `"rke2"`), "use a label of your own")
+	wantTaken(t, label(person, "env", `"prod"`))
+	wantTaken(t, label(person, "cluster.drover.dev/distribution", `null`))
+}
+
+// testWorkspaceRoles: an administrator of a namespace can do all of it there; an editor reads.
+func testWorkspaceRoles(t *testing.T, h *hub) {
+	for user, role := range map[string]string{"wsadmin": "drover-workspace-admin", "wsedit": "drover-workspace-editor", "wsview": "drover-workspace-viewer"} {
+		h.Apply(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: h.workspace, Name: user},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}})
+	}
+	everything := []*unstructured.Unstructured{
+		binding(t, "ClusterRoleTemplateBinding", h.workspace, "all", "cluster-owner"), binding(t, "ProjectRoleTemplateBinding", h.workspace, "all", "project-owner"),
+		object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, namespaces: [web], podSecurity: privileged}}", h.workspace)),
+	}
+	admin := h.as(t, "wsadmin")
+	for _, o := range everything {
+		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return admin.Create(ctx, o.DeepCopy(), client.DryRunAll) })
+		for _, user := range []string{"wsedit", "wsview"} {
+			if err := h.as(t, user).Create(t.Context(), o.DeepCopy(), client.DryRunAll); err == nil || !strings.Contains(err.Error(), "forbidden") {
+				t.Errorf("%s: %v", user, err)
+			}
+			list := &unstructured.UnstructuredList{}
+			list.SetGroupVersionKind(o.GroupVersionKind())
+			wantTaken(t, h.as(t, user).List(t.Context(), list, client.InNamespace(h.workspace)))
+		}
+		elsewhere := o.DeepCopy()
+		elsewhere.SetNamespace(h.other)
+		if err := admin.Create(t.Context(), elsewhere, client.DryRunAll); err == nil {
+			t.Errorf("%s may be made in another workspace", o.GetKind())
+		}
+	}
+}
