@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -53,6 +54,9 @@ type Template struct {
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
+	// UID holds the labels of a Namespace to the one that was seen: applied to one that has gone since, they are a conflict and do
+	// not make it anew.
+	UID types.UID
 	// Created is the time that its API server gave it. Order by it does not change when a namespace is added.
 	Created metav1.Time
 	// Terminating namespaces hold their share of the quota until they are gone, and get nothing new.
@@ -95,7 +99,7 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 		}
 		// A Namespace that is among the objects has these labels already; a second one would take the first's other labels away.
 		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
-			out.Objects = append(out.Objects, labelled(ns.Name, p.NamespaceLabels))
+			out.Objects = append(out.Objects, labelled(ns, p.NamespaceLabels))
 		}
 		if share, ok := shares[ns.Name]; ok {
 			out.Objects = append(out.Objects, quotaObject(ns.Name, share.Hard, labels))
@@ -137,9 +141,10 @@ func (p *PerNamespace) instances(namespace string, labels map[string]string) []*
 }
 
 // labelled is the part of a Namespace that Drover manages where a person made it: neither its project nor that it is ours.
-func labelled(name string, labels map[string]string) *unstructured.Unstructured {
+func labelled(ns Namespace, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
-	o.SetName(name)
+	o.SetName(ns.Name)
+	o.SetUID(ns.UID)
 	AddLabels(o, labels)
 	return o
 }

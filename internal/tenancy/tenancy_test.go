@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -164,6 +165,18 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 		cpu, memory := quota.Spec.Hard["limits.cpu"], quota.Spec.Hard["requests.memory"]
 		if cpu.String() != "10" || memory.String() != "16Gi" || !reflect.DeepEqual(got.Short, []string{"web-staging"}) {
 			t.Error(cpu.String(), memory.String(), got.Short)
+		}
+	})
+	t.Run("labels for a namespace that is gone do not make it anew", func(t *testing.T) {
+		unlisted := full()
+		unlisted.Spec.Namespaces = nil
+		got, err := content(t, unlisted, nil).Expand([]expansion.Namespace{{Name: "gone", UID: "8f3b5c0e-0000-4000-8000-000000000000"}}, nil)
+		if err != nil || got.Objects[0].GetKind() != "Namespace" {
+			t.Fatal(names(got.Objects), err)
+		}
+		err = env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(got.Objects[0]), client.FieldOwner("drover"))
+		if !apierrors.IsConflict(err) {
+			t.Errorf("got %v, want a conflict", err)
 		}
 	})
 	t.Run("the copy has the data", func(t *testing.T) {

@@ -192,6 +192,7 @@ func TestPolicies(t *testing.T) {
 		"a Secret is given to a project by who may read it":    testProjectSecret,
 		"facts about a Cluster are the manager's to say":       testClusterFacts,
 		"the workspace's own roles hold what the policies ask": testWorkspaceRoles,
+		"the samples are taken":                                testSamples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
@@ -416,5 +417,14 @@ func testWorkspaceRoles(t *testing.T, h *hub) {
 		if err := admin.Create(t.Context(), elsewhere, client.DryRunAll); err == nil {
 			t.Errorf("%s may be made in another workspace", o.GetKind())
 		}
+	}
+}
+
+func testSamples(t *testing.T, h *hub) {
+	for _, o := range manifests(t, "config/samples") {
+		if o.GetKind() != "RoleTemplate" {
+			o.SetNamespace(h.workspace)
+		}
+		wantTaken(t, h.Client.Create(t.Context(), o, client.DryRunAll))
 	}
 }
