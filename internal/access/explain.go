@@ -133,7 +133,7 @@ func WhoCan(w Workspace, where Place, what Action) []Chain {
 
 func (w Workspace) ask(about func(v1.Subject) bool, where Place, what Action) Answer {
 	answer := Answer{Verdict: NotGranted}
-	for _, c := range w.candidates(where) {
+	for _, c := range w.candidates() {
 		if !about(c.subject) {
 			continue
 		}
@@ -174,7 +174,7 @@ type candidate struct {
 }
 
 // candidates are all bindings, in the order of kind and name.
-func (w Workspace) candidates(where Place) []candidate {
+func (w Workspace) candidates() []candidate {
 	var all []candidate
 	for i := range w.ClusterBindings {
 		b := &w.ClusterBindings[i]

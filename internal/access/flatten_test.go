@@ -173,21 +173,21 @@ func model(templates access.Templates, name string, a access.Action) bool {
 
 // permits is Kubernetes' documentation of RBAC in other words than the package's.
 func permits(r rbacv1.PolicyRule, a access.Action) bool {
-	any := func(list []string, ok func(string) bool) bool { return slices.ContainsFunc(list, ok) }
-	if !any(r.Verbs, func(v string) bool { return v == "*" || v == a.Verb }) {
+	some := func(list []string, ok func(string) bool) bool { return slices.ContainsFunc(list, ok) }
+	if !some(r.Verbs, func(v string) bool { return v == "*" || v == a.Verb }) {
 		return false
 	}
 	if a.URL != "" {
-		return any(r.NonResourceURLs, func(u string) bool {
+		return some(r.NonResourceURLs, func(u string) bool {
 			return u == a.URL || strings.HasSuffix(u, "*") && strings.HasPrefix(a.URL, strings.TrimSuffix(u, "*"))
 		})
 	}
 	base, sub, hasSub := strings.Cut(a.Resource, "/")
-	return any(r.APIGroups, func(g string) bool { return g == "*" || g == a.Group }) &&
-		any(r.Resources, func(x string) bool {
+	return some(r.APIGroups, func(g string) bool { return g == "*" || g == a.Group }) &&
+		some(r.Resources, func(x string) bool {
 			return x == "*" || x == base && !hasSub || hasSub && (x == base+"/"+sub || x == "*/"+sub)
 		}) &&
-		(len(r.ResourceNames) == 0 || any(r.ResourceNames, func(n string) bool { return n == a.Name }))
+		(len(r.ResourceNames) == 0 || some(r.ResourceNames, func(n string) bool { return n == a.Name }))
 }
 
 func TestAFlattenedRoleAllowsExactlyTheUnionOfItsChain(t *testing.T) {

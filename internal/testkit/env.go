@@ -6,12 +6,16 @@ package testkit
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -111,6 +115,42 @@ func (e *Env) Apply(t testing.TB, object client.Object) {
 	if err := e.Client.Create(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// AwaitRights waits until the API server knows that the user has the rights, in the namespace or, where that is empty, everywhere: it
+// learns of roles and bindings a moment after they are made. Of rules with several verbs or resources each is asked for.
+func (e *Env) AwaitRights(t testing.TB, user, namespace string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	Eventually(t, 10*time.Second, func(ctx context.Context) error {
+		for _, attributes := range attributesOf(namespace, rules) {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &attributes}}
+			if err := e.Client.Create(ctx, review); err != nil {
+				return fmt.Errorf("review %s: %w", user, err)
+			}
+			if !review.Status.Allowed {
+				return fmt.Errorf("%s may not yet %s %s", user, attributes.Verb, attributes.Resource)
+			}
+		}
+		return nil
+	})
+}
+
+func attributesOf(namespace string, rules []rbacv1.PolicyRule) []authorizationv1.ResourceAttributes {
+	var all []authorizationv1.ResourceAttributes
+	for _, rule := range rules {
+		names := rule.ResourceNames
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, verb := range rule.Verbs {
+			for _, resource := range rule.Resources {
+				base, sub, _ := strings.Cut(resource, "/")
+				all = append(all, authorizationv1.ResourceAttributes{
+					Namespace: namespace, Verb: verb, Group: rule.APIGroups[0], Resource: base, Subresource: sub, Name: names[0]})
+			}
+		}
+	}
+	return all
 }
 
 // Eventually waits until check returns nil, for what another goroutine or process does. It fails the test with the last error.

@@ -91,9 +91,10 @@ func (h *hub) allow(t *testing.T, user, namespace string, rules ...rbacv1.Policy
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 	if namespace == "" {
 		h.Apply(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: ref, Subjects: subjects})
-		return
+	} else {
+		h.Apply(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, RoleRef: ref, Subjects: subjects})
 	}
-	h.Apply(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, RoleRef: ref, Subjects: subjects})
+	h.AwaitRights(t, user, namespace, rules...)
 }
 
 func may(resource string, verbs ...string) rbacv1.PolicyRule {
@@ -401,9 +402,12 @@ func testWorkspaceRoles(t *testing.T, h *hub) {
 		binding(t, "ClusterRoleTemplateBinding", h.workspace, "all", "cluster-owner"), binding(t, "ProjectRoleTemplateBinding", h.workspace, "all", "project-owner"),
 		object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, namespaces: [web], podSecurity: privileged}}", h.workspace)),
 	}
+	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"))
+	h.AwaitRights(t, "wsedit", h.workspace, may("projects", "list"))
+	h.AwaitRights(t, "wsview", h.workspace, may("projects", "list"))
 	admin := h.as(t, "wsadmin")
 	for _, o := range everything {
-		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return admin.Create(ctx, o.DeepCopy(), client.DryRunAll) })
+		wantTaken(t, admin.Create(t.Context(), o.DeepCopy(), client.DryRunAll))
 		for _, user := range []string{"wsedit", "wsview"} {
 			if err := h.as(t, user).Create(t.Context(), o.DeepCopy(), client.DryRunAll); err == nil || !strings.Contains(err.Error(), "forbidden") {
 				t.Errorf("%s: %v", user, err)

@@ -1,0 +1,36 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tenancy
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/internal/expansion"
+)
+
+// GuardsSet is the id of the set with the policies that guard projects in a member.
+const GuardsSet = "guards"
+
+//go:embed guards.yaml
+var guards string
+
+// Guards are the admission policies of a member: who may move a namespace between projects, change its pod security, let it into
+// isolated projects, and change what carries a set's label. Every member has the same.
+func Guards() (expansion.Content, error) {
+	var content expansion.Content
+	for document := range strings.SplitSeq(guards, "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), &o.Object); err != nil {
+			return expansion.Content{}, fmt.Errorf("read guards.yaml: %w", err)
+		}
+		expansion.AddLabels(o, expansion.Labels(GuardsSet))
+		content.Objects = append(content.Objects, o)
+	}
+	return content, nil
+}

@@ -1,0 +1,170 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tenancy_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/tenancy"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// member is an API server with the guards.
+type member struct {
+	*testkit.Env
+	t *testing.T
+}
+
+func guarded(t *testing.T) member {
+	t.Helper()
+	m := member{testkit.Start(t), t}
+	c, err := tenancy.Guards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range c.Objects {
+		if err := m.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("drover")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// user is somebody who may write namespaces and the kinds that are guarded, and has the verbs on virtual resources beside.
+func (m member) user(name string, more ...rbacv1.PolicyRule) client.Client {
+	m.t.Helper()
+	rules := append(more, rbacv1.PolicyRule{APIGroups: []string{"", "networking.k8s.io"}, Verbs: []string{"*"},
+		Resources: []string{"namespaces", "secrets", "resourcequotas", "limitranges", "networkpolicies"}})
+	m.Apply(m.t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
+	m.Apply(m.t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}})
+	m.AwaitRights(m.t, name, "", rules...)
+	config := rest.CopyConfig(m.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
+	c, err := client.New(config, client.Options{Scheme: testkit.Scheme(m.t)})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return c
+}
+
+func on(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{"cluster.drover.dev"}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
+}
+
+func (m member) label(c client.Client, namespace, key, value string) error {
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	return c.Patch(m.t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+key+`":`+value+`}}}`)))
+}
+
+func (m member) refused(err error, message string) {
+	m.t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "drover-guard") || !strings.Contains(err.Error(), message) {
+		m.t.Errorf("got %v, want a guard's refusal with %q", err, message)
+	}
+}
+
+func (m member) taken(err error) {
+	m.t.Helper()
+	if err != nil {
+		m.t.Error(err)
+	}
+}
+
+func TestGuards(t *testing.T) {
+	m := guarded(t)
+	stranger := m.user("stranger")
+	mover := m.user("mover", on("projects", []string{"web", "db"}, "manage-namespaces"))
+	webMover := m.user("web-mover", on("projects", []string{"web"}, "manage-namespaces"))
+	security := m.user("security", on("projects", nil, "manage-namespaces", "updatepsa"))
+	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "copy", Labels: map[string]string{"cluster.drover.dev/set": "secrets.web"}}}
+	// The API server takes a moment to learn of policies and rights.
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+		probe := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: map[string]string{"cluster.drover.dev/project": "web"}}}
+		for _, err := range []error{stranger.Create(ctx, probe, client.DryRunAll), stranger.Create(ctx, secret.DeepCopy(), client.DryRunAll)} {
+			if err == nil || !strings.Contains(err.Error(), "drover-guard") {
+				return errors.Join(errors.New("not guarded yet"), err)
+			}
+		}
+		return nil
+	})
+	const project = "cluster.drover.dev/project"
+	t.Run("a namespace is moved by who manages both projects (CVE-2020-10676)", func(t *testing.T) {
+		m.refused(m.label(stranger, "shop", project, `"web"`), "from project '' to project 'web'")
+		m.refused(m.label(webMover, "shop", project, `"db"`), "manage-namespaces on both")
+		m.taken(m.label(webMover, "shop", project, `"web"`))
+		m.refused(m.label(webMover, "shop", project, `"db"`), "from project 'web' to project 'db'")
+		m.refused(m.label(stranger, "shop", project, "null"), "from project 'web' to project ''")
+		m.taken(m.label(mover, "shop", project, `"db"`))
+		m.taken(m.label(stranger, "shop", "team", `"a"`))
+	})
+	t.Run("a namespace is made in a project by who manages it", func(t *testing.T) {
+		made := func(labels map[string]string) *corev1.Namespace {
+			return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "made", Labels: labels}}
+		}
+		m.refused(stranger.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll), "manage-namespaces")
+		m.taken(mover.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll))
+		m.taken(stranger.Create(t.Context(), made(nil), client.DryRunAll))
+	})
+	t.Run("pod security of a project's namespace takes updatepsa, at creation too (CVE-2026-41052)", func(t *testing.T) {
+		const enforce = "pod-security.kubernetes.io/enforce"
+		m.refused(m.label(mover, "shop", enforce, `"privileged"`), "updatepsa")
+		m.taken(m.label(security, "shop", enforce, `"baseline"`))
+		m.refused(m.label(mover, "shop", enforce, "null"), "updatepsa")
+		made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "made", Labels: map[string]string{project: "web", enforce: "privileged"}}}
+		m.refused(mover.Create(t.Context(), made, client.DryRunAll), "updatepsa")
+		free := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "free", Labels: map[string]string{enforce: "privileged"}}}
+		m.taken(stranger.Create(t.Context(), free, client.DryRunAll))
+	})
+	t.Run("who opens isolated projects manages all", func(t *testing.T) {
+		m.refused(m.label(mover, "shop", "cluster.drover.dev/ingress", `"true"`), "on all projects")
+		m.taken(m.label(security, "shop", "cluster.drover.dev/ingress", `"true"`))
+	})
+	t.Run("what the agent made, it alone changes and removes, and nobody forges", func(t *testing.T) {
+		agent := m.user("agent", on("sets", nil, "manage"))
+		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return agent.Create(ctx, secret.DeepCopy()) })
+		current := secret.DeepCopy()
+		m.taken(agent.Get(t.Context(), client.ObjectKeyFromObject(secret), current))
+		current.StringData = map[string]string{"a": "b"}
+		m.refused(stranger.Update(t.Context(), current.DeepCopy()), "cannot manage sets: copy is Drover's")
+		unlabelled := current.DeepCopy()
+		unlabelled.Labels = nil
+		m.refused(stranger.Update(t.Context(), unlabelled), "cannot manage sets")
+		m.refused(stranger.Delete(t.Context(), current.DeepCopy()), "cannot manage sets")
+		m.taken(agent.Update(t.Context(), current))
+		m.taken(stranger.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"}}))
+		m.taken(m.user("system:serviceaccount:kube-system:namespace-controller").Delete(t.Context(), current))
+	})
+}
+
+func TestGuardsStayAsTheyAreWhenAppliedAgain(t *testing.T) {
+	m := guarded(t)
+	c, err := tenancy.Guards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range c.Objects {
+		before := o.DeepCopy()
+		if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), before); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("drover")); err != nil {
+			t.Fatal(err)
+		}
+		if o.GetResourceVersion() != before.GetResourceVersion() || o.GetLabels()["cluster.drover.dev/set"] != "guards" {
+			t.Errorf("%s changed", o.GetName())
+		}
+	}
+}
