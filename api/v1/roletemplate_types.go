@@ -18,7 +18,7 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,categories=drover,shortName=rt
 // +kubebuilder:printcolumn:name="Context",type=string,JSONPath=`.spec.context`
-// +kubebuilder:printcolumn:name="Inherits",type=string,JSONPath=`.spec.inherits`
+// +kubebuilder:printcolumn:name="Inherits",type=string,priority=1,JSONPath=`.spec.inherits`
 // +kubebuilder:printcolumn:name="External",type=string,JSONPath=`.spec.external`
 // +kubebuilder:printcolumn:name="Locked",type=boolean,JSONPath=`.spec.locked`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
