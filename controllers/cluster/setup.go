@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,10 @@ import (
 
 // workers reconcile at once. A reconcile may wait for an agent: an announcement or an uninstallation.
 const workers = 16
+
+// gatherTime is how long a change of a member waits for the next one. An agent that connects reports within it, mostly, and a status
+// that says that its report is awaited need not be written.
+const gatherTime = 50 * time.Millisecond
 
 // Wakers call back with the name of a Cluster, or with all Clusters, when something outside the API server changed.
 type Wakers struct {
@@ -49,7 +54,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // start enqueues Clusters that the wakers name. Their callbacks read the cache at most, and add to the queue.
 func (w Wakers) start(ctx context.Context, cache client.Reader, q queue) error {
-	w.Member(func(name types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: name}) })
+	w.Member(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, gatherTime) })
 	w.All(func() {
 		var clusters v1.ClusterList
 		if err := cache.List(ctx, &clusters); err != nil {
