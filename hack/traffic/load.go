@@ -30,8 +30,9 @@ type Load struct {
 	Namespace, ConfigMap string
 	// ReadOnly is for members that cannot be changed.
 	ReadOnly bool
-	// PerSecond is how many requests are begun, whether or not earlier ones are answered.
-	PerSecond int
+	// PerSecond is how many requests are begun, as long as no more than AtOnce are unanswered: on a machine that is too slow for the rate
+	// they would pile up until the hub's limits refused them, which is no fault of the hub's.
+	PerSecond, AtOnce int
 	// Seed of what is random.
 	Seed uint64
 
@@ -74,6 +75,7 @@ func (l *Load) Run(ctx context.Context) {
 	random := rand.New(rand.NewPCG(l.Seed, 0))
 	tick := time.NewTicker(time.Second / time.Duration(l.PerSecond))
 	defer tick.Stop()
+	seats := make(chan struct{}, l.AtOnce)
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	for n := 0; ; n++ {
@@ -82,8 +84,16 @@ func (l *Load) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case seats <- struct{}{}:
+		}
 		way, cluster := l.Ways[random.IntN(len(l.Ways))], l.Clusters[random.IntN(len(l.Clusters))]
-		asking.Go(func() { l.ask(context.WithoutCancel(ctx), way, cluster, n) })
+		asking.Go(func() {
+			defer func() { <-seats }()
+			l.ask(context.WithoutCancel(ctx), way, cluster, n)
+		})
 	}
 }
 

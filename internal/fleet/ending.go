@@ -19,7 +19,11 @@ func (r *Registry) drain(s *session) {
 		s.cause = ErrReportEnded
 	}
 	r.lostLocked(m, s.cause)
+	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-maxSessions)])
 	r.mu.Unlock()
+	for _, oldest := range surplus { // else an agent could collect tunnels by leaving each while a shell is open in it
+		oldest.Close()
+	}
 	r.changed(name)
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()

@@ -74,6 +74,21 @@ func (r *Record) Bound() {
 	}
 }
 
+// notAfter puts what is said to have happened after now, by a clock that is ahead, to now: who waits for a while after a loss would wait
+// for as long as the clocks differ.
+func (r *Record) notAfter(now time.Time) {
+	if r.Loss != nil && r.Loss.At.After(now) {
+		loss := *r.Loss
+		loss.At = now
+		r.Loss = &loss
+	}
+	if r.Refusal != nil && r.Refusal.At.After(now) {
+		refused := *r.Refusal
+		refused.At = now
+		r.Refusal = &refused
+	}
+}
+
 func (r *Record) said() statement {
 	said := statement{report: r.Report, epoch: r.Reported}
 	if r.ReportErr != "" {

@@ -65,7 +65,9 @@ func (m *Mirror) Update(records ...Record) {
 	var replayed []*session
 	names := make([]types.NamespacedName, 0, len(records))
 	r.mu.Lock()
+	now := r.now()
 	for _, record := range records {
+		record.notAfter(now)
 		opened := m.updateLocked(record)
 		fresh = append(fresh, opened...)
 		replayed = append(replayed, r.replayedLocked(opened)...)

@@ -75,7 +75,8 @@ type Peer struct {
 	TokenID string `json:"tokenID,omitempty"`
 	// ID of the tunnel. Registry.Add makes it.
 	ID string `json:"id"`
-	// Epoch orders tunnels: when it was accepted, in nanoseconds of the replica's clock. Registry.Add makes it.
+	// Epoch orders tunnels: when it was accepted, in nanoseconds of the replica's clock, but later than all that were known of the
+	// Cluster there. Registry.Add makes it.
 	Epoch int64 `json:"epoch"`
 }
 
@@ -175,7 +176,7 @@ func (r *Registry) OnToken(f func(Peer)) {
 }
 
 // Add takes over an open tunnel until it ends, and gives it ID and epoch. The newest tunnel of a member carries its requests. A closed
-// registry closes it.
+// registry closes it, and so does one that has heard of a tunnel with the same token at another replica.
 func (r *Registry) Add(peer Peer, tunnel Session) {
 	peer.ID = rand.Text()
 	name := peer.Name()
@@ -185,10 +186,15 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 		tunnel.Close()
 		return
 	}
-	r.epoch = max(r.epoch+1, r.now().UnixNano())
-	peer.Epoch = r.epoch
-	s := &session{Session: newLeaving(tunnel), peer: peer}
 	m := r.memberLocked(name)
+	if m.opened(peer) {
+		r.mu.Unlock()
+		r.log.Info("tunnel refused", "cluster", name, "cause", ErrReplayed.Error())
+		tunnel.Close()
+		return
+	}
+	peer.Epoch = r.epochLocked(m)
+	s := &session{Session: newLeaving(tunnel), peer: peer}
 	m.sessions, m.forgotten = append(m.sessions, s), false
 	m.arrivedLocked()
 	surplus := m.surplusLocked()
@@ -205,6 +211,24 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 	for _, f := range opened {
 		f(name)
 	}
+}
+
+// opened is whether another replica has a tunnel that the same token opened. The token was not known to be used when this one was let
+// in: whoever opens two at the same time can draw out the handshake of one until the other is known.
+func (m *member) opened(with Peer) bool {
+	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
+		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool { return p.TokenID == with.TokenID && p.Key == with.Key })
+	})
+}
+
+// epochLocked is that of a tunnel that a member opens now. It is after those that are known, however the clocks of replicas differ.
+func (r *Registry) epochLocked(m *member) int64 {
+	r.epoch = max(r.epoch+1, r.now().UnixNano())
+	epoch := r.epoch
+	for _, known := range m.routes() {
+		epoch = max(epoch, known.epoch+1)
+	}
+	return epoch
 }
 
 // Refused remembers that somebody who claimed to be a member was turned away.

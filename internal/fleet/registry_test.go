@@ -171,6 +171,7 @@ func TestRegistry(t *testing.T) {
 		"an agent without a report stays connected and shows":                       testNoReport,
 		"an agent that takes its leave gets no more requests and ends those it has": testLeave,
 		"requests of an agent that leaves do not go on for ever":                    testLeaveStuck,
+		"an agent that leaves tunnel after tunnel keeps twelve":                     testLeaveOften,
 		"an agent that reports without end is held back and loses nothing":          testFlood,
 		"the tunnels of a revoked agent end and those of the rightful stay":         testDisconnect,
 		"a revoked agent that takes its leave ends at once":                         testDisconnectLeaving,
@@ -384,6 +385,32 @@ func testLeave(w *world) {
 	}
 	if w.changed() != before {
 		w.t.Error("it is lost a second time")
+	}
+}
+
+// testLeaveOften has agent after agent take its leave while a request is under way.
+func testLeaveOften(w *world) {
+	const most = 12
+	var agents []agent
+	for range most + 1 {
+		l := leaving{leave: make(chan struct{}), answer: make(chan struct{})}
+		a := w.serve("member", "key", l.ServeHTTP)
+		agents = append(agents, a)
+		go func() { _, _ = w.get("member", "/slow") }()
+		synctest.Wait()
+		close(l.leave)
+		synctest.Wait()
+	}
+	if alive(agents[0]) {
+		w.t.Error("the oldest one is still there")
+	}
+	for i, a := range agents[1:] {
+		if !alive(a) {
+			w.t.Errorf("one of the %d newest was cut: %d", most, i)
+		}
+	}
+	if got := len(w.Local(name("member"))); got != most {
+		w.t.Errorf("%d tunnels are kept", got)
 	}
 }
 

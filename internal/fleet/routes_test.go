@@ -5,11 +5,13 @@ package fleet
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -315,5 +317,100 @@ func TestRecordsAreCutToSize(t *testing.T) {
 	}
 	if !bytes.Contains([]byte(record.Loss.Error()), []byte("xxx")) {
 		t.Error("the loss does not say why")
+	}
+}
+
+// tunnelStub is a tunnel that nothing comes through.
+type tunnelStub struct {
+	carrier
+	done chan struct{}
+	once sync.Once
+}
+
+func newTunnelStub() *tunnelStub { return &tunnelStub{carrier: stale(0), done: make(chan struct{})} }
+
+func (s *tunnelStub) Done() <-chan struct{} { return s.done }
+
+func (s *tunnelStub) Err() error { return tunnel.ErrClosed }
+
+func (s *tunnelStub) Drain(context.Context) error { return s.Close() }
+
+func (s *tunnelStub) Close() error {
+	s.once.Do(func() { close(s.done) })
+	return nil
+}
+
+// silent is a tunnel whose agent never begins its report.
+func silent() *tunnelStub {
+	s := newTunnelStub()
+	s.carrier = func(*http.Request) (*http.Response, error) {
+		<-s.done
+		return nil, tunnel.ErrClosed
+	}
+	return s
+}
+
+// told is a registry that another replica, whose clock is ahead by so much, has told of one tunnel to prod.
+func told(t *testing.T, ahead time.Duration) *Registry {
+	t.Helper()
+	r := New(logr.Discard(), time.Now)
+	t.Cleanup(r.Close)
+	m := r.Mirror("ahead")
+	m.Begin(func(Peer) http.RoundTripper { return answers("old") })
+	m.Update(Record{Namespace: prod.Namespace, Name: prod.Name, Tunnels: []Peer{{
+		Cluster: protocol.ClusterRef{Namespace: prod.Namespace, Name: prod.Name}, Key: "key", Instance: "one", TokenID: "token", ID: "old",
+		Epoch: time.Now().Add(ahead).UnixNano()}}})
+	return r
+}
+
+func peerOf(token string) Peer {
+	return Peer{Cluster: protocol.ClusterRef{Namespace: prod.Namespace, Name: prod.Name}, Key: "key", Instance: "one", TokenID: token}
+}
+
+func TestATunnelIsNewerThanThoseThatAreKnownWhateverTheClocks(t *testing.T) {
+	r := told(t, 5*time.Minute)
+	for _, token := range []string{"second", "third"} {
+		r.Add(peerOf(token), silent())
+		local := r.Local(prod)
+		newest := local[len(local)-1]
+		if found, _ := r.look(prod, nil); found.id != newest.ID || newest.TokenID != token {
+			t.Errorf("of tunnels %+v requests go to %+v", local, found)
+		}
+	}
+}
+
+func TestATokenOpensNoTunnelHereThatOpenedOneElsewhere(t *testing.T) {
+	r := told(t, 0)
+	again := silent()
+	r.Add(peerOf("token"), again)
+	select {
+	case <-again.Done():
+	default:
+		t.Error("the tunnel stays open")
+	}
+	if local := r.Local(prod); len(local) != 0 {
+		t.Errorf("tunnels %+v", local)
+	}
+	other := peerOf("token")
+	other.Key = "another agent's"
+	if r.Add(other, silent()); len(r.Local(prod)) != 1 {
+		t.Error("a token of another key is another token")
+	}
+}
+
+func TestALossByAClockThatIsAhead(t *testing.T) {
+	r := New(logr.Discard(), time.Now)
+	t.Cleanup(r.Close)
+	m := r.Mirror("ahead")
+	m.Begin(func(Peer) http.RoundTripper { return nil })
+	later := time.Now().Add(5 * time.Minute)
+	record := Record{Namespace: prod.Namespace, Name: prod.Name, Loss: &Loss{At: later, Left: true}, Refusal: &Refusal{At: later}}
+	m.Update(record)
+	now := time.Now()
+	if state := r.State(prod); state.LastSeen.After(now) || !state.Left || state.Refusal.At.After(now) {
+		t.Errorf("state %+v at %s", state, now)
+	}
+	if !record.Loss.At.Equal(later) {
+		t.Error("what was told is changed for others, too")
 	}
 }

@@ -41,12 +41,21 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, forwarded func(result
 // refuseReplays has connect tokens refused here that opened a tunnel at another replica.
 func refuseReplays(r *registration.Server) func(fleet.Peer) {
 	return func(p fleet.Peer) {
-		// It was accepted before it ended, by a clock that differs by so much at most.
-		expires := time.Unix(0, p.Epoch).Add(protocol.ConnectTokenTTL + 2*protocol.ClockSkew)
-		if p.TokenID != "" && expires.After(r.Now()) {
+		if expires := tokenExpires(p, r.Now()); p.TokenID != "" && expires.After(r.Now()) {
 			r.TokenUsed(p.Key, p.TokenID, expires)
 		}
 	}
+}
+
+// tokenExpires is when the token that opened a tunnel is refused as too old: it was accepted before it ended, by a clock that differs by
+// so much at most. An epoch may be ahead of all clocks, and what is remembered of an agent is bounded.
+func tokenExpires(p fleet.Peer, now time.Time) time.Time {
+	const longest = protocol.ConnectTokenTTL + 2*protocol.ClockSkew
+	expires := time.Unix(0, p.Epoch).Add(longest)
+	if latest := now.Add(longest); expires.After(latest) {
+		return latest
+	}
+	return expires
 }
 
 // Synced is whether it is known which members other replicas hold, or it was waited for long enough.

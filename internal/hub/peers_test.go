@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/testkit"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -84,4 +85,19 @@ func TestTwoReplicas(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestATokenOfAnotherReplicaIsRememberedForTwoMinutesAtMost(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	for name, tt := range map[string]struct{ accepted, want time.Duration }{
+		"now":                          {0, 2 * time.Minute},
+		"a minute ago":                 {-time.Minute, time.Minute},
+		"by a clock that is way ahead": {24 * time.Hour, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tokenExpires(fleet.Peer{Epoch: now.Add(tt.accepted).UnixNano()}, now).Sub(now); got != tt.want {
+				t.Errorf("for %s, want %s", got, tt.want)
+			}
+		})
+	}
 }

@@ -127,11 +127,7 @@ func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 	n.options.Log.Info("serving replicas", "address", listener.Addr().String(), "id", n.id)
 	served := make(chan error, 1)
 	n.running.Go(func() { served <- n.serveTLS(server, netutil.LimitListener(listener, maxConnections)) })
-	n.running.Go(func() {
-		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
-			n.options.Log.Error(err, "other replicas are not found")
-		}
-	})
+	n.running.Go(func() { n.find(ctx) })
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve replicas: %w", err)
@@ -144,6 +140,17 @@ func (n *Network) begin(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ctx, n.begun = ctx, time.Now()
+}
+
+// find looks for the other replicas until ctx ends, again when that fails: an API server that was away for a moment must not leave this
+// replica without the others for as long as it lives.
+func (n *Network) find(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
+			n.options.Log.Error(err, "other replicas are not found", "retryIn", longestWait.String())
+		}
+		n.wait(longestWait)
+	}
 }
 
 // serveTLS needs no certificate files: each connection gets its configuration.

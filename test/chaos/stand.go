@@ -230,7 +230,7 @@ func (s *stand) loads() ([]*traffic.Load, error) {
 	var loads []*traffic.Load
 	for _, clusters := range [][]types.NamespacedName{s.clusters.real, s.clusters.simulated} {
 		loads = append(loads, &traffic.Load{Ways: ways, Clusters: clusters, Namespace: metav1.NamespaceDefault, ConfigMap: "settings",
-			PerSecond: s.perSecond, Seed: s.seed, ReadOnly: len(loads) > 0})
+			PerSecond: s.perSecond, AtOnce: s.perSecond, Seed: s.seed, ReadOnly: len(loads) > 0})
 	}
 	return loads, nil
 }
