@@ -25,6 +25,8 @@ type Options struct {
 	Config config.Config
 	Fleet  *fleet.Registry
 	Trust  *trust.Holder
+	// Steady has the controllers that every replica needs until it has ended its last tunnel.
+	Steady ctrl.Manager
 	// Synced is whether it is known which members other replicas hold.
 	Synced func() bool
 }
@@ -49,7 +51,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Fleet}
 	for _, register := range []func() error{
 		func() error { return loader.Register(mgr) },
-		func() error { return revoker.Register(mgr, o.Fleet.OnOpen) },
+		func() error { return revoker.Register(o.Steady, o.Fleet.OnOpen) },
 		func() error {
 			return keeper.Register(mgr, authority.Wakers{Member: o.Fleet.OnChange, Trust: o.Trust.OnChange})
 		},

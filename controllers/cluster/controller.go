@@ -31,6 +31,9 @@ const takeoverTime = 15 * time.Second
 // their hub are back within their first few attempts, which lie within it.
 const settleTime = 25 * time.Second
 
+// returnsPerSecond is how many agents a hub on two cores lets in, see internal/hub/pace.go.
+const returnsPerSecond = 400
+
 // Fleet is what this controller needs of the connected members.
 type Fleet interface {
 	State(types.NamespacedName) fleet.State
@@ -57,7 +60,8 @@ type Reconciler struct {
 	Started time.Time
 	Now     func() time.Time
 
-	led       time.Time // when this manager became the leader; set before the first reconcile
+	led       time.Time     // when this manager became the leader; set before the first reconcile
+	crowding  time.Duration // how much longer so many agents take to come back; set with led
 	manifests registration.Manifests
 	written   written
 }
@@ -66,10 +70,13 @@ type Reconciler struct {
 func (r *Reconciler) settled() time.Time {
 	settled, takenOver := r.Started.Add(settleTime), r.led.Add(takeoverTime)
 	if takenOver.After(settled) {
-		return takenOver
+		settled = takenOver
 	}
-	return settled
+	return settled.Add(r.crowding)
 }
+
+// crowding is how much longer than a few agents so many take to come back: a hub lets them in at a pace.
+func crowding(clusters int) time.Duration { return time.Duration(clusters) * time.Second / returnsPerSecond }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/status,verbs=get;update;patch

@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,7 +44,11 @@ func (r *Reconciler) Register(mgr ctrl.Manager, wakers Wakers) error {
 		For(&v1.Cluster{}).
 		Owns(&corev1.Secret{}, builder.MatchEveryOwner).
 		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
-			r.led = r.Now() // sources start when this manager leads, before any worker
+			var clusters v1.ClusterList
+			if err := mgr.GetClient().List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+				return fmt.Errorf("count clusters: %w", err)
+			}
+			r.led, r.crowding = r.Now(), crowding(len(clusters.Items)) // sources start when this manager leads, before any worker
 			return wakers.start(ctx, mgr.GetClient(), q)
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
