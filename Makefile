@@ -35,13 +35,22 @@ test: ## Run all tests; the first time, build a Kubernetes control plane for the
 	go run ./hack/labctl build
 	go test $(if $(RACE),-race) $(TESTFLAGS) $(PKGS)
 
+.PHONY: test-chaos
+test-chaos: ## Do random harm to managers, agents and links, and look whether all heals: make test-chaos SEED=7 DURATION=10m
+	go run ./test/chaos $(if $(SEED),-seed $(SEED)) -duration $(or $(DURATION),3m)
+
+.PHONY: test-rules
+test-rules: ## Test the alerts; the first time, build promtool for it (minutes).
+	$(call tool,promtool) check rules config/prometheus/rules.yaml
+	$(call tool,promtool) test rules config/prometheus/rules_test.yaml
+
 .PHONY: lint
 lint: ## Run golangci-lint and go vet.
 	$(call tool,golangci-lint) run $(PKGS)
 	go vet $(PKGS)
 
 .PHONY: generate
-generate: ## Generate deep copies, CRDs and the manager's ClusterRole from the Go sources.
+generate: ## Generate deep copies, CRDs, the manager's ClusterRole and the PrometheusRule.
 	hack/generate.sh
 
 .PHONY: verify
@@ -65,7 +74,7 @@ bench-tunnel: ## Measure the tunnel beside remotedialer and a direct connection.
 	cd test/bench/tunnel && go run .
 
 .PHONY: bench-fleet
-bench-fleet: ## Measure one manager with many simulated members, in steps up to N (1000): make bench-fleet N=10000
+bench-fleet: ## Measure one manager, then two, with many simulated members, in steps up to N (1000): make bench-fleet N=10000
 	go run ./test/bench/fleet -n $(or $(N),1000)
 
 .PHONY: install

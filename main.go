@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -66,10 +67,14 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := controllers.Setup(mgr, controllers.Options{Config: cfg, Fleet: server.Fleet, Trust: holder}); err != nil {
+	leader, err := hub.NewLeader(mgr, cfg)
+	if err != nil {
 		return err
 	}
-	if err := mgr.Add(server); err != nil {
+	if err := controllers.Setup(leader.Manager, controllers.Options{Config: cfg, Fleet: server.Fleet, Trust: holder, Synced: server.Synced}); err != nil {
+		return err
+	}
+	if err := errors.Join(mgr.Add(leader), mgr.Add(server)); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

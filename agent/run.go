@@ -7,14 +7,20 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
 	"k8s.io/klog/v2"
 
 	"github.com/drover-dev/drover/agent/daemon"
 	"github.com/drover-dev/drover/agent/environ"
+	"github.com/drover-dev/drover/internal/tracing"
 )
+
+// flushTimeout is how long the last spans may take when the agent stops.
+const flushTimeout = 2 * time.Second
 
 // run runs the agent with the settings of the environment.
 func run(ctx context.Context, kubeconfig string) error {
@@ -34,5 +40,22 @@ func run(ctx context.Context, kubeconfig string) error {
 	log := zapr.NewLogger(logger)
 	klog.SetLogger(log.WithName("client-go"))
 	log.Info("starting", "version", version, "servers", env.Servers, "trust", env.Trust)
-	return daemon.Run(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: config.Level})
+	host, _ := os.Hostname() // the pod's name; without one the spans of two replicas look alike
+	tracer, err := tracing.New(ctx, tracing.Options{
+		Endpoint: tracing.Endpoint(os.LookupEnv), Service: "drover-agent", Version: version, Instance: host,
+		Environ: os.LookupEnv, Log: log.WithName("tracing"),
+	})
+	if err != nil {
+		return err
+	}
+	defer flush(ctx, tracer, log)
+	return daemon.Run(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: config.Level, Tracer: tracer})
+}
+
+func flush(ctx context.Context, tracer *tracing.Tracer, log logr.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	if err := tracer.Close(ctx); err != nil {
+		log.Info("spans are lost", "error", err.Error())
+	}
 }

@@ -25,6 +25,10 @@ type Options struct {
 	Config config.Config
 	Fleet  *fleet.Registry
 	Trust  *trust.Holder
+	// Steady has the controllers that every replica needs until it has ended its last tunnel.
+	Steady ctrl.Manager
+	// Synced is whether it is known which members other replicas hold.
+	Synced func() bool
 }
 
 // Setup adds every controller to a manager.
@@ -42,10 +46,12 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	clusters := &cluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
-		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, Started: time.Now(), Now: time.Now,
+		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, Synced: o.Synced, Started: time.Now(), Now: time.Now,
 	}
+	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Fleet}
 	for _, register := range []func() error{
 		func() error { return loader.Register(mgr) },
+		func() error { return revoker.Register(o.Steady, o.Fleet.OnOpen) },
 		func() error {
 			return keeper.Register(mgr, authority.Wakers{Member: o.Fleet.OnChange, Trust: o.Trust.OnChange})
 		},

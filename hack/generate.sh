@@ -2,7 +2,7 @@
 # Copyright The Drover Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Generates deep copies, CRDs and the manager's ClusterRole from the Go sources.
+# Generates deep copies, CRDs and the manager's ClusterRole from the Go sources, and the PrometheusRule from the rules.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,3 +19,10 @@ for dir in controllers internal; do
 	fi
 done
 controller_gen rbac:roleName=drover-manager "${rbac_paths[@]}" output:rbac:artifacts:config=config/rbac
+
+# The operator takes the rules that plain Prometheus takes, wrapped.
+{
+	echo '# Made of rules.yaml by "make generate". Change that.'
+	printf '%s\n' 'apiVersion: monitoring.coreos.com/v1' 'kind: PrometheusRule' 'metadata:' '  name: drover' '  namespace: drover-system' 'spec:'
+	grep -v '^#' config/prometheus/rules.yaml | sed 's/^/  /'
+} >config/prometheus/prometheusrule.yaml

@@ -20,6 +20,7 @@ generated_files() {
 	find api -name 'zz_generated.*.go'
 	find config/crd/bases -name '*.yaml'
 	find config/rbac -name role.yaml
+	find config/prometheus -name prometheusrule.yaml
 }
 
 copy_generated() { # destination

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -67,6 +68,7 @@ type Options struct {
 type Keeper struct {
 	options Options
 	store   *identity.Store
+	process string // names this process to the hub
 	tried   string // digest of the join token that was tried last; of the link's goroutine alone
 
 	mu     sync.Mutex // guards digest
@@ -78,7 +80,20 @@ func New(o Options) *Keeper {
 	if o.Proxy == nil {
 		o.Proxy = http.ProxyFromEnvironment
 	}
-	return &Keeper{options: o, store: identity.NewStore(o.Secrets)}
+	return &Keeper{options: o, store: identity.NewStore(o.Secrets), process: instance()}
+}
+
+// Instance names this process: to the hub in connect tokens, and to other replicas in the Lease of the leader.
+func (k *Keeper) Instance() string { return k.process }
+
+// instance names this process for the hub, which tells its tunnels from those of other replicas by it: the name of the pod, for people,
+// and something random, since a container that restarts keeps the pod's.
+func instance() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "agent"
+	}
+	return protocol.Cut(host, 64) + "/" + rand.Text()
 }
 
 // Target says where to connect and as whom, and joins first if nobody has yet, or if the hub refused who the agent was and there is a
@@ -168,7 +183,7 @@ func (k *Keeper) target(id *identity.Identity, hub trust.Hub) *link.Target {
 		},
 		Token: func() (string, error) {
 			return protocol.SignConnectToken(id.Key, protocol.ConnectClaims{
-				ID: rand.Text(), Audience: id.Audience, Cluster: id.Cluster, ClusterUID: k.options.ClusterUID, IssuedAt: time.Now(),
+				ID: rand.Text(), Audience: id.Audience, Cluster: id.Cluster, ClusterUID: k.options.ClusterUID, Instance: k.process, IssuedAt: time.Now(),
 			})
 		},
 	}

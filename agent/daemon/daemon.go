@@ -5,12 +5,14 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,21 +21,30 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/drover-dev/drover/agent/credential"
+	"github.com/drover-dev/drover/agent/deployment"
 	"github.com/drover-dev/drover/agent/environ"
 	"github.com/drover-dev/drover/agent/forward"
 	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/agent/loglevel"
 	"github.com/drover-dev/drover/agent/probes"
-	"github.com/drover-dev/drover/agent/report"
 	"github.com/drover-dev/drover/agent/settings"
 	"github.com/drover-dev/drover/agent/trust"
 	"github.com/drover-dev/drover/agent/uninstall"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tracing"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// drainTimeout is how long requests under way may take when the agent stops. It is below the pod's grace period.
-const drainTimeout = 20 * time.Second
+// Timing of the end. The pod's grace period must exceed StopTimeout by 10 s.
+const (
+	// StopTimeout is how long the hub may go on using the agent's tunnels after the agent was told to stop: for shells, mostly. The hub
+	// closes them as soon as nothing is under way, so an idle agent ends at once.
+	StopTimeout = 2 * time.Minute
+
+	watchTimeout   = 5 * time.Second // the hub ends watches by itself between two events, unless it is an old one
+	goodbyeTimeout = time.Second     // for requests that are still there when the time is over
+)
 
 // uidRetry is how long to wait before asking an API server again that did not answer.
 const uidRetry = time.Second
@@ -49,6 +60,10 @@ type Options struct {
 	Log     logr.Logger
 	// Level of Log.
 	Level zap.AtomicLevel
+	// Stop is StopTimeout if it is 0.
+	Stop time.Duration
+	// Tracer of requests, nil for none.
+	Tracer *tracing.Tracer
 }
 
 // Run runs the agent until ctx ends or the hub has it uninstalled; both are no error.
@@ -78,10 +93,12 @@ func Run(ctx context.Context, o Options) error {
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { a.serveLevel(ctx) })
+	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx)) // while the agent drains it is alive and not ready
+	defer stopProbes()
 	probing := make(chan error, 1)
-	running.Go(func() { defer cancel(); probing <- probes.Serve(ctx, listener, probes.Handler(a.alive, a.ready)) })
+	running.Go(func() { defer cancel(); probing <- probes.Serve(probed, listener, probes.Handler(a.alive, a.ready)) })
 	a.run(ctx)
-	cancel()
+	stopProbes()
 	return <-probing
 }
 
@@ -111,28 +128,36 @@ func (a *agent) run(ctx context.Context) {
 		Tunnel:     a.tunnelConfig(),
 		Log:        log.WithName("credential"),
 	})
-	reporter := report.New(report.Options{
-		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest, Log: log.WithName("report"),
-	})
+	duties := a.newDuties(uid, keeper)
+	reporter := duties.reporter
+	watches, endWatches := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWatches()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, endWatches) })()
 	remover := uninstall.New(a.client.REST, env.Namespace, log.WithName("uninstall"))
 	routes := routes{
-		kubernetes: forward.New(ctx, a.base, a.transport, log.WithName("forward")),
+		kubernetes: a.options.Tracer.Continue(forward.New(watches, a.base, a.transport, log.WithName("forward")), describe),
 		report:     reporter,
+		deployment: &deployment.Handler{Secrets: a.client.Secrets(env.Namespace), Namespace: env.Namespace, Log: log.WithName("deployment")},
 		uninstall:  remover,
 		settings:   &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
 	}
-	l := link.New(link.Options{Identity: keeper, Handler: routes, Log: log.WithName("link")})
+	l := link.New(link.Options{Identity: keeper, Handler: routes, Drain: cmp.Or(a.options.Stop, StopTimeout), Log: log.WithName("link")})
 	a.link.Store(l)
 
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { reporter.Run(ctx) })
+	running.Go(func() { duties.run(ctx) })
 	running.Go(func() { l.Run(ctx) })
 	select {
 	case <-ctx.Done():
 	case <-remover.Done():
 	}
 	cancel()
+}
+
+// describe says what a span says of a request to the API server.
+func describe(r *http.Request) tracing.About {
+	return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
 }
 
 // awaitUID asks until the API server says which cluster it is; false when ctx ends before.
@@ -173,7 +198,7 @@ func (a *agent) ready() bool {
 }
 
 func (a *agent) tunnelConfig() tunnel.Config {
-	cfg := tunnel.Config{DrainTimeout: drainTimeout, WriteBuffers: &tunnel.WriteBuffers{}}
+	cfg := tunnel.Config{DrainTimeout: goodbyeTimeout, WriteBuffers: &tunnel.WriteBuffers{}}
 	if a.options.Environ.TunnelDataDebug {
 		log := a.options.Log.WithName("tunnel")
 		cfg.Observer.Frame = func(f tunnel.Frame) { log.Info("frame", "frame", fmt.Sprintf("%+v", f)) }

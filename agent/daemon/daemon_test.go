@@ -116,7 +116,7 @@ func (w *world) start(t *testing.T) {
 	go func() {
 		defer close(ended)
 		w.err = daemon.Run(ctx, daemon.Options{
-			Kubeconfig: kubeconfig, Version: "v0.0.1-test", Log: w.log.logger(), Level: zap.NewAtomicLevel(),
+			Kubeconfig: kubeconfig, Version: "v0.0.1-test", Log: w.log.logger(), Level: zap.NewAtomicLevel(), Stop: time.Second,
 			Environ: environ.Environ{
 				Servers: []string{w.hub.URL}, Checksums: []string{w.ca.Checksum()}, Trust: v1.TrustPinned,
 				Namespace: "drover-agent", Listen: w.probes, Socket: w.socket,

@@ -19,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/protocol/watch"
 )
 
 // bufferSize of copies from the API server, in bytes.
@@ -32,15 +33,15 @@ type Handler struct {
 }
 
 // New makes a Handler for the API server at base. The transport adds the agent's own credentials; it must not change what is asked. When
-// ctx ends, so do watches; other requests go on.
+// ctx ends, so do watches, between two events; other requests go on.
 func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := &Handler{base: base, log: log}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:   h.rewrite,
 		Transport: transport,
 		ModifyResponse: func(resp *http.Response) error {
-			if isWatch(resp.Request.URL) {
-				resp.Body = endWith(ctx, resp.Body)
+			if watch.Is(resp.Request.URL) {
+				watch.EndWith(ctx, resp)
 			}
 			return nil
 		},

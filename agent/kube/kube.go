@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,13 +50,15 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New makes a client. It knows the core types only: a scheme with every group of Kubernetes costs more memory than the rest of the agent.
+// New makes a client. It knows the core types and Deployments only: a scheme with every group of Kubernetes costs more memory than the rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register core types: %w", err)
 	}
+	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.Deployment{}) // the agent's own
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	metav1.AddToGroupVersion(scheme, appsv1.SchemeGroupVersion)
 
 	cfg = rest.CopyConfig(cfg)
 	cfg.APIPath = "/api"

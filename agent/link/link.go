@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link keeps one tunnel to the hub open, whatever happens.
+// Package link keeps one tunnel to the hub open, whatever happens, and moves to another one without a gap when asked.
 package link
 
 import (
@@ -56,6 +56,8 @@ type Options struct {
 	// Handler answers the hub's requests.
 	Handler http.Handler
 	Log     logr.Logger
+	// Drain is how long the hub may still use tunnels after Run's context has ended.
+	Drain time.Duration
 	// Jitter returns a random duration in [0, n). Nil means a fair one.
 	Jitter func(n time.Duration) time.Duration
 }
@@ -65,16 +67,19 @@ type Link struct {
 	identity Identity
 	handler  http.Handler
 	log      logr.Logger
+	drain    time.Duration
 	backoff  backoff
 
-	state state
+	tunnels sync.WaitGroup // one for each open tunnel
+	state   state
 }
 
 // state is what the probes ask.
 type state struct {
-	mu        sync.Mutex // guards the rest
-	connected bool
-	due       time.Time // when there must be progress while not connected
+	mu       sync.Mutex // guards the rest
+	open     int        // tunnels of which the agent has not taken leave
+	stopping bool
+	due      time.Time // when there must be progress while not connected
 }
 
 // New makes a Link.
@@ -82,31 +87,34 @@ func New(o Options) *Link {
 	if o.Jitter == nil {
 		o.Jitter = rand.N[time.Duration]
 	}
-	l := &Link{identity: o.Identity, handler: o.Handler, log: o.Log, backoff: backoff{jitter: o.Jitter}}
+	l := &Link{identity: o.Identity, handler: o.Handler, log: o.Log, drain: o.Drain, backoff: backoff{jitter: o.Jitter}}
 	l.state.due = time.Now().Add(aliveFor)
 	return l
 }
 
-// Connected is whether a tunnel is open.
+// Connected is whether a tunnel is open and the agent means to keep it.
 func (l *Link) Connected() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
-	return l.state.connected
+	return l.state.open > 0 && !l.state.stopping
 }
 
 // Alive is whether the link is open or makes progress towards it.
 func (l *Link) Alive() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
-	return l.state.connected || time.Now().Before(l.state.due)
+	return l.state.stopping || l.state.open > 0 || time.Now().Before(l.state.due)
 }
 
-// Run keeps the tunnel until ctx ends; then it ends the tunnel gracefully and returns. It never gives up.
+// Run keeps the tunnel until ctx ends. Then it takes leave of the hub, which has what is under way come to its end and closes the
+// tunnels, and returns when they are closed or Options.Drain is over. It never gives up.
 func (l *Link) Run(ctx context.Context) {
+	defer l.tunnels.Wait()
+	defer l.stop() // before the wait
 	var last error
 	for ctx.Err() == nil {
 		l.progress(0)
-		opened, err := l.attempt(ctx, last)
+		opened, err := l.hold(ctx, last)
 		if ctx.Err() != nil {
 			return
 		}
@@ -122,6 +130,19 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
+// hold opens a tunnel and keeps it, and those that replace it, until the last one or ctx ends. It returns how long that was open, 0 if
+// there was none, and why it ended.
+func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
+	b, err := l.attempt(ctx, last)
+	if err != nil {
+		return 0, err
+	}
+	if b = l.keep(ctx, b); ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	return b.open(), b.err
+}
+
 // logFailure says why there is no tunnel, in the hub's words if it has any.
 func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
@@ -133,36 +154,44 @@ func (l *Link) logFailure(err error, wait time.Duration) {
 	l.log.Info("not connected to the hub", "error", err.Error(), "retryIn", wait.String())
 }
 
-// attempt connects to the first server that lets it and serves until the tunnel ends. It returns how long the tunnel was open, 0 if none was.
-func (l *Link) attempt(ctx context.Context, last error) (time.Duration, error) {
+// attempt opens a tunnel at the first server that lets it.
+func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
 	target, err := l.identity.Target(ctx, last)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if len(target.Servers) == 0 {
-		return 0, errors.New("no server to connect to: set " + protocol.EnvServer)
+		return nil, errors.New("no server to connect to: set " + protocol.EnvServer)
 	}
 	var errs []error
 	for _, server := range target.Servers {
 		conn, err := dial(ctx, target, server)
 		if err == nil {
-			return l.serve(ctx, conn, server)
+			return l.serve(ctx, conn, server), nil
 		}
 		if IsRefusal(err) {
-			return 0, err
+			return nil, err
 		}
 		errs = append(errs, err)
 	}
-	return 0, errors.Join(errs...)
+	return nil, errors.Join(errs...)
 }
 
-func (l *Link) serve(ctx context.Context, conn Tunnel, server string) (time.Duration, error) {
+// serve has a tunnel served until it ends.
+func (l *Link) serve(ctx context.Context, conn Tunnel, server string) *branch {
 	l.log.Info("connected to the hub", "server", server)
-	l.setConnected(true)
-	defer l.setConnected(false)
-	start := time.Now()
-	err := conn.Serve(ctx, l.handler)
-	return max(time.Since(start), 1), err
+	b := newBranch(l.handler, server)
+	l.opened(1)
+	closed := sync.OnceFunc(func() { l.opened(-1) })
+	forget := context.AfterFunc(b.left, closed)
+	stop := context.AfterFunc(ctx, b.leave)
+	l.tunnels.Go(func() {
+		b.serve(conn, ctx, l.drain)
+		stop()
+		forget()
+		closed()
+	})
+	return b
 }
 
 // dial opens a tunnel at one server with a token of its own, since the hub takes each token once.
@@ -193,11 +222,19 @@ func (l *Link) sleep(ctx context.Context, wait time.Duration, refused bool) {
 	<-ctx.Done()
 }
 
-func (l *Link) setConnected(connected bool) {
+// opened counts the tunnels that are kept.
+func (l *Link) opened(n int) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
-	l.state.connected = connected
+	l.state.open += n
 	l.state.due = time.Now().Add(aliveFor)
+}
+
+// stop makes the agent unready for good.
+func (l *Link) stop() {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	l.state.stopping = true
 }
 
 // progress notes that the loop goes round and will again after wait at the latest.

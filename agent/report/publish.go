@@ -28,6 +28,10 @@ func (r *Reporter) publish(ctx context.Context) {
 	if !r.awaitFirst(ctx) {
 		return
 	}
+	counted := 0 // the term that requested is of
+	if term, known := r.podsKnown(); known {
+		counted = term
+	}
 	requested, requestedAt := r.pods.strings(), time.Now()
 	r.latest.set(r.build(requested))
 	soon, later := stopped(), stopped()
@@ -52,6 +56,9 @@ func (r *Reporter) publish(ctx context.Context) {
 			continue
 		case <-soon.C:
 			soonSet = false
+			if term, known := r.podsKnown(); known && term != counted {
+				counted, requested, requestedAt = term, r.pods.strings(), time.Now()
+			}
 		case <-later.C:
 			laterSet = false
 			requested, requestedAt = r.pods.strings(), time.Now()
@@ -147,6 +154,9 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	for {
 		report, known, changed := r.latest.get()
 		report.SettingsDigest = r.options.SettingsDigest() // as of now: it changes between joining and connecting
+		if report.Leader {
+			report.Deployment = r.options.Deployment()
+		}
 		if line := encode(report); known && !bytes.Equal(line, sent) {
 			if _, err := w.Write(line); err != nil {
 				return // the client is gone

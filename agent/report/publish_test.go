@@ -59,6 +59,7 @@ func pass(d time.Duration) { <-time.After(d) }
 
 // know makes everything known but pods.
 func (p *pace) know() {
+	p.begin()
 	p.setVersion("v1.36.3", nil)
 	_ = p.nodes.Replace(nil, "1")
 	var v verdict

@@ -26,7 +26,13 @@ type Options struct {
 	AgentVersion, ClusterUID string
 	// SettingsDigest is the digest of the hub's settings in force, empty if there are none. Call Reporter.Touch when it changes.
 	SettingsDigest func() string
-	Log            logr.Logger
+	// DeploymentDigest is that of the pod that this runs in, empty outside of one.
+	DeploymentDigest string
+	// Deployment is asked while this replica leads, nil if there is nothing to say. Call Reporter.Touch when the answer changes.
+	Deployment func() *protocol.Deployment
+	// NodesChanged is called after each change of the nodes, while this replica leads.
+	NodesChanged func()
+	Log          logr.Logger
 }
 
 // Reporter watches the member and keeps the latest report. It is the http.Handler of protocol.PathReport.
@@ -46,8 +52,17 @@ type facts struct {
 	verdict      verdict
 	version      string
 	versionTried bool
-	nodes        knowledge
+	role         role
+	nodes        knowledge // of the present term, as are pods
 	pods         knowledge
+}
+
+// role is whether this replica leads.
+type role struct {
+	known   bool
+	leads   bool
+	term    int  // counts how often it began to
+	patient bool // whether nodes are not reported before pods are known, since the hub has had both from another replica
 }
 
 // knowledge is how far a resource is known.
@@ -58,18 +73,43 @@ type knowledge struct {
 
 // New makes a Reporter. Run starts it.
 func New(o Options) *Reporter {
+	if o.Deployment == nil {
+		o.Deployment = func() *protocol.Deployment { return nil }
+	}
+	if o.NodesChanged == nil {
+		o.NodesChanged = func() {}
+	}
 	r := &Reporter{options: o, soon: make(chan struct{}, 1), later: make(chan struct{}, 1), latest: newLatest()}
-	r.nodes = newNodeTally(func() { r.learn(&r.facts.nodes, nil); signal(r.soon) })
-	r.pods = newPodTally(func() { r.learn(&r.facts.pods, nil); signal(r.later) })
+	r.nodes = newNodeTally(func() { r.learn(&r.facts.nodes, nil); signal(r.soon); r.options.NodesChanged() })
+	r.pods = newPodTally(r.podsChanged)
 	return r
 }
 
-// Run watches the member until ctx ends, and ends all streams then.
+// podsChanged has pods reported in a while, or soon if they are known for the first time.
+func (r *Reporter) podsChanged() {
+	if _, known := r.podsKnown(); !known {
+		r.learn(&r.facts.pods, nil)
+		signal(r.soon)
+	}
+	signal(r.later)
+}
+
+// Run reports until ctx ends, and ends all streams then. Health and version are every replica's to see; Lead adds the rest.
 func (r *Reporter) Run(ctx context.Context) {
 	defer r.latest.end()
 	var running sync.WaitGroup
 	defer running.Wait()
 	probe := probe{client: r.options.Client, onHealth: r.setVerdict, onVersion: r.setVersion}
+	running.Go(func() { probe.run(ctx) })
+	r.publish(ctx)
+}
+
+// Lead watches nodes and pods until ctx ends: this replica is the one that reports them.
+func (r *Reporter) Lead(ctx context.Context) {
+	r.begin()
+	defer r.Follow()
+	var running sync.WaitGroup
+	defer running.Wait()
 	nodes := feed{
 		client: r.options.Client, resource: "nodes", sample: &corev1.Node{}, store: r.nodes,
 		onFailure: func(err error) { r.failed("nodes", &r.facts.nodes, err) },
@@ -78,13 +118,46 @@ func (r *Reporter) Run(ctx context.Context) {
 		client: r.options.Client, resource: "pods", selector: unfinished, sample: &corev1.Pod{}, store: r.pods,
 		onFailure: func(err error) { r.failed("pods", &r.facts.pods, err) },
 	}
-	running.Go(func() { probe.run(ctx) })
 	running.Go(func() { nodes.run(ctx) })
 	running.Go(func() { pods.run(ctx) })
-	r.publish(ctx)
 }
 
-// Touch says that the settings have changed.
+func (r *Reporter) begin() {
+	_, reported, _ := r.latest.get()
+	r.facts.mu.Lock()
+	defer r.facts.mu.Unlock()
+	f := &r.facts
+	f.role = role{known: true, leads: true, term: f.role.term + 1, patient: reported}
+	f.nodes, f.pods = knowledge{}, knowledge{}
+	signal(r.soon)
+}
+
+// Follow says that another replica leads. What was known of nodes and pods is dropped.
+func (r *Reporter) Follow() {
+	r.facts.mu.Lock()
+	before := r.facts.role
+	r.facts.role = role{known: true, term: before.term}
+	r.facts.mu.Unlock()
+	if before.known && !before.leads {
+		return
+	}
+	if before.leads {
+		r.nodes.replace(nil)
+		r.pods.replace(nil)
+	}
+	signal(r.soon)
+}
+
+// Nodes is how many nodes the member has, and whether that is known here.
+func (r *Reporter) Nodes() (int32, bool) {
+	r.facts.mu.Lock()
+	known := r.facts.role.leads && r.facts.nodes.synced
+	r.facts.mu.Unlock()
+	nodes, _ := r.nodes.nodes()
+	return nodes.Total, known
+}
+
+// Touch says that the settings or the Deployment have changed.
 func (r *Reporter) Touch() { r.latest.touch() }
 
 func (r *Reporter) setVerdict(v verdict) {
@@ -134,12 +207,28 @@ func (r *Reporter) learn(k *knowledge, err error) (first bool) {
 	return first
 }
 
-// readiness is whether everything that a first report needs is known or known to be missing, and whether pods are too.
+// readiness is whether everything that a first report needs is known or known to be missing, and whether pods are too. Where the API
+// server is not healthy it may be long before it is known who leads.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
 	f := &r.facts
-	return f.verdict.known && f.versionTried && (f.nodes.synced || f.nodes.failed), f.pods.synced || f.pods.failed
+	switch {
+	case !f.verdict.known || !f.versionTried:
+		return false, false
+	case !f.role.known:
+		return !f.verdict.health.Healthy, true
+	case !f.role.leads:
+		return true, true
+	}
+	return f.nodes.synced || f.nodes.failed, f.pods.synced || f.pods.failed
+}
+
+// podsKnown is whether pods are known, and in which term.
+func (r *Reporter) podsKnown() (term int, known bool) {
+	r.facts.mu.Lock()
+	defer r.facts.mu.Unlock()
+	return r.facts.role.term, r.facts.role.leads && r.facts.pods.synced
 }
 
 // build makes a report of what is known, with these requested amounts.
@@ -148,18 +237,24 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	nodes.Requested = requested
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
+	f := &r.facts
 	report := protocol.Report{
-		Protocol:     protocol.Version,
-		MinProtocol:  protocol.MinVersion,
-		AgentVersion: r.options.AgentVersion,
-		ClusterUID:   r.options.ClusterUID,
-		Version:      r.facts.version,
-		Health:       r.facts.verdict.health,
+		Protocol:         protocol.Version,
+		MinProtocol:      protocol.MinVersion,
+		AgentVersion:     r.options.AgentVersion,
+		ClusterUID:       r.options.ClusterUID,
+		Version:          f.version,
+		Health:           f.verdict.health,
+		Leader:           f.role.leads,
+		DeploymentDigest: r.options.DeploymentDigest,
 	}
-	if r.facts.version != "" {
-		report.Distribution = cmp.Or(versionDistribution(r.facts.version), distribution, distributionPlain)
+	if f.version != "" {
+		report.Distribution = versionDistribution(f.version)
+		if f.nodes.synced || f.nodes.failed { // only the nodes show some, so before that nobody knows
+			report.Distribution = cmp.Or(report.Distribution, distribution, distributionPlain)
+		}
 	}
-	if r.facts.nodes.synced {
+	if f.role.leads && f.nodes.synced && (!f.role.patient || f.pods.synced || f.pods.failed) {
 		report.Nodes = &nodes
 	}
 	return report

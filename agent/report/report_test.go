@@ -57,6 +57,8 @@ type world struct {
 	logged   *strings.Builder
 	mu       *sync.Mutex
 	stop     context.CancelFunc
+	leading  context.CancelFunc // ends the leadership that start begins
+	lead     func()             // begins another
 }
 
 func prepare(t *testing.T) *world {
@@ -74,7 +76,13 @@ func (w *world) log() logr.Logger {
 	}, funcr.Options{})
 }
 
+// start starts a Reporter that leads.
 func (w *world) start(t *testing.T) {
+	t.Helper()
+	w.startWith(t, true)
+}
+
+func (w *world) startWith(t *testing.T, leads bool) {
 	t.Helper()
 	client, err := kube.New(w.api.Config())
 	if err != nil {
@@ -83,11 +91,24 @@ func (w *world) start(t *testing.T) {
 	w.reporter = report.New(report.Options{
 		Client: client.REST, AgentVersion: "v0.1.0", ClusterUID: "uid", Log: w.log(),
 		SettingsDigest: func() string { return w.digest.Load().(string) },
+		Deployment:     func() *protocol.Deployment { return &protocol.Deployment{Digest: "digest"} },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	w.stop = cancel
 	ended := make(chan struct{})
 	go func() { defer close(ended); w.reporter.Run(ctx) }()
+	var terms sync.WaitGroup
+	t.Cleanup(terms.Wait)
+	w.lead = func() {
+		term, end := context.WithCancel(ctx)
+		w.leading = end
+		terms.Go(func() { w.reporter.Lead(term) })
+	}
+	if leads {
+		w.lead()
+	} else {
+		w.reporter.Follow()
+	}
 	server := httptest.NewServer(w.reporter)
 	t.Cleanup(func() { cancel(); <-ended; server.Close() })
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
@@ -221,6 +242,44 @@ func TestReporter(t *testing.T) {
 		w.start(t)
 		if r := w.next(t); r.Health.Healthy || !strings.Contains(r.Health.Message, "etcd") {
 			t.Errorf("got %+v", r.Health)
+		}
+	})
+
+	t.Run("a replica that does not lead watches nothing and reports version and health", func(t *testing.T) {
+		t.Parallel()
+		w := prepare(t)
+		w.startWith(t, false)
+		if r := w.next(t); r.Leader || r.Nodes != nil || r.Distribution != "" || r.Deployment != nil || r.Version != "v1.36.3" || !r.Health.Healthy {
+			t.Errorf("got %+v", r)
+		}
+		for _, request := range w.api.Seen() {
+			if strings.Contains(request, "/nodes") || strings.Contains(request, "/pods") {
+				t.Errorf("it asked %s", request)
+			}
+		}
+	})
+
+	t.Run("a replica that begins to lead reports nodes once pods are known too, and one that ends takes them back", func(t *testing.T) {
+		t.Parallel()
+		w := prepare(t)
+		w.api.Put(t, "/api/v1/nodes/a", node("a", corev1.ConditionTrue))
+		w.api.Put(t, "/api/v1/pods/p", pod("p", "250m"))
+		w.startWith(t, false)
+		w.next(t)
+		for range 2 {
+			w.lead()
+			r := w.next(t)
+			for r.Nodes == nil && r.Leader {
+				r = w.next(t)
+			}
+			if !r.Leader || r.Nodes.Total != 1 || r.Nodes.Requested["cpu"] != "250m" || r.Distribution != "kubernetes" ||
+				r.Deployment == nil || r.Deployment.Digest != "digest" {
+				t.Errorf("got %+v", r)
+			}
+			w.leading()
+			if r := w.next(t); r.Leader || r.Nodes != nil || r.Deployment != nil {
+				t.Errorf("got %+v", r)
+			}
 		}
 	})
 

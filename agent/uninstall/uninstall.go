@@ -88,7 +88,7 @@ func (h *Handler) remove(ctx context.Context) []string {
 	if len(remaining) > 0 {
 		return remaining // what comes next would leave them behind for good
 	}
-	for _, name := range []string{protocol.RegistrationSecret, protocol.IdentitySecret} {
+	for _, name := range []string{protocol.RegistrationSecret, protocol.IdentitySecret, protocol.DeploymentSecret} {
 		err := h.client.Delete().Namespace(h.namespace).Resource("secrets").Name(name).Do(ctx).Error()
 		failed("Secret "+h.namespace+"/"+name, err)
 	}

@@ -117,7 +117,7 @@ func TestUninstall(t *testing.T) {
 				t.Errorf("%s belongs to %s", path, got)
 			}
 		}
-		if done || len(remaining) != 3 || !strings.HasPrefix(remaining[2], "Namespace drover-agent: ") {
+		if done || len(remaining) != 4 || !strings.HasPrefix(remaining[3], "Namespace drover-agent: ") {
 			t.Errorf("remaining %q, done %t: the agent must stay while something is left", remaining, done)
 		}
 	})

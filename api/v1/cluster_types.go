@@ -58,7 +58,7 @@ type ClusterSpec struct {
 	Registration Registration `json:"registration,omitempty"`
 
 	// agent says how the agent in the member is set up. It takes effect in the manifest of the Secret
-	// "<name>-registration".
+	// "<name>-registration", and through the tunnel on an agent that is connected.
 	// +optional
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
@@ -93,7 +93,8 @@ type Registration struct {
 	// 1m, at most 8760h. It does not matter any more once an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="write tokenTTL in hours, minutes and seconds, for example 36h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 }
 
@@ -113,39 +114,14 @@ type SecretKeyReference struct {
 	Key string `json:"key,omitempty"`
 }
 
-// Agent says how the agent in the member is set up.
-type Agent struct {
-	// image of the agent. Default: the image in the hub's configuration.
-	// +optional
-	// +kubebuilder:validation:MaxLength=1024
-	Image string `json:"image,omitempty"`
-
-	// trust says which certificate the agent accepts from the hub: Pinned (default) accepts only the CA bundle in its
-	// manifest and what the hub has announced through the tunnel since; System accepts what the agent's image trusts,
-	// for a hub behind a public CA.
-	// +optional
-	// +kubebuilder:default=Pinned
-	Trust Trust `json:"trust,omitempty"`
-}
-
-// Trust says which certificate an agent accepts from the hub.
-// +kubebuilder:validation:Enum=Pinned;System
-type Trust string
-
-const (
-	// TrustPinned accepts only the CA bundle that the hub handed to the agent.
-	TrustPinned Trust = "Pinned"
-	// TrustSystem accepts what the agent's image trusts.
-	TrustSystem Trust = "System"
-)
-
 // ClusterStatus is what Drover knows of a member.
 type ClusterStatus struct {
 	// observedGeneration is the generation of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the Cluster: Registered, Connected, Ready, and Stalled when a person must act.
+	// conditions of the Cluster: Registered, Connected, Ready, AgentUpToDate once an agent has reported, and Stalled when a
+	// person must act.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -197,12 +173,4 @@ type NodeCount struct {
 	Ready int32 `json:"ready"`
 	// summary is "ready/total".
 	Summary string `json:"summary"`
-}
-
-// AgentStatus describes the agent that serves a member.
-type AgentStatus struct {
-	// version of the agent, for example "v0.1.0".
-	Version string `json:"version"`
-	// replicas is the number of agent replicas with an open tunnel.
-	Replicas int32 `json:"replicas"`
 }

@@ -27,6 +27,13 @@ const (
 	// ConditionStalled is present, and True, only when a person must act before the object can become Ready.
 	// It has the reason of Ready.
 	ConditionStalled = "Stalled"
+
+	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent says. Ready does not depend on it. It is
+	// absent before the first report and stays as it was while the member is away.
+	//
+	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentRolledBack, AgentRejected, that for
+	// Unknown is AgentUnmanaged.
+	ConditionAgentUpToDate = "AgentUpToDate"
 )
 
 // Reasons of a Cluster's conditions.
@@ -64,6 +71,23 @@ const (
 	ReasonVersionSkew = "VersionSkew"
 	// ReasonRemoving: the Cluster is being deleted and its agent uninstalls itself.
 	ReasonRemoving = "Removing"
+)
+
+// Reasons of the condition AgentUpToDate.
+const (
+	// ReasonAgentUpdated: the agent's Deployment is rolled out as spec.agent says.
+	ReasonAgentUpdated = "AgentUpdated"
+	// ReasonAgentUpdating: the agent's Deployment was changed and its pods are not ready yet, or it is about to be changed.
+	ReasonAgentUpdating = "AgentUpdating"
+	// ReasonAgentRolledBack: with what spec.agent says the agent did not become ready in time, and was put back to what it
+	// was. The message says why. It is not tried again until spec.agent, or the hub's configuration, changes.
+	ReasonAgentRolledBack = "AgentRolledBack"
+	// ReasonAgentRejected: the member's API server, or the agent, refused the Deployment that spec.agent makes. The message
+	// says why. It is not tried again until spec.agent, or the hub's configuration, changes.
+	ReasonAgentRejected = "AgentRejected"
+	// ReasonAgentUnmanaged: the agent cannot change its own Deployment: there is none, or its manifest is of an older
+	// Drover. Apply the manifest in the Secret "<cluster>-registration" to have it so.
+	ReasonAgentUnmanaged = "AgentUnmanaged"
 )
 
 // Reasons of events on a Cluster beyond those of its conditions.

@@ -31,9 +31,19 @@ const (
 	// replaced, as when its key was stolen. Agents that were away since need a new manifest.
 	AnnotationRetireNow = Group + "/retire-now"
 
+	// AnnotationAgentDigest on the pods of an agent identifies what the hub made of spec.agent for them. Drover sets it.
+	AnnotationAgentDigest = Group + "/agent-digest"
+
+	// AnnotationAgentReplicas on the agent's Deployment is AgentReplicasByNodes while the agent sets the number of its replicas by
+	// the number of nodes. Drover sets it, and not when spec.agent.replicas says how many.
+	AnnotationAgentReplicas = Group + "/agent-replicas"
+
 	// AnnotationRotated on the hub's CA Secret is the value of AnnotationRotate that was last acted on. Drover sets it.
 	AnnotationRotated = Group + "/rotated"
 )
+
+// AgentReplicasByNodes is the value of AnnotationAgentReplicas.
+const AgentReplicasByNodes = "by-nodes"
 
 // Labels and annotations of what is delivered to members.
 const (

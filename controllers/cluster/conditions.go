@@ -35,7 +35,10 @@ func tell(in *input, update *status.Update) {
 	connected := judgeConnected(in, registered)
 	ready := judgeReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	if (was == nil || was.Reason != ready.reason) && ready.reason != v1.ReasonAwaitingReport { // that lasts an instant
+	// An awaited report is there in an instant; that a new Cluster awaits its agent, the event of its token has told.
+	first := was == nil || was.Status == metav1.ConditionUnknown
+	untold := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent
+	if (was == nil || was.Reason != ready.reason) && !untold {
 		update.Event(status.Event{Warning: !ready.ok && ready.reason != v1.ReasonAwaitingAgent,
 			Reason: ready.reason, Action: "Observe", Message: ready.message})
 	}
@@ -47,6 +50,7 @@ func tell(in *input, update *status.Update) {
 	} else {
 		meta.RemoveStatusCondition(&in.cluster.Status.Conditions, v1.ConditionStalled)
 	}
+	tellAgent(in, update)
 	in.cluster.Status.ObservedGeneration = in.cluster.Generation
 	tellFacts(in)
 }

@@ -31,12 +31,15 @@ const takeoverTime = 15 * time.Second
 // their hub are back within their first few attempts, which lie within it.
 const settleTime = 25 * time.Second
 
+// returnsPerSecond is how many agents a hub on two cores lets in, see internal/hub/pace.go.
+const returnsPerSecond = 400
+
 // Fleet is what this controller needs of the connected members.
 type Fleet interface {
 	State(types.NamespacedName) fleet.State
-	Disconnect(name types.NamespacedName, keep func(fleet.Peer) bool)
 	Forget(types.NamespacedName)
 	Announce(types.NamespacedName, protocol.Settings) fleet.Errand
+	Deploy(name types.NamespacedName, digest string, deployment []byte) fleet.Errand
 	Dismantle(types.NamespacedName) fleet.Errand
 }
 
@@ -51,22 +54,29 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// AgentImage is the image of agents whose Cluster names none.
 	AgentImage string
+	// Synced is whether it is known which members other replicas hold. Nil means that it always is.
+	Synced func() bool
 	// Started is when this manager began to accept tunnels.
 	Started time.Time
 	Now     func() time.Time
 
-	led       time.Time // when this manager became the leader; set before the first reconcile
+	led       time.Time     // when this manager became the leader; set before the first reconcile
+	crowding  time.Duration // how much longer so many agents take to come back; set with led
 	manifests registration.Manifests
+	written   written
 }
 
 // settled is from when on an agent that is not here is lost.
 func (r *Reconciler) settled() time.Time {
 	settled, takenOver := r.Started.Add(settleTime), r.led.Add(takeoverTime)
 	if takenOver.After(settled) {
-		return takenOver
+		settled = takenOver
 	}
-	return settled
+	return settled.Add(r.crowding)
 }
+
+// crowding is how much longer than a few agents so many take to come back: a hub lets them in at a pace.
+func crowding(clusters int) time.Duration { return time.Duration(clusters) * time.Second / returnsPerSecond }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/status,verbs=get;update;patch
@@ -78,13 +88,19 @@ func (r *Reconciler) settled() time.Time {
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			r.Fleet.Forget(req.NamespacedName)
-		}
+		r.written.forget(req.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	update := status.Begin(cluster)
-	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
+	if r.written.missing(cluster) {
+		return ctrl.Result{}, nil // the event of what is missing brings us back
+	}
+	update, read := status.Begin(cluster), cluster.ResourceVersion
+	defer func() {
+		err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder))
+		if cluster.ResourceVersion != read {
+			r.written.note(cluster)
+		}
+	}()
 	if !cluster.DeletionTimestamp.IsZero() {
 		return r.remove(ctx, cluster, update)
 	}
@@ -94,11 +110,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, err
 	}
 	in.registerErr = r.register(ctx, in, update)
-	dismissErr := r.dismiss(ctx, in)
-	if in.settling() {
-		return ctrl.Result{RequeueAfter: in.settled.Sub(in.now)}, errors.Join(in.registerErr, dismissErr, r.label(ctx, in))
+	if later := in.tooEarly(); !later.IsZero() { // its labels and finalizer can wait, too: they are one write with those that its report brings
+		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
 	r.announce(in)
+	deployErr := r.deploy(in)
 	tell(in, update)
-	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, dismissErr, r.label(ctx, in))
+	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }

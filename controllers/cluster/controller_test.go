@@ -8,6 +8,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,10 @@ func (w *world) create(spec v1.ClusterSpec) {
 
 func (w *world) reconcile() ctrl.Result {
 	w.t.Helper()
+	revoker := &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.fleet}
+	if _, err := revoker.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+		w.t.Fatal(err)
+	}
 	result, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name})
 	if err != nil {
 		w.t.Fatal(err)
@@ -156,27 +161,32 @@ func (w *world) joined() (*testkit.Agent, ed25519.PublicKey) {
 func TestClusterController(t *testing.T) {
 	env := testkit.Start(t)
 	for name, test := range map[string]func(*world){
-		"a new cluster gets a token, a manifest and a command":                        testNewCluster,
-		"the manifest holds no more than its cluster's own token":                     testSecretsStayInSecrets,
-		"an agent that joins, connects and reports makes its cluster ready":           testReady,
-		"reconciling again without a change writes nothing":                           testIdle,
-		"a lost agent shows with reason and time, and what was known stays":           testLost,
-		"an agent that was connected before a restart gets time to come back":         testSettling,
-		"an unhealthy API server shows":                                               testUnhealthy,
-		"an agent of another protocol shows as version skew":                          testVersionSkew,
-		"deleting the registration secret makes a new token and keeps the agent":      testTokenRotation,
-		"deleting the agent secret revokes the agent and replaces its used token":     testAgentRevocation,
-		"a token that expires shows, with what to do":                                 testTokenExpires,
-		"a token that the user chose is used":                                         testChosenToken,
-		"a change of the settings reaches the agent and its confirmation is awaited":  testAnnounce,
-		"deleting a connected cluster has the agent uninstall itself":                 testRemoveConnected,
-		"deleting a cluster whose agent is gone ends within 30 s":                     testRemoveUnreachable,
-		"deleting a cluster that nobody joined ends at once":                          testRemoveUnjoined,
-		"an agent that answers nothing holds up neither a reconcile nor the deletion": testDeafAgent,
-		"a Secret that is somebody else's is neither adopted nor overwritten":         testForeignSecret,
-		"orphaning leaves the agent alone":                                            testOrphan,
-		"a cluster made again under its name does not know the old agent":             testRecreated,
-		"a second cluster that was refused shows on the cluster":                      testRefusalShows,
+		"a new cluster gets a token, a manifest and a command":                         testNewCluster,
+		"the manifest holds no more than its cluster's own token":                      testSecretsStayInSecrets,
+		"an agent that joins, connects and reports makes its cluster ready":            testReady,
+		"reconciling again without a change writes nothing":                            testIdle,
+		"a lost agent shows with reason and time, and what was known stays":            testLost,
+		"an agent that was connected before a restart gets time to come back":          testSettling,
+		"of an agent that joined before the start nothing is said until it is back":    testFoundJoined,
+		"nobody is called lost, or let go, before the other replicas have been heard":  testReplicasNotHeardYet,
+		"an unhealthy API server shows":                                                testUnhealthy,
+		"an agent of another protocol shows as version skew":                           testVersionSkew,
+		"deleting the registration secret makes a new token and keeps the agent":       testTokenRotation,
+		"deleting the agent secret revokes the agent and replaces its used token":      testAgentRevocation,
+		"a token that expires shows, with what to do":                                  testTokenExpires,
+		"a token that the user chose is used":                                          testChosenToken,
+		"a change of the settings reaches the agent and its confirmation is awaited":   testAnnounce,
+		"a spec of another agent reaches the leader, once, and what comes of it shows": testDeploy,
+		"a Deployment that the agent refuses shows, and is not retried in a loop":      testDeployRefused,
+		"facts stay while another replica of the agent takes the lead":                 testLeaderless,
+		"deleting a connected cluster has the agent uninstall itself":                  testRemoveConnected,
+		"deleting a cluster whose agent is gone ends within 30 s":                      testRemoveUnreachable,
+		"deleting a cluster that nobody joined ends at once":                           testRemoveUnjoined,
+		"an agent that answers nothing holds up neither a reconcile nor the deletion":  testDeafAgent,
+		"a Secret that is somebody else's is neither adopted nor overwritten":          testForeignSecret,
+		"orphaning leaves the agent alone":                                             testOrphan,
+		"a cluster made again under its name does not know the old agent":              testRecreated,
+		"a second cluster that was refused shows on the cluster":                       testRefusalShows,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env)) })
 	}
@@ -283,6 +293,34 @@ func testSettling(w *world) {
 	w.clock.Advance(result.RequeueAfter)
 	restarted.reconcile()
 	restarted.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
+}
+
+// testFoundJoined: a hub that starts with ten thousand of them has better things to write.
+func testFoundJoined(w *world) {
+	w.create(v1.ClusterSpec{})
+	w.r.Started = w.clock.Now()
+	key := testkit.Key(w.t).Public().(ed25519.PublicKey)
+	secret, before := &corev1.Secret{}, w.cluster()
+	registration.WriteIdentity(secret, before, registration.AgentIdentity{
+		PublicKey: key, ClusterUID: "member-uid", TokenHash: "of a former token", OwnerUID: before.UID, Joined: w.clock.Now().Add(-time.Hour),
+	})
+	w.Apply(w.t, secret)
+	if result := w.reconcile(); result.RequeueAfter <= 0 {
+		w.t.Error("never looks again")
+	}
+	if after := w.cluster(); after.ResourceVersion != before.ResourceVersion {
+		w.t.Errorf("the Cluster was written: %+v", after)
+	}
+	w.connect(key, testkit.HealthyReport())
+	w.reconcile()
+	w.ready(metav1.ConditionTrue, v1.ReasonConnected)
+	var told []string
+	for event := range drain(w.recorder) {
+		told = append(told, strings.Fields(event)[1])
+	}
+	if want := []string{v1.ReasonTokenCreated, v1.ReasonConnected}; !slices.Equal(told, want) {
+		w.t.Errorf("events %v, want %v", told, want)
+	}
 }
 
 func testUnhealthy(w *world) {

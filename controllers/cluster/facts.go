@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // minorVersion is the "v1.36" in "v1.36.3+k3s1".
@@ -42,9 +43,12 @@ func tellFacts(in *input) {
 	if report == nil {
 		return
 	}
-	s.Agent = &v1.AgentStatus{Version: report.AgentVersion, Replicas: int32(len(in.member.Peers))}
+	s.Agent = &v1.AgentStatus{Version: report.AgentVersion, Replicas: int32(in.member.Agents())}
 	if report.Version != "" {
-		s.Version, s.Distribution = report.Version, report.Distribution
+		s.Version = report.Version
+	}
+	if report.Distribution != "" { // only the replica that watches the nodes can tell, once it has seen them
+		s.Distribution = report.Distribution
 	}
 	if n := report.Nodes; n != nil {
 		s.Nodes = &v1.NodeCount{Total: n.Total, Ready: n.Ready, Summary: fmt.Sprintf("%d/%d", n.Ready, n.Total)}
@@ -56,19 +60,19 @@ func tellFacts(in *input) {
 
 // factLabels are the labels that users can select Clusters by. A fact that is no valid label value is left out.
 func factLabels(in *input) map[string]string {
-	labels := map[string]string{}
-	report := in.member.Report
-	if report == nil || report.Version == "" {
-		for _, key := range []string{v1.LabelDistribution, v1.LabelVersion} {
-			if value, ok := in.cluster.Labels[key]; ok {
-				labels[key] = value // applying without it would take it away
-			}
-		}
-		return labels
+	labels, report := map[string]string{}, in.member.Report
+	if report == nil {
+		report = &protocol.Report{}
 	}
-	for key, value := range map[string]string{v1.LabelDistribution: report.Distribution, v1.LabelVersion: minorVersion.FindString(report.Version)} {
-		if value != "" && len(validation.IsValidLabelValue(value)) == 0 {
-			labels[key] = value
+	for key, fact := range map[string][2]string{
+		v1.LabelDistribution: {report.Distribution, report.Distribution},
+		v1.LabelVersion:      {report.Version, minorVersion.FindString(report.Version)},
+	} {
+		value, had := in.cluster.Labels[key]
+		if fact[0] == "" && had {
+			labels[key] = value // nobody knows at the moment; applying without it would take it away
+		} else if fact[1] != "" && len(validation.IsValidLabelValue(fact[1])) == 0 {
+			labels[key] = fact[1]
 		}
 	}
 	return labels
@@ -86,6 +90,7 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply labels and finalizer of cluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
+	r.written.note(object)
 	return nil
 }
 

@@ -21,6 +21,9 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
+// syncRecheck is how often it is looked whether the links to the other replicas are there.
+const syncRecheck = time.Second
+
 // chosenTokenRecheck is how often a Secret of the user's is read again while its token lets nobody join. Such Secrets are not watched.
 const chosenTokenRecheck = 30 * time.Second
 
@@ -30,6 +33,7 @@ type input struct {
 	name    types.NamespacedName
 	now     time.Time
 	settled time.Time // from when on a missing agent is a lost one
+	synced  bool      // whether it is known what other replicas hold
 
 	// secret is the registration Secret, nil if there is none. Set by gather.
 	secret *corev1.Secret
@@ -51,6 +55,8 @@ type input struct {
 	registerErr error
 	// announced is how handing over the settings stands, zero if the agent has them. Set by announce.
 	announced fleet.Errand
+	// deployed is the agent's Deployment that the spec makes, and how handing it over stands. Set by deploy.
+	deployed deployed
 }
 
 // gather reads everything that a reconcile depends on.
@@ -60,18 +66,22 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 		name:     client.ObjectKeyFromObject(cluster),
 		now:      r.Now(),
 		settled:  r.settled(),
+		synced:   r.Synced == nil || r.Synced(),
 		settings: r.Settings(),
+	}
+	if !in.synced && in.settled.Before(in.now.Add(syncRecheck)) {
+		in.settled = in.now.Add(syncRecheck)
 	}
 	in.member = r.Fleet.State(in.name)
 	var err error
 	if err = gatherSecret(ctx, in, r.Client, r.Live); err != nil {
 		return nil, err
 	}
-	if err := r.gatherIdentity(ctx, r.Client, in); err != nil {
+	if in.identity, err = identify(ctx, r.Client, cluster); err != nil {
 		return nil, err
 	}
 	if !in.peersRightful() { // the cache may lag behind a join of a moment ago
-		if err := r.gatherIdentity(ctx, r.Live, in); err != nil {
+		if in.identity, err = identify(ctx, r.Live, cluster); err != nil {
 			return nil, err
 		}
 	}
@@ -96,28 +106,9 @@ func gatherSecret(ctx context.Context, in *input, readers ...client.Reader) erro
 	return nil
 }
 
-// gatherIdentity reads who the agent is. What cannot be read, or is of a former Cluster of this name, identifies nobody.
-func (r *Reconciler) gatherIdentity(ctx context.Context, reader client.Reader, in *input) error {
-	secret, err := getSecret(ctx, reader, registration.AgentSecret(in.name))
-	if err != nil || secret == nil {
-		in.identity = nil
-		return err
-	}
-	id, err := registration.ReadIdentity(secret)
-	if err != nil || id.OwnerUID != in.cluster.UID {
-		id = nil
-	}
-	in.identity = id
-	return nil
-}
-
-// rightful is whether a tunnel is that of this Cluster's agent.
-func (in *input) rightful(p fleet.Peer) bool {
-	return in.identity != nil && p.Key == registration.KeyID(in.identity.PublicKey) && p.Cluster.UID == string(in.cluster.UID)
-}
-
 func (in *input) peersRightful() bool {
-	return !slices.ContainsFunc(in.member.Peers, func(p fleet.Peer) bool { return !in.rightful(p) })
+	keep := rightful(in.cluster, in.identity)
+	return !slices.ContainsFunc(in.member.Peers, func(p fleet.Peer) bool { return !keep(p) })
 }
 
 func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
@@ -141,12 +132,31 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	return nil
 }
 
-// settling is whether it is too early to say anything of an agent that was connected before this manager started: it has not come
-// back yet, or has not reported yet.
+// settling is whether it is too early to say anything of an agent that joined before this manager started: it has not come back yet, or
+// has not reported yet, and the status says that it is Ready, or nothing so far.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
-	return in.identity != nil && silent && in.member.LastSeen.IsZero() && in.now.Before(in.settled) &&
-		meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionReady)
+	if in.identity == nil || !silent || in.synced && !in.member.LastSeen.IsZero() || !in.now.Before(in.settled) {
+		return false
+	}
+	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady) // it is Unknown by default
+}
+
+// movingTime is how long an agent that took its leave may be on its way: it opens a tunnel elsewhere first, but this manager may hear of
+// the end of the old one before.
+const movingTime = time.Second
+
+// tooEarly is until when nothing can be said of the member; zero if something can.
+func (in *input) tooEarly() time.Time {
+	arrived := in.member.LastSeen.Add(movingTime)
+	switch {
+	case in.settling():
+		return in.settled
+	case in.identity != nil && in.member.Left && !in.member.Connected() && in.now.Before(arrived) &&
+		meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionReady):
+		return arrived
+	}
+	return time.Time{}
 }
 
 // awaitingTunnel is whether the agent has joined so lately that its tunnel cannot be called lost.
@@ -175,6 +185,9 @@ func (in *input) lookAgain() time.Duration {
 	}
 	if !in.announced.At.IsZero() {
 		moments = append(moments, in.announced.At.Add(fleet.ErrandPause))
+	}
+	if !in.deployed.At.IsZero() && !in.deployed.refused() {
+		moments = append(moments, in.deployed.At.Add(fleet.ErrandPause))
 	}
 	if in.foreignSecret {
 		moments = append(moments, in.now.Add(chosenTokenRecheck))

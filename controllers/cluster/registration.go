@@ -4,14 +4,10 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -39,8 +35,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 		return err
 	}
 	want := registration.ApplySecret(in.cluster, in.token, content)
-	if in.secret != nil && maps.EqualFunc(in.secret.Data, want.Data, bytes.Equal) && containsAll(in.secret.Annotations, want.Annotations) &&
-		containsAll(in.secret.Labels, want.Labels) {
+	if in.secret != nil && registration.UpToDate(in.secret, want) {
 		return nil
 	}
 	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
@@ -85,13 +80,7 @@ func decideToken(in *input) (registration.Token, bool) {
 // content of the registration Secret beside the token.
 func (r *Reconciler) content(in *input) (registration.Content, error) {
 	agent := in.cluster.Spec.Agent
-	image := agent.Image
-	if image == "" {
-		image = r.AgentImage
-	}
-	manifest, err := r.manifests.Manifest(registration.ManifestInput{
-		Image: image, Trust: agent.Trust, Token: in.token.Value, Settings: in.settings,
-	})
+	manifest, err := r.manifests.Manifest(r.manifestInput(in))
 	if err != nil {
 		return registration.Content{}, err
 	}
@@ -103,20 +92,14 @@ func (r *Reconciler) content(in *input) (registration.Content, error) {
 	}, nil
 }
 
-// dismiss ends tunnels of agents that are not, or no longer, this Cluster's. When the whole workspace is being deleted, the agent's
-// Secret may go before the Cluster does; the tunnel is needed to uninstall the agent then.
-func (r *Reconciler) dismiss(ctx context.Context, in *input) error {
-	if in.peersRightful() {
-		return nil
+// manifestInput is what the agent's manifest depends on.
+func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
+	agent := in.cluster.Spec.Agent
+	image := agent.Image
+	if image == "" {
+		image = r.AgentImage
 	}
-	workspace := &corev1.Namespace{}
-	if err := r.Live.Get(ctx, types.NamespacedName{Name: in.name.Namespace}, workspace); err != nil {
-		return fmt.Errorf("look up workspace %s: %w", in.name.Namespace, err)
-	}
-	if in.identity != nil || workspace.DeletionTimestamp.IsZero() {
-		r.Fleet.Disconnect(in.name, in.rightful)
-	}
-	return nil
+	return registration.ManifestInput{Image: image, Trust: agent.Trust, Agent: agent, Token: in.token.Value, Settings: in.settings}
 }
 
 // label sets the finalizer, and as labels what the agent found, if they are not there yet.

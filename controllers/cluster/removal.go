@@ -36,8 +36,11 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 		return ctrl.Result{}, err
 	}
 	deadline := cluster.DeletionTimestamp.Add(removalPatience)
+	if !in.synced && deadline.Before(in.settled) {
+		deadline = in.settled // the agent may be connected to another replica
+	}
 	switch {
-	case in.identity == nil && !in.member.Connected() && cluster.Status.ClusterUID == "", cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan:
+	case in.identity == nil && !in.member.Connected() && in.synced && cluster.Status.ClusterUID == "", cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan:
 		return ctrl.Result{}, r.release(ctx, in)
 	case !in.member.Connected() && in.now.Before(deadline):
 		tellRemoving(in, update)

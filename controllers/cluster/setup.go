@@ -5,6 +5,8 @@ package cluster
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +24,10 @@ import (
 // workers reconcile at once. A reconcile may wait for an agent: an announcement or an uninstallation.
 const workers = 16
 
+// gatherTime is how long a change of a member waits for the next one. An agent that connects reports within it, mostly, and a status
+// that says that its report is awaited need not be written.
+const gatherTime = 50 * time.Millisecond
+
 // Wakers call back with the name of a Cluster, or with all Clusters, when something outside the API server changed.
 type Wakers struct {
 	// Member is called with a function to call when one member changed.
@@ -38,7 +44,11 @@ func (r *Reconciler) Register(mgr ctrl.Manager, wakers Wakers) error {
 		For(&v1.Cluster{}).
 		Owns(&corev1.Secret{}, builder.MatchEveryOwner).
 		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
-			r.led = r.Now() // sources start when this manager leads, before any worker
+			var clusters v1.ClusterList
+			if err := mgr.GetClient().List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+				return fmt.Errorf("count clusters: %w", err)
+			}
+			r.led, r.crowding = r.Now(), crowding(len(clusters.Items)) // sources start when this manager leads, before any worker
 			return wakers.start(ctx, mgr.GetClient(), q)
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
@@ -49,7 +59,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // start enqueues Clusters that the wakers name. Their callbacks read the cache at most, and add to the queue.
 func (w Wakers) start(ctx context.Context, cache client.Reader, q queue) error {
-	w.Member(func(name types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: name}) })
+	w.Member(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, gatherTime) })
 	w.All(func() {
 		var clusters v1.ClusterList
 		if err := cache.List(ctx, &clusters); err != nil {

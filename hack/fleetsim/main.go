@@ -13,10 +13,10 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -30,10 +30,11 @@ import (
 
 type flags struct {
 	kubeconfig, server, bundle, control string
+	through                             string
 	join                                bool
 	clusters, workspaces                int
-	latency                             time.Duration
-	churn, changes                      float64
+	latency, apiLatency                 time.Duration
+	rates                               sim.Rates
 }
 
 func main() {
@@ -41,14 +42,16 @@ func main() {
 	set := flag.NewFlagSet("fleetsim", flag.ExitOnError) // a library has put a flag of its own into the global one
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "of the hub's administrator; Clusters are made with it")
 	set.StringVar(&f.server, "server", "", "base URL of the hub, https://host:port")
+	set.StringVar(&f.through, "through", "", "comma-separated host:port to connect to in place of the server's, each tunnel to the next one")
 	set.StringVar(&f.bundle, "ca", "", "file with the CA bundle of the hub")
-	set.StringVar(&f.control, "control", "", "unix socket to answer GET /state and POST /cut?spare=N on")
+	set.StringVar(&f.control, "control", "", "unix socket to answer GET /state, POST /cut?spare=N and POST /rates?churn=R&changes=R on")
 	set.IntVar(&f.clusters, "clusters", 100, "members to simulate")
 	set.IntVar(&f.workspaces, "workspaces", 10, "namespaces to spread them over: fleet-00, fleet-01, …")
 	set.BoolVar(&f.join, "join", false, "join with the token of each Cluster, which takes a running manager; otherwise the agents' Secrets are written directly")
-	set.DurationVar(&f.latency, "latency", 0, "of each answer of a simulated API server")
-	set.Float64Var(&f.churn, "churn", 0, "tunnels to cut each second")
-	set.Float64Var(&f.changes, "changes", 0, "changes of state to report each minute, over all members")
+	set.DurationVar(&f.latency, "latency", 0, "of the way from each member to the hub, and of the way back")
+	set.DurationVar(&f.apiLatency, "api-latency", 0, "of each answer of a simulated API server")
+	set.Float64Var(&f.rates.Churn, "churn", 0, "share of the tunnels to cut each minute, 0.1 for a tenth; their agents come back")
+	set.Float64Var(&f.rates.Changes, "changes", 0, "share of the members to report something new each minute")
 	_ = set.Parse(os.Args[1:]) // it exits when it fails
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -71,7 +74,8 @@ func run(ctx context.Context, f flags) error {
 		return err
 	}
 	fleet, err := sim.New(sim.Options{
-		Server: f.server, Bundle: bundle, Members: members, Latency: f.latency, Churn: f.churn, Changes: f.changes,
+		Server: f.server, Bundle: bundle, Through: strings.FieldsFunc(f.through, func(c rune) bool { return c == ',' }),
+		Members: members, Latency: f.latency, APILatency: f.apiLatency, Rates: f.rates,
 	})
 	if err != nil {
 		return err
@@ -122,8 +126,8 @@ func enrol(ctx context.Context, f flags, bundle []byte) ([]sim.Member, error) {
 // checkFileLimit: each member is one socket. The Go runtime has raised the soft limit to the hard one already.
 func checkFileLimit(members int) error {
 	const spare = 200
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("read the limit of open files: %w", err)
 	}
 	if limit.Cur < uint64(members)+spare {

@@ -8,9 +8,10 @@ import (
 	"net"
 	"strconv"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
+
+// soReusePort is SO_REUSEPORT of Linux, which package syscall does not have on every architecture.
+const soReusePort = 15
 
 // A portLease keeps a TCP port of 127.0.0.1 for a server that we start: a socket that is bound but does not listen.
 // The kernel gives such a port to nobody else, while our servers, which set SO_REUSEPORT like the lease, may listen on
@@ -41,9 +42,9 @@ func portIsFree(port int) bool {
 
 func bindPort(port int) (*portLease, error) {
 	syscall.ForkLock.RLock() // no child may inherit the socket before it is marked
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
-		unix.CloseOnExec(fd)
+		syscall.CloseOnExec(fd)
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
@@ -58,17 +59,17 @@ func bindPort(port int) (*portLease, error) {
 }
 
 func (l *portLease) bind(port int) error {
-	if err := unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+	if err := syscall.SetsockoptInt(l.fd, syscall.SOL_SOCKET, soReusePort, 1); err != nil {
 		return err
 	}
-	if err := unix.Bind(l.fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := syscall.Bind(l.fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		return err
 	}
-	addr, err := unix.Getsockname(l.fd)
+	addr, err := syscall.Getsockname(l.fd)
 	if err != nil {
 		return err
 	}
-	bound, ok := addr.(*unix.SockaddrInet4)
+	bound, ok := addr.(*syscall.SockaddrInet4)
 	if !ok {
 		return fmt.Errorf("unexpected address %T", addr)
 	}
@@ -76,4 +77,4 @@ func (l *portLease) bind(port int) error {
 	return nil
 }
 
-func (l *portLease) release() { _ = unix.Close(l.fd) }
+func (l *portLease) release() { _ = syscall.Close(l.fd) }

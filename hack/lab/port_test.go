@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestPortLease(t *testing.T) {
@@ -29,7 +27,7 @@ func TestPortLease(t *testing.T) {
 	t.Run("a server that shares ports listens on it and gets the connections, again and again", func(t *testing.T) {
 		sharing := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 			var err error
-			return cmpErr(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }), &err)
+			return cmpErr(c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, soReusePort, 1) }), &err)
 		}}
 		for range 20 {
 			l, err := sharing.Listen(context.Background(), "tcp4", address)

@@ -5,14 +5,8 @@ package stage
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
-	"os"
-	"path/filepath"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,11 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/balancer"
 	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/trust"
 )
@@ -35,22 +28,30 @@ const (
 	managerAccount   = "drover-manager"
 )
 
-// Hub is a control plane with Drover on it, and the manager as a process.
+// Hub is a control plane with Drover on it, and its managers as processes.
 type Hub struct {
 	*Plane
-	// Manager is the running process.
+	// Manager is the running process of the first manager.
 	Manager *lab.Process
-	// Address that the manager listens on; URL leads there.
+	// Replicas are all managers. Balancer is in front of them if there are several.
+	Replicas []*Replica
+	Balancer *balancer.Balancer
+	// Address of the only manager, or of the balancer; URL leads there.
 	Address string
-	// Announced are the base URLs that the manager tells agents from its next start on. None means URL alone.
+	// Announced are the base URLs that the managers tell agents from their next start on. None means URL alone.
 	Announced []string
 
-	kubeconfig, configFile string
+	layout Layout
 }
 
-// InstallHub applies what "make deploy" applies, but for the Deployment, and starts the manager as its ServiceAccount.
+// InstallHub applies what "make deploy" applies, but for the Deployment, and starts one manager as its ServiceAccount.
 func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
-	h := &Hub{Plane: plane, configFile: filepath.Join(plane.dir, "manager.yaml")}
+	return InstallReplicas(ctx, plane, Layout{Replicas: 1})
+}
+
+// InstallReplicas is InstallHub for managers in any layout. What runs when it errs ends with StopManagers of the Hub that it returns.
+func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
+	h := &Hub{Plane: plane, Announced: layout.URLs, layout: layout}
 	for _, args := range [][]string{
 		{"apply", "--server-side", "-f", "config/manager/namespace.yaml"},
 		{"apply", "--server-side", "-k", "config/crd"},
@@ -60,83 +61,46 @@ func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
 		{"apply", "--server-side", "-k", "config/rbac"},
 	} {
 		if _, err := h.Kubectl(ctx, nil, args...); err != nil {
-			return nil, err
+			return h, err
 		}
 	}
-	var err error
-	if h.Address, err = freeAddress(ctx); err != nil {
-		return nil, err
+	if err := h.layOut(ctx); err != nil {
+		return h, err
 	}
-	if h.kubeconfig, err = h.accountKubeconfig(ctx, managerNamespace, managerAccount, filepath.Join(h.dir, "manager.kubeconfig")); err != nil {
-		return nil, err
+	started := make(chan error, len(h.Replicas))
+	for _, replica := range h.Replicas {
+		go func() { started <- replica.Start(ctx) }() // all at once: each waits for the others before it is ready
 	}
-	return h, h.StartManager(ctx)
+	var errs []error
+	for range h.Replicas {
+		errs = append(errs, <-started)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return h, err
+	}
+	return h, h.AwaitBalanced(ctx)
 }
 
 // URL is the hub's base URL.
 func (h *Hub) URL() string { return "https://" + h.Address }
 
-// StartManager starts the manager, again after it ended, and returns when its port is ready.
+// StartManager starts the first manager, again after it ended, and returns when its port is ready.
 func (h *Hub) StartManager(ctx context.Context, moreURLs ...string) error {
-	urls := h.Announced
-	if len(urls) == 0 {
-		urls = []string{h.URL()}
-	}
-	settings := config.Config{TypeMeta: metav1.TypeMeta{APIVersion: config.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
-		Server: config.Server{Listen: h.Address, URLs: slices.Concat(urls, moreURLs)}}
-	content, err := yaml.Marshal(settings)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(h.configFile, content, 0o600); err != nil {
-		return err
-	}
-	env, err := h.managerEnv()
-	if err != nil {
-		return err
-	}
-	process, err := lab.Command{
-		Name: "manager", Path: h.programs.Manager, Env: env, Args: []string{"--config=" + h.configFile, "--kubeconfig=" + h.kubeconfig},
-		LogFile: filepath.Join(h.dir, "manager.log"),
-	}.Start()
-	if err != nil {
-		return err
-	}
-	h.Manager = process
-	return process.WaitReady(ctx, h.serves)
+	return h.Replicas[0].Start(ctx, moreURLs...)
 }
 
-// managerEnv is our environment and what the manager's Deployment adds to it.
-func (h *Hub) managerEnv() ([]string, error) {
-	manifest, err := os.ReadFile(filepath.Join(h.programs.Root, "config", "manager", "deployment.yaml"))
-	if err != nil {
-		return nil, fmt.Errorf("read the manager's Deployment: %w", err)
+// StopManagers ends the balancer and kills all managers.
+func (h *Hub) StopManagers() error {
+	var errs []error
+	for _, replica := range h.Replicas {
+		if replica.Process != nil {
+			errs = append(errs, replica.Process.Kill())
+		}
 	}
-	env, err := DeploymentEnv(manifest)
-	return append(os.Environ(), env...), err
-}
-
-func (h *Hub) serves(ctx context.Context) error {
-	bundle, err := h.Bundle(ctx)
-	if err != nil {
-		return err
+	if h.Balancer != nil {
+		errs = append(errs, h.Balancer.Close())
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(bundle)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.URL()+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("/readyz answers %d", response.StatusCode)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Bundle is the CA bundle that agents and people pin, as PEM.

@@ -9,10 +9,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -112,13 +115,22 @@ func Kubectl(ctx context.Context, programs Programs, kubeconfig string, stdin []
 
 // accountKubeconfig writes a kubeconfig of a ServiceAccount and returns its path.
 func (p *Plane) accountKubeconfig(ctx context.Context, namespace, account, file string) (string, error) {
+	token, err := p.accountToken(ctx, namespace, account)
+	if err != nil {
+		return "", err
+	}
+	return file, WriteKubeconfig(file, p.URL(), p.CA(), token)
+}
+
+// accountToken is a token of a ServiceAccount for a day.
+func (p *Plane) accountToken(ctx context.Context, namespace, account string) (string, error) {
 	day := int64(24 * time.Hour / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}
 	object := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}
 	if err := p.Client.SubResource("token").Create(ctx, object, request); err != nil {
 		return "", fmt.Errorf("request token of ServiceAccount %s/%s: %w", namespace, account, err)
 	}
-	return file, WriteKubeconfig(file, p.URL(), p.CA(), request.Status.Token)
+	return request.Status.Token, nil
 }
 
 // WriteKubeconfig writes a kubeconfig for one server and one token, readable for its owner only.
@@ -131,13 +143,21 @@ func WriteKubeconfig(file, server string, ca []byte, token string) error {
 	return clientcmd.WriteToFile(*config, file)
 }
 
+// Ports of managers and agents are below those that the kernel gives to connections, so that one that starts again finds its own free.
+const firstPort, lastPort = 20_000, 32_000
+
 // freeAddress is a loopback address that nobody listens on at this moment.
 func freeAddress(ctx context.Context) (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
+	for {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.N(lastPort-firstPort)))
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		switch {
+		case err == nil:
+			return address, listener.Close()
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return "", fmt.Errorf("find a free port: %w", err)
+		}
 	}
-	return listener.Addr().String(), listener.Close()
 }
 
 // await asks check every 20 ms until it returns nil, or until ctx ends, and then returns what it said last.

@@ -63,8 +63,16 @@ func rules() []rule {
 			why: "rollout is pure: controller, agent, tests and hack/plan-steps must see the same next step",
 		},
 		{
-			from: "internal/tunnel", only: []string{"std", "github.com/gorilla/websocket", "golang.org/x/net/http", "golang.org/x/net/http2", "golang.org/x/sys", "./internal/tunnel"},
+			from: "internal/tunnel", only: []string{"std", "github.com/gorilla/websocket", "golang.org/x/net/http", "golang.org/x/net/http2", "./internal/tunnel"},
 			why: "the tunnel knows nothing of Kubernetes or of Drover, so that it can be read, tested and measured alone",
+		},
+		{
+			from: "internal/tracing", ours: []string{"./internal/answer", "./internal/request"}, never: []string{"k8s.io", "sigs.k8s.io", "google.golang.org", "go.opentelemetry.io/otel/exporters", "go.opentelemetry.io/proto"},
+			why: "tracing is linked into the agent; the exporter of the SDK would make it half as large again",
+		},
+		{
+			from: "internal/answer", only: []string{"std"},
+			why: "answer is linked into the agent and knows nothing but net/http",
 		},
 		{
 			from: "internal/protocol", ours: []string{"./api", "./internal/protocol"}, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/gorilla"},
@@ -77,6 +85,10 @@ func rules() []rule {
 		{
 			from: "internal/fleet", never: []string{"./internal/proxy", "./internal/identity"},
 			why: "the fleet serves controllers and proxy alike and knows neither",
+		},
+		{
+			from: "internal/replica", ours: []string{"./internal/drain", "./internal/fleet", "./internal/tunnel"},
+			why: "a link between replicas carries what the fleet knows and requests as they come; who sends them and what they mean was decided before",
 		},
 		{
 			from: "internal/proxy", never: []string{"./internal/fleet", "./internal/tunnel", "./internal/access", "./internal/rollout", "./internal/tenancy", "sigs.k8s.io/controller-runtime"},
@@ -95,9 +107,9 @@ func rules() []rule {
 			why: "kinds meet only through the API: labels, conditions, owner references",
 		},
 		{
-			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/expansion"},
+			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/request", "./internal/answer", "./internal/tracing", "./internal/expansion"},
 			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
-			why:   "agent and hub meet in protocol, tunnel and api/v1 only, and share what each must compute alone (the planner, the expansion of namespaces); a small binary is a feature",
+			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner, what traces requests, and what each must compute alone); a small binary is a feature",
 		},
 		{
 			from: ".", never: []string{"./agent", "./hack", "./test", "./internal/testkit", "./internal/arch"},

@@ -36,6 +36,16 @@ type Config struct {
 	Agent Agent `json:"agent,omitempty"`
 	// LeaderElection among manager replicas.
 	LeaderElection LeaderElection `json:"leaderElection,omitempty"`
+	// Peers are the other replicas of the manager.
+	Peers Peers `json:"peers,omitempty"`
+	// Tracing of requests. Off by default.
+	Tracing Tracing `json:"tracing,omitempty"`
+	// Drain is how a replica stops.
+	Drain Drain `json:"drain,omitempty"`
+	// Limits of what users do through one replica.
+	Limits Limits `json:"limits,omitempty"`
+	// Audit is the log of who did what in which member. Off by default.
+	Audit Audit `json:"audit,omitempty"`
 }
 
 // Server is the hub's HTTPS port and how agents reach it.
@@ -93,6 +103,11 @@ func (c *Config) setDefaults() {
 	setDefault(&c.Namespace, "drover-system")
 	setDefault(&c.Server.Listen, ":8443")
 	setDefault(&c.Agent.Image, "drover:latest")
+	c.Peers.setDefaults()
+	c.Tracing.setDefaults()
+	c.Drain.setDefaults()
+	c.Limits.setDefaults()
+	c.Audit.setDefaults()
 	enabled := true
 	setDefault(&c.LeaderElection.Enabled, &enabled)
 	setDefault(&c.LeaderElection.LeaseDuration.Duration, 15*time.Second)
@@ -132,6 +147,11 @@ func (c *Config) validate() error {
 			add(fmt.Sprintf("server.urls[%d]", i), "%q is not of the form https://host[:port]", raw)
 		}
 	}
+	c.Peers.validate(add)
+	c.Tracing.validate(add)
+	c.Drain.validate(add)
+	c.Limits.validate(add)
+	c.Audit.validate(add)
 	l := c.LeaderElection
 	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
 		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")

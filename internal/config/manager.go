@@ -5,6 +5,7 @@ package config
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -24,7 +25,7 @@ const leaseName = "drover-manager"
 // and all in the manager's own namespace.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return ctrl.Options{}, err
 		}
@@ -33,6 +34,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 	if err != nil {
 		return ctrl.Options{}, err
 	}
+	stop := c.Drain.Timeout() // 30 s otherwise, and then nobody waits any more
 	return ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{
@@ -42,9 +44,21 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 					c.Namespace:         {LabelSelector: labels.Everything()},
 					cache.AllNamespaces: {LabelSelector: labels.NewSelector().Add(*ours), Transform: registration.Trim},
 				}},
+				&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{
+					c.Namespace: {LabelSelector: labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: c.Peers.Service})},
+				}},
 			},
 		},
-		Metrics:                       server.Options{BindAddress: "0"}, // the hub's own port serves them
+		Metrics:                 server.Options{BindAddress: "0"}, // the hub's own port serves them
+		HealthProbeBindAddress:  "0",
+		GracefulShutdownTimeout: &stop,
+	}, nil
+}
+
+// LeaderOptions are those of the manager of what runs on the leader only, but for what it shares with the replica's.
+func (c Config) LeaderOptions() ctrl.Options {
+	return ctrl.Options{
+		Metrics:                       server.Options{BindAddress: "0"},
 		HealthProbeBindAddress:        "0",
 		LeaderElection:                *c.LeaderElection.Enabled,
 		LeaderElectionID:              leaseName,
@@ -53,5 +67,5 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 		LeaseDuration:                 &c.LeaderElection.LeaseDuration.Duration,
 		RenewDeadline:                 &c.LeaderElection.RenewDeadline.Duration,
 		RetryPeriod:                   &c.LeaderElection.RetryPeriod.Duration,
-	}, nil
+	}
 }

@@ -10,11 +10,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/protocol"
 )
+
+// maxAnswer bounds what is kept of an answer that is not a good one, in bytes.
+const maxAnswer = 512
 
 // PutSettings announces settings to a member. When it returns nil, the agent has stored them for good.
 func (r *Registry) PutSettings(ctx context.Context, name types.NamespacedName, settings protocol.Settings) error {
@@ -23,6 +27,29 @@ func (r *Registry) PutSettings(ctx context.Context, name types.NamespacedName, s
 		return err
 	}
 	_, err = r.call(ctx, name, http.MethodPut, protocol.PathSettings, body)
+	return err
+}
+
+// AnswerError says that an agent answered, and not well.
+type AnswerError struct {
+	// Code is the HTTP status.
+	Code int
+	// Text is what the agent says, at most 512 bytes.
+	Text string
+}
+
+// Error says so.
+func (e *AnswerError) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("the agent answers %d", e.Code)
+	}
+	return fmt.Sprintf("the agent answers %d: %s", e.Code, e.Text)
+}
+
+// PutDeployment hands a member's agent its Deployment, as JSON. When it returns nil, the agent has stored it; its report says what came
+// of it. An *AnswerError with the code 422 means that the agent refuses it for good.
+func (r *Registry) PutDeployment(ctx context.Context, name types.NamespacedName, deployment []byte) error {
+	_, err := r.call(ctx, name, http.MethodPut, protocol.PathDeployment, deployment)
 	return err
 }
 
@@ -60,7 +87,8 @@ func (r *Registry) call(ctx context.Context, name types.NamespacedName, method, 
 		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
 	}
 	if resp.StatusCode/100 != 2 {
-		return nil, fmt.Errorf("%s to cluster %s: the agent answers %d", path, name, resp.StatusCode)
+		answer := &AnswerError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(raw), maxAnswer))}
+		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, answer)
 	}
 	return raw, nil
 }

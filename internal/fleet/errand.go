@@ -43,6 +43,13 @@ func (r *Registry) Announce(name types.NamespacedName, settings protocol.Setting
 	})
 }
 
+// Deploy has a member's agent given its Deployment, unless that is under way or was tried within ErrandPause, and returns how it stands.
+func (r *Registry) Deploy(name types.NamespacedName, digest string, deployment []byte) Errand {
+	return r.errand(name, protocol.PathDeployment+digest, func(ctx context.Context) ([]string, error) {
+		return nil, r.PutDeployment(ctx, name, deployment)
+	})
+}
+
 // Dismantle has a member's agent remove itself, unless that is under way or was tried within ErrandPause, and returns how it stands.
 func (r *Registry) Dismantle(name types.NamespacedName) Errand {
 	return r.errand(name, protocol.PathUninstall, func(ctx context.Context) ([]string, error) {
@@ -56,7 +63,7 @@ func (r *Registry) errand(name types.NamespacedName, kind string, call func(cont
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.members[name]
-	if m == nil || len(m.sessions) == 0 || r.closed {
+	if m == nil || !m.connected() || r.closed {
 		return Errand{Err: ErrNotConnected, At: r.now()}
 	}
 	if last := m.errand; last != nil && last.kind == kind && (last.Running || r.now().Sub(last.At) < ErrandPause) {
@@ -65,7 +72,7 @@ func (r *Registry) errand(name types.NamespacedName, kind string, call func(cont
 	e := &errand{kind: kind, Errand: Errand{Running: true}}
 	m.errand = e
 	r.sessions.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), errandTimeout) // the end of the tunnel ends it, too
+		ctx, cancel := context.WithTimeout(r.ctx, errandTimeout) // the end of the tunnel ends it, too
 		defer cancel()
 		remaining, err := call(ctx)
 		r.mu.Lock()

@@ -1,11 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet knows which members are connected here, yields a transport to each and wakes those who wait for a change.
+// Package fleet knows which members are connected to which replica of the hub, yields a transport to each and wakes those who wait for a change.
 package fleet
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"net/http"
 	"slices"
@@ -18,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotConnected says that a member has no open tunnel here.
+// ErrNotConnected says that a member has no open tunnel.
 var ErrNotConnected = errors.New("not connected")
 
 // Reasons for the hub to end a tunnel.
@@ -31,13 +32,20 @@ var (
 	ErrReportEnded = errors.New("the agent ended its report")
 	// ErrReportMalformed ends a tunnel whose agent reported what cannot be read.
 	ErrReportMalformed = errors.New("the agent's report cannot be read")
+	// ErrReplayed ends a tunnel that was opened with a connect token that had opened one at another replica before.
+	ErrReplayed = errors.New("the connect token was used at another replica of the hub before")
 )
 
-// maxSessions bounds the tunnels of one member: two agent replicas, each of which may be opening a new one before it closes the old.
-const maxSessions = 4
+// ErrReplicaGone is why a member is lost whose tunnel ended at a replica that is gone.
+var ErrReplicaGone = errors.New("the hub's replica that held the tunnel is gone")
 
-// drainTimeout is how long the requests of an agent that takes its leave may go on. It is beyond the time that agents give them.
-const drainTimeout = 40 * time.Second
+// maxSessions bounds the tunnels of one member: five agent replicas and one more during an update, each of which may be opening a new
+// tunnel before it closes the old.
+const maxSessions = 12
+
+// drainTimeout is how long the requests of an agent that takes its leave may go on, shells included. The agent itself gives them less time
+// when it stops.
+const drainTimeout = time.Hour
 
 // RefusalMemory is how long a refusal is shown after it last happened. Refused agents come back within five minutes.
 const RefusalMemory = 10 * time.Minute
@@ -58,9 +66,18 @@ type Session interface {
 // Peer says whose tunnel a session is.
 type Peer struct {
 	// Cluster that the agent proved to be the agent of.
-	Cluster protocol.ClusterRef
+	Cluster protocol.ClusterRef `json:"cluster"`
 	// Key that it proved it with, as registration.KeyID has it.
-	Key string
+	Key string `json:"key"`
+	// Instance names the agent's process among those of its cluster. Empty if it does not say.
+	Instance string `json:"instance,omitempty"`
+	// TokenID is the ID of the connect token that opened the tunnel, which nothing else may open.
+	TokenID string `json:"tokenID,omitempty"`
+	// ID of the tunnel. Registry.Add makes it.
+	ID string `json:"id"`
+	// Epoch orders tunnels: when it was accepted, in nanoseconds of the replica's clock, but later than all that were known of the
+	// Cluster there. Registry.Add makes it.
+	Epoch int64 `json:"epoch"`
 }
 
 // Name of the Cluster on the hub.
@@ -71,52 +88,52 @@ func (p Peer) Name() types.NamespacedName {
 // Refusal is why somebody who claimed to be a member was turned away.
 type Refusal struct {
 	// Reason is one of the Reason constants of api/v1.
-	Reason  string
-	Message string
-	At      time.Time
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	At      time.Time `json:"at"`
 }
 
-// State is what the fleet knows of a member.
-type State struct {
-	// Peers of the open tunnels.
-	Peers []Peer
-	// Report is the newest report of a connected member, nil before the first.
-	Report *protocol.Report
-	// ReportErr is why a connected member's report cannot be had.
-	ReportErr error
-	// LastSeen is when the last tunnel ended, zero if none ended since this process started.
-	LastSeen time.Time
-	// LostBecause is why the last tunnel ended.
-	LostBecause error
-	// Refusal is the last one of the past minutes, nil if there was none.
-	Refusal *Refusal
-}
-
-// Connected is whether a tunnel is open.
-func (s State) Connected() bool { return len(s.Peers) > 0 }
-
-// Registry holds the tunnels that end in this process. New makes it. All methods may be called concurrently.
+// Registry holds the tunnels that end in this process, and knows of those that end at other replicas. New makes it. All methods may be
+// called concurrently.
 type Registry struct {
 	log logr.Logger
 	now func() time.Time
 
-	sessions sync.WaitGroup // one for each session's watch goroutine
+	sessions sync.WaitGroup  // one for each session's watch goroutine and each errand
+	ctx      context.Context // of errands; stop ends it
+	stop     context.CancelFunc
 
 	mu        sync.Mutex // guards what follows; never held during I/O
 	closed    bool
+	epoch     int64 // of the newest tunnel
 	members   map[types.NamespacedName]*member
-	listeners []func(types.NamespacedName)
+	feeds     map[*Feed]struct{}
+	listeners listeners
+}
+
+// listeners are those who wait for a change. Registry.mu guards them.
+type listeners struct {
+	changed []func(types.NamespacedName)
+	opened  []func(types.NamespacedName)
+	tokens  []func(Peer)
 }
 
 // member is what is known of one Cluster. Registry.mu guards it.
 type member struct {
-	sessions    []*session // the newest last
-	draining    []*session // those that carry nothing new and are no connection any more
-	lastSeen    time.Time
-	lostBecause error
-	refusal     *Refusal
-	errand      *errand // the latest, nil if there is none
-	forgotten   bool    // whether to drop this with the last tunnel
+	sessions  []*session // the newest last
+	draining  []*session // those that carry nothing new and are no connection any more
+	remote    []remote   // what other replicas know of it, one each
+	loss      loss       // of the last tunnel here
+	refusal   *Refusal
+	errand    *errand       // the latest, nil if there is none
+	forgotten bool          // whether to drop this with the last tunnel
+	arrival   chan struct{} // closed when there is a new way to it; nil while nobody waits for one
+}
+
+// loss is when and why a member lost its last tunnel, as one replica sees it.
+type loss struct {
+	at      time.Time
+	because error
 }
 
 // session is one tunnel in the registry. Registry.mu guards report, reportErr and cause.
@@ -130,19 +147,38 @@ type session struct {
 
 // New makes an empty registry.
 func New(log logr.Logger, now func() time.Time) *Registry {
-	return &Registry{log: log, now: now, members: map[types.NamespacedName]*member{}}
+	ctx, stop := context.WithCancel(context.Background())
+	return &Registry{
+		log: log, now: now, ctx: ctx, stop: stop,
+		members: map[types.NamespacedName]*member{}, feeds: map[*Feed]struct{}{},
+	}
 }
 
-// OnChange has f called after each change of a member: connected, lost, reported, refused. f must not block.
+// OnChange has f called after each change of a member on whatever replica: connected, lost, reported, refused. f must not block.
 func (r *Registry) OnChange(f func(types.NamespacedName)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.listeners = append(r.listeners, f)
+	r.listeners.changed = append(r.listeners.changed, f)
 }
 
-// Add takes over an open tunnel until it ends. The newest tunnel of a member carries its requests. A closed registry closes it.
+// OnOpen has f called after a tunnel was opened here. f must not block.
+func (r *Registry) OnOpen(f func(types.NamespacedName)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listeners.opened = append(r.listeners.opened, f)
+}
+
+// OnToken has f called when a tunnel becomes known that was opened at another replica. f must not block.
+func (r *Registry) OnToken(f func(Peer)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listeners.tokens = append(r.listeners.tokens, f)
+}
+
+// Add takes over an open tunnel until it ends, and gives it ID and epoch. The newest tunnel of a member carries its requests. A closed
+// registry closes it, and so does one that has heard of a tunnel with the same token at another replica.
 func (r *Registry) Add(peer Peer, tunnel Session) {
-	s := &session{Session: tunnel, peer: peer}
+	peer.ID = rand.Text()
 	name := peer.Name()
 	r.mu.Lock()
 	if r.closed {
@@ -151,52 +187,48 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 		return
 	}
 	m := r.memberLocked(name)
-	m.sessions, m.forgotten, m.errand = append(m.sessions, s), false, nil
+	if m.opened(peer) {
+		r.mu.Unlock()
+		r.log.Info("tunnel refused", "cluster", name, "cause", ErrReplayed.Error())
+		tunnel.Close()
+		return
+	}
+	peer.Epoch = r.epochLocked(m)
+	s := &session{Session: newLeaving(tunnel), peer: peer}
+	m.sessions, m.forgotten = append(m.sessions, s), false
+	m.arrivedLocked()
 	surplus := m.surplusLocked()
 	r.sessions.Add(1)
+	opened := r.listeners.opened
 	r.mu.Unlock()
 
 	go r.watch(s)
 	if surplus != nil {
 		surplus.Close()
 	}
-	r.log.Info("tunnel opened", "cluster", name)
-	r.notify(name)
+	r.log.Info("tunnel opened", "cluster", name, "instance", peer.Instance)
+	r.changed(name)
+	for _, f := range opened {
+		f(name)
+	}
 }
 
-// Transport carries requests to a connected member's agent. It returns ErrNotConnected for any other.
-func (r *Registry) Transport(name types.NamespacedName) (http.RoundTripper, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m := r.members[name]; m != nil && len(m.sessions) > 0 {
-		return m.sessions[len(m.sessions)-1], nil
-	}
-	return nil, ErrNotConnected
+// opened is whether another replica has a tunnel that the same token opened. The token was not known to be used when this one was let
+// in: whoever opens two at the same time can draw out the handshake of one until the other is known.
+func (m *member) opened(with Peer) bool {
+	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
+		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool { return p.TokenID == with.TokenID && p.Key == with.Key })
+	})
 }
 
-// State says what is known of a member.
-func (r *Registry) State(name types.NamespacedName) State {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.members[name]
-	if m == nil {
-		return State{}
+// epochLocked is that of a tunnel that a member opens now. It is after those that are known, however the clocks of replicas differ.
+func (r *Registry) epochLocked(m *member) int64 {
+	r.epoch = max(r.epoch+1, r.now().UnixNano())
+	epoch := r.epoch
+	for _, known := range m.routes() {
+		epoch = max(epoch, known.epoch+1)
 	}
-	state := State{LastSeen: m.lastSeen, LostBecause: m.lostBecause}
-	for _, s := range m.sessions {
-		state.Peers = append(state.Peers, s.peer)
-	}
-	for _, s := range slices.Backward(m.sessions) {
-		if s.report != nil || s.reportErr != nil {
-			state.Report, state.ReportErr = s.report, s.reportErr
-			break
-		}
-	}
-	if m.refusal != nil && r.now().Sub(m.refusal.At) < RefusalMemory {
-		refusal := *m.refusal
-		state.Refusal = &refusal
-	}
-	return state
+	return epoch
 }
 
 // Refused remembers that somebody who claimed to be a member was turned away.
@@ -205,10 +237,25 @@ func (r *Registry) Refused(name types.NamespacedName, reason, message string) {
 	r.memberLocked(name).refusal = &Refusal{Reason: reason, Message: message, At: r.now()}
 	r.mu.Unlock()
 	r.log.Info("agent refused", "cluster", name, "reason", reason)
-	r.notify(name)
+	r.changed(name)
 }
 
-// Disconnect ends the tunnels of a member whose peer does not satisfy keep.
+// Local are the tunnels of a member that end here, those that carry nothing new included.
+func (r *Registry) Local(name types.NamespacedName) []Peer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[name]
+	if m == nil {
+		return nil
+	}
+	var peers []Peer
+	for _, s := range slices.Concat(m.sessions, m.draining) {
+		peers = append(peers, s.peer)
+	}
+	return peers
+}
+
+// Disconnect ends the tunnels of a member that end here and whose peer does not satisfy keep.
 func (r *Registry) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	var ended []*session
 	r.mu.Lock()
@@ -226,7 +273,7 @@ func (r *Registry) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	}
 }
 
-// Forget ends all tunnels of a Cluster that is gone and drops what is known of it.
+// Forget ends all tunnels here of a Cluster that is gone and drops what is known of it.
 func (r *Registry) Forget(name types.NamespacedName) {
 	r.Disconnect(name, func(Peer) bool { return false })
 	r.mu.Lock()
@@ -234,6 +281,7 @@ func (r *Registry) Forget(name types.NamespacedName) {
 	if m := r.members[name]; m != nil {
 		m.forgotten = true
 		r.dropLocked(name, m)
+		r.tellFeedsLocked(name)
 	}
 }
 
@@ -250,35 +298,8 @@ func (r *Registry) Close() {
 	for _, s := range all {
 		s.Close()
 	}
+	r.stop()
 	r.sessions.Wait()
-}
-
-// Size is the number of connected members and of their tunnels.
-func (r *Registry) Size() (members, tunnels int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range r.members {
-		if len(m.sessions) > 0 {
-			members++
-			tunnels += len(m.sessions)
-		}
-	}
-	return members, tunnels
-}
-
-// Streams is the number of requests under way in all tunnels.
-func (r *Registry) Streams() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	streams := 0
-	for _, m := range r.members {
-		for _, s := range m.sessions {
-			if counting, ok := s.Session.(interface{ Streams() int }); ok {
-				streams += counting.Streams()
-			}
-		}
-	}
-	return streams
 }
 
 func (r *Registry) memberLocked(name types.NamespacedName) *member {
@@ -307,82 +328,52 @@ func (m *member) surplusLocked() *session {
 	return oldest
 }
 
-// dropLocked forgets a member whose Cluster is gone and whose last tunnel has ended.
+// dropLocked forgets a member whose Cluster is gone and whose last tunnel has ended, or of which nothing is left to know.
 func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
-	if m.forgotten && len(m.sessions)+len(m.draining) == 0 {
+	if m.connected() || len(m.draining) > 0 {
+		return
+	}
+	if m.forgotten || len(m.remote) == 0 && m.loss.at.IsZero() && m.refusal == nil && m.arrival == nil {
 		delete(r.members, name)
 	}
 }
 
-// drain gives the requests of an agent that takes its leave a moment to end. For everybody else it has gone already.
-func (r *Registry) drain(s *session) {
-	name := s.peer.Name()
-	r.mu.Lock()
-	m := r.memberLocked(name)
-	without(&m.sessions, s)
-	m.draining = append(m.draining, s)
-	if s.cause == nil {
-		s.cause = ErrReportEnded
+// connected is whether there is a tunnel, wherever it ends.
+func (m *member) connected() bool {
+	return len(m.sessions) > 0 || slices.ContainsFunc(m.remote, func(r remote) bool { return len(r.record.Tunnels) > 0 })
+}
+
+// arrivedLocked is for a new tunnel, wherever it ends. An errand of before is of no matter for it, nor is the loss of one before: when it
+// is lost itself, it is the one who was seen last, even if who held it can tell nobody any more.
+func (m *member) arrivedLocked() {
+	m.errand, m.loss = nil, loss{}
+	m.wakeLocked()
+}
+
+// wakeLocked wakes those who wait for a way to a member.
+func (m *member) wakeLocked() {
+	if m.arrival != nil {
+		close(m.arrival)
+		m.arrival = nil
 	}
-	r.lostLocked(m, s.cause)
+}
+
+// changed tells of a change that happened here.
+func (r *Registry) changed(name types.NamespacedName) {
+	r.mu.Lock()
+	r.tellFeedsLocked(name)
 	r.mu.Unlock()
 	r.notify(name)
-	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
-	defer cancel()
-	_ = s.Drain(ctx) // it ends either way
 }
 
-// ended takes a session out after its tunnel has ended.
-func (r *Registry) ended(s *session) {
-	name := s.peer.Name()
+// notify tells of a change, wherever it happened.
+func (r *Registry) notify(names ...types.NamespacedName) {
 	r.mu.Lock()
-	m := r.memberLocked(name)
-	without(&m.draining, s)
-	cause := s.cause
-	if cause == nil {
-		cause = s.Err()
-	}
-	wasOpen := without(&m.sessions, s)
-	if wasOpen {
-		r.lostLocked(m, cause)
-	}
-	r.dropLocked(name, m)
-	r.mu.Unlock()
-	r.log.Info("tunnel ended", "cluster", name, "cause", errorText(cause))
-	if wasOpen {
-		r.notify(name)
-	}
-}
-
-// lostLocked notes when and why a member lost its last tunnel.
-func (r *Registry) lostLocked(m *member, cause error) {
-	if len(m.sessions) == 0 {
-		m.lastSeen, m.lostBecause = r.now(), cause
-	}
-}
-
-// without takes s out of a list and reports whether it was there.
-func without(list *[]*session, s *session) bool {
-	i := slices.Index(*list, s)
-	if i < 0 {
-		return false
-	}
-	*list = slices.Delete(*list, i, i+1)
-	return true
-}
-
-func (r *Registry) notify(name types.NamespacedName) {
-	r.mu.Lock()
-	listeners := r.listeners
+	listeners := r.listeners.changed
 	r.mu.Unlock()
 	for _, f := range listeners {
-		f(name)
+		for _, name := range names {
+			f(name)
+		}
 	}
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

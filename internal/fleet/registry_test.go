@@ -165,12 +165,13 @@ func TestRegistry(t *testing.T) {
 		"what an agent reports later replaces what it reported before":              testReports,
 		"a killed agent is lost, with the time and the reason":                      testLost,
 		"the newest tunnel carries requests, the other one takes over":              testReplace,
-		"a member has four tunnels at most":                                         testLimit,
+		"a member has twelve tunnels at most":                                       testLimit,
 		"a report that is none ends the tunnel":                                     testMalformed,
 		"a line that does not end ends the tunnel":                                  testOversize,
 		"an agent without a report stays connected and shows":                       testNoReport,
 		"an agent that takes its leave gets no more requests and ends those it has": testLeave,
 		"requests of an agent that leaves do not go on for ever":                    testLeaveStuck,
+		"an agent that leaves tunnel after tunnel keeps twelve":                     testLeaveOften,
 		"an agent that reports without end is held back and loses nothing":          testFlood,
 		"the tunnels of a revoked agent end and those of the rightful stay":         testDisconnect,
 		"a revoked agent that takes its leave ends at once":                         testDisconnectLeaving,
@@ -190,7 +191,7 @@ func testConnect(w *world) {
 	}
 	w.add("member", testkit.HealthyReport())
 	state := w.State(name("member"))
-	if !state.Connected() || state.Peers[0] != peer("member", "key") || state.Report == nil || state.Report.Version != "v1.36.3+k3s1" || state.ReportErr != nil {
+	if !state.Connected() || state.Peers[0].Key != "key" || state.Peers[0].Cluster != peer("member", "key").Cluster || state.Report == nil || state.Report.Version != "v1.36.3+k3s1" || state.ReportErr != nil {
 		w.t.Errorf("state %+v", state)
 	}
 	if members, tunnels := w.Size(); members != 1 || tunnels != 1 {
@@ -258,18 +259,18 @@ func testReplace(w *world) {
 
 func testLimit(w *world) {
 	first := w.serve("member", "key", reporting(said("first")))
-	for range 3 {
+	for range 11 {
 		w.serve("member", "key", reporting(said("more")))
 	}
 	if !alive(first) {
-		w.t.Fatal("four are too many")
+		w.t.Fatal("twelve are too many")
 	}
 	w.serve("member", "key", reporting(said("newest")))
 	synctest.Wait()
 	if alive(first) {
 		w.t.Error("the oldest lives on")
 	}
-	if n := len(w.State(name("member")).Peers); n != 4 {
+	if n := len(w.State(name("member")).Peers); n != 12 {
 		w.t.Errorf("%d tunnels", n)
 	}
 	if got, err := w.get("member", "/"); got != "newest" {
@@ -378,6 +379,7 @@ func testLeave(w *world) {
 	if text := <-got; text != "served<nil>" {
 		w.t.Errorf("its request got %s", text)
 	}
+	w.pass(time.Second) // for those who looked it up just before
 	if alive(a) {
 		w.t.Error("the tunnel outlives its last request")
 	}
@@ -386,11 +388,37 @@ func testLeave(w *world) {
 	}
 }
 
+// testLeaveOften has agent after agent take its leave while a request is under way.
+func testLeaveOften(w *world) {
+	const most = 12
+	var agents []agent
+	for range most + 1 {
+		l := leaving{leave: make(chan struct{}), answer: make(chan struct{})}
+		a := w.serve("member", "key", l.ServeHTTP)
+		agents = append(agents, a)
+		go func() { _, _ = w.get("member", "/slow") }()
+		synctest.Wait()
+		close(l.leave)
+		synctest.Wait()
+	}
+	if alive(agents[0]) {
+		w.t.Error("the oldest one is still there")
+	}
+	for i, a := range agents[1:] {
+		if !alive(a) {
+			w.t.Errorf("one of the %d newest was cut: %d", most, i)
+		}
+	}
+	if got := len(w.Local(name("member"))); got != most {
+		w.t.Errorf("%d tunnels are kept", got)
+	}
+}
+
 func testLeaveStuck(w *world) {
 	a, _, got := w.leave()
-	w.pass(time.Minute)
+	w.pass(time.Hour + time.Second)
 	if alive(a) {
-		w.t.Error("the tunnel is still there after a minute")
+		w.t.Error("the tunnel is still there after an hour")
 	}
 	if text := <-got; strings.Contains(text, "served") {
 		w.t.Errorf("got %s", text)

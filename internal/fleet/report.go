@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	"golang.org/x/time/rate"
@@ -59,40 +60,42 @@ var errNoReport = errors.New("the agent does not report")
 
 // readReports returns ErrReportEnded when the agent ended a report well, ErrReportMalformed, errNoReport, or the tunnel's error.
 func (r *Registry) readReports(ctx context.Context, s *session) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, agentURL+protocol.PathReport, nil)
+	body, err := openReport(ctx, s)
 	if err != nil {
 		return err
 	}
-	resp, err := s.RoundTrip(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	switch resp.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound: // an agent that does not know the path never will
-		return fmt.Errorf("%w: it answers %d to %s", errNoReport, resp.StatusCode, protocol.PathReport)
-	default:
-		return fmt.Errorf("the agent answers %d to %s", resp.StatusCode, protocol.PathReport)
-	}
+	defer body.Close()
 	limiter := rate.NewLimiter(reportsPerSecond, reportBurst)
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(body)
 	lines.Buffer(make([]byte, 0, usualReport), protocol.MaxReport)
 	for lines.Scan() {
-		report := &protocol.Report{}
-		if json.Unmarshal(lines.Bytes(), report) != nil {
-			if err := lines.Err(); err != nil {
-				return err // cut off in the middle of the line
-			}
-			return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
+		if err := r.takeReport(s, lines); err != nil {
+			return err
 		}
-		report.Bound()
-		r.setReport(s, report, nil)
 		if err := limiter.Wait(ctx); err != nil {
 			return err
 		}
 	}
-	switch err := lines.Err(); {
+	return reportEnd(lines.Err())
+}
+
+// takeReport reads one line of a report.
+func (r *Registry) takeReport(s *session, lines *bufio.Scanner) error {
+	report := &protocol.Report{}
+	if json.Unmarshal(lines.Bytes(), report) != nil {
+		if err := lines.Err(); err != nil {
+			return err // cut off in the middle of the line
+		}
+		return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
+	}
+	report.Bound()
+	r.setReport(s, report, nil)
+	return nil
+}
+
+// reportEnd says what it means that a report ended with err.
+func reportEnd(err error) error {
+	switch {
 	case err == nil:
 		return ErrReportEnded
 	case errors.Is(err, bufio.ErrTooLong):
@@ -102,11 +105,33 @@ func (r *Registry) readReports(ctx context.Context, s *session) error {
 	}
 }
 
+// openReport asks an agent for its report.
+func openReport(ctx context.Context, s *session) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, agentURL+protocol.PathReport, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := s.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return resp.Body, nil
+	case http.StatusNotFound: // an agent that does not know the path never will
+		err = fmt.Errorf("%w: it answers %d to %s", errNoReport, resp.StatusCode, protocol.PathReport)
+	default:
+		err = fmt.Errorf("the agent answers %d to %s", resp.StatusCode, protocol.PathReport)
+	}
+	_ = resp.Body.Close() // what is wrong is known
+	return nil, err
+}
+
 func (r *Registry) setReport(s *session, report *protocol.Report, err error) {
 	r.mu.Lock()
 	s.report, s.reportErr = report, err
 	r.mu.Unlock()
-	r.notify(s.peer.Name())
+	r.changed(s.peer.Name())
 }
 
 // blame notes why a session ends, unless that is known.

@@ -51,13 +51,13 @@ func lastSeen(state fleet.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// untouched tells the caller to come again when a tunnel ended before its agent looked at the request.
+// untouched tells the caller to come again when a tunnel ended before its agent looked at the request, and there was no other.
 type untouched struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (u untouched) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := u.RoundTripper.RoundTrip(r)
-	if errors.Is(err, tunnel.ErrNotProcessed) {
+	if errors.Is(err, tunnel.ErrNotProcessed) || errors.Is(err, fleet.ErrNotConnected) {
 		return nil, &proxy.NotConnectedError{LastSeen: time.Now()}
 	}
 	return response, err

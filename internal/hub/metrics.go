@@ -21,33 +21,33 @@ type tunnelMetrics struct {
 	pings       prometheus.Histogram
 	blocked     prometheus.Histogram
 	http2Errors *prometheus.CounterVec
+	hops        *prometheus.CounterVec
 }
 
 // newTunnelMetrics registers the metrics of one hub. members is asked at each scrape.
-func newTunnelMetrics(registry *prometheus.Registry, members *fleet.Registry) *tunnelMetrics {
-	counter := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
-	}
+func newTunnelMetrics(registry prometheus.Registerer, members *fleet.Registry) *tunnelMetrics {
 	m := &tunnelMetrics{
-		ended:       counter("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
-		refused:     counter("drover_agents_refused_total", "Agents that showed a cluster's token or key and were refused, by reason.", "reason"),
-		bytes:       counter("drover_tunnel_bytes_total", "Bytes through tunnels, without TLS, by direction as the hub sees it.", "direction"),
-		http2Errors: counter("drover_tunnel_http2_errors_total", "Errors of HTTP/2 in tunnels, by kind.", "kind"),
+		ended:       counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
+		refused:     counters("drover_agents_refused_total", "Agents that showed a cluster's token or key and were refused, by reason.", "reason"),
+		bytes:       counters("drover_tunnel_bytes_total", "Bytes through tunnels, without TLS, by direction as the hub sees it.", "direction"),
+		hops:        counters("drover_peer_requests_total", "Requests sent to members by way of another replica, by result.", "result"),
+		http2Errors: counters("drover_tunnel_http2_errors_total", "Errors of HTTP/2 in tunnels, by kind.", "kind"),
 		pings: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_tunnel_ping_seconds",
 			Help: "Round trips of keepalive pings.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 9)}),
 		blocked: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_tunnel_write_blocked_seconds",
 			Help: "Waits of over 100 ms for the network to take a write.", Buckets: prometheus.ExponentialBuckets(0.1, 2, 8)}),
 	}
-	gauge := func(name, help string, value func() float64) prometheus.GaugeFunc {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
-	}
-	registry.MustRegister(m.ended, m.refused, m.bytes, m.http2Errors, m.pings, m.blocked,
+	registry.MustRegister(m.ended, m.refused, m.bytes, m.http2Errors, m.hops, m.pings, m.blocked,
 		gauge("drover_members_connected", "Members with an open tunnel to this replica.", func() float64 {
-			connected, _ := members.Size()
+			connected, _ := members.LocalSize()
 			return float64(connected)
 		}),
+		gauge("drover_members_known", "Members with an open tunnel to any replica, as far as this one knows.", func() float64 {
+			known, _ := members.Size()
+			return float64(known)
+		}),
 		gauge("drover_tunnels", "Open tunnels to this replica.", func() float64 {
-			_, tunnels := members.Size()
+			_, tunnels := members.LocalSize()
 			return float64(tunnels)
 		}),
 		gauge("drover_tunnel_streams", "Requests under way in tunnels, watches and upgraded connections included.", func() float64 {

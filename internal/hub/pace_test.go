@@ -6,12 +6,15 @@ package hub
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"golang.org/x/time/rate"
-
+	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/pki"
 )
 
@@ -42,13 +45,12 @@ func handshake(t *testing.T, p *pace, cert *tls.Certificate, protocols ...string
 	client := tls.Client(far, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}) // only the server is looked at
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
-		err := client.HandshakeContext(ctx)
-		if err == nil {
-			_, err = client.Read(make([]byte, 1)) // what the server sends after its handshake
+		defer close(done)
+		if client.HandshakeContext(ctx) == nil {
+			_, _ = client.Read(make([]byte, 1)) // what the server sends after its handshake
 		}
-		done <- err
 	}()
 	err := server.HandshakeContext(ctx)
 	_ = near.Close()
@@ -65,28 +67,77 @@ func TestPace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	never := &pace{limiter: rate.NewLimiter(rate.Every(time.Hour), 1), patience: time.Second}
-	t.Run("an agent within the rate is let in", func(t *testing.T) {
-		if err := handshake(t, never, cert, "http/1.1"); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Run("one beyond it is sent away", func(t *testing.T) {
-		if err := handshake(t, never, cert, "http/1.1"); err == nil {
-			t.Error("let in")
-		}
-	})
-	t.Run("a user is let in all the same", func(t *testing.T) {
-		if err := handshake(t, never, cert, "h2", "http/1.1"); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Run("an agent that need not wait long waits for its turn", func(t *testing.T) {
-		soon := &pace{limiter: rate.NewLimiter(rate.Every(10*time.Millisecond), 1), patience: 10 * time.Second}
-		for range 3 {
-			if err := handshake(t, soon, cert, "http/1.1"); err != nil {
-				t.Error(err)
+	refused := 0
+	one := func() *lane {
+		return &lane{gate: limit.NewGate(limit.Bounds{All: 1}, limit.Observer{}), hold: time.Hour}
+	}
+	never := &pace{agents: one(), others: one(), refused: func() { refused++ }}
+	for _, step := range []struct {
+		name      string
+		protocols []string
+		in        bool
+	}{
+		{"an agent within the rate is let in", []string{"http/1.1"}, true},
+		{"one beyond it is sent away", []string{"http/1.1"}, false},
+		{"a user is let in all the same", []string{"h2", "http/1.1"}, true},
+		{"one beyond the rate of users is sent away", []string{"h2", "http/1.1"}, false},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			before := refused
+			if err := handshake(t, never, cert, step.protocols...); (err == nil) != step.in || refused-before == 1 == step.in {
+				t.Errorf("error %v, %d sent away", err, refused-before)
 			}
+		})
+	}
+}
+
+func TestLane(t *testing.T) {
+	const rate, burst = 100, 10
+	// flood opens connections without end from each of so many addresses.
+	flood := func(ctx context.Context, l *lane, addresses int) (*sync.WaitGroup, *atomic.Int64) {
+		all, in := &sync.WaitGroup{}, &atomic.Int64{}
+		for n := range 500 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if l.enter(ctx, fmt.Sprint("bad", n%addresses)) == nil {
+						in.Add(1)
+					} else {
+						<-time.After(50 * time.Millisecond)
+					}
+				}
+			})
 		}
-	})
+		synctest.Wait()
+		return all, in
+	}
+	for name, tt := range map[string]struct {
+		addresses int
+		want      time.Duration
+	}{
+		"who opens connections without end from one address holds up another by a turn":   {1, 2 * time.Second * burst / rate},
+		"who does it from a hundred addresses holds up another by a turn of each of them": {100, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLane(rate, burst)
+				ctx, stop := context.WithCancel(t.Context())
+				all, in := flood(ctx, l, tt.addresses)
+				begun := time.Now()
+				for range 3 {
+					if err := l.enter(ctx, "good"); err != nil {
+						t.Error(err)
+					}
+				}
+				if took := time.Since(begun); took > 3*tt.want {
+					t.Errorf("three connections took %s, want at most %s", took, 3*tt.want)
+				}
+				if most := int64(time.Since(begun).Seconds()*rate) + 2*burst; in.Load() > most {
+					t.Errorf("%d were let in within %s, want at most %d", in.Load(), time.Since(begun), most)
+				}
+				stop()
+				all.Wait()
+				time.Sleep(time.Second) // until the last seats are given back
+			})
+		})
+	}
 }

@@ -13,15 +13,18 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/net/netutil"
 
+	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/replica"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -34,9 +37,10 @@ const (
 	idleTimeout     = 2 * time.Minute
 	maxHeaderBytes  = 64 << 10
 	maxConnections  = 50_000 // agents and users; beyond, the next one waits to be accepted
-	shutdownTimeout = 10 * time.Second
 	// streamsPerUser bounds the requests of one HTTP/2 connection of a user.
 	streamsPerUser = 250
+	// uploadWindow in bytes of one HTTP/2 connection of a user: 5 MB/s at a round trip of 50 ms.
+	uploadWindow = 256 << 10
 )
 
 // Server serves the port. It is a manager.Runnable that needs no leadership: tunnels and the proxy run on every replica.
@@ -49,26 +53,86 @@ type Server struct {
 	// Proxy serves proxy.PathClusters and proxy.PathLocal; Metrics serves /metrics and guards itself.
 	Proxy   http.Handler
 	Metrics http.Handler
+	// Audit writes down what is asked of the port. Start closes it at its end.
+	Audit *audit.Log
 	// Ready is why this replica cannot serve yet, or nil.
 	Ready func() error
-	Log   logr.Logger
+	// Peers are the other replicas, nil if there are none.
+	Peers *replica.Network
+	// Stop says how it stops.
+	Stop Stop
+	Log  logr.Logger
+
+	telemetry *telemetry
 }
 
 // NeedLeaderElection is false.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// Start serves until ctx ends, then stops taking requests, gives those under way a moment, and ends all tunnels.
+// Start serves until ctx ends, then lets what is under way end, and ends all tunnels.
 func (s *Server) Start(ctx context.Context) error {
+	defer func() {
+		if err := s.Audit.Close(); err != nil {
+			s.Log.Error(err, "audit log may have a gap at its end")
+		}
+	}()
 	if s.Trust.Wait(ctx) != nil {
 		return nil // stopped before it could serve
+	}
+	defer s.telemetry.flush(s.Log)
+	failed := make(chan error, 2)
+	linked, unlink := context.WithCancel(context.Background())
+	var links sync.WaitGroup
+	defer links.Wait()
+	defer unlink()
+	if s.Stop.Links != nil {
+		links.Go(func() {
+			if err := s.Stop.Links(linked); err != nil {
+				failed <- fmt.Errorf("link to other replicas: %w", err)
+			}
+		})
 	}
 	defer s.Fleet.Close()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.Listen, err)
 	}
-	server := &http.Server{
-		Handler:           s.handler(ctx),
+	closing, closeNow := context.WithCancel(context.Background())
+	defer closeNow()
+	server := s.port(lastAnswers(closing, s.handler(ctx)))
+	s.Log.Info("serving", "address", listener.Addr().String())
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	serving.Go(func() {
+		if err := server.ServeTLS(netutil.LimitListener(frugal{listener}, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("serve %s: %w", s.Listen, err)
+		}
+	})
+	select {
+	case err := <-failed:
+		return errors.Join(err, server.Close())
+	case <-ctx.Done():
+		s.stop(server, closeNow)
+		return nil
+	}
+}
+
+// frugal keeps what a user does not read out of the kernel, where no bound of ours counts it.
+type frugal struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l frugal) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		tunnel.KeepUnsentLow(conn)
+	}
+	return conn, err // net/http knows the listener's errors
+}
+
+// port is the server of the port.
+func (s *Server) port(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       exchangeTimeout,
 		WriteTimeout:      exchangeTimeout,
@@ -77,36 +141,25 @@ func (s *Server) Start(ctx context.Context) error {
 		TLSConfig: &tls.Config{
 			MinVersion:         tls.VersionTLS13,
 			GetCertificate:     s.Trust.GetCertificate,
-			GetConfigForClient: newPace().hello,
+			GetConfigForClient: newPace(s.telemetry.turnedAway.Inc).hello,
 		},
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsPerUser},
+		// A connection may hold so much of bodies that nobody reads yet: the library's 1 MiB, times those who may connect, is too much.
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 		ErrorLog: quietLog(s.Log),
 	}
-	s.Log.Info("serving", "address", listener.Addr().String())
-	failed := make(chan error, 1)
-	go func() { failed <- server.ServeTLS(netutil.LimitListener(listener, maxConnections), "", "") }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve %s: %w", s.Listen, err)
-	case <-ctx.Done():
-	}
-	stopping, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-	defer cancel()
-	err = server.Shutdown(stopping)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close() // watches end here; clients resume them elsewhere
-	}
-	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
-		err = errors.Join(err, served)
-	}
-	return err
 }
 
 // handler chooses by prefix before any mux, which would redirect paths that it finds untidy and so leave a member's prefix.
 func (s *Server) handler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)
-	mux.HandleFunc("GET "+protocol.PathConnect, s.connect)
+	mux.HandleFunc("GET "+protocol.PathConnect, func(w http.ResponseWriter, r *http.Request) {
+		if ctx.Err() != nil {
+			refuseTunnel(w)
+			return
+		}
+		s.connect(w, r)
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeOK(w) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.readiness(ctx); err != nil {
@@ -116,13 +169,14 @@ func (s *Server) handler(ctx context.Context) http.Handler {
 		writeOK(w)
 	})
 	mux.Handle("GET /metrics", s.Metrics)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	users := s.Stop.Calls.Handler(s.Proxy)
+	return s.Audit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, proxy.PathClusters) || strings.HasPrefix(r.URL.Path, proxy.PathLocal) {
-			s.Proxy.ServeHTTP(w, r)
+			users.ServeHTTP(w, r)
 			return
 		}
 		mux.ServeHTTP(w, r)
-	})
+	}))
 }
 
 func writeOK(w http.ResponseWriter) { _, _ = io.WriteString(w, "ok\n") }
@@ -130,6 +184,9 @@ func writeOK(w http.ResponseWriter) { _, _ = io.WriteString(w, "ok\n") }
 func (s *Server) readiness(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.New("stopping")
+	}
+	if !s.Synced() { // a user would be told that members are not connected, which are so elsewhere
+		return errors.New("other replicas have not said yet which members they hold")
 	}
 	return errors.Join(s.Trust.Ready(), s.Ready())
 }
@@ -145,5 +202,5 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		s.Log.V(1).Info("tunnel not opened", "cluster", agent.Cluster.String(), "cause", err.Error())
 		return
 	}
-	s.Fleet.Add(fleet.Peer{Cluster: agent.Cluster, Key: agent.KeyID}, session)
+	s.Fleet.Add(fleet.Peer{Cluster: agent.Cluster, Key: agent.KeyID, Instance: agent.Instance, TokenID: agent.TokenID}, session)
 }

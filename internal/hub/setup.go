@@ -25,6 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/trust"
@@ -49,8 +50,10 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		return nil, err
 	}
 	members := members{fleet: fleet.New(logger.WithName("fleet"), time.Now), clusters: mgr.GetClient()}
-	registry := prometheus.NewRegistry()
-	observed := newTunnelMetrics(registry, members.fleet)
+	observed, err := newTelemetry(ctx, cfg.Tracing, mgr.GetConfig().UserAgent, members.fleet, logger)
+	if err != nil {
+		return nil, err
+	}
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews())
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
 	handler, err := proxy.New(proxy.Options{
@@ -58,27 +61,38 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Authorize:    identity.Chain{access.ClusterProxy}.Authorize,
 		Members:      members,
 		Hub:          mgr.GetConfig(),
+		Observer:     observed.proxy.observer(),
+		Limiter:      limit.New(cfg.Limits.Settings(), observed.proxy.limits()),
 		Log:          logger.WithName("proxy"),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
+	server := &Server{
 		Listen: cfg.Server.Listen,
 		Trust:  holder,
 		Registration: &registration.Server{
 			Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
 			Settings: holder.Settings, Audience: audience,
-			Refused: refused(mgr, members.fleet, observed.refused),
+			Refused: refused(mgr, members.fleet, observed.tunnels.refused),
 			Now:     time.Now, Log: logger.WithName("registration"),
 		},
 		Fleet:   members.fleet,
-		Tunnel:  observed.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),
-		Proxy:   handler,
-		Metrics: identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
+		Tunnel:  observed.tunnels.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),
+		Proxy:   observed.serve(handler),
+		Metrics: identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
 		Ready:   func() error { return cachesSynced(mgr) },
+		Stop:    newStop(cfg.Drain),
 		Log:     logger,
-	}, nil
+
+		telemetry: observed,
+	}
+	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
+		return nil, err
+	}
+	server.join(mgr, cfg, func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
+	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
+	return server, nil
 }
 
 // Audience names this hub in connect tokens, whatever its addresses are: by the UID of its namespace kube-system.

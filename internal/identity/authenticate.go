@@ -6,6 +6,7 @@ package identity
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/identity/decision"
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/limit"
 )
 
 const (
@@ -41,7 +43,8 @@ type verdict struct {
 	refused *refusal.Error
 }
 
-// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s.
+// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. Callers take turns by their
+// addresses with tokens that are new; tokens that were accepted within the last hour never wait for those.
 func NewAuthenticator(reviews TokenReviewer) *Authenticator {
 	return &Authenticator{reviews: reviews, known: decision.New[verdict]()}
 }
@@ -53,10 +56,14 @@ func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	found, err := a.known.Get(r.Context(), sha256.Sum256([]byte(token)), func(ctx context.Context) (decision.Answer[verdict], error) {
+	found, err := a.known.Get(r.Context(), sha256.Sum256([]byte(token)), limit.Source(r.RemoteAddr), func(ctx context.Context) (decision.Answer[verdict], error) {
 		return a.review(ctx, token)
 	})
-	if err != nil {
+	var full *limit.FullError
+	switch {
+	case errors.As(err, &full):
+		return Identity{}, refusal.TooManyRequests("too many logins from your address wait for the hub's API server; try again", 2*time.Second).Because(err)
+	case err != nil:
 		return Identity{}, refusal.Unavailable("the hub could not ask its API server whose the token is; try again").Because(err)
 	}
 	if found.refused != nil {
@@ -79,7 +86,7 @@ func (a *Authenticator) review(ctx context.Context, token string) (decision.Answ
 	if err != nil {
 		return rejected(refusal.Unauthorized("the token's user has a name that the hub can't pass on").Because(err)), nil
 	}
-	return decision.Answer[verdict]{Value: verdict{id: id}, For: acceptedFor}, nil
+	return decision.Answer[verdict]{Value: verdict{id: id}, For: acceptedFor, Yes: true}, nil
 }
 
 func rejected(why *refusal.Error) decision.Answer[verdict] {

@@ -100,7 +100,7 @@ func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spe
 	if !id.Valid() {
 		return false, nil
 	}
-	return a.known.Get(ctx, key, func(ctx context.Context) (decision.Answer[bool], error) {
+	return a.known.Get(ctx, key, id.User, func(ctx context.Context) (decision.Answer[bool], error) {
 		spec.User, spec.UID, spec.Groups = id.Hub.Username, id.Hub.UID, id.Hub.Groups
 		spec.Extra = make(map[string]authorizationv1.ExtraValue, len(id.Hub.Extra))
 		for key, values := range id.Hub.Extra {
@@ -111,7 +111,7 @@ func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spe
 			return decision.Answer[bool]{}, fmt.Errorf("review access: %w", err)
 		}
 		if review.Status.Allowed && !review.Status.Denied {
-			return decision.Answer[bool]{Value: true, For: allowedFor}, nil
+			return decision.Answer[bool]{Value: true, For: allowedFor, Yes: true}, nil
 		}
 		return decision.Answer[bool]{Value: false, For: deniedFor}, nil
 	})

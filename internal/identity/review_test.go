@@ -6,6 +6,7 @@ package identity
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -171,24 +172,101 @@ func TestAuthenticate(t *testing.T) {
 			all.Wait()
 		})
 	})
-	t.Run("a flood of different tokens asks the API server 64 questions at once and no more", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			hub := &tokens{users: alice, hold: make(chan struct{})}
-			a := NewAuthenticator(hub)
-			inside := &gauge{TokenReviewer: hub}
-			a.reviews = inside
-			var all sync.WaitGroup
-			for n := range 300 {
-				all.Go(func() { _, _ = a.Authenticate(bearing("t-" + strings.Repeat("x", n+1))) })
-			}
-			synctest.Wait()
-			if inside.highest != 64 {
-				t.Errorf("%d questions at once, want 64", inside.highest)
-			}
-			close(hub.hold)
-			all.Wait()
+	for name, tt := range map[string]struct{ addresses, want int }{
+		"a flood of different tokens asks the API server 64 questions at once and no more": {300, 64},
+		"one address asks 16 of them": {1, 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hub := &tokens{users: alice, hold: make(chan struct{})}
+				a := NewAuthenticator(hub)
+				inside := &gauge{TokenReviewer: hub}
+				a.reviews = inside
+				var all sync.WaitGroup
+				for n := range 300 {
+					all.Go(func() {
+						_, _ = a.Authenticate(from(fmt.Sprintf("10.0.%d.1:9", n%tt.addresses), "t-"+strings.Repeat("x", n+1)))
+					})
+				}
+				synctest.Wait()
+				if inside.highest != tt.want {
+					t.Errorf("%d questions at once, want %d", inside.highest, tt.want)
+				}
+				close(hub.hold)
+				all.Wait()
+			})
 		})
-	})
+	}
+}
+
+func from(address, token string) *http.Request {
+	r := bearing(token)
+	r.RemoteAddr = address
+	return r
+}
+
+// slow is an API server that takes a while for each review.
+type slow struct {
+	TokenReviewer
+	takes time.Duration
+}
+
+func (s slow) Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	<-time.After(s.takes)
+	return s.TokenReviewer.Create(ctx, review, opts)
+}
+
+// A flood of wrong tokens goes on without end, as fast as it is answered. The clock is that of synctest.
+func TestFloodOfWrongTokens(t *testing.T) {
+	const takes = 50 * time.Millisecond
+	flood := func(ctx context.Context, a *Authenticator, addresses int) *sync.WaitGroup {
+		all := &sync.WaitGroup{}
+		for n := range 600 {
+			all.Go(func() {
+				for tries := 0; ctx.Err() == nil; tries++ {
+					_, err := a.Authenticate(from(fmt.Sprintf("10.6.6.%d:9", n%addresses), fmt.Sprint("wrong-", n, "-", tries)).WithContext(ctx))
+					if apierrors.IsTooManyRequests(err) {
+						<-time.After(100 * time.Millisecond)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		return all
+	}
+	for name, tt := range map[string]struct {
+		addresses int    // that the flood comes from
+		address   string // that alice comes from
+		before    bool   // whether she was there a minute ago
+		want      time.Duration
+	}{
+		"from one address does not hold up who logs in anew from another":        {1, "192.0.2.1:9", false, takes},
+		"from a hundred addresses holds up who logs in anew by some turns":       {100, "192.0.2.1:9", false, 4 * takes},
+		"does not hold up who was there before, even from the address of it all": {1, "10.6.6.0:9", true, takes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := NewAuthenticator(slow{&tokens{users: alice}, takes})
+				if tt.before {
+					if _, err := a.Authenticate(from(tt.address, "t-alice")); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Minute)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				all := flood(ctx, a, tt.addresses)
+				time.Sleep(time.Second)
+				begun := time.Now()
+				id, err := a.Authenticate(from(tt.address, "t-alice"))
+				if took := time.Since(begun); err != nil || id.User != "hub:alice" || took > tt.want {
+					t.Errorf("%+v, %v after %s, want alice within %s", id, err, took, tt.want)
+				}
+				stop()
+				all.Wait()
+				time.Sleep(time.Minute) // until the last questions are over
+			})
+		})
+	}
 }
 
 // gauge counts the reviews that are open at once.

@@ -21,6 +21,9 @@ import (
 	"time"
 )
 
+// ReplicaName is the host name in the certificates that replicas of the hub show each other. Nothing resolves it.
+const ReplicaName = "replica.drover.internal"
+
 // Lifetimes. A serving certificate is replaced when a third of its lifetime is left.
 const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
@@ -62,6 +65,15 @@ func NewAuthority(now time.Time) (KeyPair, error) {
 // IssueServing signs a server certificate for the hosts (DNS names or IP addresses), valid for ServingLifetime but never
 // beyond the authority itself. The result's chain holds the leaf only.
 func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
+	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
+}
+
+// IssueReplica signs a certificate that a replica of the hub shows to others, as client and as server, valid as those of IssueServing.
+func IssueReplica(authority KeyPair, now time.Time) (*tls.Certificate, error) {
+	return issue(authority, []string{ReplicaName}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)
+}
+
+func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now time.Time) (*tls.Certificate, error) {
 	parent, err := tls.X509KeyPair(authority.Cert, authority.Key)
 	if err != nil {
 		return nil, fmt.Errorf("read CA: %w", err)
@@ -72,7 +84,7 @@ func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certif
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("generate serving key: %w", err)
+		return nil, fmt.Errorf("generate key of certificate: %w", err)
 	}
 	serial, err := newSerial()
 	if err != nil {
@@ -84,7 +96,7 @@ func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certif
 		NotBefore:    now.Add(-backdate),
 		NotAfter:     earlier(now.Add(ServingLifetime), parent.Leaf.NotAfter),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage:  usages,
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
@@ -99,7 +111,7 @@ func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certif
 	}
 	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
-		return nil, fmt.Errorf("read serving certificate: %w", err)
+		return nil, fmt.Errorf("read issued certificate: %w", err)
 	}
 	return &cert, nil
 }

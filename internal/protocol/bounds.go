@@ -26,13 +26,16 @@ const (
 // 1e-2147483648 would take for ever.
 var plainQuantity = regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
 
-// Bound cuts a report to size: texts to 128 bytes, the health message to 512, resources to the first 64 by name, without those whose
+// Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to the first 64 by name, without those whose
 // amount is no plain quantity.
 func (r *Report) Bound() {
-	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution} {
+	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.DeploymentDigest} {
 		*text = Cut(*text, maxText)
 	}
 	r.Health.Message = Cut(r.Health.Message, maxMessage)
+	if d := r.Deployment; d != nil {
+		d.Digest, d.Failed, d.Message = Cut(d.Digest, maxText), Cut(d.Failed, maxText), Cut(d.Message, maxMessage)
+	}
 	if n := r.Nodes; n != nil {
 		n.Total, n.Ready = max(n.Total, 0), max(n.Ready, 0)
 		n.Capacity, n.Allocatable, n.Requested = boundResources(n.Capacity), boundResources(n.Allocatable), boundResources(n.Requested)

@@ -19,10 +19,11 @@ const (
 	ClockSkew       = 30 * time.Second
 )
 
-// Bounds of a connect token, in bytes: the whole of it, before it is parsed, and its ID, which the hub must remember.
+// Bounds of a connect token, in bytes: the whole of it, before it is parsed, and its ID and instance, which the hub must remember.
 const (
 	maxConnectToken   = 4 << 10
 	maxConnectTokenID = 128
+	maxInstance       = 128
 )
 
 // ConnectClaims are what an agent says, signed, each time that it connects.
@@ -35,6 +36,9 @@ type ConnectClaims struct {
 	Cluster ClusterRef
 	// ClusterUID is the UID of the namespace kube-system.
 	ClusterUID string
+	// Instance names the agent's process among those of its cluster, at most 128 bytes: of two tunnels of one process the older is
+	// of no use. Empty for agents that do not say.
+	Instance string
 	// IssuedAt is the agent's clock.
 	IssuedAt time.Time
 }
@@ -44,6 +48,7 @@ type claims struct {
 	jwt.Claims
 	Cluster    ClusterRef `json:"cluster"`
 	ClusterUID string     `json:"clusterUID"`
+	Instance   string     `json:"instance,omitempty"`
 }
 
 // ErrConnectToken says that a connect token is no good. It never holds the token.
@@ -68,6 +73,7 @@ func SignConnectToken(key ed25519.PrivateKey, c ConnectClaims) (string, error) {
 		},
 		Cluster:    c.Cluster,
 		ClusterUID: c.ClusterUID,
+		Instance:   c.Instance,
 	}).Serialize()
 }
 
@@ -104,11 +110,13 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 		return ConnectClaims{}, fmt.Errorf("%w: jti, iat and exp are required", ErrConnectToken)
 	case len(c.ID) > maxConnectTokenID:
 		return ConnectClaims{}, fmt.Errorf("%w: jti is longer than %d bytes", ErrConnectToken, maxConnectTokenID)
+	case len(c.Instance) > maxInstance:
+		return ConnectClaims{}, fmt.Errorf("%w: instance is longer than %d bytes", ErrConnectToken, maxInstance)
 	case c.Expiry.Time().Sub(c.IssuedAt.Time()) > ConnectTokenTTL:
 		return ConnectClaims{}, fmt.Errorf("%w: valid for longer than %s", ErrConnectToken, ConnectTokenTTL)
 	}
 	return ConnectClaims{
-		ID: c.ID, Audience: audience, Cluster: c.Cluster, ClusterUID: c.ClusterUID, IssuedAt: c.IssuedAt.Time(),
+		ID: c.ID, Audience: audience, Cluster: c.Cluster, ClusterUID: c.ClusterUID, Instance: c.Instance, IssuedAt: c.IssuedAt.Time(),
 	}, nil
 }
 

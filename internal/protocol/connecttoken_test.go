@@ -139,6 +139,7 @@ func TestConnectTokensThatAreRefused(t *testing.T) {
 		"no audience":                           {eddsa(func(c map[string]any) { delete(c, "aud") }), protocol.ErrConnectToken},
 		"no id":                                 {eddsa(func(c map[string]any) { delete(c, "jti") }), protocol.ErrConnectToken},
 		"an id too long to remember":            {eddsa(func(c map[string]any) { c["jti"] = strings.Repeat("x", 129) }), protocol.ErrConnectToken},
+		"an instance too long to remember":      {eddsa(func(c map[string]any) { c["instance"] = strings.Repeat("x", 129) }), protocol.ErrConnectToken},
 		"no time of issue":                      {eddsa(func(c map[string]any) { delete(c, "iat") }), protocol.ErrConnectToken},
 		"no end":                                {eddsa(func(c map[string]any) { delete(c, "exp") }), protocol.ErrConnectToken},
 		"valid for longer than 60 s":            {eddsa(func(c map[string]any) { c["exp"] = now.Add(61 * time.Second).Unix() }), protocol.ErrConnectToken},

@@ -16,6 +16,15 @@ const (
 	IdentitySecret = "drover-agent-identity"
 )
 
+// What the agent makes in its namespace beside the identity, and its replicas share.
+const (
+	// LeaderLease is the Lease of the leader among the agent's replicas.
+	LeaderLease = "drover-agent"
+	// DeploymentSecret holds the Deployment that the hub sent last, the one before, and how far the change is. A Secret, because the
+	// environment in it is no business of who may only read ConfigMaps.
+	DeploymentSecret = "drover-agent-deployment"
+)
+
 // Keys of RegistrationSecret.
 const (
 	// KeyToken is the join token.
@@ -39,6 +48,8 @@ const (
 	EnvTunnelDataDebug = "DROVER_TUNNEL_DATA_DEBUG"
 	// EnvNamespace is the agent's namespace, AgentNamespace by default.
 	EnvNamespace = "DROVER_NAMESPACE"
+	// EnvDeploymentDigest is v1.AnnotationAgentDigest of the agent's pod, by the downward API.
+	EnvDeploymentDigest = "DROVER_DEPLOYMENT_DIGEST"
 	// EnvListen is the address of /healthz, /readyz and /metrics, ":8080" by default.
 	EnvListen = "DROVER_LISTEN"
 	// EnvSocket is the path of the unix socket that "drover-agent loglevel" talks to.

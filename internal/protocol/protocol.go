@@ -40,6 +40,9 @@ const (
 	PathReport = "/v1/report"
 	// PathSettings takes Settings by PUT and answers 204 when they are stored for good.
 	PathSettings = "/v1/settings"
+	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON, and answers 202 when it is stored for the leader among the
+	// agent's replicas, whichever replica was asked. What comes of it is in the leader's report. 422 says why it is refused for good.
+	PathDeployment = "/v1/deployment"
 	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an UninstallResult.
 	PathUninstall = "/v1/uninstall"
 )
@@ -109,8 +112,31 @@ type Report struct {
 	Distribution string `json:"distribution,omitempty"`
 	// Nodes, counted. Nil while they could not be listed.
 	Nodes *Nodes `json:"nodes,omitempty"`
-	// Health of the API server.
+	// Health of the API server, as this replica sees it.
 	Health Health `json:"health"`
+	// Leader is whether this replica of the agent holds the Lease: it alone watches the member. What others report beside themselves
+	// is version and health. An agent that knows no leader reports all of it without being one.
+	Leader bool `json:"leader,omitempty"`
+	// DeploymentDigest is v1.AnnotationAgentDigest of the pod that this replica runs in, empty outside of one.
+	DeploymentDigest string `json:"deploymentDigest,omitempty"`
+	// Deployment is how the agent's own Deployment is. Only the leader says, once it has looked.
+	Deployment *Deployment `json:"deployment,omitempty"`
+}
+
+// Deployment is how the agent's Deployment is, and what came of the last one that the hub sent.
+type Deployment struct {
+	// Digest of the Deployment in force, as v1.AnnotationAgentDigest has it. Empty for one of an older manifest.
+	Digest string `json:"digest,omitempty"`
+	// RolledOut is whether all pods are of the Deployment in force, and ready.
+	RolledOut bool `json:"rolledOut,omitempty"`
+	// Failed is the digest of the last Deployment that was put back or refused. One that is in force is never in it.
+	Failed string `json:"failed,omitempty"`
+	// Rejected is whether Failed was refused by the API server, and not put back because it did not become ready.
+	Rejected bool `json:"rejected,omitempty"`
+	// Unmanaged is whether there is none that the agent may read and change. Then Message says why, and all else is empty.
+	Unmanaged bool `json:"unmanaged,omitempty"`
+	// Message says why Failed failed. At most 512 bytes.
+	Message string `json:"message,omitempty"`
 }
 
 // Nodes counts nodes and sums what they have. Quantities are Kubernetes resource quantities by resource name.

@@ -6,6 +6,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -19,9 +20,13 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/drain"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // memberURL is scheme and host of requests to a member. The tunnel needs them to be there and the agent to ignore them.
@@ -30,15 +35,21 @@ const memberURL = "http://member"
 // errNoIdentity says that a request reached the transport without an identity. It is a fault of this program.
 var errNoIdentity = errors.New("forward request: it has no identity")
 
+// errNoAnswer says that a request that is not meant to last was not answered in time.
+var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineExceeded)
+
 // call is an admitted request: who sends it, where it goes, and what the other side is told of him. It is complete before
 // anything is forwarded.
 type call struct {
 	identity  identity.Identity
 	target    target
+	info      request.Info
+	seat      *limit.Seat // released when the call is over
 	transport http.RoundTripper
 	header    http.Header // says who calls: Impersonate-* for a member, the caller's own Authorization for the hub
 	base      *url.URL    // of the hub's API server, nil for a member
 	tooLarge  atomic.Bool // the body turned out to be larger than allowed
+	clock     clock       // for the beginning of the answer
 }
 
 type callKey struct{}
@@ -51,9 +62,16 @@ func callOf(ctx context.Context) *call {
 
 // forward sends an admitted request and its answer, whatever happens on the way.
 func (h *Handler) forward(w http.ResponseWriter, r *http.Request, c *call) {
+	defer c.seat.Release()
 	guarded, done := h.guard(w, r, c)
 	defer done()
-	h.forwarder.ServeHTTP(guarded, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), callKey{}, c))
+	defer cancel(nil)
+	if !c.info.Long {
+		c.clock.start(h.limits.Answer, func() { cancel(errNoAnswer) })
+		defer c.clock.end()
+	}
+	h.forwarder.ServeHTTP(guarded, r.WithContext(ctx))
 }
 
 // newForwarder makes the one proxy for all calls.
@@ -112,7 +130,11 @@ func (callTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, errNoIdentity
 		}
 	}
-	return c.transport.RoundTrip(r) // httputil and forwardingFailed know the transport's errors
+	response, err := c.transport.RoundTrip(r)
+	if err == nil {
+		drain.EndAnswer(response, r)
+	}
+	return response, err // httputil and forwardingFailed know the transport's errors
 }
 
 // modifyAnswer keeps an answer from acting on more than the request's own cluster.
@@ -121,7 +143,11 @@ func modifyAnswer(r *http.Response) error {
 	if c == nil {
 		return errNoIdentity
 	}
+	c.clock.end()
 	cleanAnswer(r.Header)
+	if audit.From(r.Request.Context()) != nil {
+		delete(r.Header, "Audit-Id") // it is the one that the answer has already
+	}
 	if len(r.Header["Location"]) == 0 {
 		return nil
 	}
@@ -140,6 +166,9 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 		return // the upgrade has begun and its connection is closed by now
 	}
 	c := callOf(r.Context())
+	if errors.Is(context.Cause(r.Context()), errNoAnswer) {
+		err = errNoAnswer
+	}
 	switch {
 	case c == nil:
 		h.refuse(w, r, err)

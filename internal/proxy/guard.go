@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/drover-dev/drover/internal/limit"
 )
 
 // aLongTimeAgo is a deadline that ends what waits at once.
@@ -42,15 +44,20 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarde
 		r.Body = &guardedBody{
 			ReadCloser: http.MaxBytesReader(w, r.Body, h.limits.Body),
 			call:       c,
-			watch:      stopwatch{limit: h.limits.Stall, cut: func() { _ = control.SetReadDeadline(aLongTimeAgo()) }},
+			watch:      stopwatch{limit: h.limits.Stall, cut: h.observer.cutter(SideRequest, control.SetReadDeadline)},
 		}
 	}
+	cut := h.observer.cutter(SideAnswer, control.SetWriteDeadline)
 	g := &guardedWriter{
 		ResponseWriter: w,
 		control:        control,
-		watch:          stopwatch{limit: h.limits.Stall, cut: func() { _ = control.SetWriteDeadline(aLongTimeAgo()) }},
+		observer:       h.observer,
+		watch:          stopwatch{limit: h.limits.Stall, cut: cut},
+		flow:           h.flow(c, cut),
 	}
+	g.reopen = func(cut func()) *limit.Flow { return h.flow(c, cut) }
 	return g, func() {
+		g.flow.Close()
 		if !g.hijacked { // what net/http still holds is written after the handler; net/http takes the deadline away afterwards
 			_ = control.SetWriteDeadline(time.Now().Add(h.limits.Stall))
 		}
@@ -67,7 +74,9 @@ type guardedBody struct {
 // Read implements io.Reader.
 func (b *guardedBody) Read(p []byte) (int, error) {
 	b.watch.start()
+	b.call.clock.pause()
 	n, err := b.ReadCloser.Read(p)
+	b.call.clock.resume()
 	b.watch.stop()
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
@@ -80,7 +89,10 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 type guardedWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
+	observer Observer
 	watch    stopwatch
+	flow     *limit.Flow
+	reopen   func(cut func()) *limit.Flow
 	hijacked bool
 }
 
@@ -90,7 +102,9 @@ func (g *guardedWriter) Unwrap() http.ResponseWriter { return g.ResponseWriter }
 // Write implements io.Writer.
 func (g *guardedWriter) Write(p []byte) (int, error) {
 	g.watch.start()
+	g.flow.Begin()
 	n, err := g.ResponseWriter.Write(p)
+	g.flow.End()
 	g.watch.stop()
 	return n, err
 }
@@ -98,7 +112,9 @@ func (g *guardedWriter) Write(p []byte) (int, error) {
 // FlushError is what http.ResponseController calls to flush.
 func (g *guardedWriter) FlushError() error {
 	g.watch.start()
+	g.flow.Begin()
 	err := g.control.Flush()
+	g.flow.End()
 	g.watch.stop()
 	return err
 }
@@ -110,22 +126,25 @@ func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err // httputil compares it with http.ErrNotSupported
 	}
 	g.hijacked = true
-	return &guardedConn{
-		Conn:  conn,
-		watch: stopwatch{limit: g.watch.limit, cut: func() { _ = conn.SetWriteDeadline(aLongTimeAgo()) }},
-	}, buffered, nil
+	g.flow.Close()
+	cut := g.observer.cutter(SideSession, conn.SetWriteDeadline)
+	g.flow = g.reopen(cut)
+	return &guardedConn{Conn: conn, watch: stopwatch{limit: g.watch.limit, cut: cut}, flow: g.flow}, buffered, nil
 }
 
 // guardedConn is an upgraded connection that ends when the user does not take what is written.
 type guardedConn struct {
 	net.Conn
 	watch stopwatch
+	flow  *limit.Flow
 }
 
 // Write implements io.Writer.
 func (c *guardedConn) Write(p []byte) (int, error) {
 	c.watch.start()
+	c.flow.Begin()
 	n, err := c.Conn.Write(p)
+	c.flow.End()
 	c.watch.stop()
 	return n, err
 }

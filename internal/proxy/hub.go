@@ -43,17 +43,17 @@ func newHub(config *rest.Config) (*hub, error) {
 	return &hub{base: base, plain: plain, upgrade: upgrade}, nil
 }
 
-// call makes a call to the hub itself with the token that the caller himself sent. The API server judges the token and whom
+// route completes a call to the hub itself with the token that the caller himself sent. The API server judges the token and whom
 // the caller wants to impersonate.
-func (h *hub) call(r *http.Request, id identity.Identity, to target) (*call, error) {
+func (h *hub) route(r *http.Request, c *call) error {
 	token, err := identity.Token(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c := &call{identity: id, target: to, base: h.base, transport: h.plain}
+	c.base, c.transport = h.base, h.plain
 	if isUpgrade(r.Header) {
 		c.transport = h.upgrade
 	}
 	c.header = http.Header{"Authorization": {"Bearer " + token}}
-	return c, nil
+	return nil
 }

@@ -4,8 +4,8 @@
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
 // A request is refused before anything is sent: first its form is judged, then who sends it, then whether he may
-// reach the member, then whether there is such a member and it is connected. Only then a call is made of it, a value that
-// holds the identity; the transport sends nothing that belongs to no call.
+// reach the member, then whether there is room for him, then whether there is such a member and it is connected. Only then
+// a call is made of it, a value that holds the identity; the transport sends nothing that belongs to no call.
 package proxy
 
 import (
@@ -22,9 +22,12 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
+	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/decision"
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // Prefixes of what a Handler serves.
@@ -66,9 +69,12 @@ type Limits struct {
 	// Stall is how long a user may take for one piece of an answer, at most 32 KiB, or send nothing of a body that he
 	// announced, before he is cut off. 3 minutes by default. A silent watch or shell is not stalled.
 	Stall time.Duration
+	// Answer is how long a member may take to begin its answer to a request that is not meant to last. 70 s by default: an API
+	// server gives up after 60 s by itself, so whoever takes longer hangs, and must not hold the seats of others.
+	Answer time.Duration
 }
 
-// Options of a Handler. All but Limits are needed.
+// Options of a Handler. All but Limits and Limiter are needed.
 type Options struct {
 	// Authenticate identifies who sends a request. Errors are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
@@ -80,6 +86,10 @@ type Options struct {
 	Hub *rest.Config
 	// Limits of requests.
 	Limits Limits
+	// Limiter shares the hub among users and members. Its defaults by default.
+	Limiter *limit.Limiter
+	// Observer is told what metrics need.
+	Observer Observer
 	// Log is told what only the operator of the hub can mend.
 	Log logr.Logger
 }
@@ -92,6 +102,8 @@ type Handler struct {
 	hub          *hub
 	granted      *decision.Cache[bool] // who may impersonate whom in which member
 	limits       Limits
+	observer     Observer
+	limiter      *limit.Limiter
 	log          logr.Logger
 	forwarder    *httputil.ReverseProxy
 }
@@ -111,9 +123,15 @@ func New(o Options) (*Handler, error) {
 	if o.Limits.Stall <= 0 {
 		o.Limits.Stall = 3 * time.Minute
 	}
+	if o.Limits.Answer <= 0 {
+		o.Limits.Answer = 70 * time.Second
+	}
+	if o.Limiter == nil {
+		o.Limiter = limit.New(limit.Defaults(), limit.Observers{})
+	}
 	h := &Handler{
 		authenticate: o.Authenticate, authorize: o.Authorize, members: o.Members, hub: local,
-		granted: decision.New[bool](), limits: o.Limits, log: o.Log,
+		granted: decision.New[bool](), limits: o.Limits, observer: o.Observer, limiter: o.Limiter, log: o.Log,
 	}
 	h.forwarder = h.newForwarder()
 	return h, nil
@@ -136,6 +154,8 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
+	info := request.Of(r, to.path)
+	audit.From(r.Context()).About(to.member(), info)
 	if err := checkForm(r, h.limits); err != nil {
 		return nil, err
 	}
@@ -146,44 +166,70 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	if !id.Valid() {
 		return nil, refusal.Unauthorized("the request is from nobody")
 	}
-	if to.local {
-		return h.hub.call(r, id, to)
+	audited(r, id)
+	c := &call{identity: id, target: to, info: info}
+	wanted, err := h.judge(r, c)
+	if err != nil {
+		return nil, err
 	}
-	return h.memberCall(r, id, to)
+	if c.seat, err = h.enter(r.Context(), c); err != nil {
+		return nil, err
+	}
+	routed := false
+	defer func() {
+		if !routed {
+			c.seat.Release()
+		}
+	}()
+	if to.local {
+		err = h.hub.route(r, c)
+	} else {
+		err = h.routeMember(r.Context(), c, wanted)
+	}
+	routed = err == nil
+	return c, err
 }
 
-// memberCall makes a call to a member.
-func (h *Handler) memberCall(r *http.Request, id identity.Identity, to target) (*call, error) {
+// judge refuses who may not reach a member, and returns whom he wants to be there, nil for himself. The hub's API server judges
+// its callers by itself.
+func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
+	if c.target.local {
+		return nil, nil
+	}
 	wanted, err := parseImpersonation(r.Header)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.authorize(r.Context(), id, to.cluster); err != nil {
-		return nil, err
-	}
-	transport, err := h.members.Transport(r.Context(), to.cluster)
+	return wanted, h.authorize(r.Context(), c.identity, c.target.cluster)
+}
+
+// routeMember completes a call to a member.
+func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonation) error {
+	transport, err := h.members.Transport(ctx, c.target.cluster)
 	if err != nil {
-		return nil, memberError(to.cluster, err)
+		return memberError(c.target.cluster, err)
 	}
-	c := &call{identity: id, target: to, transport: transport, header: impersonate(id)}
-	if wanted != nil {
-		if err := h.mayImpersonate(r.Context(), c, wanted); err != nil {
-			return nil, err
-		}
-		c.header = impersonateOther(id, wanted)
+	c.transport, c.header = transport, impersonate(c.identity)
+	if wanted == nil {
+		return nil
 	}
-	return c, nil
+	if err := h.mayImpersonate(ctx, c, wanted); err != nil {
+		return err
+	}
+	c.header = impersonateOther(c.identity, wanted)
+	return nil
 }
 
 // refuse answers with a Status. What only the operator can mend goes to the log.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(r.Context().Err(), context.Canceled) {
+	if errors.Is(context.Cause(r.Context()), context.Canceled) {
 		panic(http.ErrAbortHandler) // the caller is gone; net/http ends the connection without a word
 	}
 	e := refusal.Of(err)
 	if status := e.Status(); status.Code >= http.StatusInternalServerError && e.Unwrap() != nil {
 		h.logFailure(e)
 	}
+	audit.From(r.Context()).Refused(string(e.Status().Reason))
 	if isDiscovery(r.URL.Path) {
 		warn(w, e.Status().Message)
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +27,10 @@ type Agent struct {
 	Cluster protocol.ClusterRef
 	// KeyID of the key that it was proved with.
 	KeyID string
+	// Instance is the agent's name for its process, empty if it says none.
+	Instance string
+	// TokenID is the ID of the connect token.
+	TokenID string
 }
 
 // KeyID names a public key without being it.
@@ -83,7 +88,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	case err != nil:
 		return Agent{}, err
 	}
-	agent := Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey)}
+	agent := Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey), Instance: claims.Instance, TokenID: claims.ID}
 	if err := s.replays.use(agent.KeyID, claims.ID, s.Now(), claims.IssuedAt.Add(protocol.ConnectTokenTTL+protocol.ClockSkew)); err != nil {
 		return Agent{}, err
 	}
@@ -121,4 +126,9 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 		return nil, none, refusal
 	}
 	return id, claims, nil
+}
+
+// TokenUsed notes that an agent has used a connect token at another replica of the hub. It ends at expires.
+func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
+	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // one that is known already is refused already
 }

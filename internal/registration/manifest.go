@@ -6,17 +6,14 @@ package registration
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
-	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
 	"sigs.k8s.io/yaml"
 
@@ -30,6 +27,8 @@ type ManifestInput struct {
 	Image string
 	// Trust of the agent.
 	Trust v1.Trust
+	// Agent is the rest of the Cluster's spec.agent; its image and trust are not looked at.
+	Agent v1.Agent
 	// Token to join with.
 	Token string
 	// Settings of the hub: where it is and which CA to trust.
@@ -44,19 +43,24 @@ func Manifest(in ManifestInput) ([]byte, error) { return (&Manifests{}).Manifest
 // differ. The zero value is ready. It may be used concurrently.
 type Manifests struct {
 	mu     sync.Mutex // guards what follows
-	shared manifestKey
-	parts  manifestParts
-}
-
-// manifestKey is everything in a ManifestInput but the token.
-type manifestKey struct {
-	image    string
-	trust    v1.Trust
-	settings string // digest
+	shared string     // key of parts
+	parts  *manifestParts
 }
 
 // manifestParts are what comes before and after the Secret with the token.
-type manifestParts struct{ before, after []byte }
+type manifestParts struct {
+	before, after []byte
+	deployment    Deployment
+}
+
+// key identifies everything in a ManifestInput but the token.
+func (in ManifestInput) key() (string, error) {
+	agent, err := json.Marshal(in.Agent)
+	if err != nil {
+		return "", fmt.Errorf("marshal spec.agent: %w", err)
+	}
+	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent)}, "\x00"), nil
+}
 
 // Manifest is Manifest.
 func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
@@ -71,29 +75,50 @@ func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	return slices.Concat(parts.before, secret, parts.after), nil
 }
 
-// around remembers the parts for the last key: hardly any Cluster has an image or a trust of its own.
-func (m *Manifests) around(in ManifestInput) (manifestParts, error) {
-	key := manifestKey{image: in.Image, trust: in.Trust, settings: in.Settings.Digest()}
+// Deployment is the Deployment in the manifest.
+func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
+	parts, err := m.around(in)
+	if err != nil {
+		return Deployment{}, err
+	}
+	return parts.deployment, nil
+}
+
+// around remembers the parts for the last key: hardly any Cluster has a spec.agent of its own.
+func (m *Manifests) around(in ManifestInput) (*manifestParts, error) {
+	key, err := in.key()
+	if err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
-	parts, known := m.parts, m.shared == key && m.parts.before != nil
+	parts, known := m.parts, m.shared == key && m.parts != nil
 	m.mu.Unlock()
 	if known {
 		return parts, nil
 	}
-	env, err := agentEnv(in)
-	if err != nil {
-		return manifestParts{}, err
-	}
-	if parts.before, err = marshal(namespace(), serviceAccount(), clusterRole(), clusterRoleBinding(), role(), roleBinding()); err != nil {
-		return manifestParts{}, err
-	}
-	if parts.after, err = marshal(deployment(in.Image, env)); err != nil {
-		return manifestParts{}, err
+	if parts, err = build(in); err != nil {
+		return nil, err
 	}
 	m.mu.Lock()
 	m.shared, m.parts = key, parts
 	m.mu.Unlock()
 	return parts, nil
+}
+
+func build(in ManifestInput) (*manifestParts, error) {
+	object, digest, err := buildDeployment(in)
+	if err != nil {
+		return nil, err
+	}
+	parts := &manifestParts{deployment: Deployment{Digest: digest}}
+	if parts.deployment.JSON, err = json.Marshal(object); err != nil {
+		return nil, fmt.Errorf("marshal agent deployment: %w", err)
+	}
+	if parts.before, err = marshal(namespace(), serviceAccount(), clusterRole(), clusterRoleBinding(), role(), roleBinding()); err != nil {
+		return nil, err
+	}
+	parts.after, err = marshal(object)
+	return parts, err
 }
 
 func marshal(objects ...any) ([]byte, error) {
@@ -122,23 +147,6 @@ func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 // ManifestURL is where the manifest for a token is served.
 func ManifestURL(server, token string) string {
 	return server + protocol.PathImport + token + ".yaml"
-}
-
-// agentEnv is the environment of the agent in a fixed order.
-func agentEnv(in ManifestInput) ([]*corev1ac.EnvVarApplyConfiguration, error) {
-	env := []*corev1ac.EnvVarApplyConfiguration{
-		corev1ac.EnvVar().WithName(protocol.EnvServer).WithValue(strings.Join(in.Settings.Servers, ",")),
-		corev1ac.EnvVar().WithName(protocol.EnvTrust).WithValue(string(in.Trust)),
-		corev1ac.EnvVar().WithName(protocol.EnvNamespace).WithValue(protocol.AgentNamespace),
-	}
-	if in.Trust == v1.TrustPinned {
-		sums, err := protocol.CertificateChecksums([]byte(in.Settings.CABundle))
-		if err != nil {
-			return nil, fmt.Errorf("pin the CA bundle in the agent manifest: %w", err)
-		}
-		env = append(env, corev1ac.EnvVar().WithName(protocol.EnvCAChecksum).WithValue(strings.Join(sums, ",")))
-	}
-	return env, nil
 }
 
 func agentLabels() map[string]string {
@@ -175,10 +183,17 @@ func clusterRoleBinding() *rbacv1ac.ClusterRoleBindingApplyConfiguration {
 		WithRoleRef(roleRef("ClusterRole")).WithSubjects(subject())
 }
 
+// role is what an agent may do in its own namespace: keep Secrets, elect a leader, and change its own Deployment. A Lease cannot be
+// created by name: RBAC does not know the name then.
 func role() *rbacv1ac.RoleApplyConfiguration {
+	rule := rbacv1ac.PolicyRule
 	return rbacv1ac.Role(protocol.AgentName, protocol.AgentNamespace).WithLabels(agentLabels()).WithRules(
-		rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("secrets").
+		rule().WithAPIGroups("").WithResources("secrets").
 			WithVerbs("get", "list", "watch", "create", "update", "patch", "delete"),
+		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithVerbs("create"),
+		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithResourceNames(protocol.LeaderLease).
+			WithVerbs("get", "update", "delete"),
+		rule().WithAPIGroups("apps").WithResources("deployments").WithResourceNames(protocol.AgentName).WithVerbs("get", "watch", "patch"),
 	)
 }
 
@@ -202,41 +217,4 @@ func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {
 	}
 	return corev1ac.Secret(protocol.RegistrationSecret, protocol.AgentNamespace).WithLabels(agentLabels()).
 		WithType(corev1.SecretTypeOpaque).WithData(data)
-}
-
-func deployment(image string, env []*corev1ac.EnvVarApplyConfiguration) *appsv1ac.DeploymentApplyConfiguration {
-	name := map[string]string{"app.kubernetes.io/name": protocol.AgentName}
-	return appsv1ac.Deployment(protocol.AgentName, protocol.AgentNamespace).WithLabels(agentLabels()).WithSpec(
-		appsv1ac.DeploymentSpec().WithReplicas(1).
-			WithSelector(metav1ac.LabelSelector().WithMatchLabels(name)).
-			WithTemplate(corev1ac.PodTemplateSpec().WithLabels(agentLabels()).WithSpec(podSpec(image, env))))
-}
-
-func podSpec(image string, env []*corev1ac.EnvVarApplyConfiguration) *corev1ac.PodSpecApplyConfiguration {
-	probe := func(path string) *corev1ac.ProbeApplyConfiguration {
-		return corev1ac.Probe().WithHTTPGet(corev1ac.HTTPGetAction().WithPath(path).WithPort(intstr.FromString("health")))
-	}
-	container := corev1ac.Container().WithName("agent").WithImage(image).
-		WithCommand("/drover-agent").WithEnv(env...).
-		WithPorts(corev1ac.ContainerPort().WithName("health").WithContainerPort(8080)).
-		WithLivenessProbe(probe("/healthz").WithPeriodSeconds(20).WithFailureThreshold(3)).
-		WithReadinessProbe(probe("/readyz").WithPeriodSeconds(10)).
-		WithResources(corev1ac.ResourceRequirements().
-			WithRequests(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m"), corev1.ResourceMemory: resource.MustParse("32Mi")}).
-			WithLimits(corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")})).
-		WithVolumeMounts(corev1ac.VolumeMount().WithName("tmp").WithMountPath("/tmp")).
-		WithSecurityContext(corev1ac.SecurityContext().
-			WithAllowPrivilegeEscalation(false).WithReadOnlyRootFilesystem(true).
-			WithCapabilities(corev1ac.Capabilities().WithDrop("ALL")))
-	return corev1ac.PodSpec().
-		WithServiceAccountName(protocol.AgentName).
-		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).WithRunAsUser(65532).
-			WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
-		WithTolerations(
-			corev1ac.Toleration().WithKey("node-role.kubernetes.io/control-plane").WithOperator(corev1.TolerationOpExists).WithEffect(corev1.TaintEffectNoSchedule),
-			corev1ac.Toleration().WithKey("node-role.kubernetes.io/etcd").WithOperator(corev1.TolerationOpExists).WithEffect(corev1.TaintEffectNoExecute)).
-		WithTerminationGracePeriodSeconds(60).
-		WithContainers(container).
-		WithVolumes(corev1ac.Volume().WithName("tmp").WithEmptyDir(corev1ac.EmptyDirVolumeSource().WithMedium(corev1.StorageMediumMemory).
-			WithSizeLimit(resource.MustParse("1Mi"))))
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -152,6 +153,10 @@ func TestManifestTakesItsInputForText(t *testing.T) {
 	in := manifestInput(t)
 	plain := objects(t, in)
 	in.Image, in.Token, in.Settings.Servers = evil, evil, []string{evil}
+	in.Agent = v1.Agent{
+		PriorityClassName: evil, NodeSelector: map[string]string{evil: evil}, Env: []v1.AgentEnv{{Name: "PROXY", Value: evil}},
+		Tolerations: []corev1.Toleration{{Key: evil}},
+	}
 	all := objects(t, in)
 	if len(all) != len(plain) {
 		t.Fatalf("%d objects became %d", len(plain), len(all))
@@ -166,6 +171,83 @@ func TestManifestTakesItsInputForText(t *testing.T) {
 		string(the[*corev1.Secret](t, all).Data[protocol.KeyToken]) != evil {
 		t.Error("the input is not what it was")
 	}
+	if pod := deployment.Spec.Template.Spec; env(deployment)["PROXY"] != evil || pod.PriorityClassName != evil || pod.NodeSelector[evil] != evil {
+		t.Error("what the Cluster says of the agent is not what it was")
+	}
+}
+
+func TestDeploymentOfTheAgent(t *testing.T) {
+	in := manifestInput(t)
+	d := the[*appsv1.Deployment](t, objects(t, in))
+	pod := d.Spec.Template.Spec
+	t.Run("it prefers the control plane, tolerates its taints, and spreads", func(t *testing.T) {
+		node, apart := pod.Affinity.NodeAffinity, pod.Affinity.PodAntiAffinity
+		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(node.PreferredDuringSchedulingIgnoredDuringExecution) != 1 ||
+			apart.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(apart.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+			t.Errorf("affinity %v", pod.Affinity)
+		}
+		for _, taint := range []corev1.Taint{
+			{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule},
+			{Key: "node-role.kubernetes.io/etcd", Effect: corev1.TaintEffectNoExecute},
+			{Key: "CriticalAddonsOnly", Value: "true", Effect: corev1.TaintEffectNoExecute},
+		} {
+			if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) }) {
+				t.Errorf("it does not tolerate %v", taint)
+			}
+		}
+	})
+	t.Run("new pods come before old ones go, and the number is the agent's to choose", func(t *testing.T) {
+		rolling := d.Spec.Strategy.RollingUpdate
+		if d.Spec.Replicas != nil || d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || rolling.MaxSurge.IntValue() != 1 || rolling.MaxUnavailable.IntValue() != 0 {
+			t.Errorf("replicas %v, annotations %v, strategy %v", d.Spec.Replicas, d.Annotations, d.Spec.Strategy)
+		}
+		three, set := int32(3), in
+		set.Agent.Replicas = &three
+		if d := the[*appsv1.Deployment](t, objects(t, set)); *d.Spec.Replicas != 3 || len(d.Annotations) > 0 {
+			t.Errorf("replicas %v, annotations %v", d.Spec.Replicas, d.Annotations)
+		}
+	})
+	t.Run("the digest is of what the spec says, and not of where the hub is", func(t *testing.T) {
+		var m registration.Manifests
+		digest := func(change func(*registration.ManifestInput)) string {
+			other := in
+			change(&other)
+			d, err := m.Deployment(other)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Digest
+		}
+		same := d.Spec.Template.Annotations[v1.AnnotationAgentDigest]
+		for name, change := range map[string]func(*registration.ManifestInput){
+			"nothing":   func(*registration.ManifestInput) {},
+			"the token": func(in *registration.ManifestInput) { in.Token = "other" },
+			"the hub":   func(in *registration.ManifestInput) { in.Settings.Servers = []string{"https://other"} },
+			"the CA":    func(in *registration.ManifestInput) { in.Settings.CABundle = bundle(t) },
+		} {
+			if got := digest(change); got != same {
+				t.Errorf("%s changes it", name)
+			}
+		}
+		seen := map[string]string{same: "nothing"}
+		for name, change := range map[string]func(*registration.ManifestInput){
+			"the image":    func(in *registration.ManifestInput) { in.Image = "other" },
+			"the trust":    func(in *registration.ManifestInput) { in.Trust = v1.TrustSystem },
+			"replicas":     func(in *registration.ManifestInput) { in.Agent.Replicas = new(int32) },
+			"a variable":   func(in *registration.ManifestInput) { in.Agent.Env = []v1.AgentEnv{{Name: "A"}} },
+			"an affinity":  func(in *registration.ManifestInput) { in.Agent.Affinity = &corev1.Affinity{} },
+			"no resources": func(in *registration.ManifestInput) { in.Agent.Resources = &v1.AgentResources{} },
+			"a toleration": func(in *registration.ManifestInput) { in.Agent.Tolerations = []corev1.Toleration{{}} },
+			"a node label": func(in *registration.ManifestInput) { in.Agent.NodeSelector = map[string]string{"a": "b"} },
+			"the priority": func(in *registration.ManifestInput) { in.Agent.PriorityClassName = "a" },
+		} {
+			got := digest(change)
+			if before, known := seen[got]; known {
+				t.Errorf("%s and %s make the same digest", name, before)
+			}
+			seen[got] = name
+		}
+	})
 }
 
 func FuzzManifest(f *testing.F) {

@@ -4,7 +4,9 @@
 package registration
 
 import (
+	"bytes"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"strings"
@@ -78,10 +80,15 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	}
 }
 
-// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. A manifest takes a quarter of it.
-const maxCached = 32 << 10
+// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it has use for is a token.
+const maxCached = 4 << 10
 
-// Trim is a cache transform. Whoever may create Secrets may label them as ours, so only what is read from one is kept of it.
+// keyContent is the key of StringData under which Trim leaves a digest of what only people read in a registration Secret. The API
+// server sends no StringData, so nobody else can have set it. Ten thousand manifests would be the largest thing in the manager's memory.
+const keyContent = "content-digest"
+
+// Trim is a cache transform: of a Secret it keeps what is read from the cache. Whoever may create Secrets may label them as ours, so
+// nothing else is kept of them either. It changes and returns the Secret; a second time it changes nothing.
 func Trim(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -91,7 +98,8 @@ func Trim(object any) (any, error) {
 	var keep []string
 	switch secret.Labels[v1.LabelSecretKind] {
 	case v1.SecretKindRegistration:
-		keep = []string{KeyToken, KeyManifestURL, KeyCommand, KeyManifest}
+		keep = []string{KeyToken}
+		secret.StringData = map[string]string{keyContent: contentOf(secret)}
 	case v1.SecretKindAgent:
 		keep = []string{keyPublicKey, keyClusterUID, keyTokenHash, keyOwnerUID, keyJoined}
 	}
@@ -103,6 +111,41 @@ func Trim(object any) (any, error) {
 	}
 	secret.Data = data
 	return secret, nil
+}
+
+// contentOf is the digest of a registration Secret's content, whether or not Trim has been at it.
+func contentOf(secret *corev1.Secret) string {
+	if digest, trimmed := secret.StringData[keyContent]; trimmed {
+		return digest
+	}
+	return contentDigest(secret.Data)
+}
+
+// contentDigest of everything in a registration Secret but the token.
+func contentDigest(data map[string][]byte) string {
+	hash := sha256.New()
+	for _, key := range []string{KeyManifestURL, KeyCommand, KeyManifest} {
+		value, ok := data[key]
+		fmt.Fprintf(hash, "%s %t %d\n", key, ok, len(value))
+		_, _ = hash.Write(value) // it never errs
+	}
+	return string(hash.Sum(nil))
+}
+
+// UpToDate reports whether a registration Secret, as it is or as Trim left it, holds what is to be applied.
+func UpToDate(secret *corev1.Secret, want *corev1ac.SecretApplyConfiguration) bool {
+	return bytes.Equal(secret.Data[KeyToken], want.Data[KeyToken]) &&
+		contentOf(secret) == contentDigest(want.Data) &&
+		contains(secret.Annotations, want.Annotations) && contains(secret.Labels, want.Labels)
+}
+
+func contains(have, want map[string]string) bool {
+	for key, value := range want {
+		if have[key] != value {
+			return false
+		}
+	}
+	return true
 }
 
 // Ours reports whether a Secret was made by Drover for a Cluster, this or a former one of its name. Any other of that name is

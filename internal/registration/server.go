@@ -82,6 +82,9 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	}
 	token, isYAML := strings.CutSuffix(r.PathValue("file"), ".yaml")
 	found, err := s.find(r.Context(), s.Cache, token)
+	if err == nil && isYAML {
+		found, err = s.findManifest(r.Context(), found.name, token)
+	}
 	if !isYAML || errors.Is(err, errUnknownToken) {
 		http.Error(w, errUnknownToken.Error(), http.StatusNotFound)
 		return
@@ -94,12 +97,25 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, refusal.Message, http.StatusGone)
 		return
 	}
+	if errors.Is(err, errBusy) {
+		w.Header().Set("Retry-After", "2")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
 	if err != nil {
 		s.unavailable(w, err, "read join token")
 		return
 	}
 	w.Header().Set("Content-Type", "application/yaml")
 	_, _ = w.Write(found.secret.Data[KeyManifest])
+}
+
+// findManifest asks the API server for what the cache holds no manifest of, as often as whoever has the token may make the hub do so.
+func (s *Server) findManifest(ctx context.Context, cluster types.NamespacedName, token string) (*registered, error) {
+	if !s.limits.join(cluster, s.Now()) {
+		return nil, errBusy
+	}
+	return s.find(ctx, s.Live, token)
 }
 
 func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {

@@ -304,6 +304,7 @@ func TestRegistrationServer(t *testing.T) {
 		"the manifest is served to whoever has a token that can be used":         testImport,
 		"query parameters are refused":                                           testImportQuery,
 		"a connect token is taken once":                                          testReplay,
+		"a connect token that opened a tunnel at another replica is refused":     testReplayElsewhere,
 		"connect tokens for others are refused":                                  testForeignConnectTokens,
 		"a Cluster that was made again refuses the former agent":                 testRecreated,
 		"an agent that was revoked is refused":                                   testRevoked,
@@ -623,6 +624,14 @@ func testReplay(w *world) {
 	w.want(w.connect(token), http.StatusUnauthorized, v1.ReasonTokenInvalid)
 	w.clock.Advance(time.Hour)
 	w.want(w.connect(token), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+}
+
+func testReplayElsewhere(w *world) {
+	key := testkit.Key(w.t)
+	response := w.join(w.cluster("member", asIs), key, memberUID)
+	w.server.TokenUsed(registration.KeyID(key.Public().(ed25519.PublicKey)), "elsewhere", w.clock.Now().Add(time.Minute))
+	w.want(w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.ID = "elsewhere" })), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+	w.want(w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.ID = "here" })), http.StatusOK, "")
 }
 
 func testForeignConnectTokens(w *world) {

@@ -4,9 +4,11 @@
 package testkit
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -22,7 +24,9 @@ type Agent struct {
 	// Session is the hub's end.
 	Session *tunnel.Session
 	// Settings receives what the hub announces, Uninstalled what it asks to remove.
-	Settings    chan protocol.Settings
+	Settings chan protocol.Settings
+	// Deployments receives the Deployments that the hub hands over, which this agent neither judges nor reports.
+	Deployments chan []byte
 	Uninstalled chan struct{}
 
 	conn *tunnel.Conn
@@ -53,6 +57,7 @@ func ConnectAgent(t testing.TB, report protocol.Report) *Agent {
 		report:      report,
 		changed:     make(chan struct{}),
 		Settings:    make(chan protocol.Settings, 16),
+		Deployments: make(chan []byte, 16),
 		Uninstalled: make(chan struct{}, 1),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -119,6 +124,20 @@ func (a *Agent) handler() http.Handler {
 		a.Settings <- settings
 		w.WriteHeader(http.StatusNoContent)
 		a.Report(func(r *protocol.Report) { r.SettingsDigest = settings.Digest() })
+	})
+	mux.HandleFunc("PUT "+protocol.PathDeployment, func(w http.ResponseWriter, r *http.Request) {
+		if !a.hear(r) {
+			return
+		}
+		deployment, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		if a.Deployments <- deployment; bytes.Contains(deployment, []byte("refuse-me")) {
+			http.Error(w, "the agent refuses the deployment: its image", http.StatusUnprocessableEntity)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
 	})
 	mux.HandleFunc("POST "+protocol.PathUninstall, func(w http.ResponseWriter, r *http.Request) {
 		if !a.hear(r) {

@@ -36,13 +36,16 @@ type Holder struct {
 
 	mu        sync.Mutex // guards what follows
 	state     pki.State
-	serving   *tls.Certificate // issued by state.Active, nil until asked for
+	issued    issued           // by state.Active
 	given     *tls.Certificate // the operator's own, nil if there is none
 	givenCA   []byte
 	awaiting  bool // whether it is not known yet if there is an operator's certificate
 	complete  bool // whether loaded is closed
 	listeners []func()
 }
+
+// issued are certificates that the hub's CA has signed for this process, nil until asked for.
+type issued struct{ serving, replica *tls.Certificate }
 
 // New makes a holder for a hub that is reached under the base URLs. Certificates are issued for their hosts, and for extraHosts.
 func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
@@ -75,7 +78,7 @@ func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	h.change(func() bool {
 		same := bytes.Equal(state.Bundle(), h.state.Bundle())
 		if !bytes.Equal(state.Active.Cert, h.state.Active.Cert) {
-			h.serving = nil
+			h.issued = issued{}
 		}
 		h.state = state
 		return h.completeLocked() || !same
@@ -176,8 +179,8 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	if h.given != nil && h.complete {
 		return h.given, nil
 	}
-	if h.serving != nil && h.now().Before(pki.RenewAt(h.serving.Leaf)) {
-		return h.serving, nil
+	if serving := h.issued.serving; serving != nil && h.now().Before(pki.RenewAt(serving.Leaf)) {
+		return serving, nil
 	}
 	if !h.complete {
 		return nil, ErrNoAuthority
@@ -186,7 +189,7 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	if err != nil {
 		return nil, err
 	}
-	h.serving = serving
+	h.issued.serving = serving
 	return serving, nil
 }
 

@@ -24,6 +24,7 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 	cfg = cfg.withDefaults()
 	upgrader := websocket.Upgrader{
 		HandshakeTimeout: cfg.HandshakeTimeout,
+		ReadBufferSize:   frameHeadBuffer,
 		WriteBufferSize:  writeBufferSize,
 		WriteBufferPool:  &cfg.WriteBuffers.pool,
 		Subprotocols:     []string{Subprotocol},
@@ -34,7 +35,7 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 	if err != nil {
 		return nil, fmt.Errorf("accept tunnel: %w", err)
 	}
-	setNotSentLowat(ws.NetConn())
+	KeepUnsentLow(ws.NetConn())
 	session, err := NewSession(r.Context(), &wsConn{ws: ws}, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("accept tunnel from %s: %w", ws.RemoteAddr(), err)

@@ -34,7 +34,8 @@ const (
 	maxFrameSize    = 64 << 10 // bytes of one HTTP/2 frame
 	writeBufferSize = 33 << 10 // bytes of one WebSocket frame: a body piece of 32 KiB with its frame head. The default halves bulk
 	readBufferSize  = 4 << 10  // bytes; large reads bypass it
-	lowWaterMark    = 64 << 10 // bytes the kernel may hold unsent, see setNotSentLowat
+	frameHeadBuffer = 256      // bytes, of each tunnel on the hub: enough for the heads of WebSocket frames. What they hold goes past it into the buffer of HTTP/2
+	lowWaterMark    = 64 << 10 // bytes the kernel may hold unsent, see KeepUnsentLow
 	headerOverhead  = 32       // bytes that HTTP/2 counts for each header field beside its text
 
 	closeTimeout  = 250 * time.Millisecond // to say goodbye to a peer that may not listen

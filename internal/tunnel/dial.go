@@ -29,6 +29,9 @@ type Dialer struct {
 
 	// Proxy returns the proxy for a request, as in http.Transport. Nil means http.ProxyFromEnvironment.
 	Proxy func(*http.Request) (*url.URL, error)
+
+	// DialSocket opens the connection to the hub or to the proxy. Nil means a TCP connection.
+	DialSocket func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Dial opens a tunnel at a wss URL (ws is for tests) and sends the header along, typically Authorization. A hub that
@@ -39,8 +42,12 @@ func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*
 	if proxy == nil {
 		proxy = http.ProxyFromEnvironment
 	}
+	socket := d.DialSocket
+	if socket == nil {
+		socket = dialSocket
+	}
 	dialer := websocket.Dialer{
-		NetDialContext:   dialSocket,
+		NetDialContext:   socket,
 		Proxy:            proxy,
 		TLSClientConfig:  clientTLS(d.TLS),
 		HandshakeTimeout: cfg.HandshakeTimeout,
@@ -67,7 +74,7 @@ func dialSocket(ctx context.Context, network, address string) (net.Conn, error) 
 	if err != nil {
 		return nil, err // names the operation and the address already
 	}
-	setNotSentLowat(conn)
+	KeepUnsentLow(conn)
 	return conn, nil
 }
 

@@ -6,14 +6,16 @@ package tunnel
 import (
 	"net"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
-// setNotSentLowat keeps unsent bytes out of the kernel's queue, which is first in first out, and so in the queues of
+// tcpNotSentLowat is TCP_NOTSENT_LOWAT of linux/tcp.h, which package syscall does not have.
+const tcpNotSentLowat = 25
+
+// KeepUnsentLow keeps unsent bytes out of the kernel's queue, which is first in first out, and so in the queues of
 // HTTP/2, which are fair: a small request then waits 94 ms instead of 338 beside a bulk transfer on a 50 ms link.
+// For a peer that does not read at all the kernel would take megabytes otherwise.
 // It only improves matters, so a connection that has no such option is left as it is.
-func setNotSentLowat(conn net.Conn) {
+func KeepUnsentLow(conn net.Conn) {
 	socket, ok := innermost(conn).(syscall.Conn)
 	if !ok {
 		return
@@ -23,6 +25,6 @@ func setNotSentLowat(conn net.Conn) {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, lowWaterMark)
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpNotSentLowat, lowWaterMark)
 	})
 }

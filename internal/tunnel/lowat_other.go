@@ -7,5 +7,5 @@ package tunnel
 
 import "net"
 
-// setNotSentLowat does nothing here: the option differs from system to system and only improves matters.
-func setNotSentLowat(net.Conn) {}
+// KeepUnsentLow does nothing here: the option differs from system to system and only improves matters.
+func KeepUnsentLow(net.Conn) {}

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/hack/relay"
 	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -17,14 +18,14 @@ import (
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
-	relay := startRelay(t, s.hub.Address)
-	s.announce(t, relay.url())
+	link := startRelay(t, s.hub.Address)
+	s.announce(t, "https://"+link.Address())
 	cluster, agent := s.imported(t, "member", s.member, protocol.AgentNamespace)
 	s.await(t, cluster, 30*time.Second, stage.Ready)
-	if open, _ := relay.counts(); open != 2 {
+	if open, _ := link.Counts(); open != 2 {
 		t.Fatalf("the agent does not use the relay: %d connections", open)
 	}
-	m := &member{cluster: cluster, agent: agent, relay: relay}
+	m := &member{cluster: cluster, agent: agent, relay: link}
 	t.Run("an idle fleet writes nothing", func(t *testing.T) { testIdle(t, s) })
 	t.Run("the hub's CA changes and no agent is lost", func(t *testing.T) { testAuthority(t, s, m) })
 	t.Run("a network that fails shows and heals", func(t *testing.T) { testNetwork(t, s, m) })
@@ -35,7 +36,7 @@ func TestChanges(t *testing.T) {
 type member struct {
 	cluster types.NamespacedName
 	agent   *stage.Agent
-	relay   *relay
+	relay   *relay.Relay
 }
 
 // announce restarts the manager with other base URLs.

@@ -21,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
-	utilexec "k8s.io/utils/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/hack/stage"
@@ -157,10 +156,16 @@ func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, argv []st
 	err := command.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return utilexec.CodeExitError{Err: err, Code: exit.ExitCode()}
+		return exited{exit}
 	}
 	return err
 }
+
+// exited is the end of a command in the words by which the streaming library knows one that failed.
+type exited struct{ *exec.ExitError }
+
+// ExitStatus is the command's exit code.
+func (e exited) ExitStatus() int { return e.ExitCode() }
 
 // terminal tells its size whenever that changes and says every line again, until one is "exit".
 func terminal(in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {

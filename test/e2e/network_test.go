@@ -23,34 +23,34 @@ import (
 
 func testNetwork(t *testing.T, s *system, m *member) {
 	t.Run("a network that loses everything silently shows in thirty seconds", func(t *testing.T) {
-		m.relay.stall()
+		m.relay.Stall()
 		t.Logf("noticed after %s", s.await(t, m.cluster, 30*time.Second, stage.NotReady(v1.ReasonTunnelLost)))
-		m.relay.flow()
+		m.relay.Flow()
 		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, stage.Ready))
 	})
 	t.Run("a network that cuts and refuses shows at once, and heals when it no longer does", func(t *testing.T) {
-		m.relay.refuse(true)
-		m.relay.cut()
+		m.relay.Refuse(true)
+		m.relay.Cut()
 		t.Logf("noticed after %s", s.await(t, m.cluster, 5*time.Second, stage.NotReady(v1.ReasonTunnelLost)))
 		testkit.Eventually(t, 40*time.Second, func(context.Context) error {
-			if _, refused := m.relay.counts(); refused < 2 {
+			if _, refused := m.relay.Counts(); refused < 2 {
 				return fmt.Errorf("the agent tried %d times", refused)
 			}
 			return nil
 		})
-		m.relay.refuse(false)
+		m.relay.Refuse(false)
 		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, stage.Ready))
 	})
 	t.Run("a network that leads to somebody else shows, and nothing is said to him", func(t *testing.T) {
 		i := startImpostor(t)
-		m.relay.redirect(i.server.Listener.Addr().String())
-		m.relay.cut()
+		m.relay.Redirect(i.server.Listener.Addr().String())
+		m.relay.Cut()
 		s.await(t, m.cluster, 5*time.Second, stage.NotReady(v1.ReasonTunnelLost))
 		awaitLog(t, m.agent, 10*time.Second, "certificate signed by unknown authority")
 		if seen := i.requests(); len(seen) > 0 {
 			t.Errorf("the agent said %s %s", seen[0].Method, seen[0].URL)
 		}
-		m.relay.redirect(s.hub.Address)
+		m.relay.Redirect(s.hub.Address)
 		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, stage.Ready))
 	})
 }
@@ -59,7 +59,7 @@ func testAddress(t *testing.T, s *system, m *member) {
 	kill(t, m.agent.Process) // a new one does not wait as long as one that has failed often
 	s.startAgent(t, m.agent)
 	direct := s.hub.URL()
-	s.announce(t, m.relay.url(), direct)
+	s.announce(t, "https://"+m.relay.Address(), direct)
 	t.Run("the agent learns the second address", func(t *testing.T) {
 		s.awaitSettings(t, func(settings protocol.Settings) error {
 			if !slices.Equal(settings.Servers, s.hub.Announced) {
@@ -70,8 +70,8 @@ func testAddress(t *testing.T, s *system, m *member) {
 		s.await(t, m.cluster, 30*time.Second, stage.Ready)
 	})
 	t.Run("it reaches the hub there when the first address dies", func(t *testing.T) {
-		m.relay.refuse(true)
-		m.relay.cut()
+		m.relay.Refuse(true)
+		m.relay.Cut()
 		awaitLog(t, m.agent, 40*time.Second, `"connected to the hub","server":"`+direct+`"`)
 		s.await(t, m.cluster, 10*time.Second, stage.Ready)
 	})
@@ -81,7 +81,7 @@ func testAddress(t *testing.T, s *system, m *member) {
 		s.startAgent(t, m.agent)
 		s.await(t, m.cluster, 20*time.Second, stage.Ready)
 	})
-	m.relay.refuse(false)
+	m.relay.Refuse(false)
 }
 
 // awaitSettings waits until what the agent has stored is as wanted.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,20 +23,21 @@ import (
 
 // agent is one agent: who it is to the hub (link.Identity) and what it answers (http.Handler).
 type agent struct {
-	sim    *Sim
-	member Member
+	sim      *Sim
+	member   Member
+	instance string // the process that it would be
 
 	mu        sync.Mutex // guards what follows
 	attempts  int64
-	conn      *tunnel.Conn // the open tunnel, or nil
-	reporting int          // streams of reports that are open
-	digest    string       // of the settings that the hub announced last
-	requested int          // the fact that changes
+	conns     []*tunnel.Conn // the open tunnels: two while the agent moves
+	reporting int            // streams of reports that are open
+	digest    string         // of the settings that the hub announced last
+	requested int            // the fact that changes
 	changed   chan struct{}
 }
 
 func newAgent(s *Sim, m Member) *agent {
-	return &agent{sim: s, member: m, digest: m.SettingsDigest, changed: make(chan struct{})}
+	return &agent{sim: s, member: m, instance: rand.Text(), digest: m.SettingsDigest, changed: make(chan struct{})}
 }
 
 // Target implements link.Identity.
@@ -52,7 +54,8 @@ func (a *agent) Changed(ctx context.Context) { <-ctx.Done() }
 
 func (a *agent) token() (string, error) {
 	return protocol.SignConnectToken(a.member.Key, protocol.ConnectClaims{
-		ID: rand.Text(), Audience: a.member.Audience, Cluster: a.member.Cluster, ClusterUID: a.member.ClusterUID, IssuedAt: time.Now(),
+		ID: rand.Text(), Audience: a.member.Audience, Cluster: a.member.Cluster, ClusterUID: a.member.ClusterUID,
+		Instance: a.instance, IssuedAt: time.Now(),
 	})
 }
 
@@ -72,28 +75,29 @@ type open struct {
 
 // Serve implements link.Tunnel.
 func (o *open) Serve(ctx context.Context, h http.Handler) error {
-	o.agent.setConn(o.conn)
-	defer o.agent.setConn(nil)
+	o.agent.mu.Lock()
+	o.agent.conns = append(o.agent.conns, o.conn)
+	o.agent.mu.Unlock()
 	defer o.agent.sim.ended.Add(1)
+	defer o.agent.ended(o.conn)
 	return o.conn.Serve(ctx, h)
 }
 
-func (a *agent) setConn(conn *tunnel.Conn) {
+func (a *agent) ended(conn *tunnel.Conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.conn = conn
+	a.conns = slices.DeleteFunc(a.conns, func(c *tunnel.Conn) bool { return c == conn })
 }
 
-// cut ends the tunnel, if there is one.
-func (a *agent) cut() bool {
+// cut ends the tunnels, and returns how many there were.
+func (a *agent) cut() int {
 	a.mu.Lock()
-	conn := a.conn
+	conns := slices.Clone(a.conns)
 	a.mu.Unlock()
-	if conn == nil {
-		return false
+	for _, conn := range conns {
+		go func() { _ = conn.Close() }() // it says goodbye, which may take a moment; Serve ends with it
 	}
-	go func() { _ = conn.Close() }() // it says goodbye, which may take a moment; Serve ends with it
-	return true
+	return len(conns)
 }
 
 // change makes the agent report something new.
@@ -112,7 +116,7 @@ func (a *agent) tellLocked() {
 func (a *agent) state() (attempts int64, connected, reporting bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.attempts, a.conn != nil, a.reporting > 0
+	return a.attempts, len(a.conns) > 0, a.reporting > 0
 }
 
 // ServeHTTP answers the hub.
@@ -192,6 +196,6 @@ func (a *agent) reportLocked() protocol.Report {
 			Allocatable: map[string]string{"cpu": "12", "memory": "46Gi", "pods": "330"},
 			Requested:   map[string]string{"cpu": strconv.Itoa(a.requested + 1), "memory": "12Gi", "pods": "40"},
 		},
-		Health: protocol.Health{Healthy: true},
+		Health: protocol.Health{Healthy: true}, Leader: true,
 	}
 }

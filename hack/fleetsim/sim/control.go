@@ -16,9 +16,13 @@ import (
 const (
 	pathState = "/state"
 	pathCut   = "/cut"
+	pathRates = "/rates"
 )
 
-// Handler lets another process watch and steer the fleet: GET /state, POST /cut?spare=N.
+// maxRate bounds Rates: each member ten times a second.
+const maxRate = 600
+
+// Handler lets another process watch and steer the fleet: GET /state, POST /cut?spare=N, POST /rates?churn=R&changes=R.
 func (s *Sim) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathState, func(w http.ResponseWriter, _ *http.Request) {
@@ -31,6 +35,18 @@ func (s *Sim) Handler() http.Handler {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(s.Cut(spare))
+	})
+	mux.HandleFunc("POST "+pathRates, func(w http.ResponseWriter, r *http.Request) {
+		var rates Rates
+		for name, rate := range map[string]*float64{"churn": &rates.Churn, "changes": &rates.Changes} {
+			var err error
+			if *rate, err = strconv.ParseFloat(r.URL.Query().Get(name), 64); err != nil || !(*rate >= 0 && *rate <= maxRate) {
+				http.Error(w, fmt.Sprintf("%s: give a share a minute, from 0 to %d", name, maxRate), http.StatusBadRequest)
+				return
+			}
+		}
+		s.Set(rates)
+		_ = json.NewEncoder(w).Encode(rates)
 	})
 	return mux
 }
@@ -58,6 +74,12 @@ func (c *Client) State(ctx context.Context) (State, error) {
 func (c *Client) Cut(ctx context.Context, spare int) (int, error) {
 	n := 0
 	return n, c.do(ctx, http.MethodPost, pathCut+"?spare="+strconv.Itoa(spare), &n)
+}
+
+// Set is Sim.Set.
+func (c *Client) Set(ctx context.Context, r Rates) error {
+	path := fmt.Sprintf("%s?churn=%g&changes=%g", pathRates, r.Churn, r.Changes)
+	return c.do(ctx, http.MethodPost, path, &Rates{})
 }
 
 func (c *Client) do(ctx context.Context, method, path string, answer any) error {

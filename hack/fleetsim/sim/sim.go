@@ -31,22 +31,24 @@ type Options struct {
 	// Server is the hub's base URL, Bundle the CA bundle to trust, as PEM.
 	Server string
 	Bundle []byte
+	// Through are addresses to connect to in place of the server's, as host:port: each tunnel takes the next one, as with a balancer.
+	// None means the server's.
+	Through []string
 	// Members to simulate. Enrol makes them.
 	Members []Member
-	// Latency of each answer of the faked API servers.
-	Latency time.Duration
-	// Churn is how many tunnels are cut each second, Changes how many members report something new each minute.
-	Churn, Changes float64
+	// Latency of the way from each member to the hub and of the way back, APILatency of each answer of the faked API servers.
+	Latency, APILatency time.Duration
+	// Rates to begin with.
+	Rates Rates
 }
 
 // Sim is a fleet of agents. New makes it.
 type Sim struct {
-	server  string
-	agents  []*agent
-	dialer  *tunnel.Dialer
-	api     *apiServer
-	churn   float64 // per second
-	changes float64 // per minute
+	server         string
+	agents         []*agent
+	dialer         *tunnel.Dialer
+	api            *apiServer
+	churn, changes *pulse
 
 	attempts, ended atomic.Int64
 }
@@ -58,15 +60,19 @@ func New(o Options) (*Sim, error) {
 		return nil, errors.New("simulate a fleet: the CA bundle has no certificate")
 	}
 	s := &Sim{
-		server: o.Server, churn: o.Churn, changes: o.Changes, api: newAPIServer(o.Latency),
+		server: o.Server, churn: newPulse(), changes: newPulse(), api: newAPIServer(o.APILatency),
 		dialer: &tunnel.Dialer{
 			Config: tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: log.New(io.Discard, "", 0)},
 			TLS:    &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots},
 		},
 	}
+	if o.Latency > 0 || len(o.Through) > 0 {
+		s.dialer.DialSocket = (&road{through: o.Through, oneWay: o.Latency}).dial
+	}
 	for _, m := range o.Members {
 		s.agents = append(s.agents, newAgent(s, m))
 	}
+	s.Set(o.Rates)
 	return s, nil
 }
 
@@ -78,8 +84,8 @@ func (s *Sim) Run(ctx context.Context) {
 			link.New(link.Options{Identity: a, Handler: a, Log: logr.Discard()}).Run(ctx)
 		})
 	}
-	running.Go(func() { every(ctx, s.churn, func() { s.random().cut() }) })
-	running.Go(func() { every(ctx, s.changes/60, func() { s.random().change() }) })
+	running.Go(func() { s.churn.run(ctx, func() { s.random().cut() }) })
+	running.Go(func() { s.changes.run(ctx, func() { s.random().change() }) })
 	<-ctx.Done()
 	for _, a := range s.agents {
 		a.cut() // without the half minute that a real agent gives the requests under way
@@ -87,12 +93,18 @@ func (s *Sim) Run(ctx context.Context) {
 	running.Wait()
 }
 
+// Set changes what happens to the fleet by itself.
+func (s *Sim) Set(r Rates) {
+	s.churn.set(r.Churn * float64(len(s.agents)))
+	s.changes.set(r.Changes * float64(len(s.agents)))
+}
+
 // Cut ends the tunnels of all agents but each spare-th, as a network that breaks does. Spare 0 spares none. It returns how many it ended.
 func (s *Sim) Cut(spare int) int {
 	n := 0
 	for i, a := range s.agents {
-		if (spare == 0 || i%spare != 0) && a.cut() {
-			n++
+		if spare == 0 || i%spare != 0 {
+			n += a.cut()
 		}
 	}
 	return n
@@ -127,20 +139,3 @@ func (s *Sim) State() State {
 }
 
 func (s *Sim) random() *agent { return s.agents[rand.N(len(s.agents))] }
-
-// every calls f so many times a second on average until ctx ends. A rate of 0 is never.
-func every(ctx context.Context, perSecond float64, f func()) {
-	if perSecond <= 0 {
-		return
-	}
-	timer := time.NewTicker(max(time.Nanosecond, time.Duration(float64(time.Second)/perSecond)))
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			f()
-		}
-	}
-}

@@ -152,7 +152,7 @@ func TestAgent(t *testing.T) {
 	})
 	t.Run("it reports changes of state at the rate that was asked for", func(t *testing.T) {
 		t.Parallel()
-		_, h := start(t, func(o *sim.Options) { o.Changes = 6000 })
+		_, h := start(t, func(o *sim.Options) { o.Rates.Changes = 600 })
 		lines := bufio.NewScanner(get(t, <-h.sessions, protocol.PathReport, nil).Body)
 		first := nextReport(t, lines)
 		if second := nextReport(t, lines); second.Nodes.Requested["cpu"] == first.Nodes.Requested["cpu"] {
@@ -173,6 +173,30 @@ func TestAgent(t *testing.T) {
 			t.Errorf("state %+v", state)
 		}
 	})
+	t.Run("it moves to another tunnel when it is asked to", func(t *testing.T) {
+		t.Parallel()
+		fleet, h := start(t, nothing)
+		first := <-h.sessions
+		lines := bufio.NewScanner(get(t, first, protocol.PathReport, nil).Body)
+		nextReport(t, lines)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://agent"+protocol.PathMove, strings.NewReader(`{"seconds":60}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := first.RoundTrip(request)
+		if err != nil || response.StatusCode != http.StatusAccepted {
+			t.Fatalf("ask to move: %v, %v", response, err)
+		}
+		_ = response.Body.Close()
+		second := <-h.sessions
+		nextReport(t, bufio.NewScanner(get(t, second, protocol.PathReport, nil).Body))
+		if lines.Scan() {
+			t.Errorf("the report on the old tunnel goes on: %s", lines.Text())
+		}
+		if n := fleet.Cut(0); n != 2 {
+			t.Errorf("cut %d tunnels, the old one is still open", n)
+		}
+	})
 	t.Run("a member that is spared keeps its tunnel", func(t *testing.T) {
 		t.Parallel()
 		fleet, h := start(t, nothing)
@@ -183,9 +207,58 @@ func TestAgent(t *testing.T) {
 	})
 	t.Run("churn cuts tunnels by itself", func(t *testing.T) {
 		t.Parallel()
-		_, h := start(t, func(o *sim.Options) { o.Churn = 100 })
+		_, h := start(t, func(o *sim.Options) { o.Rates.Churn = 600 })
 		<-(<-h.sessions).Done()
 		<-h.sessions
+	})
+	t.Run("the rates can be changed while it runs", func(t *testing.T) {
+		t.Parallel()
+		fleet, h := start(t, nothing)
+		first := <-h.sessions
+		get(t, first, protocol.PathReport, nil)
+		fleet.Set(sim.Rates{Churn: 600})
+		<-first.Done()
+		<-h.sessions
+	})
+}
+
+func TestLatency(t *testing.T) {
+	t.Parallel()
+	const oneWay = 40 * time.Millisecond
+	_, h := start(t, func(o *sim.Options) { o.Latency = oneWay })
+	session := <-h.sessions
+	for _, what := range []string{"the first request", "the next one"} {
+		t.Run(what+" takes the way there and back", func(t *testing.T) {
+			begun := time.Now()
+			get(t, session, protocol.PathKubernetes+"/version", http.Header{"Impersonate-User": {"hub:alice"}})
+			if took := time.Since(begun); took < 2*oneWay {
+				t.Errorf("answered after %s", took)
+			}
+		})
+	}
+	t.Run("requests at the same time wait together", func(t *testing.T) {
+		const requests = 50
+		var asking sync.WaitGroup
+		begun := time.Now()
+		for range requests {
+			asking.Go(func() {
+				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://agent"+protocol.PathKubernetes+"/version", nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				response, err := session.RoundTrip(request)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = response.Body.Close()
+			})
+		}
+		asking.Wait()
+		if took := time.Since(begun); took > requests*oneWay {
+			t.Errorf("%d requests took %s", requests, took)
+		}
 	})
 }
 
@@ -247,6 +320,10 @@ func TestControl(t *testing.T) {
 		"the state is JSON":                {http.MethodGet, "/state", http.StatusOK, `"Agents":1`},
 		"a cut says how many it cut":       {http.MethodPost, "/cut?spare=1", http.StatusOK, "0"},
 		"a cut needs to know whom to keep": {http.MethodPost, "/cut", http.StatusBadRequest, "spare"},
+		"rates are set":                    {http.MethodPost, "/rates?churn=0&changes=0.5", http.StatusOK, `"Changes":0.5`},
+		"a rate that is missing is told":   {http.MethodPost, "/rates?changes=0.5", http.StatusBadRequest, "churn"},
+		"a rate is a number":               {http.MethodPost, "/rates?churn=NaN&changes=0", http.StatusBadRequest, "churn"},
+		"a rate is not negative":           {http.MethodPost, "/rates?churn=0&changes=-1", http.StatusBadRequest, "changes"},
 		"reading cuts nothing":             {http.MethodGet, "/cut?spare=0", http.StatusMethodNotAllowed, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

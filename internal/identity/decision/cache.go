@@ -11,14 +11,26 @@ import (
 
 	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/util/cache"
+
+	"github.com/drover-dev/drover/internal/limit"
 )
 
 const (
-	// capacity bounds the answers that a Cache remembers. The ones not used for longest go first.
+	// capacity bounds the answers that a Cache remembers, yes and no each for itself: a flood of questions that are answered with no
+	// makes no yes forgotten. The ones not used for longest go first.
 	capacity = 8192
 	// concurrency bounds the questions that are open at once, so that a flood of wrong tokens is no flood for the API server.
 	concurrency = 64
-	// timeout bounds one question, whoever waits for it.
+	// share is how many of them one asker may have.
+	share = 16
+	// waiting and waitingShare bound those who wait to ask: in all, and of one asker.
+	waiting      = 2048
+	waitingShare = 256
+	// reserved are further open questions for those that were answered with yes before, so that they never wait for strangers.
+	reserved = 32
+	// familiarFor is for how long after its last yes a question is one of those.
+	familiarFor = time.Hour
+	// timeout bounds one question, whoever waits for it, and the wait for one.
 	timeout = 10 * time.Second
 )
 
@@ -29,28 +41,43 @@ type Key [32]byte
 type Answer[V any] struct {
 	Value V
 	For   time.Duration
+	// Yes is whether the value lets somebody do something. There is a place of its own for such answers.
+	Yes bool
 }
 
 // Cache remembers answers. New makes it. All methods may be called concurrently.
 type Cache[V any] struct {
-	remembered *cache.LRUExpireCache
-	asking     singleflight.Group
-	open       chan struct{} // holds one element for each open question
+	yes, no  *cache.LRUExpireCache
+	familiar *cache.LRUExpireCache // the keys that were answered with yes
+	asking   singleflight.Group
+	open     *limit.Gate // for new questions
+	reserve  *limit.Gate // for familiar ones
 }
 
 // New makes an empty cache.
 func New[V any]() *Cache[V] {
-	return &Cache[V]{remembered: cache.NewLRUExpireCache(capacity), open: make(chan struct{}, concurrency)}
+	lru := func() *cache.LRUExpireCache { return cache.NewLRUExpireCache(capacity) }
+	bounds := limit.Bounds{User: share, All: concurrency, Queue: waiting, QueueUser: waitingShare, Wait: timeout}
+	return &Cache[V]{
+		yes: lru(), no: lru(), familiar: lru(),
+		open:    limit.NewGate(bounds, limit.Observer{}),
+		reserve: limit.NewGate(limit.Bounds{User: share, All: reserved, Queue: capacity, Wait: timeout}, limit.Observer{}),
+	}
 }
 
 // Get returns the answer for key, from memory or by ask. Errors are never remembered. The context of ask outlives ctx,
 // as others may wait for the same answer, and ends after ten seconds.
-func (c *Cache[V]) Get(ctx context.Context, key Key, ask func(context.Context) (Answer[V], error)) (V, error) {
-	if known, ok := c.remembered.Get(key); ok {
-		return known.(V), nil // only V is ever added
+//
+// asker is who has to take turns with others: nobody's questions wait for more than a fair share of another's. Who asks too much
+// at once gets a *limit.FullError.
+func (c *Cache[V]) Get(ctx context.Context, key Key, asker string, ask func(context.Context) (Answer[V], error)) (V, error) {
+	for _, remembered := range []*cache.LRUExpireCache{c.yes, c.no} {
+		if known, ok := remembered.Get(key); ok {
+			return known.(V), nil // only V is ever added
+		}
 	}
 	result := c.asking.DoChan(string(key[:]), func() (any, error) {
-		return c.ask(context.WithoutCancel(ctx), key, ask)
+		return c.ask(context.WithoutCancel(ctx), key, asker, ask)
 	})
 	var none V
 	select {
@@ -64,22 +91,36 @@ func (c *Cache[V]) Get(ctx context.Context, key Key, ask func(context.Context) (
 	}
 }
 
-func (c *Cache[V]) ask(ctx context.Context, key Key, ask func(context.Context) (Answer[V], error)) (V, error) {
+func (c *Cache[V]) ask(ctx context.Context, key Key, asker string, ask func(context.Context) (Answer[V], error)) (V, error) {
 	var none V
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	select {
-	case c.open <- struct{}{}:
-		defer func() { <-c.open }()
-	case <-ctx.Done():
-		return none, fmt.Errorf("wait for one of %d questions to be answered: %w", concurrency, ctx.Err())
+	gate := c.open
+	if _, familiar := c.familiar.Get(key); familiar {
+		gate = c.reserve
 	}
+	seat, err := gate.Enter(ctx, limit.Asker{User: asker})
+	if err != nil {
+		return none, fmt.Errorf("wait for one of %d questions to be answered: %w", concurrency, err)
+	}
+	defer seat.Release()
 	answer, err := ask(ctx)
 	if err != nil {
 		return none, err
 	}
-	if answer.For > 0 {
-		c.remembered.Add(key, answer.Value, answer.For)
-	}
+	c.remember(key, answer)
 	return answer.Value, nil
+}
+
+func (c *Cache[V]) remember(key Key, answer Answer[V]) {
+	if answer.For <= 0 {
+		return
+	}
+	if !answer.Yes {
+		c.familiar.Remove(key)
+		c.no.Add(key, answer.Value, answer.For)
+		return
+	}
+	c.familiar.Add(key, struct{}{}, familiarFor)
+	c.yes.Add(key, answer.Value, answer.For)
 }

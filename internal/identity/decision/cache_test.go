@@ -20,12 +20,12 @@ func TestCache(t *testing.T) {
 				return Answer[int]{Value: asked, For: time.Second}, nil
 			}
 			for _, want := range []int{1, 1} {
-				if got, err := c.Get(t.Context(), Key{1}, ask); got != want || err != nil {
+				if got, err := c.Get(t.Context(), Key{1}, "a", ask); got != want || err != nil {
 					t.Errorf("Get = %d, %v; want %d", got, err, want)
 				}
 			}
 			time.Sleep(1100 * time.Millisecond) // the clock of synctest, not a wait
-			if got, err := c.Get(t.Context(), Key{1}, ask); got != 2 || err != nil {
+			if got, err := c.Get(t.Context(), Key{1}, "a", ask); got != 2 || err != nil {
 				t.Errorf("Get = %d, %v; want 2", got, err)
 			}
 		})
@@ -34,13 +34,13 @@ func TestCache(t *testing.T) {
 		c, asked := New[int](), 0
 		failed := errors.New("down")
 		for range 2 {
-			if _, err := c.Get(t.Context(), Key{1}, func(context.Context) (Answer[int], error) {
+			if _, err := c.Get(t.Context(), Key{1}, "a", func(context.Context) (Answer[int], error) {
 				asked++
 				return Answer[int]{Value: 1, For: time.Hour}, failed
 			}); !errors.Is(err, failed) {
 				t.Errorf("Get = %v", err)
 			}
-			if _, err := c.Get(t.Context(), Key{1}, func(context.Context) (Answer[int], error) {
+			if _, err := c.Get(t.Context(), Key{1}, "a", func(context.Context) (Answer[int], error) {
 				asked++
 				return Answer[int]{Value: 1}, nil
 			}); err != nil {
@@ -54,14 +54,54 @@ func TestCache(t *testing.T) {
 	t.Run("no more answers are remembered than there is room for", func(t *testing.T) {
 		c := New[int]()
 		for n := range capacity + 100 {
-			if _, err := c.Get(t.Context(), Key{byte(n), byte(n >> 8), byte(n >> 16)}, func(context.Context) (Answer[int], error) {
+			if _, err := c.Get(t.Context(), Key{byte(n), byte(n >> 8), byte(n >> 16)}, "a", func(context.Context) (Answer[int], error) {
 				return Answer[int]{Value: n, For: time.Hour}, nil
 			}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := len(c.remembered.Keys()); got != capacity {
+		if got := len(c.no.Keys()); got != capacity {
 			t.Errorf("%d answers are remembered, want %d", got, capacity)
 		}
+	})
+	t.Run("answers with no make none with yes forgotten", func(t *testing.T) {
+		c := New[bool]()
+		yes := func(context.Context) (Answer[bool], error) {
+			return Answer[bool]{Value: true, For: time.Hour, Yes: true}, nil
+		}
+		no := func(context.Context) (Answer[bool], error) { return Answer[bool]{For: time.Hour}, nil }
+		if _, err := c.Get(t.Context(), Key{}, "a", yes); err != nil {
+			t.Fatal(err)
+		}
+		for n := range capacity + 1 {
+			if _, err := c.Get(t.Context(), Key{1, byte(n), byte(n >> 8)}, "b", no); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := c.Get(t.Context(), Key{}, "a", func(context.Context) (Answer[bool], error) {
+			return Answer[bool]{}, errors.New("asked again")
+		})
+		if !got || err != nil {
+			t.Errorf("Get = %v, %v", got, err)
+		}
+	})
+	t.Run("one asker's questions that hang leave room for another's", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, begun := New[int](), time.Now()
+			for n := range 1000 {
+				go func() {
+					_, _ = c.Get(t.Context(), Key{1, byte(n), byte(n >> 8)}, "hung", func(ctx context.Context) (Answer[int], error) {
+						<-ctx.Done()
+						return Answer[int]{}, ctx.Err()
+					})
+				}()
+			}
+			synctest.Wait()
+			got, err := c.Get(t.Context(), Key{}, "other", func(context.Context) (Answer[int], error) { return Answer[int]{Value: 1}, nil })
+			if got != 1 || err != nil || time.Since(begun) > 0 {
+				t.Errorf("Get = %d, %v after %s", got, err, time.Since(begun))
+			}
+			time.Sleep(time.Minute) // the clock of synctest: until all who hang have ended
+		})
 	})
 }

@@ -69,6 +69,14 @@ func Unavailable(message string) *Error {
 	return e
 }
 
+// TooManyRequests refuses for now, because there is no room. Clients of Kubernetes come back by themselves, up to ten times. after is
+// in how long, rounded up to seconds; let it differ between callers, or all come back at once.
+func TooManyRequests(message string, after time.Duration) *Error {
+	e := New(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message)
+	e.retry = retry{after: max(after, time.Second)}
+	return e
+}
+
 // Because returns a copy of e with the cause, which the caller is not shown.
 func (e *Error) Because(cause error) *Error {
 	c := *e

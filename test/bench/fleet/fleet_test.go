@@ -14,12 +14,14 @@ import (
 func TestSteps(t *testing.T) {
 	for name, tt := range map[string]struct {
 		settings settings
-		want     []int
+		want     []size
 	}{
-		"ten thousand takes three steps":      {settings{members: 10_000}, []int{100, 1000, 10_000}},
-		"the last step is what was asked for": {settings{members: 2500}, []int{100, 1000, 2500}},
-		"a small fleet is one step":           {settings{members: 100}, []int{100}},
-		"the last step can be run alone":      {settings{members: 10_000, only: true}, []int{10_000}},
+		"ten thousand takes three steps":         {settings{last: size{10_000, 1}}, []size{{100, 1}, {1000, 1}, {10_000, 1}}},
+		"the last size is what was asked for":    {settings{last: size{2500, 1}}, []size{{100, 1}, {1000, 1}, {2500, 1}}},
+		"a small fleet is one step":              {settings{last: size{100, 1}}, []size{{100, 1}}},
+		"several managers are a step of its own": {settings{last: size{100, 3}}, []size{{100, 1}, {100, 3}}},
+		"the last step can be run alone":         {settings{last: size{10_000, 1}, only: true}, []size{{10_000, 1}}},
+		"that with several managers, too":        {settings{last: size{100, 2}, only: true}, []size{{100, 2}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := steps(tt.settings); !slices.Equal(got, tt.want) {
@@ -87,7 +89,7 @@ func TestWrites(t *testing.T) {
 func TestTable(t *testing.T) {
 	t.Run("every row has a cell for every step", func(t *testing.T) {
 		var out bytes.Buffer
-		if err := write(t.Context(), &out, []result{{members: 100}, {members: 1000}}); err != nil {
+		if err := write(t.Context(), &out, []result{{size: size{100, 1}}, {size: size{1000, 2}}}); err != nil {
 			t.Fatal(err)
 		}
 		lines := 0
@@ -103,4 +105,29 @@ func TestTable(t *testing.T) {
 			t.Errorf("%d lines for %d rows", lines, len(rows()))
 		}
 	})
+}
+
+func TestSample(t *testing.T) {
+	tests := map[string]struct {
+		line, verb, resource string
+		value                float64
+		ok                   bool
+	}{
+		"a line of the metric is read":        {`requests{verb="LIST",resource="pods"} 12`, "LIST", "pods", 12, true},
+		"a label may be empty":                {`requests{verb="",resource="pods"} 1e+03`, "", "pods", 1000, true},
+		"a label may hold a comma":            {`requests{verb="a,b",resource="pods"} 1`, "a,b", "pods", 1, true},
+		"another metric is none of it":        {`requests_other{verb="LIST"} 12`, "", "", 0, false},
+		"a comment is none of it":             {`# TYPE requests counter`, "", "", 0, false},
+		"a line without a value is none":      {`requests{verb="LIST"}`, "", "", 0, false},
+		"a line that breaks off is none":      {`requests{verb="LIST`, "", "", 0, false},
+		"a value may be followed by newlines": {"requests{verb=\"LIST\",resource=\"pods\"} 2\n", "LIST", "pods", 2, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			labels, value, ok := sample(tt.line, "requests")
+			if ok != tt.ok || value != tt.value || labels["verb"] != tt.verb || labels["resource"] != tt.resource {
+				t.Errorf("got %v, %v, %v", labels, value, ok)
+			}
+		})
+	}
 }

@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fleet measures one manager with many members, beside the goals.
+// Command fleet measures one manager, and then several, with many members, beside the goals.
 //
-// It brings up a hub's control plane and the manager as processes, and the members as agents of hack/fleetsim in a process of their
+// It brings up a hub's control plane and the managers as processes, and the members as agents of hack/fleetsim in a process of their
 // own: real tunnels over real TLS, with faked clusters behind them. Agents are enrolled by writing their Secrets, not by joining with tokens.
 package main
 
@@ -16,35 +16,41 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/drover-dev/drover/hack/fleetsim/sim"
 	"github.com/drover-dev/drover/hack/stage"
 )
 
 // settings of a run.
 type settings struct {
-	members, workspaces int
-	only                bool
-	idle                time.Duration
-	manager, keep       string
-	limit               time.Duration
+	last          size // members and managers of it
+	workspaces    int
+	only          bool
+	idle          time.Duration
+	latency       time.Duration
+	rates         sim.Rates
+	manager, keep string
+	limit         time.Duration
 }
 
 func main() {
 	s := settings{}
-	flag.IntVar(&s.members, "n", 1000, "members in the last step; the steps before are 100, 1000, … below it")
+	flag.IntVar(&s.last.members, "n", 1000, "members in the last step; the steps before are 100, 1000, … below it")
+	flag.IntVar(&s.last.managers, "managers", 2, "managers in one more step with as many members as the last; 1 for no such step")
 	flag.BoolVar(&s.only, "only", false, "run the last step alone")
 	flag.IntVar(&s.workspaces, "workspaces", 10, "namespaces to spread the Clusters over")
 	flag.DurationVar(&s.idle, "idle", time.Minute, "how long to watch the idle fleet")
+	flag.DurationVar(&s.latency, "latency", 0, "of the way from each member to the hub, and of the way back")
+	flag.Float64Var(&s.rates.Churn, "churn", 0.1, "share of the tunnels that end each minute, and whose agents come back, while churn is measured")
+	flag.Float64Var(&s.rates.Changes, "changes", 0.1, "share of the members that report something new each minute, while churn is measured")
 	flag.StringVar(&s.manager, "manager", "", "manager binary to measure; by default the one of these sources")
 	flag.StringVar(&s.keep, "keep", "", "folder to keep logs in; by default a temporary one that is removed")
-	flag.DurationVar(&s.limit, "limit", 40*time.Minute, "end the run after this time")
+	flag.DurationVar(&s.limit, "limit", 90*time.Minute, "end the run after this time")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -84,14 +90,15 @@ func run(ctx context.Context, s settings) error {
 	}
 	var results []result
 	var failure error
-	for _, n := range steps(s) {
-		step := &step{settings: s, programs: programs, simulator: simulator, members: n, dir: filepath.Join(dir, strconv.Itoa(n)), begun: time.Now()}
+	for _, size := range steps(s) {
+		step := &step{settings: s, size: size, programs: programs, simulator: simulator, begun: time.Now(),
+			dir: filepath.Join(dir, fmt.Sprintf("%d-%d", size.members, size.managers))}
 		if err := os.Mkdir(step.dir, 0o700); err != nil {
 			return err
 		}
 		r, err := step.run(ctx)
 		if err != nil {
-			failure = fmt.Errorf("step with %d members: %w", n, err)
+			failure = fmt.Errorf("step with %s: %w", size, err)
 			break
 		}
 		results = append(results, r)
@@ -102,13 +109,20 @@ func run(ctx context.Context, s settings) error {
 	return errors.Join(failure, write(context.WithoutCancel(ctx), os.Stdout, results))
 }
 
-// steps are the powers of ten from 100 on that are below the number of members, and that number.
-func steps(s settings) []int {
-	var list []int
-	for n := 100; n < s.members && !s.only; n *= 10 {
-		list = append(list, n)
+// steps are the powers of ten from 100 on that are below the number of members, that number, and that number with several managers.
+func steps(s settings) []size {
+	var list []size
+	for n := 100; n < s.last.members; n *= 10 {
+		list = append(list, size{n, 1})
 	}
-	return append(list, s.members)
+	list = append(list, size{s.last.members, 1})
+	if s.last.managers > 1 {
+		list = append(list, s.last)
+	}
+	if s.only {
+		return list[len(list)-1:]
+	}
+	return list
 }
 
 func folder(keep string) (dir string, done func(), err error) {
@@ -126,8 +140,8 @@ func folder(keep string) (dir string, done func(), err error) {
 // raiseFileLimit lets the processes that we start have as many open files as they may. The Go runtime gives a child the limit
 // that we were started with unless we set one ourselves.
 func raiseFileLimit() error {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("read the limit of open files: %w", err)
 	}
 	limit.Cur = limit.Max

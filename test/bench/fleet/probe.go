@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -19,8 +18,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -50,7 +47,7 @@ func newProbe(ctx context.Context, hub *stage.Hub) (*probe, error) {
 	return &probe{hub: hub.URL(), http: &http.Client{Transport: transport, Timeout: time.Minute}, api: clients.RESTClient()}, nil
 }
 
-// footprint is what the manager uses and does over a while.
+// footprint is what the managers use and do over a while, in all.
 type footprint struct {
 	usage      lab.Usage
 	cpu        float64 // share of one core
@@ -61,9 +58,9 @@ type footprint struct {
 	window     time.Duration
 }
 
-// footprint watches the manager for so long.
-func (p *probe) footprint(ctx context.Context, manager *lab.Process, window time.Duration) (footprint, error) {
-	before, err := manager.Usage()
+// footprint watches the managers for so long.
+func (p *probe) footprint(ctx context.Context, managers []*stage.Replica, window time.Duration) (footprint, error) {
+	before, err := usage(managers)
 	if err != nil {
 		return footprint{}, err
 	}
@@ -76,7 +73,7 @@ func (p *probe) footprint(ctx context.Context, manager *lab.Process, window time
 		return footprint{}, ctx.Err()
 	}
 	f := footprint{window: time.Since(start)}
-	if f.usage, err = manager.Usage(); err != nil {
+	if f.usage, err = usage(managers); err != nil {
 		return f, err
 	}
 	f.cpu = (f.usage.CPU - before.CPU).Seconds() / f.window.Seconds()
@@ -85,39 +82,67 @@ func (p *probe) footprint(ctx context.Context, manager *lab.Process, window time
 		return f, err
 	}
 	f.writes = after.minus(written)
-	return f, p.runtime(ctx, &f)
+	for _, manager := range managers {
+		if err := p.runtime(ctx, manager, &f); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
 }
 
-// runtime reads the manager's own metrics.
-func (p *probe) runtime(ctx context.Context, f *footprint) error {
-	body, status, err := p.get(ctx, "/metrics")
-	if err != nil {
-		return fmt.Errorf("read the manager's metrics: %w", err)
-	}
-	if status != http.StatusOK {
-		return fmt.Errorf("read the manager's metrics: it answers %d", status)
-	}
-	for line := range bytes.Lines(body) {
-		name, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		number, err := strconv.ParseFloat(value, 64)
+// usage of all managers together.
+func usage(managers []*stage.Replica) (lab.Usage, error) {
+	var sum lab.Usage
+	for _, manager := range managers {
+		u, err := manager.Process.Usage()
 		if err != nil {
-			continue // a comment, or a metric with blanks in its labels
+			return sum, err
 		}
-		switch name {
-		case "go_goroutines":
-			f.goroutines = number
-		case "go_memstats_heap_alloc_bytes":
-			f.heap = number
-		case "go_memstats_stack_inuse_bytes":
-			f.stacks = number
+		sum.RSS, sum.Anonymous, sum.CPU = sum.RSS+u.RSS, sum.Anonymous+u.Anonymous, sum.CPU+u.CPU
+	}
+	return sum, nil
+}
+
+// runtime adds what one manager says of itself.
+func (p *probe) runtime(ctx context.Context, manager *stage.Replica, f *footprint) error {
+	for metric, sum := range map[string]*float64{
+		"go_goroutines": &f.goroutines, "go_memstats_heap_alloc_bytes": &f.heap, "go_memstats_stack_inuse_bytes": &f.stacks,
+	} {
+		value, err := p.metric(ctx, manager, metric)
+		if err != nil {
+			return err
 		}
+		*sum += value
 	}
 	return nil
 }
 
-// get asks the hub as the user.
-func (p *probe) get(ctx context.Context, path string) (body []byte, status int, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.hub+path, nil)
+// tunnels are how many end at one manager.
+func (p *probe) tunnels(ctx context.Context, manager *stage.Replica) (int, error) {
+	n, err := p.metric(ctx, manager, "drover_tunnels")
+	return int(n), err
+}
+
+// metric reads one that has no labels.
+func (p *probe) metric(ctx context.Context, manager *stage.Replica, name string) (float64, error) {
+	body, status, err := p.get(ctx, "https://"+manager.Address+"/metrics")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("it answers %d", status)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of %s: %w", manager.Name, err)
+	}
+	for line := range strings.Lines(string(body)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("read the metrics of %s: there is no %s", manager.Name, name)
+}
+
+// get asks as the user.
+func (p *probe) get(ctx context.Context, url string) (body []byte, status int, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -140,36 +165,41 @@ func (p *probe) writes(ctx context.Context) (writes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the API server's metrics: %w", err)
 	}
-	const metric = "apiserver_request_total"
-	var text bytes.Buffer
-	lines := bufio.NewScanner(bytes.NewReader(raw))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if bytes.HasPrefix(lines.Bytes(), []byte(metric+"{")) {
-			text.Write(lines.Bytes())
-			text.WriteByte('\n')
-		}
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(&text)
-	if err != nil {
-		return nil, fmt.Errorf("read the API server's metrics: %w", err)
-	}
 	counts := writes{}
-	for _, sample := range families[metric].GetMetric() {
-		labels := map[string]string{}
-		for _, pair := range sample.GetLabel() {
-			labels[pair.GetName()] = pair.GetValue()
+	for line := range bytes.Lines(raw) {
+		labels, value, ok := sample(string(line), "apiserver_request_total")
+		if !ok {
+			continue
 		}
 		verb, resource := labels["verb"], labels["resource"]
 		if sub := labels["subresource"]; sub != "" {
 			resource += "/" + sub
 		}
 		if changes(verb, resource) {
-			counts[verb+" "+resource] += int(sample.GetUntyped().GetValue())
+			counts[verb+" "+resource] += int(value)
 		}
 	}
 	return counts, nil
+}
+
+// sample reads one line of the text format, if it is of that metric and has labels. No label that is asked for has a quote in its value.
+func sample(line, metric string) (labels map[string]string, value float64, ok bool) {
+	rest, ok := strings.CutPrefix(line, metric+"{")
+	end := strings.LastIndexByte(rest, '}')
+	if !ok || end < 0 {
+		return nil, 0, false
+	}
+	value, err := strconv.ParseFloat(strings.TrimSpace(rest[end+1:]), 64)
+	if err != nil {
+		return nil, 0, false
+	}
+	labels = map[string]string{}
+	for name, rest := "", rest[:end]; rest != ""; {
+		name, rest, _ = strings.Cut(rest, `="`)
+		labels[name], rest, _ = strings.Cut(rest, `"`)
+		rest = strings.TrimPrefix(rest, ",")
+	}
+	return labels, value, true
 }
 
 // changes is whether a request is one that is stored. Reviews are questions by POST.

@@ -11,11 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // row is one line of the table.
@@ -24,31 +23,27 @@ type row struct {
 	value      func(result) string
 }
 
-const (
-	kib = 1 << 10
-	mib = 1 << 20
-)
+const mib = 1 << 20
 
 func rows() []row {
-	return append(recoveryRows(), append(footprintRows(), proxyRows()...)...)
+	return slices.Concat(recoveryRows(), footprintRows(), proxyRows(), churnRows())
 }
 
 func recoveryRows() []row {
 	list := startRows("First start, all agents waiting, no status written yet", func(r result) recovery { return r.cold })
-	list = append(list, row{"… hub API writes per member", "", func(r result) string { return perMember(r.coldWrites, r) }})
 	list = append(list, startRows("Start after an outage of a minute, all agents waiting", func(r result) recovery { return r.outage })...)
-	list = append(list, row{"… hub API writes per member", "", func(r result) string { return perMember(r.outageWrites, r) }})
-	return append(list, startRows("SIGKILL and start", func(r result) recovery { return r.killed })...)
+	return append(list, startRows("SIGKILL of a manager, and a start if it was the only one", func(r result) recovery { return r.killed })...)
 }
 
-// startRows tell of one start of the manager.
+// startRows tell of one recovery.
 func startRows(what string, of func(result) recovery) []row {
 	return []row{
-		{what + ": port ready", "", func(r result) string { return seconds(of(r).serving) }},
+		{what + ": ports ready", "", func(r result) string { return seconds(of(r).serving) }},
 		{"… every tunnel open and report read", "", func(r result) string { return seconds(of(r).tunnels) }},
 		{"… every Cluster Ready", "< 120 s at 10,000", func(r result) string { return seconds(of(r).ready) }},
 		{"… Clusters that were Ready and were not meanwhile", "0", func(r result) string { return strconv.Itoa(of(r).left) }},
-		{"… manager resident at most", "< 1 GiB at 10,000", func(r result) string { return size(of(r).peak) }},
+		{"… resident at most", "< 1 GiB at 10,000", func(r result) string { return mebibytes(of(r).peak) }},
+		{"… hub API writes per member", "", func(r result) string { return perMember(of(r).writes, r) }},
 	}
 }
 
@@ -58,41 +53,54 @@ func perMember(w writes, r result) string {
 
 func footprintRows() []row {
 	return []row{
-		{"Idle: manager resident (anonymous)", "< 1 GiB at 10,000", func(r result) string {
-			return fmt.Sprintf("%s (%s)", size(r.idle.usage.RSS), size(r.idle.usage.Anonymous))
+		{"Idle: resident (anonymous)", "< 1 GiB at 10,000", func(r result) string {
+			return fmt.Sprintf("%s (%s)", mebibytes(r.idle.usage.RSS), mebibytes(r.idle.usage.Anonymous))
 		}},
 		{"… without members", "", func(r result) string {
-			return fmt.Sprintf("%s (%s)", size(r.empty.usage.RSS), size(r.empty.usage.Anonymous))
+			return fmt.Sprintf("%s (%s)", mebibytes(r.empty.usage.RSS), mebibytes(r.empty.usage.Anonymous))
 		}},
 		{"… per member, resident", "< 100 KB", func(r result) string {
-			return fmt.Sprintf("%.0f KiB", float64(r.idle.usage.RSS-r.empty.usage.RSS)/kib/float64(r.members))
+			return fmt.Sprintf("%.1f KB", float64(r.idle.usage.RSS-r.empty.usage.RSS)/1000/float64(r.members))
 		}},
 		{"… per member, Go heap and stacks", "", func(r result) string {
-			return fmt.Sprintf("%.0f KiB + %.0f KiB", (r.idle.heap-r.empty.heap)/kib/float64(r.members), (r.idle.stacks-r.empty.stacks)/kib/float64(r.members))
+			return fmt.Sprintf("%.1f KB + %.1f KB", (r.idle.heap-r.empty.heap)/1000/float64(r.members), (r.idle.stacks-r.empty.stacks)/1000/float64(r.members))
 		}},
 		{"… goroutines: all (without members)", "", func(r result) string { return fmt.Sprintf("%.0f (%.0f)", r.idle.goroutines, r.empty.goroutines) }},
 		{"… goroutines per member", "≤ 4", func(r result) string {
 			return fmt.Sprintf("%.2f", (r.idle.goroutines-r.empty.goroutines)/float64(r.members))
 		}},
-		{"… manager CPU, of one core (without members)", "", func(r result) string {
-			return fmt.Sprintf("%.2f %% (%.2f %%)", 100*r.idle.cpu, 100*r.empty.cpu)
-		}},
+		{"… CPU, of one core (without members)", "", func(r result) string { return percent(r.idle.cpu) + " (" + percent(r.empty.cpu) + ")" }},
 		{"… hub API writes a minute but leases (without members)", "0", func(r result) string {
 			return fmt.Sprintf("%.1f (%.1f)", perMinute(r.idle, false), perMinute(r.empty, false))
 		}},
 		{"… hub API lease writes a minute (without members)", "", func(r result) string {
 			return fmt.Sprintf("%.1f (%.1f)", perMinute(r.idle, true), perMinute(r.empty, true))
 		}},
-		{"… simulator resident", "", func(r result) string { return size(r.simulator.RSS) }},
+		{"… simulator resident", "", func(r result) string { return mebibytes(r.simulator.RSS) }},
 	}
 }
 
 func proxyRows() []row {
 	return []row{
 		{"Proxy, GET from random members, idle: p50 / p99 (n; failed)", "", func(r result) string { return quantiles(r.proxyIdle) }},
-		{"Storm, 9 of 10 tunnels cut at once: all back after", "", func(r result) string { return seconds(r.storm) }},
+		{"Storm, 9 of 10 tunnels cut at once: all back after", "", func(r result) string { return seconds(r.storm.took) }},
+		{"… resident at most", "< 1 GiB at 10,000", func(r result) string { return mebibytes(r.storm.peak) }},
 		{"… proxy: p50 / p99 (n; failed), 503 for members that are away", "", func(r result) string {
-			return fmt.Sprintf("%s, %d", quantiles(r.proxyStorm), r.proxyStorm.away)
+			return fmt.Sprintf("%s, %d", quantiles(r.storm.proxy), r.storm.proxy.away)
+		}},
+	}
+}
+
+func churnRows() []row {
+	return []row{
+		{"Churn, tunnels that end and states that change: tunnels ended a minute", "", func(r result) string {
+			return fmt.Sprintf("%.0f", perMinuteOf(float64(r.churn.ended), r.churn.footprint))
+		}},
+		{"… CPU, of one core", "", func(r result) string { return percent(r.churn.cpu) }},
+		{"… hub API writes a minute but leases", "", func(r result) string { return fmt.Sprintf("%.0f", perMinute(r.churn.footprint, false)) }},
+		{"… Clusters shown as not Ready at some time", "", func(r result) string { return strconv.Itoa(r.churn.left) }},
+		{"… proxy: p50 / p99 (n; failed), 503 for members that are away", "", func(r result) string {
+			return fmt.Sprintf("%s, %d", quantiles(r.churn.proxy), r.churn.proxy.away)
 		}},
 	}
 }
@@ -101,14 +109,15 @@ func proxyRows() []row {
 func write(ctx context.Context, out io.Writer, results []result) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "Machine: %s\n\nCommit: %s. Date: %s.\n\n", machine(), commit(ctx), time.Now().UTC().Format(time.DateOnly))
-	fmt.Fprintf(&text, "| what | goal |%s\n|---|---|%s\n", cells(results, func(r result) string { return fmt.Sprintf("%d members", r.members) }),
+	fmt.Fprintf(&text, "| what | goal |%s\n|---|---|%s\n", cells(results, result.String),
 		strings.Repeat("---|", len(results)))
 	for _, row := range rows() {
 		fmt.Fprintf(&text, "| %s | %s |%s\n", row.what, row.goal, cells(results, row.value))
 	}
 	for _, r := range results {
-		fmt.Fprintf(&text, "\nWrites with %d members: first start: %s; after the outage: %s; idle for %.0f s: %s.\n", r.members,
-			none(r.coldWrites.String()), none(r.outageWrites.String()), r.idle.window.Seconds(), none(r.idle.writes.String()))
+		fmt.Fprintf(&text, "\nWrites with %s: first start: %s; after the outage: %s; after the SIGKILL: %s; idle for %.0f s: %s; churn for %.0f s: %s.\n",
+			r.size, none(r.cold.writes.String()), none(r.outage.writes.String()), none(r.killed.writes.String()),
+			r.idle.window.Seconds(), none(r.idle.writes.String()), r.churn.window.Seconds(), none(r.churn.writes.String()))
 	}
 	_, err := text.WriteTo(out)
 	return err
@@ -137,13 +146,19 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-func size(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/mib) }
+func mebibytes(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/mib) }
+
+func percent(share float64) string { return fmt.Sprintf("%.2f %%", 100*share) }
 
 func perMinute(f footprint, leases bool) float64 {
+	return perMinuteOf(float64(f.writes.total(leases)), f)
+}
+
+func perMinuteOf(n float64, f footprint) float64 {
 	if f.window == 0 {
 		return 0
 	}
-	return float64(f.writes.total(leases)) / f.window.Minutes()
+	return n / f.window.Minutes()
 }
 
 func quantiles(l latencies) string {
@@ -166,9 +181,8 @@ func machine() string {
 		}
 	}
 	kernel := "unknown"
-	var uts unix.Utsname
-	if unix.Uname(&uts) == nil {
-		kernel = unix.ByteSliceToString(uts.Release[:])
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		kernel = strings.TrimSpace(string(release))
 	}
 	load := "unknown"
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {

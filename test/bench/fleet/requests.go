@@ -54,7 +54,7 @@ func (p *probe) requests(ctx context.Context, members, workspaces int) latencies
 		asking.Go(func() {
 			name := sim.ClusterName(rand.N(members), workspaces)
 			start := time.Now()
-			_, status, err := p.get(context.WithoutCancel(ctx), "/k8s/clusters/"+name.String()+"/api/v1/namespaces/default/configmaps/settings")
+			_, status, err := p.get(context.WithoutCancel(ctx), p.hub+"/k8s/clusters/"+name.String()+"/api/v1/namespaces/default/configmaps/settings")
 			took := time.Since(start)
 			mu.Lock()
 			defer mu.Unlock()

@@ -1,0 +1,59 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"sync"
+
+	"github.com/drover-dev/drover/agent/credential"
+	"github.com/drover-dev/drover/agent/deployment"
+	"github.com/drover-dev/drover/agent/leader"
+	"github.com/drover-dev/drover/agent/report"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// duties are what the agent does for its member: reporting, and, on the replica that leads, all that only one may do.
+type duties struct {
+	reporter   *report.Reporter
+	deployment *deployment.Keeper
+	election   *leader.Election
+}
+
+func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
+	d := &duties{}
+	log, env := a.options.Log, a.options.Environ
+	d.deployment = deployment.New(deployment.Options{
+		Deployments: a.client.Deployment(env.Namespace, protocol.AgentName),
+		Secrets:     a.client.Secrets(env.Namespace),
+		Nodes:       func() (int32, bool) { return d.reporter.Nodes() },
+		Changed:     func() { d.reporter.Touch() },
+		Log:         log.WithName("deployment"),
+	})
+	d.reporter = report.New(report.Options{
+		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
+		DeploymentDigest: env.DeploymentDigest, Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
+		Log: log.WithName("report"),
+	})
+	d.election = leader.New(leader.Options{
+		Leases: a.client.Lease(env.Namespace, protocol.LeaderLease), Name: keeper.Instance(),
+		Lead: d.lead, Follow: d.reporter.Follow, Log: log.WithName("leader"),
+	})
+	return d
+}
+
+// run reports, and leads whenever this replica is elected, until ctx ends.
+func (d *duties) run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { d.reporter.Run(ctx) })
+	running.Go(func() { d.election.Run(ctx) })
+}
+
+func (d *duties) lead(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { d.reporter.Lead(ctx) })
+	running.Go(func() { d.deployment.Lead(ctx) })
+}

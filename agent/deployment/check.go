@@ -1,0 +1,219 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Limits of what the hub may ask for.
+const (
+	maxReplicas    = 5
+	maxGracePeriod = 3600 // seconds
+	maxDeadline    = 3600 // seconds
+)
+
+// digestForm is what a digest may look like. It is compared and shown.
+var digestForm = regexp.MustCompile(`^[0-9a-f]{16,64}$`)
+
+// digestField is the only field of its own pod that the agent reads into its environment.
+const digestField = "metadata.annotations['" + v1.AnnotationAgentDigest + "']"
+
+// Decode reads a Deployment strictly: a field that this agent does not know is one that it cannot judge.
+func Decode(raw []byte) (*appsv1.Deployment, error) {
+	d := &appsv1.Deployment{}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(d); err != nil {
+		return nil, fmt.Errorf("decode deployment: %w", err)
+	}
+	if decoder.More() {
+		return nil, errors.New("decode deployment: there is more after it")
+	}
+	return d, nil
+}
+
+// Check says why a Deployment is not the agent's own in this namespace, in another setup. The hub decides on image, replicas, plain
+// environment, resources and on which nodes the agent runs; as whom it runs and what it can reach there is not the hub's to change.
+func Check(d *appsv1.Deployment, namespace string) error {
+	rest := d.DeepCopy()
+	if digest := digestOf(rest); !digestForm.MatchString(digest) {
+		return fmt.Errorf("the annotation %s of its pods is no digest", v1.AnnotationAgentDigest)
+	}
+	if r := rest.Spec.Replicas; r != nil && (*r < 1 || *r > maxReplicas) {
+		return fmt.Errorf("spec.replicas is %d, not 1 to %d", *r, maxReplicas)
+	}
+	if s := rest.Spec.ProgressDeadlineSeconds; s == nil || *s < 1 || *s > maxDeadline {
+		return fmt.Errorf("spec.progressDeadlineSeconds is not 1 to %d", maxDeadline)
+	}
+	if n := len(rest.Spec.Template.Spec.Containers); n != 1 {
+		return fmt.Errorf("it has %d containers, not 1", n)
+	}
+	if s := rest.Spec.Template.Spec.TerminationGracePeriodSeconds; s == nil || *s < 1 || *s > maxGracePeriod {
+		return fmt.Errorf("terminationGracePeriodSeconds is not 1 to %d", maxGracePeriod)
+	}
+	c := &rest.Spec.Template.Spec.Containers[0]
+	if c.Image == "" {
+		return errors.New("it names no image")
+	}
+	if len(c.Resources.Claims) > 0 {
+		return errors.New("its container claims devices")
+	}
+	if err := checkEnv(c.Env); err != nil {
+		return err
+	}
+	blank(rest)
+	return same(rest, own(namespace))
+}
+
+func checkEnv(env []corev1.EnvVar) error {
+	for i := range env {
+		from := env[i].ValueFrom
+		if from == nil {
+			continue
+		}
+		plain := corev1.EnvVarSource{FieldRef: from.FieldRef}
+		if from.FieldRef == nil || !reflect.DeepEqual(*from, plain) || from.FieldRef.FieldPath != digestField {
+			return fmt.Errorf("its variable %s has a value from elsewhere", env[i].Name)
+		}
+	}
+	return nil
+}
+
+// blank takes out what the hub decides on.
+func blank(d *appsv1.Deployment) {
+	if d.Annotations[v1.AnnotationAgentReplicas] == v1.AgentReplicasByNodes {
+		delete(d.Annotations, v1.AnnotationAgentReplicas)
+	}
+	delete(d.Spec.Template.Annotations, v1.AnnotationAgentDigest)
+	d.Spec.Replicas, d.Spec.ProgressDeadlineSeconds = nil, nil
+	pod := &d.Spec.Template.Spec
+	pod.Tolerations, pod.Affinity, pod.NodeSelector, pod.PriorityClassName, pod.TerminationGracePeriodSeconds = nil, nil, nil, "", nil
+	c := &pod.Containers[0]
+	c.Image, c.Env, c.Resources = "", nil, corev1.ResourceRequirements{}
+}
+
+// own is the agent's Deployment as its manifest has it, without what the hub decides on.
+func own(namespace string) *appsv1.Deployment {
+	labels := func() map[string]string {
+		return map[string]string{"app.kubernetes.io/name": protocol.AgentName, "app.kubernetes.io/managed-by": "drover"}
+	}
+	surge, unavailable := intstr.FromInt32(1), intstr.FromInt32(0)
+	return &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentName, Namespace: namespace, Labels: labels()},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": protocol.AgentName}},
+			Strategy: appsv1.DeploymentStrategy{
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable},
+			},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels()}, Spec: ownPod()},
+		},
+	}
+}
+
+func ownPod() corev1.PodSpec {
+	yes, no, user, size := true, false, int64(65532), resource.MustParse("1Mi")
+	probe := func(path string, period, failures int32) *corev1.Probe {
+		return &corev1.Probe{
+			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}},
+			PeriodSeconds: period, FailureThreshold: failures,
+		}
+	}
+	return corev1.PodSpec{
+		ServiceAccountName: protocol.AgentName,
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: &yes, RunAsUser: &user, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Volumes: []corev1.Volume{{Name: "tmp", VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size},
+		}}},
+		Containers: []corev1.Container{{
+			Name: "agent", Command: []string{"/drover-agent"},
+			Ports:          []corev1.ContainerPort{{Name: "health", ContainerPort: 8080}},
+			LivenessProbe:  probe("/healthz", 20, 3),
+			ReadinessProbe: probe("/readyz", 10, 0),
+			VolumeMounts:   []corev1.VolumeMount{{Name: "tmp", MountPath: "/tmp"}},
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
+		}},
+	}
+}
+
+// same says in which field two Deployments differ.
+func same(got, want *appsv1.Deployment) error {
+	var fields [2]any
+	for i, d := range []*appsv1.Deployment{got, want} {
+		raw, err := json.Marshal(d)
+		if err == nil {
+			err = json.Unmarshal(raw, &fields[i])
+		}
+		if err != nil {
+			return fmt.Errorf("compare with the agent's own deployment: %w", err)
+		}
+	}
+	if field, differs := difference(fields[0], fields[1]); differs {
+		return fmt.Errorf("it differs from the agent's own in %s", strings.TrimPrefix(field, "."))
+	}
+	return nil
+}
+
+// difference is the path of the first field that differs, in JSON. Empty maps are as good as none.
+func difference(a, b any) (string, bool) {
+	x, isMap := a.(map[string]any)
+	y, too := b.(map[string]any)
+	if isMap && (too || b == nil) || too && a == nil {
+		return mapDifference(x, y)
+	}
+	l, isList := a.([]any)
+	m, too := b.([]any)
+	if isList && too && len(l) == len(m) {
+		for i := range l {
+			if field, differs := difference(l[i], m[i]); differs {
+				return fmt.Sprintf("[%d]%s", i, field), true
+			}
+		}
+		return "", false
+	}
+	return "", !reflect.DeepEqual(a, b)
+}
+
+func mapDifference(a, b map[string]any) (string, bool) {
+	all := maps.Clone(b)
+	if all == nil {
+		all = map[string]any{}
+	}
+	maps.Copy(all, a)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if field, differs := difference(a[name], b[name]); differs {
+			return "." + name + field, true
+		}
+	}
+	return "", false
+}
+
+// digestOf is the digest of a Deployment, empty if it has none.
+func digestOf(d *appsv1.Deployment) string {
+	return d.Spec.Template.Annotations[v1.AnnotationAgentDigest]
+}

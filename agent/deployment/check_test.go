@@ -1,0 +1,157 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// fromHub is the Deployment that the hub makes of spec.agent.
+func fromHub(t testing.TB, image string, agent v1.Agent) registration.Deployment {
+	t.Helper()
+	var m registration.Manifests
+	d, err := m.Deployment(registration.ManifestInput{
+		Image: image, Trust: v1.TrustSystem, Agent: agent, Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func decoded(t testing.TB, d registration.Deployment) *appsv1.Deployment {
+	t.Helper()
+	out, err := Decode(d.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestTheAgentTakesWhatTheHubMakes(t *testing.T) {
+	t.Parallel()
+	three, seconds := int32(3), int64(30)
+	for name, agent := range map[string]v1.Agent{
+		"of an empty spec": {},
+		"of a spec with everything in it": {
+			Replicas: &three, NodeSelector: map[string]string{"a": "b"}, PriorityClassName: "high",
+			Tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}},
+			Affinity:    &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
+			Resources:   &v1.AgentResources{Limits: corev1.ResourceList{}},
+			Env:         []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "http://proxy:3128"}, {Name: "EMPTY"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := Check(decoded(t, fromHub(t, "image", agent)), protocol.AgentNamespace); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A hub that was taken over must not get at a member's nodes by way of the agent's Deployment.
+func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
+	t.Parallel()
+	yes := true
+	pod := func(d *appsv1.Deployment) *corev1.PodSpec { return &d.Spec.Template.Spec }
+	main := func(d *appsv1.Deployment) *corev1.Container { return &d.Spec.Template.Spec.Containers[0] }
+	for name, change := range map[string]func(d *appsv1.Deployment){
+		"another name":               func(d *appsv1.Deployment) { d.Name = "other" },
+		"another namespace":          func(d *appsv1.Deployment) { d.Namespace = "kube-system" },
+		"another kind":               func(d *appsv1.Deployment) { d.Kind = "DaemonSet" },
+		"an owner":                   func(d *appsv1.Deployment) { d.Finalizers = []string{"a/b"} },
+		"another selector":           func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["a"] = "b" },
+		"other pod labels":           func(d *appsv1.Deployment) { d.Spec.Template.Labels["app"] = "coredns" },
+		"a profile in an annotation": func(d *appsv1.Deployment) { d.Spec.Template.Annotations["container.apparmor"] = "unconfined" },
+		"no digest":                  func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil },
+		"a digest that is none":      func(d *appsv1.Deployment) { d.Spec.Template.Annotations[v1.AnnotationAgentDigest] = "<b>" },
+		"a strategy that ends all at once": func(d *appsv1.Deployment) {
+			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+		},
+		"no replica":             func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32) },
+		"a paused one":           func(d *appsv1.Deployment) { d.Spec.Paused = true },
+		"another ServiceAccount": func(d *appsv1.Deployment) { pod(d).ServiceAccountName = "cluster-admin" },
+		"the host's network":     func(d *appsv1.Deployment) { pod(d).HostNetwork = true },
+		"the host's processes":   func(d *appsv1.Deployment) { pod(d).HostPID = true },
+		"the host's IPC":         func(d *appsv1.Deployment) { pod(d).HostIPC = true },
+		"a node by name":         func(d *appsv1.Deployment) { pod(d).NodeName = "control-plane" },
+		"a volume of the host": func(d *appsv1.Deployment) {
+			pod(d).Volumes = append(pod(d).Volumes, corev1.Volume{Name: "root", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+		},
+		"a volume of the host in place of its own": func(d *appsv1.Deployment) {
+			pod(d).Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}
+		},
+		"a Secret as a volume": func(d *appsv1.Deployment) {
+			pod(d).Volumes[0].VolumeSource = corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "x"}}
+		},
+		"a run as root":          func(d *appsv1.Deployment) { pod(d).SecurityContext.RunAsUser = new(int64) },
+		"no pod security":        func(d *appsv1.Deployment) { pod(d).SecurityContext = nil },
+		"another runtime class":  func(d *appsv1.Deployment) { pod(d).RuntimeClassName = new(string) },
+		"a container beside it":  func(d *appsv1.Deployment) { pod(d).Containers = append(pod(d).Containers, *main(d)) },
+		"no container":           func(d *appsv1.Deployment) { pod(d).Containers = nil },
+		"a container before it":  func(d *appsv1.Deployment) { pod(d).InitContainers = []corev1.Container{*main(d)} },
+		"a privileged container": func(d *appsv1.Deployment) { main(d).SecurityContext.Privileged = &yes },
+		"more privileges":        func(d *appsv1.Deployment) { main(d).SecurityContext.AllowPrivilegeEscalation = &yes },
+		"a capability": func(d *appsv1.Deployment) {
+			main(d).SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN"}
+		},
+		"no container security": func(d *appsv1.Deployment) { main(d).SecurityContext = nil },
+		"another command":       func(d *appsv1.Deployment) { main(d).Command = []string{"/bin/sh"} },
+		"arguments":             func(d *appsv1.Deployment) { main(d).Args = []string{"loglevel"} },
+		"a hook":                func(d *appsv1.Deployment) { main(d).Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.Signal)} },
+		"a port of the host":    func(d *appsv1.Deployment) { main(d).Ports[0].HostPort = 80 },
+		"a device":              func(d *appsv1.Deployment) { main(d).Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}} },
+		"no image":              func(d *appsv1.Deployment) { main(d).Image = "" },
+		"environment of a Secret": func(d *appsv1.Deployment) {
+			main(d).EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{}}}
+		},
+		"a variable out of a Secret": func(d *appsv1.Deployment) {
+			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}})
+		},
+		"a variable out of another field": func(d *appsv1.Deployment) {
+			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIP"}}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := decoded(t, fromHub(t, "image", v1.Agent{}))
+			change(d)
+			err := Check(d, protocol.AgentNamespace)
+			if err == nil {
+				t.Fatal("it is taken")
+			}
+			t.Log(err)
+		})
+	}
+}
+
+func TestDecodeIsStrict(t *testing.T) {
+	t.Parallel()
+	good := string(fromHub(t, "image", v1.Agent{}).JSON)
+	for name, raw := range map[string]string{
+		"a field that nobody knows": strings.Replace(good, `"containers"`, `"hostEverything":true,"containers"`, 1),
+		"two in one":                good + good,
+		"no JSON":                   "apiVersion: apps/v1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := Decode([]byte(raw)); err == nil {
+				t.Error("it is taken")
+			}
+		})
+	}
+	if !json.Valid([]byte(good)) {
+		t.Error("what the hub makes is no JSON")
+	}
+}

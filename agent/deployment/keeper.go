@@ -1,0 +1,252 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deployment changes the agent's own Deployment as the hub says, and puts the one before back if that does not become ready.
+package deployment
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	retryAfter     = 5 * time.Second // after a request that failed
+	unmanagedAfter = time.Minute     // how often to look for a Deployment where there was none that the agent may change
+	rewatchAfter   = 5 * time.Second
+	callTimeout    = 10 * time.Second
+	maxMessage     = 512 // bytes of a message in a report
+)
+
+// Deployments reads and writes the agent's own Deployment. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
+type Deployments interface {
+	Get(ctx context.Context) (*appsv1.Deployment, error)
+	// Patch applies a JSON patch.
+	Patch(ctx context.Context, patch []byte) error
+	// Watch follows it. The caller stops the watch.
+	Watch(ctx context.Context) (watch.Interface, error)
+	// Pods lists the agent's pods.
+	Pods(ctx context.Context) ([]corev1.Pod, error)
+}
+
+// WatchedSecrets are Secrets that can be watched.
+type WatchedSecrets interface {
+	Secrets
+	Watch(ctx context.Context, name string) (watch.Interface, error)
+}
+
+// Options of a Keeper.
+type Options struct {
+	Deployments Deployments
+	Secrets     WatchedSecrets
+	// Nodes is how many nodes the member has, and whether that is known. Call Keeper.Wake when it changes.
+	Nodes func() (int32, bool)
+	// Changed is called when Keeper.Report changed.
+	Changed func()
+	Log     logr.Logger
+}
+
+// Keeper makes the Deployment what the hub wants, while this replica leads.
+type Keeper struct {
+	options Options
+	store   store
+	wake    chan struct{}
+
+	mu     sync.Mutex // guards report
+	report *protocol.Deployment
+}
+
+// New makes a Keeper.
+func New(o Options) *Keeper {
+	return &Keeper{options: o, store: store{o.Secrets}, wake: make(chan struct{}, 1)}
+}
+
+// Report is how the Deployment is, nil before the Keeper has looked.
+func (k *Keeper) Report() *protocol.Deployment {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.report
+}
+
+// Wake has the Keeper look again.
+func (k *Keeper) Wake() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Lead does the work until ctx ends.
+func (k *Keeper) Lead(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { k.follow(ctx, k.options.Deployments.Watch) })
+	running.Go(func() {
+		k.follow(ctx, func(ctx context.Context) (watch.Interface, error) {
+			return k.options.Secrets.Watch(ctx, protocol.DeploymentSecret)
+		})
+	})
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-k.wake:
+		}
+		if again := k.look(ctx); again > 0 {
+			timer.Reset(again)
+		} else {
+			timer.Stop()
+		}
+	}
+}
+
+// follow wakes the Keeper at each event of a watch, until ctx ends.
+func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.Interface, error)) {
+	for ctx.Err() == nil {
+		w, err := open(ctx)
+		if err != nil {
+			again := rewatchAfter
+			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+				again = unmanagedAfter
+			}
+			pause(ctx, again)
+			continue
+		}
+		began := time.Now()
+		for range w.ResultChan() {
+			k.Wake()
+		}
+		w.Stop()
+		pause(ctx, max(0, rewatchAfter-time.Since(began)))
+	}
+}
+
+// look takes one step after the other until there is one to wait for, and returns when to look again, 0 for when something changes.
+func (k *Keeper) look(ctx context.Context) time.Duration {
+	for ctx.Err() == nil {
+		again, err := k.once(ctx)
+		switch {
+		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+			continue // somebody else wrote meanwhile: look at what
+		case err != nil && ctx.Err() == nil:
+			k.options.Log.Info("deployment not changed, trying again", "error", err.Error())
+			return retryAfter
+		case again != nil:
+			return *again
+		}
+	}
+	return 0
+}
+
+// once observes, reports and takes one step. It returns when to look again if there is nothing more to do now.
+func (k *Keeper) once(ctx context.Context) (again *time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	live, err := k.options.Deployments.Get(ctx)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		k.tell(&protocol.Deployment{Unmanaged: true, Message: protocol.Cut(err.Error(), maxMessage)})
+		later := unmanagedAfter
+		return &later, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, secret, err := k.store.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := observed{record: r, live: live, now: time.Now()}
+	if nodes, known := k.options.Nodes(); known {
+		o.nodes = nodes
+	}
+	k.tell(report(o))
+	s := next(o)
+	if s.act == wait {
+		return &s.again, nil
+	}
+	return nil, k.act(ctx, o, s, secret)
+}
+
+func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Secret) error {
+	switch s.act {
+	case write:
+		k.options.Log.Info("deployment", "digest", s.record.Digest, "phase", s.record.Phase)
+		return k.store.write(ctx, s.record, secret)
+	case apply:
+		return k.apply(ctx, o, secret)
+	case restore:
+		k.options.Log.Info("putting the deployment before back", "message", o.record.Message)
+		return k.change(ctx, o, o.record.Previous)
+	case explain:
+		pods, err := k.options.Deployments.Pods(ctx)
+		if err != nil {
+			return err
+		}
+		s.record.Message = protocol.Cut(whyNotReady(pods, s.record.Digest), maxMessage)
+		return k.store.write(ctx, s.record, secret)
+	case scale:
+		k.options.Log.Info("number of replicas", "nodes", o.nodes, "replicas", s.replicas)
+		patch, err := o.scalePatch(s.replicas)
+		if err != nil {
+			return fmt.Errorf("make patch: %w", err)
+		}
+		return k.options.Deployments.Patch(ctx, patch)
+	}
+	return nil
+}
+
+// apply makes the Deployment the one that is wanted, or notes that the API server refuses that.
+func (k *Keeper) apply(ctx context.Context, o observed, secret *corev1.Secret) error {
+	err := k.change(ctx, o, o.record.Wanted)
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {
+		k.options.Log.Info("the API server refuses the deployment", "error", err.Error())
+		return k.store.write(ctx, o.record.refused(protocol.Cut(err.Error(), maxMessage)), secret)
+	}
+	return err
+}
+
+func (k *Keeper) change(ctx context.Context, o observed, raw []byte) error {
+	target := &appsv1.Deployment{}
+	if err := json.Unmarshal(raw, target); err != nil {
+		return fmt.Errorf("decode kept deployment: %w", err)
+	}
+	patch, err := o.patch(target)
+	if err != nil {
+		return fmt.Errorf("make patch: %w", err)
+	}
+	return k.options.Deployments.Patch(ctx, patch)
+}
+
+// tell notes how the Deployment is.
+func (k *Keeper) tell(report *protocol.Deployment) {
+	k.mu.Lock()
+	same := reflect.DeepEqual(k.report, report)
+	k.report = report
+	k.mu.Unlock()
+	if !same {
+		k.options.Changed()
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,247 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment
+
+import (
+	"encoding/json"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// stuckMargin is how long beyond the deadlines of all its replicas a change may take where no Deployment controller says how it goes.
+const stuckMargin = 30 * time.Second
+
+// observed is what a step depends on.
+type observed struct {
+	record record
+	live   *appsv1.Deployment
+	// nodes of the member, 0 while that is not known.
+	nodes int32
+	now   time.Time
+}
+
+// act is what to do next.
+type act int
+
+const (
+	wait    act = iota // for a change, or until step.again
+	write              // step.record
+	apply              // record.Wanted
+	restore            // record.Previous
+	explain            // why the change failed, and write step.record with it
+	scale              // to step.replicas
+)
+
+// step is one thing to do, or to wait for.
+type step struct {
+	act      act
+	record   record
+	replicas int32
+	again    time.Duration // when time alone will change the step, 0 if it will not
+}
+
+// next decides. It is pure, and what it decides on is all in the member: any replica can go on where another stopped.
+func next(o observed) step {
+	r, live := o.record, digestOf(o.live)
+	to := func(p phase) step {
+		after := record{Phase: p, Digest: r.Digest, Message: r.Message}
+		if p == done {
+			after.Message = ""
+		}
+		return step{act: write, record: after}
+	}
+	switch r.Phase {
+	case pending:
+		if live == r.Digest && r.Previous == nil {
+			return to(done) // a manifest that was applied by hand was faster
+		}
+		begun := r
+		begun.Phase, begun.From, begun.Started = applying, live, o.now
+		if begun.Previous == nil {
+			begun.Previous = snapshot(o.live)
+		}
+		return step{act: write, record: begun}
+	case applying:
+		return nextApplying(o, to)
+	case failed:
+		if live == r.Digest || live == r.From && live != r.previousDigest() {
+			return step{act: restore}
+		}
+		return to(undone)
+	case undone, rejected:
+		if live == r.Digest {
+			return to(done) // somebody has applied it by hand: it is theirs now
+		}
+	}
+	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want {
+		return step{act: scale, replicas: want}
+	}
+	return step{}
+}
+
+func nextApplying(o observed, to func(phase) step) step {
+	r, live := o.record, digestOf(o.live)
+	switch {
+	case live != r.Digest && live == r.From:
+		return step{act: apply}
+	case live != r.Digest, rolledOut(o.live):
+		return to(done)
+	}
+	left := r.Started.Add(patience(o.live)).Sub(o.now)
+	if deadlineExceeded(o.live) || left <= 0 {
+		after := r
+		after.Phase, after.Wanted = failed, nil
+		return step{act: explain, record: after}
+	}
+	return step{again: left}
+}
+
+// replicas is how many a Deployment should have, if the agent decides on that.
+func (o observed) replicas(d *appsv1.Deployment) (want int32, known bool) {
+	if d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || o.nodes == 0 {
+		return 0, false
+	}
+	return min(o.nodes, 2), true
+}
+
+// replicasOf is what a Deployment says, which has 1 if it says nothing.
+func replicasOf(d *appsv1.Deployment) int32 {
+	if d.Spec.Replicas == nil {
+		return 1
+	}
+	return *d.Spec.Replicas
+}
+
+// rolledOut is whether all pods are of this generation of the Deployment, and ready.
+func rolledOut(d *appsv1.Deployment) bool {
+	want, s := replicasOf(d), d.Status
+	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.Replicas == want && s.AvailableReplicas == want
+}
+
+// deadlineExceeded is whether the Deployment controller has given this generation up.
+func deadlineExceeded(d *appsv1.Deployment) bool {
+	if d.Status.ObservedGeneration < d.Generation {
+		return false
+	}
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse && c.Reason == "ProgressDeadlineExceeded" {
+			return true
+		}
+	}
+	return false
+}
+
+// patience is how long a change may take where nobody says how it goes.
+func patience(d *appsv1.Deployment) time.Duration {
+	deadline := int32(600) // what Kubernetes takes
+	if d.Spec.ProgressDeadlineSeconds != nil {
+		deadline = *d.Spec.ProgressDeadlineSeconds
+	}
+	return time.Duration(deadline)*time.Duration(replicasOf(d))*time.Second + stuckMargin
+}
+
+// snapshot is what to put back of a Deployment.
+func snapshot(d *appsv1.Deployment) []byte {
+	kept := appsv1.Deployment{Spec: appsv1.DeploymentSpec{
+		Replicas: d.Spec.Replicas, Strategy: d.Spec.Strategy, Template: d.Spec.Template, ProgressDeadlineSeconds: d.Spec.ProgressDeadlineSeconds,
+	}}
+	if by, ok := d.Annotations[v1.AnnotationAgentReplicas]; ok {
+		kept.Annotations = map[string]string{v1.AnnotationAgentReplicas: by}
+	}
+	raw, err := json.Marshal(kept)
+	if err != nil { // it came as JSON or protobuf
+		panic(err)
+	}
+	return raw
+}
+
+// report is what the hub is told.
+func report(o observed) *protocol.Deployment {
+	r := o.record
+	out := &protocol.Deployment{Digest: digestOf(o.live), RolledOut: rolledOut(o.live)}
+	if (r.Phase == undone || r.Phase == rejected) && r.Digest != out.Digest {
+		out.Failed, out.Rejected, out.Message = r.Digest, r.Phase == rejected, r.Message
+	}
+	return out
+}
+
+// whyNotReady says what keeps the pods of a digest from being ready, as far as they show it.
+func whyNotReady(pods []corev1.Pod, digest string) string {
+	const unconnected = "its pods did not become ready: the agent in them did not connect to the hub in time"
+	none := true
+	for i := range pods {
+		p := &pods[i]
+		if p.Annotations[v1.AnnotationAgentDigest] != digest {
+			continue
+		}
+		none = false
+		for _, c := range p.Status.ContainerStatuses {
+			if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" {
+				return "pod " + p.Name + ": " + w.Reason + ": " + w.Message
+			}
+			if t := c.State.Terminated; t != nil {
+				return "pod " + p.Name + ": " + t.Reason + ": " + t.Message
+			}
+		}
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+				return "pod " + p.Name + ": " + c.Reason + ": " + c.Message
+			}
+		}
+	}
+	if none {
+		return "no pod of it was made"
+	}
+	return unconnected
+}
+
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// patch makes a live Deployment like another one. It replaces what it changes, and does not merge: what the user has taken out of
+// spec.agent goes, whoever wrote it. It does nothing if somebody else has changed the Deployment since it was read.
+func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
+	replicas := replicasOf(target)
+	if want, known := o.replicas(target); known {
+		replicas = want
+	} else if target.Spec.Replicas == nil {
+		replicas = replicasOf(o.live)
+	}
+	annotations := map[string]string{}
+	for key, value := range o.live.Annotations {
+		annotations[key] = value
+	}
+	delete(annotations, v1.AnnotationAgentReplicas)
+	if by, ok := target.Annotations[v1.AnnotationAgentReplicas]; ok {
+		annotations[v1.AnnotationAgentReplicas] = by
+	}
+	template := target.Spec.Template.DeepCopy()
+	template.CreationTimestamp = metav1.Time{}
+	return json.Marshal([]operation{
+		{Op: "add", Path: "/metadata/resourceVersion", Value: o.live.ResourceVersion},
+		{Op: "add", Path: "/metadata/annotations", Value: annotations},
+		{Op: "add", Path: "/spec/replicas", Value: replicas},
+		{Op: "add", Path: "/spec/strategy", Value: target.Spec.Strategy},
+		{Op: "add", Path: "/spec/progressDeadlineSeconds", Value: target.Spec.ProgressDeadlineSeconds},
+		{Op: "add", Path: "/spec/template", Value: template},
+	})
+}
+
+// scalePatch changes the number of replicas alone.
+func (o observed) scalePatch(replicas int32) ([]byte, error) {
+	return json.Marshal([]operation{
+		{Op: "add", Path: "/metadata/resourceVersion", Value: o.live.ResourceVersion},
+		{Op: "add", Path: "/spec/replicas", Value: replicas},
+	})
+}

@@ -1,0 +1,165 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// phase is how far a change of the Deployment is.
+type phase string
+
+const (
+	// pending: the hub has sent a Deployment and the leader has not begun.
+	pending phase = "pending"
+	// applying: the one before is kept, and the Deployment is about to be changed, or was and is watched.
+	applying phase = "applying"
+	// done: it is rolled out, or somebody else has changed the Deployment since.
+	done phase = "done"
+	// failed: it did not become ready, and the one before is to be put back.
+	failed phase = "failed"
+	// undone: it failed, and the one before is back.
+	undone phase = "undone"
+	// rejected: the API server refused it.
+	rejected phase = "rejected"
+)
+
+// Keys of the Secret.
+const (
+	keyPhase    = "phase"
+	keyDigest   = "digest"
+	keyWanted   = "wanted"
+	keyFrom     = "from"
+	keyPrevious = "previous"
+	keyStarted  = "started"
+	keyMessage  = "message"
+)
+
+// record is what the Secret holds: a change of the Deployment, so that whichever replica leads can go on with it.
+type record struct {
+	Phase phase
+	// Digest of Wanted, and Wanted itself as JSON.
+	Digest string
+	Wanted []byte
+	// From is the digest of the Deployment when the change began: another one is somebody else's doing.
+	From string
+	// Previous is the Deployment to go back to, as JSON.
+	Previous []byte
+	// Started is when the change began, by the clock of the replica that led then.
+	Started time.Time
+	// Message says why it failed.
+	Message string
+}
+
+// previousDigest is the digest of Previous.
+func (r record) previousDigest() string {
+	d := appsv1.Deployment{}
+	if json.Unmarshal(r.Previous, &d) != nil {
+		return ""
+	}
+	return digestOf(&d)
+}
+
+// refused is the record after the API server refused Wanted. A change that took the place of another one, which had not become ready
+// either, goes back to where that one would have.
+func (r record) refused(message string) record {
+	r.Phase, r.Message, r.Wanted = rejected, message, nil
+	if r.previousDigest() != r.From {
+		r.Phase = failed
+	}
+	return r
+}
+
+// Secrets is what this package needs of the API server's Secrets. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
+type Secrets interface {
+	Get(ctx context.Context, name string) (*corev1.Secret, error)
+	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
+	Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
+}
+
+// store reads and writes the record.
+type store struct{ secrets Secrets }
+
+// read returns the record and the Secret that holds it, nil if there is none.
+func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
+	secret, err := s.secrets.Get(ctx, protocol.DeploymentSecret)
+	if apierrors.IsNotFound(err) {
+		return record{}, nil, nil
+	}
+	if err != nil {
+		return record{}, nil, err
+	}
+	d := secret.Data
+	started, _ := time.Parse(time.RFC3339, string(d[keyStarted])) // without it: long ago
+	return record{
+		Phase: phase(d[keyPhase]), Digest: string(d[keyDigest]), Wanted: d[keyWanted], From: string(d[keyFrom]),
+		Previous: d[keyPrevious], Started: started, Message: string(d[keyMessage]),
+	}, secret, nil
+}
+
+// write replaces the record, unless somebody else did since the Secret was read.
+func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error {
+	data := map[string][]byte{keyPhase: []byte(r.Phase), keyDigest: []byte(r.Digest)}
+	for key, value := range map[string][]byte{keyWanted: r.Wanted, keyFrom: []byte(r.From), keyPrevious: r.Previous, keyMessage: []byte(r.Message)} {
+		if len(value) > 0 {
+			data[key] = value
+		}
+	}
+	if !r.Started.IsZero() {
+		data[keyStarted] = []byte(r.Started.UTC().Format(time.RFC3339))
+	}
+	var err error
+	if secret == nil {
+		_, err = s.secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   protocol.DeploymentSecret,
+				Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName, "app.kubernetes.io/managed-by": "drover"},
+			},
+			Type: corev1.SecretTypeOpaque, Data: data,
+		})
+	} else {
+		secret.Data = data
+		_, err = s.secrets.Update(ctx, secret)
+	}
+	if err != nil {
+		return fmt.Errorf("keep deployment: %w", err)
+	}
+	return nil
+}
+
+// maxConflicts is how often a write is tried when another replica writes at the same time.
+const maxConflicts = 10
+
+// want notes what the hub has sent. A change under way is given up for it, and still goes back to where that one would have.
+func (s store) want(ctx context.Context, digest string, wanted []byte) error {
+	for range maxConflicts {
+		r, secret, err := s.read(ctx)
+		if err != nil {
+			return err
+		}
+		if r.Digest == digest && r.Phase != done {
+			return nil // it is under way, or has failed
+		}
+		next := record{Phase: pending, Digest: digest, Wanted: wanted}
+		if r.Phase == applying || r.Phase == failed || r.Phase == pending {
+			next.Previous = r.Previous
+		}
+		err = s.write(ctx, next, secret)
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return errors.New("keep deployment: other replicas write all the time")
+}

@@ -1,0 +1,280 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/drover-dev/drover/agent/leader"
+)
+
+var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// server holds the Lease as an API server does.
+type server struct {
+	mu     sync.Mutex // guards the rest
+	lease  *coordinationv1.Lease
+	writes int
+	err    error // what every call fails with, nil for none
+}
+
+func (s *server) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// client is the server as one replica sees it.
+type client struct {
+	*server
+	cut *bool // whether nothing gets through; guarded by server.mu
+}
+
+func (c client) problem() error {
+	if *c.cut {
+		return errors.New("network is unreachable")
+	}
+	return c.err
+}
+
+func (c client) Get(context.Context) (*coordinationv1.Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.problem(); err != nil {
+		return nil, err
+	}
+	if c.lease == nil {
+		return nil, apierrors.NewNotFound(resource, "x")
+	}
+	return c.lease.DeepCopy(), nil
+}
+
+func (c client) Create(_ context.Context, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.problem(); err != nil {
+		return nil, err
+	}
+	if c.lease != nil {
+		return nil, apierrors.NewAlreadyExists(resource, "x")
+	}
+	return c.put(spec), nil
+}
+
+func (c client) Update(_ context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.problem(); err != nil {
+		return nil, err
+	}
+	if c.lease == nil {
+		return nil, apierrors.NewNotFound(resource, "x")
+	}
+	if c.lease.ResourceVersion != lease.ResourceVersion {
+		return nil, apierrors.NewConflict(resource, "x", errors.New("changed"))
+	}
+	return c.put(lease.Spec), nil
+}
+
+func (c client) put(spec coordinationv1.LeaseSpec) *coordinationv1.Lease {
+	c.writes++
+	c.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(c.writes)}, Spec: *spec.DeepCopy()}
+	return c.lease.DeepCopy()
+}
+
+// replica takes part until it is stopped.
+type replica struct {
+	name  string
+	leads chan bool // true when it begins to lead, false when it has ended
+	stop  context.CancelFunc
+	cut   *bool
+	s     *server
+}
+
+// isolate cuts the replica off, which is what killing it looks like to the others, or joins it again.
+func (r *replica) isolate(cut bool) {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	*r.cut = cut
+}
+
+func (s *server) join(t *testing.T, name string) *replica {
+	ctx, stop := context.WithCancel(t.Context())
+	r := &replica{name: name, leads: make(chan bool, 10), stop: stop, cut: new(bool), s: s}
+	e := leader.New(leader.Options{
+		Leases: client{server: s, cut: r.cut}, Name: name, Follow: func() {}, Log: logr.Discard(),
+		Lead: func(ctx context.Context) {
+			r.leads <- true
+			<-ctx.Done()
+			r.leads <- false
+		},
+	})
+	ended := make(chan struct{})
+	go func() { defer close(ended); e.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+	return r
+}
+
+// is reports what has changed since it was last asked: 't' for begun, 'f' for ended.
+func (r *replica) is() string {
+	synctest.Wait()
+	said := ""
+	for {
+		select {
+		case leads := <-r.leads:
+			said += strconv.FormatBool(leads)[:1]
+		default:
+			return said
+		}
+	}
+}
+
+func expect(t *testing.T, r *replica, want string) {
+	t.Helper()
+	if got := r.is(); got != want {
+		t.Errorf("%s: got %q, want %q", r.name, got, want)
+	}
+}
+
+// pass lets time go by, which in a bubble takes none.
+func pass(d time.Duration) { <-time.After(d) }
+
+func TestElection(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(t *testing.T, s *server){
+		"one of two leads, and at once": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			b := s.join(t, "b")
+			pass(time.Hour)
+			expect(t, a, "")
+			expect(t, b, "")
+		},
+		"an hour of leading is 720 writes, and those who follow write none": func(t *testing.T, s *server) {
+			expect(t, s.join(t, "a"), "t")
+			expect(t, s.join(t, "b"), "")
+			pass(time.Hour)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.writes > 721 {
+				t.Errorf("%d writes", s.writes)
+			}
+		},
+		"a leader that stops in good order is replaced within two seconds": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			b := s.join(t, "b")
+			pass(time.Minute)
+			a.stop()
+			expect(t, a, "f")
+			pass(2 * time.Second)
+			expect(t, b, "t")
+		},
+		"a leader that is killed is replaced within 19 seconds, and not before its Lease has ended": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			b := s.join(t, "b")
+			pass(time.Minute)
+			a.isolate(true)
+			pass(9 * time.Second)
+			expect(t, b, "")
+			pass(10 * time.Second)
+			expect(t, b, "t")
+		},
+		"a leader that is cut off stops before another begins, and follows when it is back": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			b := s.join(t, "b")
+			pass(time.Minute)
+			a.isolate(true)
+			pass(10 * time.Second)
+			expect(t, a, "f")
+			expect(t, b, "")
+			pass(9 * time.Second)
+			expect(t, b, "t")
+			a.isolate(false)
+			pass(time.Hour)
+			expect(t, a, "")
+			expect(t, b, "")
+		},
+		"an API server that is away for less than the deadline changes nothing": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			b := s.join(t, "b")
+			pass(time.Minute)
+			s.fail(errors.New("down"))
+			pass(4 * time.Second)
+			s.fail(nil)
+			pass(time.Minute)
+			expect(t, a, "")
+			expect(t, b, "")
+		},
+		"a Lease that is deleted is made again": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			s.mu.Lock()
+			s.lease = nil
+			s.mu.Unlock()
+			pass(10 * time.Second)
+			expect(t, a, "ft")
+		},
+		"where Leases are forbidden it leads without": func(t *testing.T, s *server) {
+			s.fail(apierrors.NewForbidden(resource, "x", errors.New("no")))
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			pass(time.Hour)
+			expect(t, a, "")
+			a.stop()
+			expect(t, a, "f")
+		},
+		"of two that lead without a Lease one goes on when there is one": func(t *testing.T, s *server) {
+			s.fail(apierrors.NewForbidden(resource, "x", errors.New("starting")))
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			b := s.join(t, "b")
+			expect(t, b, "t")
+			pass(5 * time.Second)
+			s.fail(nil)
+			pass(time.Minute)
+			if both := a.is() + b.is(); both != "f" {
+				t.Errorf("got %q", both)
+			}
+		},
+		"an answer that was lost is no loss of the Lease": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			pass(time.Minute)
+			s.mu.Lock()
+			s.lease.ResourceVersion = "renewed, and the answer lost"
+			s.mu.Unlock()
+			pass(time.Minute)
+			expect(t, a, "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { test(t, &server{}) })
+		})
+	}
+}
+
+func TestForbiddenIsToldByItsCode(t *testing.T) {
+	t.Parallel()
+	if !apierrors.IsForbidden(apierrors.NewGenericServerResponse(http.StatusForbidden, "get", resource, "x", "no", 0, true)) {
+		t.Error("what a raw request gets is not seen as forbidden")
+	}
+}

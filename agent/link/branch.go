@@ -1,0 +1,124 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// branch is one open tunnel of a Link, which has several for a moment while it moves. It answers the hub's requests that come through it.
+type branch struct {
+	handler http.Handler
+	server  string
+	started time.Time
+
+	used  chan struct{} // closed by the first request: the hub has taken the tunnel over
+	first sync.Once
+	asked chan struct{} // has room for one: the hub wants the agent to move
+	keep  atomic.Int64  // ns for which the tunnel may be used after the agent has taken leave
+
+	left  context.Context // ends when the agent takes leave of the tunnel
+	leave context.CancelFunc
+
+	ended chan struct{} // closed at the end of the tunnel, when err is set
+	err   error
+}
+
+func newBranch(handler http.Handler, server string) *branch {
+	b := &branch{
+		handler: handler, server: server, started: time.Now(),
+		used: make(chan struct{}), asked: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	b.keep.Store(int64(keepOwn))
+	b.left, b.leave = context.WithCancel(context.Background())
+	return b
+}
+
+// open is how long it has been open, never 0.
+func (b *branch) open() time.Duration { return max(time.Since(b.started), 1) }
+
+// ServeHTTP implements http.Handler. What is asked by protocol.PathReport ends when the agent takes leave: that is how the hub learns of
+// it. Everything else goes on.
+func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.first.Do(func() { close(b.used) })
+	switch r.URL.Path {
+	case protocol.PathMove:
+		b.serveMove(w, r)
+	case protocol.PathReport:
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(b.left, cancel)()
+		b.handler.ServeHTTP(w, r.WithContext(ctx))
+	default:
+		b.handler.ServeHTTP(w, r)
+	}
+}
+
+// serveMove notes that the hub wants the agent to move. To be asked again, or while it moves, changes nothing but the time.
+func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "to move is asked with POST", http.StatusMethodNotAllowed)
+		return
+	}
+	var move protocol.MoveRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody)).Decode(&move); err != nil {
+		http.Error(w, "read the request to move: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	b.keep.Store(int64(move.Keep()))
+	select {
+	case b.asked <- struct{}{}:
+	default:
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// serve answers requests until the tunnel ends: by the hub, or for the time that it may be used after the agent has taken leave, or for
+// stop after stopping has ended. Until then the agent never ends it, since the hub may still send.
+func (b *branch) serve(conn Tunnel, stopping context.Context, stop time.Duration) {
+	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
+	defer cut()
+	served, idle := make(chan struct{}), make(chan struct{})
+	forget := context.AfterFunc(b.left, func() {
+		defer close(idle)
+		if overstayed(served, stopping, stop, time.Duration(b.keep.Load())) {
+			cut()
+		}
+	})
+	b.err = conn.Serve(ctx, b)
+	close(served)
+	if !forget() {
+		<-idle
+	}
+	close(b.ended)
+}
+
+// overstayed waits until a tunnel that was left is served to its end, or its time is over, and says whether it was that.
+func overstayed(served <-chan struct{}, stopping context.Context, stop, keep time.Duration) bool {
+	kept := time.NewTimer(keep)
+	defer kept.Stop()
+	select {
+	case <-served:
+		return false
+	case <-kept.C:
+		return true
+	case <-stopping.Done():
+	}
+	stopped := time.NewTimer(min(stop, keep))
+	defer stopped.Stop()
+	select {
+	case <-served:
+		return false
+	case <-stopped.C:
+		return true
+	}
+}

@@ -1,0 +1,66 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// What a Cluster may say is in its schema: each case is a spec that the API server takes, or refuses in words that say what to do.
+func TestClusterSpec(t *testing.T) {
+	t.Parallel()
+	env := testkit.Start(t)
+	workspace := env.Workspace(t)
+	many := func(n int, entry string) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(entry+",", n), ",") + "]"
+	}
+	for name, tc := range map[string]struct{ spec, refused string }{
+		"an empty spec":                          {`{}`, ""},
+		"a time to live in hours and minutes":    {`{"registration": {"tokenTTL": "1h30m"}}`, ""},
+		"a time to live in days":                 {`{"registration": {"tokenTTL": "1d"}}`, "write tokenTTL in hours, minutes and seconds, for example 36h"},
+		"a time to live that is no time":         {`{"registration": {"tokenTTL": "soon"}}`, "write tokenTTL in hours"},
+		"a time to live that is too short":       {`{"registration": {"tokenTTL": "59s"}}`, "tokenTTL must be between 1m and 8760h"},
+		"a time to live that is too long":        {`{"registration": {"tokenTTL": "8761h"}}`, "tokenTTL must be between 1m and 8760h"},
+		"five replicas":                          {`{"agent": {"replicas": 5}}`, ""},
+		"no replica":                             {`{"agent": {"replicas": 0}}`, "spec.agent.replicas"},
+		"six replicas":                           {`{"agent": {"replicas": 6}}`, "spec.agent.replicas"},
+		"a proxy":                                {`{"agent": {"env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}, {"name": "no_proxy"}]}}`, ""},
+		"a variable of Drover's":                 {`{"agent": {"env": [{"name": "DROVER_SERVER", "value": "https://evil"}]}}`, "are Drover's own: use the other fields of spec.agent"},
+		"a variable of Drover's by its old name": {`{"agent": {"env": [{"name": "CATTLE_SERVER"}]}}`, "are Drover's own"},
+		"a variable that is no name":             {`{"agent": {"env": [{"name": "A-B"}]}}`, "should match"},
+		"a variable out of a Secret":             {`{"agent": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "x", "key": "y"}}}]}}`, "unknown field"},
+		"a variable twice":                       {`{"agent": {"env": [{"name": "A"}, {"name": "A"}]}}`, "Duplicate value"},
+		"too many tolerations":                   {`{"agent": {"tolerations": ` + many(17, `{"operator": "Exists"}`) + `}}`, "must have at most 16 items"},
+		"tolerations, affinity, resources and a priority": {`{"agent": {"tolerations": [{"operator": "Exists"}], "priorityClassName": "high", "nodeSelector": {"a": "b"},
+			"resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "1Gi"}},
+			"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}}}}`, ""},
+		"resources that are no quantity": {`{"agent": {"resources": {"limits": {"memory": "much"}}}}`, "spec.agent.resources.limits"},
+		"a trust that nobody knows":      {`{"agent": {"trust": "Blind"}}`, "spec.agent.trust"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			object := &unstructured.Unstructured{}
+			if err := json.Unmarshal([]byte(`{"metadata": {"generateName": "c-"}, "spec": `+tc.spec+`}`), &object.Object); err != nil {
+				t.Fatal(err)
+			}
+			object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))
+			object.SetNamespace(workspace)
+			err := env.Client.Create(t.Context(), object, client.FieldValidation("Strict"))
+			switch {
+			case tc.refused == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.refused != "" && (err == nil || !strings.Contains(err.Error(), tc.refused)):
+				t.Errorf("got %v, want %q", err, tc.refused)
+			}
+		})
+	}
+}

@@ -1,0 +1,112 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// deployed is how handing an agent its Deployment stands: zero if there is nothing to hand over.
+type deployed struct {
+	fleet.Errand
+	digest string // of the Deployment that the spec makes; empty while nobody asks
+}
+
+// refused is whether the agent will not take this Deployment, however often it is asked.
+func (d deployed) refused() bool {
+	answer := (*fleet.AnswerError)(nil)
+	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
+}
+
+// deploy hands a connected agent the Deployment that the spec makes, if it has another one and has not put this one back before. Settings
+// go first: an agent that cannot store those should not be restarted either. It is done for an agent of a protocol that the hub does not
+// speak, too: that may be what replaces it.
+func (r *Reconciler) deploy(in *input) error {
+	report := in.member.Report
+	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
+		return nil
+	}
+	want, err := r.manifests.Deployment(r.manifestInput(in))
+	if err != nil {
+		return err
+	}
+	in.deployed.digest = want.Digest
+	announcing := in.announced.Running || !in.announced.At.IsZero()
+	if announcing || report.Deployment.Digest == want.Digest || report.Deployment.Failed == want.Digest {
+		return nil
+	}
+	in.deployed.Errand = r.Fleet.Deploy(in.name, want.Digest, want.JSON)
+	return nil
+}
+
+// tellAgent says whether the agent is as the spec says. What is known stays while nobody can tell.
+func tellAgent(in *input, update *status.Update) {
+	before := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
+	now, known := judgeAgent(in, before)
+	if !known {
+		return
+	}
+	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
+	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
+	failed := now.Reason == v1.ReasonAgentRolledBack || now.Reason == v1.ReasonAgentRejected
+	changed := before != nil && before.Reason != now.Reason
+	if failed && (changed || before == nil) || changed && now.Reason == v1.ReasonAgentUpdated {
+		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
+	}
+}
+
+// judgeAgent is the condition AgentUpToDate, and whether it can be told. It is pure.
+func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
+	report := in.member.Report
+	if !in.member.Connected() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
+		return c, false // away, or a new leader has not looked yet, or none leads
+	}
+	d, want := report.Deployment, in.deployed.digest
+	answer := (*fleet.AnswerError)(nil)
+	condition := func(status metav1.ConditionStatus, reason, message string) (metav1.Condition, bool) {
+		return metav1.Condition{Status: status, Reason: reason, Message: message}, true
+	}
+	const untilChange = "; it is not tried again until spec.agent or the hub's configuration changes"
+	switch {
+	case d == nil || d.Unmanaged:
+		return condition(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged, unmanaged(in, d))
+	case want == "":
+		return c, false
+	case d.Failed == want && d.Rejected:
+		return condition(metav1.ConditionFalse, v1.ReasonAgentRejected, "The member's API server refuses the agent's Deployment: "+d.Message+untilChange)
+	case d.Failed == want:
+		return condition(metav1.ConditionFalse, v1.ReasonAgentRolledBack, "The agent's Deployment was put back: "+d.Message+untilChange)
+	case in.deployed.refused() && errors.As(in.deployed.Err, &answer):
+		return condition(metav1.ConditionFalse, v1.ReasonAgentRejected, capitalize(answer.Text)+
+			"; apply the manifest in Secret "+registration.RegistrationSecret(in.name).Name+", key "+registration.KeyManifest+", in the member")
+	case d.Digest != want && in.deployed.Err != nil:
+		return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent could not be given its Deployment and will be asked again: "+
+			protocol.Cut(in.deployed.Err.Error(), maxCause))
+	case d.Digest != want:
+		return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is being changed")
+	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue: // a pod that is not ready for a while is no other Deployment
+		return condition(metav1.ConditionTrue, v1.ReasonAgentUpdated, "The agent's Deployment is as spec.agent says")
+	}
+	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, and not all of its pods are ready")
+}
+
+// unmanaged says what to do about an agent that cannot change itself. An agent of before there was such a thing says nothing of it.
+func unmanaged(in *input, d *protocol.Deployment) string {
+	message := "The agent cannot change its own Deployment"
+	if d != nil && d.Message != "" {
+		message += ": " + d.Message
+	}
+	return message + "; if it runs as the one in its manifest, apply the manifest in Secret " + registration.RegistrationSecret(in.name).Name +
+		", key " + registration.KeyManifest + ", again"
+}

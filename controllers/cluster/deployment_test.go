@@ -1,0 +1,138 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// agentIs wants a status and reason of the condition AgentUpToDate, and returns its message.
+func (w *world) agentIs(state metav1.ConditionStatus, reason string) string {
+	w.t.Helper()
+	c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionAgentUpToDate)
+	if c == nil || c.Status != state || c.Reason != reason {
+		w.t.Fatalf("AgentUpToDate is %+v, want %s %s", c, state, reason)
+	}
+	return c.Message
+}
+
+// digest is that of the Deployment in the Cluster's manifest.
+func (w *world) digest() string {
+	w.t.Helper()
+	_, rest, found := strings.Cut(string(w.secret(registration.RegistrationSecret(w.name)).Data[registration.KeyManifest]), v1.AnnotationAgentDigest+": ")
+	if !found {
+		w.t.Fatal("the manifest has no digest")
+	}
+	digest, _, _ := strings.Cut(rest, "\n")
+	return digest
+}
+
+// leading makes an agent the leader with a Deployment of the present spec, rolled out.
+func (w *world) leading(agent *testkit.Agent) {
+	w.t.Helper()
+	w.says(agent, protocol.Deployment{Digest: w.digest(), RolledOut: true})
+}
+
+// says has the leader report its Deployment, and reconciles.
+func (w *world) says(agent *testkit.Agent, d protocol.Deployment) {
+	w.t.Helper()
+	agent.Report(func(r *protocol.Report) { r.Leader, r.Deployment = true, &d })
+	w.until(func(s fleet.State) bool { return s.Report.Deployment != nil && *s.Report.Deployment == d })
+	w.reconcile()
+}
+
+// setAgent changes spec.agent, and reconciles until the agent was given the Deployment of it.
+func (w *world) setAgent(agent *testkit.Agent, image string) string {
+	w.t.Helper()
+	c := w.cluster()
+	c.Spec.Agent.Image = image
+	if err := w.Client.Update(w.t.Context(), c); err != nil {
+		w.t.Fatal(err)
+	}
+	w.reconcile()
+	return string(<-agent.Deployments)
+}
+
+func testDeploy(w *world) {
+	agent, _ := w.joined()
+	w.agentIs(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged) // one that knows no leader
+	w.says(agent, protocol.Deployment{Unmanaged: true, Message: "there is none"})
+	if message := w.agentIs(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged); !strings.Contains(message, "there is none") {
+		w.t.Error(message)
+	}
+	old := w.digest()
+	w.leading(agent)
+	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
+
+	if got := w.setAgent(agent, "drover:new"); !strings.Contains(got, `"image":"drover:new"`) || !strings.Contains(got, w.digest()) {
+		w.t.Errorf("the agent was given %s", got)
+	}
+	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentUpdating)
+	w.says(agent, protocol.Deployment{Digest: w.digest()})
+	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentUpdating)
+	w.leading(agent)
+	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
+	w.says(agent, protocol.Deployment{Digest: w.digest()})
+	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated) // a pod that is not ready for a while
+
+	w.says(agent, protocol.Deployment{Digest: old, RolledOut: true, Failed: w.digest(), Message: "ImagePullBackOff"})
+	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRolledBack); !strings.Contains(message, "ImagePullBackOff") {
+		w.t.Error(message)
+	}
+	w.says(agent, protocol.Deployment{Digest: old, RolledOut: true, Failed: w.digest(), Rejected: true, Message: "tolerations"})
+	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRejected)
+	w.clock.Advance(time.Hour)
+	w.reconcile()
+	if len(agent.Deployments) > 0 {
+		w.t.Error("what was put back was sent again")
+	}
+	w.ready(metav1.ConditionTrue, v1.ReasonConnected)
+	w.setAgent(agent, "drover:newer")
+	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentUpdating)
+}
+
+func testDeployRefused(w *world) {
+	agent, _ := w.joined()
+	w.leading(agent)
+	w.setAgent(agent, "refuse-me")
+	testkit.Eventually(w.t, 10*time.Second, func(context.Context) error {
+		w.reconcile() // as the end of the errand has it done
+		if c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionAgentUpToDate); c.Reason != v1.ReasonAgentRejected {
+			return errors.New(c.Reason)
+		}
+		return nil
+	})
+	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRejected); !strings.Contains(message, "its image") {
+		w.t.Error(message)
+	}
+	if result := w.reconcile(); result.RequeueAfter > 0 || len(agent.Deployments) > 0 {
+		w.t.Errorf("it is asked again: %+v", result)
+	}
+}
+
+func testLeaderless(w *world) {
+	agent, _ := w.joined()
+	w.leading(agent)
+	agent.Report(func(r *protocol.Report) { r.Leader, r.Deployment, r.Nodes, r.Distribution = false, nil, nil, "" })
+	w.until(func(s fleet.State) bool { return !s.Report.Leader })
+	before := w.cluster()
+	w.reconcile()
+	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
+	c := w.cluster()
+	if c.ResourceVersion != before.ResourceVersion || c.Status.Nodes.Summary != "2/3" || c.Status.Distribution != "k3s" || c.Labels[v1.LabelDistribution] != "k3s" {
+		w.t.Errorf("something was written: %+v %v", c.Status, c.Labels)
+	}
+}

@@ -1,0 +1,128 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// Tunnels are those that end at this replica.
+type Tunnels interface {
+	Local(name types.NamespacedName) []fleet.Peer
+	Disconnect(name types.NamespacedName, keep func(fleet.Peer) bool)
+	Forget(types.NamespacedName)
+}
+
+// Revoker ends the tunnels at this replica that are not, or no longer, those of their Cluster's agent. It runs on every replica, so that
+// one which the others cannot reach does it as well.
+type Revoker struct {
+	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
+	Client  client.Reader
+	Live    client.Reader
+	Tunnels Tunnels
+}
+
+// Register adds the controller to a manager. opened is called with a function to call when a tunnel was opened here: what was revoked
+// between the look at its agent's key and then has had its event before.
+func (r *Revoker) Register(mgr ctrl.Manager, opened func(func(types.NamespacedName))) error {
+	everywhere := false
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("cluster-revocation").
+		For(&v1.Cluster{}).
+		Owns(&corev1.Secret{}, builder.MatchEveryOwner).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			opened(func(name types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: name}) })
+			return nil
+		})).
+		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
+		Complete(r)
+}
+
+// Reconcile ends what is not rightful of one Cluster.
+func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	name := req.NamespacedName
+	for _, reader := range []client.Reader{r.Client, r.Live} {
+		cluster := &v1.Cluster{}
+		if err := reader.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return ctrl.Result{}, fmt.Errorf("look up cluster %s: %w", name, err)
+		}
+		return ctrl.Result{}, r.dismiss(ctx, cluster)
+	}
+	r.Tunnels.Forget(name)
+	return ctrl.Result{}, nil
+}
+
+// dismiss ends tunnels of agents that are not the Cluster's. When the whole workspace is being deleted, the agent's Secret may go before
+// the Cluster does; the tunnel is needed to uninstall the agent then.
+func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
+	name := client.ObjectKeyFromObject(cluster)
+	peers := r.Tunnels.Local(name)
+	if len(peers) == 0 {
+		return nil
+	}
+	var agent *registration.AgentIdentity
+	var keep func(fleet.Peer) bool
+	for i, reader := range []client.Reader{r.Client, r.Live} {
+		if i > 0 { // the Cluster may be another one by now
+			if err := reader.Get(ctx, name, cluster); err != nil {
+				return client.IgnoreNotFound(err) // its event comes
+			}
+		}
+		var err error
+		if agent, err = identify(ctx, reader, cluster); err != nil {
+			return err
+		}
+		keep = rightful(cluster, agent)
+		if !slices.ContainsFunc(peers, func(p fleet.Peer) bool { return !keep(p) }) {
+			return nil
+		}
+	}
+	workspace := &corev1.Namespace{}
+	if err := r.Live.Get(ctx, types.NamespacedName{Name: name.Namespace}, workspace); err != nil {
+		return fmt.Errorf("look up workspace %s: %w", name.Namespace, err)
+	}
+	if agent != nil || workspace.DeletionTimestamp.IsZero() {
+		r.Tunnels.Disconnect(name, keep)
+	}
+	return nil
+}
+
+// identify reads who the agent of a Cluster is, nil if there is none. What cannot be read, or is of a former Cluster of this name,
+// identifies nobody.
+func identify(ctx context.Context, reader client.Reader, cluster *v1.Cluster) (*registration.AgentIdentity, error) {
+	secret, err := getSecret(ctx, reader, registration.AgentSecret(client.ObjectKeyFromObject(cluster)))
+	if err != nil || secret == nil {
+		return nil, err
+	}
+	id, err := registration.ReadIdentity(secret)
+	if err != nil || id.OwnerUID != cluster.UID {
+		return nil, nil
+	}
+	return id, nil
+}
+
+// rightful is whether a tunnel is that of a Cluster's agent.
+func rightful(cluster *v1.Cluster, agent *registration.AgentIdentity) func(fleet.Peer) bool {
+	return func(p fleet.Peer) bool {
+		return agent != nil && p.Key == registration.KeyID(agent.PublicKey) && p.Cluster.UID == string(cluster.UID)
+	}
+}

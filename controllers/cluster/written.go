@@ -1,0 +1,58 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// written remembers what this controller wrote until the cache has it: who decides on an older state writes, and tells, the same again. The
+// zero value is ready.
+type written struct {
+	mu       sync.Mutex // guards what follows
+	versions map[types.NamespacedName]string
+}
+
+// note takes an object as the API server returned it for a write.
+func (w *written) note(object client.Object) {
+	name := client.ObjectKeyFromObject(object)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.versions == nil {
+		w.versions = map[types.NamespacedName]string{}
+	}
+	if known, ok := w.versions[name]; !ok || newer(object.GetResourceVersion(), known) {
+		w.versions[name] = object.GetResourceVersion()
+	}
+}
+
+// missing is whether an object as the cache has it lacks something that was written. The event of that write is still to come.
+func (w *written) missing(cached client.Object) bool {
+	name := client.ObjectKeyFromObject(cached)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known, ok := w.versions[name]
+	if ok && newer(known, cached.GetResourceVersion()) {
+		return true
+	}
+	delete(w.versions, name)
+	return false
+}
+
+// forget drops what is known of an object that is gone.
+func (w *written) forget(name types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.versions, name)
+}
+
+// newer is false for versions that cannot be compared.
+func newer(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
+}

@@ -1,0 +1,60 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Rates of what happens to a fleet by itself.
+type Rates struct {
+	// Churn is the share of all tunnels that is cut each minute, 0.1 for a tenth. Their agents come back.
+	Churn float64
+	// Changes is the share of all members that report something new each minute.
+	Changes float64
+}
+
+// pulse does something at a rate that can be changed while it runs.
+type pulse struct {
+	mu     sync.Mutex // guards sending to change
+	change chan time.Duration
+}
+
+func newPulse() *pulse { return &pulse{change: make(chan time.Duration, 1)} }
+
+// set has the pulse beat so many times a minute from now on. 0 is never.
+func (p *pulse) set(perMinute float64) {
+	var interval time.Duration
+	if perMinute > 0 {
+		interval = max(time.Duration(float64(time.Minute)/perMinute), time.Microsecond)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.change: // not taken yet; the newest counts
+	default:
+	}
+	p.change <- interval
+}
+
+// run calls beat until ctx ends.
+func (p *pulse) run(ctx context.Context, beat func()) {
+	ticker := time.NewTicker(time.Hour)
+	defer ticker.Stop()
+	ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case interval := <-p.change:
+			if ticker.Stop(); interval > 0 {
+				ticker.Reset(interval)
+			}
+		case <-ticker.C:
+			beat()
+		}
+	}
+}

@@ -1,0 +1,186 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// patchEach so many requests one is a PATCH, the others are GETs.
+const patchEach = 5
+
+// Load sends requests to members. What a Kubernetes client would hide by trying again counts as failed; what net/http itself repeats
+// because the server has not seen it does not.
+type Load struct {
+	// Ways and Clusters to choose from at random.
+	Ways     []*Way
+	Clusters []types.NamespacedName
+	// Namespace and ConfigMap that are read and changed in every member.
+	Namespace, ConfigMap string
+	// ReadOnly is for members that cannot be changed.
+	ReadOnly bool
+	// PerSecond is how many requests are begun, as long as no more than AtOnce are unanswered: on a machine that is too slow for the rate
+	// they would pile up until the hub's limits refused them, which is no fault of the hub's.
+	PerSecond, AtOnce int
+	// Seed of what is random.
+	Seed uint64
+
+	mu       sync.Mutex // guards what follows
+	requests int
+	failures []Failure
+	took     []time.Duration
+	lapses   map[types.NamespacedName]lapse
+}
+
+// Failure is a request that was not served.
+type Failure struct {
+	At      time.Time
+	Took    time.Duration
+	Cluster types.NamespacedName
+	// Request is way and method, Cause the error or the answer.
+	Request, Cause string
+}
+
+func (f Failure) String() string {
+	return fmt.Sprintf("%s %s %s after %s: %s", f.At.Format("15:04:05.000"), f.Request, f.Cluster, f.Took.Round(time.Millisecond), f.Cause)
+}
+
+// lapse is for how long nothing has been served in a member: since when, if so at this moment, and at most.
+type lapse struct {
+	since   time.Time
+	longest time.Duration
+}
+
+// Result is what a Load has found.
+type Result struct {
+	Requests int
+	Failures []Failure
+	// P50 and P99 of the requests that were served, and the longest.
+	P50, P99, Longest time.Duration
+}
+
+// Run sends requests until ctx ends, and returns when all are answered.
+func (l *Load) Run(ctx context.Context) {
+	random := rand.New(rand.NewPCG(l.Seed, 0))
+	tick := time.NewTicker(time.Second / time.Duration(l.PerSecond))
+	defer tick.Stop()
+	seats := make(chan struct{}, l.AtOnce)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case seats <- struct{}{}:
+		}
+		way, cluster := l.Ways[random.IntN(len(l.Ways))], l.Clusters[random.IntN(len(l.Clusters))]
+		asking.Go(func() {
+			defer func() { <-seats }()
+			l.ask(context.WithoutCancel(ctx), way, cluster, n)
+		})
+	}
+}
+
+// Result is what has been found so far. Reset forgets it.
+func (l *Load) Result() Result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := Result{Requests: l.requests, Failures: slices.Clone(l.failures)}
+	if n := len(l.took); n > 0 {
+		took := slices.Sorted(slices.Values(l.took))
+		r.P50, r.P99, r.Longest = took[n/2], took[n*99/100], took[n-1]
+	}
+	return r
+}
+
+// Reset forgets what has been found.
+func (l *Load) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests, l.failures, l.took, l.lapses = 0, nil, nil, nil
+}
+
+// Lapse is the longest time from a request to a member that failed to the next one that was served.
+func (l *Load) Lapse(cluster types.NamespacedName) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lapse := l.lapses[cluster]
+	if !lapse.since.IsZero() {
+		return max(lapse.longest, time.Since(lapse.since))
+	}
+	return lapse.longest
+}
+
+func (l *Load) ask(ctx context.Context, way *Way, cluster types.NamespacedName, n int) {
+	method, body := http.MethodGet, ""
+	if n%patchEach == 0 && !l.ReadOnly {
+		method, body = http.MethodPatch, fmt.Sprintf(`{"data":{"n":"%d"}}`, n)
+	}
+	began := time.Now()
+	cause := way.request(ctx, method, memberPath(cluster)+"/api/v1/namespaces/"+l.Namespace+"/configmaps/"+l.ConfigMap, body)
+	l.note(Failure{At: began, Took: time.Since(began), Cluster: cluster, Request: way.String() + " " + method, Cause: cause})
+}
+
+// note is for a request that was served, too: then there is no cause.
+func (l *Load) note(f Failure) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lapses == nil {
+		l.lapses = map[types.NamespacedName]lapse{}
+	}
+	l.requests++
+	state := l.lapses[f.Cluster]
+	switch served := f.Cause == ""; {
+	case !served:
+		l.failures = append(l.failures, f)
+		if state.since.IsZero() {
+			state.since = f.At
+		}
+	case !state.since.IsZero() && f.At.After(state.since):
+		l.took = append(l.took, f.Took)
+		state = lapse{longest: max(state.longest, time.Since(state.since))}
+	default:
+		l.took = append(l.took, f.Took)
+	}
+	l.lapses[f.Cluster] = state
+}
+
+// request returns why it was not served, or nothing.
+func (w *Way) request(ctx context.Context, method, path, body string) string {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, w.hub.URL+path, strings.NewReader(body))
+	if err != nil {
+		return err.Error()
+	}
+	request.Header.Set("Content-Type", "application/merge-patch+json")
+	response, err := w.client.Do(request)
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	switch {
+	case err != nil:
+		return "read the answer: " + err.Error()
+	case response.StatusCode != http.StatusOK:
+		return fmt.Sprintf("%s: %.300s", response.Status, answer)
+	}
+	return ""
+}

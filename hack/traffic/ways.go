@@ -1,0 +1,89 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package traffic uses members through a hub as people and programs do, without pause, and notes what fails.
+package traffic
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// requestLimit bounds a request. Nothing here takes nearly as long on a busy machine, unless it hangs.
+const requestLimit = 20 * time.Second
+
+// Hub is where a user goes through.
+type Hub struct {
+	// URL is the base URL, Bundle what to trust as PEM, Token the user's.
+	URL    string
+	Bundle []byte
+	Token  string
+}
+
+// A Way to the hub has connections of its own, so that several ways end on several replicas.
+type Way struct {
+	hub    Hub
+	http2  bool
+	client *http.Client
+}
+
+// NewWay makes a way that speaks HTTP/2 as client-go does, or HTTP/1.1.
+func NewWay(hub Hub, http2 bool) (*Way, error) {
+	w := &Way{hub: hub, http2: http2}
+	client, err := rest.HTTPClientFor(w.config(""))
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	w.client = client
+	return w, nil
+}
+
+// Ways makes so many ways of each kind.
+func Ways(hub Hub, http2, http1 int) ([]*Way, error) {
+	var ways []*Way
+	for i := range http2 + http1 {
+		way, err := NewWay(hub, i < http2)
+		if err != nil {
+			return nil, err
+		}
+		ways = append(ways, way)
+	}
+	return ways, nil
+}
+
+// Close closes the connections that are idle.
+func (w *Way) Close() { w.client.CloseIdleConnections() }
+
+// Config is for clients of a member that have connections of their own.
+func (w *Way) Config(cluster types.NamespacedName) *rest.Config { return w.config(memberPath(cluster)) }
+
+// Client is a client of a member on the connections of this way.
+func (w *Way) Client(cluster types.NamespacedName) (kubernetes.Interface, error) {
+	return kubernetes.NewForConfigAndClient(w.Config(cluster), w.client)
+}
+
+func (w *Way) config(path string) *rest.Config {
+	config := &rest.Config{
+		Host: w.hub.URL + path, BearerToken: w.hub.Token, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: w.hub.Bundle},
+		Proxy:           http.ProxyFromEnvironment, // also keeps client-go from sharing connections between ways
+	}
+	if !w.http2 {
+		config.NextProtos = []string{"http/1.1"}
+	}
+	return config
+}
+
+func (w *Way) String() string {
+	if w.http2 {
+		return "HTTP/2"
+	}
+	return "HTTP/1.1"
+}
+
+func memberPath(cluster types.NamespacedName) string { return "/k8s/clusters/" + cluster.String() }

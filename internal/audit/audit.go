@@ -1,0 +1,218 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit writes who did what in which member.
+//
+// Each request is a line of JSON when it has ended, and one that is meant to last another one when its answer begins. Lines go through
+// a bounded buffer to one writer. Tokens, and the bodies of what holds secrets, are never written.
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// Level is how much is written.
+type Level string
+
+// Levels.
+const (
+	// LevelOff writes nothing.
+	LevelOff Level = "Off"
+	// LevelMetadata writes who did what when, from where, and with which result.
+	LevelMetadata Level = "Metadata"
+	// LevelRequest writes the bodies of requests too, but for those that hold secrets.
+	LevelRequest Level = "Request"
+)
+
+// Mode is what happens when lines come faster than they can be written.
+type Mode string
+
+// Modes.
+const (
+	// ModeDropping drops lines, counts them, and says so in the log and in the audit log itself.
+	ModeDropping Mode = "Dropping"
+	// ModeBlocking holds up requests until there is room.
+	ModeBlocking Mode = "Blocking"
+)
+
+// Settings of a Log.
+type Settings struct {
+	Level Level
+	Mode  Mode
+	// Path of the file, "-" for standard output.
+	Path string
+	// MaxSize in bytes of the file; then it is renamed to Path.1, that one to Path.2 and so on, and a new one begun. 0 for no bound.
+	MaxSize int64
+	// MaxBackups is how many renamed files are kept.
+	MaxBackups int
+}
+
+// Observer has functions that a Log calls, for metrics. Each may be nil and must not block.
+type Observer struct {
+	// Written counts lines that were written.
+	Written func(lines int)
+	// Dropped counts lines that were not, because there was no room or because they could not be written.
+	Dropped func(lines int)
+}
+
+// maxPending bounds what waits to be written, in bytes.
+const maxPending = 4 << 20
+
+// Log writes lines. Open makes it. All methods may be called concurrently, and on nil, which is a log that writes nothing.
+type Log struct {
+	settings Settings
+	observer Observer
+	logger   logr.Logger
+	target   io.WriteCloser
+	done     chan struct{} // closed when the writer has ended
+
+	mu      sync.Mutex // guards what follows
+	changed *sync.Cond // something of what follows has changed
+	pending []byte
+	lines   int   // in pending
+	dropped int64 // since it was last written down
+	closed  bool
+}
+
+// Open begins to write. Close it.
+func Open(s Settings, observer Observer, logger logr.Logger) (*Log, error) {
+	l := &Log{settings: s, observer: observer, logger: logger, done: make(chan struct{})}
+	l.changed = sync.NewCond(&l.mu)
+	if !l.Enabled() {
+		close(l.done)
+		return l, nil
+	}
+	l.target = standardOutput{}
+	if s.Path != "-" {
+		file, err := openFile(s)
+		if err != nil {
+			return nil, fmt.Errorf("open audit log: %w", err)
+		}
+		l.target = file
+	}
+	go l.run()
+	return l, nil
+}
+
+// standardOutput is not closed.
+type standardOutput struct{}
+
+func (standardOutput) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
+func (standardOutput) Close() error                { return nil }
+
+// Enabled is whether anything is written.
+func (l *Log) Enabled() bool {
+	return l != nil && l.settings.Level != LevelOff && l.settings.Level != ""
+}
+
+// Close writes what is pending and ends. Lines that come later are dropped. It may be called again.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	first := !l.closed
+	l.closed = true
+	l.changed.Broadcast()
+	l.mu.Unlock()
+	<-l.done
+	if !first || l.target == nil {
+		return nil
+	}
+	if err := l.target.Close(); err != nil {
+		return fmt.Errorf("close audit log: %w", err)
+	}
+	return nil
+}
+
+// write hands a line to the writer. Only ModeBlocking waits, no longer than ctx.
+func (l *Log) write(ctx context.Context, line []byte) {
+	if l.settings.Mode == ModeBlocking {
+		stop := context.AfterFunc(ctx, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.changed.Broadcast()
+		})
+		defer stop()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.settings.Mode == ModeBlocking && !l.fits(line) && !l.closed && ctx.Err() == nil {
+		l.changed.Wait()
+	}
+	if l.closed || !l.fits(line) {
+		l.drop(1)
+		return
+	}
+	l.pending = append(l.pending, line...)
+	l.lines++
+	l.changed.Broadcast()
+}
+
+func (l *Log) fits(line []byte) bool { return len(l.pending)+len(line) <= maxPending }
+
+// drop is called with the lock held.
+func (l *Log) drop(lines int) {
+	l.dropped += int64(lines)
+	if l.observer.Dropped != nil {
+		l.observer.Dropped(lines)
+	}
+}
+
+// batch is what is written at once.
+type batch struct {
+	content []byte
+	lines   int
+	dropped int64 // before it
+}
+
+// run writes until the log is closed and nothing is pending.
+func (l *Log) run() {
+	defer close(l.done)
+	var spare []byte
+	for {
+		b, more := l.next(spare)
+		if !more {
+			return
+		}
+		if b.dropped > 0 {
+			l.logger.Error(errDropped, "audit log has a gap", "lines", b.dropped)
+			gap := event{Time: time.Now().UTC(), Stage: stageDropped, outcome: outcome{Dropped: b.dropped}}
+			b.content = append(gap.line(), b.content...)
+		}
+		if _, err := l.target.Write(b.content); err != nil {
+			l.logger.Error(fmt.Errorf("write audit log: %w", err), "audit log has a gap", "lines", b.lines)
+			if l.observer.Dropped != nil {
+				l.observer.Dropped(b.lines)
+			}
+		} else if l.observer.Written != nil {
+			l.observer.Written(b.lines)
+		}
+		if spare = b.content[:0]; cap(spare) > 1<<20 {
+			spare = nil // a burst is over
+		}
+	}
+}
+
+var errDropped = errors.New("lines came faster than they could be written")
+
+// next waits for something to write, and puts an empty buffer in its place.
+func (l *Log) next(empty []byte) (batch, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.pending) == 0 && !l.closed {
+		l.changed.Wait()
+	}
+	b := batch{content: l.pending, lines: l.lines, dropped: l.dropped}
+	l.pending, l.lines, l.dropped = empty, 0, 0
+	l.changed.Broadcast()
+	return b, len(b.content) > 0
+}

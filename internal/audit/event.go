@@ -1,0 +1,148 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/drover-dev/drover/internal/request"
+)
+
+// Stages of a request, as kube-apiserver calls them.
+const (
+	// stageStarted is of requests that are meant to last: their answer begins.
+	stageStarted = "ResponseStarted"
+	// stageComplete is the end of every request.
+	stageComplete = "ResponseComplete"
+	// stageAborted is the end of one that was not answered, mostly because its caller went away.
+	stageAborted = "Aborted"
+	// stageDropped stands for lines that there was no room for.
+	stageDropped = "Dropped"
+)
+
+// User is who a request comes from, or whom it is to be served as.
+type User struct {
+	Name   string              `json:"name"`
+	UID    string              `json:"uid,omitempty"`
+	Groups []string            `json:"groups,omitempty"`
+	Extra  map[string][]string `json:"extra,omitempty"`
+}
+
+// Bounds of the lists of a User.
+const (
+	maxGroups = 64
+	maxExtras = 16
+)
+
+// clipped is a copy that fits into a line.
+func (u *User) clipped() *User {
+	if u == nil {
+		return nil
+	}
+	c := &User{Name: clip(u.Name, maxName), UID: clip(u.UID, maxName), Groups: clipAll(u.Groups)}
+	for n, key := range slices.Sorted(maps.Keys(u.Extra)) {
+		if n == maxExtras {
+			break
+		}
+		if c.Extra == nil {
+			c.Extra = map[string][]string{}
+		}
+		c.Extra[clip(key, maxName)] = clipAll(u.Extra[key])
+	}
+	return c
+}
+
+func clipAll(texts []string) []string {
+	var out []string
+	for _, text := range texts[:min(len(texts), maxGroups)] {
+		out = append(out, clip(text, maxName))
+	}
+	if len(texts) > maxGroups {
+		out = append(out, "…")
+	}
+	return out
+}
+
+// object is what a request is about.
+type object struct {
+	Verb        string `json:"verb,omitempty"`
+	APIGroup    string `json:"apiGroup,omitempty"`
+	Resource    string `json:"resource,omitempty"`
+	Subresource string `json:"subresource,omitempty"`
+	Namespace   string `json:"namespace,omitempty"`
+	Name        string `json:"name,omitempty"`
+}
+
+func objectOf(info request.Info) object {
+	return object{
+		Verb: info.Verb, APIGroup: clip(info.Group, maxName), Resource: clip(info.Resource, maxName),
+		Subresource: clip(info.Subresource, maxName), Namespace: clip(info.Namespace, maxName), Name: clip(info.Name, maxName),
+	}
+}
+
+// sender is where a request comes from.
+type sender struct {
+	SourceIP  string `json:"sourceIP,omitempty"`
+	UserAgent string `json:"userAgent,omitempty"`
+}
+
+// outcome of a request.
+type outcome struct {
+	Code      int     `json:"code,omitempty"`
+	Reason    string  `json:"reason,omitempty"` // of a refusal by the hub, in the words of a Status
+	LatencyMS float64 `json:"latencyMs"`
+	Dropped   int64   `json:"dropped,omitempty"` // lines
+}
+
+// event is a line of the log.
+type event struct {
+	Time         time.Time `json:"time"`
+	ID           string    `json:"id,omitempty"`
+	Stage        string    `json:"stage"`
+	User         *User     `json:"user,omitempty"`
+	Impersonated *User     `json:"impersonatedUser,omitempty"`
+	sender
+	Member string `json:"member,omitempty"` // namespace/name; "local" for the hub itself
+	object
+	Method string `json:"method,omitempty"`
+	URI    string `json:"uri,omitempty"`
+	outcome
+	Body json.RawMessage `json:"body,omitempty"`
+}
+
+// line is the event as it is written, with a newline at its end and nowhere else.
+func (e *event) line() []byte {
+	out := encode(e)
+	if len(out) > maxLine {
+		short := *e
+		short.Body, short.User, short.Impersonated = nil, short.User.nameOnly(), short.Impersonated.nameOnly()
+		out = encode(&short)
+	}
+	return out
+}
+
+func (u *User) nameOnly() *User {
+	if u == nil {
+		return nil
+	}
+	return &User{Name: u.Name, UID: u.UID, Groups: []string{"…"}}
+}
+
+func encode(e *event) []byte {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if encoder.Encode(e) != nil { // strings, numbers and JSON that was marshalled here always encode
+		return nil
+	}
+	return out.Bytes()
+}
+
+// address is what may be written of the address of a request that has none of the Kubernetes API.
+func address(u *url.URL) string { return URI(u, request.Info{}) }

@@ -1,0 +1,235 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drover-dev/drover/internal/request"
+)
+
+// idHeader carries the id of a request, as kube-apiserver has it: the caller may choose it, the answer has it, and so has the audit
+// log of the API server behind.
+const idHeader = "Audit-Id"
+
+// Record is what becomes known of a request on its way. Its methods may be called concurrently, and on nil.
+type Record struct {
+	log   *Log
+	begun time.Time
+	body  *capture // nil if bodies are not written
+
+	mu    sync.Mutex // guards what follows
+	event event
+	info  request.Info
+}
+
+type recordKey struct{}
+
+// From is the record of the request with that context, nil if there is none.
+func From(ctx context.Context) *Record {
+	record, _ := ctx.Value(recordKey{}).(*Record)
+	return record
+}
+
+// Identified says who sends the request, and as whom it is to be served, nil for himself.
+func (r *Record) Identified(user User, impersonated *User) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.event.User, r.event.Impersonated = user.clipped(), impersonated.clipped()
+}
+
+// About says what the request does, and in which member: namespace/name, or "local".
+func (r *Record) About(member string, info request.Info) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.event.Member, r.info, r.event.object = clip(member, 2*maxName), info, objectOf(info)
+}
+
+// Refused says why the hub does not serve the request, in one word.
+func (r *Record) Refused(reason string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.event.Reason = clip(reason, maxName)
+}
+
+// Wrap writes down what next serves. Requests of probes are not written.
+func (l *Log) Wrap(next http.Handler) http.Handler {
+	if !l.Enabled() {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		record := l.begin(r)
+		w.Header().Set(idHeader, record.event.ID)
+		r = r.WithContext(context.WithValue(r.Context(), recordKey{}, record))
+		r.Header.Set(idHeader, record.event.ID)
+		if l.settings.Level == LevelRequest && r.Body != nil && r.Body != http.NoBody {
+			record.body = &capture{ReadCloser: r.Body}
+			r.Body = record.body
+		}
+		answered := &answer{ResponseWriter: w, record: record, request: r}
+		defer record.end(answered)
+		next.ServeHTTP(answered, r)
+	})
+}
+
+func (l *Log) begin(r *http.Request) *Record {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	return &Record{log: l, begun: time.Now(), event: event{
+		ID:     idOf(r.Header),
+		sender: sender{SourceIP: clip(host, maxName), UserAgent: jwt.ReplaceAllString(clip(r.UserAgent(), maxName), redacted)},
+		Method: clip(r.Method, 16),
+		URI:    address(r.URL),
+	}}
+}
+
+// idOf is the caller's id for a request if it is a plain one, else a new one.
+func idOf(h http.Header) string {
+	id := h.Get(idHeader)
+	plain := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-'
+	}
+	if id != "" && len(id) <= 36 && !strings.ContainsFunc(id, func(c rune) bool { return !plain(c) }) {
+		return id
+	}
+	var raw [16]byte
+	rand.Read(raw[:])
+	return hex.EncodeToString(raw[:])
+}
+
+// started is called when the answer begins.
+func (r *Record) started(u *http.Request, code int) {
+	var line []byte
+	r.mu.Lock()
+	r.event.Code = code
+	if r.info.Long && code < http.StatusBadRequest {
+		line = r.line(u, stageStarted, false)
+	}
+	r.mu.Unlock()
+	if line != nil {
+		r.log.write(u.Context(), line)
+	}
+}
+
+// end writes the last line. It is called when the handler has returned, or panicked.
+func (r *Record) end(answered *answer) {
+	stage := stageComplete
+	if !answered.begun {
+		stage = stageAborted
+	}
+	r.mu.Lock()
+	line := r.line(answered.request, stage, true)
+	r.mu.Unlock()
+	// A caller that has gone is written down all the same.
+	r.log.write(context.WithoutCancel(answered.request.Context()), line)
+}
+
+// line is called with the lock held.
+func (r *Record) line(u *http.Request, stage string, last bool) []byte {
+	e := r.event
+	e.Stage, e.Time = stage, time.Now().UTC()
+	e.LatencyMS = float64(time.Since(r.begun).Microseconds()) / 1000
+	if r.info.Path != "" {
+		e.URI = URI(u.URL, r.info)
+	}
+	if last && r.body != nil {
+		e.Body = Body(r.info, r.body.taken())
+	}
+	return e.line()
+}
+
+// answer notes how a request is answered.
+type answer struct {
+	http.ResponseWriter
+	record  *Record
+	request *http.Request
+	begun   bool
+}
+
+// Unwrap lets http.ResponseController find what answer does not do itself.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answer) WriteHeader(code int) {
+	if code >= http.StatusOK || code == http.StatusSwitchingProtocols {
+		a.begin(code)
+	}
+	a.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (a *answer) Write(p []byte) (int, error) {
+	a.begin(http.StatusOK)
+	return a.ResponseWriter.Write(p)
+}
+
+// Hijack hands out the connection: an upgrade has been agreed on.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(a.ResponseWriter).Hijack()
+	if err == nil {
+		a.begin(http.StatusSwitchingProtocols)
+	}
+	return conn, buffered, err // callers compare it with http.ErrNotSupported
+}
+
+func (a *answer) begin(code int) {
+	if !a.begun {
+		a.begun = true
+		a.record.started(a.request, code)
+	}
+}
+
+// capture keeps what is read of a body, if it is not too large.
+type capture struct {
+	io.ReadCloser
+
+	mu      sync.Mutex // guards what follows
+	content []byte
+	tooLong bool
+}
+
+// Read implements io.Reader.
+func (c *capture) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.tooLong:
+	case len(c.content)+n > maxBody:
+		c.content, c.tooLong = nil, true
+	default:
+		c.content = append(c.content, p[:n]...)
+	}
+	return n, err // a reader's errors stay as they are
+}
+
+func (c *capture) taken() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.content
+}

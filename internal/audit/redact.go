@@ -1,0 +1,232 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/drover-dev/drover/internal/request"
+)
+
+// redacted stands where something was that is not written down.
+const redacted = "[redacted]"
+
+// Bounds in bytes of what one line may have.
+const (
+	maxName = 256
+	maxURI  = 4 << 10
+	maxBody = 32 << 10
+	maxLine = 64 << 10
+)
+
+// openParameters are the query parameters of the Kubernetes API. The values of all others are not written: that is how no token
+// gets through that goes by a name which nobody has thought of.
+func openParameters() []string {
+	return []string{
+		"allowWatchBookmarks", "command", "container", "continue", "dryRun", "fieldManager", "fieldSelector", "fieldValidation", "follow",
+		"force", "gracePeriodSeconds", "insecureSkipTLSVerifyBackend", "labelSelector", "limit", "limitBytes", "orphanDependents", "ports",
+		"pretty", "previous", "propagationPolicy", "resourceVersion", "resourceVersionMatch", "sendInitialEvents", "sinceSeconds",
+		"sinceTime", "stderr", "stdin", "stdout", "stream", "tailLines", "timeout", "timeoutSeconds", "timestamps", "tty", "watch",
+	}
+}
+
+// openPaths are the paths of the hub that are written as they are. The Kubernetes APIs behind it are another matter.
+func openPaths() []string {
+	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/metrics", "/"}
+}
+
+// jwt is a token of the most common form, wherever it stands.
+var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?`)
+
+// URI is what may be written of the address of a request.
+func URI(u *url.URL, info request.Info) string {
+	path := redactPath(u.Path)
+	if path != "/v1/import/"+redacted+".yaml" { // the brackets are to be read
+		path = (&url.URL{Path: path}).EscapedPath()
+	}
+	if query := redactQuery(u.RawQuery, info.Subresource == "proxy" || info.Verb == "proxy"); query != "" {
+		path += "?" + query
+	}
+	return clip(path, maxURI)
+}
+
+// redactPath takes the decoded path, so that no encoding hides anything. Of what is not of the Kubernetes APIs, and not known, only
+// the beginning stays.
+func redactPath(path string) string {
+	if strings.Contains(path+"/", "/v1/import/") {
+		return "/v1/import/" + redacted + ".yaml"
+	}
+	if strings.HasPrefix(path, "/k8s/clusters/") || path == "/k8s/local" || strings.HasPrefix(path, "/k8s/local/") {
+		return jwt.ReplaceAllString(path, redacted)
+	}
+	if slices.Contains(openPaths(), path) {
+		return path
+	}
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if len(first) > 16 {
+		return "/" + redacted
+	}
+	return "/" + first + "/" + redacted
+}
+
+// redactQuery keeps names and order. Workloads have parameters of their own, so of what is proxied to one nothing is known.
+func redactQuery(raw string, workload bool) string {
+	if raw == "" {
+		return ""
+	}
+	var out strings.Builder
+	for pair := range strings.SplitSeq(raw, "&") {
+		if out.Len() > maxURI {
+			break
+		}
+		if out.Len() > 0 {
+			out.WriteByte('&')
+		}
+		rawName, rawValue, hasValue := strings.Cut(pair, "=")
+		name, err := url.QueryUnescape(rawName)
+		if err != nil || workload || !slices.Contains(openParameters(), name) {
+			out.WriteString(redactName(name, err == nil) + "=" + redacted)
+			continue
+		}
+		out.WriteString(name)
+		if value, err := url.QueryUnescape(rawValue); err != nil {
+			out.WriteString("=" + redacted)
+		} else if hasValue {
+			out.WriteString("=" + url.QueryEscape(jwt.ReplaceAllString(value, redacted)))
+		}
+	}
+	return out.String()
+}
+
+// redactName keeps the name of an unknown parameter if it looks like a name.
+func redactName(name string, decoded bool) string {
+	plain := func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '-' }
+	if !decoded || len(name) > 24 || strings.ContainsFunc(name, func(c rune) bool { return !plain(c) }) {
+		return redacted
+	}
+	return name
+}
+
+// Body is what may be written of the body of a request: nil for what holds secrets, may hold them unseen, or is no JSON.
+func Body(info request.Info, raw []byte) json.RawMessage {
+	if len(raw) == 0 || len(raw) > maxBody || holdsSecrets(info) {
+		return nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var value any
+	if decoder.Decode(&value) != nil || decoder.More() {
+		return nil
+	}
+	value, ok := redactValue(value)
+	if !ok {
+		return nil
+	}
+	out, err := json.Marshal(value)
+	if err != nil || len(out) > maxBody {
+		return nil
+	}
+	return out
+}
+
+// holdsSecrets is whether a resource is one whose bodies are never written.
+func holdsSecrets(info request.Info) bool {
+	return info.Resource == "" || info.Resource == "secrets" || info.Group == "authentication.k8s.io" ||
+		info.Subresource == "token" || info.Subresource == "proxy" || info.Verb == "proxy"
+}
+
+// redactValue replaces what sounds secret. It is not ok if there is an object within that is not to be written at all.
+func redactValue(value any) (any, bool) {
+	switch v := value.(type) {
+	case map[string]any:
+		return v, redactObject(v)
+	case []any:
+		for n := range v {
+			var ok bool
+			if v[n], ok = redactValue(v[n]); !ok {
+				return nil, false
+			}
+		}
+	case string:
+		return redactText(v), true
+	}
+	return value, true
+}
+
+func redactObject(object map[string]any) bool {
+	if kind, _ := object["kind"].(string); secretKind(kind) {
+		return false
+	}
+	for key, value := range object {
+		if soundsSecret(key) {
+			object[key] = redacted
+			continue
+		}
+		clean, ok := redactValue(value)
+		if !ok {
+			return false
+		}
+		object[key] = clean
+	}
+	for _, key := range []string{"name", "key", "path"} { // environment variables, and patches
+		if name, _ := object[key].(string); soundsSecret(name[strings.LastIndexByte(name, '/')+1:]) && object["value"] != nil {
+			object["value"] = redacted
+		}
+	}
+	return true
+}
+
+func secretKind(kind string) bool {
+	return slices.Contains([]string{"Secret", "SecretList", "TokenRequest", "TokenReview"}, kind)
+}
+
+// redactText is for values: a JSON document in a string may hold anything.
+func redactText(text string) string {
+	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") || strings.Contains(text, "PRIVATE KEY") {
+		return redacted
+	}
+	return jwt.ReplaceAllString(text, redacted)
+}
+
+// soundsSecret is whether the value behind such a key is to be taken for a secret. References to Secrets are none.
+func soundsSecret(key string) bool {
+	folded := strings.Map(func(c rune) rune {
+		if c == '_' || c == '-' || c == '.' {
+			return -1
+		}
+		return unicode.ToLower(c)
+	}, key)
+	for _, end := range []string{"secretname", "secretref", "secretkeyref", "secrets", "secret", "keyref"} {
+		if strings.HasSuffix(folded, end) && folded != "clientsecret" {
+			return false
+		}
+	}
+	for _, word := range []string{"password", "passwd", "passphrase", "token", "secret", "credential", "privatekey", "apikey", "accesskey", "authorization", "cookie"} {
+		if strings.Contains(folded, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// clip makes text that stays on its line and within its bound: valid UTF-8 without characters that control anything.
+func clip(text string, bound int) string {
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {
+			return utf8.RuneError
+		}
+		return c
+	}, strings.ToValidUTF8(text[:min(len(text), 4*bound)], "\uFFFD"))
+	if len(text) <= bound {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bound], "") + "…"
+}

@@ -1,0 +1,153 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/drover-dev/drover/internal/request"
+)
+
+const someJWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
+
+func infoOf(method string, u *url.URL) request.Info {
+	path := u.Path
+	for _, prefix := range []string{"/k8s/clusters/team-a/prod", "/k8s/local"} {
+		path = strings.TrimPrefix(path, prefix)
+	}
+	return request.Of(&http.Request{Method: method, URL: u, Header: http.Header{}}, path)
+}
+
+func TestURI(t *testing.T) {
+	const prod = "/k8s/clusters/team-a/prod"
+	for name, tt := range map[string]struct{ uri, want string }{
+		"what is known of the API stays":         {prod + "/api/v1/pods?labelSelector=app%3Dweb&limit=500&watch=true", prod + "/api/v1/pods?labelSelector=app%3Dweb&limit=500&watch=true"},
+		"a command stays":                        {prod + "/api/v1/namespaces/w/pods/a/exec?command=ls&command=-l&stdin", prod + "/api/v1/namespaces/w/pods/a/exec?command=ls&command=-l&stdin"},
+		"a token goes, by any name":              {prod + "/api/v1/pods?token=s3cret&access_token=s3cret&X=s3cret", prod + "/api/v1/pods?token=[redacted]&access_token=[redacted]&X=[redacted]"},
+		"a name that is none goes":               {prod + "/api/v1/pods?s3cret1=1&%zz=1", prod + "/api/v1/pods?[redacted]=[redacted]&[redacted]=[redacted]"},
+		"a JWT goes, wherever it is":             {prod + "/api/v1/pods/" + someJWT + "?labelSelector=" + someJWT, prod + "/api/v1/pods/%5Bredacted%5D?labelSelector=%5Bredacted%5D"},
+		"of a workload nothing is known":         {prod + "/api/v1/namespaces/w/services/s/proxy/login?limit=s3cret", prod + "/api/v1/namespaces/w/services/s/proxy/login?limit=[redacted]"},
+		"a join token goes":                      {"/v1/import/s3cret.yaml", "/v1/import/[redacted].yaml"},
+		"also if it is encoded":                  {"/v1/%69mport/s3cret.yaml", "/v1/import/[redacted].yaml"},
+		"also with what follows":                 {"/v1/import/s3cret.yaml/more?authImage=s3cret", "/v1/import/[redacted].yaml?authImage=[redacted]"},
+		"also in a place where it is not served": {"/k8s/clusters/a/../v1/import/s3cret.yaml", "/v1/import/[redacted].yaml"},
+		"also misspelt":                          {"//v1//import/s3cret", "//%5Bredacted%5D"},
+		"also with capitals":                     {"/v1/Import/s3cret", "/v1/%5Bredacted%5D"},
+		"other paths of the hub stay":            {"/v1/connect", "/v1/connect"},
+		"a new line stays within its line":       {prod + "/api/v1/pods/a%0A%7B%22user%22:1%7D", prod + "/api/v1/pods/a%0A%7B%22user%22:1%7D"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u, err := url.ParseRequestURI(tt.uri)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := URI(u, infoOf("GET", u)); got != tt.want {
+				t.Errorf("%s\n got %s\nwant %s", tt.uri, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestBody(t *testing.T) {
+	pods := request.Info{Path: "/", Verb: "create", Resource: "pods"}
+	for name, tt := range map[string]struct {
+		info       request.Info
+		body, want string
+	}{
+		"a body stays":                           {pods, `{"kind":"Pod","n":1.10}`, `{"kind":"Pod","n":1.10}`},
+		"that of a Secret is not written":        {request.Info{Resource: "secrets"}, `{"kind":"Secret"}`, ""},
+		"nor its patch":                          {request.Info{Resource: "secrets", Verb: "patch"}, `[{"op":"add","path":"/data/a","value":"eA=="}]`, ""},
+		"nor one that is where it should not be": {pods, `{"kind":"Pod","items":[{"kind":"Secret","data":{}}]}`, ""},
+		"nor a request for a token":              {request.Info{Resource: "serviceaccounts", Subresource: "token"}, `{"spec":{}}`, ""},
+		"nor a review of one":                    {request.Info{Group: "authentication.k8s.io", Resource: "tokenreviews"}, `{"spec":{}}`, ""},
+		"nor what is proxied to a workload":      {request.Info{Resource: "services", Subresource: "proxy"}, `{"a":"b"}`, ""},
+		"nor what is no JSON":                    {pods, "k8s\x00\x0a\x09", ""},
+		"nor JSON with something behind it":      {pods, `{"a":1} token`, ""},
+		"a password goes":                        {pods, `{"spec":{"adminPassword":"s3cret"}}`, `{"spec":{"adminPassword":"[redacted]"}}`},
+		"a reference to a Secret stays":          {pods, `{"secretName":"a","imagePullSecrets":[{"name":"b"}]}`, `{"imagePullSecrets":[{"name":"b"}],"secretName":"a"}`},
+		"the value of a variable that sounds so": {pods, `{"env":[{"name":"DB_PASSWORD","value":"s3cret"},{"name":"A","value":"b"}]}`, `{"env":[{"name":"DB_PASSWORD","value":"[redacted]"},{"name":"A","value":"b"}]}`},
+		"the value of a patch that sounds so":    {pods, `[{"op":"add","path":"/spec/token","value":"s3cret"}]`, `[{"op":"add","path":"/spec/token","value":"[redacted]"}]`},
+		"what was applied last":                  {pods, `{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"password\":1}"}}`, `{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"[redacted]"}}`},
+		"a JWT goes":                             {pods, `{"a":"Bearer ` + someJWT + `"}`, `{"a":"Bearer [redacted]"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := string(Body(tt.info, []byte(tt.body))); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// No token gets through by any of the ways that tokens go, whatever stands around it.
+func FuzzNoTokenIsWritten(f *testing.F) {
+	for _, around := range []string{"", "/", "%2f", "..", "a/b", "?", "&watch=1", ";", "import", "\n", "//"} {
+		f.Add(around, around)
+	}
+	const token = "Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFy"
+	f.Fuzz(func(t *testing.T, before, after string) {
+		if strings.Contains(before, "&") {
+			return // then it may be the value of what is known to be none
+		}
+		for _, u := range []*url.URL{
+			{Path: "/v1/import/" + before + token + after},
+			{Path: before + "/v1/import/" + token + after},
+			{Path: "/v1/import/" + token + ".yaml", RawQuery: before + "=" + token + after},
+			{Path: "/v1/" + before + "/" + token},
+			{Path: "/k8s/local/api/v1/pods", RawQuery: "watch=1&token=" + token + after},
+			{Path: "/k8s/local/api/v1/pods", RawQuery: "access_token=" + before + token},
+			{Path: "/k8s/local/api/v1/pods/" + someJWT},
+			{Path: "/k8s/local/api/v1/namespaces/a/services/b/proxy/c", RawQuery: "limit=" + token + after},
+		} {
+			got := URI(u, infoOf("GET", u))
+			if strings.Contains(got, token) || strings.Contains(got, someJWT) {
+				t.Errorf("%q %q became %q", u.Path, u.RawQuery, got)
+			}
+			if len(got) > maxURI+8 || !utf8.ValidString(got) || strings.ContainsAny(got, "\r\n") {
+				t.Errorf("%q is not fit for a line", got)
+			}
+		}
+	})
+}
+
+// Whatever a caller sends is one line of JSON, of bounded length.
+func FuzzLine(f *testing.F) {
+	f.Add("alice\n{}", "\u2028", []byte(`{"a":"b"}`))
+	f.Add("\xff\x00", "\u202e", []byte("\x00"))
+	f.Fuzz(func(t *testing.T, name, agent string, body []byte) {
+		u := &url.URL{Path: name, RawQuery: agent}
+		user := (&User{Name: name, Groups: []string{agent, name}, Extra: map[string][]string{name: {agent}}}).clipped()
+		e := event{User: user, URI: URI(u, request.Info{Path: name}), sender: sender{UserAgent: clip(agent, maxName)}, Body: Body(request.Info{Resource: "pods"}, body)}
+		e.object = objectOf(request.Info{Resource: name, Name: agent})
+		line := e.line()
+		if bytes.Count(line, []byte("\n")) != 1 || line[len(line)-1] != '\n' || len(line) > maxLine || !utf8.Valid(line) {
+			t.Errorf("no line: %q", line)
+		}
+		var back event
+		if err := json.Unmarshal(line, &back); err != nil {
+			t.Errorf("no JSON: %v", err)
+		}
+	})
+}
+
+func TestLongLinesLoseTheirListsAndStayWithinTheBound(t *testing.T) {
+	many := make([]string, 1000)
+	for n := range many {
+		many[n] = strings.Repeat(`"`, 1000)
+	}
+	extra := map[string][]string{}
+	for n := range 100 {
+		extra[strings.Repeat("x", n)] = many
+	}
+	e := event{User: (&User{Name: "alice", Groups: many, Extra: extra}).clipped(), Body: json.RawMessage(`"b"`)}
+	line := e.line()
+	if len(line) > maxLine || !bytes.Contains(line, []byte(`"name":"alice"`)) {
+		t.Errorf("%d bytes: %.200s", len(line), line)
+	}
+}

@@ -1,0 +1,54 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"path/filepath"
+
+	"github.com/drover-dev/drover/internal/audit"
+)
+
+// Audit is the log of who did what in which member.
+type Audit struct {
+	// Level is Off, Metadata, or Request, which writes bodies too, but for those that hold secrets. Default Off.
+	Level audit.Level `json:"level,omitempty"`
+	// Mode says what happens when lines come faster than they can be written: Dropping, the default, or Blocking.
+	Mode audit.Mode `json:"mode,omitempty"`
+	// Path of the file, absolute, or "-" for standard output, the default.
+	Path string `json:"path,omitempty"`
+	// MaxSizeMiB of the file; then it is renamed to Path.1 and a new one is begun. Default 100.
+	MaxSizeMiB int64 `json:"maxSizeMiB,omitempty"`
+	// MaxBackups is how many renamed files are kept. Default 5.
+	MaxBackups int `json:"maxBackups,omitempty"`
+}
+
+func (a *Audit) setDefaults() {
+	setDefault(&a.Level, audit.LevelOff)
+	setDefault(&a.Mode, audit.ModeDropping)
+	setDefault(&a.Path, "-")
+	setDefault(&a.MaxSizeMiB, 100)
+	setDefault(&a.MaxBackups, 5)
+}
+
+func (a *Audit) validate(add func(field, format string, args ...any)) {
+	switch a.Level {
+	case audit.LevelOff, audit.LevelMetadata, audit.LevelRequest:
+	default:
+		add("audit.level", "%q is none of Off, Metadata, Request", a.Level)
+	}
+	if a.Mode != audit.ModeDropping && a.Mode != audit.ModeBlocking {
+		add("audit.mode", "%q is neither Dropping nor Blocking", a.Mode)
+	}
+	if a.Path != "-" && !filepath.IsAbs(a.Path) {
+		add("audit.path", "%q is neither an absolute path nor \"-\"", a.Path)
+	}
+	if a.MaxSizeMiB < 1 || a.MaxBackups < 0 {
+		add("audit.maxSizeMiB, maxBackups", "want at least 1 and at least 0")
+	}
+}
+
+// Settings are those of the package that writes it.
+func (a Audit) Settings() audit.Settings {
+	return audit.Settings{Level: a.Level, Mode: a.Mode, Path: a.Path, MaxSize: a.MaxSizeMiB << 20, MaxBackups: a.MaxBackups}
+}

@@ -1,0 +1,49 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Peers is how the replicas of the manager find and reach each other. With neither Service nor Addresses this process is the only
+// replica, and has no port for others.
+type Peers struct {
+	// Listen is the address of the port for the other replicas. Default ":8444".
+	Listen string `json:"listen,omitempty"`
+	// Service names the headless Service in Namespace whose endpoints are the replicas. It has to publish addresses that are not
+	// ready: a replica that stops still has tunnels.
+	Service string `json:"service,omitempty"`
+	// Addresses are those of the replicas as host:port, for processes outside of a cluster. This replica's own may be among them.
+	Addresses []string `json:"addresses,omitempty"`
+}
+
+// Enabled is whether there may be other replicas.
+func (p Peers) Enabled() bool { return p.Service != "" || len(p.Addresses) > 0 }
+
+func (p *Peers) setDefaults() { setDefault(&p.Listen, ":8444") }
+
+// validate reports each fault by field, format and arguments.
+func (p *Peers) validate(add func(field, format string, args ...any)) {
+	if _, _, err := net.SplitHostPort(p.Listen); err != nil {
+		add("peers.listen", "want host:port or :port: %w", err)
+	}
+	if p.Service != "" && len(p.Addresses) > 0 {
+		add("peers", "want service or addresses, not both")
+	}
+	if p.Service != "" {
+		if problems := validation.IsDNS1035Label(p.Service); len(problems) > 0 {
+			add("peers.service", "%s", strings.Join(problems, "; "))
+		}
+	}
+	for i, address := range p.Addresses {
+		if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
+			add(fmt.Sprintf("peers.addresses[%d]", i), "%q is not of the form host:port", address)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import "net/url"
+
+// defaultSampleRatio suits a busy hub; who looks for one fault sets it to 1 for a while.
+const defaultSampleRatio = 0.01
+
+// Tracing sends OpenTelemetry spans of users' requests to a collector.
+type Tracing struct {
+	// Endpoint is the base URL of a collector that takes OTLP over HTTP (JSON), such as http://otel-collector:4318; /v1/traces is
+	// added. Default none: no tracing. Headers, such as credentials, and the collector's CA come from the environment: OTEL_EXPORTER_OTLP_HEADERS,
+	// OTEL_EXPORTER_OTLP_CERTIFICATE.
+	Endpoint string `json:"endpoint,omitempty"`
+	// SampleRatio is the share of requests that are traced, from 0 to 1. Default 0.01.
+	SampleRatio *float64 `json:"sampleRatio,omitempty"`
+}
+
+func (t *Tracing) setDefaults() {
+	if t.SampleRatio == nil {
+		t.SampleRatio = new(defaultSampleRatio)
+	}
+}
+
+func (t *Tracing) validate(add func(field, format string, args ...any)) {
+	if u, err := url.Parse(t.Endpoint); t.Endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "") {
+		add("tracing.endpoint", "it is not of the form http[s]://host[:port]; credentials go into OTEL_EXPORTER_OTLP_HEADERS")
+	}
+	if *t.SampleRatio < 0 || *t.SampleRatio > 1 {
+		add("tracing.sampleRatio", "%v is not from 0 to 1", *t.SampleRatio)
+	}
+}

@@ -1,0 +1,59 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/config"
+)
+
+// Leader runs controllers, on the replica that holds the Lease. It is a manager of its own because a manager gives its Lease up last:
+// within the replica's manager, nobody would lead while a replica waits for shells to end. So it ends at once and the others go on.
+type Leader struct {
+	// Manager is what controllers are added to. It has the cache and the client of the replica's manager, and no others.
+	Manager ctrl.Manager
+}
+
+// NewLeader makes a Leader. Add it to mgr, the replica's manager.
+func NewLeader(mgr ctrl.Manager, cfg config.Config) (*Leader, error) {
+	options := cfg.LeaderOptions()
+	options.Scheme, options.Logger = mgr.GetScheme(), mgr.GetLogger()
+	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return sharedCache{mgr.GetCache()}, nil }
+	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return mgr.GetClient(), nil }
+	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil }
+	leader, err := ctrl.NewManager(mgr.GetConfig(), options)
+	if err != nil {
+		return nil, fmt.Errorf("make manager of the leader: %w", err)
+	}
+	return &Leader{Manager: leader}, nil
+}
+
+// NeedLeaderElection is false: it elects.
+func (l *Leader) NeedLeaderElection() bool { return false }
+
+// Start runs the controllers while this replica leads, until ctx ends, and gives up the Lease then. A lost Lease is an error.
+func (l *Leader) Start(ctx context.Context) error {
+	if err := l.Manager.Start(ctx); err != nil {
+		return fmt.Errorf("lead: %w", err)
+	}
+	return nil
+}
+
+// sharedCache is a cache that somebody else starts and ends.
+type sharedCache struct{ cache.Cache }
+
+// Start waits for ctx to end.
+func (sharedCache) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,63 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package limit
+
+import (
+	"context"
+	"time"
+)
+
+// Settings of a Limiter. docs/operations.md says what each default is good for.
+type Settings struct {
+	// Short bounds requests that are answered and over.
+	Short Bounds
+	// Long bounds requests that are meant to last. They never wait.
+	Long Bounds
+	// Backlog bounds what is held for users who do not read.
+	Backlog BacklogBounds
+}
+
+// Defaults are for a replica with 1 GiB of memory.
+func Defaults() Settings {
+	return Settings{
+		Short:   Bounds{User: 100, Member: 250, All: 2000, Queue: 2000, QueueUser: 400, Wait: 5 * time.Second},
+		Long:    Bounds{User: 1000, Member: 2000, All: 5000},
+		Backlog: BacklogBounds{Member: 64 << 20, All: 256 << 20, Grace: time.Second},
+	}
+}
+
+// Observers of a Limiter.
+type Observers struct {
+	Short, Long Observer
+	// Cut is told each time a request was cut because of the backlog.
+	Cut func(Scope)
+}
+
+// Limiter bounds what users do through one hub replica. New makes it.
+type Limiter struct {
+	short, long *Gate
+	// Backlog is what is held for users who do not read.
+	Backlog *Backlog
+}
+
+// New makes a limiter.
+func New(s Settings, o Observers) *Limiter {
+	s.Long.Queue = 0
+	return &Limiter{short: NewGate(s.Short, o.Short), long: NewGate(s.Long, o.Long), Backlog: NewBacklog(s.Backlog, o.Cut)}
+}
+
+// Enter returns a seat for a short or a long request, see Gate.Enter.
+func (l *Limiter) Enter(ctx context.Context, who Asker, long bool) (*Seat, error) {
+	if long {
+		return l.long.Enter(ctx, who)
+	}
+	return l.short.Enter(ctx, who)
+}
+
+// Load is how many short and long requests are under way, and how many short ones wait.
+func (l *Limiter) Load() (short, long, waiting int) {
+	short, waiting = l.short.Load()
+	long, _ = l.long.Load()
+	return short, long, waiting
+}

@@ -1,0 +1,34 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/http"
+
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/identity"
+)
+
+// member is how audit, limits and metrics name a target.
+func (t target) member() string {
+	if t.local {
+		return "local"
+	}
+	return t.cluster.String()
+}
+
+// audited notes who sends a request, and as whom he asks to be served, whether or not he may.
+func audited(r *http.Request, id identity.Identity) {
+	record := audit.From(r.Context())
+	if record == nil {
+		return
+	}
+	user := audit.User{Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups, Extra: id.Extra}
+	// What is malformed is refused for that; what is merely not allowed is of interest here.
+	if wanted, _ := parseImpersonation(r.Header); wanted != nil {
+		record.Identified(user, &audit.User{Name: wanted.user, UID: wanted.uid, Groups: wanted.groups, Extra: wanted.extra})
+		return
+	}
+	record.Identified(user, nil)
+}

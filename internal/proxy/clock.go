@@ -1,0 +1,52 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"sync"
+	"time"
+)
+
+// clock runs while a member has all that it needs to begin its answer, and not while its user sends. The zero value never runs.
+type clock struct {
+	limit time.Duration
+
+	mu    sync.Mutex // guards what follows
+	timer *time.Timer
+	ended bool
+}
+
+// start calls late, once, when the clock has run for limit without a pause.
+func (c *clock) start(limit time.Duration, late func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limit, c.timer = limit, time.AfterFunc(limit, late)
+}
+
+// pause is for the time in which the user is waited for; resume begins anew.
+func (c *clock) pause() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+func (c *clock) resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil && !c.ended {
+		c.timer.Reset(c.limit)
+	}
+}
+
+// end stops it for good.
+func (c *clock) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}

@@ -1,0 +1,88 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/limit"
+)
+
+// What an answer may have on its way to the hub: the stream window of a tunnel, and of net/http's client to the hub's API server.
+const (
+	memberWindow = 1 << 20
+	hubWindow    = 4 << 20
+)
+
+// enter finds room for a call, or refuses it with 429. Who acts as somebody else is counted himself.
+func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
+	who := limit.Asker{User: sharer(c.identity)}
+	if !c.target.local {
+		who.Member = c.target.cluster.String()
+	}
+	seat, err := h.limiter.Enter(ctx, who, c.info.Long)
+	var full *limit.FullError
+	if errors.As(err, &full) {
+		return nil, tooMany(c, full)
+	}
+	return seat, err
+}
+
+// sharer is who shares the hub with others. The service accounts of a namespace have one share: who may make one may make thousands.
+func sharer(id identity.Identity) string {
+	const accounts = "system:serviceaccount:"
+	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {
+		namespace, _, _ := strings.Cut(rest, ":")
+		return accounts + namespace
+	}
+	return id.Hub.Username
+}
+
+// tooMany says whose requests are too many.
+func tooMany(c *call, full *limit.FullError) error {
+	kind := "requests"
+	if c.info.Long {
+		kind = "watches, followed logs and sessions"
+	}
+	var message string
+	switch full.Scope {
+	case limit.ScopeUser:
+		message = fmt.Sprintf("you have too many %s under way through the hub; end some, or try again", kind)
+	case limit.ScopeMember:
+		message = fmt.Sprintf("there are too many %s under way in cluster %q; try again", kind, c.target.cluster)
+	default:
+		message = fmt.Sprintf("the hub has too many %s under way; try again", kind)
+	}
+	refused := refusal.TooManyRequests(message, comeBack()).Because(full)
+	if c.target.local {
+		return refused
+	}
+	return refused.About(c.target.cluster)
+}
+
+// comeBack is in how long to try again: 1, 2 or 3 seconds, so that those who were refused together do not return together.
+func comeBack() time.Duration {
+	n, err := rand.Int(rand.Reader, big.NewInt(3))
+	if err != nil { // crypto/rand never fails
+		return time.Second
+	}
+	return time.Second * time.Duration(1+n.Int64())
+}
+
+// flow begins to count what an answer holds while its user does not read it.
+func (h *Handler) flow(c *call, cut func()) *limit.Flow {
+	from := limit.Origin{Window: hubWindow}
+	if !c.target.local {
+		from = limit.Origin{Workspace: c.target.cluster.Namespace, Member: c.target.cluster.String(), Window: memberWindow}
+	}
+	return h.limiter.Backlog.Flow(from, cut)
+}

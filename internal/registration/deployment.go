@@ -1,0 +1,220 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// How an agent's Deployment changes and stops.
+const (
+	// progressDeadline is within how many seconds a new pod must be connected, or the agent puts the Deployment before back. A pull of
+	// the image is part of it.
+	progressDeadline = 120
+	// gracePeriod is how many seconds an agent that stops may take: 10 more than it gives what is under way, see agent/daemon.StopTimeout.
+	gracePeriod = 130
+)
+
+// Deployment is an agent's Deployment as the manifest and the tunnel carry it.
+type Deployment struct {
+	// Digest identifies what spec.agent and the hub's configuration make of it. Where the hub is, and which CA to trust, is not part of
+	// it: that goes to connected agents as protocol.Settings, and must not restart them.
+	Digest string
+	// JSON of the Deployment.
+	JSON []byte
+}
+
+// buildDeployment makes the Deployment, with a digest of itself in its pods' annotations.
+func buildDeployment(in ManifestInput) (*appsv1ac.DeploymentApplyConfiguration, string, error) {
+	anywhere := in
+	anywhere.Settings = protocol.Settings{}
+	bare, err := deployment(anywhere, nil, "")
+	if err != nil {
+		return nil, "", err
+	}
+	raw, err := json.Marshal(bare)
+	if err != nil {
+		return nil, "", fmt.Errorf("marshal agent deployment: %w", err)
+	}
+	sum := sha256.Sum256(raw)
+	digest := hex.EncodeToString(sum[:16])
+	connection, err := connectionEnv(in)
+	if err != nil {
+		return nil, "", err
+	}
+	whole, err := deployment(in, connection, digest)
+	return whole, digest, err
+}
+
+func deployment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration, digest string) (*appsv1ac.DeploymentApplyConfiguration, error) {
+	pod, err := podSpec(in, connection)
+	if err != nil {
+		return nil, err
+	}
+	spec := appsv1ac.DeploymentSpec().
+		WithSelector(metav1ac.LabelSelector().WithMatchLabels(selector())).
+		WithStrategy(appsv1ac.DeploymentStrategy().WithType("RollingUpdate").WithRollingUpdate(
+			appsv1ac.RollingUpdateDeployment().WithMaxSurge(intstr.FromInt32(1)).WithMaxUnavailable(intstr.FromInt32(0)))).
+		WithProgressDeadlineSeconds(progressDeadline).
+		WithTemplate(corev1ac.PodTemplateSpec().WithLabels(agentLabels()).
+			WithAnnotations(map[string]string{v1.AnnotationAgentDigest: digest}).WithSpec(pod))
+	d := appsv1ac.Deployment(protocol.AgentName, protocol.AgentNamespace).WithLabels(agentLabels()).WithSpec(spec)
+	if in.Agent.Replicas != nil {
+		spec.WithReplicas(*in.Agent.Replicas)
+		return d, nil
+	}
+	return d.WithAnnotations(map[string]string{v1.AnnotationAgentReplicas: v1.AgentReplicasByNodes}), nil
+}
+
+func selector() map[string]string {
+	return map[string]string{"app.kubernetes.io/name": protocol.AgentName}
+}
+
+// connectionEnv is where the hub is and how to know it.
+func connectionEnv(in ManifestInput) ([]*corev1ac.EnvVarApplyConfiguration, error) {
+	env := []*corev1ac.EnvVarApplyConfiguration{variable(protocol.EnvServer, strings.Join(in.Settings.Servers, ","))}
+	if in.Trust != v1.TrustPinned {
+		return env, nil
+	}
+	sums, err := protocol.CertificateChecksums([]byte(in.Settings.CABundle))
+	if err != nil {
+		return nil, fmt.Errorf("pin the CA bundle in the agent manifest: %w", err)
+	}
+	return append(env, variable(protocol.EnvCAChecksum, strings.Join(sums, ","))), nil
+}
+
+// environment of the agent in a fixed order.
+func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) []*corev1ac.EnvVarApplyConfiguration {
+	env := append([]*corev1ac.EnvVarApplyConfiguration{}, connection...)
+	env = append(env,
+		variable(protocol.EnvTrust, string(in.Trust)),
+		variable(protocol.EnvNamespace, protocol.AgentNamespace),
+		variable(protocol.EnvDeploymentDigest, "").WithValueFrom(corev1ac.EnvVarSource().WithFieldRef(
+			corev1ac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath("metadata.annotations['"+v1.AnnotationAgentDigest+"']"))))
+	for _, e := range in.Agent.Env {
+		env = append(env, variable(e.Name, e.Value))
+	}
+	return env
+}
+
+func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
+	v := corev1ac.EnvVar().WithName(name)
+	if value == "" { // as the API server keeps it, so that applying it again changes nothing
+		return v
+	}
+	return v.WithValue(value)
+}
+
+func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) (*corev1ac.PodSpecApplyConfiguration, error) {
+	pod := corev1ac.PodSpec().
+		WithServiceAccountName(protocol.AgentName).
+		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).WithRunAsUser(65532).
+			WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
+		WithTolerations(controlPlaneTolerations()...).
+		WithAffinity(preferences()).
+		WithTerminationGracePeriodSeconds(gracePeriod).
+		WithContainers(container(in, connection)).
+		WithVolumes(corev1ac.Volume().WithName("tmp").WithEmptyDir(corev1ac.EmptyDirVolumeSource().WithMedium(corev1.StorageMediumMemory).
+			WithSizeLimit(resource.MustParse("1Mi"))))
+	agent := in.Agent
+	for i := range agent.Tolerations {
+		more, err := applied[corev1ac.TolerationApplyConfiguration](agent.Tolerations[i])
+		if err != nil {
+			return nil, err
+		}
+		pod.WithTolerations(more)
+	}
+	if len(agent.NodeSelector) > 0 {
+		pod.WithNodeSelector(agent.NodeSelector)
+	}
+	if agent.PriorityClassName != "" {
+		pod.WithPriorityClassName(agent.PriorityClassName)
+	}
+	if agent.Affinity == nil {
+		return pod, nil
+	}
+	own, err := applied[corev1ac.AffinityApplyConfiguration](agent.Affinity)
+	return pod.WithAffinity(own), err
+}
+
+// applied is a part of the user's as an apply configuration: what is not set is not there.
+func applied[T any](part any) (*T, error) {
+	raw, err := json.Marshal(part)
+	out := new(T)
+	if err == nil {
+		err = json.Unmarshal(raw, out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("convert %T for the agent manifest: %w", part, err)
+	}
+	return out, nil
+}
+
+func container(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) *corev1ac.ContainerApplyConfiguration {
+	probe := func(path string) *corev1ac.ProbeApplyConfiguration {
+		return corev1ac.Probe().WithHTTPGet(corev1ac.HTTPGetAction().WithPath(path).WithPort(intstr.FromString("health")))
+	}
+	return corev1ac.Container().WithName("agent").WithImage(in.Image).
+		WithCommand("/drover-agent").WithEnv(environment(in, connection)...).
+		WithPorts(corev1ac.ContainerPort().WithName("health").WithContainerPort(8080)).
+		WithLivenessProbe(probe("/healthz").WithPeriodSeconds(20).WithFailureThreshold(3)).
+		WithReadinessProbe(probe("/readyz").WithPeriodSeconds(10)).
+		WithResources(resources(in.Agent.Resources)).
+		WithVolumeMounts(corev1ac.VolumeMount().WithName("tmp").WithMountPath("/tmp")).
+		WithSecurityContext(corev1ac.SecurityContext().
+			WithAllowPrivilegeEscalation(false).WithReadOnlyRootFilesystem(true).
+			WithCapabilities(corev1ac.Capabilities().WithDrop("ALL")))
+}
+
+func resources(own *v1.AgentResources) *corev1ac.ResourceRequirementsApplyConfiguration {
+	out := corev1ac.ResourceRequirements()
+	if own == nil {
+		return out.
+			WithRequests(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m"), corev1.ResourceMemory: resource.MustParse("32Mi")}).
+			WithLimits(corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")})
+	}
+	if len(own.Requests) > 0 {
+		out.WithRequests(own.Requests)
+	}
+	if len(own.Limits) > 0 {
+		out.WithLimits(own.Limits)
+	}
+	return out
+}
+
+// controlPlaneTolerations are for the taints that kubeadm, RKE2 and K3s give to nodes of control plane and etcd.
+func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
+	var all []*corev1ac.TolerationApplyConfiguration
+	for _, key := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd", "CriticalAddonsOnly"} {
+		all = append(all, corev1ac.Toleration().WithKey(key).WithOperator(corev1.TolerationOpExists))
+	}
+	return all
+}
+
+// preferences are a node of the control plane, and another one for each replica.
+func preferences() *corev1ac.AffinityApplyConfiguration {
+	controlPlane := corev1ac.NodeSelectorTerm().WithMatchExpressions(corev1ac.NodeSelectorRequirement().
+		WithKey("node-role.kubernetes.io/control-plane").WithOperator(corev1.NodeSelectorOpExists))
+	apart := corev1ac.PodAffinityTerm().WithTopologyKey(corev1.LabelHostname).
+		WithLabelSelector(metav1ac.LabelSelector().WithMatchLabels(selector()))
+	return corev1ac.Affinity().
+		WithNodeAffinity(corev1ac.NodeAffinity().WithPreferredDuringSchedulingIgnoredDuringExecution(
+			corev1ac.PreferredSchedulingTerm().WithWeight(50).WithPreference(controlPlane))).
+		WithPodAntiAffinity(corev1ac.PodAntiAffinity().WithPreferredDuringSchedulingIgnoredDuringExecution(
+			corev1ac.WeightedPodAffinityTerm().WithWeight(100).WithPodAffinityTerm(apart)))
+}

@@ -1,0 +1,107 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration_test
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// applied is a registration Secret as the API server has it, and what was applied.
+func applied(manifest string) (*corev1.Secret, func(*corev1.Secret) bool) {
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid"}}
+	want := registration.ApplySecret(cluster, registration.Token{Value: strings.Repeat("t", 40), Created: time.Unix(1_800_000_000, 0)},
+		registration.Content{ManifestURL: "https://hub/v1/import/t.yaml", Command: "kubectl apply", Manifest: []byte(manifest)})
+	secret := &corev1.Secret{Data: want.Data}
+	secret.Labels, secret.Annotations = want.Labels, want.Annotations
+	return secret.DeepCopy(), func(s *corev1.Secret) bool { return registration.UpToDate(s, want) }
+}
+
+func trim(t *testing.T, secret *corev1.Secret) *corev1.Secret {
+	t.Helper()
+	trimmed, err := registration.Trim(secret.DeepCopy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trimmed.(*corev1.Secret)
+}
+
+func TestTrim(t *testing.T) {
+	t.Run("of a registration Secret the token stays and no manifest", func(t *testing.T) {
+		secret, _ := applied("manifest")
+		trimmed := trim(t, secret)
+		if len(trimmed.Data) != 1 || string(trimmed.Data[registration.KeyToken]) != strings.Repeat("t", 40) {
+			t.Errorf("data %v", trimmed.Data)
+		}
+	})
+	t.Run("trimming twice is trimming once", func(t *testing.T) {
+		secret, _ := applied("manifest")
+		once := trim(t, secret)
+		if twice := trim(t, once); !reflect.DeepEqual(once, twice) {
+			t.Errorf("once %v, twice %v", once, twice)
+		}
+	})
+	t.Run("a Secret that is only labelled as ours leaves nothing", func(t *testing.T) {
+		secret := &corev1.Secret{Data: map[string][]byte{"token": make([]byte, 1<<20), "more": []byte("more")}}
+		secret.Labels = map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration}
+		if trimmed := trim(t, secret); len(trimmed.Data) != 0 {
+			t.Errorf("%d values", len(trimmed.Data))
+		}
+	})
+}
+
+func TestUpToDate(t *testing.T) {
+	changes := map[string]struct {
+		change func(*corev1.Secret)
+		want   bool
+	}{
+		"as it was applied":                    {func(*corev1.Secret) {}, true},
+		"with a key of somebody else's":        {func(s *corev1.Secret) { s.Data["more"] = []byte("more") }, true},
+		"with another manifest":                {func(s *corev1.Secret) { s.Data[registration.KeyManifest] = []byte("other") }, false},
+		"with another command":                 {func(s *corev1.Secret) { s.Data[registration.KeyCommand] = []byte("other") }, false},
+		"with another token":                   {func(s *corev1.Secret) { s.Data[registration.KeyToken] = []byte("other") }, false},
+		"without its manifest":                 {func(s *corev1.Secret) { delete(s.Data, registration.KeyManifest) }, false},
+		"without an annotation":                {func(s *corev1.Secret) { s.Annotations = nil }, false},
+		"without a label, if it is still ours": {func(s *corev1.Secret) { delete(s.Labels, v1.LabelCluster) }, false},
+		"with a digest of somebody's in place of the manifest": {func(s *corev1.Secret) {
+			original, _ := applied("manifest")
+			trimmed, _ := registration.Trim(original)
+			for key, digest := range trimmed.(*corev1.Secret).StringData {
+				s.Data[key] = []byte(digest)
+			}
+			delete(s.Data, registration.KeyManifest)
+		}, false},
+	}
+	for name, tt := range changes {
+		for _, cached := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: ", read live", true: ", read from the cache"}[cached], func(t *testing.T) {
+				secret, upToDate := applied("manifest")
+				tt.change(secret)
+				if cached {
+					secret = trim(t, secret)
+				}
+				if got := upToDate(secret); got != tt.want {
+					t.Errorf("up to date: %t", got)
+				}
+			})
+		}
+	}
+	t.Run("a piece of one value at the end of the one before makes a difference", func(t *testing.T) {
+		secret, upToDate := applied("manifest")
+		secret.Data[registration.KeyCommand] = slices.Concat(secret.Data[registration.KeyCommand], []byte("m"))
+		secret.Data[registration.KeyManifest] = []byte("anifest")
+		if upToDate(secret) {
+			t.Error("up to date")
+		}
+	})
+}

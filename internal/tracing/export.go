@@ -1,0 +1,148 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tracing
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// exportTimeout bounds sending one batch.
+const exportTimeout = 10 * time.Second
+
+// exporter sends spans as OTLP in JSON over HTTP. That of the SDK would bring gRPC and protobuf into the agent: half again as large a
+// program, for a message that encoding/json can write. A batch that cannot be sent is lost; spans are not worth memory.
+type exporter struct {
+	url     string
+	header  http.Header
+	client  *http.Client
+	log     logr.Logger
+	failing atomic.Bool
+}
+
+// newExporter makes the exporter that the options and the environment ask for, nil if none.
+func newExporter(o Options) (*exporter, error) {
+	if o.Endpoint == "" {
+		return nil, nil
+	}
+	target, err := tracesURL(o.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	header, err := headers(first(o.Environ, "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"))
+	if err != nil {
+		return nil, err
+	}
+	header.Set("Content-Type", "application/json")
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12}
+	if path := first(o.Environ, "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"); path != "" {
+		bundle, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read OTEL_EXPORTER_OTLP_CERTIFICATE: %w", err)
+		}
+		tlsConfig.RootCAs = x509.NewCertPool()
+		if !tlsConfig.RootCAs.AppendCertsFromPEM(bundle) {
+			return nil, fmt.Errorf("read OTEL_EXPORTER_OTLP_CERTIFICATE: %s has no certificate: put the collector's CA there, as PEM", path)
+		}
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, IdleConnTimeout: time.Minute, MaxIdleConns: 1}
+	return &exporter{
+		url: target, header: header, log: o.Log,
+		client: &http.Client{Transport: transport, Timeout: exportTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}, nil
+}
+
+// tracesURL is where an endpoint takes traces. Errors do not repeat what may hold a password.
+func tracesURL(endpoint string) (string, error) {
+	u, err := url.Parse(endpoint)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return "", errors.New("the endpoint is no URL of the form http[s]://host:port, as http://collector:4318")
+	case u.User != nil || u.RawQuery != "":
+		return "", errors.New("the endpoint holds a user or a query: credentials go into OTEL_EXPORTER_OTLP_HEADERS")
+	}
+	return u.JoinPath("v1", "traces").String(), nil
+}
+
+// headers reads key=value,key=value with percent-encoded values, as OpenTelemetry has it.
+func headers(list string) (http.Header, error) {
+	h := http.Header{}
+	for entry := range strings.SplitSeq(list, ",") {
+		if strings.TrimSpace(entry) == "" {
+			continue
+		}
+		name, value, found := strings.Cut(entry, "=")
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if !found || err != nil {
+			return nil, errors.New("an entry of OTEL_EXPORTER_OTLP_HEADERS is not of the form name=value")
+		}
+		h.Set(strings.TrimSpace(name), value)
+	}
+	return h, nil
+}
+
+// first is the value of the first variable that is set.
+func first(lookup func(string) (string, bool), names ...string) string {
+	for _, name := range names {
+		if value, ok := lookup(name); ok && value != "" {
+			return value
+		}
+	}
+	return ""
+}
+
+// ExportSpans implements sdk.SpanExporter. It says once when sending begins to fail and when it works again.
+func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	err := e.send(ctx, spans)
+	switch was := e.failing.Swap(err != nil); {
+	case err != nil && !was:
+		e.log.Info("spans are lost: the collector does not take them", "error", err.Error())
+	case err == nil && was:
+		e.log.Info("the collector takes spans again")
+	}
+	return nil // or the SDK would log it once more for each batch
+}
+
+func (e *exporter) send(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	body, err := json.Marshal(encode(spans))
+	if err != nil {
+		return fmt.Errorf("encode spans: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("send spans: %w", err)
+	}
+	request.Header = e.header.Clone()
+	response, err := e.client.Do(request)
+	if err != nil {
+		return fmt.Errorf("send spans: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)) // so that the connection can be used again
+	if response.StatusCode/100 != 2 {
+		return fmt.Errorf("send spans: the collector answers %s", response.Status)
+	}
+	return nil
+}
+
+// Shutdown implements sdk.SpanExporter.
+func (e *exporter) Shutdown(context.Context) error {
+	e.client.CloseIdleConnections()
+	return nil
+}

@@ -1,0 +1,49 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+// journal is what happened, and what was wrong.
+type journal struct {
+	out   io.Writer
+	begun time.Time
+
+	mu     sync.Mutex // guards what follows
+	faults []string
+}
+
+// note says what happens.
+func (j *journal) note(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.write("", fmt.Sprintf(format, args...))
+}
+
+// fault says what is wrong. The run fails in the end.
+func (j *journal) fault(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	text := fmt.Sprintf(format, args...)
+	j.faults = append(j.faults, text)
+	j.write("FAULT: ", text)
+}
+
+// write is called with mu held, so that lines stay whole.
+func (j *journal) write(prefix, text string) {
+	fmt.Fprintf(j.out, "%s %6.1fs %s%s\n", time.Now().Format("15:04:05.000"), time.Since(j.begun).Seconds(), prefix, text)
+}
+
+// found are the faults so far.
+func (j *journal) found() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.faults)
+}
