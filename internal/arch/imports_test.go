@@ -75,7 +75,7 @@ func rules() []rule {
 			why: "answer is linked into the agent and knows nothing but net/http",
 		},
 		{
-			from: "internal/protocol", ours: []string{"./api", "./internal/protocol"}, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/gorilla"},
+			from: "internal/protocol", ours: []string{"./api", "./internal/protocol", "./internal/expansion"}, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/gorilla"},
 			why: "protocol is linked into hub and agent; it has words, not clients",
 		},
 		{

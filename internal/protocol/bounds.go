@@ -18,6 +18,7 @@ const (
 	MaxReport = 64 << 10
 
 	maxResources = 64
+	maxFeatures  = 32
 	maxText      = 128
 	maxMessage   = 512
 )
@@ -29,8 +30,12 @@ var plainQuantity = regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|
 // Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to the first 64 by name, without those whose
 // amount is no plain quantity.
 func (r *Report) Bound() {
-	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.DeploymentDigest} {
+	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.DeploymentDigest, &r.Profile} {
 		*text = Cut(*text, maxText)
+	}
+	r.Features = slices.Clone(r.Features[:min(len(r.Features), maxFeatures)])
+	for i := range r.Features {
+		r.Features[i] = Cut(r.Features[i], maxText)
 	}
 	r.Health.Message = Cut(r.Health.Message, maxMessage)
 	if d := r.Deployment; d != nil {

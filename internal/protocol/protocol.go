@@ -9,6 +9,7 @@ package protocol
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -121,7 +122,21 @@ type Report struct {
 	DeploymentDigest string `json:"deploymentDigest,omitempty"`
 	// Deployment is how the agent's own Deployment is. Only the leader says, once it has looked.
 	Deployment *Deployment `json:"deployment,omitempty"`
+	// Capabilities that agents of the same protocol version may differ in.
+	Capabilities
 }
+
+// Capabilities are what an agent can do beyond what its protocol version says.
+type Capabilities struct {
+	// Features that the agent has, such as FeatureSets. At most 32.
+	Features []string `json:"features,omitempty"`
+	// Profile is v1.ProfileReadOnly for an agent that only reads: it refuses sets and every request that is not a read. Empty
+	// for any other.
+	Profile string `json:"profile,omitempty"`
+}
+
+// Has says whether the agent has a feature.
+func (c Capabilities) Has(feature string) bool { return slices.Contains(c.Features, feature) }
 
 // Deployment is how the agent's Deployment is, and what came of the last one that the hub sent.
 type Deployment struct {
