@@ -63,7 +63,7 @@ type Reconciler struct {
 	led       time.Time     // when this manager became the leader; set before the first reconcile
 	crowding  time.Duration // how much longer so many agents take to come back; set with led
 	manifests registration.Manifests
-	written   written
+	written   status.Written
 }
 
 // settled is from when on an agent that is not here is lost.
@@ -76,7 +76,9 @@ func (r *Reconciler) settled() time.Time {
 }
 
 // crowding is how much longer than a few agents so many take to come back: a hub lets them in at a pace.
-func crowding(clusters int) time.Duration { return time.Duration(clusters) * time.Second / returnsPerSecond }
+func crowding(clusters int) time.Duration {
+	return time.Duration(clusters) * time.Second / returnsPerSecond
+}
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/status,verbs=get;update;patch
@@ -88,17 +90,17 @@ func crowding(clusters int) time.Duration { return time.Duration(clusters) * tim
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
-		r.written.forget(req.NamespacedName)
+		r.written.Forget(req.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if r.written.missing(cluster) {
+	if r.written.Missing(cluster) {
 		return ctrl.Result{}, nil // the event of what is missing brings us back
 	}
 	update, read := status.Begin(cluster), cluster.ResourceVersion
 	defer func() {
 		err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder))
 		if cluster.ResourceVersion != read {
-			r.written.note(cluster)
+			r.written.Note(cluster)
 		}
 	}()
 	if !cluster.DeletionTimestamp.IsZero() {

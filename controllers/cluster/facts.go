@@ -90,7 +90,7 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply labels and finalizer of cluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
-	r.written.note(object)
+	r.written.Note(object)
 	return nil
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package cluster
+package status
 
 import (
 	"sync"
@@ -11,15 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// written remembers what this controller wrote until the cache has it: who decides on an older state writes, and tells, the same again. The
+// Written remembers what a controller wrote until the cache has it: who decides on an older state writes, and tells, the same again. The
 // zero value is ready.
-type written struct {
+type Written struct {
 	mu       sync.Mutex // guards what follows
 	versions map[types.NamespacedName]string
 }
 
-// note takes an object as the API server returned it for a write.
-func (w *written) note(object client.Object) {
+// Note takes an object as the API server returned it for a write.
+func (w *Written) Note(object client.Object) {
 	name := client.ObjectKeyFromObject(object)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -31,8 +31,8 @@ func (w *written) note(object client.Object) {
 	}
 }
 
-// missing is whether an object as the cache has it lacks something that was written. The event of that write is still to come.
-func (w *written) missing(cached client.Object) bool {
+// Missing is whether an object as the cache has it lacks something that was written. The event of that write is still to come.
+func (w *Written) Missing(cached client.Object) bool {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,8 +44,8 @@ func (w *written) missing(cached client.Object) bool {
 	return false
 }
 
-// forget drops what is known of an object that is gone.
-func (w *written) forget(name types.NamespacedName) {
+// Forget drops what is known of an object that is gone.
+func (w *Written) Forget(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.versions, name)

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package cluster
+package status
 
 import (
 	"testing"
@@ -31,28 +31,28 @@ func TestWritten(t *testing.T) {
 		"a fake API server that has no versions, too": {[]string{""}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var w written
+			var w Written
 			for _, version := range tt.wrote {
-				w.note(at(version))
+				w.Note(at(version))
 			}
-			if got := w.missing(at(tt.cached)); got != tt.want {
+			if got := w.Missing(at(tt.cached)); got != tt.want {
 				t.Errorf("missing: %t", got)
 			}
 		})
 	}
 	t.Run("what the cache has caught up with takes no memory", func(t *testing.T) {
-		var w written
-		w.note(at("10"))
-		w.missing(at("10"))
+		var w Written
+		w.Note(at("10"))
+		w.Missing(at("10"))
 		if len(w.versions) != 0 {
 			t.Errorf("%v", w.versions)
 		}
 	})
 	t.Run("a Cluster that was made again is not waited for", func(t *testing.T) {
-		var w written
-		w.note(at("10"))
-		w.forget(types.NamespacedName{Namespace: "team", Name: "prod"})
-		if w.missing(at("9")) {
+		var w Written
+		w.Note(at("10"))
+		w.Forget(types.NamespacedName{Namespace: "team", Name: "prod"})
+		if w.Missing(at("9")) {
 			t.Error("missing")
 		}
 	})

@@ -28,6 +28,8 @@ type Agent struct {
 	// Deployments receives the Deployments that the hub hands over, which this agent neither judges nor reports.
 	Deployments chan []byte
 	Uninstalled chan struct{}
+	// Sets are what it has.
+	Sets *Sets
 
 	conn *tunnel.Conn
 
@@ -44,17 +46,25 @@ func HealthyReport() protocol.Report {
 		Version: "v1.36.3+k3s1", Distribution: "k3s",
 		Nodes: &protocol.Nodes{Total: 3, Ready: 2,
 			Capacity: map[string]string{"cpu": "12", "memory": "48Gi"}, Allocatable: map[string]string{"cpu": "11"}, Requested: map[string]string{"cpu": "3"}},
-		Health: protocol.Health{Healthy: true},
+		Health:       protocol.Health{Healthy: true},
+		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets}},
 	}
 }
 
 // ConnectAgent opens a tunnel in memory with an agent at its far end. It ends with the test.
 func ConnectAgent(t testing.TB, report protocol.Report) *Agent {
 	t.Helper()
+	return ConnectAgentWith(t, report, NewSets())
+}
+
+// ConnectAgentWith is ConnectAgent with the sets that the agent has.
+func ConnectAgentWith(t testing.TB, report protocol.Report, sets *Sets) *Agent {
+	t.Helper()
 	hubEnd, agentEnd := net.Pipe()
 	a := &Agent{
 		conn:        tunnel.NewConn(agentEnd, tunnel.Config{}),
 		report:      report,
+		Sets:        sets,
 		changed:     make(chan struct{}),
 		Settings:    make(chan protocol.Settings, 16),
 		Deployments: make(chan []byte, 16),
@@ -112,6 +122,8 @@ func (a *Agent) Report(change func(*protocol.Report)) {
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+protocol.PathReport, a.serveReport)
+	mux.HandleFunc(protocol.PathSets, a.serveSets)
+	mux.HandleFunc(protocol.PathSets+"/", a.serveSets)
 	mux.HandleFunc("PUT "+protocol.PathSettings, func(w http.ResponseWriter, r *http.Request) {
 		var settings protocol.Settings
 		if !a.hear(r) {

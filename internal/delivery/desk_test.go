@@ -1,0 +1,277 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// office is a desk with a fleet that agents in memory connect to.
+type office struct {
+	*delivery.Desk
+	t     *testing.T
+	fleet *fleet.Registry
+
+	stop func()
+
+	mu   sync.Mutex // guards told
+	told []delivery.Key
+}
+
+func open(t *testing.T) *office {
+	t.Helper()
+	o := &office{t: t, fleet: fleet.New(logr.Discard(), time.Now)}
+	t.Cleanup(o.fleet.Close)
+	return o.replace()
+}
+
+// replace starts a new desk, as a manager that begins to lead has it.
+func (o *office) replace() *office {
+	desk := delivery.New(delivery.Options{Fleet: o.fleet, Pause: time.Millisecond, Log: logr.Discard()})
+	next := &office{Desk: desk, t: o.t, fleet: o.fleet}
+	desk.OnResult("test", func(k delivery.Key) {
+		next.mu.Lock()
+		defer next.mu.Unlock()
+		next.told = append(next.told, k)
+	})
+	o.fleet.OnChange(desk.Changed)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = desk.Start(ctx)
+	}()
+	next.stop = func() { cancel(); <-done }
+	o.t.Cleanup(next.stop)
+	return next
+}
+
+func member(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "team-a", Name: name}
+}
+
+func (o *office) connect(name string, sets *testkit.Sets, change ...func(*protocol.Report)) *testkit.Agent {
+	o.t.Helper()
+	report := testkit.HealthyReport()
+	for _, f := range change {
+		f(&report)
+	}
+	agent := testkit.ConnectAgentWith(o.t, report, sets)
+	o.fleet.Add(fleet.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: name, UID: "u"}, Key: "k"}, agent.Session)
+	return agent
+}
+
+func (o *office) until(what string, check func() bool) {
+	o.t.Helper()
+	testkit.Eventually(o.t, 10*time.Second, func(context.Context) error {
+		if !check() {
+			return fmt.Errorf("not yet: %s", what)
+		}
+		return nil
+	})
+}
+
+func (o *office) stage(id string, want delivery.Stage, members ...types.NamespacedName) {
+	o.t.Helper()
+	o.until(fmt.Sprintf("%s is %d", id, want), func() bool {
+		return !slices.ContainsFunc(o.Outcomes(id, members), func(out delivery.Outcome) bool { return out.Stage != want })
+	})
+}
+
+func set(t *testing.T, id, text string) *delivery.Set {
+	t.Helper()
+	s, err := delivery.NewSet(id, nil, content(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func content(text string) expansion.Content {
+	return expansion.Content{Objects: []*unstructured.Unstructured{{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "x", "namespace": "default"}, "data": map[string]any{"text": text}}}}}
+}
+
+func key(name string) delivery.Key {
+	return delivery.Key{Kind: "test", Namespace: "team-a", Name: name}
+}
+
+func to(s *delivery.Set, members ...types.NamespacedName) map[types.NamespacedName]*delivery.Set {
+	all := map[types.NamespacedName]*delivery.Set{}
+	for _, m := range members {
+		all[m] = s
+	}
+	return all
+}
+
+func TestDesk(t *testing.T) {
+	a, b := member("a"), member("b")
+	for name, test := range map[string]func(*testing.T, *office){
+		"what is wanted is sent, what is changed is sent again, what is no longer wanted is removed": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.connect("a", sets)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(set(t, "crtb/x", "2"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			o.Replace(key("x"), nil)
+			o.until("removal", func() bool { return len(sets.Held()) == 0 })
+			want := []string{"PUT crtb/x", "PUT crtb/x", "DELETE crtb/x"}
+			if got := sets.Calls(); !reflect.DeepEqual(got, want) {
+				t.Errorf("calls %v, want %v", got, want)
+			}
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if !slices.Contains(o.told, key("x")) {
+				t.Error("the owner was told nothing")
+			}
+		},
+		"a member that is away gets it when it connects, and loses what was withdrawn meanwhile": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
+			o.stage("crtb/x", delivery.Away, a, b)
+			agent := o.connect("a", sets)
+			o.stage("crtb/x", delivery.Applied, a)
+			agent.Kill()
+			o.until("lost", func() bool { return !o.fleet.State(a).Connected() })
+			o.stage("crtb/x", delivery.Applied, a) // it has it still
+			o.Replace(key("x"), nil)
+			o.Replace(key("y"), to(set(t, "crtb/y", "1"), a))
+			o.Expect(nil)
+			o.connect("a", sets)
+			o.stage("crtb/y", delivery.Applied, a)
+			o.until("removal", func() bool { return slices.Equal(sets.Held(), []string{"crtb/y"}) })
+		},
+		"what is there is not sent again by a new manager, and nothing is removed before all is known": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.connect("a", sets)
+			for _, name := range []string{"x", "y", "z"} {
+				o.Replace(key(name), to(set(t, "crtb/"+name, "1"), a))
+				o.stage("crtb/"+name, delivery.Applied, a)
+			}
+			o.stop()
+			next := o.replace()
+			next.Expect([]delivery.Key{key("x"), key("y")})
+			next.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			next.stage("crtb/x", delivery.Applied, a)
+			if next.Complete() || len(sets.Held()) != 3 || len(sets.Calls()) != 3 {
+				t.Error(next.Complete(), sets.Held(), sets.Calls())
+			}
+			next.Replace(key("y"), to(set(t, "crtb/y", "1"), a))
+			next.until("z is removed, which nobody wants", func() bool { return slices.Equal(sets.Held(), []string{"crtb/x", "crtb/y"}) })
+			if got := len(sets.Calls()); got != 4 {
+				t.Error(sets.Calls())
+			}
+		},
+		"a withdrawal does not wait for the others": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.Expect([]delivery.Key{key("never")})
+			o.connect("a", sets)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			o.Replace(key("x"), nil)
+			o.until("removal", func() bool { return len(sets.Held()) == 0 })
+		},
+		"what fails is tried again and told": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			sets.Answer(http.StatusInternalServerError)
+			o.connect("a", sets)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Failed, a)
+			sets.Answer(0)
+			o.stage("crtb/x", delivery.Applied, a)
+		},
+		"what is refused for good is told at once, and not again until it is another": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			sets.Answer(http.StatusUnprocessableEntity)
+			o.connect("a", sets)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Failed, a)
+			sets.Answer(0)
+			o.Replace(key("x"), to(set(t, "crtb/x", "2"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			if got := len(sets.Calls()); got != 2 {
+				t.Error(sets.Calls())
+			}
+		},
+		"an agent that is deaf holds up nobody else": func(t *testing.T, o *office) {
+			o.connect("a", testkit.NewSets()).Deafen()
+			o.connect("b", testkit.NewSets())
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
+			o.stage("crtb/x", delivery.Applied, b)
+		},
+		"an agent that knows no sets, or takes none, is told so": func(t *testing.T, o *office) {
+			o.connect("a", testkit.NewSets(), func(r *protocol.Report) { r.Features = nil })
+			o.connect("b", testkit.NewSets(), func(r *protocol.Report) { r.Profile = "ReadOnly" })
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
+			o.stage("crtb/x", delivery.Refused, a, b)
+			outcomes := o.Outcomes("crtb/x", []types.NamespacedName{a, b})
+			if outcomes[0].Reason != v1.ReasonAgentTooOld || outcomes[1].Reason != v1.ReasonAgentReadOnly {
+				t.Error(outcomes)
+			}
+		},
+		"what happens in the member is told": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.connect("a", sets)
+			s := set(t, "crtb/x", "1")
+			o.Replace(key("x"), to(s, a))
+			o.stage("crtb/x", delivery.Applied, a)
+			sets.Tell(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetFighting, Message: "kustomize-controller changes it back"})
+			o.stage("crtb/x", delivery.Failed, a)
+			if v := delivery.Judge(o.Outcomes(s.ID, []types.NamespacedName{a})); v.Reason != v1.ReasonFighting || !v.Stalled {
+				t.Errorf("%+v", v)
+			}
+		},
+		"a member whose Cluster goes is left alone": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.connect("a", sets)
+			o.Expect(nil)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			o.Forget(a)
+			o.Replace(key("x"), nil)
+			o.Changed(a)
+			o.Replace(key("y"), to(set(t, "crtb/y", "1"), b))
+			o.connect("b", testkit.NewSets())
+			o.stage("crtb/y", delivery.Applied, b)
+			if got := sets.Held(); len(got) != 1 {
+				t.Error(got)
+			}
+		},
+		"many sets at once all arrive, each once": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.connect("a", sets)
+			for i := range 200 {
+				o.Replace(key(fmt.Sprint(i)), to(set(t, fmt.Sprintf("crtb/x%d", i), "1"), a))
+			}
+			for i := range 200 {
+				o.stage(fmt.Sprintf("crtb/x%d", i), delivery.Applied, a)
+			}
+			if got := len(sets.Calls()); got != 200 {
+				t.Errorf("%d calls", got)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	}
+}

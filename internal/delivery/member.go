@@ -1,0 +1,155 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// member is one Cluster: what it is to have and what it has. Desk.mu guards it.
+type member struct {
+	name      types.NamespacedName
+	connected bool
+	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does.
+	refuses string
+	stream  *stream // on which the agent tells what is there; nil if there is none
+	queued  bool    // whether it is in Desk.waiting
+	gone    bool    // whether it was forgotten
+
+	wants   map[string]wanted
+	has     map[string]*protocol.SetState // as the agent told last; kept while it is away
+	touched map[string]bool               // what to look at; true for what may be removed even if the desk is not complete
+	sends   map[string]struct{}           // what is on its way
+	failed  map[string]*failure
+}
+
+// wanted is a set that an object wants in a member.
+type wanted struct {
+	key Key
+	set *Set
+}
+
+// failure is why a set did not arrive.
+type failure struct {
+	count   int
+	refused bool // whether trying again is of little use
+	message string
+	retry   *time.Timer // nil when it is over
+}
+
+// stream is what an agent tells of its sets, as long as it does.
+type stream struct {
+	cancel context.CancelFunc
+	peers  []string // tunnels that there were when it was opened
+	synced bool     // whether all that is there has been told
+	offer  map[string]*protocol.SetState
+}
+
+func newMember(name types.NamespacedName) *member {
+	return &member{name: name, wants: map[string]wanted{}, has: map[string]*protocol.SetState{}, touched: map[string]bool{},
+		sends: map[string]struct{}{}, failed: map[string]*failure{}}
+}
+
+// touchLocked has a set looked at by the next pump.
+func (m *member) touchLocked(id string, removable bool) {
+	m.touched[id] = m.touched[id] || removable
+}
+
+// calmLocked forgets that a set did not arrive.
+func (m *member) calmLocked(id string) {
+	if f := m.failed[id]; f != nil {
+		if f.retry != nil {
+			f.retry.Stop()
+		}
+		delete(m.failed, id)
+	}
+}
+
+// hangUpLocked ends the stream.
+func (m *member) hangUpLocked() {
+	if m.stream != nil {
+		m.stream.cancel()
+		m.stream = nil
+	}
+}
+
+// readyLocked is whether sets can be sent: it is known what is there.
+func (m *member) readyLocked() bool {
+	return m.connected && m.refuses == "" && !m.gone && m.stream != nil && m.stream.synced
+}
+
+// hasLocked is whether a member has the set that it is to have of this ID, whatever came of it.
+func (m *member) hasLocked(id string) bool {
+	want, has := m.wants[id], m.has[id]
+	return want.set != nil && has != nil && has.Digest == want.set.Digest
+}
+
+// lookLocked takes over what the fleet knows of a member, and returns the owners of what it lacks if its connection changed.
+func (d *Desk) lookLocked(m *member) []Key {
+	if !d.running {
+		return nil
+	}
+	state := d.Fleet.State(m.name)
+	if m.gone {
+		m.connected = state.Connected() // for when to drop it
+		return nil
+	}
+	connected, refuses := state.Connected(), m.refuses
+	if report := state.Report; connected && report != nil {
+		refuses = refusal(report)
+	}
+	changed := connected != m.connected || refuses != m.refuses
+	m.connected, m.refuses = connected, refuses
+	if m.stream != nil && (!connected || refuses != "" || !m.stream.current(state.Peers)) {
+		m.hangUpLocked()
+	}
+	if m.stream == nil && connected && refuses == "" && state.Report != nil {
+		d.openLocked(m, state.Peers)
+	}
+	if !changed {
+		return nil
+	}
+	return m.lackingLocked()
+}
+
+// lackingLocked are the owners of sets that are not there as they should be.
+func (m *member) lackingLocked() []Key {
+	var keys []Key
+	for id, want := range m.wants {
+		if !m.hasLocked(id) {
+			keys = append(keys, want.key)
+		}
+	}
+	return keys
+}
+
+// readOnly is the profile of agents that take nothing.
+const readOnly = "ReadOnly"
+
+// refusal is why an agent takes no sets.
+func refusal(r *protocol.Report) string {
+	switch {
+	case r.Profile == readOnly:
+		return v1.ReasonAgentReadOnly
+	case !r.Has(protocol.FeatureSets):
+		return v1.ReasonAgentTooOld
+	}
+	return ""
+}
+
+// current is whether the tunnels are still there that there were when the stream was opened. One of them leads to the agent; if it is given
+// up, the stream must move with the agent.
+func (s *stream) current(peers []fleet.Peer) bool {
+	return !slices.ContainsFunc(s.peers, func(id string) bool {
+		return !slices.ContainsFunc(peers, func(p fleet.Peer) bool { return p.ID == id })
+	})
+}

@@ -1,0 +1,185 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// patience is how often sending may fail before it is told: a tunnel that moves fails one or two.
+const patience = 3
+
+// Stage is how far a set is in one member.
+type Stage int
+
+// Stages, from the best to what a person looks at first.
+const (
+	// Applied: the member has all of it.
+	Applied Stage = iota
+	// Away: the member is not connected and gets it when it is.
+	Away
+	// Unheard: the member's agent is about to tell what it has, or to come back.
+	Unheard
+	// Pending: it is on its way.
+	Pending
+	// Failed: it could not be applied, or not be sent.
+	Failed
+	// Refused: the agent takes none.
+	Refused
+)
+
+// Outcome is how a set is in one member.
+type Outcome struct {
+	Cluster string
+	Stage   Stage
+	// Reason of the condition Ready, for Failed and Refused.
+	Reason string
+	// Failures name what is not as it should be, for Failed and Refused.
+	Failures []v1.Failure
+	// Namespaces and Short are what the agent says of the namespaces that the set is expanded for.
+	Namespaces int32
+	Short      []string
+}
+
+// Outcomes says how sets of one ID are in members, in the order of the members' names. A member for which nothing is wanted counts as Pending.
+func (d *Desk) Outcomes(id string, members []types.NamespacedName) []Outcome {
+	outcomes := make([]Outcome, 0, len(members))
+	d.mu.Lock()
+	for _, name := range members {
+		o := Outcome{Stage: Pending}
+		if m := d.members[name]; m != nil {
+			o = m.outcomeLocked(id)
+		}
+		o.Cluster = name.Name
+		for i := range o.Failures {
+			o.Failures[i].Cluster = name.Name
+		}
+		outcomes = append(outcomes, o)
+	}
+	d.mu.Unlock()
+	slices.SortFunc(outcomes, func(a, b Outcome) int { return cmp.Compare(a.Cluster, b.Cluster) })
+	return outcomes
+}
+
+func (m *member) outcomeLocked(id string) Outcome {
+	f, has := m.failed[id], m.has[id]
+	switch {
+	case m.wants[id].set == nil:
+		return Outcome{Stage: Pending}
+	case m.hasLocked(id):
+		return stateOutcome(has)
+	case !m.connected:
+		return Outcome{Stage: Away}
+	case m.refuses != "":
+		return Outcome{Stage: Refused, Reason: m.refuses, Failures: []v1.Failure{{Object: "set", Message: refusalText(m.refuses)}}}
+	case f != nil && (f.refused || f.count >= patience):
+		return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: "set", Message: "It could not be sent: " + f.message}}}
+	case m.stream == nil || !m.stream.synced:
+		return Outcome{Stage: Unheard}
+	}
+	return Outcome{Stage: Pending}
+}
+
+func refusalText(reason string) string {
+	if reason == v1.ReasonAgentReadOnly {
+		return "The agent has the profile ReadOnly and takes nothing; set spec.agent.profile of the Cluster to Full"
+	}
+	return "The agent is too old to take this; upgrade it"
+}
+
+// stateOutcome is what an agent's word means.
+func stateOutcome(s *protocol.SetState) Outcome {
+	o := Outcome{Stage: Failed, Namespaces: s.Namespaces, Short: s.Short}
+	switch s.Phase {
+	case protocol.SetApplied:
+		o.Stage = Applied
+		return o
+	case protocol.SetConflict:
+		o.Reason = v1.ReasonConflict
+	case protocol.SetFighting:
+		o.Reason = v1.ReasonFighting
+	case protocol.SetFailed:
+		o.Reason = v1.ReasonDeliveryFailed
+	default: // pending, or expired by a clock that is ahead of the hub's
+		o.Stage = Pending
+		return o
+	}
+	for _, object := range s.Objects {
+		o.Failures = append(o.Failures, v1.Failure{Object: object.Object, Message: object.Message})
+	}
+	if len(o.Failures) == 0 {
+		o.Failures = []v1.Failure{{Object: "set", Message: cmp.Or(s.Message, "The agent says "+string(s.Phase))}}
+	}
+	return o
+}
+
+// Verdict is what outcomes come to.
+type Verdict struct {
+	// Ready is the status of the condition Ready, with Reason and Message; Stalled is whether a person must act.
+	Ready   bool
+	Reason  string
+	Message string
+	Stalled bool
+	// Unheard is whether it is too early to say: what agents have is about to be told.
+	Unheard  bool
+	Clusters v1.ClusterCount
+	// Failures are the first, in the order of clusters and objects.
+	Failures []v1.Failure
+}
+
+// Judge sums up.
+func Judge(outcomes []Outcome) Verdict {
+	v := Verdict{Clusters: v1.ClusterCount{Desired: int32(len(outcomes))}}
+	counts := map[Stage]int{}
+	var worst Outcome
+	for _, o := range outcomes {
+		counts[o.Stage]++
+		if o.Stage >= Failed && rank(o.Reason) > rank(worst.Reason) {
+			worst = o
+		}
+		v.Failures = append(v.Failures, o.Failures...)
+	}
+	v.Clusters.Applied, v.Clusters.Failed = int32(counts[Applied]), int32(counts[Failed]+counts[Refused])
+	v.Clusters.Summary = fmt.Sprintf("%d/%d", v.Clusters.Applied, v.Clusters.Desired)
+	v.Failures = firstFailures(v.Failures)
+	v.Unheard = counts[Unheard] > 0
+	switch {
+	case worst.Reason != "":
+		v.Reason, v.Stalled = worst.Reason, worst.Reason == v1.ReasonConflict || worst.Reason == v1.ReasonFighting
+		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it; %s, %s: %s",
+			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, worst.Failures[0].Object, worst.Failures[0].Message)
+	case counts[Pending]+counts[Unheard] > 0:
+		v.Reason, v.Message = v1.ReasonDelivering, fmt.Sprintf("%s clusters have it; it is on its way to the others that are connected", v.Clusters.Summary)
+	case counts[Away] > 0:
+		v.Reason = v1.ReasonMembersAway
+		v.Message = fmt.Sprintf("%s clusters have it; %d are not connected and get it when they are", v.Clusters.Summary, counts[Away])
+	case len(outcomes) == 0:
+		v.Ready, v.Reason, v.Message = true, v1.ReasonNoClusters, "No cluster is selected at present"
+	default:
+		v.Ready, v.Reason, v.Message = true, v1.ReasonApplied, fmt.Sprintf("%s clusters have it", v.Clusters.Summary)
+	}
+	return v
+}
+
+// rank orders reasons by how soon a person should look.
+func rank(reason string) int {
+	return 1 + slices.Index([]string{v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonDeliveryFailed, v1.ReasonConflict, v1.ReasonFighting}, reason)
+}
+
+// firstFailures are the first by cluster and object, one for each object.
+func firstFailures(all []v1.Failure) []v1.Failure {
+	slices.SortStableFunc(all, func(a, b v1.Failure) int {
+		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Object, b.Object))
+	})
+	all = slices.CompactFunc(all, func(a, b v1.Failure) bool { return a.Cluster == b.Cluster && a.Object == b.Object })
+	return slices.Clip(all[:min(len(all), v1.MaxFailures)])
+}

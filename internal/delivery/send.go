@@ -1,0 +1,236 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// sendTimeout bounds one send. The agent answers within protocol.SetTimeout; the rest is for the way there.
+const sendTimeout = protocol.SetTimeout + 20*time.Second
+
+// maxAnswer bounds what is kept of an answer that is not a good one, in bytes.
+const maxAnswer = 512
+
+// pumpLocked begins to send what differs, as much as may be under way at once.
+func (d *Desk) pumpLocked(m *member) {
+	if !d.running || !m.readyLocked() {
+		return
+	}
+	for id, removable := range m.touched {
+		if _, busy := m.sends[id]; busy {
+			continue // its end looks again
+		}
+		want, has := m.wants[id].set, m.has[id]
+		paused := m.failed[id] != nil && m.failed[id].retry != nil
+		switch {
+		case paused, want == nil && has == nil, want != nil && m.hasLocked(id), want == nil && !removable && !d.complete:
+			delete(m.touched, id)
+			continue
+		case len(m.sends) >= maxMemberSends:
+			return // the end of one of them looks again
+		case d.sending >= maxSends:
+			if !m.queued {
+				m.queued = true
+				d.waiting = append(d.waiting, m)
+			}
+			return
+		}
+		delete(m.touched, id)
+		m.sends[id] = struct{}{}
+		d.sending++
+		d.tasks.Go(func() { d.send(m, id, want) })
+	}
+}
+
+// send sends a set, or removes it if want is nil, and takes over what came of it.
+func (d *Desk) send(m *member, id string, want *Set) {
+	begun, verb := time.Now(), "put"
+	var state *protocol.SetState
+	var err error
+	if want == nil {
+		verb = "delete"
+		err = d.remove(m.name, id)
+	} else {
+		state, err = d.put(m.name, id, want)
+	}
+	d.tell(verb, err, time.Since(begun))
+	d.mu.Lock()
+	delete(m.sends, id)
+	d.sending--
+	keys := d.sentLocked(m, id, want, state, err)
+	d.pumpLocked(m)
+	d.nextLocked()
+	d.dropLocked(m)
+	d.mu.Unlock()
+	d.notify(keys...)
+}
+
+// tell tells the observer, and the log of what failed.
+func (d *Desk) tell(verb string, err error, took time.Duration) {
+	if d.Observer.Sent == nil {
+		return
+	}
+	result := "ok"
+	if err != nil {
+		result = "failed"
+	}
+	d.Observer.Sent(verb, result, took)
+}
+
+// nextLocked lets members send that wait for others.
+func (d *Desk) nextLocked() {
+	for len(d.waiting) > 0 && d.sending < maxSends {
+		next := d.waiting[0]
+		d.waiting[0] = nil
+		d.waiting = d.waiting[1:]
+		next.queued = false
+		d.pumpLocked(next)
+	}
+}
+
+// sentLocked takes over what came of a send, and returns the owner of what is wanted of that ID.
+func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetState, err error) []Key {
+	if m.gone {
+		return nil
+	}
+	m.touchLocked(id, sent == nil)
+	var keys []Key
+	if want := m.wants[id]; want.set != nil {
+		keys = []Key{want.key}
+	}
+	switch {
+	case err == nil && sent == nil:
+		m.calmLocked(id)
+		delete(m.has, id)
+	case err == nil && state.Phase == protocol.SetReadOnly:
+		m.refuses = v1.ReasonAgentReadOnly
+		m.hangUpLocked()
+	case err == nil:
+		m.calmLocked(id)
+		m.has[id] = share(state, sent)
+	case isCode(err, http.StatusNotFound):
+		m.refuses = v1.ReasonAgentTooOld
+		m.hangUpLocked()
+	default:
+		if want := m.wants[id].set; want != sent && (want == nil || sent == nil || want.Digest != sent.Digest) {
+			return keys // something else is to be sent by now
+		}
+		d.failLocked(m, id, err)
+	}
+	return keys
+}
+
+// failLocked has a set sent again after a pause, the longer the more often it failed.
+func (d *Desk) failLocked(m *member, id string, err error) {
+	f := m.failed[id]
+	if f == nil {
+		f = &failure{}
+		m.failed[id] = f
+	}
+	f.count++
+	f.message = err.Error()
+	f.refused = isCode(err, http.StatusUnprocessableEntity) || isCode(err, http.StatusRequestEntityTooLarge)
+	wait := backoff(d.Pause, f.count-1, maxPause)
+	if f.refused {
+		wait = maxPause
+	}
+	if d.closed {
+		return
+	}
+	f.retry = time.AfterFunc(wait, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if m.failed[id] != f || d.closed {
+			return
+		}
+		f.retry = nil
+		m.touchLocked(id, m.wants[id].set == nil)
+		d.pumpLocked(m)
+	})
+}
+
+// put sends a set.
+func (d *Desk) put(name types.NamespacedName, id string, set *Set) (*protocol.SetState, error) {
+	ctx, cancel := context.WithTimeout(d.ctx, sendTimeout)
+	defer cancel()
+	resp, err := d.request(ctx, name, http.MethodPut, protocol.SetPath(id), set.body)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	state := &protocol.SetState{}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, protocol.MaxSetEvent)).Decode(state); err != nil {
+		return nil, errors.New("the agent's answer cannot be read") // the cause may quote it
+	}
+	state.Bound()
+	state.ID, state.Digest = set.ID, sameText(state.Digest, set.Digest)
+	return state, nil
+}
+
+// sameText is b where a is equal, so that one of them need not be kept.
+func sameText(a, b string) string {
+	if a == b {
+		return b
+	}
+	return a
+}
+
+// remove removes a set. One that is not there is removed.
+func (d *Desk) remove(name types.NamespacedName, id string) error {
+	ctx, cancel := context.WithTimeout(d.ctx, sendTimeout)
+	defer cancel()
+	resp, err := d.request(ctx, name, http.MethodDelete, protocol.SetPath(id), nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// request sends a request to the leader among a member's agents and returns a good answer.
+func (d *Desk) request(ctx context.Context, name types.NamespacedName, method, path string, body []byte) (*http.Response, error) {
+	transport, err := d.Fleet.Leading(name)
+	if err != nil {
+		return nil, err
+	}
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, agentURL+path, reader)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what there is of it
+	return nil, &fleet.AnswerError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxAnswer))}
+}
+
+func isCode(err error, code int) bool {
+	var answer *fleet.AnswerError
+	return errors.As(err, &answer) && answer.Code == code
+}
