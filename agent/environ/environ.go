@@ -32,6 +32,8 @@ type Environ struct {
 	Checksums []string
 	// Trust is Pinned or System.
 	Trust v1.Trust
+	// Profile is Full or ReadOnly.
+	Profile v1.AgentProfile
 	// Debug logs at level debug.
 	Debug bool
 	// TunnelDataDebug logs the heads of the tunnel's frames, never their content.
@@ -69,6 +71,7 @@ func Read(lookup func(string) (string, bool)) (Environ, error) {
 		Servers:          r.servers(),
 		Checksums:        r.checksums(),
 		Trust:            r.trust(),
+		Profile:          r.profile(),
 		Debug:            r.boolean(protocol.EnvDebug),
 		TunnelDataDebug:  r.boolean(protocol.EnvTunnelDataDebug),
 		Namespace:        r.text(protocol.EnvNamespace, protocol.AgentNamespace),
@@ -127,6 +130,17 @@ func (r *reader) trust() v1.Trust {
 		return trust
 	default:
 		r.fail("%s is %q: set it to %s or %s", protocol.EnvTrust, trust, v1.TrustPinned, v1.TrustSystem)
+		return ""
+	}
+}
+
+func (r *reader) profile() v1.AgentProfile {
+	profile := v1.AgentProfile(r.text(protocol.EnvProfile, string(v1.ProfileFull)))
+	switch profile {
+	case v1.ProfileFull, v1.ProfileReadOnly:
+		return profile
+	default:
+		r.fail("%s is %q: set it to %s or %s", protocol.EnvProfile, profile, v1.ProfileFull, v1.ProfileReadOnly)
 		return ""
 	}
 }

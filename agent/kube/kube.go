@@ -57,6 +57,9 @@ func New(cfg *rest.Config) (*Client, error) {
 		return nil, fmt.Errorf("register core types: %w", err)
 	}
 	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.Deployment{}) // the agent's own
+	if err := metav1.AddMetaToScheme(scheme); err != nil {                // metadata alone, of anything
+		return nil, fmt.Errorf("register metadata: %w", err)
+	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	metav1.AddToGroupVersion(scheme, appsv1.SchemeGroupVersion)
 

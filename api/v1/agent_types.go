@@ -20,6 +20,14 @@ type Agent struct {
 	// +kubebuilder:default=Pinned
 	Trust Trust `json:"trust,omitempty"`
 
+	// profile says what the agent may do in the member. Full (default): serve users as themselves, with what the member's RBAC
+	// grants them, and deliver roles, bindings and projects. ReadOnly: report, and serve everybody who may reach the member with the rights of
+	// Kubernetes' ClusterRole "view" and nothing else; writes, exec and everything that is to be delivered are refused. The rights
+	// come with the manifest: after a change apply it in the member again.
+	// +optional
+	// +kubebuilder:default=Full
+	Profile AgentProfile `json:"profile,omitempty"`
+
 	// replicas of the agent, 1 to 5. Each holds a tunnel. Default: 1 in a member with one node and 2 in any other; the
 	// agent follows the number of nodes.
 	// +optional
@@ -92,6 +100,17 @@ type AgentEnv struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Value string `json:"value,omitempty"`
 }
+
+// AgentProfile says what an agent may do in its member.
+// +kubebuilder:validation:Enum=Full;ReadOnly
+type AgentProfile string
+
+const (
+	// ProfileFull serves users as themselves and delivers.
+	ProfileFull AgentProfile = "Full"
+	// ProfileReadOnly reports and serves reads with rights of its own.
+	ProfileReadOnly AgentProfile = "ReadOnly"
+)
 
 // Trust says which certificate an agent accepts from the hub.
 // +kubebuilder:validation:Enum=Pinned;System

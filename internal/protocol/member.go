@@ -9,6 +9,8 @@ const (
 	AgentNamespace = "drover-agent"
 	// AgentName is the name of the agent's Deployment, ServiceAccount, Role, RoleBinding, ClusterRole and ClusterRoleBinding.
 	AgentName = "drover-agent"
+	// AgentViewBinding is the name of the ClusterRoleBinding that gives an agent of the profile ReadOnly the rights to view.
+	AgentViewBinding = "drover-agent-view"
 	// RegistrationSecret holds what the agent joins with: KeyToken and KeyCABundle. It comes with the manifest and is the manifest's alone.
 	RegistrationSecret = "drover-agent-registration"
 	// IdentitySecret holds what the agent has become: its private key, its Cluster and the settings that the hub announced. It is
@@ -46,6 +48,8 @@ const (
 	EnvDebug = "DROVER_DEBUG"
 	// EnvTunnelDataDebug set to true logs sizes and kinds of the frames of the tunnel, never their content.
 	EnvTunnelDataDebug = "DROVER_TUNNEL_DATA_DEBUG"
+	// EnvProfile is Full (default) or ReadOnly.
+	EnvProfile = "DROVER_PROFILE"
 	// EnvNamespace is the agent's namespace, AgentNamespace by default.
 	EnvNamespace = "DROVER_NAMESPACE"
 	// EnvDeploymentDigest is v1.AnnotationAgentDigest of the agent's pod, by the downward API.

@@ -197,3 +197,6 @@ func (e *SetEvent) Bound() {
 		e.State.Bound()
 	}
 }
+
+// SetGuards is the id of the set with the policies that guard the others. An agent that removes all removes it last.
+const SetGuards = "guards"

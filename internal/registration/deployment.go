@@ -106,6 +106,9 @@ func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfigurati
 		variable(protocol.EnvNamespace, protocol.AgentNamespace),
 		variable(protocol.EnvDeploymentDigest, "").WithValueFrom(corev1ac.EnvVarSource().WithFieldRef(
 			corev1ac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath("metadata.annotations['"+v1.AnnotationAgentDigest+"']"))))
+	if in.Agent.Profile == v1.ProfileReadOnly {
+		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
+	}
 	for _, e := range in.Agent.Env {
 		env = append(env, variable(e.Name, e.Value))
 	}

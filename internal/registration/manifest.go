@@ -114,7 +114,7 @@ func build(in ManifestInput) (*manifestParts, error) {
 	if parts.deployment.JSON, err = json.Marshal(object); err != nil {
 		return nil, fmt.Errorf("marshal agent deployment: %w", err)
 	}
-	if parts.before, err = marshal(namespace(), serviceAccount(), clusterRole(), clusterRoleBinding(), role(), roleBinding()); err != nil {
+	if parts.before, err = marshal(slices.Concat([]any{namespace(), serviceAccount()}, clusterRights(in.Agent.Profile), []any{role(), roleBinding()})...); err != nil {
 		return nil, err
 	}
 	parts.after, err = marshal(object)
@@ -160,27 +160,6 @@ func namespace() *corev1ac.NamespaceApplyConfiguration {
 
 func serviceAccount() *corev1ac.ServiceAccountApplyConfiguration {
 	return corev1ac.ServiceAccount(protocol.AgentName, protocol.AgentNamespace).WithLabels(agentLabels())
-}
-
-// clusterRole is all that an agent may do beyond its own namespace: act as the users whose requests it forwards, see what it
-// reports, and remove itself.
-func clusterRole() *rbacv1ac.ClusterRoleApplyConfiguration {
-	rule := rbacv1ac.PolicyRule
-	return rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(agentLabels()).WithRules(
-		rule().WithAPIGroups("").WithResources("users", "groups").WithVerbs("impersonate"),
-		rule().WithAPIGroups("authentication.k8s.io").WithResources("*").WithVerbs("impersonate"), // uids, and userextras of any key: RBAC has no userextras/*,
-		rule().WithAPIGroups("").WithResources("nodes", "pods").WithVerbs("get", "list", "watch"),
-		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames("kube-system").WithVerbs("get"),
-		rule().WithNonResourceURLs("/version", "/readyz", "/livez").WithVerbs("get"),
-		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(protocol.AgentNamespace).WithVerbs("get", "delete"),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles", "clusterrolebindings").
-			WithResourceNames(protocol.AgentName).WithVerbs("get", "update", "patch", "delete"),
-	)
-}
-
-func clusterRoleBinding() *rbacv1ac.ClusterRoleBindingApplyConfiguration {
-	return rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(agentLabels()).
-		WithRoleRef(roleRef("ClusterRole")).WithSubjects(subject())
 }
 
 // role is what an agent may do in its own namespace: keep Secrets, elect a leader, and change its own Deployment. A Lease cannot be

@@ -1,0 +1,559 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/agent/apply"
+	"github.com/drover-dev/drover/agent/kube"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/tenancy"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+const patience = 20 * time.Second
+
+// member is a real API server with the agent's manifest, and agents with the rights of that.
+type member struct {
+	*testkit.Env
+	config *rest.Config
+}
+
+// newMember has the rights of a profile.
+func newMember(t *testing.T) *member {
+	t.Helper()
+	m := &member{Env: testkit.Start(t)}
+	manifest, err := registration.Manifest(registration.ManifestInput{
+		Image: "drover:v1", Trust: v1.TrustSystem, Token: strings.Repeat("t", 40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		o := &unstructured.Unstructured{}
+		if err == nil {
+			err = yaml.Unmarshal(document, &o.Object)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(o.Object) > 0 {
+			m.Apply(t, o)
+		}
+	}
+	const agent = "system:serviceaccount:" + protocol.AgentNamespace + ":" + protocol.AgentName
+	m.AwaitRights(t, agent, "", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"sets"}, Verbs: []string{"manage"}})
+	m.AwaitRights(t, agent, protocol.AgentNamespace, rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"patch"}, ResourceNames: []string{protocol.AgentName}})
+	m.config = rest.CopyConfig(m.Config)
+	m.config.Impersonate = rest.ImpersonationConfig{UserName: agent}
+	return m
+}
+
+// agent is one process of the agent that leads.
+type agent struct {
+	*apply.Applier
+	writes *atomic.Int64 // requests that are no reads
+	stop   func()
+	clock  *testkit.Clock
+}
+
+// transport counts writes.
+type transport struct {
+	next   http.RoundTripper
+	writes *atomic.Int64
+}
+
+func (c transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet {
+		c.writes.Add(1)
+	}
+	return c.next.RoundTrip(r)
+}
+
+// lead starts an agent; it stops with the test or by stop.
+func (m *member) lead(t *testing.T, change ...func(*apply.Options)) *agent {
+	t.Helper()
+	a := &agent{writes: &atomic.Int64{}, clock: testkit.NewClock()}
+	config := rest.CopyConfig(m.config)
+	config.QPS = -1
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{next, a.writes} })
+	c, err := kube.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := apply.Options{Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace), Log: testr.New(t)}
+	for _, f := range change {
+		f(&o)
+	}
+	a.Applier = apply.New(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { a.Lead(ctx) })
+	a.stop = func() { cancel(); running.Wait() }
+	t.Cleanup(a.stop)
+	testkit.Eventually(t, patience, func(context.Context) error {
+		if got := a.ask(t, http.MethodPost, protocol.PathSets, nil); got.Code != http.StatusMethodNotAllowed {
+			return fmt.Errorf("%d", got.Code)
+		}
+		return nil
+	})
+	return a
+}
+
+func (a *agent) ask(t testing.TB, method, path string, body []byte) *httptest.ResponseRecorder {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	a.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), method, path, bytes.NewReader(body)))
+	return answer
+}
+
+func (a *agent) state(t testing.TB, answer *httptest.ResponseRecorder) protocol.SetState {
+	t.Helper()
+	var state protocol.SetState
+	if err := json.Unmarshal(answer.Body.Bytes(), &state); err != nil || answer.Code != http.StatusOK {
+		t.Fatalf("%d %s: %v", answer.Code, answer.Body, err)
+	}
+	return state
+}
+
+// put hands a set over.
+func (a *agent) put(t testing.TB, set protocol.Set) protocol.SetState {
+	t.Helper()
+	body, err := json.Marshal(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.state(t, a.ask(t, http.MethodPut, protocol.SetPath(set.ID), body))
+}
+
+func (a *agent) applied(t testing.TB, set protocol.Set) protocol.SetState {
+	t.Helper()
+	state := a.put(t, set)
+	if state.Phase != protocol.SetApplied || state.Digest != set.Digest || state.ID != set.ID {
+		t.Fatalf("got %+v", state)
+	}
+	return state
+}
+
+func (a *agent) remove(t testing.TB, id string) {
+	t.Helper()
+	if state := a.state(t, a.ask(t, http.MethodDelete, protocol.SetPath(id), nil)); state.Phase != protocol.SetDeleted {
+		t.Fatalf("got %+v", state)
+	}
+}
+
+// await reads the stream of states until one is as wanted.
+func (a *agent) await(t testing.TB, id string, phase protocol.SetPhase) protocol.SetState {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, w := io.Pipe()
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	defer r.Close()
+	running.Go(func() {
+		a.ServeHTTP(&streamed{w: w, header: http.Header{}}, httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.PathSets, nil))
+		_ = w.Close()
+	})
+	var last protocol.SetState
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		var event protocol.SetEvent
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			t.Fatal(err)
+		}
+		if event.State != nil && event.State.ID == id {
+			if last = *event.State; last.Phase == phase {
+				return last
+			}
+		}
+	}
+	t.Fatalf("the state of %s is %+v, wanted %s", id, last, phase)
+	return last
+}
+
+// streamed is an http.ResponseWriter that does not wait for the end.
+type streamed struct {
+	w      io.Writer
+	header http.Header
+}
+
+func (s *streamed) Header() http.Header         { return s.header }
+func (s *streamed) Write(p []byte) (int, error) { return s.w.Write(p) }
+func (s *streamed) WriteHeader(int)             {}
+func (s *streamed) Flush()                      {}
+
+func newSet(t testing.TB, id string, content expansion.Content, end ...time.Time) protocol.Set {
+	t.Helper()
+	var until *time.Time
+	if len(end) > 0 {
+		until = &end[0]
+	}
+	s, err := protocol.NewSet(id, until, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func objectsOf(id string, all ...map[string]any) expansion.Content {
+	var c expansion.Content
+	for _, fields := range all {
+		o := &unstructured.Unstructured{Object: fields}
+		expansion.AddLabels(o, expansion.Labels(id))
+		c.Objects = append(c.Objects, o)
+	}
+	return c
+}
+
+func role(name string, verbs ...any) map[string]any {
+	return map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": name},
+		"rules": []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"pods"}, "verbs": verbs}}}
+}
+
+func binding(name, role, user string) map[string]any {
+	return map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": name},
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+		"subjects": []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}}}
+}
+
+func (m *member) clusterRole(t testing.TB, name string) *rbacv1.ClusterRole {
+	t.Helper()
+	o := &rbacv1.ClusterRole{}
+	if err := m.Client.Get(t.Context(), client.ObjectKey{Name: name}, o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func (m *member) gone(t testing.TB, o client.Object) {
+	t.Helper()
+	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+		t.Errorf("%T %s is there: %v", o, o.GetName(), err)
+	}
+}
+
+func (m *member) there(t testing.TB, o client.Object) {
+	t.Helper()
+	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		t.Errorf("%T %s: %v", o, o.GetName(), err)
+	}
+}
+
+func namespaced(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name}
+}
+
+func TestSets(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	a := m.lead(t)
+	guards, err := tenancy.Guards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.applied(t, newSet(t, tenancy.GuardsSet, guards)) // all that follows passes them
+
+	t.Run("a set is there when it is answered, and applying it again writes nothing", func(t *testing.T) {
+		set := newSet(t, "role/reader", objectsOf("role/reader", role("drover:reader", "get")))
+		a.applied(t, set)
+		before := m.clusterRole(t, "drover:reader")
+		writes := a.writes.Load()
+		a.applied(t, set)
+		if after := m.clusterRole(t, "drover:reader"); after.ResourceVersion != before.ResourceVersion || a.writes.Load() != writes {
+			t.Errorf("%d writes", a.writes.Load()-writes)
+		}
+	})
+	t.Run("what a set no longer holds is removed, and nothing else", func(t *testing.T) {
+		id := "role/two"
+		a.applied(t, newSet(t, id, objectsOf(id, role("drover:a", "get"), role("drover:b", "get"))))
+		copied := m.clusterRole(t, "drover:a")
+		m.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "copy-of-a", Labels: copied.Labels}})
+		a.applied(t, newSet(t, id, objectsOf(id, role("drover:b", "list"))))
+		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:a"}})
+		if got := m.clusterRole(t, "drover:b").Rules[0].Verbs[0]; got != "list" {
+			t.Error(got)
+		}
+		a.remove(t, id)
+		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:b"}})
+		m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "copy-of-a"}})
+	})
+	t.Run("a binding whose role changes is another one, and the old one goes", func(t *testing.T) {
+		id := "crtb/alice"
+		a.applied(t, newSet(t, id, objectsOf(id, binding("drover:crtb:alice:view", "view", "alice"))))
+		a.applied(t, newSet(t, id, objectsOf(id, binding("drover:crtb:alice:edit", "edit", "alice"))))
+		m.gone(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:alice:view"}})
+		m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:alice:edit"}})
+	})
+	t.Run("an object that is not Drover's is neither changed nor deleted, and is named", func(t *testing.T) {
+		m.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}})
+		before := m.clusterRole(t, "theirs")
+		id := "role/theirs"
+		state := a.put(t, newSet(t, id, objectsOf(id, role("theirs", "get"))))
+		if state.Phase != protocol.SetConflict || state.Failed != 1 || state.Objects[0].Object != "ClusterRole theirs" || !strings.Contains(state.Objects[0].Message, "apply.test") {
+			t.Errorf("got %+v", state)
+		}
+		a.remove(t, id)
+		if after := m.clusterRole(t, "theirs"); after.ResourceVersion != before.ResourceVersion {
+			t.Error("it was changed")
+		}
+	})
+	t.Run("two sets do not take an object from each other, and the second gets it when the first goes", func(t *testing.T) {
+		a.applied(t, newSet(t, "role/first", objectsOf("role/first", role("drover:shared", "get"))))
+		state := a.put(t, newSet(t, "role/second", objectsOf("role/second", role("drover:shared", "list"))))
+		if state.Phase != protocol.SetConflict || !strings.Contains(state.Objects[0].Message, "role/first") {
+			t.Errorf("got %+v", state)
+		}
+		a.remove(t, "role/first")
+		a.await(t, "role/second", protocol.SetApplied)
+		if got := m.clusterRole(t, "drover:shared").Rules[0].Verbs[0]; got != "list" {
+			t.Error(got)
+		}
+	})
+	t.Run("what the API server refuses is named, and the rest of the set is there", func(t *testing.T) {
+		id := "role/bad"
+		bad := binding("drover:bad", "view", "x")
+		bad["subjects"] = []any{map[string]any{"kind": "Robot", "name": "secret-value"}}
+		state := a.put(t, newSet(t, id, objectsOf(id, role("drover:good", "get"), bad)))
+		if state.Phase != protocol.SetFailed || state.Failed != 1 || strings.Contains(state.Objects[0].Message, "secret-value") {
+			t.Errorf("got %+v", state)
+		}
+		m.clusterRole(t, "drover:good")
+		a.remove(t, id)
+	})
+	t.Run("a kind that agents do not deliver is refused", func(t *testing.T) {
+		id := "role/pod"
+		pod := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "x", "namespace": "default"}}
+		if state := a.put(t, newSet(t, id, objectsOf(id, pod))); state.Phase != protocol.SetFailed || !strings.Contains(state.Objects[0].Message, "upgrade") {
+			t.Errorf("got %+v", state)
+		}
+		a.remove(t, id)
+	})
+	t.Run("changes, deletions and lost labels are repaired", func(t *testing.T) { m.repairs(t, a) })
+	t.Run("a project's namespaces are equipped, also those that come later, and left alone when they leave", func(t *testing.T) { m.project(t, a) })
+	t.Run("another agent that leads goes on without the hub, and writes nothing", func(t *testing.T) {
+		a.stop()
+		before := m.versions(t)
+		b := m.lead(t)
+		for _, id := range []string{"role/reader", "crtb/alice", "role/second", tenancy.GuardsSet} {
+			b.await(t, id, protocol.SetApplied)
+		}
+		if after := m.versions(t); after != before {
+			t.Errorf("before\n%s\nafter\n%s", before, after)
+		}
+		t.Run("and removes all at the end", func(t *testing.T) {
+			remaining, err := b.RemoveAll(t.Context())
+			if err != nil || len(remaining) > 0 {
+				t.Error(remaining, err)
+			}
+			if left := m.versions(t); strings.Contains(left, "cluster.drover.dev/set") {
+				t.Error(left)
+			}
+			m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
+		})
+	})
+}
+
+// versions are all objects that Drover has made, with their versions.
+func (m *member) versions(t testing.TB) string {
+	t.Helper()
+	var out strings.Builder
+	for _, list := range []client.ObjectList{
+		&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.ResourceQuotaList{}, &corev1.LimitRangeList{}, &corev1.SecretList{},
+	} {
+		if err := m.Client.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var items struct{ Items []metav1.PartialObjectMetadata }
+		if err := json.Unmarshal(raw, &items); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range items.Items {
+			if label := o.Labels[v1.LabelSet]; label != "" && len(o.ManagedFields) > 0 && o.ManagedFields[0].Manager == "drover" {
+				fmt.Fprintf(&out, "%T %s/%s %s cluster.drover.dev/set=%s\n", list, o.Namespace, o.Name, o.ResourceVersion, label)
+			}
+		}
+	}
+	return out.String()
+}
+
+func (m *member) repairs(t *testing.T, a *agent) {
+	id := "role/kept"
+	a.applied(t, newSet(t, id, objectsOf(id, role("drover:kept", "get"))))
+	whole := func(ctx context.Context) error {
+		o := &rbacv1.ClusterRole{}
+		if err := m.Client.Get(ctx, client.ObjectKey{Name: "drover:kept"}, o); err != nil {
+			return err
+		}
+		if len(o.Rules) != 1 || o.Rules[0].Verbs[0] != "get" || o.Labels[v1.LabelSet] != "role.kept" {
+			return fmt.Errorf("%v %v", o.Labels, o.Rules)
+		}
+		return nil
+	}
+	for name, harm := range map[string]func(*rbacv1.ClusterRole) error{
+		"changed": func(o *rbacv1.ClusterRole) error {
+			o.Rules[0].Verbs = []string{"*"}
+			return m.Client.Update(t.Context(), o)
+		},
+		"emptied": func(o *rbacv1.ClusterRole) error { o.Rules = nil; return m.Client.Update(t.Context(), o) },
+		"deleted": func(o *rbacv1.ClusterRole) error { return m.Client.Delete(t.Context(), o) },
+		"unlabelled": func(o *rbacv1.ClusterRole) error {
+			o.Labels = nil
+			return m.Client.Update(t.Context(), o)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := harm(m.clusterRole(t, "drover:kept")); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, patience, whole)
+		})
+	}
+	t.Run("a fight is named and costs no hot loop", func(t *testing.T) {
+		writes := a.writes.Load()
+		fight, end := context.WithTimeout(t.Context(), 2*time.Second)
+		defer end()
+		for fight.Err() == nil {
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["*"]}]}`))
+			o := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:kept"}}
+			_ = m.Client.Patch(fight, o, patch, client.FieldOwner("rival"))
+		}
+		state := a.await(t, id, protocol.SetFighting)
+		if !strings.Contains(state.Objects[0].Message, `"rival"`) {
+			t.Errorf("got %+v", state)
+		}
+		if spent := a.writes.Load() - writes; spent > 12 {
+			t.Errorf("%d writes in two seconds", spent)
+		}
+		a.remove(t, id)
+	})
+}
+
+func (m *member) project(t *testing.T, a *agent) {
+	hosted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hosted", Labels: map[string]string{v1.LabelProject: "web"}}}
+	m.Apply(t, hosted)
+	project := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1.ProjectSpec{
+		Namespaces: []string{"web"}, PodSecurity: v1.PodSecurityBaseline, NetworkIsolation: v1.IsolationProject,
+		ResourceQuota: list("pods", "10"), NamespaceDefaultResourceQuota: list("pods", "4"),
+	}}
+	set := func() protocol.Set {
+		content, err := tenancy.Content(project, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newSet(t, "project/web", content)
+	}
+	if state := a.applied(t, set()); state.Namespaces != 2 {
+		t.Errorf("got %+v", state)
+	}
+	pods := func(ctx context.Context, namespace string) string {
+		o := &corev1.ResourceQuota{}
+		if err := m.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: expansion.QuotaName}, o); err != nil {
+			return err.Error()
+		}
+		amount := o.Spec.Hard["pods"]
+		return amount.String()
+	}
+	want := func(t *testing.T, wanted map[string]string) {
+		t.Helper()
+		testkit.Eventually(t, patience, func(ctx context.Context) error {
+			for namespace, amount := range wanted {
+				if got := pods(ctx, namespace); got != amount {
+					return fmt.Errorf("%s has %s, not %s", namespace, got, amount)
+				}
+			}
+			return nil
+		})
+	}
+	want(t, map[string]string{"web": "4", "hosted": "4"})
+	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late", Labels: map[string]string{v1.LabelProject: "web"}}})
+	want(t, map[string]string{"web": "4", "hosted": "4", "late": "2"})
+	testkit.Eventually(t, patience, func(ctx context.Context) error {
+		ns := &corev1.Namespace{}
+		if err := m.Client.Get(ctx, client.ObjectKey{Name: "late"}, ns); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "baseline" {
+			return fmt.Errorf("%v %v", ns.Labels, err)
+		}
+		return nil
+	})
+	project.Spec.NamespaceDefaultResourceQuota = list("pods", "3")
+	if state := a.applied(t, set()); state.Namespaces != 3 || len(state.Short) > 0 {
+		t.Errorf("got %+v", state)
+	}
+	want(t, map[string]string{"web": "3", "hosted": "3", "late": "3"})
+
+	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(hosted), hosted); err != nil {
+		t.Fatal(err)
+	}
+	delete(hosted.Labels, v1.LabelProject)
+	if err := m.Client.Update(t.Context(), hosted); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, patience, func(ctx context.Context) error {
+		ns := &corev1.Namespace{}
+		if err := m.Client.Get(ctx, client.ObjectKey{Name: "hosted"}, ns); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "" {
+			return fmt.Errorf("%v %v", ns.Labels, err)
+		}
+		if got := pods(ctx, "hosted"); !strings.Contains(got, "not found") {
+			return fmt.Errorf("quota %s", got)
+		}
+		return nil
+	})
+	a.remove(t, "project/web")
+	for _, name := range []string{"web", "late", "hosted"} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		m.there(t, ns)
+		if name == "late" != (ns.Labels[v1.LabelProject] == "web") || ns.Labels["pod-security.kubernetes.io/enforce"] != "" || ns.DeletionTimestamp != nil {
+			t.Errorf("%s: %v", name, ns.Labels)
+		}
+		m.gone(t, &corev1.ResourceQuota{ObjectMeta: namespaced(name, expansion.QuotaName)})
+	}
+}
+
+func list(pairs ...string) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		out[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import "time"
+
+// How often an object is repaired. Beyond the budget each next repair waits longer, so that a fight with another controller costs
+// next to nothing.
+const (
+	budgetSpan    = time.Minute
+	budgetRepairs = 10
+	fightRepairs  = 3 // within budgetSpan
+	firstPenalty  = 10 * time.Second
+	maxPenalty    = 5 * time.Minute
+)
+
+// budget is what the repairs of one object have cost. The zero value has spent nothing.
+type budget struct {
+	repairs []time.Time // the last budgetRepairs of them
+	penalty time.Duration
+}
+
+// wait is how long the next repair has to wait.
+func (b *budget) wait(now time.Time) time.Duration {
+	if b.calm(now) <= 0 {
+		return 0
+	}
+	last := b.repairs[len(b.repairs)-1]
+	if b.penalty > 0 {
+		return max(0, last.Add(b.penalty).Sub(now))
+	}
+	if len(b.repairs) < budgetRepairs || now.Sub(b.repairs[0]) >= budgetSpan {
+		return 0
+	}
+	return max(0, last.Add(firstPenalty).Sub(now))
+}
+
+// spend notes a repair.
+func (b *budget) spend(now time.Time) {
+	if b.calm(now) <= 0 {
+		*b = budget{}
+	}
+	switch full := len(b.repairs) == budgetRepairs && now.Sub(b.repairs[0]) < budgetSpan; {
+	case b.penalty > 0:
+		b.penalty = min(2*b.penalty, maxPenalty)
+	case full:
+		b.penalty = 2 * firstPenalty
+	}
+	b.repairs = append(b.repairs, now)
+	if len(b.repairs) > budgetRepairs {
+		b.repairs = append(b.repairs[:0], b.repairs[len(b.repairs)-budgetRepairs:]...)
+	}
+}
+
+// fighting is whether something changes the object back again and again.
+func (b *budget) fighting(now time.Time) bool {
+	if b.calm(now) <= 0 {
+		return false
+	}
+	if b.penalty > 0 {
+		return true
+	}
+	n := len(b.repairs)
+	return n >= fightRepairs && b.repairs[n-1].Sub(b.repairs[n-fightRepairs]) < budgetSpan
+}
+
+// calm is after how long without a repair all is forgotten; 0 or less if it is now.
+func (b *budget) calm(now time.Time) time.Duration {
+	if b == nil || len(b.repairs) == 0 {
+		return 0
+	}
+	return b.repairs[len(b.repairs)-1].Add(max(budgetSpan, 2*b.penalty)).Sub(now)
+}

@@ -1,0 +1,137 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// pageSize is how many objects a page of a list has.
+const pageSize = 500
+
+// feed keeps the world up to date with a kind, by metadata only. It is a cache.TransformingStore.
+type feed struct {
+	kind   kind
+	client Objects
+	world  *world
+	log    logr.Logger
+	ready  chan struct{} // closed when all objects of the kind are known, or it is known that none can be
+	once   sync.Once
+}
+
+func newFeed(k kind, client Objects, w *world, log logr.Logger) *feed {
+	return &feed{kind: k, client: client, world: w, log: log, ready: make(chan struct{})}
+}
+
+// run follows the kind until ctx ends.
+func (f *feed) run(ctx context.Context) {
+	silent := logr.Discard()
+	ctx = logr.NewContext(ctx, silent)
+	source := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.watch}
+	reflector := cache.NewReflectorWithOptions(source, &metav1.PartialObjectMetadata{}, f, cache.ReflectorOptions{Name: f.kind.resource, Logger: &silent})
+	reflector.WatchListPageSize = pageSize
+	reflector.RunWithContext(ctx)
+}
+
+// selector limits what is asked for. Namespaces are all asked for: one that leaves a project has no label by which to know it.
+func (f *feed) selector() string {
+	if f.kind.name == kindNamespace {
+		return ""
+	}
+	return v1.LabelSet
+}
+
+func (f *feed) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	options.LabelSelector = f.selector()
+	if options.ResourceVersion == "0" { // from a cache that may be behind what was just written
+		options.ResourceVersion = ""
+	}
+	list, err := f.client.List(ctx, f.kind.collection(""), options)
+	if err != nil {
+		f.failed(err)
+		return nil, err
+	}
+	return list, nil
+}
+
+func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.LabelSelector = f.selector()
+	w, err := f.client.Watch(ctx, f.kind.collection(""), options)
+	if err != nil {
+		f.failed(err)
+		return nil, err
+	}
+	return w, nil
+}
+
+// failed notes that a kind cannot be read. One that the API server does not have, or does not show, cannot have been delivered either.
+func (f *feed) failed(err error) {
+	f.log.V(1).Info("cannot watch a kind", "kind", f.kind.name, "error", err.Error())
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+		f.once.Do(func() { close(f.ready) })
+	}
+}
+
+func (f *feed) refOf(obj any) (ref, *metav1.ObjectMeta, error) {
+	o, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return ref{}, nil, fmt.Errorf("watch %s: got %T", f.kind.resource, obj)
+	}
+	return ref{kind: f.kind.name, namespace: o.Namespace, name: o.Name}, &o.ObjectMeta, nil
+}
+
+// Transformer keeps objects as they are: they are not kept.
+func (f *feed) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return obj, nil }
+}
+
+// Add notes an object.
+func (f *feed) Add(obj any) error { return f.Update(obj) }
+
+// Update notes an object.
+func (f *feed) Update(obj any) error {
+	r, meta, err := f.refOf(obj)
+	if err == nil {
+		f.world.observe(r, meta)
+	}
+	return err
+}
+
+// Delete notes that an object is no more, or has lost the label that it was selected by.
+func (f *feed) Delete(obj any) error {
+	r, meta, err := f.refOf(obj)
+	if err == nil {
+		f.world.vanish(r, number(meta.ResourceVersion))
+	}
+	return err
+}
+
+// Replace notes all objects.
+func (f *feed) Replace(objs []any, version string) error {
+	metas := make(map[ref]*metav1.ObjectMeta, len(objs))
+	for _, obj := range objs {
+		r, meta, err := f.refOf(obj)
+		if err != nil {
+			return err
+		}
+		metas[r] = meta
+	}
+	f.world.replace(f.kind.name, metas, number(version))
+	f.once.Do(func() { close(f.ready) })
+	return nil
+}
+
+// Resync has nothing to do.
+func (f *feed) Resync() error { return nil }

@@ -1,0 +1,118 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/expansion"
+)
+
+// item is an object to apply.
+type item struct {
+	ref  ref
+	body []byte
+	hash [sha256.Size]byte
+	uid  types.UID           // that the object must have; empty for any
+	hard corev1.ResourceList // of a quota of ours, nil for anything else
+}
+
+func newItem(r ref, o *unstructured.Unstructured) (item, error) {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return item{}, fmt.Errorf("encode: %w", err)
+	}
+	it := item{ref: r, body: body, hash: sha256.Sum256(body), uid: o.GetUID()}
+	if r.kind == kindQuota && r.name == expansion.QuotaName {
+		it.hard, err = hardOf(o)
+	}
+	return it, err
+}
+
+func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
+	amounts, _, err := unstructured.NestedStringMap(o.Object, "spec", "hard")
+	if err != nil {
+		return nil, fmt.Errorf("read quota: %w", err)
+	}
+	hard := corev1.ResourceList{}
+	for name, text := range amounts {
+		amount, err := resource.ParseQuantity(text)
+		if err != nil {
+			return nil, fmt.Errorf("read quota of %s: %w", name, err)
+		}
+		hard[corev1.ResourceName(name)] = amount
+	}
+	return hard, nil
+}
+
+// phases orders what is applied: namespaces, whatever else, quotas that shrink, quotas that grow. So what is divided anew never is granted
+// twice. A quota that does both is applied twice, first with what shrinks.
+func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
+	var out [4][]item
+	for _, it := range items {
+		switch {
+		case it.ref.kind == kindNamespace:
+			out[0] = append(out[0], it)
+		case it.hard == nil:
+			out[1] = append(out[1], it)
+		default:
+			shrinks, grows := change(held[it.ref.namespace], it.hard)
+			if shrinks && grows {
+				lesser, err := it.lesser(held[it.ref.namespace])
+				if err != nil {
+					return out, err
+				}
+				out[2] = append(out[2], lesser)
+			}
+			if grows {
+				out[3] = append(out[3], it)
+			} else {
+				out[2] = append(out[2], it)
+			}
+		}
+	}
+	return out, nil
+}
+
+// change says what becomes of a quota. A resource that was not limited before is newly granted.
+func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
+	for name, amount := range wanted {
+		before, had := held[name]
+		switch order := amount.Cmp(before); {
+		case !had:
+			grows = grows || amount.Sign() > 0
+		case order < 0:
+			shrinks = true
+		case order > 0:
+			grows = true
+		}
+	}
+	return shrinks, grows
+}
+
+// lesser is the quota with what is held where that is less.
+func (it item) lesser(held corev1.ResourceList) (item, error) {
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON(it.body); err != nil {
+		return item{}, fmt.Errorf("decode quota: %w", err)
+	}
+	amounts := map[string]any{}
+	for name, amount := range it.hard {
+		if before, had := held[name]; had && before.Cmp(amount) < 0 {
+			amount = before
+		}
+		amounts[string(name)] = amount.String()
+	}
+	if err := unstructured.SetNestedMap(o.Object, amounts, "spec", "hard"); err != nil {
+		return item{}, fmt.Errorf("write quota: %w", err)
+	}
+	return newItem(it.ref, o)
+}

@@ -1,0 +1,99 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// kind is a kind of object that sets may hold.
+type kind struct {
+	name       string // as in ref
+	apiVersion string
+	resource   string
+	namespaced bool
+}
+
+const (
+	kindNamespace = "Namespace"
+	kindQuota     = "ResourceQuota"
+)
+
+// kinds are all that a set may hold: what the agent's ClusterRole lets it deliver, and watches. A kind that is not here cannot be
+// delivered, whatever the hub says.
+func kinds() []kind {
+	const (
+		core      = "v1"
+		rbac      = "rbac.authorization.k8s.io/v1"
+		admission = "admissionregistration.k8s.io/v1"
+	)
+	return []kind{
+		{kindNamespace, core, "namespaces", false},
+		{kindQuota, core, "resourcequotas", true},
+		{"LimitRange", core, "limitranges", true},
+		{"Secret", core, "secrets", true},
+		{"NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", true},
+		{"ClusterRole", rbac, "clusterroles", false},
+		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
+		{"Role", rbac, "roles", true},
+		{"RoleBinding", rbac, "rolebindings", true},
+		{"ValidatingAdmissionPolicy", admission, "validatingadmissionpolicies", false},
+		{"ValidatingAdmissionPolicyBinding", admission, "validatingadmissionpolicybindings", false},
+	}
+}
+
+// catalogue finds a kind by its name.
+type catalogue map[string]kind
+
+func newCatalogue() catalogue {
+	c := catalogue{}
+	for _, k := range kinds() {
+		c[k.name] = k
+	}
+	return c
+}
+
+// ref names an object.
+type ref struct{ kind, namespace, name string }
+
+// String is how a state names the object.
+func (r ref) String() string {
+	if r.namespace == "" {
+		return r.kind + " " + r.name
+	}
+	return r.kind + " " + r.namespace + "/" + r.name
+}
+
+// refOf names the object of a set; an error says why no such object is delivered.
+func (c catalogue) refOf(o *unstructured.Unstructured) (ref, error) {
+	r := ref{kind: o.GetKind(), namespace: o.GetNamespace(), name: o.GetName()}
+	k, known := c[r.kind]
+	switch {
+	case !known || k.apiVersion != o.GetAPIVersion():
+		return r, fmt.Errorf("this agent does not deliver %s of %s: upgrade it", r.kind, o.GetAPIVersion())
+	case r.name == "" || strings.Contains(r.name, "/") || k.namespaced != (r.namespace != ""):
+		return r, fmt.Errorf("a %s needs a name, and a namespace if and only if its kind has one", r.kind)
+	}
+	return r, nil
+}
+
+// path of an object in the API.
+func (c catalogue) path(r ref) string {
+	return c[r.kind].collection(r.namespace) + "/" + r.name
+}
+
+// collection is the path of all objects of the kind, or of those in a namespace.
+func (k kind) collection(namespace string) string {
+	root := "/apis/" + k.apiVersion
+	if k.apiVersion == "v1" {
+		root = "/api/v1"
+	}
+	if namespace != "" {
+		root += "/namespaces/" + namespace
+	}
+	return root + "/" + k.resource
+}

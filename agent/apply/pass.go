@@ -1,0 +1,287 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// How long to wait before what failed is tried again.
+const (
+	firstRetry = time.Second
+	maxRetry   = 5 * time.Minute
+)
+
+// pass makes the member hold what a set wants, and shows the state that came of it. The caller has the set's turn.
+func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
+	p := &pass{term: t, set: s, now: t.options.Now(), wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}}
+	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
+	gone := s.deleting || p.expired()
+	if gone {
+		p.strip(ctx)
+	} else {
+		p.keep(ctx, &state)
+	}
+	if ctx.Err() != nil { // the next leader goes on
+		state.Phase = protocol.SetPending
+		return state
+	}
+	p.judge(&state)
+	switch {
+	case len(p.problems) > 0:
+		s.failures++
+		p.later(min(firstRetry<<min(s.failures-1, 16), maxRetry))
+	case s.deleting:
+		return t.finish(ctx, s, state)
+	case gone:
+		state.Phase = protocol.SetExpired
+	default:
+		s.failures = 0
+	}
+	if end := s.wanted.ExpiresAt; end != nil && !gone {
+		p.later(end.Sub(p.now))
+	}
+	if p.again > 0 {
+		t.agenda.at(s.id, p.now.Add(p.again))
+	}
+	t.board.show(state)
+	t.seen(s.id)
+	return state
+}
+
+// finish forgets a set that has nothing in the member any more.
+func (t *term) finish(ctx context.Context, s *set, state protocol.SetState) protocol.SetState {
+	if err := t.store.remove(ctx, s.id, s.kept); err != nil {
+		state.Phase, state.Message = protocol.SetFailed, err.Error()
+		t.agenda.at(s.id, t.options.Now().Add(firstRetry))
+		t.board.show(state)
+		return state
+	}
+	t.bury(s)
+	state.Phase = protocol.SetDeleted
+	return state
+}
+
+// pass is one time of making a set true.
+type pass struct {
+	*term
+	set    *set
+	now    time.Time
+	wanted map[ref]bool
+	again  time.Duration // when to look again, 0 for not at all
+
+	mu       sync.Mutex // guards problems and again while objects are applied
+	problems map[ref]protocol.SetObject
+}
+
+func (p *pass) expired() bool {
+	end := p.set.wanted.ExpiresAt
+	return end != nil && !p.now.Before(*end)
+}
+
+// later has the set looked at again after a while, unless that is sooner anyway.
+func (p *pass) later(wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if wait = max(wait, time.Millisecond); p.again == 0 || wait < p.again {
+		p.again = wait
+	}
+}
+
+// problem notes what is wrong with an object.
+func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
+}
+
+// judge says how the set is.
+func (p *pass) judge(state *protocol.SetState) {
+	state.Phase = cmp.Or(state.Phase, protocol.SetApplied)
+	all := make([]protocol.SetObject, 0, len(p.problems))
+	for _, problem := range p.problems {
+		all = append(all, problem)
+	}
+	slices.SortFunc(all, func(a, b protocol.SetObject) int { return cmp.Compare(a.Object, b.Object) })
+	for _, phase := range []protocol.SetPhase{protocol.SetFailed, protocol.SetConflict, protocol.SetFighting} {
+		if slices.ContainsFunc(all, func(o protocol.SetObject) bool { return o.Phase == phase }) {
+			state.Phase = phase
+		}
+	}
+	state.Failed = int32(len(all))
+	state.Objects = all
+	state.Bound()
+}
+
+// keep applies what the set holds and removes what it no longer holds.
+func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
+	content := p.set.wanted.Content
+	var names []*unstructured.Unstructured
+	for _, o := range content.Objects {
+		if o != nil && o.GetKind() == kindNamespace {
+			names = append(names, o)
+		}
+	}
+	first, _ := p.items(names)
+	p.applyAll(ctx, first) // so that they are there, and in the project, when templates are expanded
+	namespaces, err := p.namespaces(ctx)
+	var result expansion.Result
+	if err == nil {
+		result, err = content.Expand(namespaces, expansion.Labels(p.set.id))
+	}
+	var ordered [4][]item
+	if err == nil {
+		var items []item
+		if items, err = p.items(result.Objects); err == nil {
+			ordered, err = phases(items, p.held())
+		}
+	}
+	if err != nil { // nothing is removed by what is not understood
+		p.problem(ref{kind: "set", name: p.set.id}, protocol.SetFailed, err.Error())
+		return
+	}
+	state.Namespaces, state.Short = living(namespaces), result.Short
+	for _, phase := range ordered[:3] {
+		p.applyAll(ctx, phase)
+	}
+	if p.allWell(ordered[2]) {
+		p.applyAll(ctx, ordered[3])
+	}
+	p.prune(ctx)
+}
+
+func living(namespaces []expansion.Namespace) (n int32) {
+	for _, ns := range namespaces {
+		if !expansion.Reserved(ns.Name) && !ns.Terminating {
+			n++
+		}
+	}
+	return n
+}
+
+// items are the objects that the set may apply: of the kinds that are known, and not another set's.
+func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
+	var all []item
+	for _, o := range objects {
+		if o == nil {
+			return nil, fmt.Errorf("an object of the set is empty")
+		}
+		r, err := p.catalogue.refOf(o)
+		if err != nil {
+			p.problem(r, protocol.SetFailed, err.Error())
+			continue
+		}
+		p.wanted[r] = true
+		if owner, ok := p.claim(r, p.set); !ok {
+			p.problem(r, protocol.SetConflict, fmt.Sprintf("it is in the set %s already: give one of the two another name", owner))
+			continue
+		}
+		it, err := newItem(r, o)
+		if err != nil {
+			p.problem(r, protocol.SetFailed, err.Error())
+			continue
+		}
+		all = append(all, it)
+	}
+	return all, nil
+}
+
+// namespaces are those of the set's project, with what each holds of its quota.
+func (p *pass) namespaces(ctx context.Context) ([]expansion.Namespace, error) {
+	per := p.set.wanted.Content.PerNamespace
+	if per == nil {
+		return nil, nil
+	}
+	all := p.world.members(per.Project)
+	if p.set.quotas == nil {
+		held, err := p.readHeld(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.set.quotas = &quotas{held: held}
+	}
+	held := map[string]corev1.ResourceList{}
+	for i := range all {
+		if hard, known := p.set.quotas.held[all[i].Name]; known {
+			all[i].Held, held[all[i].Name] = hard, hard
+		}
+	}
+	p.set.quotas.held = held // who has left holds nothing
+	return all, nil
+}
+
+// readHeld reads what was given out before this replica led.
+func (p *pass) readHeld(ctx context.Context) (map[string]corev1.ResourceList, error) {
+	held := map[string]corev1.ResourceList{}
+	for _, r := range p.world.of(p.set.label) {
+		if r.kind != kindQuota || r.name != expansion.QuotaName {
+			continue
+		}
+		o := &unstructured.Unstructured{}
+		if err := p.options.Objects.Whole(ctx, p.catalogue.path(r), &o.Object); err != nil {
+			if notFound(err) {
+				continue
+			}
+			return nil, fmt.Errorf("read %s: %w", r, err)
+		}
+		hard, err := hardOf(o)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", r, err)
+		}
+		held[r.namespace] = hard
+	}
+	return held, nil
+}
+
+func (p *pass) held() map[string]corev1.ResourceList {
+	if p.set.quotas == nil {
+		return nil
+	}
+	return p.set.quotas.held
+}
+
+// hold notes what a namespace was given.
+func (p *pass) hold(it item) {
+	if it.hard == nil || p.set.quotas == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.set.quotas.held[it.ref.namespace] = it.hard
+}
+
+func (p *pass) allWell(items []item) bool {
+	return !slices.ContainsFunc(items, func(it item) bool { return p.failed(it.ref) })
+}
+
+// applyAll applies objects, several at once.
+func (p *pass) applyAll(ctx context.Context, items []item) {
+	if len(items) == 1 {
+		p.applyOne(ctx, items[0])
+		return
+	}
+	var running sync.WaitGroup
+	for _, it := range items {
+		if ctx.Err() != nil {
+			break
+		}
+		p.slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-p.slots }()
+			p.applyOne(ctx, it)
+		})
+	}
+	running.Wait()
+}

@@ -1,0 +1,242 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	// secretType is that of the Secrets that hold sets.
+	secretType corev1.SecretType = v1.Group + "/set"
+	// partSize is how much of a set one Secret holds, in bytes.
+	partSize = 900_000
+	// plainSize is up to where a set is kept as it is: compression would not save a block.
+	plainSize = 4 << 10
+
+	keySet    = "set"    // a part
+	keyDigest = "digest" // of the set that it is a part of
+	keyParts  = "parts"  // how many there are, in the first only
+)
+
+// Secrets is what this package needs of the Secrets of the agent's namespace.
+type Secrets interface {
+	Get(ctx context.Context, name string) (*corev1.Secret, error)
+	List(ctx context.Context, kind corev1.SecretType) ([]corev1.Secret, error)
+	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
+	Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
+	Delete(ctx context.Context, name string) error
+}
+
+// store keeps sets as Secrets. The first part is written last and names the digest of the others, so that there is always one whole
+// version of a set.
+type store struct{ secrets Secrets }
+
+func firstName(id string) string { return "set." + expansion.SetLabel(id) }
+
+func partName(id, digest string, part int) string {
+	return fmt.Sprintf("set-%d-%s.%s", part, digest[:min(12, len(digest))], expansion.SetLabel(id))
+}
+
+// kept is what the store remembers of a set that it holds.
+type kept struct {
+	first *corev1.Secret // without its data
+	parts []string       // names of the others
+}
+
+// save stores a set in place of what was kept.
+func (s store) save(ctx context.Context, set protocol.Set, before kept) (kept, error) {
+	raw, err := encodeSet(set)
+	if err != nil {
+		return before, fmt.Errorf("keep set %s: %w", set.ID, err)
+	}
+	after := kept{}
+	count := (len(raw) + partSize - 1) / partSize
+	for part := 1; part < count; part++ {
+		name := partName(set.ID, set.Digest, part)
+		after.parts = append(after.parts, name)
+		chunk := raw[part*partSize : min((part+1)*partSize, len(raw))]
+		if _, err := s.write(ctx, secretOf(name, map[string][]byte{keySet: chunk, keyDigest: []byte(set.Digest)}), nil); err != nil {
+			return before, fmt.Errorf("keep set %s: %w", set.ID, err)
+		}
+	}
+	first := secretOf(firstName(set.ID), map[string][]byte{
+		keySet: raw[:min(partSize, len(raw))], keyDigest: []byte(set.Digest), keyParts: []byte(strconv.Itoa(count)),
+	})
+	if after.first, err = s.write(ctx, first, before.first); err != nil {
+		return before, fmt.Errorf("keep set %s: %w", set.ID, err)
+	}
+	for _, name := range before.parts {
+		if !slices.Contains(after.parts, name) {
+			_ = s.secrets.Delete(ctx, name) // what is left behind goes when sets are read again
+		}
+	}
+	return after, nil
+}
+
+func secretOf(name string, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName, v1.LabelManagedBy: v1.ManagedBy}},
+		Type:       secretType, Data: data,
+	}
+}
+
+// write creates or replaces a Secret; before is how it was, nil if it was not there as far as is known.
+func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev1.Secret, error) {
+	var after *corev1.Secret
+	var err error
+	if before == nil {
+		after, err = s.secrets.Create(ctx, secret)
+	} else {
+		secret.ResourceVersion = before.ResourceVersion
+		after, err = s.secrets.Update(ctx, secret)
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // a former leader's
+		if before, err = s.secrets.Get(ctx, secret.Name); err == nil {
+			secret.ResourceVersion = before.ResourceVersion
+			after, err = s.secrets.Update(ctx, secret)
+		}
+	} else if apierrors.IsNotFound(err) {
+		secret.ResourceVersion = ""
+		after, err = s.secrets.Create(ctx, secret)
+	}
+	if err != nil {
+		return nil, err
+	}
+	after.Data = nil
+	return after, nil
+}
+
+// remove removes a set.
+func (s store) remove(ctx context.Context, id string, k kept) error {
+	for _, name := range append([]string{firstName(id)}, k.parts...) {
+		if err := s.secrets.Delete(ctx, name); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("forget set %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// saved is a set as it was stored.
+type saved struct {
+	set  protocol.Set
+	kept kept
+}
+
+// load reads all sets. One that cannot be read is left out, with its error: the hub sends it again.
+func (s store) load(ctx context.Context) ([]saved, []error, error) {
+	secrets, err := s.secrets.List(ctx, secretType)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read sets: %w", err)
+	}
+	byName := make(map[string]*corev1.Secret, len(secrets))
+	used := map[string]bool{}
+	for i := range secrets {
+		byName[secrets[i].Name] = &secrets[i]
+	}
+	var all []saved
+	var broken []error
+	for name, first := range byName {
+		if !strings.HasPrefix(name, "set.") {
+			continue
+		}
+		one, err := join(first, byName)
+		if err != nil {
+			broken = append(broken, fmt.Errorf("read Secret %s: %w", name, err))
+			continue
+		}
+		for _, part := range one.kept.parts {
+			used[part] = true
+		}
+		all = append(all, one)
+	}
+	for name := range byName {
+		if !strings.HasPrefix(name, "set.") && !used[name] && len(broken) == 0 {
+			_ = s.secrets.Delete(ctx, name) // of a write that was cut off
+		}
+	}
+	return all, broken, nil
+}
+
+func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error) {
+	raw := first.Data[keySet]
+	digest := string(first.Data[keyDigest])
+	count, err := strconv.Atoi(string(first.Data[keyParts]))
+	if err != nil || count < 1 {
+		return saved{}, fmt.Errorf("it does not say how many parts there are")
+	}
+	label := strings.TrimPrefix(first.Name, "set.")
+	var parts []string
+	for part := 1; part < count; part++ {
+		name := fmt.Sprintf("set-%d-%s.%s", part, digest[:min(12, len(digest))], label)
+		secret, there := byName[name]
+		if !there || string(secret.Data[keyDigest]) != digest {
+			return saved{}, fmt.Errorf("part %s is missing", name)
+		}
+		parts = append(parts, name)
+		raw = append(raw[:len(raw):len(raw)], secret.Data[keySet]...)
+	}
+	set, err := decodeSet(raw)
+	if err != nil {
+		return saved{}, err
+	}
+	if firstName(set.ID) != first.Name || set.Digest != digest {
+		return saved{}, fmt.Errorf("it holds another set")
+	}
+	bare := first.DeepCopy()
+	bare.Data = nil
+	return saved{set: set, kept: kept{first: bare, parts: parts}}, nil
+}
+
+func encodeSet(set protocol.Set) ([]byte, error) {
+	raw, err := json.Marshal(set)
+	if err != nil || len(raw) <= plainSize {
+		return raw, err
+	}
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(raw); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+func decodeSet(raw []byte) (protocol.Set, error) {
+	var set protocol.Set
+	if bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) {
+		r, err := gzip.NewReader(bytes.NewReader(raw))
+		if err != nil {
+			return set, fmt.Errorf("unpack: %w", err)
+		}
+		if raw, err = io.ReadAll(io.LimitReader(r, 2*protocol.MaxSet)); err != nil {
+			return set, fmt.Errorf("unpack: %w", err)
+		}
+	}
+	if err := json.Unmarshal(raw, &set); err != nil {
+		return set, fmt.Errorf("decode: %w", err)
+	}
+	return set, nil
+}

@@ -1,0 +1,71 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// clusterRights are the objects that say what an agent may do beyond its own namespace.
+func clusterRights(profile v1.AgentProfile) []any {
+	rules := append(reporting(), removing()...)
+	objects := []any{nil, rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(agentLabels()).WithRoleRef(roleRef("ClusterRole")).WithSubjects(subject())}
+	if profile == v1.ProfileReadOnly {
+		view := rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind("ClusterRole").WithName("view")
+		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(agentLabels()).WithRoleRef(view).WithSubjects(subject()))
+	} else {
+		rules = append(append(rules, impersonating()...), delivering()...)
+	}
+	objects[0] = rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(agentLabels()).WithRules(rules...)
+	return objects
+}
+
+// reporting is to see what the agent reports.
+func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
+	rule := rbacv1ac.PolicyRule
+	return []*rbacv1ac.PolicyRuleApplyConfiguration{
+		rule().WithAPIGroups("").WithResources("nodes", "pods").WithVerbs("get", "list", "watch"),
+		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames("kube-system").WithVerbs("get"),
+		rule().WithNonResourceURLs("/version", "/readyz", "/livez").WithVerbs("get"),
+	}
+}
+
+// removing is for the agent to remove itself. Who cannot escalate can give a role no more than they have.
+func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
+	rule := rbacv1ac.PolicyRule
+	return []*rbacv1ac.PolicyRuleApplyConfiguration{
+		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(protocol.AgentNamespace).WithVerbs("get", "delete"),
+		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles", "clusterrolebindings").
+			WithResourceNames(protocol.AgentName, protocol.AgentViewBinding).WithVerbs("get", "update", "patch", "delete"),
+	}
+}
+
+// impersonating is to act as the users whose requests the agent forwards.
+func impersonating() []*rbacv1ac.PolicyRuleApplyConfiguration {
+	rule := rbacv1ac.PolicyRule
+	return []*rbacv1ac.PolicyRuleApplyConfiguration{
+		rule().WithAPIGroups("").WithResources("users", "groups").WithVerbs("impersonate"),
+		rule().WithAPIGroups("authentication.k8s.io").WithResources("*").WithVerbs("impersonate"), // uids, and userextras of any key: RBAC has no userextras/*
+	}
+}
+
+// delivering is to make what sets hold, and to pass the guards among it, which ask for the virtual verbs of cluster.drover.dev.
+func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
+	rule := rbacv1ac.PolicyRule
+	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
+	return []*rbacv1ac.PolicyRuleApplyConfiguration{
+		rule().WithAPIGroups("").WithResources("namespaces").WithVerbs("get", "list", "watch", "create", "patch"), // never delete
+		rule().WithAPIGroups("").WithResources("limitranges", "resourcequotas", "secrets").WithVerbs(deliver...),
+		rule().WithAPIGroups("networking.k8s.io").WithResources("networkpolicies").WithVerbs(deliver...),
+		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterrolebindings", "rolebindings").WithVerbs(deliver...),
+		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles", "roles").WithVerbs(append(deliver, "bind", "escalate")...),
+		rule().WithAPIGroups("admissionregistration.k8s.io").
+			WithResources("validatingadmissionpolicies", "validatingadmissionpolicybindings").WithVerbs(deliver...),
+		rule().WithAPIGroups(v1.Group).WithResources("sets").WithVerbs("manage"),
+		rule().WithAPIGroups(v1.Group).WithResources("projects").WithVerbs("manage-namespaces", "updatepsa"),
+	}
+}
