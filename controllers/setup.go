@@ -14,6 +14,7 @@ import (
 	"github.com/drover-dev/drover/controllers/authority"
 	"github.com/drover-dev/drover/controllers/cluster"
 	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/trust"
 )
@@ -27,6 +28,8 @@ type Options struct {
 	Trust  *trust.Holder
 	// Steady has the controllers that every replica needs until it has ended its last tunnel.
 	Steady ctrl.Manager
+	// Deliveries is told what is sent to members.
+	Deliveries delivery.Observer
 	// Synced is whether it is known which members other replicas hold.
 	Synced func() bool
 }
@@ -50,6 +53,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Fleet}
 	for _, register := range []func() error{
+		func() error { return setUpDelivery(mgr, o) },
 		func() error { return loader.Register(mgr) },
 		func() error { return revoker.Register(o.Steady, o.Fleet.OnOpen) },
 		func() error {

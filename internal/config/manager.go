@@ -6,6 +6,7 @@ package config
 import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -21,11 +22,11 @@ import (
 // leaseName is the name of the Lease that manager replicas elect their leader with.
 const leaseName = "drover-manager"
 
-// ManagerOptions are the options of the manager that a configuration asks for. Of all Secrets it caches those that Drover made,
-// and all in the manager's own namespace.
+// ManagerOptions are the options of the manager that a configuration asks for. Of all Secrets, Roles and RoleBindings it caches those that
+// Drover made, and of Secrets all in the manager's own namespace.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, v1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return ctrl.Options{}, err
 		}
@@ -34,6 +35,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 	if err != nil {
 		return ctrl.Options{}, err
 	}
+	made := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1.LabelManagedBy: v1.ManagedBy})}
 	stop := c.Drain.Timeout() // 30 s otherwise, and then nobody waits any more
 	return ctrl.Options{
 		Scheme: scheme,
@@ -44,6 +46,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 					c.Namespace:         {LabelSelector: labels.Everything()},
 					cache.AllNamespaces: {LabelSelector: labels.NewSelector().Add(*ours), Transform: registration.Trim},
 				}},
+				&rbacv1.Role{}: made, &rbacv1.RoleBinding{}: made,
 				&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{
 					c.Namespace: {LabelSelector: labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: c.Peers.Service})},
 				}},

@@ -72,6 +72,7 @@ type Desk struct {
 	tasks sync.WaitGroup // streams, sends and retries
 
 	mu       sync.Mutex // guards what follows and all members; never held during I/O
+	started  time.Time  // when it began to send
 	running  bool       // between the begin and the end of Start
 	closed   bool
 	members  map[types.NamespacedName]*member
@@ -110,13 +111,15 @@ func (d *Desk) OnResult(kind string, f func(Key)) {
 }
 
 // Expect says which objects there are. When each of them, and each of before, has handed over once, the desk is complete: from then on it
-// removes from members what nobody wants there.
+// removes from members what nobody wants there. Called again, it waits no longer for those that are gone since.
 func (d *Desk) Expect(keys []Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	before := d.expected
 	d.expected = make(map[Key]struct{}, len(keys))
 	for _, key := range keys {
-		if _, done := d.handed[key]; !done {
+		_, done := d.handed[key]
+		if _, still := before[key]; still || before == nil && !done {
 			d.expected[key] = struct{}{}
 		}
 	}
@@ -196,10 +199,11 @@ func (d *Desk) wantLocked(m *member, key Key, set *Set) {
 	if known && was.set == set && was.key == key {
 		return
 	}
-	m.wants[set.ID] = wanted{key: key, set: set}
+	m.wants[set.ID] = wanted{key: key, set: set, since: was.since}
 	if known && was.set.Digest == set.Digest {
 		return
 	}
+	m.wants[set.ID] = wanted{key: key, set: set, since: time.Now()}
 	m.calmLocked(set.ID) // what was refused of another content is of no matter for this one
 	m.touchLocked(set.ID, false)
 	d.pumpLocked(m)
@@ -252,12 +256,14 @@ func (d *Desk) Forget(name types.NamespacedName) {
 	m.wants, m.has, m.touched = map[string]wanted{}, map[string]*protocol.SetState{}, map[string]bool{}
 	m.gone = true
 	m.hangUpLocked()
+	d.lookLocked(m)
+	d.dropLocked(m)
 }
 
 // Start sends until ctx ends, and returns when nothing is under way any more.
 func (d *Desk) Start(ctx context.Context) error {
 	d.mu.Lock()
-	d.running = true
+	d.running, d.started = true, time.Now()
 	var lacking []Key
 	for _, m := range d.members {
 		lacking = append(lacking, d.lookLocked(m)...)

@@ -162,7 +162,7 @@ func (m *member) syncLocked(s *stream) []Key {
 	for id := range m.wants {
 		m.touchLocked(id, false)
 	}
-	s.synced, s.offer = true, nil
+	s.synced, s.offer, m.heard = true, nil, true
 	return changed
 }
 

@@ -24,6 +24,7 @@ type member struct {
 	stream  *stream // on which the agent tells what is there; nil if there is none
 	queued  bool    // whether it is in Desk.waiting
 	gone    bool    // whether it was forgotten
+	heard   bool    // whether its agent has ever told this desk what it has
 
 	wants   map[string]wanted
 	has     map[string]*protocol.SetState // as the agent told last; kept while it is away
@@ -34,8 +35,9 @@ type member struct {
 
 // wanted is a set that an object wants in a member.
 type wanted struct {
-	key Key
-	set *Set
+	key   Key
+	set   *Set
+	since time.Time // when it was handed over as it is
 }
 
 // failure is why a set did not arrive.

@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -17,6 +20,17 @@ import (
 
 // patience is how often sending may fail before it is told: a tunnel that moves fails one or two.
 const patience = 3
+
+// settleTime is how long after its start a desk waits for agents to come back before it calls them away, as the Cluster controller does.
+const settleTime = 25 * time.Second
+
+// Times for those who write down a verdict.
+const (
+	// hold is how long what was handed over may be on its way before that is worth a write.
+	hold = 300 * time.Millisecond
+	// listenAgain is when to look again at what agents have not told yet. They are not waited for: what they tell wakes the owner.
+	listenAgain = 5 * time.Second
+)
 
 // Stage is how far a set is in one member.
 type Stage int
@@ -48,6 +62,8 @@ type Outcome struct {
 	// Namespaces and Short are what the agent says of the namespaces that the set is expanded for.
 	Namespaces int32
 	Short      []string
+	// Since is when it was handed over, for Pending.
+	Since time.Time
 }
 
 // Outcomes says how sets of one ID are in members, in the order of the members' names. A member for which nothing is wanted counts as Pending.
@@ -58,6 +74,9 @@ func (d *Desk) Outcomes(id string, members []types.NamespacedName) []Outcome {
 		o := Outcome{Stage: Pending}
 		if m := d.members[name]; m != nil {
 			o = m.outcomeLocked(id)
+			if o.Stage == Away && !m.heard && time.Since(d.started) < settleTime {
+				o.Stage = Unheard
+			}
 		}
 		o.Cluster = name.Name
 		for i := range o.Failures {
@@ -76,7 +95,9 @@ func (m *member) outcomeLocked(id string) Outcome {
 	case m.wants[id].set == nil:
 		return Outcome{Stage: Pending}
 	case m.hasLocked(id):
-		return stateOutcome(has)
+		o := stateOutcome(has)
+		o.Since = m.wants[id].since
+		return o
 	case !m.connected:
 		return Outcome{Stage: Away}
 	case m.refuses != "":
@@ -86,7 +107,7 @@ func (m *member) outcomeLocked(id string) Outcome {
 	case m.stream == nil || !m.stream.synced:
 		return Outcome{Stage: Unheard}
 	}
-	return Outcome{Stage: Pending}
+	return Outcome{Stage: Pending, Since: m.wants[id].since}
 }
 
 func refusalText(reason string) string {
@@ -130,7 +151,9 @@ type Verdict struct {
 	Message string
 	Stalled bool
 	// Unheard is whether it is too early to say: what agents have is about to be told.
-	Unheard  bool
+	Unheard bool
+	// Since is when the last of what is on its way was handed over, zero if nothing is.
+	Since    time.Time
 	Clusters v1.ClusterCount
 	// Failures are the first, in the order of clusters and objects.
 	Failures []v1.Failure
@@ -147,6 +170,9 @@ func Judge(outcomes []Outcome) Verdict {
 			worst = o
 		}
 		v.Failures = append(v.Failures, o.Failures...)
+		if o.Stage == Pending && o.Since.After(v.Since) {
+			v.Since = o.Since
+		}
 	}
 	v.Clusters.Applied, v.Clusters.Failed = int32(counts[Applied]), int32(counts[Failed]+counts[Refused])
 	v.Clusters.Summary = fmt.Sprintf("%d/%d", v.Clusters.Applied, v.Clusters.Desired)
@@ -168,6 +194,39 @@ func Judge(outcomes []Outcome) Verdict {
 		v.Ready, v.Reason, v.Message = true, v1.ReasonApplied, fmt.Sprintf("%s clusters have it", v.Clusters.Summary)
 	}
 	return v
+}
+
+// Early is for how long a verdict should not be written down yet, 0 if it should: what it says will be other in an instant. observed is whether
+// the status says something of the object as it is now.
+func (v Verdict) Early(observed bool, now time.Time) time.Duration {
+	if v.Unheard && observed {
+		return listenAgain
+	}
+	return max(0, v.Since.Add(hold).Sub(now))
+}
+
+// Fail replaces what a verdict says by what keeps an object from being delivered at all.
+func (v *Verdict) Fail(reason, message string, stalled bool) {
+	v.Ready, v.Reason, v.Message, v.Stalled, v.Unheard, v.Since = false, reason, message, stalled, false, time.Time{}
+}
+
+// Write writes a verdict into conditions, and returns whether its reason is news.
+func (v Verdict) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
+	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
+	news = was == nil || was.Reason != v.Reason
+	condition := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: v.Reason, Message: v.Message,
+		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
+	if v.Ready {
+		condition.Status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(conditions, condition)
+	if !v.Stalled {
+		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
+		return news
+	}
+	condition.Type, condition.Status = v1.ConditionStalled, metav1.ConditionTrue
+	meta.SetStatusCondition(conditions, condition)
+	return news
 }
 
 // rank orders reasons by how soon a person should look.

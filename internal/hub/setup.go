@@ -27,6 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/proxy"
+	"github.com/drover-dev/drover/internal/reference"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -45,6 +46,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex, registration.IndexTokenHash); err != nil {
 		return nil, fmt.Errorf("index join tokens: %w", err)
 	}
+	if err := reference.Index(ctx, mgr.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
 	audience, err := Audience(ctx, clients)
 	if err != nil {
 		return nil, err
@@ -58,7 +62,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
 	handler, err := proxy.New(proxy.Options{
 		Authenticate: authenticator.Authenticate,
-		Authorize:    identity.Chain{access.ClusterProxy}.Authorize,
+		Authorize:    identity.Chain{bound(mgr.GetClient(), time.Now), access.ClusterProxy}.Authorize,
 		Members:      members,
 		Hub:          mgr.GetConfig(),
 		Observer:     observed.proxy.observer(),
@@ -122,7 +126,7 @@ func refused(mgr ctrl.Manager, registry *fleet.Registry, count *prometheus.Count
 func cachesSynced(mgr ctrl.Manager) error {
 	now, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	for _, object := range []client.Object{&v1.Cluster{}, &corev1.Secret{}} {
+	for _, object := range []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}} {
 		informer, err := mgr.GetCache().GetInformer(now, object)
 		if err != nil || !informer.HasSynced() {
 			return fmt.Errorf("cache of %T is not filled yet", object)

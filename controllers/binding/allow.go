@@ -1,0 +1,84 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package binding
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+)
+
+// The manager has what it grants here, so it needs no right to escalate or bind.
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update;delete
+
+// allow lets a principal of the hub see the Clusters that it is bound to: by one Role and one RoleBinding, owned by the binding.
+func (r *Reconciler) allow(ctx context.Context, b *view, members []types.NamespacedName) error {
+	meta := metav1.ObjectMeta{Namespace: b.object.GetNamespace(), Name: "drover:" + r.kind.name + ":" + b.object.GetName()}
+	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
+	principal, onHub := strings.CutPrefix(b.subject.Name, identity.HubPrefix)
+	if !onHub || principal == "" || len(members) == 0 {
+		return r.disallow(ctx, binding, role)
+	}
+	names := make([]string, len(members))
+	for i, member := range members {
+		names[i] = member.Name
+	}
+	slices.Sort(names)
+	if err := r.keep(ctx, b, role, func() {
+		role.Rules = []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, ResourceNames: names, Verbs: []string{"get", "list", "watch"}}}
+	}); err != nil {
+		return err
+	}
+	return r.keep(ctx, b, binding, func() {
+		binding.RoleRef = rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name}
+		binding.Subjects = []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: string(b.subject.Kind), Name: principal}}
+	})
+}
+
+// keep makes an object on the hub as change has it.
+func (r *Reconciler) keep(ctx context.Context, b *view, object client.Object, change func()) error {
+	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, object, func() error {
+		labels := object.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[v1.LabelManagedBy] = v1.ManagedBy
+		object.SetLabels(labels)
+		change()
+		return controllerutil.SetControllerReference(b.object, object, r.Client.Scheme())
+	})
+	if err != nil {
+		return fmt.Errorf("let %s see clusters: %w", b.subject.Name, err)
+	}
+	return nil
+}
+
+// disallow removes what allow made. The binding goes first: a role that nobody has is nothing.
+func (r *Reconciler) disallow(ctx context.Context, objects ...client.Object) error {
+	for _, object := range objects {
+		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+			if client.IgnoreNotFound(err) == nil {
+				continue
+			}
+			return fmt.Errorf("read %s: %w", object.GetName(), err)
+		}
+		if object.GetLabels()[v1.LabelManagedBy] != v1.ManagedBy {
+			continue
+		}
+		if err := client.IgnoreNotFound(r.Client.Delete(ctx, object)); err != nil {
+			return fmt.Errorf("remove %s: %w", object.GetName(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding: a principal gets a role in members, and may see their Clusters.
+package binding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/access"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Desk brings sets to members. delivery.Desk is one.
+type Desk interface {
+	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
+	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+	OnResult(kind string, f func(delivery.Key))
+}
+
+// Reconciler keeps bindings of one kind true. NewCluster and NewProject make it, Register wires it to a manager.
+type Reconciler struct {
+	Options
+	kind    kind
+	written status.Written
+}
+
+// Options of a Reconciler.
+type Options struct {
+	// Client reads from a cache with the indexes of package reference, and writes.
+	Client   client.Client
+	Recorder events.EventRecorder
+	Desk     Desk
+	Now      func() time.Time
+}
+
+// kind is what the two kinds of bindings differ in.
+type kind struct {
+	// name is that of the delivery.Key, of the sets and of the objects on the hub: "crtb" or "prtb".
+	name    string
+	object  func() client.Object
+	view    func(client.Object) *view
+	members func(context.Context, client.Reader, client.Object) ([]types.NamespacedName, *reference.Problem, error)
+	content func(access.Templates, client.Object) (expansion.Content, error)
+	wakers  []waker
+}
+
+// view is what both kinds have.
+type view struct {
+	object  client.Object
+	subject v1.Subject
+	expires *metav1.Time
+	status  *v1.DeliveryStatus
+}
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings;projectroletemplatebindings;roletemplates;projects;clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings/status;projectroletemplatebindings/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings/finalizers;projectroletemplatebindings/finalizers,verbs=update
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile makes one binding true: its members are to have it, its principal may see their Clusters, its status says how far it has got.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	key := delivery.Key{Kind: r.kind.name, Namespace: req.Namespace, Name: req.Name}
+	object := r.kind.object()
+	if err := r.Client.Get(ctx, req.NamespacedName, object); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
+	} else if err != nil || !object.GetDeletionTimestamp().IsZero() {
+		r.Desk.Replace(key, nil)
+		r.written.Forget(req.NamespacedName)
+		return ctrl.Result{}, nil // what is on the hub goes by its owner references
+	}
+	stale := r.written.Missing(object)
+	b := r.kind.view(object)
+	plan, err := r.plan(ctx, b)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	r.Desk.Replace(key, plan.sets())
+	allowErr := r.allow(ctx, b, plan.members)
+	if stale {
+		return ctrl.Result{RequeueAfter: plan.expires}, allowErr // the event of what is missing brings us back
+	}
+	result, err := r.tell(ctx, b, plan)
+	return result, errors.Join(allowErr, err)
+}
+
+// plan is what a binding comes to.
+type plan struct {
+	set     *delivery.Set // nil if there is none
+	members []types.NamespacedName
+	// problem is why there is no set, or no member; nil if nothing is wrong.
+	problem *reference.Problem
+	expires time.Duration // until it does, 0 for never
+}
+
+// sets are what the desk is to have.
+func (p plan) sets() map[types.NamespacedName]*delivery.Set {
+	if p.set == nil {
+		return nil
+	}
+	sets := make(map[types.NamespacedName]*delivery.Set, len(p.members))
+	for _, member := range p.members {
+		sets[member] = p.set
+	}
+	return sets
+}
+
+// plan gathers and decides. An error is one of reading: what is wrong with the binding is a problem, so that it takes away what was there.
+func (r *Reconciler) plan(ctx context.Context, b *view) (plan, error) {
+	now := r.Now()
+	if reference.Expired(b.expires, now) {
+		return plan{problem: &reference.Problem{Reason: v1.ReasonExpired, Message: "It expired at " + b.expires.UTC().Format(time.RFC3339)}}, nil
+	}
+	var p plan
+	if b.expires != nil {
+		p.expires = b.expires.Sub(now)
+	}
+	var err error
+	if p.members, p.problem, err = r.kind.members(ctx, r.Client, b.object); err != nil {
+		return plan{}, err
+	}
+	var templates v1.RoleTemplateList
+	if err := r.Client.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
+		return plan{}, fmt.Errorf("list role templates: %w", err)
+	}
+	content, err := r.kind.content(access.Index(templates.Items), b.object)
+	var refused *access.Error
+	switch {
+	case errors.As(err, &refused):
+		p.problem = &reference.Problem{Reason: refused.Reason, Message: refused.Message, Stalled: refused.Reason != v1.ReasonRoleTemplateNotFound}
+		return p, nil
+	case err != nil:
+		return plan{}, err
+	}
+	id := r.kind.name + "/" + b.object.GetName()
+	if p.set, err = delivery.NewSet(id, expiry(b.expires), content); err != nil {
+		p.problem = &reference.Problem{Reason: v1.ReasonDeliveryFailed, Message: err.Error(), Stalled: true}
+	}
+	return p, nil
+}
+
+func expiry(t *metav1.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return &t.Time
+}
+
+// tell writes the status.
+func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, error) {
+	result := ctrl.Result{RequeueAfter: p.expires}
+	var outcomes []delivery.Outcome
+	if p.set != nil {
+		outcomes = r.Desk.Outcomes(p.set.ID, p.members)
+	}
+	verdict := delivery.Judge(outcomes)
+	if p.problem != nil {
+		verdict.Fail(p.problem.Reason, p.problem.Message, p.problem.Stalled)
+		verdict.Clusters = v1.ClusterCount{Desired: int32(len(p.members)), Summary: fmt.Sprintf("0/%d", len(p.members))}
+	}
+	generation := b.object.GetGeneration()
+	if wait := verdict.Early(b.status.ObservedGeneration == generation, r.Now()); wait > 0 {
+		result.RequeueAfter = sooner(result.RequeueAfter, wait)
+		return result, nil
+	}
+	update := status.Begin(b.object)
+	if verdict.Write(&b.status.Conditions, generation, r.Now()) && verdict.Reason != v1.ReasonDelivering {
+		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway && verdict.Reason != v1.ReasonExpired,
+			Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
+	}
+	b.status.ObservedGeneration, b.status.Clusters, b.status.Failures = generation, &verdict.Clusters, verdict.Failures
+	read := b.object.GetResourceVersion()
+	err := update.Commit(ctx, r.Client, r.Recorder)
+	if b.object.GetResourceVersion() != read {
+		r.written.Note(b.object)
+	}
+	return result, err
+}
+
+// sooner is the shorter of two times to wait, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}

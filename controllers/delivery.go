@@ -1,0 +1,155 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/binding"
+	"github.com/drover-dev/drover/controllers/project"
+	"github.com/drover-dev/drover/controllers/role"
+	"github.com/drover-dev/drover/internal/delivery"
+)
+
+// setUpDelivery adds the desk and the controllers that hand over to it.
+func setUpDelivery(mgr ctrl.Manager, o Options) error {
+	desk := delivery.New(delivery.Options{Fleet: o.Fleet, Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery")})
+	o.Fleet.OnChange(desk.Changed)
+	secrets, err := projectSecrets(mgr)
+	if err != nil {
+		return err
+	}
+	guards, err := project.NewGuards(mgr.GetClient(), desk)
+	if err != nil {
+		return err
+	}
+	bindings := binding.Options{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-binding"), Desk: desk, Now: time.Now}
+	roles := &role.Reconciler{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-role"), Desk: desk, Now: time.Now}
+	projects := &project.Reconciler{
+		Client: mgr.GetClient(), Secrets: secrets, Recorder: mgr.GetEventRecorder("drover-project"), Desk: desk, Now: time.Now,
+	}
+	for _, register := range []func() error{
+		func() error { return mgr.Add(secrets) },
+		func() error { return mgr.Add(counter{Desk: desk, hub: mgr.GetClient()}) },
+		func() error { return guards.Register(mgr) },
+		func() error { return roles.Register(mgr) },
+		func() error { return binding.NewCluster(bindings).Register(mgr) },
+		func() error { return binding.NewProject(bindings).Register(mgr) },
+		func() error { return projects.Register(mgr, secrets) },
+	} {
+		if err := register(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// projectSecrets is a cache of the Secrets that are labelled for a project. The manager's own has those that Drover made, and one cache
+// takes one selector.
+func projectSecrets(mgr ctrl.Manager) (cache.Cache, error) {
+	labelled, err := labels.NewRequirement(v1.LabelProject, selection.Exists, nil)
+	if err != nil {
+		return nil, err
+	}
+	return cache.New(mgr.GetConfig(), cache.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: labels.NewSelector().Add(*labelled)}},
+	})
+}
+
+// counter is a desk that is told, when its manager begins to lead, which objects there are on the hub: it removes nothing that nobody
+// wants before all of them have been looked at.
+type counter struct {
+	*delivery.Desk
+	hub client.Reader
+}
+
+// recount is how often objects that were deleted before anybody looked at them are taken out of the count.
+const recount = 5 * time.Second
+
+// Start sends sets until ctx ends.
+func (c counter) Start(ctx context.Context) error {
+	if err := c.count(ctx); err != nil {
+		return err
+	}
+	var counting sync.WaitGroup
+	defer counting.Wait()
+	counting.Go(func() {
+		tick := time.NewTicker(recount)
+		defer tick.Stop()
+		for !c.Complete() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if err := c.count(ctx); err != nil {
+					c.Log.Error(err, "sets that nobody wants are not removed yet")
+				}
+			}
+		}
+	})
+	return c.Desk.Start(ctx)
+}
+
+func (c counter) count(ctx context.Context) error {
+	keys, err := c.keys(ctx)
+	if err != nil {
+		return err
+	}
+	c.Expect(keys)
+	return nil
+}
+
+// keys are those of all objects that hand over sets.
+func (c counter) keys(ctx context.Context) ([]delivery.Key, error) {
+	var keys []delivery.Key
+	for _, list := range []struct {
+		objects client.ObjectList
+		kinds   []string
+	}{
+		{&v1.ClusterList{}, []string{project.KindGuards}},
+		{&v1.RoleTemplateList{}, []string{role.Kind}},
+		{&v1.ClusterRoleTemplateBindingList{}, []string{binding.KindCluster}},
+		{&v1.ProjectRoleTemplateBindingList{}, []string{binding.KindProject}},
+		{&v1.ProjectList{}, []string{project.Kind, project.KindSecrets}},
+	} {
+		names, err := listNames(ctx, c.hub, list.objects)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			for _, kind := range list.kinds {
+				keys = append(keys, delivery.Key{Kind: kind, Namespace: name.Namespace, Name: name.Name})
+			}
+		}
+	}
+	return keys, nil
+}
+
+func listNames(ctx context.Context, reader client.Reader, list client.ObjectList) ([]types.NamespacedName, error) {
+	if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list what is to be delivered: %w", err)
+	}
+	var names []types.NamespacedName
+	err := meta.EachListItem(list, func(o runtime.Object) error {
+		names = append(names, client.ObjectKeyFromObject(o.(client.Object)))
+		return nil
+	})
+	return names, err
+}

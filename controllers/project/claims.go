@@ -1,0 +1,84 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package project
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/tenancy"
+)
+
+// planProject makes the set of a project for each member. They differ only where another project has a namespace that both list.
+func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *plan) error {
+	rivals, err := r.rivals(ctx, project)
+	if err != nil {
+		return err
+	}
+	made := map[string]*delivery.Set{} // by the namespaces that are taken
+	told := map[string]bool{}
+	for _, member := range p.members {
+		taken, err := r.taken(ctx, project, rivals, member)
+		if err != nil {
+			return err
+		}
+		names := slices.Sorted(maps.Keys(taken))
+		for _, name := range names {
+			if !told[name] {
+				told[name] = true
+				p.fail(v1.ReasonNamespaceTaken, fmt.Sprintf("In cluster %s, namespace %s belongs to project %s; take it out of spec.namespaces of one of them",
+					member.Name, name, taken[name]), true)
+			}
+		}
+		set := made[strings.Join(names, ",")]
+		if set == nil {
+			content, err := tenancy.Content(project, taken)
+			if err != nil {
+				return err
+			}
+			if set, err = delivery.NewSet(tenancy.ProjectSet(project.Name), nil, content); err != nil {
+				p.fail(v1.ReasonDeliveryFailed, err.Error(), true)
+				return nil
+			}
+			made[strings.Join(names, ",")] = set
+		}
+		p.projects[member] = set
+	}
+	return nil
+}
+
+// rivals are the other projects of the workspace that list a namespace of this one.
+func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Project, error) {
+	listing, err := reference.ProjectsListing(ctx, r.Client, project.Namespace, project.Spec.Namespaces)
+	return slices.DeleteFunc(listing, func(other *v1.Project) bool {
+		return other.Name == project.Name || !other.DeletionTimestamp.IsZero()
+	}), err
+}
+
+// taken are the namespaces of a project that belong to another in a member, and to which.
+func (r *Reconciler) taken(ctx context.Context, project *v1.Project, rivals []*v1.Project, member types.NamespacedName) (map[string]string, error) {
+	if len(rivals) == 0 {
+		return nil, nil
+	}
+	cluster := &v1.Cluster{}
+	if err := r.Client.Get(ctx, member, cluster); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read cluster %s: %w", member, err)
+	}
+	there := []*v1.Project{project}
+	for _, rival := range rivals {
+		if reference.Selects(rival.Spec.ClusterTarget, member.Name, cluster.Labels) {
+			there = append(there, rival)
+		}
+	}
+	return tenancy.Claims(there)[project.Name], nil
+}

@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package project reconciles Project: its members have its namespaces, its limits and copies of its secrets, and all members the guards of projects.
+package project
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/status"
+	"github.com/drover-dev/drover/internal/tenancy"
+)
+
+// Kinds of the keys under which projects and copies of their secrets are delivered.
+const (
+	Kind        = "project"
+	KindSecrets = "secrets"
+)
+
+// Desk brings sets to members. delivery.Desk is one.
+type Desk interface {
+	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
+	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+	OnResult(kind string, f func(delivery.Key))
+	Forget(types.NamespacedName)
+}
+
+// Reconciler keeps Projects true. Register wires it to a manager.
+type Reconciler struct {
+	// Client reads from a cache with the indexes of package reference, and writes.
+	Client client.Client
+	// Secrets reads those that are labelled for a project.
+	Secrets  client.Reader
+	Recorder events.EventRecorder
+	Desk     Desk
+	Now      func() time.Time
+
+	written status.Written
+}
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=projects;clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=projects/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile makes one project true: its members are to have it, and its status says how far it has got.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	project := &v1.Project{}
+	key, secretsKey := keys(req.NamespacedName)
+	if err := r.Client.Get(ctx, req.NamespacedName, project); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
+	} else if err != nil || !project.DeletionTimestamp.IsZero() {
+		r.Desk.Replace(secretsKey, nil)
+		r.Desk.Replace(key, nil)
+		r.written.Forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	stale := r.written.Missing(project)
+	p, err := r.plan(ctx, project)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	r.Desk.Replace(key, p.projects)
+	r.Desk.Replace(secretsKey, p.secrets)
+	if stale {
+		return ctrl.Result{}, nil // the event of what is missing brings us back
+	}
+	return r.tell(ctx, project, p)
+}
+
+// keys are those of a project and of the copies of its secrets.
+func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
+	key := delivery.Key{Kind: Kind, Namespace: project.Namespace, Name: project.Name}
+	secrets := key
+	secrets.Kind = KindSecrets
+	return key, secrets
+}
+
+// plan is what a project comes to.
+type plan struct {
+	members  []types.NamespacedName
+	projects map[types.NamespacedName]*delivery.Set
+	secrets  map[types.NamespacedName]*delivery.Set
+	// problems are what keeps it from being delivered, or some of it, the first first.
+	problems []reference.Problem
+}
+
+func (p *plan) fail(reason, message string, stalled bool) {
+	p.problems = append(p.problems, reference.Problem{Reason: reason, Message: message, Stalled: stalled})
+}
+
+// plan gathers and decides. An error is one of reading: what is wrong with the project is a problem, so that it takes away what was there.
+func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error) {
+	p := plan{projects: map[types.NamespacedName]*delivery.Set{}, secrets: map[types.NamespacedName]*delivery.Set{}}
+	members, problem, err := reference.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
+	if err != nil {
+		return plan{}, err
+	}
+	if p.members = members; problem != nil {
+		p.problems = append(p.problems, *problem)
+		return p, nil
+	}
+	return p, errors.Join(r.planProject(ctx, project, &p), r.planSecrets(ctx, project, &p))
+}
+
+// planSecrets makes the set of copies. A project without secrets has none.
+func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *plan) error {
+	var secrets corev1.SecretList
+	if err := r.Secrets.List(ctx, &secrets, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {
+		return fmt.Errorf("list secrets of project %s/%s: %w", project.Namespace, project.Name, err)
+	}
+	content, refused, err := tenancy.Secrets(project, secrets.Items)
+	if err != nil {
+		return err
+	}
+	for _, refusal := range refused {
+		p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", refusal.Secret, refusal.Message), true)
+	}
+	if len(content.PerNamespace.Templates) == 0 {
+		return nil
+	}
+	set, err := delivery.NewSet(tenancy.SecretsSet(project.Name), nil, content)
+	if err != nil {
+		p.fail(v1.ReasonDeliveryFailed, err.Error(), true)
+		return nil
+	}
+	for _, member := range p.members {
+		p.secrets[member] = set
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package project
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/tenancy"
+)
+
+// KindGuards is that of the keys under which the guards of members are delivered: one for each Cluster.
+const KindGuards = "guards"
+
+// Guards has every member guard its projects, and the desk forget members whose Clusters go. NewGuards makes it.
+type Guards struct {
+	clusters client.Reader
+	desk     Desk
+	set      *delivery.Set // the same for all members
+}
+
+// NewGuards makes a Guards that reads Clusters from a cache.
+func NewGuards(clusters client.Reader, desk Desk) (*Guards, error) {
+	content, err := tenancy.Guards()
+	if err != nil {
+		return nil, err
+	}
+	set, err := delivery.NewSet(tenancy.GuardsSet, nil, content)
+	if err != nil {
+		return nil, err
+	}
+	return &Guards{clusters: clusters, desk: desk, set: set}, nil
+}
+
+// Reconcile hands the guards of one member over, or has it left alone when its Cluster goes.
+func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	key := delivery.Key{Kind: KindGuards, Namespace: req.Namespace, Name: req.Name}
+	cluster := &v1.Cluster{}
+	err := g.clusters.Get(ctx, req.NamespacedName, cluster)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read cluster %s: %w", req.NamespacedName, err)
+	}
+	if err != nil || !cluster.DeletionTimestamp.IsZero() {
+		g.desk.Forget(req.NamespacedName)
+		g.desk.Replace(key, nil)
+		return ctrl.Result{}, nil
+	}
+	g.desk.Replace(key, map[types.NamespacedName]*delivery.Set{req.NamespacedName: g.set})
+	return ctrl.Result{}, nil
+}
+
+// Register adds the controller to a manager.
+func (g *Guards) Register(mgr ctrl.Manager) error {
+	self := func(_ context.Context, states ...client.Object) ([]types.NamespacedName, error) {
+		return []types.NamespacedName{client.ObjectKeyFromObject(states[0])}, nil
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named(KindGuards).
+		Watches(&v1.Cluster{}, reference.Wake(self)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		Complete(g)
+}

@@ -1,0 +1,109 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package project
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/status"
+	"github.com/drover-dev/drover/internal/tenancy"
+)
+
+// Bounds of a status.
+const (
+	maxNamespaceCounts = 100
+	maxShort           = 10
+)
+
+// tell writes the status.
+func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctrl.Result, error) {
+	outcomes := r.outcomes(project, p)
+	verdict := delivery.Judge(outcomes)
+	if len(p.problems) > 0 {
+		first := p.problems[0]
+		verdict.Fail(first.Reason, first.Message, first.Stalled)
+	}
+	if wait := verdict.Early(project.Status.ObservedGeneration == project.Generation, r.Now()); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	update, read := status.Begin(project), project.ResourceVersion
+	if verdict.Write(&project.Status.Conditions, project.Generation, r.Now()) && verdict.Reason != v1.ReasonDelivering {
+		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
+	}
+	if news := r.tellQuota(project, outcomes); news != nil {
+		update.Event(*news)
+	}
+	tellNamespaces(project, outcomes)
+	project.Status.ObservedGeneration, project.Status.Clusters, project.Status.Failures = project.Generation, &verdict.Clusters, verdict.Failures
+	err := update.Commit(ctx, r.Client, r.Recorder)
+	if project.ResourceVersion != read {
+		r.written.Note(project)
+	}
+	return ctrl.Result{}, err
+}
+
+// outcomes are those of the project and of its secrets, for each member the worse one.
+func (r *Reconciler) outcomes(project *v1.Project, p plan) []delivery.Outcome {
+	if len(p.projects) == 0 {
+		return nil
+	}
+	outcomes := r.Desk.Outcomes(tenancy.ProjectSet(project.Name), p.members)
+	if len(p.secrets) == 0 {
+		return outcomes
+	}
+	for i, secrets := range r.Desk.Outcomes(tenancy.SecretsSet(project.Name), p.members) {
+		o := &outcomes[i]
+		o.Failures = append(o.Failures, secrets.Failures...)
+		if secrets.Stage > o.Stage {
+			o.Stage, o.Reason, o.Since = secrets.Stage, secrets.Reason, secrets.Since
+		}
+	}
+	return outcomes
+}
+
+// tellQuota writes the condition QuotaFits, and returns an event if it has become another.
+func (r *Reconciler) tellQuota(project *v1.Project, outcomes []delivery.Outcome) *status.Event {
+	if len(project.Spec.ResourceQuota) == 0 {
+		meta.RemoveStatusCondition(&project.Status.Conditions, v1.ConditionQuotaFits)
+		return nil
+	}
+	var short []string
+	for _, o := range outcomes {
+		for _, namespace := range o.Short {
+			short = append(short, o.Cluster+"/"+namespace)
+		}
+	}
+	condition := metav1.Condition{Type: v1.ConditionQuotaFits, Status: metav1.ConditionTrue, Reason: v1.ReasonQuotaFits,
+		Message: "Every namespace has the whole default", ObservedGeneration: project.Generation, LastTransitionTime: metav1.NewTime(r.Now())}
+	if len(short) > 0 {
+		named := strings.Join(short[:min(len(short), maxShort)], ", ")
+		condition.Status, condition.Reason = metav1.ConditionFalse, v1.ReasonQuotaOversubscribed
+		condition.Message = fmt.Sprintf("Less than the default, or nothing, is left for %s; raise resourceQuota, or lower namespaceDefaultResourceQuota", named)
+	}
+	was := meta.FindStatusCondition(project.Status.Conditions, v1.ConditionQuotaFits)
+	news := was != nil && was.Reason != condition.Reason || was == nil && len(short) > 0
+	meta.SetStatusCondition(&project.Status.Conditions, condition)
+	if !news {
+		return nil
+	}
+	return &status.Event{Warning: len(short) > 0, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
+}
+
+func tellNamespaces(project *v1.Project, outcomes []delivery.Outcome) {
+	project.Status.NamespaceCount, project.Status.Namespaces = 0, nil
+	for _, o := range outcomes { // in the order of clusters
+		project.Status.NamespaceCount += o.Namespaces
+		if len(project.Status.Namespaces) < maxNamespaceCounts && o.Namespaces > 0 {
+			project.Status.Namespaces = append(project.Status.Namespaces, v1.NamespaceCount{Cluster: o.Cluster, Count: o.Namespaces})
+		}
+	}
+}

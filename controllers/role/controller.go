@@ -1,0 +1,151 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package role reconciles RoleTemplate: the members where a template is bound have its ClusterRole, and no others.
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/access"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Kind of the keys under which roles are delivered.
+const Kind = "role"
+
+// Desk brings sets to members. delivery.Desk is one.
+type Desk interface {
+	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
+	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+	OnResult(kind string, f func(delivery.Key))
+}
+
+// Reconciler keeps RoleTemplates true. Register wires it to a manager.
+type Reconciler struct {
+	// Client reads from a cache with the indexes of package reference, and writes.
+	Client   client.Client
+	Recorder events.EventRecorder
+	Desk     Desk
+	Now      func() time.Time
+
+	written status.Written
+}
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates;clusterroletemplatebindings;projectroletemplatebindings;projects;clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile makes one template true: it is in the members where it is bound, and its status says how far it has got.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	key := delivery.Key{Kind: Kind, Name: req.Name}
+	template := &v1.RoleTemplate{}
+	if err := r.Client.Get(ctx, req.NamespacedName, template); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
+	} else if err != nil || !template.DeletionTimestamp.IsZero() {
+		r.Desk.Replace(key, nil)
+		r.written.Forget(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	stale := r.written.Missing(template)
+	used, err := r.uses(ctx, template)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	set, refused, err := r.compute(ctx, template)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	sets := make(map[types.NamespacedName]*delivery.Set, len(used.members))
+	if set != nil {
+		for _, member := range used.members {
+			sets[member] = set
+		}
+	}
+	r.Desk.Replace(key, sets)
+	if stale {
+		return ctrl.Result{RequeueAfter: used.until}, nil // the event of what is missing brings us back
+	}
+	return r.tell(ctx, template, used, r.judge(template, used, set, refused))
+}
+
+// compute makes the set of a template, nil for one that is external or refused.
+func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*delivery.Set, *access.Error, error) {
+	var templates v1.RoleTemplateList
+	if err := r.Client.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list role templates: %w", err)
+	}
+	role, err := access.Role(access.Index(templates.Items), template.Name)
+	var refused *access.Error
+	if errors.As(err, &refused) {
+		return nil, refused, nil
+	}
+	if role == nil || err != nil {
+		return nil, nil, err
+	}
+	object, err := delivery.Object(role)
+	if err != nil {
+		return nil, nil, err
+	}
+	set, err := delivery.NewSet(access.RoleSet(template.Name), nil, expansion.Content{Objects: []*unstructured.Unstructured{object}})
+	if err != nil {
+		return nil, &access.Error{Reason: v1.ReasonInvalidRules, Message: err.Error()}, nil
+	}
+	return set, nil, nil
+}
+
+// judge says how far a template has got. Its status names no member: everybody who may bind may read it.
+func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.Set, refused *access.Error) delivery.Verdict {
+	if refused != nil {
+		verdict := delivery.Judge(nil)
+		verdict.Fail(refused.Reason, refused.Message, refused.Reason != v1.ReasonRoleTemplateNotFound)
+		return verdict
+	}
+	if set == nil {
+		verdict := delivery.Judge(nil)
+		verdict.Reason, verdict.Message = v1.ReasonAvailable, fmt.Sprintf("ClusterRole %s of the members is bound as it is there", template.Spec.External)
+		return verdict
+	}
+	verdict := delivery.Judge(r.Desk.Outcomes(set.ID, used.members))
+	switch {
+	case len(used.members) == 0:
+		verdict.Reason, verdict.Message = v1.ReasonAvailable, "It can be bound"
+	case verdict.Clusters.Failed > 0:
+		verdict.Message = fmt.Sprintf("%d of %d clusters do not have it; the bindings of these say why", verdict.Clusters.Failed, verdict.Clusters.Desired)
+	}
+	return verdict
+}
+
+// tell writes the status.
+func (r *Reconciler) tell(ctx context.Context, template *v1.RoleTemplate, used uses, verdict delivery.Verdict) (ctrl.Result, error) {
+	result := ctrl.Result{RequeueAfter: used.until}
+	if wait := verdict.Early(template.Status.ObservedGeneration == template.Generation, r.Now()); wait > 0 {
+		if result.RequeueAfter == 0 || wait < result.RequeueAfter {
+			result.RequeueAfter = wait
+		}
+		return result, nil
+	}
+	update, read := status.Begin(template), template.ResourceVersion
+	news := verdict.Write(&template.Status.Conditions, template.Generation, r.Now())
+	if news && verdict.Reason != v1.ReasonDelivering && verdict.Reason != v1.ReasonAvailable {
+		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
+	}
+	template.Status.ObservedGeneration, template.Status.Clusters = template.Generation, &verdict.Clusters
+	err := update.Commit(ctx, r.Client, r.Recorder)
+	if template.ResourceVersion != read {
+		r.written.Note(template)
+	}
+	return result, err
+}

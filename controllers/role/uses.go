@@ -1,0 +1,105 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package role
+
+import (
+	"context"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/reference"
+)
+
+// uses is where a template is bound.
+type uses struct {
+	members []types.NamespacedName
+	// until is how long it is before one of the bindings expires, 0 for never.
+	until time.Duration
+}
+
+// uses finds where a template is bound by bindings that may bind it and have not expired.
+func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
+	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
+	if template.Spec.Context == v1.ContextCluster {
+		bindings, err := reference.ClusterBindingsWith(ctx, r.Client, template.Name)
+		if err != nil {
+			return uses{}, err
+		}
+		for i := range bindings {
+			b := &bindings[i]
+			if !b.DeletionTimestamp.IsZero() || found.expired(b.Spec.ExpiresAt) || found.same(b.Namespace, b.Spec.ClusterTarget) {
+				continue
+			}
+			members, _, err := reference.Members(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget)
+			if err != nil {
+				return uses{}, err
+			}
+			found.add(members)
+		}
+		return found.uses, nil
+	}
+	bindings, err := reference.ProjectBindingsWith(ctx, r.Client, template.Name)
+	if err != nil {
+		return uses{}, err
+	}
+	projects := map[types.NamespacedName]struct{}{}
+	for i := range bindings {
+		b := &bindings[i]
+		project := types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.ProjectName}
+		if _, known := projects[project]; known && b.Spec.ExpiresAt == nil || !b.DeletionTimestamp.IsZero() || found.expired(b.Spec.ExpiresAt) {
+			continue
+		}
+		projects[project] = struct{}{}
+		members, _, err := reference.ProjectMembers(ctx, r.Client, b)
+		if err != nil {
+			return uses{}, err
+		}
+		found.add(members)
+	}
+	return found.uses, nil
+}
+
+// finding collects uses.
+type finding struct {
+	uses
+	now     time.Time
+	known   map[types.NamespacedName]struct{}
+	targets map[string]struct{} // those by name that were looked up, so that a thousand bindings for one member cost one look
+}
+
+// expired is whether a binding has ended, and notes when it will.
+func (f *finding) expired(end *metav1.Time) bool {
+	if reference.Expired(end, f.now) {
+		return true
+	}
+	if end != nil {
+		if left := end.Sub(f.now); f.until == 0 || left < f.until {
+			f.until = left
+		}
+	}
+	return false
+}
+
+// same is whether a target by name was looked up before.
+func (f *finding) same(namespace string, t v1.ClusterTarget) bool {
+	if t.ClusterSelector != nil {
+		return false
+	}
+	key := namespace + "/" + t.ClusterName
+	_, known := f.targets[key]
+	f.targets[key] = struct{}{}
+	return known
+}
+
+func (f *finding) add(members []types.NamespacedName) {
+	for _, member := range members {
+		if _, known := f.known[member]; !known {
+			f.known[member] = struct{}{}
+			f.members = append(f.members, member)
+		}
+	}
+}
