@@ -37,7 +37,7 @@ const agentURL = "http://agent"
 // openLocked has a member's agent tell what it has.
 func (d *Desk) openLocked(m *member, peers []fleet.Peer) {
 	ctx, cancel := context.WithCancel(d.ctx)
-	s := &stream{cancel: cancel}
+	s := &stream{cancel: cancel, wake: make(chan struct{}, 1)}
 	for _, p := range peers {
 		s.peers = append(s.peers, p.ID)
 	}
@@ -70,19 +70,21 @@ func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
 			failures = 0 // it ended as streams do whose agent no longer leads, or whose tunnel moved
 		}
 		d.Log.V(1).Info("sets of a member are no longer told", "cluster", m.name, "cause", errorText(err))
-		if !pause(ctx, backoff(d.Pause, failures, maxStreamPause)) {
+		if !pause(ctx, s.wake, backoff(d.Pause, failures, maxStreamPause)) {
 			return
 		}
 	}
 }
 
-// pause waits, and is whether ctx has not ended by then.
-func pause(ctx context.Context, d time.Duration) bool {
+// pause waits, or is woken, and is whether ctx has not ended by then.
+func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
+	case <-wake:
+		return true
 	case <-timer.C:
 		return true
 	}

@@ -51,8 +51,9 @@ type failure struct {
 // stream is what an agent tells of its sets, as long as it does.
 type stream struct {
 	cancel context.CancelFunc
-	peers  []string // tunnels that there were when it was opened
-	synced bool     // whether all that is there has been told
+	wake   chan struct{} // has a value when it is worth asking again: the agent may lead by now
+	peers  []string      // tunnels that there were when it was opened
+	synced bool          // whether all that is there has been told
 	offer  map[string]*protocol.SetState
 }
 
@@ -113,6 +114,12 @@ func (d *Desk) lookLocked(m *member) []Key {
 	m.connected, m.refuses = connected, refuses
 	if m.stream != nil && (!connected || refuses != "" || !m.stream.current(state.Peers)) {
 		m.hangUpLocked()
+	}
+	if m.stream != nil && !m.stream.synced {
+		select {
+		case m.stream.wake <- struct{}{}:
+		default:
+		}
 	}
 	if m.stream == nil && connected && refuses == "" && state.Report != nil {
 		d.openLocked(m, state.Peers)
