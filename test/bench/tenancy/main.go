@@ -1,0 +1,155 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command tenancy measures how long a binding takes from the hub to the member, each figure beside a direct write into the member.
+//
+// Hub and member are two control planes of hack/lab; the manager and the agent are processes with the rights that they have in real clusters.
+//
+//	go run ./test/bench/tenancy > docs/bench/tenancy.md      about a minute on two cores
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	workspace = "default"
+	member    = "member"
+	// patience bounds every wait for something that takes seconds.
+	patience = time.Minute
+)
+
+func main() {
+	samples := flag.Int("n", 200, "samples of each kind, and bindings that are made at once")
+	keep := flag.String("keep", "", "folder to keep logs and data of all processes in; by default a temporary one")
+	flag.Parse()
+	log.SetLogger(logr.Discard()) // what client libraries have to say; errors come back as errors
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *keep, *samples)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir string, samples int) (err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "drover-bench-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	p := &plant{}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	if err := p.start(ctx, dir); err != nil {
+		return err
+	}
+	rows, err := p.measure(ctx, samples)
+	if err != nil {
+		return err
+	}
+	return report(os.Stdout, samples, rows)
+}
+
+// plant is everything that runs.
+type plant struct {
+	hub    *stage.Hub
+	member *stage.Plane
+	agent  *stage.Agent
+}
+
+// start brings up hub and member, and imports the member.
+func (p *plant) start(ctx context.Context, dir string) error {
+	root, err := sources()
+	if err != nil {
+		return err
+	}
+	programs, err := stage.Build(ctx, root, dir)
+	if err != nil {
+		return err
+	}
+	plane, err := stage.StartPlane(ctx, programs, "hub", dir)
+	if err != nil {
+		return err
+	}
+	p.hub = &stage.Hub{Plane: plane} // for stop, should InstallHub err
+	if p.member, err = stage.StartPlane(ctx, programs, member, dir); err != nil {
+		return err
+	}
+	installed, err := stage.InstallHub(ctx, plane)
+	if err != nil {
+		return err
+	}
+	p.hub = installed
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cluster := types.NamespacedName{Namespace: workspace, Name: member}
+	manifest, err := p.hub.CreateCluster(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if p.agent, err = stage.InstallAgent(ctx, p.member, manifest, member, protocol.AgentNamespace); err != nil {
+		return err
+	}
+	if err := p.agent.Start(); err != nil {
+		return err
+	}
+	_, err = p.hub.AwaitCluster(ctx, cluster, stage.Ready)
+	return err
+}
+
+func (p *plant) stop() error {
+	var errs []error
+	if p.agent != nil && p.agent.Process != nil {
+		errs = append(errs, p.agent.Process.Kill())
+	}
+	if p.hub != nil {
+		if p.hub.Manager != nil {
+			errs = append(errs, p.hub.Manager.Kill())
+		}
+		errs = append(errs, p.hub.Kill())
+	}
+	if p.member != nil {
+		errs = append(errs, p.member.Kill())
+	}
+	return errors.Join(errs...)
+}
+
+// sources is the folder of the module that this program is of.
+func sources() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("find the sources: no folder above has a PROJECT file: run this in the repository")
+		}
+		dir = parent
+	}
+}
+
+func object(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: workspace, Name: name}
+}

@@ -1,0 +1,218 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// row is one line of the report.
+type row struct {
+	what string
+	took []time.Duration
+	// goal of p50 and p99, 0 for none.
+	p50, p99    time.Duration
+	hub, member float64 // writes for each binding
+}
+
+// role is a template that exists in config/roles, external so that no ClusterRole is delivered beside the bindings.
+const role = "cluster-viewer"
+
+const (
+	goal50 = 15 * time.Millisecond
+	goal99 = 50 * time.Millisecond
+)
+
+func (p *plant) measure(ctx context.Context, n int) ([]row, error) {
+	w, err := watchBindings(ctx, p.member.Client)
+	if err != nil {
+		return nil, err
+	}
+	defer w.stop()
+	warm := p.binding("warm")
+	if _, err := p.timed(ctx, w, "warm", added, func() error { return p.hub.Client.Create(ctx, warm) }); err != nil {
+		return nil, err
+	}
+	var rows []row
+	for _, step := range []func(context.Context, *watcher, int) ([]row, error){p.direct, p.backToBack, p.atOnce, p.effective} {
+		more, err := step(ctx, w, n)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, more...)
+	}
+	return rows, nil
+}
+
+func (p *plant) binding(name string) *v1.ClusterRoleTemplateBinding {
+	return &v1.ClusterRoleTemplateBinding{ObjectMeta: object(name), Spec: v1.ClusterRoleTemplateBindingSpec{
+		ClusterTarget: v1.ClusterTarget{ClusterName: member}, RoleTemplateName: role, Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}}
+}
+
+// timed is how long it takes from a write until the member tells of its effect.
+func (p *plant) timed(ctx context.Context, w *watcher, name string, kind event, write func() error) (time.Duration, error) {
+	seen := w.expect(name, kind)
+	begun := time.Now()
+	if err := write(); err != nil {
+		return 0, err
+	}
+	select {
+	case at := <-seen:
+		return at.Sub(begun), nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(patience):
+		return 0, fmt.Errorf("binding %s did not become %s in the member", name, kind)
+	}
+}
+
+// direct writes into the member: the floor.
+func (p *plant) direct(ctx context.Context, w *watcher, n int) ([]row, error) {
+	r := row{what: "direct write into the member: create"}
+	for i := range n {
+		name := fmt.Sprintf("direct-%d", i)
+		b := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: prefix + name + ":x"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}}
+		took, err := p.timed(ctx, w, name, added, func() error { return p.member.Client.Create(ctx, b) })
+		if err != nil {
+			return nil, err
+		}
+		r.took = append(r.took, took)
+	}
+	return []row{r}, nil
+}
+
+// backToBack creates, updates and deletes bindings, each when the one before has arrived.
+func (p *plant) backToBack(ctx context.Context, w *watcher, n int) ([]row, error) {
+	var rows []row
+	for _, step := range []struct {
+		what  string
+		kind  event
+		write func(*v1.ClusterRoleTemplateBinding) error
+	}{
+		{"create", added, func(b *v1.ClusterRoleTemplateBinding) error { return p.hub.Client.Create(ctx, b) }},
+		{"update", modified, func(b *v1.ClusterRoleTemplateBinding) error {
+			patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"subject":{"name":"github:other-%s"}}}`, b.Name))
+			return p.hub.Client.Patch(ctx, b, patch)
+		}},
+		{"delete", deleted, func(b *v1.ClusterRoleTemplateBinding) error { return p.hub.Client.Delete(ctx, b) }},
+	} {
+		r := row{what: "back to back: " + step.what, p50: goal50, p99: goal99}
+		writes, err := p.countWrites(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i := range n {
+			b := p.binding(fmt.Sprintf("bench-%d", i))
+			took, err := p.timed(ctx, w, b.Name, step.kind, func() error { return step.write(b) })
+			if err != nil {
+				return nil, err
+			}
+			r.took = append(r.took, took)
+		}
+		if r.hub, r.member, err = writes.each(ctx, n); err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// atOnce creates all bindings at once, and deletes them so.
+func (p *plant) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
+	var rows []row
+	for _, step := range []struct {
+		what  string
+		kind  event
+		write func(context.Context, *v1.ClusterRoleTemplateBinding) error
+	}{
+		{"create", added, func(ctx context.Context, b *v1.ClusterRoleTemplateBinding) error { return p.hub.Client.Create(ctx, b) }},
+		{"delete", deleted, func(ctx context.Context, b *v1.ClusterRoleTemplateBinding) error { return p.hub.Client.Delete(ctx, b) }},
+	} {
+		writes, err := p.countWrites(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r := row{what: fmt.Sprintf("%d at once: %s, from the first write to each", n, step.what), p99: time.Second}
+		var seen []<-chan time.Time
+		for i := range n {
+			seen = append(seen, w.expect(fmt.Sprintf("once-%d", i), step.kind))
+		}
+		begun := time.Now()
+		group, writing := errgroup.WithContext(ctx)
+		group.SetLimit(n)
+		for i := range n {
+			group.Go(func() error { return step.write(writing, p.binding(fmt.Sprintf("once-%d", i))) })
+		}
+		if err := group.Wait(); err != nil {
+			return nil, err
+		}
+		for _, arrival := range seen {
+			select {
+			case at := <-arrival:
+				r.took = append(r.took, at.Sub(begun))
+			case <-time.After(patience):
+				return nil, fmt.Errorf("only %d of %d bindings became %s", len(r.took), n, step.kind)
+			}
+		}
+		if r.hub, r.member, err = writes.each(ctx, n); err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// effective is how long it takes until the member's authorizer knows of a binding, and until it knows of its end.
+func (p *plant) effective(ctx context.Context, _ *watcher, n int) ([]row, error) {
+	granted := row{what: "binding → effective in the member", p50: goal50}
+	removed := row{what: "binding removed → no longer effective", p50: goal50}
+	for i := range n {
+		b := p.binding(fmt.Sprintf("effective-%d", i))
+		for _, step := range []struct {
+			row   *row
+			want  bool
+			write func() error
+		}{
+			{&granted, true, func() error { return p.hub.Client.Create(ctx, b) }},
+			{&removed, false, func() error { return p.hub.Client.Delete(ctx, b) }},
+		} {
+			begun := time.Now()
+			if err := step.write(); err != nil {
+				return nil, err
+			}
+			if err := p.awaitRight(ctx, b.Spec.Subject.Name, step.want); err != nil {
+				return nil, err
+			}
+			step.row.took = append(step.row.took, time.Since(begun))
+		}
+	}
+	return []row{granted, removed}, nil
+}
+
+// awaitRight asks the member's API server until it answers as wanted.
+func (p *plant) awaitRight(ctx context.Context, user string, want bool) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes"}}}
+		if err := p.member.Client.Create(ctx, review); err != nil {
+			return fmt.Errorf("review %s: %w", user, err)
+		}
+		if review.Status.Allowed == want {
+			return nil
+		}
+	}
+}

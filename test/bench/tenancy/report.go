@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/drover-dev/drover/hack/stage"
+)
+
+// report prints the rows as a table.
+func report(out io.Writer, n int, rows []row) error {
+	text := &strings.Builder{}
+	fmt.Fprintf(text, "# A binding from the hub to the member\n\nMade by `make bench-tenancy` on %d cores, which hub, member, manager, agent and the bench share. %d samples each.\n"+
+		"Time runs from the write on the hub until the member's API server tells a watch of it, or until its SubjectAccessReview answers so.\n\n", runtime.NumCPU(), n)
+	text.WriteString("| what | p50 ms | p99 ms | last ms | goal | hub writes | member writes |\n|---|---|---|---|---|---|---|\n")
+	for _, r := range rows {
+		slices.Sort(r.took)
+		fmt.Fprintf(text, "| %s | %.1f | %.1f | %.1f | %s | %s | %s |\n", r.what, ms(at(r.took, 50)), ms(at(r.took, 99)), ms(r.took[len(r.took)-1]),
+			r.goal(), writes(r.hub), writes(r.member))
+	}
+	text.WriteString("\nWrites are those for each binding, by the API servers' own count, without leases: on the hub the bench's own write, the status and events; in the member the stored set and the object.\n")
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+func (r row) goal() string {
+	var goals []string
+	for _, g := range []struct {
+		name  string
+		limit time.Duration
+		is    time.Duration
+	}{{"p50", r.p50, at(r.took, 50)}, {"p99", r.p99, at(r.took, 99)}} {
+		if g.limit == 0 {
+			continue
+		}
+		verdict := "missed"
+		if g.is < g.limit {
+			verdict = "met"
+		}
+		goals = append(goals, fmt.Sprintf("%s < %s: %s", g.name, g.limit, verdict))
+	}
+	return strings.Join(goals, ", ")
+}
+
+func at(sorted []time.Duration, percent int) time.Duration {
+	return sorted[min(len(sorted)-1, len(sorted)*percent/100)]
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func writes(n float64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", n)
+}
+
+// writeCount counts writes on hub and member.
+type writeCount struct {
+	plant       *plant
+	hub, member float64
+}
+
+func (p *plant) countWrites(ctx context.Context) (*writeCount, error) {
+	hub, err := writesOf(ctx, p.hub.Plane)
+	if err != nil {
+		return nil, err
+	}
+	member, err := writesOf(ctx, p.member)
+	return &writeCount{plant: p, hub: hub, member: member}, err
+}
+
+// settleTime is how long after the last binding the writes that it brings are waited for.
+const settleTime = 2 * time.Second
+
+// each is how many there were since for each of n.
+func (c *writeCount) each(ctx context.Context, n int) (hub, member float64, err error) {
+	select {
+	case <-time.After(settleTime):
+	case <-ctx.Done():
+		return 0, 0, ctx.Err()
+	}
+	now, err := c.plant.countWrites(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	return (now.hub - c.hub) / float64(n), (now.member - c.member) / float64(n), nil
+}
+
+// writesOf are the writes that an API server has served, without leases and reviews.
+func writesOf(ctx context.Context, plane *stage.Plane) (float64, error) {
+	http, err := rest.HTTPClientFor(plane.RESTConfig())
+	if err != nil {
+		return 0, err
+	}
+	defer http.CloseIdleConnections()
+	text, err := metrics(ctx, http, plane.RESTConfig().Host)
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	write := regexp.MustCompile(`verb="(POST|PUT|PATCH|APPLY|DELETE|DELETECOLLECTION)"`)
+	passing := regexp.MustCompile(`resource="(leases|subjectaccessreviews|tokenreviews)"`)
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "apiserver_request_total{") || !write.MatchString(line) || passing.MatchString(line) {
+			continue
+		}
+		line = strings.TrimSpace(line)
+		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+		if err != nil {
+			return 0, fmt.Errorf("read metrics of %s: %w", plane.Name(), err)
+		}
+		sum += value
+	}
+	return sum, nil
+}
+
+func metrics(ctx context.Context, c *http.Client, host string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, host+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	raw, err := io.ReadAll(response.Body)
+	return string(raw), err
+}
