@@ -31,6 +31,7 @@ import (
 	"github.com/drover-dev/drover/agent/settings"
 	"github.com/drover-dev/drover/agent/trust"
 	"github.com/drover-dev/drover/agent/uninstall"
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tracing"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -133,12 +134,15 @@ func (a *agent) run(ctx context.Context) {
 	watches, endWatches := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatches()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, endWatches) })()
-	remover := uninstall.New(a.client.REST, env.Namespace, log.WithName("uninstall"))
+	remover := uninstall.New(uninstall.Options{
+		Client: a.client.REST, Namespace: env.Namespace, Sets: duties.removeSets, Log: log.WithName("uninstall"),
+	})
 	routes := routes{
-		kubernetes: a.options.Tracer.Continue(forward.New(watches, a.base, a.transport, log.WithName("forward")), describe),
+		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe),
 		report:     reporter,
 		deployment: &deployment.Handler{Secrets: a.client.Secrets(env.Namespace), Namespace: env.Namespace, Log: log.WithName("deployment")},
 		uninstall:  remover,
+		sets:       duties.sets,
 		settings:   &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
 	}
 	l := link.New(link.Options{Identity: keeper, Handler: routes, Drain: cmp.Or(a.options.Stop, StopTimeout), Log: log.WithName("link")})
@@ -153,6 +157,15 @@ func (a *agent) run(ctx context.Context) {
 	case <-remover.Done():
 	}
 	cancel()
+}
+
+// forward serves the API: to users as themselves, or to all as the agent, which then only reads.
+func (a *agent) forward(watches context.Context) *forward.Handler {
+	log := a.options.Log.WithName("forward")
+	if a.options.Environ.Profile == v1.ProfileReadOnly {
+		return forward.NewReadOnly(watches, a.base, a.transport, log)
+	}
+	return forward.New(watches, a.base, a.transport, log)
 }
 
 // describe says what a span says of a request to the API server.

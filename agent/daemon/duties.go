@@ -5,12 +5,16 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"sync"
 
+	"github.com/drover-dev/drover/agent/apply"
 	"github.com/drover-dev/drover/agent/credential"
 	"github.com/drover-dev/drover/agent/deployment"
 	"github.com/drover-dev/drover/agent/leader"
 	"github.com/drover-dev/drover/agent/report"
+	"github.com/drover-dev/drover/agent/uninstall"
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -19,6 +23,7 @@ type duties struct {
 	reporter   *report.Reporter
 	deployment *deployment.Keeper
 	election   *leader.Election
+	sets       *apply.Applier
 }
 
 func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
@@ -31,10 +36,14 @@ func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
 		Changed:     func() { d.reporter.Touch() },
 		Log:         log.WithName("deployment"),
 	})
+	d.sets = apply.New(apply.Options{
+		Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace), ReadOnly: env.Profile == v1.ProfileReadOnly, Log: log.WithName("sets"),
+	})
 	d.reporter = report.New(report.Options{
 		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
 		DeploymentDigest: env.DeploymentDigest, Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
-		Log: log.WithName("report"),
+		Capabilities: capabilities(env.Profile),
+		Log:          log.WithName("report"),
 	})
 	d.election = leader.New(leader.Options{
 		Leases: a.client.Lease(env.Namespace, protocol.LeaderLease), Name: keeper.Instance(),
@@ -56,4 +65,22 @@ func (d *duties) lead(ctx context.Context) {
 	defer running.Wait()
 	running.Go(func() { d.reporter.Lead(ctx) })
 	running.Go(func() { d.deployment.Lead(ctx) })
+	running.Go(func() { d.sets.Lead(ctx) })
+}
+
+// removeSets is uninstall.Options.Sets.
+func (d *duties) removeSets(ctx context.Context) ([]string, error) {
+	remaining, err := d.sets.RemoveAll(ctx)
+	if errors.Is(err, apply.ErrNotLeading) {
+		return nil, uninstall.ErrNotLeading
+	}
+	return remaining, err
+}
+
+// capabilities are what the hub is to know of an agent of this profile.
+func capabilities(profile v1.AgentProfile) protocol.Capabilities {
+	if profile == v1.ProfileReadOnly {
+		return protocol.Capabilities{Features: []string{protocol.FeatureSets}, Profile: string(profile)}
+	}
+	return protocol.Capabilities{Features: []string{protocol.FeatureSets}}
 }

@@ -15,7 +15,7 @@ import (
 
 // routes is what the hub can ask for. It is not a http.ServeMux, which cleans paths: those of the API server go as they came.
 type routes struct {
-	kubernetes, report, settings, deployment, uninstall http.Handler
+	kubernetes, report, settings, deployment, uninstall, sets http.Handler
 }
 
 // ServeHTTP finds the handler for a path.
@@ -29,6 +29,8 @@ func (r routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.settings.ServeHTTP(w, req)
 	case path == protocol.PathDeployment:
 		r.deployment.ServeHTTP(w, req)
+	case path == protocol.PathSets || strings.HasPrefix(path, protocol.PathSets+"/"):
+		r.sets.ServeHTTP(w, req)
 	case path == protocol.PathUninstall:
 		r.uninstall.ServeHTTP(w, req)
 	default:

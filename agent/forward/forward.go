@@ -30,6 +30,16 @@ type Handler struct {
 	proxy *httputil.ReverseProxy
 	base  *url.URL
 	log   logr.Logger
+	// reads is whether the API server is asked as the agent itself, and for nothing but reads.
+	reads bool
+}
+
+// NewReadOnly makes a Handler that asks the API server as the agent itself, whoever asks, and only to read: for an agent that may impersonate
+// nobody. What it may see is the member's RBAC to say.
+func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
+	h := New(ctx, base, transport, log)
+	h.reads = true
+	return h
 }
 
 // New makes a Handler for the API server at base. The transport adds the agent's own credentials; it must not change what is asked. When
@@ -61,6 +71,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if d := check(r.Header); d != nil {
 		h.log.Info("request denied", "code", d.status, "reason", d.message)
+		writeStatus(w, d.status, d.message)
+		return
+	}
+	if d := checkRead(r); h.reads && d != nil {
 		writeStatus(w, d.status, d.message)
 		return
 	}
@@ -97,7 +111,7 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out.URL.RawQuery = pr.In.URL.RawQuery // as received: the API server parses it its own way
 	out.Host = ""
 	for name := range out.Header {
-		if notForwarded(name) {
+		if notForwarded(name) || h.reads && isImpersonation(name) {
 			delete(out.Header, name)
 		}
 	}

@@ -374,3 +374,62 @@ func TestStreams(t *testing.T) {
 		}
 	})
 }
+
+func TestAnAgentThatOnlyReads(t *testing.T) {
+	t.Parallel()
+	var seen []http.Header
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.Header) }))
+	t.Cleanup(backend.Close)
+	cfg := &rest.Config{Host: backend.URL, BearerToken: "agents-own"}
+	transport, err := Transport(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := BaseURL(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := NewReadOnly(t.Context(), root, transport, logr.Discard())
+	ask := func(method string, change func(http.Header)) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), method, "/v1/k8s/api/v1/pods", nil)
+		r.Header.Set("Impersonate-User", "github:alice")
+		r.Header.Set("Impersonate-Extra-A", "b")
+		change(r.Header)
+		answer := httptest.NewRecorder()
+		h.ServeHTTP(answer, r)
+		return answer
+	}
+	t.Run("reads as itself, whoever asks", func(t *testing.T) {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			if got := ask(method, func(http.Header) {}); got.Code != http.StatusOK {
+				t.Fatalf("%s: %d %s", method, got.Code, got.Body)
+			}
+		}
+		for _, header := range seen {
+			for name := range header {
+				if isImpersonation(name) || header.Get("Authorization") != "Bearer agents-own" {
+					t.Errorf("the API server got %v", header)
+				}
+			}
+		}
+	})
+	t.Run("refuses everything else with a Status that says why", func(t *testing.T) {
+		before := len(seen)
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, "CONNECT"} {
+			if got := ask(method, func(http.Header) {}); got.Code != http.StatusForbidden || !strings.Contains(got.Body.String(), "ReadOnly") {
+				t.Errorf("%s: %d %s", method, got.Code, got.Body)
+			}
+		}
+		upgrade := func(h http.Header) { h.Set("Connection", "Upgrade"); h.Set("Upgrade", "websocket") }
+		if got := ask(http.MethodGet, upgrade); got.Code != http.StatusForbidden {
+			t.Errorf("an upgrade: %d", got.Code)
+		}
+		nobody := func(h http.Header) { h.Del("Impersonate-User") }
+		if got := ask(http.MethodGet, nobody); got.Code != http.StatusForbidden {
+			t.Errorf("a request for nobody: %d", got.Code)
+		}
+		if len(seen) != before {
+			t.Error("some of it reached the API server")
+		}
+	})
+}

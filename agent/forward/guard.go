@@ -96,3 +96,12 @@ func known(name string) bool {
 	}
 	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)
 }
+
+// checkRead denies what is no read, for an agent that only reads. An upgraded connection could carry anything.
+func checkRead(r *http.Request) *denial {
+	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {
+		return nil
+	}
+	return deny(http.StatusForbidden,
+		"the agent of this cluster only reads (spec.agent.profile is ReadOnly): get, list, watch and logs are served, nothing else; use the cluster's own credentials")
+}

@@ -30,6 +30,8 @@ type Options struct {
 	DeploymentDigest string
 	// Deployment is asked while this replica leads, nil if there is nothing to say. Call Reporter.Touch when the answer changes.
 	Deployment func() *protocol.Deployment
+	// Capabilities of the agent.
+	Capabilities protocol.Capabilities
 	// NodesChanged is called after each change of the nodes, while this replica leads.
 	NodesChanged func()
 	Log          logr.Logger
@@ -247,6 +249,7 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 		Health:           f.verdict.health,
 		Leader:           f.role.leads,
 		DeploymentDigest: r.options.DeploymentDigest,
+		Capabilities:     r.options.Capabilities,
 	}
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)

@@ -10,6 +10,7 @@ package uninstall
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -28,26 +29,44 @@ import (
 const (
 	clusterRole        = "/apis/rbac.authorization.k8s.io/v1/clusterroles/" + protocol.AgentName
 	clusterRoleBinding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentName
+	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
+
+// ErrNotLeading is what Options.Sets returns where another replica of the agent must be asked.
+var ErrNotLeading = errors.New("another replica of the agent leads")
+
+// Options of a Handler.
+type Options struct {
+	Client rest.Interface
+	// Namespace that the agent lives in.
+	Namespace string
+	// Sets removes what was delivered, and returns what it could not. Nil for nothing.
+	Sets func(context.Context) ([]string, error)
+	Log  logr.Logger
+}
 
 // Handler is the http.Handler of protocol.PathUninstall.
 type Handler struct {
 	client    rest.Interface
 	namespace string
+	sets      func(context.Context) ([]string, error)
 	log       logr.Logger
 	done      chan struct{}
 	once      sync.Once
 }
 
-// New makes a Handler for an agent that lives in this namespace.
-func New(client rest.Interface, namespace string, log logr.Logger) *Handler {
-	return &Handler{client: client, namespace: namespace, log: log, done: make(chan struct{})}
+// New makes a Handler.
+func New(o Options) *Handler {
+	if o.Sets == nil {
+		o.Sets = func(context.Context) ([]string, error) { return nil, nil }
+	}
+	return &Handler{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
 }
 
 // Done is closed when everything is removed or on its way and the hub was told so: the agent has nothing left to do.
 func (h *Handler) Done() <-chan struct{} { return h.done }
 
-// ServeHTTP answers POST with what could not be removed. If that is nothing the agent ends; else the hub may ask again.
+// ServeHTTP answers POST with what could not be removed, and 421 where another replica must be asked. If that is nothing the agent ends; else the hub may ask again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -55,7 +74,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.log.Info("uninstalling")
-	result := protocol.UninstallResult{Remaining: h.remove(r.Context())}
+	var result protocol.UninstallResult
+	remaining, err := h.sets(r.Context())
+	switch {
+	case errors.Is(err, ErrNotLeading):
+		http.Error(w, err.Error(), http.StatusMisdirectedRequest)
+		return
+	case err != nil:
+		result.Remaining = []string{err.Error()}
+	case len(remaining) > 0: // only the agent can remove it
+		result.Remaining = remaining
+	default:
+		result.Remaining = h.remove(r.Context())
+	}
 	body, err := json.Marshal(result)
 	if err != nil { // it holds strings only
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -84,6 +115,9 @@ func (h *Handler) remove(ctx context.Context) []string {
 	failed("ClusterRole "+protocol.AgentName, h.release(ctx, clusterRole, anchor))
 	if anchor.Kind != "ClusterRoleBinding" {
 		failed("ClusterRoleBinding "+protocol.AgentName, h.release(ctx, clusterRoleBinding, anchor))
+	}
+	if err := h.release(ctx, viewBinding, anchor); !apierrors.IsForbidden(err) { // older manifests have neither it nor rights to it
+		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
 	if len(remaining) > 0 {
 		return remaining // what comes next would leave them behind for good

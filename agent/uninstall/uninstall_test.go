@@ -4,7 +4,9 @@
 package uninstall_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -49,7 +51,7 @@ func ask(t *testing.T, api *stand.APIServer, namespace string) (remaining []stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := uninstall.New(client.REST, namespace, logr.Discard())
+	h := uninstall.New(uninstall.Options{Client: client.REST, Namespace: namespace, Log: logr.Discard()})
 	for range 2 { // asking twice is no harm
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, protocol.PathUninstall, nil).WithContext(t.Context()))
@@ -144,9 +146,40 @@ func TestUninstall(t *testing.T) {
 	t.Run("it is asked for with POST", func(t *testing.T) {
 		t.Parallel()
 		answer := httptest.NewRecorder()
-		uninstall.New(nil, "x", logr.Discard()).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, protocol.PathUninstall, nil))
+		uninstall.New(uninstall.Options{Namespace: "x", Log: logr.Discard()}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, protocol.PathUninstall, nil))
 		if answer.Code != http.StatusMethodNotAllowed {
 			t.Errorf("got %d", answer.Code)
 		}
 	})
+}
+
+func TestWhatWasDeliveredGoesFirst(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		sets     func(context.Context) ([]string, error)
+		code     int
+		contains string
+	}{
+		"another replica that leads is to be asked": {func(context.Context) ([]string, error) { return nil, uninstall.ErrNotLeading }, http.StatusMisdirectedRequest, "leads"},
+		"what is left of sets keeps the agent":      {func(context.Context) ([]string, error) { return []string{"ClusterRole x: why"}, nil }, http.StatusOK, "ClusterRole x"},
+		"a failure keeps the agent":                 {func(context.Context) ([]string, error) { return nil, errors.New("no way") }, http.StatusOK, "no way"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := installed(t, protocol.AgentNamespace)
+			client, err := kube.New(api.Config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := uninstall.New(uninstall.Options{Client: client.REST, Namespace: protocol.AgentNamespace, Sets: tc.sets, Log: logr.Discard()})
+			answer := httptest.NewRecorder()
+			h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, protocol.PathUninstall, nil))
+			if answer.Code != tc.code || !strings.Contains(answer.Body.String(), tc.contains) {
+				t.Errorf("%d %s", answer.Code, answer.Body)
+			}
+			if api.Get(namespaces+protocol.AgentNamespace) == nil || api.Get(role) == nil {
+				t.Error("the agent's own objects are gone")
+			}
+		})
+	}
 }

@@ -5,11 +5,14 @@ package registration_test
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"io"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -20,6 +23,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/hack/lab"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
@@ -92,19 +96,39 @@ func TestManifestInAMember(t *testing.T) {
 			t.Error("the level is not enforced: this proves nothing")
 		}
 	})
-	t.Run("the agent may do what it needs and nothing else", func(t *testing.T) { testRights(t, env) })
+	t.Run("the agent may do what it needs and nothing else", func(t *testing.T) { testRights(t, env, fullRights()) })
+	t.Run("one that only reads may see what it is to see and nothing else", func(t *testing.T) {
+		in.Agent.Profile = v1.ProfileReadOnly
+		manifest, err := registration.Manifest(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := kubectl(t, env.Config, manifest, "apply", "--validate=strict", "-f", "-"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		testRights(t, env, readOnlyRights())
+	})
 }
 
-// testRights asks the API server itself, with the manifest applied, what the agent's ServiceAccount may do.
-func testRights(t *testing.T, env *testkit.Env) {
-	at := func(verb, group, resource, subresource, namespace, name string) authorizationv1.ResourceAttributes {
-		return authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource, Namespace: namespace, Name: name}
-	}
-	const own, rbac, authn = protocol.AgentNamespace, "rbac.authorization.k8s.io", "authentication.k8s.io"
-	for name, tc := range map[string]struct {
-		what    authorizationv1.ResourceAttributes
-		allowed bool
-	}{
+// right is something to do in a member, and whether an agent may.
+type right struct {
+	what    authorizationv1.ResourceAttributes
+	allowed bool
+}
+
+const (
+	own       = protocol.AgentNamespace
+	rbac      = "rbac.authorization.k8s.io"
+	authn     = "authentication.k8s.io"
+	admission = "admissionregistration.k8s.io"
+)
+
+func at(verb, group, resource, subresource, namespace, name string) authorizationv1.ResourceAttributes {
+	return authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource, Namespace: namespace, Name: name}
+}
+
+func fullRights() map[string]right {
+	return map[string]right{
 		"impersonate a user":                    {at("impersonate", "", "users", "", "", "github:alice"), true},
 		"impersonate a group":                   {at("impersonate", "", "groups", "", "", "github:acme"), true},
 		"impersonate a UID":                     {at("impersonate", authn, "uids", "", "", "42"), true},
@@ -116,30 +140,70 @@ func testRights(t *testing.T, env *testkit.Env) {
 		"write its own Secrets":                 {at("update", "", "secrets", "", own, protocol.IdentitySecret), true},
 		"remove its own namespace":              {at("delete", "", "namespaces", "", own, own), true},
 		"remove its own ClusterRole":            {at("delete", rbac, "clusterroles", "", "", protocol.AgentName), true},
-		"read the Secrets of others":            {at("get", "", "secrets", "", "kube-system", "x"), false},
-		"list all Secrets":                      {at("list", "", "secrets", "", "", ""), false},
+		"read the Secrets of others":            {at("get", "", "secrets", "", "kube-system", "x"), true},
+		"list all Secrets":                      {at("list", "", "secrets", "", "", ""), true},
 		"remove another namespace":              {at("delete", "", "namespaces", "", "default", "default"), false},
 		"exec into a pod":                       {at("create", "", "pods", "exec", "default", "x"), false},
 		"exec into a pod of its own namespace":  {at("create", "", "pods", "exec", own, "x"), false},
 		"change a node":                         {at("patch", "", "nodes", "", "", "x"), false},
-		"change another ClusterRole":            {at("update", rbac, "clusterroles", "", "", "cluster-admin"), false},
-		"bind a role":                           {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), false},
-		"give itself more":                      {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), false},
+		"replace another ClusterRole":           {at("update", rbac, "clusterroles", "", "", "cluster-admin"), false},
+		"bind a role":                           {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), true},
+		"give itself more":                      {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), true},
 		"make a token of a ServiceAccount":      {at("create", "", "serviceaccounts", "token", "kube-system", "default"), false},
-		"make a ClusterRoleBinding of its name": {at("create", rbac, "clusterrolebindings", "", "", ""), false},
-	} {
+		"make a ClusterRoleBinding of its name": {at("create", rbac, "clusterrolebindings", "", "", ""), true},
+		"deliver a quota":                       {at("patch", "", "resourcequotas", "", "web", "x"), true},
+		"deliver a guard":                       {at("create", admission, "validatingadmissionpolicies", "", "", ""), true},
+		"make a webhook":                        {at("create", admission, "validatingwebhookconfigurations", "", "", ""), false},
+		"make a namespace":                      {at("create", "", "namespaces", "", "", ""), true},
+		"pass the guard of sets":                {at("manage", v1.Group, "sets", "", "", ""), true},
+		"pass the guard of namespaces":          {at("manage-namespaces", v1.Group, "projects", "", "", "web"), true},
+		"pass the guard of pod security":        {at("updatepsa", v1.Group, "projects", "", "", "web"), true},
+		"make a workload":                       {at("create", "apps", "deployments", "", "default", ""), false},
+	}
+}
+
+func readOnlyRights() map[string]right {
+	return map[string]right{
+		"list nodes":                 {at("list", "", "nodes", "", "", ""), true},
+		"read a workload":            {at("get", "apps", "deployments", "", "default", "x"), true},
+		"read a log":                 {at("get", "", "pods", "log", "default", "x"), true},
+		"write its own Secrets":      {at("update", "", "secrets", "", own, protocol.IdentitySecret), true},
+		"remove its own ClusterRole": {at("delete", rbac, "clusterroles", "", "", protocol.AgentName), true},
+		"remove its binding to view": {at("delete", rbac, "clusterrolebindings", "", "", protocol.AgentViewBinding), true},
+		"impersonate a user":         {at("impersonate", "", "users", "", "", "github:alice"), false},
+		"impersonate a group":        {at("impersonate", "", "groups", "", "", "github:acme"), false},
+		"read the Secrets of others": {at("get", "", "secrets", "", "kube-system", "x"), false},
+		"exec into a pod":            {at("create", "", "pods", "exec", "default", "x"), false},
+		"exec into a pod by GET":     {at("get", "", "pods", "exec", "default", "x"), false},
+		"reach a service":            {at("get", "", "services", "proxy", "default", "x"), false},
+		"write a ConfigMap":          {at("update", "", "configmaps", "", "default", "x"), false},
+		"make a binding":             {at("create", rbac, "clusterrolebindings", "", "", ""), false},
+		"bind a role":                {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), false},
+		"give itself more":           {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), false},
+		"make a namespace":           {at("create", "", "namespaces", "", "", ""), false},
+		"pass the guard of sets":     {at("manage", v1.Group, "sets", "", "", ""), false},
+	}
+}
+
+// testRights asks the API server itself, with the manifest applied, what the agent's ServiceAccount may do. It learns of a change in a moment.
+func testRights(t *testing.T, env *testkit.Env, rights map[string]right) {
+	for name, tc := range rights {
 		t.Run(name, func(t *testing.T) {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 				User:               "system:serviceaccount:" + own + ":" + protocol.AgentName,
 				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + own, "system:authenticated"},
 				ResourceAttributes: &tc.what,
 			}}
-			if err := env.Client.Create(t.Context(), review); err != nil {
-				t.Fatal(err)
-			}
-			if review.Status.Allowed != tc.allowed {
-				t.Errorf("allowed: %t, want %t (%s)", review.Status.Allowed, tc.allowed, review.Status.Reason)
-			}
+			testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
+				again := review.DeepCopy()
+				if err := env.Client.Create(ctx, again); err != nil {
+					return err
+				}
+				if again.Status.Allowed != tc.allowed {
+					return fmt.Errorf("allowed: %t, want %t (%s)", again.Status.Allowed, tc.allowed, again.Status.Reason)
+				}
+				return nil
+			})
 		})
 	}
 }
