@@ -73,6 +73,9 @@ func (a *Applier) present() *term {
 // ErrNotLeading says that another replica leads.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
+// removeTimeout is how long it may take to learn what there is to remove.
+const removeTimeout = 20 * time.Second
+
 // RemoveAll takes all sets away, and returns what could not be removed. It fails with ErrNotLeading where another replica would put
 // back what this one removes.
 func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
@@ -83,12 +86,16 @@ func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	if t == nil {
 		return nil, ErrNotLeading
 	}
+	timer := time.NewTimer(removeTimeout)
+	defer timer.Stop()
 	select {
 	case <-t.ready:
 	case <-t.life.Done():
 		return nil, ErrNotLeading
+	case <-timer.C:
+		return nil, errors.New("remove sets: the API server does not say what there is: try again")
 	case <-ctx.Done():
-		return nil, fmt.Errorf("remove sets: what there is is not known yet: %w", ctx.Err())
+		return nil, fmt.Errorf("remove sets: %w", ctx.Err())
 	}
 	return t.removeAll(ctx), nil
 }

@@ -70,7 +70,9 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 	options.LabelSelector = f.selector()
 	w, err := f.client.Watch(ctx, f.kind.collection(""), options)
 	if err != nil {
-		f.failed(err)
+		if options.SendInitialEvents == nil || !apierrors.IsInvalid(err) { // else it is asked for a list instead
+			f.failed(err)
+		}
 		return nil, err
 	}
 	return w, nil

@@ -149,7 +149,9 @@ func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	byName := make(map[string]*corev1.Secret, len(secrets))
 	used := map[string]bool{}
 	for i := range secrets {
-		byName[secrets[i].Name] = &secrets[i]
+		if secrets[i].Type == secretType {
+			byName[secrets[i].Name] = &secrets[i]
+		}
 	}
 	var all []saved
 	var broken []error
@@ -168,7 +170,7 @@ func (s store) load(ctx context.Context) ([]saved, []error, error) {
 		all = append(all, one)
 	}
 	for name := range byName {
-		if !strings.HasPrefix(name, "set.") && !used[name] && len(broken) == 0 {
+		if strings.HasPrefix(name, "set-") && !used[name] && len(broken) == 0 {
 			_ = s.secrets.Delete(ctx, name) // of a write that was cut off
 		}
 	}

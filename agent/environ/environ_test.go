@@ -25,7 +25,7 @@ func TestRead(t *testing.T) {
 	colons := strings.TrimSuffix(strings.Repeat("AB:", 32), ":")
 	base := func(mutate func(*environ.Environ)) environ.Environ {
 		e := environ.Environ{
-			Servers: []string{"https://hub.example.com"}, Trust: v1.TrustPinned,
+			Servers: []string{"https://hub.example.com"}, Trust: v1.TrustPinned, Profile: v1.ProfileFull,
 			Namespace: "drover-agent", Listen: ":8080", Socket: "/run/x.sock",
 		}
 		mutate(&e)

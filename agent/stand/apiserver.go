@@ -128,7 +128,7 @@ func (s *APIServer) answer(r *http.Request) (int, any) {
 	current, exists := s.objects[path]
 	switch {
 	case r.Method == http.MethodGet && collection(path) == "":
-		return http.StatusOK, s.list(path)
+		return http.StatusOK, s.list(path, metadataOnly(r))
 	case r.Method == http.MethodPost:
 		path += "/" + field(content, "name")
 		if _, exists := s.objects[path]; exists {
@@ -186,15 +186,24 @@ func (s *APIServer) record(kind, path string, content map[string]any) {
 	s.changed = make(chan struct{})
 }
 
-func (s *APIServer) list(path string) any {
+// metadataOnly is whether a client asks for no more than metadata. It gets the rest as well, under the name of the metadata.
+func metadataOnly(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
+}
+
+func (s *APIServer) list(path string, metadata bool) any {
 	items := []any{}
 	for at, object := range s.objects {
 		if at[:strings.LastIndex(at, "/")] == path {
 			items = append(items, object)
 		}
 	}
+	version, kind := "v1", kindOf(path+"/x")
+	if metadata {
+		version, kind = "meta.k8s.io/v1", "PartialObjectMetadata"
+	}
 	return map[string]any{
-		"apiVersion": "v1", "kind": kindOf(path+"/x") + "List", "items": items,
+		"apiVersion": version, "kind": kind + "List", "items": items,
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(len(s.events))},
 	}
 }
@@ -219,6 +228,9 @@ func (s *APIServer) watch(w http.ResponseWriter, r *http.Request) {
 		for _, e := range s.since(&next, r.URL.Path) {
 			if name != "" && field(e.object, "name") != name {
 				continue
+			}
+			if metadataOnly(r) {
+				e.object["apiVersion"], e.object["kind"] = "meta.k8s.io/v1", "PartialObjectMetadata"
 			}
 			if err := encoder.Encode(map[string]any{"type": e.kind, "object": e.object}); err != nil {
 				return

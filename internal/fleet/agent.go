@@ -56,7 +56,7 @@ func (r *Registry) PutDeployment(ctx context.Context, name types.NamespacedName,
 // Uninstall has a member's agent remove itself. It returns what the agent could not remove.
 func (r *Registry) Uninstall(ctx context.Context, name types.NamespacedName) (protocol.UninstallResult, error) {
 	var result protocol.UninstallResult
-	raw, err := r.call(ctx, name, http.MethodPost, protocol.PathUninstall, nil)
+	raw, err := r.callBy(ctx, r.Leading, name, http.MethodPost, protocol.PathUninstall, nil) // what was delivered is the leader's to remove
 	if err != nil {
 		return result, err
 	}
@@ -68,7 +68,14 @@ func (r *Registry) Uninstall(ctx context.Context, name types.NamespacedName) (pr
 
 // call sends one request to a member's agent and returns the body of a 2xx answer.
 func (r *Registry) call(ctx context.Context, name types.NamespacedName, method, path string, body []byte) ([]byte, error) {
-	transport, err := r.Transport(name)
+	return r.callBy(ctx, r.Transport, name, method, path, body)
+}
+
+// callBy is call by a certain way.
+func (r *Registry) callBy(
+	ctx context.Context, way func(types.NamespacedName) (http.RoundTripper, error), name types.NamespacedName, method, path string, body []byte,
+) ([]byte, error) {
+	transport, err := way(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
 	}
