@@ -77,6 +77,10 @@ bench-tunnel: ## Measure the tunnel beside remotedialer and a direct connection.
 bench-fleet: ## Measure one manager, then two, with many simulated members, in steps up to N (1000): make bench-fleet N=10000
 	go run ./test/bench/fleet -n $(or $(N),1000)
 
+.PHONY: bench-tenancy
+bench-tenancy: ## Measure a binding from the hub to the member, beside a direct write into the member.
+	go run ./test/bench/tenancy
+
 .PHONY: install
 install: ## Install only the CRDs into the cluster that kubectl points at.
 	hack/deploy.sh install

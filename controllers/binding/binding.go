@@ -177,7 +177,7 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 		return result, nil
 	}
 	update := status.Begin(b.object)
-	if verdict.Write(&b.status.Conditions, generation, r.Now()) && verdict.Reason != v1.ReasonDelivering {
+	if verdict.Write(&b.status.Conditions, generation, r.Now()) {
 		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway && verdict.Reason != v1.ReasonExpired,
 			Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}

@@ -22,8 +22,9 @@ import (
 // workers reconcile at once. A reconcile waits for the hub's API server at most.
 const workers = 8
 
-// gatherTime is how long a result waits for the next one: a binding for many members is told once for many of their answers.
-const gatherTime = 20 * time.Millisecond
+// gatherTime is how long a result waits for the next one: a binding for many members is told once for many of their answers. Of many
+// bindings at once, all are sent before the first status is written.
+const gatherTime = 100 * time.Millisecond
 
 // waker is a kind whose changes concern bindings.
 type waker struct {

@@ -36,7 +36,7 @@ func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctr
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	update, read := status.Begin(project), project.ResourceVersion
-	if verdict.Write(&project.Status.Conditions, project.Generation, r.Now()) && verdict.Reason != v1.ReasonDelivering {
+	if verdict.Write(&project.Status.Conditions, project.Generation, r.Now()) {
 		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
 	if news := r.tellQuota(project, outcomes); news != nil {

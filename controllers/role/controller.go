@@ -139,7 +139,7 @@ func (r *Reconciler) tell(ctx context.Context, template *v1.RoleTemplate, used u
 	}
 	update, read := status.Begin(template), template.ResourceVersion
 	news := verdict.Write(&template.Status.Conditions, template.Generation, r.Now())
-	if news && verdict.Reason != v1.ReasonDelivering && verdict.Reason != v1.ReasonAvailable {
+	if news {
 		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
 	template.Status.ObservedGeneration, template.Status.Clusters = template.Generation, &verdict.Clusters

@@ -210,10 +210,12 @@ func (v *Verdict) Fail(reason, message string, stalled bool) {
 	v.Ready, v.Reason, v.Message, v.Stalled, v.Unheard, v.Since = false, reason, message, stalled, false, time.Time{}
 }
 
-// Write writes a verdict into conditions, and returns whether its reason is news.
+// Write writes a verdict into conditions, and returns whether its reason is news that is worth an event: that all went well at once, or is under
+// way, is none.
 func (v Verdict) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
 	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
-	news = was == nil || was.Reason != v.Reason
+	first := was == nil || was.Status == metav1.ConditionUnknown
+	news = (was == nil || was.Reason != v.Reason) && v.Reason != v1.ReasonDelivering && (!first || !v.Ready)
 	condition := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: v.Reason, Message: v.Message,
 		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
 	if v.Ready {
