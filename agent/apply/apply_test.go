@@ -89,7 +89,6 @@ type agent struct {
 	*apply.Applier
 	writes *atomic.Int64 // requests that are no reads
 	stop   func()
-	clock  *testkit.Clock
 }
 
 // transport counts writes.
@@ -108,7 +107,7 @@ func (c transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // lead starts an agent; it stops with the test or by stop.
 func (m *member) lead(t *testing.T, change ...func(*apply.Options)) *agent {
 	t.Helper()
-	a := &agent{writes: &atomic.Int64{}, clock: testkit.NewClock()}
+	a := &agent{writes: &atomic.Int64{}}
 	config := rest.CopyConfig(m.config)
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{next, a.writes} })
@@ -405,7 +404,9 @@ func (m *member) versions(t testing.TB) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var items struct{ Items []metav1.PartialObjectMetadata }
+		var items struct {
+			Items []metav1.PartialObjectMetadata
+		}
 		if err := json.Unmarshal(raw, &items); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ package apply
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -198,8 +199,8 @@ func notFound(err error) bool { return apierrors.IsNotFound(err) }
 
 // rivals are the field managers that hold what we want to set.
 func rivals(err error) []string {
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // what Objects return is not wrapped
-	if !ok || status.Status().Details == nil {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
 	var names []string
@@ -214,7 +215,7 @@ func rivals(err error) []string {
 // explain says what an error means for a person. The API server's errors can repeat what was sent, so of a refusal only the fields are
 // named, and never the values.
 func (p *pass) explain(err error) (protocol.SetPhase, string) {
-	if f, ok := err.(*foreign); ok { //nolint:errorlint // as they come from write
+	if f := (*foreign)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
 	}
 	if names := rivals(err); len(names) > 0 {
@@ -231,8 +232,8 @@ func (p *pass) explain(err error) (protocol.SetPhase, string) {
 }
 
 func fields(err error) string {
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // what Objects return is not wrapped
-	if !ok || status.Status().Details == nil || len(status.Status().Details.Causes) == 0 {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil || len(status.Status().Details.Causes) == 0 {
 		return "it does not say which field"
 	}
 	var all []string
