@@ -1,0 +1,82 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+)
+
+func TestJudge(t *testing.T) {
+	failed := func(cluster, reason string) delivery.Outcome {
+		return delivery.Outcome{Cluster: cluster, Stage: delivery.Failed, Reason: reason, Failures: []v1.Failure{{Cluster: cluster, Object: "set", Message: "m"}}}
+	}
+	at := func(stage delivery.Stage) delivery.Outcome { return delivery.Outcome{Cluster: "a", Stage: stage} }
+	for name, tt := range map[string]struct {
+		outcomes []delivery.Outcome
+		reason   string
+		ready    bool
+		stalled  bool
+		summary  string
+	}{
+		"nobody is selected": {nil, v1.ReasonNoClusters, true, false, "0/0"},
+		"all have it":        {[]delivery.Outcome{at(delivery.Applied), at(delivery.Applied)}, v1.ReasonApplied, true, false, "2/2"},
+		"one is on its way":  {[]delivery.Outcome{at(delivery.Applied), at(delivery.Pending), at(delivery.Away)}, v1.ReasonDelivering, false, false, "1/3"},
+		"one is away":        {[]delivery.Outcome{at(delivery.Applied), at(delivery.Away)}, v1.ReasonMembersAway, false, false, "1/2"},
+		"a failure comes before what is on its way": {[]delivery.Outcome{at(delivery.Pending), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
+		"what a person must mend comes first":       {[]delivery.Outcome{failed("a", v1.ReasonDeliveryFailed), failed("b", v1.ReasonConflict)}, v1.ReasonConflict, false, true, "0/2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := delivery.Judge(tt.outcomes)
+			if v.Reason != tt.reason || v.Ready != tt.ready || v.Stalled != tt.stalled || v.Clusters.Summary != tt.summary {
+				t.Errorf("%+v", v)
+			}
+		})
+	}
+	t.Run("ten failures are named at most", func(t *testing.T) {
+		var many []delivery.Outcome
+		for i := range 30 {
+			many = append(many, failed(fmt.Sprintf("c%02d", 30-i), v1.ReasonDeliveryFailed))
+		}
+		if v := delivery.Judge(many); len(v.Failures) != v1.MaxFailures || v.Failures[0].Cluster != "c01" || v.Clusters.Failed != 30 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestVerdict(t *testing.T) {
+	now := time.Now()
+	t.Run("what was handed over a moment ago is not written down", func(t *testing.T) {
+		v := delivery.Judge([]delivery.Outcome{{Stage: delivery.Pending, Since: now}})
+		if v.Early(false, now) <= 0 || v.Early(false, now.Add(time.Second)) != 0 {
+			t.Error(v)
+		}
+	})
+	t.Run("what agents have not told yet changes no status that was written before", func(t *testing.T) {
+		v := delivery.Judge([]delivery.Outcome{{Stage: delivery.Unheard}})
+		if v.Early(true, now) <= 0 || v.Early(false, now) != 0 {
+			t.Error(v)
+		}
+	})
+	t.Run("a condition that no longer stalls loses Stalled", func(t *testing.T) {
+		var conditions []metav1.Condition
+		v := delivery.Judge(nil)
+		v.Fail(v1.ReasonConflict, "m", true)
+		if !v.Write(&conditions, 1, now) || len(conditions) != 2 {
+			t.Error(conditions)
+		}
+		if again := v.Write(&conditions, 1, now); again {
+			t.Error("the same was news twice")
+		}
+		if ok := delivery.Judge(nil); !ok.Write(&conditions, 2, now) || len(conditions) != 1 || conditions[0].ObservedGeneration != 2 {
+			t.Error(conditions)
+		}
+	})
+}
