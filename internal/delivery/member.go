@@ -141,13 +141,10 @@ func (m *member) lackingLocked() []Key {
 	return keys
 }
 
-// readOnly is the profile of agents that take nothing.
-const readOnly = "ReadOnly"
-
 // refusal is why an agent takes no sets.
 func refusal(r *protocol.Report) string {
 	switch {
-	case r.Profile == readOnly:
+	case r.Profile == string(v1.ProfileReadOnly):
 		return v1.ReasonAgentReadOnly
 	case !r.Has(protocol.FeatureSets):
 		return v1.ReasonAgentTooOld
