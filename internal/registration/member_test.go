@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -105,6 +106,17 @@ func TestManifestInAMember(t *testing.T) {
 		}
 		if out, err := kubectl(t, env.Config, manifest, "apply", "--validate=strict", "-f", "-"); err != nil {
 			t.Fatalf("%v: %s", err, out)
+		}
+		// Here no controller gathers the rules of the ClusterRole "view".
+		view := &rbacv1.ClusterRole{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: "view"}, view); err != nil {
+			t.Fatal(err)
+		}
+		view.Rules = []rbacv1.PolicyRule{
+			{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get"}}, {APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}},
+		}
+		if err := env.Client.Update(t.Context(), view); err != nil {
+			t.Fatal(err)
 		}
 		testRights(t, env, readOnlyRights())
 	})
