@@ -71,7 +71,11 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := controllers.Setup(leader.Manager, controllers.Options{Config: cfg, Fleet: server.Fleet, Trust: holder, Synced: server.Synced}); err != nil {
+	steady, err := server.NewSteady(mgr, cfg)
+	if err != nil {
+		return err
+	}
+	if err := controllers.Setup(leader.Manager, controllers.Options{Config: cfg, Fleet: server.Fleet, Trust: holder, Steady: steady, Synced: server.Synced}); err != nil {
 		return err
 	}
 	if err := errors.Join(mgr.Add(leader), mgr.Add(server)); err != nil {

@@ -132,7 +132,8 @@ func (a *agent) run(ctx context.Context) {
 	reporter := duties.reporter
 	watches, endWatches := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatches()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, endWatches) })()
+	dismissed := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, endWatches) })
+	defer dismissed()
 	remover := uninstall.New(a.client.REST, env.Namespace, log.WithName("uninstall"))
 	routes := routes{
 		kubernetes: a.options.Tracer.Continue(forward.New(watches, a.base, a.transport, log.WithName("forward")), describe),

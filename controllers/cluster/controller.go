@@ -76,7 +76,9 @@ func (r *Reconciler) settled() time.Time {
 }
 
 // crowding is how much longer than a few agents so many take to come back: a hub lets them in at a pace.
-func crowding(clusters int) time.Duration { return time.Duration(clusters) * time.Second / returnsPerSecond }
+func crowding(clusters int) time.Duration {
+	return time.Duration(clusters) * time.Second / returnsPerSecond
+}
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/status,verbs=get;update;patch

@@ -5,10 +5,11 @@ package hub
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/drain"
@@ -117,6 +118,6 @@ func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 
 // refuseTunnel sends an agent elsewhere.
 func refuseTunnel(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(refusedFor)))
+	w.Header().Set("Retry-After", strconv.Itoa(int(wait.Jitter(time.Second, refusedFor)/time.Second)))
 	http.Error(w, "this replica of the hub stops: connect again, another one answers then", http.StatusServiceUnavailable)
 }

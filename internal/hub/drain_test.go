@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,13 +23,18 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/agent/link"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/cluster"
+	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/testkit"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -351,6 +357,50 @@ func TestStop(t *testing.T) {
 	}
 	if sh.says("afterwards") == nil {
 		t.Error("the shell outlives its time")
+	}
+}
+
+// TestRevokedDuringAStop has a replica stop for long, and an agent revoked meanwhile.
+func TestRevokedDuringAStop(t *testing.T) {
+	w := newWorld(t)
+	w.server.Stop.Delay, w.server.Stop.Sessions = 0, 30*time.Second
+	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}}", w.namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	steady, err := w.server.NewSteady(w.manager, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	revoker := &cluster.Revoker{Client: w.manager.GetClient(), Live: w.manager.GetAPIReader(), Tunnels: w.server.Fleet}
+	if err := revoker.Register(steady, w.server.Fleet.OnOpen); err != nil {
+		t.Fatal(err)
+	}
+	stop := w.start()
+	testReady(t, w)
+	m, user := w.moves(t, "member"), w.reader("revoked-user")
+	sh := w.shell(t, m.path, user)
+	ended := make(chan error, 1)
+	go func() { ended <- stop() }()
+	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
+		if conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", w.base); err == nil {
+			return errors.Join(errors.New("the port is still open"), conn.Close())
+		}
+		return nil
+	})
+	if err := sh.says("while it stops"); err != nil {
+		t.Fatal(err)
+	}
+	secret := registration.AgentSecret(m.name)
+	if err := w.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := <-ended; err != nil {
+		t.Errorf("it stopped with %v", err)
+	}
+	if took := time.Since(begun); took > 10*time.Second || sh.says("afterwards") == nil {
+		t.Errorf("the shell of a revoked agent went on for %s", took)
 	}
 }
 

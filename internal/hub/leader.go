@@ -26,16 +26,33 @@ type Leader struct {
 
 // NewLeader makes a Leader. Add it to mgr, the replica's manager.
 func NewLeader(mgr ctrl.Manager, cfg config.Config) (*Leader, error) {
-	options := cfg.LeaderOptions()
-	options.Scheme, options.Logger = mgr.GetScheme(), mgr.GetLogger()
-	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return sharedCache{mgr.GetCache()}, nil }
-	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return mgr.GetClient(), nil }
-	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil }
-	leader, err := ctrl.NewManager(mgr.GetConfig(), options)
+	leader, err := within(mgr, cfg.LeaderOptions())
 	if err != nil {
 		return nil, fmt.Errorf("make manager of the leader: %w", err)
 	}
 	return &Leader{Manager: leader}, nil
+}
+
+// NewSteady makes the manager of what goes on until a server has ended its last tunnel: mgr, the replica's, ends its controllers as soon as the
+// replica begins to stop, which may take hours. The server starts it.
+func (s *Server) NewSteady(mgr ctrl.Manager, cfg config.Config) (ctrl.Manager, error) {
+	options := cfg.LeaderOptions()
+	options.LeaderElection = false
+	steady, err := within(mgr, options)
+	if err != nil {
+		return nil, fmt.Errorf("make manager of what outlasts a stop: %w", err)
+	}
+	s.steady = steady.Start
+	return steady, nil
+}
+
+// within makes a manager that has the cache and the client of another.
+func within(mgr ctrl.Manager, options ctrl.Options) (ctrl.Manager, error) {
+	options.Scheme, options.Logger = mgr.GetScheme(), mgr.GetLogger()
+	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return sharedCache{mgr.GetCache()}, nil }
+	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return mgr.GetClient(), nil }
+	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil }
+	return ctrl.NewManager(mgr.GetConfig(), options)
 }
 
 // NeedLeaderElection is false: it elects.

@@ -64,6 +64,7 @@ type Server struct {
 	Log  logr.Logger
 
 	telemetry *telemetry
+	steady    func(context.Context) error // what NewSteady made, nil if nothing
 }
 
 // NeedLeaderElection is false.
@@ -80,18 +81,8 @@ func (s *Server) Start(ctx context.Context) error {
 		return nil // stopped before it could serve
 	}
 	defer s.telemetry.flush(s.Log)
-	failed := make(chan error, 2)
-	linked, unlink := context.WithCancel(context.Background())
-	var links sync.WaitGroup
-	defer links.Wait()
-	defer unlink()
-	if s.Stop.Links != nil {
-		links.Go(func() {
-			if err := s.Stop.Links(linked); err != nil {
-				failed <- fmt.Errorf("link to other replicas: %w", err)
-			}
-		})
-	}
+	failed := make(chan error, 3)
+	defer s.keepUp(failed)()
 	defer s.Fleet.Close()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
@@ -127,6 +118,26 @@ func (l frugal) Accept() (net.Conn, error) {
 		tunnel.KeepUnsentLow(conn)
 	}
 	return conn, err // net/http knows the listener's errors
+}
+
+// keepUp starts what goes on until the last tunnel here has ended, and returns what ends it.
+func (s *Server) keepUp(failed chan<- error) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for what, run := range map[string]func(context.Context) error{"link to other replicas": s.Stop.Links, "watch who may connect": s.steady} {
+		if run == nil {
+			continue
+		}
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				failed <- fmt.Errorf("%s: %w", what, err)
+			}
+		})
+	}
+	return func() {
+		cancel()
+		running.Wait()
+	}
 }
 
 // port is the server of the port.

@@ -146,7 +146,7 @@ func connectAgent(t *testing.T, at *fleet.Registry, name types.NamespacedName, t
 	if err != nil {
 		t.Fatal(err)
 	}
-	forwarding := tracer.Continue(forward.New(t.Context(), base, http.DefaultTransport, logr.Discard()), func(r *http.Request) tracing.About {
+	forwarding := tracer.Continue(forward.New(t.Context(), base, &http.Transport{}, logr.Discard()), func(r *http.Request) tracing.About {
 		return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
 	})
 	hubEnd, agentEnd := net.Pipe()

@@ -139,7 +139,9 @@ func TestReplicasBehindAService(t *testing.T) {
 	env.Apply(t, slice("another", "another", map[string]bool{"10.0.9.9": true}))
 	during(t, endpoints.Start)
 	var seen found
-	during(t, func(ctx context.Context) error { return replica.Endpoints(endpoints, hubNamespace, peersService)(ctx, seen.set) })
+	during(t, func(ctx context.Context) error {
+		return replica.Endpoints(endpoints, hubNamespace, peersService)(ctx, seen.set)
+	})
 
 	change := func(name string, to map[string]bool) {
 		t.Helper()
