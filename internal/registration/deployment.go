@@ -103,9 +103,7 @@ func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfigurati
 	env := append([]*corev1ac.EnvVarApplyConfiguration{}, connection...)
 	env = append(env,
 		variable(protocol.EnvTrust, string(in.Trust)),
-		variable(protocol.EnvNamespace, protocol.AgentNamespace),
-		variable(protocol.EnvDeploymentDigest, "").WithValueFrom(corev1ac.EnvVarSource().WithFieldRef(
-			corev1ac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath("metadata.annotations['"+v1.AnnotationAgentDigest+"']"))))
+		variable(protocol.EnvNamespace, protocol.AgentNamespace))
 	for _, e := range in.Agent.Env {
 		env = append(env, variable(e.Name, e.Value))
 	}

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // patience is how long the end of an event that has begun may take, once the watch shall end.
@@ -26,11 +28,7 @@ var ErrBrokenOff = errors.New("the watch was broken off within an event")
 
 // Is reports whether a request's URL asks for a watch, which never ends by itself. The path may have anything before that of the API.
 func Is(u *url.URL) bool {
-	switch u.Query().Get("watch") {
-	case "", "0", "false":
-		return deprecated(u.Path)
-	}
-	return true
+	return request.Truth(u.Query()["watch"]) || deprecated(u.Path)
 }
 
 // deprecated is whether a path is of the form that API servers had for watches first, and still serve: /api/v1/watch/pods.

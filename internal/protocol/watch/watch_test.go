@@ -19,7 +19,7 @@ import (
 func TestIs(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]bool{
-		"watch=true": true, "watch=1": true, "limit=5&watch=yes": true, "": false, "watch": false, "watch=": false, "watch=false": false, "watch=0": false, "unwatch=1": false,
+		"watch=true": true, "watch=1": true, "limit=5&watch=yes": true, "": false, "watch": true, "watch=": true, "watch=false": false, "watch=False": false, "watch=0": false, "unwatch=1": false,
 	} {
 		if got := Is(&url.URL{Path: "/api/v1/pods", RawQuery: query}); got != want {
 			t.Errorf("%q: %t", query, got)
