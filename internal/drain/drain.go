@@ -33,7 +33,7 @@ func KindOf(r *http.Request) Kind {
 	switch {
 	case upgrades(r.Header), follows(r):
 		return Session
-	case watch.Is(r.URL):
+	case watch.Is(r):
 		return Watch
 	}
 	return Request

@@ -45,7 +45,7 @@ func (f *found) set(addresses []string) {
 
 func (f *found) want(t *testing.T, addresses ...string) {
 	t.Helper()
-	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if !slices.Equal(f.last, addresses) {
