@@ -20,6 +20,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups="",namespace=drover-system,resources=events,verbs=create;patch
 
 // Options are what the controllers share with the hub's server.
 type Options struct {

@@ -133,7 +133,8 @@ func (a *agent) run(ctx context.Context) {
 	reporter := duties.reporter
 	watches, endWatches := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatches()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, endWatches) })()
+	dismissed := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, endWatches) })
+	defer dismissed()
 	remover := uninstall.New(uninstall.Options{
 		Client: a.client.REST, Namespace: env.Namespace, Sets: duties.removeSets, Log: log.WithName("uninstall"),
 	})

@@ -41,7 +41,7 @@ func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
 	})
 	d.reporter = report.New(report.Options{
 		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
-		DeploymentDigest: env.DeploymentDigest, Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
+		Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
 		Capabilities: capabilities(env.Profile),
 		Log:          log.WithName("report"),
 	})

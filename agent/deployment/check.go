@@ -34,9 +34,6 @@ const (
 // digestForm is what a digest may look like. It is compared and shown.
 var digestForm = regexp.MustCompile(`^[0-9a-f]{16,64}$`)
 
-// digestField is the only field of its own pod that the agent reads into its environment.
-const digestField = "metadata.annotations['" + v1.AnnotationAgentDigest + "']"
-
 // Decode reads a Deployment strictly: a field that this agent does not know is one that it cannot judge.
 func Decode(raw []byte) (*appsv1.Deployment, error) {
 	d := &appsv1.Deployment{}
@@ -86,12 +83,7 @@ func Check(d *appsv1.Deployment, namespace string) error {
 
 func checkEnv(env []corev1.EnvVar) error {
 	for i := range env {
-		from := env[i].ValueFrom
-		if from == nil {
-			continue
-		}
-		plain := corev1.EnvVarSource{FieldRef: from.FieldRef}
-		if from.FieldRef == nil || !reflect.DeepEqual(*from, plain) || from.FieldRef.FieldPath != digestField {
+		if env[i].ValueFrom != nil {
 			return fmt.Errorf("its variable %s has a value from elsewhere", env[i].Name)
 		}
 	}

@@ -40,8 +40,6 @@ type Environ struct {
 	TunnelDataDebug bool
 	// Namespace of the agent.
 	Namespace string
-	// DeploymentDigest is that of the pod that the agent runs in, empty outside of one.
-	DeploymentDigest string
 	// Listen is the address of the probes.
 	Listen string
 	// Socket is the path of the unix socket that changes the log level.
@@ -68,16 +66,15 @@ func Socket(lookup func(string) (string, bool)) string {
 func Read(lookup func(string) (string, bool)) (Environ, error) {
 	r := &reader{lookup: lookup}
 	env := Environ{
-		Servers:          r.servers(),
-		Checksums:        r.checksums(),
-		Trust:            r.trust(),
-		Profile:          r.profile(),
-		Debug:            r.boolean(protocol.EnvDebug),
-		TunnelDataDebug:  r.boolean(protocol.EnvTunnelDataDebug),
-		Namespace:        r.text(protocol.EnvNamespace, protocol.AgentNamespace),
-		DeploymentDigest: r.text(protocol.EnvDeploymentDigest, ""),
-		Listen:           r.text(protocol.EnvListen, defaultListen),
-		Socket:           Socket(lookup),
+		Servers:         r.servers(),
+		Checksums:       r.checksums(),
+		Trust:           r.trust(),
+		Profile:         r.profile(),
+		Debug:           r.boolean(protocol.EnvDebug),
+		TunnelDataDebug: r.boolean(protocol.EnvTunnelDataDebug),
+		Namespace:       r.text(protocol.EnvNamespace, protocol.AgentNamespace),
+		Listen:          r.text(protocol.EnvListen, defaultListen),
+		Socket:          Socket(lookup),
 	}
 	if err := errors.Join(r.errs...); err != nil {
 		return Environ{}, fmt.Errorf("read environment: %w", err)

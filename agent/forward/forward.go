@@ -50,7 +50,7 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 		Rewrite:   h.rewrite,
 		Transport: transport,
 		ModifyResponse: func(resp *http.Response) error {
-			if watch.Is(resp.Request.URL) {
+			if watch.Is(resp.Request) {
 				watch.EndWith(ctx, resp)
 			}
 			return nil

@@ -56,9 +56,13 @@ func (l *Lease) write(ctx context.Context, operation string, req *rest.Request, 
 
 func (l *Lease) do(ctx context.Context, operation string, req *rest.Request) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{}
-	raw, err := req.SetHeader("Accept", "application/json").DoRaw(ctx)
+	result := req.SetHeader("Accept", "application/json").Do(ctx)
+	err := result.Error() // Raw's own does not have what the API server says
 	if err == nil {
-		err = json.Unmarshal(raw, lease)
+		var raw []byte
+		if raw, err = result.Raw(); err == nil {
+			err = json.Unmarshal(raw, lease)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s Lease %s/%s: %w", operation, l.namespace, l.name, err)

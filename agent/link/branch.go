@@ -55,7 +55,8 @@ func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case protocol.PathReport:
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		defer context.AfterFunc(b.left, cancel)()
+		stay := context.AfterFunc(b.left, cancel)
+		defer stay()
 		b.handler.ServeHTTP(w, r.WithContext(ctx))
 	default:
 		b.handler.ServeHTTP(w, r)
@@ -84,13 +85,13 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 
 // serve answers requests until the tunnel ends: by the hub, or for the time that it may be used after the agent has taken leave, or for
 // stop after stopping has ended. Until then the agent never ends it, since the hub may still send.
-func (b *branch) serve(conn Tunnel, stopping context.Context, stop time.Duration) {
+func (b *branch) serve(stopping context.Context, conn Tunnel, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()
 	served, idle := make(chan struct{}), make(chan struct{})
 	forget := context.AfterFunc(b.left, func() {
 		defer close(idle)
-		if overstayed(served, stopping, stop, time.Duration(b.keep.Load())) {
+		if overstayed(stopping, served, stop, time.Duration(b.keep.Load())) {
 			cut()
 		}
 	})
@@ -103,7 +104,7 @@ func (b *branch) serve(conn Tunnel, stopping context.Context, stop time.Duration
 }
 
 // overstayed waits until a tunnel that was left is served to its end, or its time is over, and says whether it was that.
-func overstayed(served <-chan struct{}, stopping context.Context, stop, keep time.Duration) bool {
+func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	kept := time.NewTimer(keep)
 	defer kept.Stop()
 	select {

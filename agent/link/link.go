@@ -186,7 +186,7 @@ func (l *Link) serve(ctx context.Context, conn Tunnel, server string) *branch {
 	forget := context.AfterFunc(b.left, closed)
 	stop := context.AfterFunc(ctx, b.leave)
 	l.tunnels.Go(func() {
-		b.serve(conn, ctx, l.drain)
+		b.serve(ctx, conn, l.drain)
 		stop()
 		forget()
 		closed()

@@ -26,8 +26,6 @@ type Options struct {
 	AgentVersion, ClusterUID string
 	// SettingsDigest is the digest of the hub's settings in force, empty if there are none. Call Reporter.Touch when it changes.
 	SettingsDigest func() string
-	// DeploymentDigest is that of the pod that this runs in, empty outside of one.
-	DeploymentDigest string
 	// Deployment is asked while this replica leads, nil if there is nothing to say. Call Reporter.Touch when the answer changes.
 	Deployment func() *protocol.Deployment
 	// Capabilities of the agent.
@@ -241,15 +239,14 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	defer r.facts.mu.Unlock()
 	f := &r.facts
 	report := protocol.Report{
-		Protocol:         protocol.Version,
-		MinProtocol:      protocol.MinVersion,
-		AgentVersion:     r.options.AgentVersion,
-		ClusterUID:       r.options.ClusterUID,
-		Version:          f.version,
-		Health:           f.verdict.health,
-		Leader:           f.role.leads,
-		DeploymentDigest: r.options.DeploymentDigest,
-		Capabilities:     r.options.Capabilities,
+		Protocol:     protocol.Version,
+		MinProtocol:  protocol.MinVersion,
+		AgentVersion: r.options.AgentVersion,
+		ClusterUID:   r.options.ClusterUID,
+		Version:      f.version,
+		Health:       f.verdict.health,
+		Leader:       f.role.leads,
+		Capabilities: r.options.Capabilities,
 	}
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)

@@ -318,7 +318,7 @@ func testFoundJoined(w *world) {
 	for event := range drain(w.recorder) {
 		told = append(told, strings.Fields(event)[1])
 	}
-	if want := []string{v1.ReasonTokenCreated, v1.ReasonConnected}; !slices.Equal(told, want) {
+	if want := []string{v1.ReasonConnected}; !slices.Equal(told, want) {
 		w.t.Errorf("events %v, want %v", told, want)
 	}
 }

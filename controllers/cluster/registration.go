@@ -41,7 +41,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
-	if made {
+	if made && in.identity == nil { // else nobody waits for it
 		update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
 			"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"),
 			registration.RegistrationSecret(in.name).Name)})

@@ -75,7 +75,7 @@ func rules() []rule {
 			why: "answer is linked into the agent and knows nothing but net/http",
 		},
 		{
-			from: "internal/protocol", ours: []string{"./api", "./internal/protocol", "./internal/expansion"}, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/gorilla"},
+			from: "internal/protocol", ours: []string{"./api", "./internal/protocol", "./internal/request", "./internal/expansion"}, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/gorilla"},
 			why: "protocol is linked into hub and agent; it has words, not clients",
 		},
 		{
@@ -87,8 +87,8 @@ func rules() []rule {
 			why: "the fleet serves controllers and proxy alike and knows neither",
 		},
 		{
-			from: "internal/replica", ours: []string{"./internal/drain", "./internal/fleet", "./internal/tunnel"},
-			why: "a link between replicas carries what the fleet knows and requests as they come; who sends them and what they mean was decided before",
+			from: "internal/replica", ours: []string{"./internal/drain", "./internal/fleet", "./internal/limit", "./internal/protocol", "./internal/request", "./internal/tunnel"},
+			why: "a link between replicas carries what the fleet knows and requests as they come, as many as there is room for; who sends them and whether they may was decided before",
 		},
 		{
 			from: "internal/proxy", never: []string{"./internal/fleet", "./internal/tunnel", "./internal/access", "./internal/rollout", "./internal/tenancy", "sigs.k8s.io/controller-runtime"},

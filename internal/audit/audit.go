@@ -171,7 +171,7 @@ func (l *Log) drop(lines int) {
 type batch struct {
 	content []byte
 	lines   int
-	dropped int64 // before it
+	dropped int64 // after it, since there was no room left
 }
 
 // run writes until the log is closed and nothing is pending.
@@ -186,7 +186,7 @@ func (l *Log) run() {
 		if b.dropped > 0 {
 			l.logger.Error(errDropped, "audit log has a gap", "lines", b.dropped)
 			gap := event{Time: time.Now().UTC(), Stage: stageDropped, outcome: outcome{Dropped: b.dropped}}
-			b.content = append(gap.line(), b.content...)
+			b.content = append(b.content, gap.line()...)
 		}
 		if _, err := l.target.Write(b.content); err != nil {
 			l.logger.Error(fmt.Errorf("write audit log: %w", err), "audit log has a gap", "lines", b.lines)

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/drover-dev/drover/internal/protocol/watch"
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // Kind is how a request ends.
@@ -32,7 +33,7 @@ func KindOf(r *http.Request) Kind {
 	switch {
 	case upgrades(r.Header), follows(r):
 		return Session
-	case watch.Is(r.URL):
+	case watch.Is(r):
 		return Watch
 	}
 	return Request
@@ -51,14 +52,7 @@ func upgrades(h http.Header) bool {
 
 // follows is whether a log is followed: kubectl logs -f.
 func follows(r *http.Request) bool {
-	if !strings.HasSuffix(r.URL.Path, "/log") {
-		return false
-	}
-	switch r.URL.Query().Get("follow") {
-	case "", "0", "false":
-		return false
-	}
-	return true
+	return strings.HasSuffix(r.URL.Path, "/log") && request.Truth(r.URL.Query()["follow"])
 }
 
 // Counts are the requests under way.

@@ -29,7 +29,7 @@ func TestKindOf(t *testing.T) {
 		"a shell is a session":                        {"/api/v1/namespaces/a/pods/b/exec?command=sh", upgrade, drain.Session},
 		"a watch over a WebSocket is a session":       {"/api/v1/pods?watch=true", upgrade, drain.Session},
 		"a log that is followed is a session":         {"/api/v1/namespaces/a/pods/b/log?follow=true", nil, drain.Session},
-		"a log that is not followed is a request":     {"/api/v1/namespaces/a/pods/b/log?follow=false", nil, drain.Request},
+		"a log that is not followed is a request":     {"/api/v1/namespaces/a/pods/b/log?follow=False", nil, drain.Request},
 		"follow means nothing elsewhere":              {"/api/v1/pods?follow=true", nil, drain.Request},
 		"Upgrade that Connection does not name is no": {"/api/v1/pods", http.Header{"Upgrade": {"h2c"}}, drain.Request},
 	} {

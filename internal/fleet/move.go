@@ -29,26 +29,38 @@ const (
 
 	// lateRequests is for how long a tunnel still takes requests after its agent took leave: of those who had looked it up before.
 	lateRequests = time.Second
+
+	// moveSilence is how long it is waited for agents that have said that they will move, after the last one that did. An agent dials within
+	// seconds; one that cannot has stayed, and has nothing from being waited for.
+	moveSilence = 10 * time.Second
 )
 
 // Move asks the agents at the far end of all tunnels here to open another one, wherever the hub's address leads them, and to leave the
 // one here, which they may use for keep from now on. It asks no faster than other replicas can take them. It returns how many have moved
-// and how many have not: who did not answer, does not know how, or had not moved when ctx ended.
+// and how many have not: who did not answer, does not know how, or had not moved
+// when ctx ended, or nobody had for 10 s.
 func (r *Registry) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := r.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
+	ctx, give := context.WithCancel(ctx)
+	defer give()
+	silence := time.AfterFunc(moveSilence, give)
+	defer silence.Stop()
 	var asking sync.WaitGroup
 	for _, s := range sessions {
 		if limiter.Wait(ctx) != nil {
 			break
 		}
+		silence.Reset(moveSilence) // it is asked now, and may take as long
 		asking.Go(func() {
 			if err := s.askToMove(ctx, keep); err != nil {
 				r.log.V(1).Info("agent does not move", "cluster", s.peer.Name(), "cause", err.Error())
 				return
 			}
 			if l, ok := s.Session.(*leaving); ok {
-				l.await(ctx)
+				if l.await(ctx); l.left() {
+					silence.Reset(moveSilence)
+				}
 			}
 		})
 	}
@@ -115,7 +127,7 @@ func newLeaving(tunnel Session) *leaving {
 // RoundTrip implements http.RoundTripper.
 func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := l.Session.RoundTrip(r)
-	if err == nil && watch.Is(r.URL) && strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/") {
+	if err == nil && watch.Is(r) && strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/") {
 		watch.EndWithSource(l.going, response, func(error) bool { return l.broken() })
 	}
 	return response, err // a transport's errors stay as they are

@@ -55,7 +55,7 @@ func (n *nomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestMove(t *testing.T) {
 	for name, test := range map[string]func(*world){
 		"it returns when all have moved, and says who stayed":         testMoved,
-		"an agent that promises and does not move is waited for":      testMovePromised,
+		"an agent that promises and does not move is waited for 10 s": testMovePromised,
 		"agents are asked no faster than others can take them":        testMovePaced,
 		"a watch ends between two events when its agent takes leave":  testWatchLeave,
 		"a watch ends between two events when its agent is killed":    testWatchKill,
@@ -103,8 +103,17 @@ func testMovePromised(w *world) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	begun := time.Now()
-	if got := <-w.move(ctx); got != "0 moved, 1 stayed" || time.Since(begun) != time.Minute {
+	if got := <-w.move(ctx); got != "0 moved, 1 stayed" || time.Since(begun) != 10*time.Second {
 		w.t.Errorf("%s after %s", got, time.Since(begun))
+	}
+	late := newNomad(http.StatusAccepted)
+	w.serve("late", "key", late.ServeHTTP)
+	begun = time.Now()
+	result := w.move(ctx)
+	w.pass(9 * time.Second)
+	close(late.leave)
+	if got := <-result; got != "1 moved, 1 stayed" || time.Since(begun) != 19*time.Second {
+		w.t.Errorf("%s after %s: others that move are waited for", got, time.Since(begun))
 	}
 }
 

@@ -27,6 +27,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 
 	"github.com/drover-dev/drover/agent/link"
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -373,7 +375,9 @@ func TestRevokedDuringAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	revoker := &cluster.Revoker{Client: w.manager.GetClient(), Live: w.manager.GetAPIReader(), Tunnels: w.server.Fleet}
-	if err := revoker.Register(steady, w.server.Fleet.OnOpen); err != nil {
+	// Revoker.Register does this by a name that a process may use once only.
+	err = ctrl.NewControllerManagedBy(steady).Named("revocation-"+w.namespace).For(&v1.Cluster{}).Owns(&corev1.Secret{}, builder.MatchEveryOwner).Complete(revoker)
+	if err != nil {
 		t.Fatal(err)
 	}
 	stop := w.start()

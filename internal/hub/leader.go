@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -48,7 +49,7 @@ func (s *Server) NewSteady(mgr ctrl.Manager, cfg config.Config) (ctrl.Manager, e
 
 // within makes a manager that has the cache and the client of another.
 func within(mgr ctrl.Manager, options ctrl.Options) (ctrl.Manager, error) {
-	options.Scheme, options.Logger = mgr.GetScheme(), mgr.GetLogger()
+	options.Scheme, options.Logger = mgr.GetScheme(), orderly(mgr.GetLogger())
 	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return sharedCache{mgr.GetCache()}, nil }
 	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return mgr.GetClient(), nil }
 	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil }
@@ -65,6 +66,33 @@ func (l *Leader) Start(ctx context.Context) error {
 	}
 	return nil
 }
+
+func orderly(logger logr.Logger) logr.Logger {
+	if logger.GetSink() == nil {
+		return logger
+	}
+	return logr.New(expected{logger.GetSink()})
+}
+
+// expected drops what controller-runtime calls an error at each stop of a leader in good order: that it leads no longer. A Lease that is lost otherwise is
+// what Start returns.
+type expected struct{ logr.LogSink }
+
+// Error implements logr.LogSink.
+func (e expected) Error(err error, message string, values ...any) {
+	if err != nil && err.Error() == "leader election lost" && message == "error received after stop sequence was engaged" {
+		return
+	}
+	e.LogSink.Error(err, message, values...)
+}
+
+// WithValues implements logr.LogSink.
+func (e expected) WithValues(values ...any) logr.LogSink {
+	return expected{e.LogSink.WithValues(values...)}
+}
+
+// WithName implements logr.LogSink.
+func (e expected) WithName(name string) logr.LogSink { return expected{e.LogSink.WithName(name)} }
 
 // sharedCache is a cache that somebody else starts and ends.
 type sharedCache struct{ cache.Cache }

@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -50,7 +52,12 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options.Logger = logr.Discard()
+	var alarms atomic.Int32
+	options.Logger = funcr.New(func(_, line string) {
+		if strings.Contains(line, "error") && strings.Contains(line, "leader election lost") {
+			alarms.Add(1)
+		}
+	}, funcr.Options{})
 	mgr, err := ctrl.NewManager(env.Config, options)
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +108,9 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	close(draining.end)
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+	if alarms.Load() > 0 {
+		t.Error("a stop in good order is logged as an error")
 	}
 }
 

@@ -11,13 +11,14 @@ import (
 
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/replica"
 )
 
 // join makes a server one of several replicas, if the configuration says that there may be others.
-func (s *Server) join(mgr ctrl.Manager, cfg config.Config, forwarded func(result string)) {
+func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, forwarded func(result string)) {
 	if !cfg.Peers.Enabled() {
 		return
 	}
@@ -27,7 +28,7 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, forwarded func(result
 	}
 	s.Peers = replica.New(replica.Options{
 		Listen: cfg.Peers.Listen, Fleet: s.Fleet, TLS: s.Trust.ReplicaTLS, Find: find, Buffers: s.Tunnel.WriteBuffers,
-		Calls: func(next http.Handler) http.Handler { return s.Stop.Calls.Handler(s.telemetry.hop(next)) }, Forwarded: forwarded, Log: s.Log.WithName("peers"),
+		Calls: func(next http.Handler) http.Handler { return s.Stop.Calls.Handler(s.telemetry.hop(next)) }, Limiter: hops, Forwarded: forwarded, Log: s.Log.WithName("peers"),
 	})
 	s.telemetry.watchLinks(s.Peers.Links)
 	s.Stop.Links = s.Peers.Run
@@ -36,6 +37,15 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, forwarded func(result
 		return others
 	}
 	s.Fleet.OnToken(refuseReplays(s.Registration))
+}
+
+// hopLimits bound what users of other replicas do by way of this one. They have as many seats as the users here, apart from theirs, and what
+// is held for both counts together. No share is a user's: he has had it where he came in.
+func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
+	s.Short.User, s.Long.User = 0, 0
+	hops := limit.New(s, o)
+	hops.Backlog = users.Backlog
+	return hops
 }
 
 // refuseReplays has connect tokens refused here that opened a tunnel at another replica.

@@ -82,7 +82,8 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	defer s.telemetry.flush(s.Log)
 	failed := make(chan error, 3)
-	defer s.keepUp(failed)()
+	end := s.keepUp(failed)
+	defer end()
 	defer s.Fleet.Close()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {

@@ -60,13 +60,15 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	}
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews())
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
+	limits := cfg.Limits.Settings()
+	limiter := limit.New(limits, observed.proxy.limits())
 	handler, err := proxy.New(proxy.Options{
 		Authenticate: authenticator.Authenticate,
 		Authorize:    identity.Chain{bound(mgr.GetClient(), time.Now), access.ClusterProxy}.Authorize,
 		Members:      members,
 		Hub:          mgr.GetConfig(),
 		Observer:     observed.proxy.observer(),
-		Limiter:      limit.New(cfg.Limits.Settings(), observed.proxy.limits()),
+		Limiter:      limiter,
 		Log:          logger.WithName("proxy"),
 	})
 	if err != nil {
@@ -94,7 +96,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
 	}
-	server.join(mgr, cfg, func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
+	server.join(mgr, cfg, hopLimits(limiter, limits, observed.proxy.limits()), func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
 	return server, nil
 }

@@ -30,7 +30,7 @@ var plainQuantity = regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|
 // Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to the first 64 by name, without those whose
 // amount is no plain quantity.
 func (r *Report) Bound() {
-	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.DeploymentDigest, &r.Profile} {
+	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile} {
 		*text = Cut(*text, maxText)
 	}
 	r.Features = slices.Clone(r.Features[:min(len(r.Features), maxFeatures)])

@@ -52,8 +52,6 @@ const (
 	EnvProfile = "DROVER_PROFILE"
 	// EnvNamespace is the agent's namespace, AgentNamespace by default.
 	EnvNamespace = "DROVER_NAMESPACE"
-	// EnvDeploymentDigest is v1.AnnotationAgentDigest of the agent's pod, by the downward API.
-	EnvDeploymentDigest = "DROVER_DEPLOYMENT_DIGEST"
 	// EnvListen is the address of /healthz, /readyz and /metrics, ":8080" by default.
 	EnvListen = "DROVER_LISTEN"
 	// EnvSocket is the path of the unix socket that "drover-agent loglevel" talks to.

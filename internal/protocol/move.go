@@ -5,7 +5,7 @@ package protocol
 
 import "time"
 
-// PathMove, on the agent, takes a MoveRequest by POST and answers 202 at once. The agent then opens another tunnel, wherever the hub's
+// PathMove on the agent takes a MoveRequest by POST and answers 202 at once. The agent then opens another tunnel, wherever the hub's
 // address leads by now, and when that one serves, it ends its report on the tunnel through which it was asked. An agent that answers
 // 404 cannot move; it connects again when its tunnel has ended.
 const PathMove = "/v1/move"

@@ -118,8 +118,6 @@ type Report struct {
 	// Leader is whether this replica of the agent holds the Lease: it alone watches the member. What others report beside themselves
 	// is version and health. An agent that knows no leader reports all of it without being one.
 	Leader bool `json:"leader,omitempty"`
-	// DeploymentDigest is v1.AnnotationAgentDigest of the pod that this replica runs in, empty outside of one.
-	DeploymentDigest string `json:"deploymentDigest,omitempty"`
 	// Deployment is how the agent's own Deployment is. Only the leader says, once it has looked.
 	Deployment *Deployment `json:"deployment,omitempty"`
 	// Capabilities that agents of the same protocol version may differ in.

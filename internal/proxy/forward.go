@@ -165,6 +165,7 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 	if g, ok := w.(*guardedWriter); ok && g.hijacked {
 		return // the upgrade has begun and its connection is closed by now
 	}
+	var full *limit.FullError // at another replica
 	c := callOf(r.Context())
 	if errors.Is(context.Cause(r.Context()), errNoAnswer) {
 		err = errNoAnswer
@@ -176,6 +177,8 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 		h.refuse(w, r, tooLarge(h.limits.Body))
 	case c.target.local:
 		h.refuse(w, r, hubError(err))
+	case errors.As(err, &full):
+		h.refuse(w, r, tooMany(c, full))
 	default:
 		h.refuse(w, r, memberError(c.target.cluster, err))
 	}

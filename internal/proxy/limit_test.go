@@ -97,6 +97,24 @@ func TestTooManyRequests(t *testing.T) {
 	}
 }
 
+func TestAReplicaThatHasNoRoomIsSaidSo(t *testing.T) {
+	h := newHubSide(t)
+	for scope, words := range map[limit.Scope]string{limit.ScopeMember: `in cluster "team-a/prod"`, limit.ScopeAll: "the hub has too many"} {
+		h.members.transport = failing{fmt.Errorf("by way of another replica: %w", &limit.FullError{Scope: scope})}
+		response, body := h.do(t, h.request(t, http.MethodGet, podsPath, nil, nil))
+		wantStatus(t, response, body, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, words)
+		if response.Header.Get("Retry-After") == "" {
+			t.Error("clients are not asked to come again")
+		}
+	}
+}
+
+// failing is a transport by which nothing gets through.
+type failing struct{ error }
+
+// RoundTrip implements http.RoundTripper.
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
+
 // wantFree waits until all seats are free: a handler ends a moment after its client has the answer.
 func wantFree(t *testing.T, l *limit.Limiter) {
 	t.Helper()

@@ -103,9 +103,7 @@ func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfigurati
 	env := append([]*corev1ac.EnvVarApplyConfiguration{}, connection...)
 	env = append(env,
 		variable(protocol.EnvTrust, string(in.Trust)),
-		variable(protocol.EnvNamespace, protocol.AgentNamespace),
-		variable(protocol.EnvDeploymentDigest, "").WithValueFrom(corev1ac.EnvVarSource().WithFieldRef(
-			corev1ac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath("metadata.annotations['"+v1.AnnotationAgentDigest+"']"))))
+		variable(protocol.EnvNamespace, protocol.AgentNamespace))
 	if in.Agent.Profile == v1.ProfileReadOnly {
 		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
 	}

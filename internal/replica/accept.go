@@ -40,7 +40,8 @@ type peer struct {
 // link is one tunnel of a peer.
 type link struct {
 	session    *tunnel.Session
-	heard      atomic.Int64  // when something came last, in Unix nanoseconds
+	begun      time.Time
+	heard      atomic.Int64  // when something came last, in nanoseconds after begun: no change of the clock matters
 	superseded chan struct{} // closed when there is a newer one
 	down       bool          // Network.mu guards it
 }
@@ -48,9 +49,9 @@ type link struct {
 // newLink makes a link of a session that start makes. A peer that hangs may end it itself, so that the cause of the end does not say
 // for how long it was not heard of.
 func (n *Network) newLink(start func(tunnel.Config) (*tunnel.Session, error)) (*link, error) {
-	l := &link{superseded: make(chan struct{})}
+	l := &link{begun: time.Now(), superseded: make(chan struct{})}
 	cfg := n.config()
-	cfg.Observer.BytesRead = func(int) { l.heard.Store(time.Now().UnixNano()) }
+	cfg.Observer.BytesRead = func(int) { l.heard.Store(int64(time.Since(l.begun))) }
 	var err error
 	l.session, err = start(cfg)
 	return l, err
@@ -58,7 +59,7 @@ func (n *Network) newLink(start func(tunnel.Config) (*tunnel.Session, error)) (*
 
 // grace is how long the members of the peer still count as connected, now that its link has ended.
 func (l *link) grace() time.Duration {
-	return max(leastGrace, grace-time.Since(time.Unix(0, l.heard.Load())))
+	return max(leastGrace, grace-(time.Since(l.begun)-time.Duration(l.heard.Load())))
 }
 
 // accept makes a link of another replica's request and keeps it until it ends.

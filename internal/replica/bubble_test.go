@@ -210,7 +210,9 @@ func testComeBack(t *bubble) {
 	_, b, w := connected(t)
 	_ = w.Close()
 	t.pass(8 * time.Second)
-	b.fleet.Add(agentOf(member, "one"), testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
+	back := agentOf(member, "one")
+	back.TokenID = "another" // it makes one for each attempt
+	b.fleet.Add(back, testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
 	over := false
 	b.fleet.OnChange(func(types.NamespacedName) {
 		if !over && !b.fleet.State(member).Connected() {

@@ -5,11 +5,12 @@ package replica
 
 import (
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -66,9 +67,9 @@ func (n *Network) keep(d *dial) {
 		if up && time.Since(begun) >= healthy {
 			failures = 0
 		}
-		wait := rand.N(min(longestWait, firstWait<<min(failures, 10)))
+		pause := wait.Jitter(min(longestWait, firstWait<<min(failures, 10))/2, 1)
 		if isSelf(err) {
-			wait = selfWait
+			pause = selfWait
 		}
 		log := n.options.Log
 		if failures > 0 {
@@ -77,7 +78,7 @@ func (n *Network) keep(d *dial) {
 		if failures++; !isSelf(err) {
 			log.Info("no link to replica", "address", d.address, "cause", err.Error(), "linked", up)
 		}
-		n.wait(wait)
+		n.wait(pause)
 	}
 }
 

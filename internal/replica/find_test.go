@@ -45,7 +45,7 @@ func (f *found) set(addresses []string) {
 
 func (f *found) want(t *testing.T, addresses ...string) {
 	t.Helper()
-	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if !slices.Equal(f.last, addresses) {
@@ -139,7 +139,9 @@ func TestReplicasBehindAService(t *testing.T) {
 	env.Apply(t, slice("another", "another", map[string]bool{"10.0.9.9": true}))
 	during(t, endpoints.Start)
 	var seen found
-	during(t, func(ctx context.Context) error { return replica.Endpoints(endpoints, hubNamespace, peersService)(ctx, seen.set) })
+	during(t, func(ctx context.Context) error {
+		return replica.Endpoints(endpoints, hubNamespace, peersService)(ctx, seen.set)
+	})
 
 	change := func(name string, to map[string]bool) {
 		t.Helper()

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/drain"
+	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
@@ -30,6 +31,7 @@ const (
 	hopMisdirected = "misdirected" // the member has no tunnel there, and nobody has seen the request
 	hopFailed      = "failed"      // the tunnel there failed; the body says how
 	hopTimeout     = "timeout"     // as hopFailed, because somebody took too long
+	hopFull        = "full"        // there is no room for one more there; the body says what is full
 )
 
 // maxReason bounds the text of a failure, in bytes.
@@ -69,9 +71,22 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 		h.forwarded("misdirected")
 		return nil, fmt.Errorf("by way of another replica: %w: the tunnel has moved", tunnel.ErrNotProcessed)
 	}
+	if kind == hopFull {
+		h.forwarded("refused")
+		return nil, fmt.Errorf("by way of another replica: %w", full(response.Body))
+	}
 	h.forwarded("failed")
 	reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason)) // what there is of it
 	return nil, &failure{reason: strings.TrimSpace(string(reason)), timeout: kind == hopTimeout}
+}
+
+// full is what a replica says that has no room.
+func full(body io.Reader) error {
+	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // what there is of it
+	if strings.TrimSpace(string(scope)) == string(limit.ScopeAll) {
+		return &limit.FullError{Scope: limit.ScopeAll}
+	}
+	return &limit.FullError{Scope: limit.ScopeMember}
 }
 
 // failure is why a request failed at the other replica.
@@ -139,7 +154,7 @@ func (n *Network) forward(w http.ResponseWriter, r *http.Request) {
 		misdirected(w)
 		return
 	}
-	n.forwarder.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, &t)))
+	n.served.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, &t)))
 }
 
 func misdirected(w http.ResponseWriter) {

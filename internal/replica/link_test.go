@@ -68,7 +68,7 @@ type hub struct {
 }
 
 // hubs are replicas that know each other.
-func hubs(t testing.TB, n int) []*hub {
+func hubs(t testing.TB, n int, change ...func(*replica.Options)) []*hub {
 	t.Helper()
 	state := authority(t)
 	var listeners []net.Listener
@@ -82,7 +82,7 @@ func hubs(t testing.TB, n int) []*hub {
 	}
 	all := make([]*hub, n)
 	for i, listener := range listeners {
-		all[i] = serve(t, listener, holder(t, state).ReplicaTLS, addresses)
+		all[i] = serve(t, listener, holder(t, state).ReplicaTLS, addresses, change...)
 	}
 	for _, h := range all {
 		until(t, "the replicas are linked", func() bool {
@@ -93,12 +93,16 @@ func hubs(t testing.TB, n int) []*hub {
 	return all
 }
 
-func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, error), addresses []string) *hub {
+func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, error), addresses []string, change ...func(*replica.Options)) *hub {
 	h := &hub{fleet: fleet.New(logr.Discard(), time.Now), address: listener.Addr().String()}
-	h.Network = replica.New(replica.Options{
+	options := replica.Options{
 		Fleet: h.fleet, TLS: config, Find: replica.Static(addresses), Log: logr.Discard(),
 		Forwarded: func(result string) { h.results.Store(&result) },
-	})
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	h.Network = replica.New(options)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan struct{})
 	go func() {

@@ -21,9 +21,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/net/netutil"
 
 	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
@@ -58,8 +58,10 @@ type Options struct {
 	Buffers *tunnel.WriteBuffers
 	// Calls, if set, sees the requests that other replicas send to members by way of this one.
 	Calls func(http.Handler) http.Handler
+	// Limiter bounds them, by member; users have seats of their own. Nil makes one with the defaults.
+	Limiter *limit.Limiter
 	// Forwarded is told of the outcome of each request that was sent to another replica: "answered", "misdirected" if the member is
-	// there no longer, "failed". May be nil; must not block.
+	// there no longer, "refused" if there was no room, "failed". May be nil; must not block.
 	Forwarded func(result string)
 	Log       logr.Logger
 }
@@ -69,6 +71,7 @@ type Network struct {
 	options   Options
 	id        string // of this process
 	forwarder http.Handler
+	served    http.Handler // forwarder with all that is around it
 
 	running sync.WaitGroup // one for each goroutine
 
@@ -88,10 +91,13 @@ func New(o Options) *Network {
 	if o.Forwarded == nil {
 		o.Forwarded = func(string) {}
 	}
+	if o.Limiter == nil {
+		o.Limiter = limit.New(limit.Defaults(), limit.Observers{})
+	}
 	n := &Network{options: o, id: rand.Text(), dials: map[string]*dial{}, peers: map[string]*peer{}}
-	n.forwarder = newForwarder()
+	n.forwarder, n.served = newForwarder(), http.HandlerFunc(n.serve)
 	if o.Calls != nil {
-		n.forwarder = o.Calls(n.forwarder)
+		n.served = o.Calls(n.served)
 	}
 	return n
 }
@@ -126,7 +132,7 @@ func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	n.options.Log.Info("serving replicas", "address", listener.Addr().String(), "id", n.id)
 	served := make(chan error, 1)
-	n.running.Go(func() { served <- n.serveTLS(server, netutil.LimitListener(listener, maxConnections)) })
+	n.running.Go(func() { served <- n.serveTLS(server, bound(listener)) })
 	n.running.Go(func() { n.find(ctx) })
 	select {
 	case err := <-served:

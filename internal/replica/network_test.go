@@ -187,7 +187,9 @@ func TestWhoMayLink(t *testing.T) {
 		if _, err := tls.Dial("tcp", impostor.Addr().String(), replicaOf(state)); err == nil {
 			t.Error("it trusts the impostor")
 		}
-		<-handshake
+		if err := <-handshake; err == nil {
+			t.Error("the impostor got through")
+		}
 	})
 }
 

@@ -178,13 +178,16 @@ func (q *lazyQuery) get(name string) string {
 	return q.values.Get(name)
 }
 
-// truth reads a boolean as API servers do: there, and neither false nor 0.
 func (q *lazyQuery) truth(name string) bool {
 	if q.raw == "" {
 		return false
 	}
 	q.parse()
-	values := q.values[name]
+	return Truth(q.values[name])
+}
+
+// Truth reads the values of a boolean parameter as API servers do: there, and neither false nor 0. Empty is true.
+func Truth(values []string) bool {
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 

@@ -66,21 +66,7 @@ type underTraffic struct {
 
 func startTraffic(t *testing.T) *underTraffic {
 	t.Helper()
-	s := build(t)
-	member := make(chan *stage.Plane, 1)
-	failed := make(chan error, 1)
-	go func() {
-		plane, err := s.plane("member")
-		member <- plane
-		failed <- err
-	}()
-	s.startReplicas(t)
-	s.member = <-member
-	if err := <-failed; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.member.Kill() })
-	s.grant(t)
+	s := startWith(t, (*system).startReplicas)
 	u := &underTraffic{system: s}
 	create(t, s.member, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: trafficObjects}})
 	create(t, s.member, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: trafficObjects, Name: "load"}})

@@ -102,3 +102,35 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 		}
 	})
 }
+
+// testAgentImagePolicy: what runs as the agent can act as anybody in the member, so editing a Cluster is not enough to choose it.
+func testAgentImagePolicy(t *testing.T, s *system) {
+	clusters := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}}
+	s.allow(t, "erin", clusters)
+	s.allow(t, "frank", clusters, rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/agent"}, Verbs: []string{"update"}})
+	patch := func(ctx context.Context, user, agent string) error {
+		_, err := s.hub.Kubectl(ctx, nil, "patch", "cluster", "imaged", "--as="+user, "--type=merge", "-p", `{"spec":{"agent":`+agent+`}}`)
+		return err
+	}
+	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { // a right may take the API server a moment to notice
+		_, err := s.hub.Kubectl(ctx, []byte(`{"apiVersion": "cluster.drover.dev/v1", "kind": "Cluster",
+			"metadata": {"name": "imaged", "namespace": "default"}, "spec": {"agent": {"image": "drover:one"}}}`), "apply", "--as=erin", "-f", "-")
+		return err
+	})
+	t.Run("who may edit the Cluster changes everything else of the agent", func(t *testing.T) {
+		if err := patch(t.Context(), "erin", `{"replicas":2,"image":"drover:one"}`); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("who may edit the Cluster alone neither changes the image nor takes it away", func(t *testing.T) {
+		for _, image := range []string{`"drover:two"`, `null`} {
+			err := patch(t.Context(), "erin", `{"image":`+image+`}`)
+			if err == nil || !strings.Contains(err.Error(), "user erin cannot update clusters/agent imaged in namespace default") {
+				t.Errorf("to %s: kubectl says %v", image, err)
+			}
+		}
+	})
+	t.Run("who may update clusters/agent does", func(t *testing.T) {
+		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return patch(ctx, "frank", `{"image":"drover:two"}`) })
+	})
+}

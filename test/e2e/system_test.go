@@ -57,6 +57,12 @@ type system struct {
 // start brings up hub and member, with nothing imported yet.
 func start(t *testing.T) *system {
 	t.Helper()
+	return startWith(t, (*system).startHub)
+}
+
+// startWith is start with a hub of one's own.
+func startWith(t *testing.T, startHub func(*system, *testing.T)) *system {
+	t.Helper()
 	s := build(t)
 	member := make(chan *stage.Plane, 1)
 	failed := make(chan error, 1)
@@ -65,7 +71,7 @@ func start(t *testing.T) *system {
 		member <- plane
 		failed <- err
 	}()
-	s.startHub(t)
+	startHub(s, t)
 	s.member = <-member
 	if err := <-failed; err != nil {
 		t.Fatal(err)

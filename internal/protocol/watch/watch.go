@@ -12,10 +12,11 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // patience is how long the end of an event that has begun may take, once the watch shall end.
@@ -24,13 +25,24 @@ const patience = 5 * time.Second
 // ErrBrokenOff says that a watch had to end within an event.
 var ErrBrokenOff = errors.New("the watch was broken off within an event")
 
-// Is reports whether a request's URL asks for a watch, which never ends by itself. The path may have anything before that of the API.
-func Is(u *url.URL) bool {
-	switch u.Query().Get("watch") {
-	case "", "0", "false":
-		return deprecated(u.Path)
+// Is reports whether a request asks for a watch, which never ends by itself. The path may have anything before that of the API. What goes
+// through an API server to a pod, service or node is none, whatever is asked there.
+func Is(r *http.Request) bool {
+	if r.Method != http.MethodGet || proxied(r.URL.Path) {
+		return false
 	}
-	return true
+	return request.Truth(r.URL.Query()["watch"]) || deprecated(r.URL.Path)
+}
+
+// proxied is whether a path leads on to a pod, service or node. The agent's and the hub's own prefixes hold no such names in a row.
+func proxied(path string) bool {
+	parts := strings.Split(path, "/")
+	for i := 2; i < len(parts); i++ {
+		if kind := parts[i-2]; parts[i] == "proxy" && (kind == "pods" || kind == "services" || kind == "nodes") {
+			return true
+		}
+	}
+	return false
 }
 
 // deprecated is whether a path is of the form that API servers had for watches first, and still serve: /api/v1/watch/pods.

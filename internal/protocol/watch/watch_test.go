@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +20,9 @@ import (
 func TestIs(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]bool{
-		"watch=true": true, "watch=1": true, "limit=5&watch=yes": true, "": false, "watch": false, "watch=": false, "watch=false": false, "watch=0": false, "unwatch=1": false,
+		"watch=true": true, "watch=1": true, "limit=5&watch=yes": true, "": false, "watch": true, "watch=": true, "watch=false": false, "watch=False": false, "watch=0": false, "unwatch=1": false,
 	} {
-		if got := Is(&url.URL{Path: "/api/v1/pods", RawQuery: query}); got != want {
+		if got := Is(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/api/v1/pods", RawQuery: query}}); got != want {
 			t.Errorf("%q: %t", query, got)
 		}
 	}
@@ -29,8 +30,17 @@ func TestIs(t *testing.T) {
 		"/k8s/clusters/a/b/api/v1/watch/pods": true, "/v1/k8s/apis/apps/v1/watch/namespaces/a/deployments": true,
 		"/api/v1/namespaces/a/services/b/proxy/watch/c": false, "/api/v1/namespaces/watch/pods": false,
 	} {
-		if got := Is(&url.URL{Path: path}); got != want {
+		if got := Is(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}); got != want {
 			t.Errorf("%s: %t", path, got)
+		}
+	}
+	for what, want := range map[string]bool{
+		"GET /v1/k8s/api/v1/namespaces/a/services/b/proxy/download": false, "GET /api/v1/namespaces/a/pods/b:80/proxy": false, "GET /api/v1/nodes/b/proxy/logs": false,
+		"POST /api/v1/pods": false, "DELETE /api/v1/pods": false, "GET /k8s/clusters/pods/b/api/v1/pods": true, "GET /api/v1/namespaces/proxy/pods": true,
+	} {
+		method, path, _ := strings.Cut(what, " ")
+		if got := Is(&http.Request{Method: method, URL: &url.URL{Path: path, RawQuery: "watch=1"}}); got != want {
+			t.Errorf("%s?watch=1: %t", what, got)
 		}
 	}
 }
