@@ -472,7 +472,7 @@ func testHubRights(w *world) {
 	w.update(b, func() { b.Spec.ExpiresAt = &past })
 	w.eventually(func(ctx context.Context) error {
 		if err := w.Client.Get(ctx, client.ObjectKeyFromObject(role), role); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the role of an expired binding is there: %v", err)
+			return fmt.Errorf("the role of an expired binding is there: %w", err)
 		}
 		return nil
 	})

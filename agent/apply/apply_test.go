@@ -513,7 +513,7 @@ func (m *member) project(t *testing.T, a *agent) {
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		ns := &corev1.Namespace{}
 		if err := m.Client.Get(ctx, client.ObjectKey{Name: "late"}, ns); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "baseline" {
-			return fmt.Errorf("%v %v", ns.Labels, err)
+			return fmt.Errorf("%v: %w", ns.Labels, err)
 		}
 		return nil
 	})
@@ -533,7 +533,7 @@ func (m *member) project(t *testing.T, a *agent) {
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		ns := &corev1.Namespace{}
 		if err := m.Client.Get(ctx, client.ObjectKey{Name: "hosted"}, ns); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "" {
-			return fmt.Errorf("%v %v", ns.Labels, err)
+			return fmt.Errorf("%v: %w", ns.Labels, err)
 		}
 		if got := pods(ctx, "hosted"); !strings.Contains(got, "not found") {
 			return fmt.Errorf("quota %s", got)

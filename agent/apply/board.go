@@ -46,14 +46,6 @@ func (b *board) show(state protocol.SetState) {
 	b.wake()
 }
 
-// get is a set's state.
-func (b *board) get(id string) (protocol.SetState, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p, known := b.posts[id]
-	return p.state, known
-}
-
 // remove takes a state off.
 func (b *board) remove(id string) {
 	b.mu.Lock()

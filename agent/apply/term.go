@@ -345,42 +345,44 @@ var errEnded = errors.New("this replica of the agent no longer leads")
 
 // put takes a set over and applies it.
 func (t *term) put(ctx context.Context, wanted protocol.Set) (protocol.SetState, error) {
-	for {
-		s := t.set(wanted.ID, true)
-		if err := s.take(ctx); err != nil {
-			return protocol.SetState{}, errEnded
-		}
-		if s.dead {
-			s.release()
-			continue
-		}
-		defer s.release()
-		if s.wanted.Digest != wanted.Digest || s.deleting {
-			k, err := t.store.save(ctx, wanted, s.kept)
-			if err != nil {
-				return protocol.SetState{}, err
-			}
-			s.kept, s.wanted, s.deleting, s.failures = k, labelled(wanted), false, 0
-			t.follow(s)
-		}
-		return t.pass(ctx, s), nil
+	s, err := t.hold(ctx, wanted.ID)
+	if err != nil {
+		return protocol.SetState{}, err
 	}
+	defer s.release()
+	if s.wanted.Digest != wanted.Digest || s.deleting {
+		k, err := t.store.save(ctx, wanted, s.kept)
+		if err != nil {
+			return protocol.SetState{}, err
+		}
+		s.kept, s.wanted, s.deleting, s.failures = k, labelled(wanted), false, 0
+		t.follow(s)
+	}
+	return t.pass(ctx, s), nil
 }
 
 // remove takes a set away. One that is not known may have left objects.
 func (t *term) remove(ctx context.Context, id string) (protocol.SetState, error) {
+	s, err := t.hold(ctx, id)
+	if err != nil {
+		return protocol.SetState{}, err
+	}
+	defer s.release()
+	s.deleting = true
+	return t.pass(ctx, s), nil
+}
+
+// hold takes the set of an id, made if there is none. One that died while it was waited for is replaced.
+func (t *term) hold(ctx context.Context, id string) (*set, error) {
 	for {
 		s := t.set(id, true)
 		if err := s.take(ctx); err != nil {
-			return protocol.SetState{}, errEnded
+			return nil, errEnded
 		}
-		if s.dead {
-			s.release()
-			continue
+		if !s.dead {
+			return s, nil
 		}
-		defer s.release()
-		s.deleting = true
-		return t.pass(ctx, s), nil
+		s.release()
 	}
 }
 

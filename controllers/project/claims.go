@@ -37,7 +37,7 @@ func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *pl
 			if !told[name] {
 				told[name] = true
 				p.fail(v1.ReasonNamespaceTaken, fmt.Sprintf("In cluster %s, namespace %s belongs to project %s; take it out of spec.namespaces of one of them",
-					member.Name, name, taken[name]), true)
+					member.Name, name, taken[name]))
 			}
 		}
 		set := made[strings.Join(names, ",")]
@@ -47,7 +47,7 @@ func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *pl
 				return err
 			}
 			if set, err = delivery.NewSet(tenancy.ProjectSet(project.Name), nil, content); err != nil {
-				p.fail(v1.ReasonDeliveryFailed, err.Error(), true)
+				p.fail(v1.ReasonDeliveryFailed, err.Error())
 				return nil
 			}
 			made[strings.Join(names, ",")] = set

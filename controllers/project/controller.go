@@ -97,8 +97,9 @@ type plan struct {
 	problems []reference.Problem
 }
 
-func (p *plan) fail(reason, message string, stalled bool) {
-	p.problems = append(p.problems, reference.Problem{Reason: reason, Message: message, Stalled: stalled})
+// fail notes what only a person can mend.
+func (p *plan) fail(reason, message string) {
+	p.problems = append(p.problems, reference.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
 // plan gathers and decides. An error is one of reading: what is wrong with the project is a problem, so that it takes away what was there.
@@ -126,14 +127,14 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 		return err
 	}
 	for _, refusal := range refused {
-		p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", refusal.Secret, refusal.Message), true)
+		p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", refusal.Secret, refusal.Message))
 	}
 	if len(content.PerNamespace.Templates) == 0 {
 		return nil
 	}
 	set, err := delivery.NewSet(tenancy.SecretsSet(project.Name), nil, content)
 	if err != nil {
-		p.fail(v1.ReasonDeliveryFailed, err.Error(), true)
+		p.fail(v1.ReasonDeliveryFailed, err.Error())
 		return nil
 	}
 	for _, member := range p.members {

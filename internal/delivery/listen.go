@@ -10,10 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"reflect"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/fleet"
@@ -96,7 +97,7 @@ func backoff(first time.Duration, failures int, most time.Duration) time.Duratio
 	if failures < 20 {
 		whole = min(first<<failures, most)
 	}
-	return whole/2 + rand.N(whole/2+1)
+	return wait.Jitter(whole/2, 1)
 }
 
 // read reads one stream to its end.

@@ -69,6 +69,7 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 	if _, err := o.openAudit(config.Audit{}, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
+	(&Server{telemetry: o}).Deliveries()
 	return o, names
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/expansion"
 )
 
-// PathSets, on the agent, answers GET with a stream of SetEvents, one JSON object a line: the state of each set that is there, then
+// PathSets on the agent answers GET with a stream of SetEvents, one JSON object a line: the state of each set that is there, then
 // one that says Synced, then each change. It ends when the replica stops leading.
 //
 // PathSets + "/" + id takes a Set by PUT, and by DELETE takes it away. Both answer 200 with the SetState that came of it, which is
@@ -119,21 +119,21 @@ func (s Set) Check() error {
 type SetPhase string
 
 const (
-	// SetApplied: the member has all of it, and nothing that it no longer holds.
+	// SetApplied says: the member has all of it, and nothing that it no longer holds.
 	SetApplied SetPhase = "Applied"
-	// SetPending: it is being applied.
+	// SetPending says: it is being applied.
 	SetPending SetPhase = "Pending"
-	// SetConflict: an object of that name is not Drover's, or somebody else manages a field. It is tried again.
+	// SetConflict says: an object of that name is not Drover's, or somebody else manages a field. It is tried again.
 	SetConflict SetPhase = "Conflict"
-	// SetFighting: something changes an object back each time that it is repaired.
+	// SetFighting says: something changes an object back each time that it is repaired.
 	SetFighting SetPhase = "Fighting"
-	// SetFailed: the API server refused some of it. It is tried again.
+	// SetFailed says: the API server refused some of it. It is tried again.
 	SetFailed SetPhase = "Failed"
-	// SetExpired: its time has passed, and the member has nothing of it any more.
+	// SetExpired says: its time has passed, and the member has nothing of it any more.
 	SetExpired SetPhase = "Expired"
-	// SetDeleted: it was taken away and is no more. Only in the answer to DELETE.
+	// SetDeleted says: it was taken away and is no more. Only in the answer to DELETE.
 	SetDeleted SetPhase = "Deleted"
-	// SetReadOnly: the agent's profile is ReadOnly; it takes nothing. Only in the answer to PUT.
+	// SetReadOnly says: the agent's profile is ReadOnly; it takes nothing. Only in the answer to PUT.
 	SetReadOnly SetPhase = "ReadOnly"
 )
 

@@ -201,7 +201,7 @@ func testTeamAway(w *team, t *testing.T) {
 	w.startAgent(t, w.agent)
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the Lease of the one that was killed has to end
 		if err := w.prod.Client.Get(ctx, types.NamespacedName{Name: "drover:crtb:away:drover:cluster-viewer"}, &rbacv1.ClusterRoleBinding{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("it is there: %v", err)
+			return fmt.Errorf("it is there: %w", err)
 		}
 		return nil
 	})
@@ -226,7 +226,7 @@ func testTeamGone(w *team, t *testing.T) {
 	testkit.Eventually(t, 20*time.Second, func(ctx context.Context) error {
 		role := &rbacv1.Role{ObjectMeta: onHub("drover:prtb:web-devs")}
 		if err := w.hub.Client.Get(ctx, client.ObjectKeyFromObject(role), role); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the Role on the hub is there: %v", err)
+			return fmt.Errorf("the Role on the hub is there: %w", err)
 		}
 		return nil
 	})
