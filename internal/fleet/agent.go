@@ -7,12 +7,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -53,10 +56,20 @@ func (r *Registry) PutDeployment(ctx context.Context, name types.NamespacedName,
 	return err
 }
 
+// leaderPause is between two looks for an agent that leads.
+const leaderPause = 500 * time.Millisecond
+
 // Uninstall has a member's agent remove itself. It returns what the agent could not remove.
 func (r *Registry) Uninstall(ctx context.Context, name types.NamespacedName) (protocol.UninstallResult, error) {
 	var result protocol.UninstallResult
-	raw, err := r.callBy(ctx, r.Leading, name, http.MethodPost, protocol.PathUninstall, nil) // what was delivered is the leader's to remove
+	var raw []byte
+	err := wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
+		raw, err = r.callBy(ctx, r.Leading, name, http.MethodPost, protocol.PathUninstall, nil) // what was delivered is the leader's to remove
+		if errors.Is(err, ErrNoLeader) {
+			return false, nil // the Lease of one that died has to end
+		}
+		return true, err
+	})
 	if err != nil {
 		return result, err
 	}

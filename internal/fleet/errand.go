@@ -14,8 +14,8 @@ import (
 
 // Timing of errands.
 const (
-	// errandTimeout bounds one call to an agent. It has little to do for it.
-	errandTimeout = 15 * time.Second
+	// errandTimeout bounds one call to an agent. It has little to do for it, and may have to wait until it leads.
+	errandTimeout = 20 * time.Second
 	// ErrandPause is how long the outcome of an errand stands before the same is asked of the same agent again.
 	ErrandPause = time.Minute
 )
