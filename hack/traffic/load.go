@@ -17,7 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// patchEach so many requests one is a PATCH, the others are GETs.
+// patchEach so many requests one is a PATCH, the others are GETs. Over HTTP/1.1 all are GETs: a server that closes an idle connection cannot know
+// that a request is on its way there, and a client must not repeat one that changes something (RFC 9112, 9.3.1 and 9.5). HTTP/2 has GOAWAY for that.
 const patchEach = 5
 
 // Load sends requests to members. What a Kubernetes client would hide by trying again counts as failed; what net/http itself repeats
@@ -129,7 +130,7 @@ func (l *Load) Lapse(cluster types.NamespacedName) time.Duration {
 
 func (l *Load) ask(ctx context.Context, way *Way, cluster types.NamespacedName, n int) {
 	method, body := http.MethodGet, ""
-	if n%patchEach == 0 && !l.ReadOnly {
+	if n%patchEach == 0 && way.http2 && !l.ReadOnly {
 		method, body = http.MethodPatch, fmt.Sprintf(`{"data":{"n":"%d"}}`, n)
 	}
 	began := time.Now()
