@@ -14,16 +14,13 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
-	"sync"
 
 	"github.com/go-logr/logr"
 
+	"github.com/drover-dev/drover/internal/answer"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/protocol/watch"
 )
-
-// bufferSize of copies from the API server, in bytes.
-const bufferSize = 32 << 10
 
 // Handler forwards what comes under protocol.PathKubernetes.
 type Handler struct {
@@ -55,7 +52,7 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 			}
 			return nil
 		},
-		BufferPool:   &bufferPool{},
+		BufferPool:   &answer.Buffers{},
 		ErrorHandler: h.failed,
 		ErrorLog:     slog.NewLogLogger(logr.ToSlogHandler(log.V(1)), slog.LevelInfo),
 	}
@@ -151,24 +148,4 @@ func upstreamFailure(err error) (status int, message string) {
 		return http.StatusServiceUnavailable, fmt.Sprintf("the cluster's agent cannot reach its API server (%v): try again, or look at the API server", dial.Err)
 	}
 	return http.StatusBadGateway, fmt.Sprintf("the cluster's agent got no answer from its API server (%v): try again", err)
-}
-
-// bufferPool keeps the buffers of copies.
-type bufferPool struct {
-	pool sync.Pool
-}
-
-// Get returns a buffer.
-func (p *bufferPool) Get() []byte {
-	if b, ok := p.pool.Get().(*[bufferSize]byte); ok {
-		return b[:]
-	}
-	return make([]byte, bufferSize)
-}
-
-// Put takes a buffer back.
-func (p *bufferPool) Put(b []byte) {
-	if len(b) == bufferSize {
-		p.pool.Put((*[bufferSize]byte)(b))
-	}
 }

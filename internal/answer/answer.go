@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package answer notes what a request was answered with, for metrics and traces.
+// Package answer notes what a request was answered with, for metrics and traces, and lends what answers are copied with.
 package answer
 
 import (

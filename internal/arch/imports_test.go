@@ -87,7 +87,7 @@ func rules() []rule {
 			why: "the fleet serves controllers and proxy alike and knows neither",
 		},
 		{
-			from: "internal/replica", ours: []string{"./internal/drain", "./internal/fleet", "./internal/limit", "./internal/protocol", "./internal/request", "./internal/tunnel"},
+			from: "internal/replica", ours: []string{"./internal/answer", "./internal/drain", "./internal/fleet", "./internal/limit", "./internal/protocol", "./internal/request", "./internal/tunnel"},
 			why: "a link between replicas carries what the fleet knows and requests as they come, as many as there is room for; who sends them and whether they may was decided before",
 		},
 		{

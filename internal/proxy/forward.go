@@ -15,11 +15,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
 
+	"github.com/drover-dev/drover/internal/answer"
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/drain"
 	"github.com/drover-dev/drover/internal/identity"
@@ -81,7 +81,7 @@ func (h *Handler) newForwarder() *httputil.ReverseProxy {
 		Transport:      callTransport{},
 		ModifyResponse: modifyAnswer,
 		ErrorHandler:   h.forwardingFailed,
-		BufferPool:     &buffers{},
+		BufferPool:     &answer.Buffers{},
 		// The interval stays zero: answers of unknown length (watch, logs -f) are flushed at once anyway.
 		ErrorLog: log.New(logWriter{h.log.V(1)}, "", 0),
 	}
@@ -188,26 +188,6 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 func isTimeout(err error) bool {
 	var network net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
-}
-
-// buffers lends buffers for copying answers. The zero value is ready.
-type buffers struct{ pool sync.Pool }
-
-const bufferSize = 32 << 10
-
-// Get implements httputil.BufferPool.
-func (b *buffers) Get() []byte {
-	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
-		return p[:]
-	}
-	return make([]byte, bufferSize)
-}
-
-// Put implements httputil.BufferPool.
-func (b *buffers) Put(buffer []byte) {
-	if len(buffer) == bufferSize {
-		b.pool.Put((*[bufferSize]byte)(buffer))
-	}
 }
 
 // logWriter makes log entries of what httputil has to say: answers that broke off.

@@ -14,10 +14,10 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/internal/answer"
 	"github.com/drover-dev/drover/internal/drain"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -182,7 +182,7 @@ func newForwarder() *httputil.ReverseProxy {
 			return nil
 		},
 		ErrorHandler: forwardFailed,
-		BufferPool:   &buffers{},
+		BufferPool:   &answer.Buffers{},
 		ErrorLog:     log.New(io.Discard, "", 0), // answers that break off are told to who asked
 	}
 }
@@ -212,24 +212,4 @@ func forwardFailed(w http.ResponseWriter, _ *http.Request, err error) {
 	}
 	w.Header().Set(headerHop, kind)
 	http.Error(w, err.Error(), http.StatusBadGateway)
-}
-
-// buffers lends buffers for copying answers. The zero value is ready.
-type buffers struct{ pool sync.Pool }
-
-const bufferSize = 32 << 10
-
-// Get implements httputil.BufferPool.
-func (b *buffers) Get() []byte {
-	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
-		return p[:]
-	}
-	return make([]byte, bufferSize)
-}
-
-// Put implements httputil.BufferPool.
-func (b *buffers) Put(buffer []byte) {
-	if len(buffer) == bufferSize {
-		b.pool.Put((*[bufferSize]byte)(buffer))
-	}
 }
