@@ -24,6 +24,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&ClusterRoleTemplateBinding{}, &ClusterRoleTemplateBindingList{},
 		&ProjectRoleTemplateBinding{}, &ProjectRoleTemplateBindingList{},
 		&Project{}, &ProjectList{},
+		&Plan{}, &PlanList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -1,0 +1,88 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"slices"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// PathPlans on the agent answers GET with a stream of PlanEvents, one JSON object a line: whether the member takes part, the status of
+// each Plan that a set of the hub brought, then one that says Synced, then each change, at most one a second for each Plan. It ends when
+// the replica stops leading; a replica that does not lead answers 421, an agent that knows no plans 404.
+const PathPlans = "/v1/plans"
+
+// FeaturePlans among Report.Features says that the agent runs plans.
+const FeaturePlans = "plans"
+
+// MaxPlanEvent is the length of a line of PathPlans in bytes.
+const MaxPlanEvent = 64 << 10
+
+// PlanEvent is a line of PathPlans: exactly one of its fields is set.
+type PlanEvent struct {
+	// Hold says whether the member takes part. It is the first event, and comes again with each change.
+	Hold *PlanHold `json:"hold,omitempty"`
+	// State of a Plan, new or changed.
+	State *PlanState `json:"state,omitempty"`
+	// Removed is the name of a Plan that is there no more.
+	Removed string `json:"removed,omitempty"`
+	// Synced says that all Plans that are there have been named.
+	Synced bool `json:"synced,omitempty"`
+}
+
+// PlanHold says whether a member takes part in plans at present.
+type PlanHold struct {
+	// Reason is empty while the member takes part. Otherwise it says why it does not, at most 512 bytes.
+	Reason string `json:"reason,omitempty"`
+}
+
+// PlanState is how a Plan is in the member.
+type PlanState struct {
+	// Name of the Plan.
+	Name string `json:"name"`
+	// Status is that of the Plan in the member. Revision says which Plan of the hub it is about.
+	Status v1.PlanStatus `json:"status"`
+}
+
+// Bound cuts an event to size.
+func (e *PlanEvent) Bound() {
+	e.Removed = Cut(e.Removed, maxText)
+	if e.Hold != nil {
+		e.Hold.Reason = Cut(e.Hold.Reason, maxMessage)
+	}
+	if e.State != nil {
+		e.State.Bound()
+	}
+}
+
+// Bound cuts a state to size, and takes out what only the hub can say.
+func (s *PlanState) Bound() {
+	s.Name = Cut(s.Name, maxText)
+	st := &s.Status
+	st.LatestVersion, st.LatestHash, st.Revision = Cut(st.LatestVersion, maxText), Cut(st.LatestHash, maxText), Cut(st.Revision, maxText)
+	st.Clusters, st.Waves, st.Members = nil, nil, nil
+	st.Conditions = slices.Clone(st.Conditions[:min(len(st.Conditions), maxConditions)])
+	for i := range st.Conditions {
+		c := &st.Conditions[i]
+		c.Type, c.Reason, c.Message = Cut(c.Type, maxText), Cut(c.Reason, maxText), Cut(c.Message, maxMessage)
+	}
+	st.Applying = slices.Clone(st.Applying[:min(len(st.Applying), v1.MaxPlanNodes)])
+	for i := range st.Applying {
+		a := &st.Applying[i]
+		a.Cluster, a.Node, a.Stage = "", Cut(a.Node, maxMessage), v1.NodeStage(Cut(string(a.Stage), maxText))
+	}
+	st.Failures = slices.Clone(st.Failures[:min(len(st.Failures), v1.MaxPlanNodes)])
+	for i := range st.Failures {
+		f := &st.Failures[i]
+		f.Cluster, f.Node, f.Reason = "", Cut(f.Node, maxMessage), Cut(f.Reason, maxText)
+		f.Message, f.Log = Cut(f.Message, maxMessage), Cut(f.Log, maxLog)
+	}
+}
+
+// Bounds of what a PlanState says.
+const (
+	maxConditions = 8
+	maxLog        = 1024 // bytes, as the schema of a failure's log has it in characters
+)
