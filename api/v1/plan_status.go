@@ -266,7 +266,8 @@ const (
 	PlansNamespace = "drover-plans"
 
 	// LabelPlanPrefix + "/<plan>" on a Node, and on a Cluster of the hub, is the hash of what it has of that plan, or PlanDisabled.
-	// Drover sets the hash; a person may set PlanDisabled, or remove the label to have the node done again.
+	// Drover sets the hash; a person may set PlanDisabled, or remove the label to have the node done again. As an annotation it is the
+	// claim: since when the plan is at work there and how far it is. Only Drover sets that.
 	LabelPlanPrefix = "plan." + Group
 
 	// PlanDisabled as the value of a plan's label leaves a Node, or a Cluster, out.
@@ -283,13 +284,9 @@ const (
 	// LabelPlansUse with the value "true" on a Secret of a workspace lets Plans of the workspace copy it to their members.
 	LabelPlansUse = "plans." + Group + "/use"
 
-	// AnnotationPlanClaim on a Node says for which plan it is at work and how far it is; on a Cluster of the hub, with the name of
-	// the plan appended to LabelPlanPrefix + "/", since when a plan is at work there. Drover sets it.
-	AnnotationPlanClaim = Group + "/plan-claim"
-
 	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that it was made of. Drover sets it.
 	AnnotationRevision = Group + "/revision"
 )
 
-// PlanLabel is the label of a plan's name on Nodes and Clusters.
+// PlanLabel is the key of a plan on Nodes and Clusters, of the label as of the annotation.
 func PlanLabel(plan string) string { return LabelPlanPrefix + "/" + plan }

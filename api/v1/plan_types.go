@@ -110,8 +110,9 @@ type Rollout struct {
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
 	// waves are done one after the other. A member belongs to the first wave that selects it; those that no wave selects come
-	// last, as a wave named "rest". A wave begins when all members of the one before are complete, or failed within
-	// maxFailedClusters, and its soak is over. At most 16. Default: one wave of all.
+	// last, as a wave named "rest". A wave begins when the members of the one before are complete, or failed within
+	// maxFailedClusters, and its soak is over. Members that are away or hold plans off do not keep others waiting, if at least one of
+	// their wave is complete; they begin when they are back. At most 16. Default: one wave of all.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

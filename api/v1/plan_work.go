@@ -13,7 +13,8 @@ import (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
-	// prepare, where set, runs on the node before it is cordoned.
+	// prepare, where set, runs on the node before it is cordoned, for example to wait for another plan. It may run past
+	// jobActiveDeadlineSecs as often as it likes: it is begun again, and no attempt is lost.
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
