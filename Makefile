@@ -26,9 +26,10 @@ help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/manager and bin/drover-agent.
+build: ## Build bin/manager, bin/drover-agent and bin/kubectl-drover.
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/manager .
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/drover-agent ./agent
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/kubectl-drover ./cmd/kubectl-drover
 
 .PHONY: test
 test: ## Run all tests; the first time, build a Kubernetes control plane for them (minutes). RACE=1 for the race detector.
