@@ -40,6 +40,10 @@ test: ## Run all tests; the first time, build a Kubernetes control plane for the
 test-chaos: ## Do random harm to managers, agents and links, and look whether all heals: make test-chaos SEED=7 DURATION=10m
 	go run ./test/chaos $(if $(SEED),-seed $(SEED)) -duration $(or $(DURATION),3m)
 
+.PHONY: test-rights
+test-rights: ## Compare what people may do in a member with a model, after each of many random changes: make test-rights SEED=7 ROUNDS=1000
+	go test ./controllers -run '^TestRights$$' -v -timeout 0 -seed $(or $(SEED),0) -rounds $(or $(ROUNDS),1000)
+
 .PHONY: test-rules
 test-rules: ## Test the alerts; the first time, build promtool for it (minutes).
 	$(call tool,promtool) check rules config/prometheus/rules.yaml
