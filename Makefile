@@ -26,9 +26,10 @@ help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/manager and bin/drover-agent.
+build: ## Build bin/manager, bin/drover-agent and bin/kubectl-drover.
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/manager .
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/drover-agent ./agent
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/kubectl-drover ./cmd/kubectl-drover
 
 .PHONY: test
 test: ## Run all tests; the first time, build a Kubernetes control plane for them (minutes). RACE=1 for the race detector.
@@ -38,6 +39,10 @@ test: ## Run all tests; the first time, build a Kubernetes control plane for the
 .PHONY: test-chaos
 test-chaos: ## Do random harm to managers, agents and links, and look whether all heals: make test-chaos SEED=7 DURATION=10m
 	go run ./test/chaos $(if $(SEED),-seed $(SEED)) -duration $(or $(DURATION),3m)
+
+.PHONY: test-rights
+test-rights: ## Compare what people may do in a member with a model, after each of many random changes: make test-rights SEED=7 ROUNDS=1000
+	go test ./controllers -run '^TestRights$$' -v -timeout 0 -seed $(or $(SEED),0) -rounds $(or $(ROUNDS),1000)
 
 .PHONY: test-rules
 test-rules: ## Test the alerts; the first time, build promtool for it (minutes).

@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,19 +25,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/drover-dev/drover/agent/apply"
 	"github.com/drover-dev/drover/agent/kube"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/tenancy"
 	"github.com/drover-dev/drover/internal/testkit"
+	start "github.com/drover-dev/drover/internal/testkit/member"
 )
 
 const patience = 20 * time.Second
@@ -49,39 +46,10 @@ type member struct {
 	config *rest.Config
 }
 
-// newMember has the rights of a profile.
 func newMember(t *testing.T) *member {
 	t.Helper()
-	m := &member{Env: testkit.Start(t)}
-	manifest, err := registration.Manifest(registration.ManifestInput{
-		Image: "drover:v1", Trust: v1.TrustSystem, Token: strings.Repeat("t", 40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		o := &unstructured.Unstructured{}
-		if err == nil {
-			err = yaml.Unmarshal(document, &o.Object)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(o.Object) > 0 {
-			m.Apply(t, o)
-		}
-	}
-	const agent = "system:serviceaccount:" + protocol.AgentNamespace + ":" + protocol.AgentName
-	m.AwaitRights(t, agent, "", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"sets"}, Verbs: []string{"manage"}})
-	m.AwaitRights(t, agent, protocol.AgentNamespace, rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"patch"}, ResourceNames: []string{protocol.AgentName}})
-	m.config = rest.CopyConfig(m.Config)
-	m.config.Impersonate = rest.ImpersonationConfig{UserName: agent}
-	return m
+	m := start.Start(t)
+	return &member{Env: m.Env, config: m.Agent}
 }
 
 // agent is one process of the agent that leads.

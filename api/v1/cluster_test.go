@@ -44,7 +44,9 @@ func TestClusterSpec(t *testing.T) {
 			"resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "1Gi"}},
 			"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}}}}`, ""},
 		"resources that are no quantity": {`{"agent": {"resources": {"limits": {"memory": "much"}}}}`, "spec.agent.resources.limits"},
-		"a trust that nobody knows":      {`{"agent": {"trust": "Blind"}}`, "spec.agent.trust"},
+		// Whoever reads it would compute for hours: the manager with it, for all.
+		"resources with an exponent": {`{"agent": {"resources": {"limits": {"memory": "1e-100000000"}}}}`, "spec.agent.resources.limits"},
+		"a trust that nobody knows":  {`{"agent": {"trust": "Blind"}}`, "spec.agent.trust"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -52,11 +52,12 @@ type ProjectList struct {
 	Items           []Project `json:"items"`
 }
 
-// ProjectSpec says where a Project is and what its namespaces have. Every field can be changed at any time.
+// ProjectSpec says where a Project is and what its namespaces have. Every field can be changed at any time. Amounts have no exponent: 1e3 is
+// written 1000 or 1k.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || self.resourceQuota.all(k, self.?namespaceDefaultResourceQuota[?k].hasValue())",message="every resource in resourceQuota needs a share for each namespace in namespaceDefaultResourceQuota"
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota"
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota"
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || !string(self.resourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !string(self.namespaceDefaultResourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota"
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || !string(self.resourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !string(self.namespaceDefaultResourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota"
 type ProjectSpec struct {
 	ClusterTarget `json:",inline"`
 
@@ -111,7 +112,7 @@ type ProjectSpec struct {
 
 // ContainerDefaults are requests and limits of containers that set none.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a default request must not exceed the default limit"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || !string(self.requests[k]).matches('^[0-9.]+[a-zA-Z]*$') || !string(self.limits[k]).matches('^[0-9.]+[a-zA-Z]*$') || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a default request must not exceed the default limit"
 type ContainerDefaults struct {
 	// requests, by cpu, memory and ephemeral-storage.
 	// +optional

@@ -203,7 +203,11 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 		"a request above the limit":       {project, in("containerDefaults: {requests: {cpu: 2}, limits: {cpu: 1500m}}"), "must not exceed the default limit"},
 		"a default that no container has": {project, in("containerDefaults: {requests: {pods: 2}}"), "keys are cpu, memory"},
 		"a negative container default":    {project, in("containerDefaults: {limits: {cpu: -1}}"), "must not be negative"},
-		"another isolation":               {project, in("networkIsolation: Full"), `supported values: "None", "Project"`},
-		"another pod security":            {project, in("podSecurity: strict"), `"privileged", "baseline", "restricted"`},
+		// Whoever reads such an amount computes for hours: the API server in its rules, the manager, and agents.
+		"a quota of too many digits":            {project, in("namespaceDefaultResourceQuota: {count/a.b: '1e-100000000'}"), "spec.namespaceDefaultResourceQuota.count/a.b"},
+		"a quota compared of too many digits":   {project, in("resourceQuota: {limits.cpu: '1e-100000000'}, namespaceDefaultResourceQuota: {limits.cpu: '1e100000000'}"), "spec.resourceQuota.limits.cpu"},
+		"a default compared of too many digits": {project, in("containerDefaults: {requests: {cpu: '1e100000000'}, limits: {cpu: '1e-100000000'}}"), "spec.containerDefaults.limits.cpu"},
+		"another isolation":                     {project, in("networkIsolation: Full"), `supported values: "None", "Project"`},
+		"another pod security":                  {project, in("podSecurity: strict"), `"privileged", "baseline", "restricted"`},
 	}
 }

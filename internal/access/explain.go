@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/expansion"
 )
 
 // Workspace is what one namespace of the hub says about rights, and the time for which it is asked.
@@ -59,24 +60,28 @@ type Answer struct {
 // Chain leads from a binding to a rule, and to the object in the member that brings it there.
 type Chain struct {
 	// Binding on the hub.
-	Binding Reference
+	Binding Reference `json:"binding"`
 	// Subject of the binding.
-	Subject v1.Subject
+	Subject v1.Subject `json:"subject"`
+	// Expires is when the binding ends; nil for never.
+	Expires *metav1.Time `json:"expires,omitempty"`
 	// Templates from the one that is bound to the one that has the rule.
-	Templates []string
+	Templates []string `json:"templates"`
 	// Rule that allows the action; empty where External is set.
-	Rule rbacv1.PolicyRule
+	Rule rbacv1.PolicyRule `json:"rule,omitzero"`
 	// External is the ClusterRole in the member whose rules decide. Empty where they are known here.
-	External string
+	External string `json:"external,omitempty"`
 	// Object in the member.
-	Object Reference
+	Object Reference `json:"object"`
 	// Role is the ClusterRole in the member that Object refers to.
-	Role string
+	Role string `json:"role"`
 }
 
 // Reference names one object.
 type Reference struct {
-	Kind, Namespace, Name string
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
 }
 
 // Lack is why a binding does not grant an action.
@@ -104,14 +109,17 @@ const (
 
 // Missing is one binding that does not grant the action, and why.
 type Missing struct {
-	Lack Lack
+	Lack Lack `json:"lack"`
 	// Binding that was looked at; empty with LackBinding.
-	Binding Reference
-	Subject v1.Subject
+	Binding Reference  `json:"binding,omitzero"`
+	Subject v1.Subject `json:"subject,omitzero"`
 	// RoleTemplate and Project that the binding names; Project is empty for a ClusterRoleTemplateBinding.
-	RoleTemplate, Project string
+	RoleTemplate string `json:"roleTemplate,omitempty"`
+	Project      string `json:"project,omitempty"`
+	// Expires is when the binding ends, or ended; nil for never.
+	Expires *metav1.Time `json:"expires,omitempty"`
 	// Err is why a role template cannot be used or a selector cannot be read.
-	Err error
+	Err error `json:"-"`
 }
 
 // Explain says why the user, with the groups, may do the action in that place, or what is missing.
@@ -214,7 +222,7 @@ func (w Workspace) projectCandidate(b *v1.ProjectRoleTemplateBinding) candidate 
 
 // judge says whether one binding grants the action: exactly one of the results is not nil.
 func (w Workspace) judge(c candidate, where Place, what Action) (*Chain, *Missing) {
-	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project}
+	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project, Expires: c.expires}
 	lacks := func(lack Lack, err error) (*Chain, *Missing) {
 		missing.Lack, missing.Err = lack, err
 		return nil, missing
@@ -241,7 +249,7 @@ func (w Workspace) judge(c candidate, where Place, what Action) (*Chain, *Missin
 	if c.expires != nil && !w.Now.Before(c.expires.Time) {
 		return lacks(LackExpired, nil)
 	}
-	chain := &Chain{Binding: c.binding, Subject: c.subject, Object: c.object, Role: c.ref.Name}
+	chain := &Chain{Binding: c.binding, Subject: c.subject, Expires: c.expires, Object: c.object, Role: c.ref.Name}
 	if external := w.Templates[c.role].Spec.External; external != "" {
 		chain.Templates, chain.External = []string{c.role}, external
 		return chain, nil
@@ -260,9 +268,12 @@ func (w Workspace) judge(c candidate, where Place, what Action) (*Chain, *Missin
 }
 
 // projectOf is the project of a namespace in a member: what its label says or, where that is not known, who lists it, the oldest
-// project first.
+// project first. A reserved namespace is in none, whatever it is labelled.
 func (w Workspace) projectOf(where Place, namespace string) string {
-	if where.Project != "" {
+	switch {
+	case expansion.Reserved(namespace):
+		return ""
+	case where.Project != "":
 		return where.Project
 	}
 	var owner *v1.Project

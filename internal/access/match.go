@@ -13,17 +13,17 @@ import (
 // Action is what somebody wants to do in a member. Either Resource or URL is set.
 type Action struct {
 	// Verb, as of RBAC: get, list, create, …
-	Verb string
+	Verb string `json:"verb"`
 	// Group is the API group, "" for the core group.
-	Group string
+	Group string `json:"group,omitempty"`
 	// Resource in the plural, with "/" and the subresource where there is one: "pods/log".
-	Resource string
+	Resource string `json:"resource,omitempty"`
 	// Name of the object; empty for all, and for create.
-	Name string
+	Name string `json:"name,omitempty"`
 	// Namespace; empty for cluster-scoped resources and for all namespaces.
-	Namespace string
+	Namespace string `json:"namespace,omitempty"`
 	// URL of something that is no resource, such as "/metrics".
-	URL string
+	URL string `json:"url,omitempty"`
 }
 
 // Allows says whether a rule allows an action, as the member's API server decides it.

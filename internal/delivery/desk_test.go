@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,7 +150,11 @@ func TestDesk(t *testing.T) {
 		"a member that is away gets it when it connects, and loses what was withdrawn meanwhile": func(t *testing.T, o *office) {
 			sets := testkit.NewSets()
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
-			o.stage("crtb/x", delivery.Away, a, b)
+			o.until("nobody has it", func() bool { // away, or about to come back as far as a desk knows that has just started
+				return !slices.ContainsFunc(o.Outcomes("crtb/x", []types.NamespacedName{a, b}), func(out delivery.Outcome) bool {
+					return out.Stage != delivery.Away && out.Stage != delivery.Unheard
+				})
+			})
 			agent := o.connect("a", sets)
 			o.stage("crtb/x", delivery.Applied, a)
 			agent.Kill()
@@ -273,5 +278,62 @@ func TestDesk(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	}
+}
+
+// What a member says may be anybody's word.
+func TestALyingAgentCostsTheHubLittle(t *testing.T) {
+	a, b := member("a"), member("b")
+	for name, test := range map[string]func(*testing.T, *office, *testkit.Sets){
+		"one that says that it took something else is asked again after pauses": func(t *testing.T, o *office, sets *testkit.Sets) {
+			sets.Become(func(protocol.Set) protocol.SetState {
+				return protocol.SetState{Digest: "other", Phase: protocol.SetApplied}
+			})
+			o.connect("a", sets)
+			o.stage("crtb/x", delivery.Failed, a)
+			if got := len(sets.Calls()); got > 20 {
+				t.Errorf("%d calls", got)
+			}
+		},
+		"one that names what can be no set is not listened to": func(_ *testing.T, o *office, sets *testkit.Sets) {
+			sets.Tell(protocol.SetState{ID: "../uninstall", Phase: protocol.SetApplied})
+			o.connect("a", sets)
+			o.until("it is asked again", func() bool { return sets.Streams() > 3 })
+			o.stage("crtb/x", delivery.Unheard, a)
+		},
+		"one that offers without end is not listened to": func(_ *testing.T, o *office, sets *testkit.Sets) {
+			for i := range 300 {
+				sets.Tell(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied, Message: strings.Repeat("a", 60<<10)})
+			}
+			o.connect("a", sets)
+			o.until("it is asked again", func() bool { return sets.Streams() > 3 })
+			o.stage("crtb/x", delivery.Unheard, a)
+		},
+		"of sets that nobody wants it is remembered so many and no more": func(t *testing.T, o *office, sets *testkit.Sets) {
+			o.Expect([]delivery.Key{key("never")})
+			o.connect("a", sets)
+			o.stage("crtb/x", delivery.Applied, a)
+			s := set(t, "crtb/x", "1")
+			for i := range 3000 {
+				sets.Tell(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied})
+			}
+			sets.Tell(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetConflict})
+			o.stage("crtb/x", delivery.Failed, a)
+			o.Expect(nil)
+			o.until("removals", func() bool { return len(sets.Calls()) > 1024 })
+			o.Replace(key("last"), to(set(t, "crtb/last", "1"), a))
+			o.stage("crtb/last", delivery.Applied, a)
+			if got := len(sets.Calls()); got > 1100 {
+				t.Errorf("%d calls", got)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := open(t)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
+			o.connect("b", testkit.NewSets())
+			test(t, o, testkit.NewSets())
+			o.stage("crtb/x", delivery.Applied, b)
+		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -29,6 +30,16 @@ const (
 	maxStreamPause = 30 * time.Second
 )
 
+// Bounds on what an agent tells. Its word is kept in memory and has hub objects reconciled, and it may be anybody's.
+const (
+	// maxOffer is how long all that is there may be, in bytes.
+	maxOffer = 16 << 20
+	// maxStrangers is of how many sets that nobody wants more is kept, beyond those that were offered.
+	maxStrangers = 1024
+	// eventRate is how many changes a second are read on, eventBurst how many at once.
+	eventRate, eventBurst = 200, 5000
+)
+
 // usualEvent is the size of the buffer that a stream keeps, in bytes. It grows for a larger event.
 const usualEvent = 512
 
@@ -38,7 +49,7 @@ const agentURL = "http://agent"
 // openLocked has a member's agent tell what it has.
 func (d *Desk) openLocked(m *member, peers []fleet.Peer) {
 	ctx, cancel := context.WithCancel(d.ctx)
-	s := &stream{cancel: cancel, wake: make(chan struct{}, 1)}
+	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: rate.NewLimiter(eventRate, eventBurst)}
 	for _, p := range peers {
 		s.peers = append(s.peers, p.ID)
 	}
@@ -112,12 +123,21 @@ func (d *Desk) read(ctx context.Context, m *member, s *stream) error {
 	d.mu.Unlock()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, usualEvent), protocol.MaxSetEvent)
-	for lines.Scan() {
+	for left, synced := maxOffer, false; lines.Scan(); {
 		var event protocol.SetEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
 			return errors.New("a line is no event") // the cause quotes the line
 		}
+		if left, synced = left-len(lines.Bytes()), synced || event.Synced; left < 0 && !synced {
+			return fmt.Errorf("the agent offers more than %d bytes", maxOffer)
+		}
 		event.Bound()
+		if !event.Valid() {
+			return errors.New("an event names no set")
+		}
+		if synced && s.pace.Wait(ctx) != nil {
+			return ctx.Err()
+		}
 		d.notify(d.take(m, s, &event)...)
 	}
 	if err := lines.Err(); err != nil {
@@ -140,6 +160,7 @@ func (d *Desk) take(m *member, s *stream, event *protocol.SetEvent) []Key {
 		changed = append(changed, m.syncLocked(s)...)
 	case event.State != nil && !s.synced:
 		s.offer[event.State.ID] = share(event.State, m.wants[event.State.ID].set)
+	case event.State != nil && m.strangeLocked(event.State.ID):
 	case event.State != nil:
 		changed = m.toldLocked(event.State.ID, share(event.State, m.wants[event.State.ID].set))
 	case event.Removed != "" && !s.synced:
@@ -149,6 +170,12 @@ func (d *Desk) take(m *member, s *stream, event *protocol.SetEvent) []Key {
 	}
 	d.pumpLocked(m)
 	return changed
+}
+
+// strangeLocked is whether a set is one more that nobody wants and nobody has heard of, of too many.
+func (m *member) strangeLocked(id string) bool {
+	_, wanted := m.wants[id]
+	return !wanted && m.has[id] == nil && len(m.has) >= len(m.wants)+maxStrangers
 }
 
 // syncLocked takes over all that is there.

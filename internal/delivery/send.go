@@ -178,16 +178,11 @@ func (d *Desk) put(name types.NamespacedName, id string, set *Set) (*protocol.Se
 		return nil, errors.New("the agent's answer cannot be read") // the cause may quote it
 	}
 	state.Bound()
-	state.ID, state.Digest = set.ID, sameText(state.Digest, set.Digest)
-	return state, nil
-}
-
-// sameText is b where a is equal, so that one of them need not be kept.
-func sameText(a, b string) string {
-	if a == b {
-		return b
+	if state.Digest != set.Digest && state.Phase != protocol.SetReadOnly { // or it would be sent again at once, for ever
+		return nil, errors.New("the agent says that it took something else")
 	}
-	return a
+	state.ID, state.Digest = set.ID, set.Digest // so that the answer's need not be kept
+	return state, nil
 }
 
 // remove removes a set. One that is not there is removed.

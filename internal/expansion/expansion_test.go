@@ -272,3 +272,11 @@ func TestSetLabelIsAlwaysALabelValueAndTellsIDsApart(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestNoIDCanBeChosenToHaveTheLabelOfAnother(t *testing.T) {
+	victim := expansion.SetLabel("crtb/" + strings.Repeat("v", 63))
+	kind, name, found := strings.Cut(victim, ".")
+	if found && expansion.SetLabel(kind+"/"+name) == victim {
+		t.Errorf("a binding called %s would prune what another one made", name)
+	}
+}

@@ -11,13 +11,12 @@ import (
 
 const (
 	maxLabel = 63
-	// hashLength characters of base 32 are 60 bits: nobody meets another name by chance, and nobody who makes one by force gains
-	// more than a label value, because ownership is also checked by the inventory.
+	// hashLength characters of base 32 are 60 bits.
 	hashLength = 12
 )
 
 // SetLabel is the value of the label cluster.drover.dev/set for a set's id: "/" becomes ".", and what is longer than a label can
-// be ends in a hash of the whole.
+// be begins with "kind-" instead of "kind." and ends in a hash of the whole, so that no id can be chosen to have the label of another.
 func SetLabel(id string) string {
 	value := strings.ReplaceAll(id, "/", ".")
 	if len(value) <= maxLabel {
@@ -25,5 +24,5 @@ func SetLabel(id string) string {
 	}
 	sum := sha256.Sum256([]byte(id))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:hashLength]
-	return strings.TrimRight(value[:maxLabel-hashLength-1], "-_.") + "-" + hash
+	return strings.TrimRight(strings.Replace(id, "/", "-", 1)[:maxLabel-hashLength-1], "-_.") + "-" + hash
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/reference"
@@ -18,11 +17,11 @@ import (
 
 // bound is the Way of those for whom a binding is that has not expired. Every replica looks into its own cache; what cannot be read opens
 // nothing.
-func bound(cache client.Reader, now func() time.Time) identity.Way {
+func bound(grants *reference.Grants, now func() time.Time) identity.Way {
 	return func(ctx context.Context, id identity.Identity, cluster types.NamespacedName) (bool, error) {
 		if !id.Valid() {
 			return false, nil
 		}
-		return reference.Bound(ctx, cache, reference.Principals{User: id.User, Groups: id.Groups}, cluster, now())
+		return grants.Bound(ctx, reference.Principals{User: id.User, Groups: id.Groups}, cluster, now())
 	}
 }

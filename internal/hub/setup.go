@@ -49,6 +49,10 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err := reference.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
+	grants, err := reference.NewGrants(ctx, mgr.GetCache(), mgr.GetClient())
+	if err != nil {
+		return nil, err
+	}
 	audience, err := Audience(ctx, clients)
 	if err != nil {
 		return nil, err
@@ -64,7 +68,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	limiter := limit.New(limits, observed.proxy.limits())
 	handler, err := proxy.New(proxy.Options{
 		Authenticate: authenticator.Authenticate,
-		Authorize:    identity.Chain{bound(mgr.GetClient(), time.Now), access.ClusterProxy}.Authorize,
+		Authorize:    identity.Chain{bound(grants, time.Now), access.ClusterProxy}.Authorize,
 		Members:      members,
 		Hub:          mgr.GetConfig(),
 		Observer:     observed.proxy.observer(),

@@ -198,5 +198,16 @@ func (e *SetEvent) Bound() {
 	}
 }
 
+// Valid is whether whatever the event names can be a set.
+func (e *SetEvent) Valid() bool {
+	switch {
+	case e.State != nil:
+		return ValidSetID(e.State.ID)
+	case e.Removed != "":
+		return ValidSetID(e.Removed)
+	}
+	return true
+}
+
 // SetGuards is the id of the set with the policies that guard the others. An agent that removes all removes it last.
 const SetGuards = "guards"

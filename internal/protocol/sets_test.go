@@ -111,3 +111,44 @@ func TestAStateIsCutToSize(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(raw), err)
 	}
 }
+
+// What an agent says of its sets is cut to size, whatever it is.
+func FuzzSetEvent(f *testing.F) {
+	for _, line := range []string{
+		`{"state":{"id":"crtb/a","digest":"d","phase":"Applied","objects":[{"object":"Secret a/b","phase":"Failed","message":"m"}],"short":["a"]}}`,
+		`{"removed":"crtb/a"}`, `{"synced":true}`, `{"state":null,"removed":"../x"}`, `{"state":{"id":"\ud800","failed":-1}}`,
+	} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		var e protocol.SetEvent
+		if json.Unmarshal(line, &e) != nil {
+			return
+		}
+		e.Bound()
+		raw, err := json.Marshal(e)
+		if err != nil || len(raw) > protocol.MaxSetEvent {
+			t.Errorf("%d bytes, %v", len(raw), err)
+		}
+		if e.Valid() && e.State != nil && !protocol.ValidSetID(e.State.ID) {
+			t.Errorf("%q is an id", e.State.ID)
+		}
+	})
+}
+
+// A path that names a set names one below protocol.PathSets, and is written as it came.
+func FuzzSetOfPath(f *testing.F) {
+	for _, path := range []string{"/v1/sets/crtb/a", "/v1/sets/../uninstall", "/v1/sets/a%2fb", "/v1/sets//", "/v1/sets/guards", "/v1/sets/a/b\n"} {
+		f.Add(path)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		id, ok := protocol.SetOfPath(path)
+		if !ok {
+			return
+		}
+		u, err := url.Parse("http://agent" + protocol.SetPath(id))
+		if err != nil || u.Path != path || u.RawPath != "" || u.RawQuery != "" || u.Host != "agent" || strings.Contains(path, "..") && u.JoinPath().Path != path {
+			t.Errorf("%q became %v, %v", path, u, err)
+		}
+	})
+}

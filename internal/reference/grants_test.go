@@ -5,13 +5,14 @@ package reference_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	crcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -74,27 +75,67 @@ func TestBound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			who := reference.Principals{User: "hub:alice", Groups: []string{"hub:devs"}}
-			got, err := reference.Bound(t.Context(), cache(t, tt.objects...), who, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now)
+			got, err := grants(t, tt.objects...).Bound(t.Context(), who, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now)
 			if err != nil || got != tt.want {
 				t.Errorf("bound: %t %v", got, err)
 			}
 			other := types.NamespacedName{Namespace: "team-b", Name: "prod"}
-			if got, err := reference.Bound(t.Context(), cache(t, tt.objects...), who, other, now); got || err != nil {
+			if got, err := grants(t, tt.objects...).Bound(t.Context(), who, other, now); got || err != nil {
 				t.Errorf("bound in another workspace: %t %v", got, err)
 			}
 		})
 	}
-	t.Run("a cache that cannot be read opens nothing", func(t *testing.T) {
-		got, err := reference.Bound(t.Context(), broken{}, reference.Principals{User: "hub:alice"}, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now)
-		if got || err == nil {
+	t.Run("a cache that has not read everything opens nothing", func(t *testing.T) {
+		g, err := reference.NewGrants(t.Context(), informers{{SharedIndexInformer: newInformer()}, {SharedIndexInformer: newInformer()}}, cache(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := g.Bound(t.Context(), reference.Principals{User: "hub:alice"}, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now); got || err == nil {
 			t.Errorf("bound: %t %v", got, err)
 		}
 	})
 }
 
-// broken is a cache that cannot be read.
-type broken struct{ client.Reader }
+// grants are those of a cache that holds the objects.
+func grants(t *testing.T, objects ...client.Object) *reference.Grants {
+	t.Helper()
+	clusters, projects := &informer{newInformer(), true}, &informer{newInformer(), true}
+	g, err := reference.NewGrants(t.Context(), informers{clusters, projects}, cache(t, objects...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		switch o.(type) {
+		case *v1.ClusterRoleTemplateBinding:
+			err = clusters.GetIndexer().Add(o)
+		case *v1.ProjectRoleTemplateBinding:
+			err = projects.GetIndexer().Add(o)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
 
-func (broken) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("not synced")
+// informers are that of ClusterRoleTemplateBindings and, last, that of ProjectRoleTemplateBindings.
+type informers []*informer
+
+func (i informers) GetInformer(_ context.Context, o client.Object, _ ...crcache.InformerGetOption) (crcache.Informer, error) {
+	if _, ok := o.(*v1.ClusterRoleTemplateBinding); ok {
+		return i[0], nil
+	}
+	return i[len(i)-1], nil
+}
+
+// informer is filled by hand.
+type informer struct {
+	toolscache.SharedIndexInformer
+	synced bool
+}
+
+func (i *informer) HasSynced() bool { return i.synced }
+
+func newInformer() toolscache.SharedIndexInformer {
+	return toolscache.NewSharedIndexInformer(nil, nil, 0, toolscache.Indexers{})
 }

@@ -19,7 +19,7 @@ import (
 const (
 	byCluster   = "reference.cluster"   // clusterName, or selecting for those with a selector
 	byRole      = "reference.role"      // roleTemplateName
-	bySubject   = "reference.subject"   // kind/name
+	bySubject   = "reference.subject"   // workspace/kind/name; of Grants
 	byProject   = "reference.project"   // projectName
 	byNamespace = "reference.namespace" // each of spec.namespaces
 )
@@ -31,7 +31,6 @@ const selecting = "*"
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	cluster := func(o client.Object) []string { return targetKey(target(o)) }
 	role := func(o client.Object) []string { return []string{RoleOf(o)} }
-	subject := func(o client.Object) []string { return []string{subjectKey(SubjectOf(o))} }
 	for _, index := range []struct {
 		kind client.Object
 		name string
@@ -39,9 +38,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	}{
 		{&v1.ClusterRoleTemplateBinding{}, byCluster, cluster},
 		{&v1.ClusterRoleTemplateBinding{}, byRole, role},
-		{&v1.ClusterRoleTemplateBinding{}, bySubject, subject},
 		{&v1.ProjectRoleTemplateBinding{}, byRole, role},
-		{&v1.ProjectRoleTemplateBinding{}, bySubject, subject},
 		{&v1.ProjectRoleTemplateBinding{}, byProject, func(o client.Object) []string { return []string{o.(*v1.ProjectRoleTemplateBinding).Spec.ProjectName} }},
 		{&v1.Project{}, byCluster, cluster},
 		{&v1.Project{}, byNamespace, func(o client.Object) []string { return o.(*v1.Project).Spec.Namespaces }},
@@ -95,5 +92,3 @@ func SubjectOf(o client.Object) v1.Subject {
 	}
 	return v1.Subject{}
 }
-
-func subjectKey(s v1.Subject) string { return string(s.Kind) + "/" + s.Name }

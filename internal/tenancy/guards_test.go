@@ -45,7 +45,7 @@ func guarded(t *testing.T) member {
 func (m member) user(name string, more ...rbacv1.PolicyRule) client.Client {
 	m.t.Helper()
 	rules := append(more, rbacv1.PolicyRule{APIGroups: []string{"", "networking.k8s.io"}, Verbs: []string{"*"},
-		Resources: []string{"namespaces", "secrets", "resourcequotas", "limitranges", "networkpolicies"}})
+		Resources: []string{"namespaces", "namespaces/status", "namespaces/finalize", "secrets", "resourcequotas", "limitranges", "networkpolicies"}})
 	m.Apply(m.t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
 	m.Apply(m.t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}})
@@ -101,7 +101,7 @@ func TestGuards(t *testing.T) {
 		return nil
 	})
 	const project = "cluster.drover.dev/project"
-	t.Run("a namespace is moved by who manages both projects (CVE-2020-10676)", func(t *testing.T) {
+	t.Run("CVE-2020-10676: a namespace is moved by who manages both projects", func(t *testing.T) {
 		m.refused(m.label(stranger, "shop", project, `"web"`), "from project '' to project 'web'")
 		m.refused(m.label(webMover, "shop", project, `"db"`), "manage-namespaces on both")
 		m.taken(m.label(webMover, "shop", project, `"web"`))
@@ -109,6 +109,16 @@ func TestGuards(t *testing.T) {
 		m.refused(m.label(stranger, "shop", project, "null"), "from project 'web' to project ''")
 		m.taken(m.label(mover, "shop", project, `"db"`))
 		m.taken(m.label(stranger, "shop", "team", `"a"`))
+	})
+	t.Run("CVE-2020-10676: a namespace is not moved through its subresources either", func(t *testing.T) {
+		for _, subresource := range []string{"status", "finalize"} {
+			now := &corev1.Namespace{}
+			m.taken(m.Client.Get(t.Context(), client.ObjectKey{Name: "shop"}, now))
+			now.Labels[project] = "web"
+			m.refused(stranger.SubResource(subresource).Update(t.Context(), now.DeepCopy()), "from project 'db' to project 'web'")
+			now.Labels[project] = "db"
+			m.taken(stranger.SubResource(subresource).Update(t.Context(), now))
+		}
 	})
 	t.Run("a namespace is made in a project by who manages it", func(t *testing.T) {
 		made := func(labels map[string]string) *corev1.Namespace {
@@ -118,7 +128,7 @@ func TestGuards(t *testing.T) {
 		m.taken(mover.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll))
 		m.taken(stranger.Create(t.Context(), made(nil), client.DryRunAll))
 	})
-	t.Run("pod security of a project's namespace takes updatepsa, at creation too (CVE-2026-41052)", func(t *testing.T) {
+	t.Run("CVE-2026-41052: pod security of a project's namespace takes updatepsa, at creation and when it joins too", func(t *testing.T) {
 		const enforce = "pod-security.kubernetes.io/enforce"
 		m.refused(m.label(mover, "shop", enforce, `"privileged"`), "updatepsa")
 		m.taken(m.label(security, "shop", enforce, `"baseline"`))
@@ -126,7 +136,11 @@ func TestGuards(t *testing.T) {
 		made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "made", Labels: map[string]string{project: "web", enforce: "privileged"}}}
 		m.refused(mover.Create(t.Context(), made, client.DryRunAll), "updatepsa")
 		free := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "free", Labels: map[string]string{enforce: "privileged"}}}
-		m.taken(stranger.Create(t.Context(), free, client.DryRunAll))
+		m.taken(stranger.Create(t.Context(), free.DeepCopy()))
+		m.refused(m.label(mover, "free", project, `"web"`), "updatepsa")
+		m.taken(m.label(security, "free", project, `"web"`))
+		m.refused(m.label(mover, "free", project, `"db"`), "updatepsa")
+		m.taken(m.label(mover, "free", project, "null"))
 	})
 	t.Run("who opens isolated projects manages all", func(t *testing.T) {
 		m.refused(m.label(mover, "shop", "cluster.drover.dev/ingress", `"true"`), "on all projects")
@@ -143,6 +157,7 @@ func TestGuards(t *testing.T) {
 		unlabelled.Labels = nil
 		m.refused(stranger.Update(t.Context(), unlabelled), "cannot manage sets")
 		m.refused(stranger.Delete(t.Context(), current.DeepCopy()), "cannot manage sets")
+		m.refused(stranger.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace("shop")), "cannot manage sets")
 		m.taken(agent.Update(t.Context(), current))
 		m.taken(stranger.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"}}))
 		m.taken(m.user("system:serviceaccount:kube-system:namespace-controller").Delete(t.Context(), current))

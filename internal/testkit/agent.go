@@ -28,10 +28,11 @@ type Agent struct {
 	// Deployments receives the Deployments that the hub hands over, which this agent neither judges nor reports.
 	Deployments chan []byte
 	Uninstalled chan struct{}
-	// Sets are what it has.
+	// Sets are what it has, nil for one made by ConnectAgentServing.
 	Sets *Sets
 
 	conn *tunnel.Conn
+	sets http.Handler
 
 	mu      sync.Mutex // guards what follows
 	deaf    bool
@@ -60,16 +61,23 @@ func ConnectAgent(t testing.TB, report protocol.Report) *Agent {
 // ConnectAgentWith is ConnectAgent with the sets that the agent has.
 func ConnectAgentWith(t testing.TB, report protocol.Report, sets *Sets) *Agent {
 	t.Helper()
+	a := &Agent{Sets: sets}
+	a.sets = http.HandlerFunc(a.serveSets)
+	return a.connect(t, report)
+}
+
+// ConnectAgentServing is ConnectAgent with another handler of protocol.PathSets, such as that of a real agent.
+func ConnectAgentServing(t testing.TB, report protocol.Report, sets http.Handler) *Agent {
+	t.Helper()
+	return (&Agent{sets: sets}).connect(t, report)
+}
+
+func (a *Agent) connect(t testing.TB, report protocol.Report) *Agent {
+	t.Helper()
 	hubEnd, agentEnd := net.Pipe()
-	a := &Agent{
-		conn:        tunnel.NewConn(agentEnd, tunnel.Config{}),
-		report:      report,
-		Sets:        sets,
-		changed:     make(chan struct{}),
-		Settings:    make(chan protocol.Settings, 16),
-		Deployments: make(chan []byte, 16),
-		Uninstalled: make(chan struct{}, 1),
-	}
+	a.conn, a.report = tunnel.NewConn(agentEnd, tunnel.Config{}), report
+	a.changed, a.Settings = make(chan struct{}), make(chan protocol.Settings, 16)
+	a.Deployments, a.Uninstalled = make(chan []byte, 16), make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan struct{})
 	go func() {
@@ -122,8 +130,8 @@ func (a *Agent) Report(change func(*protocol.Report)) {
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+protocol.PathReport, a.serveReport)
-	mux.HandleFunc(protocol.PathSets, a.serveSets)
-	mux.HandleFunc(protocol.PathSets+"/", a.serveSets)
+	mux.Handle(protocol.PathSets, a.sets)
+	mux.Handle(protocol.PathSets+"/", a.sets)
 	mux.HandleFunc("PUT "+protocol.PathSettings, func(w http.ResponseWriter, r *http.Request) {
 		var settings protocol.Settings
 		if !a.hear(r) {

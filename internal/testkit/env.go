@@ -50,6 +50,8 @@ func Start(t testing.TB) *Env {
 		BinaryAssetsDirectory: dir,
 		CRDDirectoryPaths:     []string{Path(t, "config/crd/bases")},
 		ErrorIfCRDPathMissing: true,
+		// The usual 20 s are short on a machine that runs the tests of other packages beside.
+		ControlPlaneStartTimeout: time.Minute,
 	}
 	config, err := environment.Start()
 	if err != nil {

@@ -4,6 +4,7 @@
 package testkit
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -21,6 +22,7 @@ type Sets struct {
 	fail    func(protocol.Set) protocol.SetState // what comes of a set
 	answer  int                                  // a status to answer PUT and DELETE with, 0 for a good one
 	calls   []string
+	streams int
 	changed chan struct{}
 	events  []protocol.SetEvent
 }
@@ -59,7 +61,14 @@ func (s *Sets) Calls() []string {
 	return slices.Clone(s.calls)
 }
 
-// Become has sets become what state says when they are put from now on; nil has them be applied.
+// Streams is how often it was asked for what is there.
+func (s *Sets) Streams() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams
+}
+
+// Become has sets become what state says when they are put from now on; nil has them be applied. Their digest is their own if state says none.
 func (s *Sets) Become(state func(protocol.Set) protocol.SetState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +100,7 @@ func (s *Sets) holdLocked(set protocol.Set) protocol.SetState {
 	state := protocol.SetState{ID: set.ID, Digest: set.Digest, Phase: protocol.SetApplied}
 	if s.fail != nil {
 		state = s.fail(set)
-		state.ID, state.Digest = set.ID, set.Digest
+		state.ID, state.Digest = set.ID, cmp.Or(state.Digest, set.Digest)
 	}
 	s.held[set.ID], s.states[set.ID] = set, state
 	s.tellLocked(protocol.SetEvent{State: &state})
@@ -144,6 +153,7 @@ func (s *Sets) remove(id string) protocol.SetState {
 
 func (s *Sets) tell(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
+	s.streams++
 	next := len(s.events)
 	states := slices.Collect(maps.Values(s.states))
 	s.mu.Unlock()

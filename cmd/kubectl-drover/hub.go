@@ -1,0 +1,188 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/access"
+)
+
+const (
+	// commandLimit is how long a command may take, and requestLimit one request of it, where --request-timeout says nothing.
+	commandLimit = time.Minute
+	requestLimit = 15 * time.Second
+)
+
+// hub reads a workspace with the caller's own rights.
+type hub struct {
+	client.Client
+	config    *rest.Config
+	workspace string
+}
+
+func (o *options) kubeconfig() clientcmd.ClientConfig {
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.loading, &o.overrides)
+}
+
+// hub is the one that the kubeconfig's context leads to.
+func (o *options) hub() (*hub, error) {
+	loaded := o.kubeconfig()
+	config, err := loaded.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w: name the hub's with --kubeconfig or --context", err)
+	}
+	workspace, _, err := loaded.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	patient(config)
+	kinds := runtime.NewScheme()
+	if err := v1.AddToScheme(kinds); err != nil {
+		return nil, fmt.Errorf("make client of the hub: %w", err)
+	}
+	c, err := client.New(config, client.Options{Scheme: kinds})
+	if err != nil {
+		return nil, fmt.Errorf("make client of the hub at %s: %w", config.Host, err)
+	}
+	return &hub{Client: c, config: config, workspace: cmp.Or(o.workspace, workspace)}, nil
+}
+
+// patient limits requests in time and not in number.
+func patient(config *rest.Config) {
+	config.QPS = -1
+	config.UserAgent = "kubectl-drover/" + version
+	if config.Timeout == 0 {
+		config.Timeout = requestLimit
+	}
+}
+
+func (h *hub) inWorkspace() client.ListOption { return client.InNamespace(h.workspace) }
+
+// gathered is what the hub says of a workspace.
+type gathered struct {
+	access.Workspace
+	// cluster that is asked about.
+	cluster *v1.Cluster
+	// conditions Ready of the bindings.
+	ready map[access.Reference]metav1.Condition
+	// unread are what the caller may not read, and which right is missing.
+	unread []string
+}
+
+// gather reads all that the answer is made of. What the caller may not read is named; the rest is still an answer.
+func (h *hub) gather(ctx context.Context, cluster string) (*gathered, error) {
+	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
+	ofClusters, ofProjects := &v1.ClusterRoleTemplateBindingList{}, &v1.ProjectRoleTemplateBindingList{}
+	g := &gathered{ready: map[access.Reference]metav1.Condition{}}
+	for _, want := range []struct {
+		list     client.ObjectList
+		resource string
+		options  []client.ListOption
+	}{
+		{clusters, "clusters", []client.ListOption{h.inWorkspace()}},
+		{templates, "roletemplates", nil},
+		{projects, "projects", []client.ListOption{h.inWorkspace()}},
+		{ofClusters, "clusterroletemplatebindings", []client.ListOption{h.inWorkspace()}},
+		{ofProjects, "projectroletemplatebindings", []client.ListOption{h.inWorkspace()}},
+	} {
+		err := h.List(ctx, want.list, want.options...)
+		switch {
+		case apierrors.IsForbidden(err):
+			g.unread = append(g.unread, h.missingRight(want.resource))
+		case meta.IsNoMatchError(err):
+			return nil, fmt.Errorf("list %s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", want.resource, h.config.Host)
+		case err != nil:
+			return nil, fmt.Errorf("list %s: %w", want.resource, err)
+		}
+	}
+	g.Workspace = access.Workspace{
+		Templates: access.Index(templates.Items), Clusters: map[string]labels.Set{}, Projects: map[string]*v1.Project{},
+		ClusterBindings: ofClusters.Items, ProjectBindings: ofProjects.Items, Now: time.Now(),
+	}
+	for i := range projects.Items {
+		g.Projects[projects.Items[i].Name] = &projects.Items[i]
+	}
+	g.noteReady()
+	return g, h.find(ctx, cluster, clusters.Items, g)
+}
+
+// missingRight says which right the caller lacks, and who usually has it.
+func (h *hub) missingRight(resource string) string {
+	if resource == "roletemplates" {
+		return "list roletemplates.cluster.drover.dev on the hub (ClusterRole drover-roletemplate-viewer has it)"
+	}
+	return fmt.Sprintf("list %s.%s in namespace %s of the hub (ClusterRole view has it there)", resource, v1.Group, h.workspace)
+}
+
+// find makes the Clusters part of the answer, and looks for the one that is asked about, by its name if they cannot be listed.
+func (h *hub) find(ctx context.Context, cluster string, list []v1.Cluster, g *gathered) error {
+	for i := range list {
+		g.Clusters[list[i].Name] = list[i].Labels
+		if list[i].Name == cluster {
+			g.cluster = &list[i]
+		}
+	}
+	if g.cluster != nil {
+		return nil
+	}
+	found := &v1.Cluster{}
+	err := h.Get(ctx, client.ObjectKey{Namespace: h.workspace, Name: cluster}, found)
+	switch {
+	case err == nil:
+		g.cluster, g.Clusters[cluster] = found, found.Labels
+		return nil
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("read Cluster %s/%s: you may not: ask for the right to %s", h.workspace, cluster, h.missingRight("clusters"))
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("read Cluster %s/%s: %w", h.workspace, cluster, err)
+	case len(list) == 0:
+		return fmt.Errorf("cluster %s does not exist in workspace %s, nor does any other: name the workspace with -w", cluster, h.workspace)
+	}
+	return fmt.Errorf("cluster %s does not exist in workspace %s: there are %s; name another workspace with -w",
+		cluster, h.workspace, strings.Join(slices.Sorted(maps.Keys(g.Clusters)), ", "))
+}
+
+func (g *gathered) noteReady() {
+	note := func(kind string, object client.Object, status v1.DeliveryStatus) {
+		if c := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); c != nil {
+			g.ready[access.Reference{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = *c
+		}
+	}
+	for i := range g.ClusterBindings {
+		note(access.KindClusterBinding, &g.ClusterBindings[i], g.ClusterBindings[i].Status)
+	}
+	for i := range g.ProjectBindings {
+		note(access.KindProjectBinding, &g.ProjectBindings[i], g.ProjectBindings[i].Status)
+	}
+}
+
+// away says why the member cannot be asked through the hub at present.
+func (g *gathered) away() error {
+	c := meta.FindStatusCondition(g.cluster.Status.Conditions, v1.ConditionConnected)
+	switch {
+	case c == nil:
+		return errors.New("it has not connected yet")
+	case c.Status != metav1.ConditionTrue:
+		return fmt.Errorf("it is not connected: %s: %s", c.Reason, c.Message)
+	}
+	return nil
+}

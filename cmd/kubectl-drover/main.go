@@ -1,0 +1,56 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command kubectl-drover answers who may do what in which member, and why: "kubectl drover why" and "kubectl drover who-can".
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"k8s.io/klog/v2"
+)
+
+// version is set at build time.
+var version = "v0.1.0-dev"
+
+// Exit codes. That something is denied is an answer, and not an error.
+const (
+	exitAllowed = 0
+	exitDenied  = 1
+	exitError   = 2
+)
+
+// errDenied ends a command that has answered with no; everything is said.
+var errDenied = errors.New("denied")
+
+func main() {
+	klog.LogToStderr(false) // what goes wrong is in the errors
+	klog.SetOutput(io.Discard)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run runs one command line and returns the exit code.
+func run(ctx context.Context, args []string, out, complaints io.Writer) int {
+	command := newCommand()
+	command.SetArgs(args)
+	command.SetOut(out)
+	command.SetErr(complaints)
+	switch err := command.ExecuteContext(ctx); {
+	case err == nil:
+		return exitAllowed
+	case errors.Is(err, errDenied):
+		return exitDenied
+	default:
+		fmt.Fprintln(complaints, "error:", err)
+		return exitError
+	}
+}

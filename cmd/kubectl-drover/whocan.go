@@ -1,0 +1,184 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/access"
+)
+
+// holders are the answer to "who-can", as -o json prints it.
+type holders struct {
+	Action    action   `json:"action"`
+	Workspace string   `json:"workspace"`
+	Cluster   string   `json:"cluster"`
+	Holders   []holder `json:"holders"`
+	Remarks   []string `json:"remarks,omitempty"`
+}
+
+// holder is one subject, and one thing that lets it.
+type holder struct {
+	Subject rbacv1.Subject `json:"subject"`
+	// By is the binding: on the hub, or one of the member's own.
+	By      access.Reference `json:"by"`
+	Role    string           `json:"role"`
+	Expires *metav1.Time     `json:"expires,omitempty"`
+	// Effective is True, False or Unknown: whether it holds in the member now.
+	Effective metav1.ConditionStatus `json:"effective"`
+	// Origin is Hub or Member.
+	Origin string `json:"origin"`
+}
+
+// Origins of a right.
+const (
+	originHub    = "Hub"
+	originMember = "Member"
+)
+
+// whoCan lists who may do something.
+func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	q, err := o.inquire(ctx, verb, resource)
+	if err != nil {
+		return err
+	}
+	chains := access.WhoCan(q.hub.Workspace, q.where, q.what.Action)
+	answer := holders{Action: q.what, Workspace: q.workspace, Cluster: o.cluster, Remarks: q.remarks}
+	answer.Holders = fromHub(chains, q.follow(ctx, chains))
+	for _, right := range q.hub.unread {
+		answer.Remarks = append(answer.Remarks, "there may be more: what is missing is the right to "+right)
+	}
+	if q.member != nil {
+		own, err := q.member.ownHolders(ctx, q.what.Action, chains)
+		answer.Holders = append(answer.Holders, own...)
+		if err != nil {
+			answer.Remarks = append(answer.Remarks, fmt.Sprintf("there may be more: %v", err))
+		}
+	}
+	if err := o.print(out, answer, answer.text); err != nil {
+		return err
+	}
+	return answer.outcome(q.member != nil)
+}
+
+// fromHub makes holders of chains.
+func fromHub(chains []access.Chain, found []delivered) []holder {
+	var all []holder
+	for i, chain := range chains {
+		h := holder{
+			Subject: rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(chain.Subject.Kind), Name: chain.Subject.Name},
+			By:      chain.Binding, Role: chain.Templates[0], Expires: chain.Expires, Origin: originHub, Effective: metav1.ConditionUnknown,
+		}
+		if found != nil {
+			h.Effective = found[i].effective()
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// effective says whether the member has all of a chain.
+func (d delivered) effective() metav1.ConditionStatus {
+	switch {
+	case d.Binding == present && d.Role == present:
+		return metav1.ConditionTrue
+	case d.Binding == unread || d.Role == unread:
+		return metav1.ConditionUnknown
+	}
+	return metav1.ConditionFalse
+}
+
+// outcome tells "nobody" from "not known".
+func (h holders) outcome(asked bool) error {
+	effective := func(status metav1.ConditionStatus) bool {
+		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })
+	}
+	switch {
+	case effective(metav1.ConditionTrue), !asked && len(h.Holders) > 0:
+		return nil
+	case len(h.Remarks) > 0 || effective(metav1.ConditionUnknown):
+		return errors.New("it cannot be told whether somebody may: see the remarks")
+	}
+	return errDenied
+}
+
+// ownHolders are those whom bindings in the member let, but for those that the chains lead to.
+func (m *member) ownHolders(ctx context.Context, what access.Action, chains []access.Chain) ([]holder, error) {
+	bindings, err := m.api.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list clusterrolebindings in the member: %w", err)
+	}
+	roles, err := m.roles(ctx, what.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	w := &sweep{what: what, roles: roles, chains: chains}
+	for i := range bindings.Items {
+		b := &bindings.Items[i]
+		w.add(access.Reference{Kind: "ClusterRoleBinding", Name: b.Name}, b.RoleRef, b.Subjects)
+	}
+	if what.Namespace == "" {
+		return w.found, nil
+	}
+	inside, err := m.api.RbacV1().RoleBindings(what.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return w.found, fmt.Errorf("list rolebindings in namespace %s of the member: %w", what.Namespace, err)
+	}
+	for i := range inside.Items {
+		b := &inside.Items[i]
+		w.add(access.Reference{Kind: "RoleBinding", Namespace: b.Namespace, Name: b.Name}, b.RoleRef, b.Subjects)
+	}
+	return w.found, nil
+}
+
+// roles are the rules of the member's roles, by kind and name.
+func (m *member) roles(ctx context.Context, namespace string) (map[access.Reference][]rbacv1.PolicyRule, error) {
+	rules := map[access.Reference][]rbacv1.PolicyRule{}
+	whole, err := m.api.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list clusterroles in the member: %w", err)
+	}
+	for i := range whole.Items {
+		rules[access.Reference{Kind: "ClusterRole", Name: whole.Items[i].Name}] = whole.Items[i].Rules
+	}
+	if namespace == "" {
+		return rules, nil
+	}
+	inside, err := m.api.RbacV1().Roles(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list roles in namespace %s of the member: %w", namespace, err)
+	}
+	for i := range inside.Items {
+		rules[access.Reference{Kind: "Role", Name: inside.Items[i].Name}] = inside.Items[i].Rules
+	}
+	return rules, nil
+}
+
+// sweep goes through the member's bindings.
+type sweep struct {
+	what   access.Action
+	roles  map[access.Reference][]rbacv1.PolicyRule
+	chains []access.Chain
+	found  []holder
+}
+
+func (w *sweep) add(binding access.Reference, role rbacv1.RoleRef, subjects []rbacv1.Subject) {
+	known := slices.ContainsFunc(w.chains, func(c access.Chain) bool { return c.Object == binding })
+	rules := w.roles[access.Reference{Kind: role.Kind, Name: role.Name}]
+	if known || !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return access.Allows(r, w.what) }) {
+		return
+	}
+	for _, s := range subjects {
+		w.found = append(w.found, holder{Subject: s, By: binding, Role: role.Name, Origin: originMember, Effective: metav1.ConditionTrue})
+	}
+}

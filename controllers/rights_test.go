@@ -1,0 +1,419 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/drover-dev/drover/agent/apply"
+	"github.com/drover-dev/drover/agent/kube"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/testkit/member"
+)
+
+var (
+	seed   = flag.Uint64("seed", 0, "of the random test of rights; 0 takes any")
+	rounds = flag.Int("rounds", 40, "of the random test of rights: changes on the hub or in the member")
+)
+
+// clockSlack is how long after its time a binding may still be in force, on a machine that does much else.
+const clockSlack = 5 * time.Second
+
+// TestRights does random things to templates, bindings, projects, namespaces, the Cluster's labels, the agent and its tunnel. After each,
+// who may do what in the member, by the member's own answers, is what the model says. On the way nobody may ever do what is allowed
+// neither before nor after.
+func TestRights(t *testing.T) {
+	if *seed == 0 {
+		*seed = uint64(rand.Uint32())
+	}
+	t.Logf("go test ./controllers -run TestRights -seed %d -rounds %d", *seed, *rounds)
+	r := newRightsWorld(t, rand.New(rand.NewPCG(*seed, 1)))
+	r.begin()
+	granted := 0
+	for i := range *rounds {
+		done := r.round()
+		t.Logf("%d: %s; %d of %d granted", i, done, r.granted, len(people)*len(questions()))
+		granted += r.granted
+	}
+	if granted == 0 {
+		t.Error("nothing was ever granted: the test has shown little")
+	}
+}
+
+// begin makes some of everything.
+func (r *rightsWorld) begin() {
+	r.t.Helper()
+	for i := range clusterRoles {
+		r.putTemplate(r.workspace+clusterRoles[i], v1.ContextCluster)
+		r.putTemplate(r.workspace+projectRoles[i], v1.ContextProject)
+	}
+	for _, act := range []func() string{r.actProject, r.actClusterBinding, r.actProjectBinding} {
+		for range 8 {
+			act()
+		}
+	}
+	r.disturbed = true // the order of what is made is of no matter
+	r.agree(model{r.now})
+}
+
+// rightsWorld is a hub and a member with API servers of their own, the real controllers and a real agent between them.
+type rightsWorld struct {
+	*world
+	member *member.Member
+	random *rand.Rand
+	agent  *agent
+	tunnel *testkit.Agent
+
+	now state // on the hub, and in the member where people label namespaces
+	cut *cut  // nil while the tunnel is there
+	// disturbed is whether somebody has changed what was delivered, who then may do anything for a moment.
+	disturbed bool
+	granted   int // answers of yes when all was last as it should be
+}
+
+// cut is a time without a tunnel.
+type cut struct {
+	delivered state   // what the member has of the hub
+	since     []state // what the hub has wanted since
+}
+
+// agent is the part of a member's agent that keeps sets, which can be restarted while the tunnel stays.
+type agent struct {
+	busy atomic.Int64
+	stop func()
+
+	mu      sync.Mutex // guards applier
+	applier *apply.Applier
+}
+
+// ServeHTTP serves protocol.PathSets.
+func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		a.busy.Add(1)
+		defer a.busy.Add(-1)
+	}
+	a.mu.Lock()
+	applier := a.applier
+	a.mu.Unlock()
+	applier.ServeHTTP(w, r)
+}
+
+// Names of what the random things are done to. The namespaces "home-…" are always in their projects; those called "listed-…" are only in
+// specs, those called "moved-…" only labelled in the member.
+var (
+	people = []person{
+		{"github:alice", []string{"github:dev"}}, {"github:bob", []string{"github:dev", "github:ops"}}, {"github:carol", nil},
+	}
+	projectNames = []string{"p0", "p1", "p2"}
+	listedNames  = []string{"listed-0", "listed-1"}
+	movedNames   = []string{"moved-0", "moved-1"}
+	clusterRoles = []string{"-c0", "-c1", "-c2"} // after the workspace's name: templates have no namespace
+	projectRoles = []string{"-p0", "-p1", "-p2"}
+)
+
+func newRightsWorld(t *testing.T, random *rand.Rand) *rightsWorld {
+	t.Helper()
+	r := &rightsWorld{random: random, now: newState(), agent: &agent{}, member: member.Start(t), world: newWorld(t, testkit.Start(t))}
+	r.now.external = map[string]rbacv1.PolicyRule{"theirs": {APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get"}}}
+	r.member.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Rules: []rbacv1.PolicyRule{r.now.external["theirs"]}})
+	for i, name := range projectNames {
+		r.makeNamespace("home-"+name, projectNames[i])
+	}
+	for _, name := range movedNames {
+		r.makeNamespace(name, "")
+	}
+	r.cluster("prod", nil)
+	r.cluster("edge", map[string]string{"env": "prod"}) // has no agent
+	r.elsewhere()
+	r.lead()
+	r.connect()
+	return r
+}
+
+func (r *rightsWorld) makeNamespace(name, project string) {
+	r.t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if project != "" {
+		namespace.Labels = map[string]string{v1.LabelProject: project}
+	}
+	r.member.Apply(r.t, namespace)
+	r.now.labelled[name] = project
+}
+
+// elsewhere makes a Cluster of the same name in another workspace, with everything for everybody: it must be of no matter here.
+func (r *rightsWorld) elsewhere() {
+	r.t.Helper()
+	other := metav1.ObjectMeta{Namespace: r.Workspace(r.t), Name: "prod"}
+	r.Apply(r.t, &v1.Cluster{ObjectMeta: other})
+	role := r.role("all", v1.RoleTemplateSpec{External: "cluster-admin"})
+	target := v1.ClusterTarget{ClusterName: "prod"}
+	for _, p := range people {
+		other.Name = strings.TrimPrefix(p.name, "github:")
+		r.Apply(r.t, &v1.ClusterRoleTemplateBinding{ObjectMeta: other, Spec: v1.ClusterRoleTemplateBindingSpec{
+			ClusterTarget: target, RoleTemplateName: role, Subject: v1.Subject{Kind: v1.SubjectUser, Name: p.name}}})
+	}
+	for _, name := range projectNames {
+		other.Name = name
+		r.Apply(r.t, &v1.Project{ObjectMeta: other, Spec: v1.ProjectSpec{ClusterTarget: target, Namespaces: slices.Concat(listedNames, movedNames)}})
+	}
+}
+
+// lead starts the agent, again after it was stopped.
+func (r *rightsWorld) lead() {
+	r.t.Helper()
+	c, err := kube.New(r.member.Agent)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	applier := apply.New(apply.Options{Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace), Log: logr.Discard()})
+	ctx, cancel := context.WithCancel(context.Background())
+	var leading sync.WaitGroup
+	leading.Go(func() { applier.Lead(ctx) })
+	r.agent.mu.Lock()
+	r.agent.applier = applier
+	r.agent.mu.Unlock()
+	r.agent.stop = func() { cancel(); leading.Wait() }
+	r.t.Cleanup(r.agent.stop)
+}
+
+func (r *rightsWorld) connect() {
+	r.t.Helper()
+	r.tunnel = testkit.ConnectAgentServing(r.t, testkit.HealthyReport(), r.agent)
+	r.fleet.Add(fleet.Peer{Cluster: protocol.ClusterRef{Namespace: r.workspace, Name: "prod", UID: "u"}, Key: "k"}, r.tunnel.Session)
+}
+
+// round does something, waits until the member is as the model says, and returns what was done.
+func (r *rightsWorld) round() string {
+	r.t.Helper()
+	if r.cut == nil && r.random.IntN(8) == 0 {
+		return r.partition()
+	}
+	before := r.inMember()
+	done := r.act()
+	r.agree(model{before, r.inMember()})
+	if r.cut != nil && r.random.IntN(5) == 0 {
+		return done + ", " + r.heal()
+	}
+	return done
+}
+
+// inMember is what the member is to be like: what the hub wants, or what it wanted when the tunnel was cut.
+func (r *rightsWorld) inMember() state {
+	if r.cut == nil {
+		return r.now.clone()
+	}
+	s := r.cut.delivered.clone()
+	s.labelled = r.now.clone().labelled
+	return s
+}
+
+func (r *rightsWorld) partition() string {
+	r.t.Helper()
+	r.cut = &cut{delivered: r.now.clone(), since: []state{r.now.clone()}}
+	r.tunnel.Kill()
+	r.eventually(func(context.Context) error {
+		if peers := r.fleet.Local(types.NamespacedName{Namespace: r.workspace, Name: "prod"}); len(peers) > 0 {
+			return errors.New("the tunnel is there")
+		}
+		return nil
+	})
+	return "the tunnel is cut"
+}
+
+func (r *rightsWorld) heal() string {
+	r.t.Helper()
+	since := r.cut.since
+	r.cut = nil
+	r.connect()
+	r.agree(append(model{r.now}, since...))
+	return fmt.Sprintf("healed after %d changes on the hub", len(since)-1)
+}
+
+// agree waits until nothing is under way and the member answers as the state of now asks for. On the way it must grant no more than the
+// model of all that may be seen does.
+func (r *rightsWorld) agree(way model) {
+	r.t.Helper()
+	right := model{r.inMember()}
+	testkit.Eventually(r.t, time.Minute, func(ctx context.Context) error {
+		asked := time.Now()
+		granted, err := r.ask(ctx)
+		if err != nil {
+			return err
+		}
+		wrong, yes := error(nil), 0
+		for i, grant := range granted {
+			who, what := grant.who, grant.what
+			if grant.allowed && !r.disturbed && !way.allows(who, what, asked.Add(-clockSlack)) {
+				r.t.Fatalf("seed %d: %s may %s, which is right at no time", *seed, who.name, what)
+			}
+			if grant.allowed {
+				yes++
+			}
+			if want := right.allows(who, what, time.Now()); want != grant.allowed {
+				wrong = fmt.Errorf("answer %d: %s may %s: %t, want %t", i, who.name, what, grant.allowed, want)
+			}
+		}
+		if wrong != nil {
+			return wrong
+		}
+		r.granted = yes
+		return r.quiet(ctx)
+	})
+	r.disturbed = false
+}
+
+// answer is the member's.
+type answer struct {
+	who     person
+	what    question
+	allowed bool
+}
+
+// questions are those that each person asks in each namespace.
+func questions() []question {
+	var all []question
+	ask := func(a authorizationv1.ResourceAttributes) { all = append(all, question{resource: &a}) }
+	for _, namespace := range slices.Concat([]string{"", "default", "home-p0", "home-p1", "home-p2"}, listedNames, movedNames) {
+		ask(authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Resource: "pods"})
+		ask(authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "list", Resource: "secrets"})
+		ask(authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Resource: "secrets", Name: "one"})
+		ask(authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "delete", Group: "apps", Resource: "deployments"})
+		ask(authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Resource: "services"})
+	}
+	ask(authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes"})
+	return append(all, question{path: "/logs/kubelet.log"})
+}
+
+// String is for messages.
+func (q question) String() string {
+	if q.resource == nil {
+		return "get " + q.path
+	}
+	return fmt.Sprintf("%s %s%s %q in namespace %q", q.resource.Verb, q.resource.Resource, "."+q.resource.Group, q.resource.Name, q.resource.Namespace)
+}
+
+// ask has the member answer all questions of all people.
+func (r *rightsWorld) ask(ctx context.Context) ([]answer, error) {
+	var answers []answer
+	for _, who := range people {
+		for _, what := range questions() {
+			answers = append(answers, answer{who: who, what: what})
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for i := range answers {
+		a := &answers[i]
+		group.Go(func() error {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: a.who.name, Groups: a.who.groups, ResourceAttributes: a.what.resource}}
+			if a.what.resource == nil {
+				review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Verb: "get", Path: a.what.path}
+			}
+			err := r.member.Client.Create(ctx, review)
+			a.allowed = review.Status.Allowed
+			return err
+		})
+	}
+	return answers, group.Wait()
+}
+
+// quiet says why something may still be under way: caches that lag behind, queues of controllers, requests to the agent.
+func (r *rightsWorld) quiet(ctx context.Context) error {
+	for _, kind := range []func() client.ObjectList{
+		func() client.ObjectList { return &v1.RoleTemplateList{} }, func() client.ObjectList { return &v1.ClusterRoleTemplateBindingList{} },
+		func() client.ObjectList { return &v1.ProjectRoleTemplateBindingList{} }, func() client.ObjectList { return &v1.ProjectList{} },
+		func() client.ObjectList { return &v1.ClusterList{} },
+	} {
+		cached, live := kind(), kind()
+		if err := errors.Join(r.manager.GetClient().List(ctx, cached), r.Client.List(ctx, live)); err != nil {
+			return err
+		}
+		if known, there := versions(r.t, cached), versions(r.t, live); !slices.Equal(known, there) {
+			return fmt.Errorf("%T: the cache has %v, there is %v", live, known, there)
+		}
+	}
+	const calm = 5
+	for range calm {
+		if err := idle(); err != nil {
+			return err
+		}
+		if n := r.agent.busy.Load(); n > 0 {
+			return fmt.Errorf("%d requests to the agent", n)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// idle says which controller has something to do.
+func idle() error {
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		return err
+	}
+	for _, family := range families {
+		if name := family.GetName(); name != "workqueue_depth" && name != "controller_runtime_active_workers" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			if n := m.GetGauge().GetValue(); n > 0 {
+				return fmt.Errorf("%s is %v of %v", family.GetName(), n, m.GetLabel())
+			}
+		}
+	}
+	return nil
+}
+
+func versions(t *testing.T, list client.ObjectList) []string {
+	t.Helper()
+	var all []string
+	for _, o := range items(t, list) {
+		all = append(all, o.GetName()+" "+o.GetResourceVersion())
+	}
+	slices.Sort(all)
+	return all
+}
+
+func items(t *testing.T, list client.ObjectList) []client.Object {
+	t.Helper()
+	var all []client.Object
+	if err := meta.EachListItem(list, func(item runtime.Object) error {
+		all = append(all, item.(client.Object))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
