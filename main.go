@@ -13,7 +13,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/go-logr/zapr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
@@ -31,7 +30,7 @@ func main() {
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
-	ctrl.SetLogger(zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&logging))))
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 
 	if err := run(ctrl.SetupSignalHandler(), *path); err != nil {
 		fmt.Fprintln(os.Stderr, "drover manager:", err)

@@ -5,17 +5,16 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/go-logr/zapr"
-	"go.uber.org/zap"
 	"k8s.io/klog/v2"
 
 	"github.com/drover-dev/drover/agent/daemon"
 	"github.com/drover-dev/drover/agent/environ"
+	"github.com/drover-dev/drover/agent/loglevel"
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
@@ -28,16 +27,11 @@ func run(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	config := zap.NewProductionConfig()
-	config.Sampling, config.DisableStacktrace = nil, true
+	level := &slog.LevelVar{}
 	if env.Debug {
-		config.Level.SetLevel(zap.DebugLevel)
+		level.Set(loglevel.Debug)
 	}
-	logger, err := config.Build()
-	if err != nil {
-		return fmt.Errorf("set up the log: %w", err)
-	}
-	log := zapr.NewLogger(logger)
+	log := logr.FromSlogHandler(loglevel.Handler(os.Stderr, level))
 	klog.SetLogger(log.WithName("client-go"))
 	log.Info("starting", "version", version, "servers", env.Servers, "trust", env.Trust)
 	host, _ := os.Hostname() // the pod's name; without one the spans of two replicas look alike
@@ -49,7 +43,7 @@ func run(ctx context.Context, kubeconfig string) error {
 		return err
 	}
 	defer flush(ctx, tracer, log)
-	return daemon.Run(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: config.Level, Tracer: tracer})
+	return daemon.Run(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: level, Tracer: tracer})
 }
 
 func flush(ctx context.Context, tracer *tracing.Tracer, log logr.Logger) {

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,7 +19,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"go.uber.org/zap"
 
 	"github.com/drover-dev/drover/agent/credential"
 	"github.com/drover-dev/drover/agent/deployment"
@@ -60,7 +60,7 @@ type Options struct {
 	Version string
 	Log     logr.Logger
 	// Level of Log.
-	Level zap.AtomicLevel
+	Level *slog.LevelVar
 	// Stop is StopTimeout if it is 0.
 	Stop time.Duration
 	// Tracer of requests, nil for none.
