@@ -43,9 +43,6 @@ const (
 // usualEvent is the size of the buffer that a stream keeps, in bytes. It grows for a larger event.
 const usualEvent = 512
 
-// agentURL is the base of requests to an agent. The host is never resolved: the tunnel leads to the agent.
-const agentURL = "http://agent"
-
 // openLocked has a member's agent tell what it has.
 func (d *Desk) openLocked(m *member, peers []fleet.Peer) {
 	ctx, cancel := context.WithCancel(d.ctx)
@@ -68,7 +65,7 @@ func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
 		synced := s.synced
 		s.synced, s.offer = false, nil
 		var lacking []Key
-		unknown := isCode(err, http.StatusNotFound)
+		unknown := fleet.IsAnswer(err, http.StatusNotFound)
 		if unknown && m.stream == s {
 			m.refuses, m.stream = v1.ReasonAgentTooOld, nil // its next report or connection has it asked again
 			lacking = m.lackingLocked()

@@ -4,13 +4,11 @@
 package delivery
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,9 +20,6 @@ import (
 
 // sendTimeout bounds one send. The agent answers within protocol.SetTimeout; the rest is for the way there.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
-
-// maxAnswer bounds what is kept of an answer that is not a good one, in bytes.
-const maxAnswer = 512
 
 // pumpLocked begins to send what differs, as much as may be under way at once.
 func (d *Desk) pumpLocked(m *member) {
@@ -123,7 +118,7 @@ func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetSt
 	case err == nil:
 		m.calmLocked(id)
 		m.has[id] = share(state, sent)
-	case isCode(err, http.StatusNotFound):
+	case fleet.IsAnswer(err, http.StatusNotFound):
 		m.refuses = v1.ReasonAgentTooOld
 		m.hangUpLocked()
 	default:
@@ -144,7 +139,7 @@ func (d *Desk) failLocked(m *member, id string, err error) {
 	}
 	f.count++
 	f.message = err.Error()
-	f.refused = isCode(err, http.StatusUnprocessableEntity) || isCode(err, http.StatusRequestEntityTooLarge)
+	f.refused = fleet.IsAnswer(err, http.StatusUnprocessableEntity) || fleet.IsAnswer(err, http.StatusRequestEntityTooLarge)
 	wait := backoff(d.Pause, f.count-1, maxPause)
 	if f.refused {
 		wait = maxPause
@@ -198,34 +193,9 @@ func (d *Desk) remove(name types.NamespacedName, id string) error {
 
 // request sends a request to the leader among a member's agents and returns a good answer.
 func (d *Desk) request(ctx context.Context, name types.NamespacedName, method, path string, body []byte) (*http.Response, error) {
-	transport, err := d.Fleet.Leading(name)
+	agent, err := d.Fleet.Leading(name)
 	if err != nil {
 		return nil, err
 	}
-	var reader io.Reader
-	if body != nil {
-		reader = bytes.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, agentURL+path, reader)
-	if err != nil {
-		return nil, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what there is of it
-	return nil, &fleet.AnswerError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxAnswer))}
-}
-
-func isCode(err error, code int) bool {
-	var answer *fleet.AnswerError
-	return errors.As(err, &answer) && answer.Code == code
+	return fleet.Ask(ctx, agent, method, path, body)
 }

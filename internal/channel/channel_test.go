@@ -1,0 +1,152 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package channel
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestLatest(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code      int
+		locations []string
+		version   string
+		message   string
+	}{
+		"a redirection to a release":               {302, []string{"https://github.com/k3s-io/k3s/releases/tag/v1.36.3+k3s1"}, "v1.36.3+k3s1", ""},
+		"one with the plus encoded":                {302, []string{"https://github.com/k3s-io/k3s/releases/tag/v1.36.3%2Bk3s1"}, "v1.36.3+k3s1", ""},
+		"a relative one":                           {303, []string{"/releases/v2"}, "v2", ""},
+		"307":                                      {307, []string{"/v2?x=y#z"}, "v2", ""},
+		"308":                                      {308, []string{"/v2"}, "v2", ""},
+		"301 is kept by caches and is no answer":   {301, []string{"/v2"}, "", "answers 301"},
+		"a page is no answer":                      {200, nil, "", "answers 200"},
+		"an error is no answer":                    {500, nil, "", "answers 500"},
+		"a redirection to nowhere":                 {302, nil, "", "0 Locations"},
+		"a redirection to two places":              {302, []string{"/v1", "/v2"}, "", "2 Locations"},
+		"one that ends in a slash":                 {302, []string{"/releases/v2/"}, "", "no version"},
+		"one to the root":                          {302, []string{"https://example.org"}, "", "no version"},
+		"one to what is no version":                {302, []string{"/login here"}, "", "no version"},
+		"one with a slash that is hidden":          {302, []string{"/a%2F..%2Fb"}, "b", ""},
+		"one that is too long":                     {302, []string{"/v" + strings.Repeat("1", maxVersion)}, "", "no version"},
+		"one to what no tag of an image can begin": {302, []string{"/-rm"}, "", "no version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Authorization") != "" || r.Method != http.MethodGet {
+					t.Error("more was sent than a GET")
+				}
+				for _, l := range tc.locations {
+					w.Header().Add("Location", l)
+				}
+				w.WriteHeader(tc.code)
+			}))
+			defer server.Close()
+			version, err := New(Anywhere).Latest(t.Context(), server.URL+"/channel")
+			if version != tc.version || (err != nil) != (tc.message != "") || err != nil && !strings.Contains(err.Error(), tc.message) {
+				t.Errorf("%q, %v; want %q, %q", version, err, tc.version, tc.message)
+			}
+			if err != nil && strings.Contains(err.Error(), server.URL) {
+				t.Errorf("%v has the URL in it", err)
+			}
+		})
+	}
+	for name, channel := range map[string]string{
+		"no URL":           "https://[",
+		"another scheme":   "file:///etc/passwd",
+		"with a password":  "https://a:b@example.org/channel",
+		"without any host": "https:///channel",
+	} {
+		t.Run(name+" is not asked", func(t *testing.T) {
+			if version, err := New(Anywhere).Latest(t.Context(), channel); err == nil || strings.Contains(err.Error(), "a:b") {
+				t.Errorf("%q, %v", version, err)
+			}
+		})
+	}
+	t.Run("a server on this machine is not connected to, under whatever name", func(t *testing.T) {
+		asked := false
+		server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+		defer server.Close()
+		for _, host := range []string{"127.0.0.1", "localhost"} {
+			for _, reach := range []Reach{Public, Private} {
+				_, err := New(reach).Latest(t.Context(), strings.Replace(server.URL, "127.0.0.1", host, 1))
+				if !errors.Is(err, ErrAddress) || asked {
+					t.Errorf("%s, reach %d: %v, asked: %v", host, reach, err, asked)
+				}
+			}
+		}
+	})
+}
+
+func TestReach(t *testing.T) {
+	for address, from := range map[string]Reach{
+		"140.82.121.4": Public, "2606:4700::1": Public, "::ffff:140.82.121.4": Public,
+		"10.0.0.1": Private, "172.16.0.1": Private, "192.168.1.1": Private, "fd00::1": Private, "100.64.0.1": Private, "::ffff:10.0.0.1": Private,
+		"127.0.0.1": Anywhere, "::1": Anywhere, "169.254.169.254": Anywhere, "fe80::1": Anywhere, "0.0.0.0": Anywhere, "::": Anywhere, "0.1.2.3": Anywhere,
+		"224.0.0.1": Anywhere, "255.255.255.255": Anywhere, "::ffff:127.0.0.1": Anywhere, "64:ff9b::a9fe:a9fe": Anywhere, "2002:7f00:1::": Anywhere,
+	} {
+		for _, reach := range []Reach{Public, Private, Anywhere} {
+			if got, want := reach.includes(netip.MustParseAddr(address)), reach >= from; got != want {
+				t.Errorf("reach %d includes %s: %v, want %v", reach, address, got, want)
+			}
+		}
+	}
+}
+
+func TestPoller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, answer, fault := 0, "v1", error(nil)
+		p := NewPoller(func(context.Context, string) (string, error) {
+			asked++
+			return answer, fault
+		}, time.Now)
+		told := 0
+		p.OnAnswer(func(string) { told++ })
+		if got := p.Answer("a"); got.Asked || asked > 0 {
+			t.Fatalf("asked before the start: %+v", got)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = p.Start(ctx)
+		}()
+		see := func(version string, failed bool, questions int) {
+			t.Helper()
+			p.Answer("a")
+			synctest.Wait()
+			if got := p.Answer("a"); got.Version != version || (got.Err != nil) != failed || asked != questions {
+				t.Errorf("%+v after %d questions; want %s after %d", got, asked, version, questions)
+			}
+		}
+		synctest.Wait()
+		see("v1", false, 1)
+		see("v1", false, 1)
+		answer = "v2"
+		time.Sleep(Interval * 12 / 10)
+		see("v2", false, 2)
+		answer, fault = "", errors.New("down")
+		time.Sleep(Interval * 12 / 10)
+		see("v2", true, 3) // what was found stays
+		time.Sleep(firstRetry * 12 / 10)
+		see("v2", true, 4) // asked again sooner
+		answer, fault = "v3", nil
+		time.Sleep(2 * firstRetry * 12 / 10)
+		see("v3", false, 5)
+		if told != 6 { // once at the start, for what was wanted before
+			t.Errorf("told %d times", told)
+		}
+		cancel()
+		<-ended
+		time.Sleep(Interval * 2)
+		see("v3", false, 5)
+	})
+}

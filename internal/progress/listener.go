@@ -1,0 +1,273 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package progress hears from members how far they are with the plans that the hub gave them.
+//
+// A Listener runs on the leading manager. It has one stream open to each member that somebody follows and that is connected, and dials nobody
+// else. What a member said last is kept while it is away; a new leader knows nothing until it has heard.
+package progress
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Fleet is what a listener needs of the connected members.
+type Fleet interface {
+	State(types.NamespacedName) fleet.State
+	// Leading leads to the agent that runs plans.
+	Leading(types.NamespacedName) (http.RoundTripper, error)
+}
+
+// Options of a Listener.
+type Options struct {
+	Fleet Fleet
+	// Pause is how long is waited after a first failure; it doubles up to maxPause. Zero means firstPause.
+	Pause time.Duration
+	Log   logr.Logger
+}
+
+// State is what is known of a plan in a member.
+type State struct {
+	// Connected is whether the member is.
+	Connected bool
+	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does, or if it is not connected.
+	Refuses string
+	// Heard is whether its agent has told all, on a stream that is open. What follows may otherwise be old, or nothing.
+	Heard bool
+	// Hold says why the member takes no part at present; empty if it does.
+	Hold string
+	// Status is that of the Plan in the member, nil for one that is not there. It is shared and must not be changed.
+	Status *v1.PlanStatus
+}
+
+// Listener keeps what members say of plans. New makes it; Start has it listen. All methods may be called concurrently.
+type Listener struct {
+	Options
+	ctx   context.Context // of all streams; stop ends it
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows and all members; never held during I/O
+	running  bool
+	closed   bool
+	members  map[types.NamespacedName]*member
+	followed map[types.NamespacedName]map[types.NamespacedName]struct{} // by plan, its members
+	changed  []func(plan types.NamespacedName)
+}
+
+// member is one Cluster that somebody follows.
+type member struct {
+	name    types.NamespacedName
+	plans   map[string]struct{} // that follow it
+	refuses string
+	hold    string
+	states  map[string]*v1.PlanStatus
+	stream  *stream // nil if there is none
+}
+
+// stream is what an agent tells, as long as it does.
+type stream struct {
+	cancel context.CancelFunc
+	wake   chan struct{} // has a value when it is worth asking again: the agent may lead by now
+	peers  []string      // tunnels that there were when it was opened
+	synced bool
+	hold   string
+	offer  map[string]*v1.PlanStatus // before all has been told
+	pace   *rate.Limiter             // of events that are read
+}
+
+// New makes a listener that listens to nobody before Start.
+func New(o Options) *Listener {
+	if o.Pause == 0 {
+		o.Pause = firstPause
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	return &Listener{Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{},
+		followed: map[types.NamespacedName]map[types.NamespacedName]struct{}{}}
+}
+
+// OnChange has f called after something became known of a plan in a member that it follows. f must not block.
+func (l *Listener) OnChange(f func(plan types.NamespacedName)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changed = append(l.changed, f)
+}
+
+// Follow says of which members a plan wants to hear, in place of those it named before.
+func (l *Listener) Follow(plan types.NamespacedName, members []types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	was, is := l.followed[plan], make(map[types.NamespacedName]struct{}, len(members))
+	for _, name := range members {
+		is[name] = struct{}{}
+		if _, known := was[name]; known {
+			continue
+		}
+		m := l.members[name]
+		if m == nil {
+			m = &member{name: name, plans: map[string]struct{}{}, states: map[string]*v1.PlanStatus{}}
+			l.members[name] = m
+		}
+		m.plans[plan.Name] = struct{}{}
+		l.lookLocked(m)
+	}
+	for name := range was {
+		if _, still := is[name]; !still {
+			l.leaveLocked(l.members[name], plan.Name)
+		}
+	}
+	if l.followed[plan] = is; len(is) == 0 {
+		delete(l.followed, plan)
+	}
+}
+
+func (l *Listener) leaveLocked(m *member, plan string) {
+	delete(m.plans, plan)
+	if len(m.plans) == 0 {
+		m.hangUpLocked()
+		delete(l.members, m.name)
+	}
+}
+
+// State is what is known of a plan in a member that it follows; of others only the connection.
+func (l *Listener) State(plan string, name types.NamespacedName) State {
+	state := State{}
+	connection := l.Fleet.State(name)
+	state.Connected = connection.Connected()
+	if state.Connected && connection.Report != nil {
+		state.Refuses = refusal(connection.Report)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[name]
+	if m == nil {
+		return state
+	}
+	if state.Connected && state.Refuses == "" {
+		state.Refuses = m.refuses
+	}
+	state.Heard = m.stream != nil && m.stream.synced
+	state.Hold, state.Status = m.hold, m.states[plan]
+	return state
+}
+
+// Changed looks at a member's connection. It is for fleet.Registry.OnChange.
+func (l *Listener) Changed(name types.NamespacedName) {
+	l.mu.Lock()
+	m := l.members[name]
+	if m == nil || l.closed {
+		l.mu.Unlock()
+		return
+	}
+	l.lookLocked(m)
+	plans := m.allLocked()
+	l.mu.Unlock()
+	l.notify(plans)
+}
+
+// Start listens until ctx ends, and returns when no stream is open any more.
+func (l *Listener) Start(ctx context.Context) error {
+	l.mu.Lock()
+	l.running = true
+	for _, m := range l.members {
+		l.lookLocked(m)
+	}
+	l.mu.Unlock()
+	<-ctx.Done()
+	l.mu.Lock()
+	l.running, l.closed = false, true
+	l.mu.Unlock()
+	l.stop()
+	l.tasks.Wait()
+	return nil
+}
+
+// Streams is how many members are listened to.
+func (l *Listener) Streams() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	open := 0
+	for _, m := range l.members {
+		if m.stream != nil {
+			open++
+		}
+	}
+	return open
+}
+
+// lookLocked takes over what the fleet knows of a member's connection.
+func (l *Listener) lookLocked(m *member) {
+	if !l.running {
+		return
+	}
+	state := l.Fleet.State(m.name)
+	if m.stream != nil && (!state.Connected() || !m.stream.current(state.Peers)) {
+		m.hangUpLocked()
+	}
+	if !state.Connected() || state.Report == nil {
+		return
+	}
+	m.refuses = refusal(state.Report)
+	switch {
+	case m.refuses != "":
+		m.hangUpLocked()
+	case m.stream == nil:
+		l.openLocked(m, state.Peers)
+	case !m.stream.synced:
+		m.stream.wakeUp()
+	}
+}
+
+func (m *member) hangUpLocked() {
+	if m.stream != nil {
+		m.stream.cancel()
+		m.stream = nil
+	}
+}
+
+// allLocked are the plans that follow a member.
+func (m *member) allLocked() []types.NamespacedName {
+	plans := make([]types.NamespacedName, 0, len(m.plans))
+	for name := range m.plans {
+		plans = append(plans, types.NamespacedName{Namespace: m.name.Namespace, Name: name})
+	}
+	return plans
+}
+
+// notify tells plans that something became known. The caller holds no lock.
+func (l *Listener) notify(plans []types.NamespacedName) {
+	l.mu.Lock()
+	listeners := slices.Clone(l.changed)
+	l.mu.Unlock()
+	for _, plan := range plans {
+		for _, f := range listeners {
+			f(plan)
+		}
+	}
+}
+
+// refusal is why an agent runs no plans.
+func refusal(r *protocol.Report) string {
+	switch {
+	case r.Profile == string(v1.ProfileReadOnly):
+		return v1.ReasonAgentReadOnly
+	case !r.Has(protocol.FeaturePlans):
+		return v1.ReasonAgentTooOld
+	}
+	return ""
+}

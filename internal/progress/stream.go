@@ -1,0 +1,204 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package progress
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Pauses between attempts.
+const (
+	firstPause = 100 * time.Millisecond
+	maxPause   = 30 * time.Second
+)
+
+// Bounds on what an agent tells. Its word is kept in memory and has Plans reconciled, and it may be anybody's.
+const (
+	// maxOffer is how long all that is there may be, in bytes.
+	maxOffer = 4 << 20
+	// maxStrangers is of how many plans that do not follow a member a state is kept.
+	maxStrangers = 64
+	// eventRate is how many changes a second are read on, eventBurst how many at once.
+	eventRate, eventBurst = 20, 500
+)
+
+// usualEvent is the size of the buffer that a stream keeps, in bytes. It grows for a larger event.
+const usualEvent = 1024
+
+// openLocked has a member's agent tell how its plans are.
+func (l *Listener) openLocked(m *member, peers []fleet.Peer) {
+	ctx, cancel := context.WithCancel(l.ctx)
+	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: rate.NewLimiter(eventRate, eventBurst)}
+	for _, p := range peers {
+		s.peers = append(s.peers, p.ID)
+	}
+	m.stream = s
+	l.tasks.Go(func() {
+		defer cancel()
+		l.listen(ctx, m, s)
+	})
+}
+
+// listen reads what an agent tells until ctx ends, or until it is clear that it tells nothing.
+func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
+	for failures := 0; ; failures++ {
+		err := l.read(ctx, m, s)
+		l.mu.Lock()
+		synced, mine := s.synced, m.stream == s
+		s.synced, s.offer = false, nil
+		unknown := fleet.IsAnswer(err, http.StatusNotFound)
+		if unknown && mine {
+			m.refuses, m.stream = v1.ReasonAgentTooOld, nil // its next report or connection has it asked again
+		}
+		plans := m.allLocked()
+		l.mu.Unlock()
+		if synced || unknown {
+			l.notify(plans)
+		}
+		if unknown || ctx.Err() != nil {
+			return
+		}
+		if synced {
+			failures = 0 // it ended as streams do whose agent no longer leads, or whose tunnel moved
+		}
+		l.Log.V(1).Info("plans of a member are no longer told", "cluster", m.name, "cause", fmt.Sprint(err))
+		if !s.pause(ctx, l.Pause, failures) {
+			return
+		}
+	}
+}
+
+// pause waits, the longer the more often it failed, or is woken, and is whether ctx has not ended by then.
+func (s *stream) pause(ctx context.Context, first time.Duration, failures int) bool {
+	whole := maxPause
+	if failures < 20 {
+		whole = min(first<<failures, maxPause)
+	}
+	timer := time.NewTimer(wait.Jitter(whole/2, 1))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-s.wake:
+		return true
+	case <-timer.C:
+		return true
+	}
+}
+
+func (s *stream) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// read reads one stream to its end.
+func (l *Listener) read(ctx context.Context, m *member, s *stream) error {
+	agent, err := l.Fleet.Leading(m.name)
+	if err != nil {
+		return err
+	}
+	resp, err := fleet.Ask(ctx, agent, http.MethodGet, protocol.PathPlans, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	l.mu.Lock()
+	s.hold, s.offer = "", map[string]*v1.PlanStatus{}
+	l.mu.Unlock()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(make([]byte, 0, usualEvent), protocol.MaxPlanEvent)
+	for left, synced := maxOffer, false; lines.Scan(); {
+		var event protocol.PlanEvent
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			return errors.New("a line is no event") // the cause quotes the line
+		}
+		if left, synced = left-len(lines.Bytes()), synced || event.Synced; left < 0 && !synced {
+			return fmt.Errorf("the agent offers more than %d bytes", maxOffer)
+		}
+		if event.Bound(); synced && s.pace.Wait(ctx) != nil {
+			return ctx.Err()
+		}
+		l.notify(l.take(m, s, &event))
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return io.EOF
+}
+
+// take takes over an event, and returns the plans that it concerns.
+func (l *Listener) take(m *member, s *stream, event *protocol.PlanEvent) []types.NamespacedName {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m.stream != s {
+		return nil
+	}
+	switch {
+	case event.Synced:
+		s.synced, m.hold, m.states, s.offer = true, s.hold, s.offer, nil
+		return m.allLocked()
+	case event.Hold != nil && !s.synced:
+		s.hold = event.Hold.Reason
+	case event.Hold != nil && event.Hold.Reason != m.hold:
+		m.hold = event.Hold.Reason
+		return m.allLocked()
+	case event.State != nil && !s.synced:
+		m.keepLocked(s.offer, event.State)
+	case event.State != nil && m.keepLocked(m.states, event.State):
+		return m.concernedLocked(event.State.Name)
+	case event.Removed != "" && !s.synced:
+		delete(s.offer, event.Removed)
+	case event.Removed != "":
+		delete(m.states, event.Removed)
+		return m.concernedLocked(event.Removed)
+	}
+	return nil
+}
+
+// keepLocked keeps a state, and is whether that is news. Of plans that do not follow the member a few are kept, for those that are about to.
+func (m *member) keepLocked(states map[string]*v1.PlanStatus, state *protocol.PlanState) bool {
+	was, known := states[state.Name]
+	if _, follows := m.plans[state.Name]; !follows && !known && len(states) >= len(m.plans)+maxStrangers {
+		return false
+	}
+	status := &state.Status
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type != v1.ConditionReady })
+	states[state.Name] = status
+	return was == nil || !reflect.DeepEqual(was, status)
+}
+
+func (m *member) concernedLocked(plan string) []types.NamespacedName {
+	if _, follows := m.plans[plan]; !follows {
+		return nil
+	}
+	return []types.NamespacedName{{Namespace: m.name.Namespace, Name: plan}}
+}
+
+// current is whether the tunnels are still there that there were when the stream was opened. One of them leads to the agent; if it is given
+// up, the stream must move with the agent.
+func (s *stream) current(peers []fleet.Peer) bool {
+	return !slices.ContainsFunc(s.peers, func(id string) bool {
+		return !slices.ContainsFunc(peers, func(p fleet.Peer) bool { return p.ID == id })
+	})
+}
