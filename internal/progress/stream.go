@@ -183,7 +183,7 @@ func (m *member) keepLocked(states map[string]*v1.PlanStatus, state *protocol.Pl
 		return false
 	}
 	status := &state.Status
-	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type != v1.ConditionReady })
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type != v1.ConditionComplete })
 	states[state.Name] = status
 	return was == nil || !reflect.DeepEqual(was, status)
 }
