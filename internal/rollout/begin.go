@@ -1,0 +1,198 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// tally counts the nodes of a plan.
+type tally struct {
+	total, complete   int
+	applying, waiting int // at work; between attempts
+	settling, failed  int
+	unready           int
+	places            int   // that are taken
+	next              *Node // the first that could begin
+	obstacles
+}
+
+// obstacles are what is in the way, by name; the first of each.
+type obstacles struct {
+	failedNode, unreadyNode string
+	lostNode                string // complete, and not ready since
+	rival, rivalNode        string // plan that has a node
+	exclusive               string // other exclusive plan that is at work
+}
+
+func (v *view) count() tally {
+	var t tally
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		if t.exclusive == "" && v.plan.Spec.Exclusive {
+			t.exclusive = v.otherExclusive(n)
+		}
+		if c, ok := v.claim(n); ok {
+			t.claim(n, c)
+			if v.wanted(n) {
+				t.total++
+				if c.Done != nil {
+					t.complete++
+				}
+			}
+			continue
+		}
+		if !v.wanted(n) {
+			continue
+		}
+		t.total++
+		if n.Labels[v1.PlanLabel(v.plan.Name)] == v.plan.Hash {
+			t.complete++
+			if !n.Ready {
+				t.places++
+				t.lostNode = first(t.lostNode, n.Name)
+			}
+			continue
+		}
+		v.candidate(&t, n)
+	}
+	return t
+}
+
+func (t *tally) claim(n *Node, c Claim) {
+	t.places++
+	switch {
+	case c.Done != nil:
+		t.settling++
+	case c.Failure == nil:
+		t.applying++
+	case c.Failure.Final:
+		t.failed++
+		t.failedNode = first(t.failedNode, n.Name)
+	default:
+		t.waiting++
+	}
+}
+
+// candidate looks at a node that is yet to begin.
+func (v *view) candidate(t *tally, n *Node) {
+	if !n.Ready || n.Leaving {
+		t.unready++
+		t.unreadyNode = first(t.unreadyNode, n.Name)
+		return
+	}
+	if rival := v.taken(n); rival != "" {
+		if t.rival == "" {
+			t.rival, t.rivalNode = rival, n.Name
+		}
+		return
+	}
+	if t.next == nil {
+		t.next = n
+	}
+}
+
+// taken is the other plan that is at work on a node. One that failed for good holds nobody up.
+func (v *view) taken(n *Node) string {
+	rival := ""
+	for plan, c := range n.Claims {
+		mine := plan == v.plan.Name && c.UID == v.plan.UID
+		if !mine && (c.Failure == nil || !c.Failure.Final) && (rival == "" || plan < rival) {
+			rival = plan
+		}
+	}
+	return rival
+}
+
+func (v *view) otherExclusive(n *Node) string {
+	if rival := v.taken(n); rival != "" && n.Claims[rival].Exclusive {
+		return rival
+	}
+	return ""
+}
+
+// begin is the step with which the next node begins, or the reason why none does.
+func (v *view) begin() Decision {
+	t := v.count()
+	limit := concurrency(v.plan.Spec.Concurrency, t.total)
+	gate := v.gate()
+	if t.next != nil && gate == nil && t.failed == 0 && t.exclusive == "" && t.places < limit {
+		return Decision{Step: write(VerbBegin, t.next, Claim{}, v.fresh(t.next, Claim{}))}
+	}
+	w := v.reason(&t, gate)
+	w.Until = v.until
+	return Decision{Wait: w}
+}
+
+// reason to wait, the one that most needs a person first.
+func (v *view) reason(t *tally, gate *Wait) Wait {
+	switch {
+	case t.failed > 0:
+		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%s failed and has no attempt left: see status.failures, and change the plan to try again", counted(t.failed, t.failedNode))}
+	case t.total == 0 && t.places == 0:
+		return Wait{Reason: v1.ReasonNoNodes, Message: "no node is selected"}
+	case t.total == t.complete && t.applying+t.waiting+t.settling == 0:
+		return Wait{Reason: v1.ReasonComplete, Message: fmt.Sprintf("%s complete", counted(t.complete, ""))}
+	case gate != nil && gate.Reason == v1.ReasonPaused:
+		return *gate
+	case t.applying > 0:
+		return Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d of %d complete, %d at work", t.complete, t.total, t.applying)}
+	case gate != nil && t.settling == 0:
+		return *gate
+	case t.waiting > 0:
+		return Wait{Reason: v1.ReasonAwaitingRetry, Message: fmt.Sprintf("%s waiting for the next attempt: see status.failures", counted(t.waiting, ""))}
+	case t.settling > 0:
+		return Wait{Reason: v1.ReasonSettling, Message: "a node is complete and its place stays taken for postCompleteDelay"}
+	case t.exclusive != "":
+		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("exclusive plan %s is at work", t.exclusive)}
+	case t.lostNode != "":
+		return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("node %s is complete and has not become ready again: mend it, or label it %s=disabled", t.lostNode, v1.PlanLabel(v.plan.Name))}
+	case t.rival != "":
+		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("plan %s is at work on node %s", t.rival, t.rivalNode)}
+	}
+	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: mend it, or label it %s=disabled", counted(t.unready, t.unreadyNode), v1.PlanLabel(v.plan.Name))}
+}
+
+// concurrency is how many of total may be at work at once; at least one.
+func concurrency(spec *intstr.IntOrString, total int) int {
+	if spec == nil {
+		return 1
+	}
+	limit, err := intstr.GetScaledValueFromIntOrPercent(spec, total, false)
+	if err != nil {
+		return 1 // the schema refuses it; one is the safest reading
+	}
+	return max(limit, 1)
+}
+
+func duration(d *metav1.Duration, otherwise time.Duration) time.Duration {
+	if d == nil {
+		return otherwise
+	}
+	return d.Duration
+}
+
+func first(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// counted is "node a", or "3 nodes".
+func counted(n int, name string) string {
+	if n == 1 && name != "" {
+		return "node " + name
+	}
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}

@@ -1,0 +1,202 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// NextMember is the next step of a plan in a fleet, or the reason to wait. clusters are sorted by name.
+func NextMember(clusters []Cluster, plan FleetPlan, now time.Time) FleetDecision {
+	f, err := NewFleet(clusters, plan, now)
+	if err != nil {
+		return FleetDecision{Wait: Wait{Reason: v1.ReasonInvalidSelector, Message: err.Error() + ": change the plan"}}
+	}
+	return f.Next()
+}
+
+// Next is the next step, or the reason to wait.
+func (f *Fleet) Next() FleetDecision {
+	for i := range f.clusters {
+		if step := f.record(&f.clusters[i]); step != nil {
+			return FleetDecision{Step: step}
+		}
+	}
+	begins, why := f.candidate()
+	if why.Reason == "" && begins != nil {
+		return FleetDecision{Step: &ClusterStep{Verb: VerbBegin, Cluster: begins.Name, Claim: &ClusterClaim{Revision: f.plan.Revision, Since: f.now}}}
+	}
+	if why.Reason == "" {
+		why = f.remainder()
+	}
+	why.Until = f.until
+	return FleetDecision{Wait: why}
+}
+
+// record is the step that writes down what became of a member. Nil when nothing did.
+func (f *Fleet) record(c *Cluster) *ClusterStep {
+	if c.Claim == nil {
+		return nil
+	}
+	if !f.counts(c) {
+		if f.idle(c) || c.Claim.Complete != nil && c.Away != "" {
+			return &ClusterStep{Verb: VerbRelease, Cluster: c.Name}
+		}
+		return nil
+	}
+	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {
+		return nil
+	}
+	next := *c.Claim
+	step := &ClusterStep{Cluster: c.Name, Claim: &next}
+	switch reason := reasonOf(c.Status); {
+	case (reason == v1.ReasonComplete || reason == v1.ReasonNoNodes) && next.Complete == nil:
+		step.Verb, step.Label = VerbComplete, f.plan.Hash
+		next.Complete, next.Failed = &f.now, nil
+	case (reason == v1.ReasonComplete || reason == v1.ReasonNoNodes) && next.Failed != nil:
+		step.Verb = VerbRecover
+		next.Failed = nil
+	case reason == v1.ReasonNodeFailed && next.Failed == nil:
+		step.Verb = VerbFail
+		next.Failed = &f.now
+	case next.Failed != nil && reason == v1.ReasonApplying:
+		step.Verb = VerbRecover
+		next.Failed = nil
+	default:
+		return nil
+	}
+	return step
+}
+
+// candidate is the next member to begin, or why none may.
+func (f *Fleet) candidate() (*Cluster, Wait) {
+	if f.plan.Spec.Paused {
+		return nil, Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to go on"}
+	}
+	if f.stopped {
+		return nil, Wait{Reason: v1.ReasonTooManyFailures, Message: fmt.Sprintf(
+			"%d clusters failed, rollout.maxFailedClusters is %d: see status.failures; change the plan to try again, or raise maxFailedClusters to go on without them", f.failed, f.maxFailed())}
+	}
+	open, why := f.openWaves()
+	var best *Cluster
+	at := open
+	for i := range f.clusters {
+		c := &f.clusters[i]
+		if f.of[i] < 0 || f.of[i] >= at || f.current(c) || c.Away != "" || f.held(c) != "" {
+			continue
+		}
+		best, at = c, f.of[i]
+	}
+	if best == nil {
+		return nil, why
+	}
+	window, err := NewWindow(f.plan.Spec.Window)
+	if err != nil {
+		return nil, Wait{Reason: v1.ReasonInvalidPlan, Message: err.Error() + ": change the plan"}
+	}
+	if is, until := window.Open(f.now); !is {
+		f.until = sooner(f.until, until)
+		return nil, f.unless(Wait{Reason: v1.ReasonAwaitingWindow, Message: opens("the window", until)})
+	}
+	if f.slots >= f.maxConcurrent() {
+		return nil, f.working()
+	}
+	return best, Wait{}
+}
+
+// openWaves is how many waves may begin, from the first, and why the next one may not.
+func (f *Fleet) openWaves() (int, Wait) {
+	for i, w := range f.waves {
+		if i < f.opened {
+			continue
+		}
+		begun := w.complete + w.failed + w.active
+		switch end := w.last.Add(w.soak); {
+		case w.total == 0:
+		case w.active > 0:
+			return i + 1, f.working()
+		case begun+w.absent < w.total: // some can begin now
+			return i + 1, Wait{}
+		case w.complete == 0 && w.failed == 0:
+			return i + 1, Wait{} // all of it is absent
+		case w.complete > 0 && f.now.Before(end):
+			f.until = sooner(f.until, end)
+			return i + 1, Wait{Reason: v1.ReasonSoaking, Message: fmt.Sprintf("wave %s is complete and soaks until %s", w.name, end.UTC().Format(time.RFC3339))}
+		}
+	}
+	return len(f.waves), Wait{}
+}
+
+// unless is why to wait, or that members are at work.
+func (f *Fleet) unless(w Wait) Wait {
+	if f.slots > 0 {
+		return f.working()
+	}
+	return w
+}
+
+func (f *Fleet) working() Wait {
+	return Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d clusters at work", f.slots)}
+}
+
+// remainder says what there is to wait for when no member can begin.
+func (f *Fleet) remainder() Wait {
+	var total, complete, failed, held, away int
+	var holds, is string
+	for i := range f.clusters {
+		c := &f.clusters[i]
+		if f.of[i] < 0 {
+			continue
+		}
+		total++
+		switch {
+		case f.current(c) && c.Claim.Failed != nil:
+			failed++
+		case f.current(c) && c.Claim.Complete != nil:
+			complete++
+		case f.current(c):
+		case c.Away != "":
+			away++
+			is = first(is, fmt.Sprintf("cluster %s: %s", c.Name, c.Away))
+		case f.held(c) != "":
+			held++
+			holds = first(holds, f.held(c))
+		}
+	}
+	switch {
+	case total == 0 && f.slots == 0:
+		return Wait{Reason: v1.ReasonNoClusters, Message: "no cluster is selected"}
+	case f.slots > 0:
+		return f.working()
+	case complete == total:
+		return Wait{Reason: v1.ReasonComplete, Message: fmt.Sprintf("%d clusters complete", complete)}
+	case away > 0:
+		return Wait{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are left that cannot be reached or served: %s", away, is)}
+	case held > 0:
+		return Wait{Reason: v1.ReasonHeld, Message: fmt.Sprintf("%d clusters are left that hold plans off: %s", held, holds)}
+	}
+	return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%d of %d clusters complete, %d failed: see status.failures, and change the plan to try again", complete, total, failed)}
+}
+
+// Waves is how far each wave is, without empty ones that nobody named.
+func (f *Fleet) Waves() []v1.WaveStatus {
+	var all []v1.WaveStatus
+	for i, w := range f.waves {
+		if w.total == 0 && i == len(f.waves)-1 {
+			continue
+		}
+		s := v1.WaveStatus{Name: w.name, Clusters: Count(w.total, w.complete, w.active, w.failed, w.absent)}
+		if w.complete > 0 && w.complete+w.failed+w.absent == w.total && w.soak > 0 {
+			end := metav1.NewTime(w.last.Add(w.soak))
+			s.SoakUntil = &end
+		}
+		all = append(all, s)
+	}
+	return all
+}

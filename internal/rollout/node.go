@@ -1,0 +1,207 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Plan is a Plan in a member with what was found out about it.
+type Plan struct {
+	Name, UID string
+	// Generation of the spec: a change of it lets failed nodes try again.
+	Generation int64
+	Spec       v1.PlanSpec
+	// Version as the function Version makes it.
+	Version string
+	// Hash as the function Hash makes it.
+	Hash string
+}
+
+// Member is what is observed of the cluster whose nodes are worked on.
+type Member struct {
+	// Nodes are all nodes of the member, by name.
+	Nodes []Node
+	// Jobs are those of plans, of any plan and any state.
+	Jobs []Job
+	// Drains that this process began, by node.
+	Drains map[string]Drain
+	// Refused says for which nodes the API server refused a Job, and why. It counts while the node has no failure.
+	Refused map[string]string
+	// Hold says why the member takes part in no plan. Empty when it does.
+	Hold string
+	// Window of the member itself. Nil is always open.
+	Window *Window
+}
+
+// Node is a node of a member.
+type Node struct {
+	Name string
+	// Hostname is the label kubernetes.io/hostname, by which Jobs find the node. A node without is left out.
+	Hostname string
+	Labels   map[string]string
+	// Unschedulable says that somebody cordoned it.
+	Unschedulable bool
+	Ready         bool
+	// Leaving says that it is being deleted.
+	Leaving bool
+	// Claims are the annotations of plans that are at work on it, by the plan's name.
+	Claims map[string]Claim
+}
+
+// Claim says for which plan a node is at work and how far it is. It is the annotation v1.PlanLabel(plan) of the Node, as JSON.
+type Claim struct {
+	// UID of the Plan.
+	UID string `json:"uid"`
+	// Hash and Generation of the Plan with which the node began.
+	Hash       string `json:"hash"`
+	Generation int64  `json:"generation"`
+	// Since when it is at work, all attempts included.
+	Since time.Time `json:"since"`
+	// Attempt, from 1. Spent of them have failed and count.
+	Attempt int32 `json:"attempt"`
+	Spent   int32 `json:"spent,omitempty"`
+	// Prepared says that prepare is done and the node cordoned, for those plans that do either.
+	Prepared bool `json:"prepared,omitempty"`
+	// Cordoned says that it was this plan that cordoned the node.
+	Cordoned bool `json:"cordoned,omitempty"`
+	// Exclusive says that no other exclusive plan may be at work beside it.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Failure of the last attempt, until the next one.
+	Failure *Failure `json:"failure,omitempty"`
+	// Done is when the node was complete, while its place stays taken.
+	Done *time.Time `json:"done,omitempty"`
+}
+
+// Failure is why an attempt failed.
+type Failure struct {
+	At time.Time `json:"at"`
+	// Final says that there is no attempt left.
+	Final bool `json:"final,omitempty"`
+	// Reason as in v1.NodeFailure.
+	Reason string `json:"reason"`
+	// Message says more. At most 256 bytes, so that the annotation stays small.
+	Message string `json:"message,omitempty"`
+}
+
+// JobKind is what a Job does.
+type JobKind string
+
+const (
+	// Prepare runs the container prepare. Its Job is called prepare-<plan>-on-<node>-with-<hash>.
+	Prepare JobKind = "prepare"
+	// Upgrade runs the container upgrade. Its Job is called apply-<plan>-on-<node>-with-<hash>.
+	Upgrade JobKind = "upgrade"
+)
+
+// Job is a Job of a plan. Labels on it say all but its state.
+type Job struct {
+	// Name of a Job that exists.
+	Name string
+	Kind JobKind
+	// Plan and UID of the Plan.
+	Plan, UID string
+	// Node is the node's name.
+	Node    string
+	Hash    string
+	Attempt int32
+	State   JobState
+	// Reason and Message of a failure.
+	Reason, Message string
+	// Finished is when it succeeded or failed.
+	Finished time.Time
+	// Deleting says that it is being deleted: its pods may still run.
+	Deleting bool
+}
+
+// JobState is how far a Job is.
+type JobState string
+
+const (
+	// Running: not finished, also when no pod of it could begin yet.
+	Running JobState = "Running"
+	// Succeeded: its container ended with 0.
+	Succeeded JobState = "Succeeded"
+	// Failed: it will not be tried again.
+	Failed JobState = "Failed"
+)
+
+// Drain is how far the drain of a node is.
+type Drain struct {
+	// Hash and Attempt of the claim that it was begun for.
+	Hash    string
+	Attempt int32
+	// Done says that it has ended; Failed then says why it failed, and is empty when it did not.
+	Done   bool
+	Failed string
+}
+
+// Act is what a Step asks of its executor.
+type Act string
+
+const (
+	// WriteNode is one write of the Node: Claim, Labels, Unschedulable.
+	WriteNode Act = "WriteNode"
+	// CreateJob makes Job.
+	CreateJob Act = "CreateJob"
+	// DeleteJob deletes Job with its pods, in the foreground.
+	DeleteJob Act = "DeleteJob"
+	// StartDrain begins to evict the node's pods.
+	StartDrain Act = "StartDrain"
+)
+
+// Verb is what a Step is for, as people read it.
+type Verb string
+
+// Verbs of steps. Begin to Upgrade are those of a node in their order.
+const (
+	VerbBegin    Verb = "begin"
+	VerbPrepare  Verb = "prepare"
+	VerbCordon   Verb = "cordon"
+	VerbDrain    Verb = "drain"
+	VerbUpgrade  Verb = "upgrade"
+	VerbComplete Verb = "complete"
+	VerbSettle   Verb = "settle"  // the place of a complete node is free
+	VerbFail     Verb = "fail"    // the attempt failed
+	VerbRetry    Verb = "retry"   // the next attempt begins
+	VerbRestart  Verb = "restart" // the plan changed
+	VerbRelease  Verb = "release" // the node is no longer wanted
+	VerbDisown   Verb = "disown"  // somebody uncordoned it
+	VerbClean    Verb = "clean"   // a Job is no longer needed
+	VerbRecover  Verb = "recover" // a failed member is at work again
+)
+
+// Step is the next thing to do.
+type Step struct {
+	Act  Act
+	Verb Verb
+	// Node by name.
+	Node string
+	// Claim that the node is to have; nil removes it. Of WriteNode, as the next two.
+	Claim *Claim
+	// Labels to set.
+	Labels map[string]string
+	// Unschedulable to set; nil leaves it.
+	Unschedulable *bool
+	// Job to make, without name and state, or to delete.
+	Job Job
+}
+
+// Wait is why there is no step.
+type Wait struct {
+	// Reason as on the Plan's conditions.
+	Reason string
+	// Message says more, and what to do.
+	Message string
+	// Until is when to ask again at the latest. Zero is when something changes.
+	Until time.Time
+}
+
+// Decision is a Step, or else why to wait.
+type Decision struct {
+	Step *Step
+	Wait Wait
+}

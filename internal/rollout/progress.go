@@ -1,0 +1,80 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Progress is how far a plan is in a member.
+type Progress struct {
+	Nodes v1.PlanCount
+	// Applying and Failures are the first v1.MaxPlanNodes each, in the order of the nodes. Failures have no log.
+	Applying []v1.ApplyingNode
+	Failures []v1.NodeFailure
+}
+
+// ProgressOf is how far a plan is in a member. It fails as Next waits with InvalidPlan.
+func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
+	v, err := look(m, p, now)
+	if err != nil {
+		return Progress{}, err
+	}
+	t := v.count()
+	progress := Progress{Nodes: Count(t.total, t.complete, t.applying+t.waiting, t.failed, t.unready)}
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		c, ok := v.claim(n)
+		if !ok {
+			continue
+		}
+		final := c.Failure != nil && c.Failure.Final
+		if !final && len(progress.Applying) < v1.MaxPlanNodes {
+			progress.Applying = append(progress.Applying, v1.ApplyingNode{
+				Node: n.Name, Stage: v.stage(n, c), Since: metav1.NewTime(c.Since), Attempt: c.Attempt,
+			})
+		}
+		if c.Failure != nil && len(progress.Failures) < v1.MaxPlanNodes {
+			progress.Failures = append(progress.Failures, v1.NodeFailure{
+				Node: n.Name, Attempt: c.Attempt, Final: final, At: metav1.NewTime(c.Failure.At), Reason: c.Failure.Reason, Message: c.Failure.Message,
+			})
+		}
+	}
+	return progress, nil
+}
+
+func (v *view) stage(n *Node, c Claim) v1.NodeStage {
+	drained := v.Drains[n.Name]
+	switch {
+	case c.Done != nil:
+		return v1.StageSettling
+	case c.Failure != nil:
+		return v1.StageWaiting
+	case v.job(n, c, Upgrade) != nil:
+		return v1.StageUpgrading
+	case v.plan.Spec.Prepare != nil && !c.Prepared:
+		return v1.StagePreparing
+	case !c.Prepared && (v.plan.Spec.Cordon || v.plan.Spec.Drain != nil):
+		return v1.StageCordoning
+	case v.plan.Spec.Drain != nil && (!drained.Done || drained.Hash != c.Hash || drained.Attempt != c.Attempt):
+		return v1.StageDraining
+	}
+	return v1.StageUpgrading
+}
+
+// Count is a count with its summary.
+func Count(total, complete, applying, failed, held int) v1.PlanCount {
+	return v1.PlanCount{
+		Total: narrow(total), Complete: narrow(complete), Applying: narrow(applying), Failed: narrow(failed), Held: narrow(held),
+		Summary: fmt.Sprintf("%d/%d", complete, total),
+	}
+}
+
+func narrow(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // bounded

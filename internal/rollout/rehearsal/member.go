@@ -1,0 +1,175 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rehearsal
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// Member is a member as it is in the play: what its API server would hold, and what would happen there by itself.
+type Member struct {
+	rollout.Member
+	script Cluster
+	base   Durations
+	jobs   map[string]time.Time // when Jobs end, by name
+	drains map[string]time.Time // when drains end, by node
+}
+
+// NewMember sets a member up.
+func NewMember(c Cluster, base Durations) (*Member, error) {
+	window, err := rollout.ParseWindow(c.Window)
+	if err != nil {
+		return nil, fmt.Errorf("set up cluster %s: %w", c.Name, err)
+	}
+	m := &Member{script: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
+	m.Hold, m.Window, m.Member.Drains = c.Hold, window, map[string]rollout.Drain{}
+	for _, n := range c.Nodes {
+		labels := maps.Clone(n.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		m.Nodes = append(m.Nodes, rollout.Node{
+			Name: n.Name, Hostname: n.Name, Labels: labels, Unschedulable: n.Unschedulable, Ready: !n.NotReady, Claims: map[string]rollout.Claim{},
+		})
+	}
+	slices.SortFunc(m.Nodes, func(a, b rollout.Node) int { return strings.Compare(a.Name, b.Name) })
+	return m, nil
+}
+
+// Crash forgets what only the agent's process knows.
+func (m *Member) Crash() {
+	clear(m.Drains)
+	clear(m.drains)
+}
+
+// Apply does what a step of a plan asks for. It fails where an API server would refuse.
+func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
+	at := slices.IndexFunc(m.Nodes, func(n rollout.Node) bool { return n.Name == s.Node })
+	if at < 0 && s.Act != rollout.DeleteJob {
+		return fmt.Errorf("%s node %s: it does not exist", s.Verb, s.Node)
+	}
+	switch s.Act {
+	case rollout.WriteNode:
+		m.write(&m.Nodes[at], s, plan.Name)
+	case rollout.CreateJob:
+		return m.create(s, plan, now)
+	case rollout.DeleteJob:
+		delete(m.jobs, s.Job.Name)
+		m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool { return j.Name == s.Job.Name })
+	case rollout.StartDrain:
+		m.Drains[s.Node] = rollout.Drain{Hash: s.Claim.Hash, Attempt: s.Claim.Attempt}
+		script := m.node(s.Node)
+		m.drains[s.Node] = now.Add(pick(script.Durations.Drain, m.base.Drain, 30*time.Second))
+	}
+	return nil
+}
+
+func (m *Member) write(n *rollout.Node, s *rollout.Step, plan string) {
+	maps.Copy(n.Labels, s.Labels)
+	if s.Unschedulable != nil {
+		n.Unschedulable = *s.Unschedulable
+	}
+	if s.Claim == nil {
+		delete(n.Claims, plan)
+		return
+	}
+	n.Claims[plan] = *s.Claim
+}
+
+func (m *Member) create(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
+	job := s.Job
+	prefix, script := "apply", m.node(s.Node)
+	lasts := pick(script.Durations.Upgrade, m.base.Upgrade, time.Minute)
+	if job.Kind == rollout.Prepare {
+		prefix, lasts = "prepare", pick(script.Durations.Prepare, m.base.Prepare, 10*time.Second)
+	}
+	job.Name, job.State = fmt.Sprintf("%s-%s-on-%s-with-%s", prefix, job.Plan, job.Node, job.Hash), rollout.Running
+	if slices.ContainsFunc(m.Jobs, func(j rollout.Job) bool { return j.Name == job.Name }) {
+		return fmt.Errorf("%s node %s: Job %s exists", s.Verb, s.Node, job.Name)
+	}
+	deadline := plan.Spec.JobActiveDeadlineSecs
+	if script.Hangs && job.Kind == rollout.Upgrade && deadline != nil && *deadline > 0 {
+		lasts = time.Duration(*deadline) * time.Second
+	}
+	m.Jobs = append(m.Jobs, job)
+	m.jobs[job.Name] = now.Add(lasts)
+	return nil
+}
+
+// Advance lets happen what happens by itself until now.
+func (m *Member) Advance(now time.Time) {
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		end, runs := m.jobs[j.Name]
+		if j.State != rollout.Running || !runs || now.Before(end) {
+			continue
+		}
+		delete(m.jobs, j.Name)
+		j.State, j.Finished = rollout.Succeeded, end
+		if script := m.node(j.Node); j.Kind == rollout.Upgrade && script.Fails > 0 {
+			script.Fails--
+			j.State, j.Message = rollout.Failed, "it was to fail"
+			if script.Hangs {
+				j.Reason = v1.ReasonDeadlineExceeded
+			}
+		}
+	}
+	for node, end := range m.drains {
+		if d := m.Drains[node]; !now.Before(end) {
+			d.Done = true
+			m.Drains[node] = d
+			delete(m.drains, node)
+		}
+	}
+}
+
+// Due is when something happens by itself next. Zero is never.
+func (m *Member) Due() time.Time {
+	var due time.Time
+	for _, all := range []map[string]time.Time{m.jobs, m.drains} {
+		for _, end := range all {
+			due = sooner(due, end)
+		}
+	}
+	return due
+}
+
+// Status of a plan as the agent would say it.
+func (m *Member) Status(plan *rollout.Plan, why rollout.Wait, revision string, now time.Time) (*v1.PlanStatus, error) {
+	progress, err := rollout.ProgressOf(m.Member, *plan, now)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.PlanStatus{
+		Revision: revision, LatestHash: plan.Hash, LatestVersion: plan.Version, Nodes: &progress.Nodes,
+		Applying: progress.Applying, Failures: progress.Failures,
+		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Reason: why.Reason, Message: why.Message}},
+	}, nil
+}
+
+// node is what is to happen on a node. It exists: steps name nodes of the member.
+func (m *Member) node(name string) *Node {
+	for i := range m.script.Nodes {
+		if m.script.Nodes[i].Name == name {
+			return &m.script.Nodes[i]
+		}
+	}
+	return &Node{}
+}
+
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,194 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+const (
+	dayMinutes = 24 * 60
+	week       = 7
+)
+
+// Window is a part of the week. The zero Window is always open; so is nil.
+type Window struct {
+	days       [week]bool
+	start, end int // minutes of the day; end is beyond dayMinutes for a window over midnight
+	zone       *time.Location
+}
+
+// NewWindow reads a window of a plan. Nil is always open.
+func NewWindow(spec *v1.TimeWindow) (*Window, error) {
+	if spec == nil {
+		return nil, nil
+	}
+	zone, err := time.LoadLocation(spec.TimeZone) // "" is UTC
+	if err != nil {
+		return nil, fmt.Errorf("read window: time zone %q is not known here", spec.TimeZone)
+	}
+	w := &Window{zone: zone, end: dayMinutes}
+	if spec.StartTime != "" {
+		if w.start, err = minutes(spec.StartTime); err != nil {
+			return nil, err
+		}
+	}
+	if spec.EndTime != "" {
+		if w.end, err = minutes(spec.EndTime); err != nil {
+			return nil, err
+		}
+	}
+	if w.start == w.end || w.start == dayMinutes {
+		return nil, fmt.Errorf("read window: it opens at %s and closes at %s: it is never open", spec.StartTime, spec.EndTime)
+	}
+	if w.end < w.start {
+		w.end += dayMinutes
+	}
+	for _, day := range spec.Days {
+		d, err := weekday(string(day))
+		if err != nil {
+			return nil, err
+		}
+		w.days[d] = true
+	}
+	if len(spec.Days) == 0 {
+		w.days = [week]bool{true, true, true, true, true, true, true}
+	}
+	return w, nil
+}
+
+// ParseWindow reads "Sat,Sun 02:00-06:00 Europe/Berlin": days, times and time zone in this order, each of which can be left out. An
+// empty text is nil, which is always open.
+func ParseWindow(text string) (*Window, error) {
+	fields := strings.Fields(text)
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	spec := &v1.TimeWindow{}
+	if _, err := weekday(strings.Split(fields[0], ",")[0]); err == nil {
+		for day := range strings.SplitSeq(fields[0], ",") {
+			spec.Days = append(spec.Days, v1.Day(day))
+		}
+		fields = fields[1:]
+	}
+	if len(fields) > 0 {
+		if start, end, found := strings.Cut(fields[0], "-"); found && strings.Contains(start, ":") {
+			spec.StartTime, spec.EndTime = start, end
+			fields = fields[1:]
+		}
+	}
+	if len(fields) > 0 {
+		spec.TimeZone, fields = fields[0], fields[1:]
+	}
+	if len(fields) > 0 {
+		return nil, fmt.Errorf(`read window %q: write it like "Sat,Sun 02:00-06:00 Europe/Berlin"`, text)
+	}
+	return NewWindow(spec)
+}
+
+// Open says whether the window is open, and when that changes next. The time is zero for a window that never changes.
+func (w *Window) Open(now time.Time) (open bool, until time.Time) {
+	if w == nil || w.zone == nil {
+		return true, time.Time{}
+	}
+	spans := w.spans(now)
+	for _, s := range spans {
+		switch {
+		case now.Before(s.from):
+			if open && until.Before(s.from) {
+				return true, until
+			}
+			if !open {
+				return false, s.from
+			}
+			until = later(until, s.to)
+		case now.Before(s.to):
+			open, until = true, later(until, s.to)
+		}
+	}
+	if open && until.Sub(now) > week*24*time.Hour {
+		return true, time.Time{} // one span runs into the next, the whole week
+	}
+	return open, until
+}
+
+type span struct{ from, to time.Time }
+
+// spans of the window from the day before yesterday until after its next opening, in order. They may touch or overlap.
+func (w *Window) spans(now time.Time) []span {
+	today := now.In(w.zone)
+	var spans []span
+	for ahead := -2; ahead <= week+2; ahead++ {
+		day := time.Date(today.Year(), today.Month(), today.Day()+ahead, 0, 0, 0, 0, time.UTC)
+		if !w.days[day.Weekday()] {
+			continue
+		}
+		from, _ := instants(day, w.start, w.zone)
+		_, to := instants(day, w.end, w.zone)
+		if from.Before(to) {
+			spans = append(spans, span{from, to})
+		}
+	}
+	return spans
+}
+
+// instants are the first and the last moment at which the clocks of a zone show a time of day: two where they are put back over it, and the
+// moment of the change itself where they are put forward over it.
+func instants(day time.Time, minute int, zone *time.Location) (first, last time.Time) {
+	wall := day.Add(time.Duration(minute) * time.Minute)
+	var found []time.Time
+	for _, aside := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
+		_, offset := wall.Add(aside).In(zone).Zone()
+		at := wall.Add(-time.Duration(offset) * time.Second)
+		if _, real := at.In(zone).Zone(); real == offset {
+			found = append(found, at)
+		}
+	}
+	if len(found) == 0 {
+		_, before := wall.Add(-24 * time.Hour).In(zone).Zone()
+		change, _ := wall.Add(-time.Duration(before) * time.Second).In(zone).ZoneBounds()
+		return change, change
+	}
+	return slices.MinFunc(found, time.Time.Compare), slices.MaxFunc(found, time.Time.Compare)
+}
+
+func minutes(clock string) (int, error) {
+	var hour, minute int
+	if n, err := fmt.Sscanf(clock, "%d:%d", &hour, &minute); err != nil || n != 2 || len(clock) != len("15:04") ||
+		hour < 0 || minute < 0 || minute > 59 || hour*60+minute > dayMinutes {
+		return 0, fmt.Errorf(`read window: %q is no time of day: write "HH:MM"`, clock)
+	}
+	return hour*60 + minute, nil
+}
+
+func weekday(name string) (time.Weekday, error) {
+	name = strings.ToLower(name)
+	for d := time.Sunday; d <= time.Saturday; d++ {
+		full := strings.ToLower(d.String())
+		if slices.Contains([]string{full, full[:3], full[:2], fmt.Sprint(int(d))}, name) {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("read window: %q is no day of the week", name)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// sooner is the earlier of two times, of which zero means never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

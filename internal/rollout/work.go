@@ -1,0 +1,216 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"strings"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+const (
+	defaultRetries = 2
+	defaultBackoff = 30 * time.Second
+	maxBackoff     = time.Hour
+	maxMessage     = 256 // bytes of Failure.Message
+)
+
+// work is the next step of a node that is at work. Nil when it waits, or is not.
+func (v *view) work(n *Node) *Step {
+	c, ok := v.claim(n)
+	if !ok {
+		return nil
+	}
+	switch {
+	case c.Done != nil:
+		return v.settle(n, c)
+	case c.Failure != nil:
+		return v.again(n, c)
+	}
+	if job := v.job(n, c, Upgrade); job != nil {
+		return v.upgrade(n, c, job)
+	}
+	return v.approach(n, c)
+}
+
+// settle frees the place of a complete node.
+func (v *view) settle(n *Node, c Claim) *Step {
+	end := c.Done.Add(duration(v.plan.Spec.PostCompleteDelay, 0))
+	if v.now.Before(end) {
+		v.by(end)
+		return nil
+	}
+	return write(VerbSettle, n, c, nil)
+}
+
+// again begins the next attempt of a node that failed, lets one go that is no longer wanted, and starts over when the plan has changed.
+func (v *view) again(n *Node, c Claim) *Step {
+	if !v.wanted(n) {
+		return write(VerbRelease, n, c, nil)
+	}
+	changed := c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
+	at := c.Failure.At.Add(v.backoff(c.Spent))
+	if !changed && (c.Failure.Final || v.now.Before(at)) {
+		if !c.Failure.Final {
+			v.by(at)
+		}
+		return nil
+	}
+	if n.Leaving || v.taken(n) != "" || v.gate() != nil {
+		return nil
+	}
+	if changed {
+		return write(VerbRestart, n, c, v.fresh(n, c))
+	}
+	next := c
+	next.Attempt, next.Failure, next.Prepared = c.Attempt+1, nil, false
+	return write(VerbRetry, n, c, &next)
+}
+
+// fresh is the claim of a node that begins, or starts over. Its attempt is a number that no Job of the node has, so that none of before is
+// taken for one of now.
+func (v *view) fresh(n *Node, was Claim) *Claim {
+	used := was.Attempt
+	for _, j := range v.jobs[n.Name] {
+		used = max(used, j.Attempt)
+	}
+	return &Claim{
+		UID: v.plan.UID, Hash: v.plan.Hash, Generation: v.plan.Generation, Exclusive: v.plan.Spec.Exclusive,
+		Since: v.now, Attempt: used + 1, Cordoned: was.Cordoned,
+	}
+}
+
+func (v *view) backoff(spent int32) time.Duration {
+	wait := defaultBackoff
+	if r := v.plan.Spec.Retries; r != nil {
+		wait = duration(r.Backoff, defaultBackoff)
+	}
+	for ; spent > 1 && wait < maxBackoff; spent-- {
+		wait *= 2
+	}
+	return min(wait, maxBackoff)
+}
+
+// upgrade follows the Job of the container upgrade, whatever has become of the plan since.
+func (v *view) upgrade(n *Node, c Claim, job *Job) *Step {
+	switch {
+	case job.Deleting:
+		return nil
+	case job.State == Succeeded:
+		return v.complete(n, c)
+	case job.State == Failed:
+		return v.fail(n, c, v1.ReasonUpgradeFailed, job)
+	case c.Cordoned && !n.Unschedulable:
+		next := c
+		next.Cordoned = false
+		return write(VerbDisown, n, c, &next)
+	}
+	return nil
+}
+
+func (v *view) complete(n *Node, c Claim) *Step {
+	var next *Claim
+	current := c.Hash == v.plan.Hash
+	if current && duration(v.plan.Spec.PostCompleteDelay, 0) > 0 {
+		done := c
+		done.Done = &v.now
+		next = &done
+	}
+	s := write(VerbComplete, n, c, next)
+	s.Labels = map[string]string{}
+	if key := v1.PlanLabel(v.plan.Name); n.Labels[key] != v1.PlanDisabled {
+		s.Labels[key] = c.Hash
+	}
+	if current {
+		filled := strings.NewReplacer("$(LATEST_VERSION)", v.plan.Version, "$(LATEST_HASH)", v.plan.Hash)
+		for key, value := range v.plan.Spec.PostCompleteLabels {
+			s.Labels[key] = filled.Replace(string(value))
+		}
+	}
+	return s
+}
+
+// fail ends an attempt. A prepare that ran into its deadline costs none: it waits for others, and the node is untouched.
+func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
+	if job.Reason != "" {
+		reason = job.Reason
+	}
+	next := c
+	if job.Kind != Prepare || reason != v1.ReasonDeadlineExceeded {
+		next.Spent++
+	}
+	limit := int32(defaultRetries)
+	if r := v.plan.Spec.Retries; r != nil && r.Limit != nil {
+		limit = *r.Limit
+	}
+	next.Failure = &Failure{At: v.now, Reason: reason, Message: job.Message[:min(len(job.Message), maxMessage)], Final: next.Spent > limit}
+	return write(VerbFail, n, c, &next)
+}
+
+// approach is the next step of a node whose upgrade has not begun.
+func (v *view) approach(n *Node, c Claim) *Step {
+	switch {
+	case !v.wanted(n), v.plan.Spec.Paused:
+		return write(VerbRelease, n, c, nil)
+	case c.Hash != v.plan.Hash:
+		return write(VerbRestart, n, c, v.fresh(n, c))
+	}
+	for _, j := range v.jobs[n.Name] {
+		if j.of(c) {
+			continue
+		}
+		if j.Deleting {
+			return nil // its name is still taken, and its pods may run
+		}
+		return &Step{Act: DeleteJob, Verb: VerbClean, Node: n.Name, Job: j}
+	}
+	if v.plan.Spec.Prepare != nil && !c.Prepared {
+		job := v.job(n, c, Prepare)
+		switch {
+		case job == nil:
+			return v.create(n, c, Prepare, VerbPrepare)
+		case job.Deleting || job.State == Running:
+			return nil
+		case job.State == Failed:
+			return v.fail(n, c, v1.ReasonPrepareFailed, job)
+		}
+	}
+	return v.enter(n, c)
+}
+
+// enter cordons and drains a prepared node and begins its upgrade.
+func (v *view) enter(n *Node, c Claim) *Step {
+	drains := v.plan.Spec.Drain != nil
+	drain := v.Drains[n.Name]
+	drained := drain.Done && drain.Failed == "" && drain.Hash == c.Hash && drain.Attempt == c.Attempt
+	if (drains || v.plan.Spec.Cordon) && (!c.Prepared || drains && !drained && !n.Unschedulable) {
+		next := c
+		next.Prepared = true
+		next.Cordoned = c.Cordoned || !n.Unschedulable
+		s := write(VerbCordon, n, c, &next)
+		if !n.Unschedulable {
+			s.Unschedulable = new(true)
+		}
+		return s
+	}
+	switch {
+	case !drains || drained:
+		return v.create(n, c, Upgrade, VerbUpgrade)
+	case drain.Hash != c.Hash || drain.Attempt != c.Attempt:
+		return &Step{Act: StartDrain, Verb: VerbDrain, Node: n.Name, Claim: &c}
+	case drain.Failed != "":
+		return v.fail(n, c, v1.ReasonDrainFailed, &Job{Message: drain.Failed})
+	}
+	return nil // it drains
+}
+
+func (v *view) create(n *Node, c Claim, kind JobKind, verb Verb) *Step {
+	if why, refused := v.Refused[n.Name]; refused {
+		return v.fail(n, c, v1.ReasonJobRefused, &Job{Message: why})
+	}
+	return &Step{Act: CreateJob, Verb: verb, Node: n.Name, Claim: &c, Job: Job{
+		Kind: kind, Plan: v.plan.Name, UID: c.UID, Node: n.Name, Hash: c.Hash, Attempt: c.Attempt,
+	}}
+}
