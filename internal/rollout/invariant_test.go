@@ -132,11 +132,11 @@ func nodes(m *rehearsal.Member, cluster string, concurrency *intstr.IntOrString,
 func TestInvariantsOfGeneratedFleets(t *testing.T) {
 	from := *seed
 	if from == 0 {
-		from = uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
+		from = uint64(time.Now().UnixNano())
 	}
 	t.Logf("-seed=%d -rounds=%d", from, *rounds)
 	for round := range *rounds {
-		r := func() *rand.Rand { return rand.New(rand.NewPCG(from, uint64(round))) } //nolint:gosec // repeatable
+		r := func() *rand.Rand { return rand.New(rand.NewPCG(from, uint64(round))) }
 		lines, outcome := once(t, generated(r()), func(int) bool { return false })
 		again, _ := once(t, generated(r()), func(int) bool { return false })
 		if strings.Join(lines, "\n") != strings.Join(again, "\n") {
