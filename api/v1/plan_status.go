@@ -138,17 +138,17 @@ type ApplyingNode struct {
 type NodeStage string
 
 const (
-	// StagePreparing: the container prepare runs.
+	// StagePreparing says: the container prepare runs.
 	StagePreparing NodeStage = "Preparing"
-	// StageCordoning: the node is about to be cordoned.
+	// StageCordoning says: the node is about to be cordoned.
 	StageCordoning NodeStage = "Cordoning"
-	// StageDraining: pods are being evicted.
+	// StageDraining says: pods are being evicted.
 	StageDraining NodeStage = "Draining"
-	// StageUpgrading: the container upgrade runs, or is about to.
+	// StageUpgrading says: the container upgrade runs, or is about to.
 	StageUpgrading NodeStage = "Upgrading"
-	// StageSettling: the node is complete and its place stays taken for postCompleteDelay.
+	// StageSettling says: the node is complete and its place stays taken for postCompleteDelay.
 	StageSettling NodeStage = "Settling"
-	// StageWaiting: an attempt failed and the next one is waited for.
+	// StageWaiting says: an attempt failed and the next one is waited for.
 	StageWaiting NodeStage = "Waiting"
 )
 

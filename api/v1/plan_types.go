@@ -111,8 +111,8 @@ type Rollout struct {
 
 	// waves are done one after the other. A member belongs to the first wave that selects it; those that no wave selects come
 	// last, as a wave named "rest". A wave begins when the members of the one before are complete, or failed within
-	// maxFailedClusters, and its soak is over. Members that are away or hold plans off do not keep others waiting, if at least one of
-	// their wave is complete; they begin when they are back. At most 16. Default: one wave of all.
+	// maxFailedClusters, at least one of them is complete, and its soak is over. Members that are away or hold plans off keep nobody
+	// waiting; they begin when they are back. At most 16. Default: one wave of all.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

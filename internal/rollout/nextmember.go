@@ -123,9 +123,9 @@ func (f *Fleet) openWaves() (int, Wait) {
 			return i + 1, f.working()
 		case begun+w.absent < w.total: // some can begin now
 			return i + 1, Wait{}
-		case w.complete == 0 && w.failed == 0:
-			return i + 1, Wait{} // all of it is absent
-		case w.complete > 0 && f.now.Before(end):
+		case w.complete == 0:
+			return i + 1, Wait{} // nobody has shown that it works
+		case f.now.Before(end):
 			f.until = sooner(f.until, end)
 			return i + 1, Wait{Reason: v1.ReasonSoaking, Message: fmt.Sprintf("wave %s is complete and soaks until %s", w.name, end.UTC().Format(time.RFC3339))}
 		}

@@ -121,11 +121,11 @@ type Job struct {
 type JobState string
 
 const (
-	// Running: not finished, also when no pod of it could begin yet.
+	// Running says: not finished, also when no pod of it could begin yet.
 	Running JobState = "Running"
-	// Succeeded: its container ended with 0.
+	// Succeeded says: its container ended with 0.
 	Succeeded JobState = "Succeeded"
-	// Failed: it will not be tried again.
+	// Failed says: it will not be tried again.
 	Failed JobState = "Failed"
 )
 

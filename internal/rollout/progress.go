@@ -77,4 +77,4 @@ func Count(total, complete, applying, failed, held int) v1.PlanCount {
 	}
 }
 
-func narrow(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // bounded
+func narrow(n int) int32 { return int32(min(n, math.MaxInt32)) }

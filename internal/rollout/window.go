@@ -146,7 +146,7 @@ func instants(day time.Time, minute int, zone *time.Location) (first, last time.
 	for _, aside := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
 		_, offset := wall.Add(aside).In(zone).Zone()
 		at := wall.Add(-time.Duration(offset) * time.Second)
-		if _, real := at.In(zone).Zone(); real == offset {
+		if _, there := at.In(zone).Zone(); there == offset {
 			found = append(found, at)
 		}
 	}

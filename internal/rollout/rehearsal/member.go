@@ -31,8 +31,9 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up cluster %s: %w", c.Name, err)
 	}
+	c.Nodes = slices.Clone(c.Nodes) // a play uses up their failures
 	m := &Member{script: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
-	m.Hold, m.Window, m.Member.Drains = c.Hold, window, map[string]rollout.Drain{}
+	m.Hold, m.Window, m.Drains = c.Hold, window, map[string]rollout.Drain{}
 	for _, n := range c.Nodes {
 		labels := maps.Clone(n.Labels)
 		if labels == nil {

@@ -1,0 +1,364 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/rollout/rehearsal"
+)
+
+// bench is one member whose plans and nodes a test can change between steps.
+type bench struct {
+	*testing.T
+	m     *rehearsal.Member
+	now   time.Time
+	lines []string
+}
+
+func newBench(t *testing.T, nodes ...string) *bench {
+	c := rehearsal.Cluster{Name: "m"}
+	for _, name := range nodes {
+		c.Nodes = append(c.Nodes, rehearsal.Node{Name: name})
+	}
+	m, err := rehearsal.NewMember(c, rehearsal.Durations{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bench{T: t, m: m, now: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)}
+}
+
+func aPlan(name string, change func(*v1.PlanSpec)) rollout.Plan {
+	p := rollout.Plan{Name: name, UID: name + "-uid", Generation: 1, Version: "v1", Hash: "h1"}
+	p.Spec.Upgrade.Image = "i"
+	p.Spec.Cordon = true
+	if change != nil {
+		change(&p.Spec)
+	}
+	return p
+}
+
+// steps takes all steps that can be taken now, and returns why there is no further one.
+func (b *bench) steps(p rollout.Plan) rollout.Wait {
+	b.Helper()
+	for range 1000 {
+		d := rollout.Next(b.m.Member, p, b.now)
+		if d.Step == nil {
+			return d.Wait
+		}
+		if err := b.m.Apply(d.Step, &p, b.now); err != nil {
+			b.Fatal(err)
+		}
+		b.lines = append(b.lines, fmt.Sprintf("%s %s", d.Step.Node, d.Step.Verb))
+	}
+	b.Fatal("it does not come to rest")
+	return rollout.Wait{}
+}
+
+func (b *bench) after(d time.Duration) {
+	b.now = b.now.Add(d)
+	b.m.Advance(b.now)
+}
+
+func (b *bench) want(lines string) {
+	b.Helper()
+	if got := strings.Join(b.lines, ", "); got != lines {
+		b.Errorf("got  %s\nwant %s", got, lines)
+	}
+	b.lines = nil
+}
+
+func (b *bench) reason(w rollout.Wait, want string) {
+	b.Helper()
+	if w.Reason != want {
+		b.Errorf("it waits with %s: %s; want %s", w.Reason, w.Message, want)
+	}
+}
+
+func TestWhatPeopleDoMeanwhile(t *testing.T) {
+	drained := func(s *v1.PlanSpec) { s.Drain = &v1.Drain{} }
+	paused := func(s *v1.PlanSpec) { s.Paused = true }
+	t.Run("pausing lets go of a node that drains, and goes on with it later", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", drained))
+		b.want("a begin, a cordon, a drain")
+		b.reason(b.steps(aPlan("p", paused)), v1.ReasonPaused)
+		b.want("a release")
+		if b.m.Nodes[0].Unschedulable {
+			t.Error("it is left cordoned")
+		}
+	})
+	t.Run("pausing lets an upgrade finish and begins nothing else", func(t *testing.T) {
+		b := newBench(t, "a", "b")
+		b.steps(aPlan("p", nil))
+		b.after(time.Minute)
+		b.reason(b.steps(aPlan("p", paused)), v1.ReasonPaused)
+		b.want("a begin, a cordon, a upgrade, a complete")
+	})
+	t.Run("a change while a node drains starts over with its cordon kept", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", drained))
+		changed := aPlan("p", drained)
+		changed.Hash = "h2"
+		b.lines = nil
+		b.steps(changed)
+		b.want("a restart, a cordon, a drain")
+		b.after(time.Minute)
+		b.steps(changed)
+		b.after(time.Minute)
+		b.steps(changed)
+		b.want("a upgrade, a complete")
+		if n := b.m.Nodes[0]; n.Unschedulable || n.Labels[v1.PlanLabel("p")] != "h2" {
+			t.Errorf("it ends as %+v", n)
+		}
+	})
+	t.Run("a change while an upgrade runs lets it finish and does the node again", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", nil))
+		changed := aPlan("p", nil)
+		changed.Hash = "h2"
+		b.steps(changed)
+		b.after(time.Minute)
+		b.steps(changed)
+		b.want("a begin, a cordon, a upgrade, a complete, a begin, a clean, a cordon, a upgrade")
+	})
+	t.Run("deleting the plan uncordons what it cordoned", func(t *testing.T) {
+		b := newBench(t, "a", "b")
+		b.m.Nodes[1].Unschedulable = true
+		p := aPlan("p", func(s *v1.PlanSpec) { s.Concurrency = new(intstr.FromInt32(2)) })
+		b.steps(p)
+		steps := rollout.Orphans(b.m.Nodes, nil)
+		for i := range steps {
+			if err := b.m.Apply(&steps[i], &p, b.now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(steps) != 2 || b.m.Nodes[0].Unschedulable || !b.m.Nodes[1].Unschedulable || len(b.m.Nodes[0].Claims) != 0 {
+			t.Errorf("after %d steps: %+v", len(steps), b.m.Nodes)
+		}
+		if left := rollout.Orphans(b.m.Nodes, map[string]string{"p": "p-uid"}); len(left) != 0 {
+			t.Errorf("a second time: %+v", left)
+		}
+	})
+	t.Run("a Job that is deleted by hand is made again", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", nil))
+		b.m.Jobs = nil
+		b.steps(aPlan("p", nil))
+		b.want("a begin, a cordon, a upgrade, a upgrade")
+	})
+	t.Run("a Job that is being deleted is waited for", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", nil))
+		b.m.Jobs[0].Deleting = true
+		b.lines = nil
+		b.reason(b.steps(aPlan("p", nil)), v1.ReasonApplying)
+		b.want("")
+	})
+	t.Run("the Job of a node that is removed is deleted", func(t *testing.T) {
+		b := newBench(t, "a", "b")
+		b.steps(aPlan("p", nil))
+		b.m.Nodes = slices.Delete(b.m.Nodes, 0, 1)
+		b.steps(aPlan("p", nil))
+		b.want("a begin, a cordon, a upgrade, a clean, b begin, b cordon, b upgrade")
+	})
+	t.Run("a node whose label is removed is done again", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", nil))
+		b.after(time.Minute)
+		b.reason(b.steps(aPlan("p", nil)), v1.ReasonComplete)
+		delete(b.m.Nodes[0].Labels, v1.PlanLabel("p"))
+		b.lines = nil
+		b.steps(aPlan("p", nil))
+		b.want("a begin, a clean, a cordon, a upgrade")
+	})
+	t.Run("who uncordons a node under an upgrade owns its cordon from then on", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", nil))
+		b.m.Nodes[0].Unschedulable = false
+		b.steps(aPlan("p", nil))
+		b.m.Nodes[0].Unschedulable = true
+		b.after(time.Minute)
+		b.steps(aPlan("p", nil))
+		b.want("a begin, a cordon, a upgrade, a disown, a complete")
+		if !b.m.Nodes[0].Unschedulable {
+			t.Error("somebody else's cordon is gone")
+		}
+	})
+	t.Run("a node that is uncordoned while it drains is cordoned again", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", drained))
+		b.m.Nodes[0].Unschedulable = false
+		b.lines = nil
+		b.steps(aPlan("p", drained))
+		b.want("a cordon")
+	})
+	t.Run("a drain that fails uncordons the node and is tried again", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", drained))
+		b.m.Drains["a"] = rollout.Drain{Hash: "h1", Attempt: 1, Done: true, Failed: "pod web/a: disruption budget"}
+		b.reason(b.steps(aPlan("p", drained)), v1.ReasonAwaitingRetry)
+		if n := b.m.Nodes[0]; n.Unschedulable || n.Claims["p"].Failure.Reason != v1.ReasonDrainFailed {
+			t.Errorf("it is %+v", n)
+		}
+		b.after(30 * time.Second)
+		b.steps(aPlan("p", drained))
+		b.want("a begin, a cordon, a drain, a fail, a retry, a cordon, a drain")
+	})
+	t.Run("a Job that the API server refuses is a failure", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.m.Refused = map[string]string{"a": "admission"}
+		b.reason(b.steps(aPlan("p", nil)), v1.ReasonAwaitingRetry)
+		b.want("a begin, a cordon, a fail")
+	})
+	t.Run("a prepare past its deadline costs no attempt", func(t *testing.T) {
+		b := newBench(t, "a")
+		p := aPlan("p", func(s *v1.PlanSpec) {
+			s.Prepare = &v1.PlanContainer{Image: "i"}
+			s.Retries = &v1.PlanRetries{Limit: new(int32(0)), Backoff: &metav1.Duration{Duration: time.Second}}
+		})
+		for range 5 {
+			b.steps(p)
+			b.m.Jobs[0].State, b.m.Jobs[0].Reason = rollout.Failed, v1.ReasonDeadlineExceeded
+			b.reason(b.steps(p), v1.ReasonAwaitingRetry)
+			b.after(time.Second)
+		}
+	})
+	t.Run("a failed node is tried again when the plan's generation changes, and let go when it is disabled", func(t *testing.T) {
+		b := newBench(t, "a", "b")
+		p := aPlan("p", func(s *v1.PlanSpec) { s.Retries = &v1.PlanRetries{Limit: new(int32(0))} })
+		b.steps(p)
+		b.m.Jobs[0].State = rollout.Failed
+		b.reason(b.steps(p), v1.ReasonNodeFailed)
+		p.Generation++
+		b.steps(p)
+		b.want("a begin, a cordon, a upgrade, a fail, a restart, a clean, a cordon, a upgrade")
+		b.m.Jobs[0].State = rollout.Failed
+		b.steps(p)
+		b.m.Nodes[0].Labels[v1.PlanLabel("p")] = v1.PlanDisabled
+		b.lines = nil
+		b.steps(p)
+		b.want("a release, a clean, b begin, b cordon, b upgrade")
+	})
+	t.Run("a member that holds plans off begins nothing, also when its own window is closed", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.m.Hold = "not now"
+		b.reason(b.steps(aPlan("p", nil)), v1.ReasonHeld)
+		window, err := rollout.ParseWindow("Sun")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.m.Hold, b.m.Window = "", window
+		why := b.steps(aPlan("p", nil))
+		b.reason(why, v1.ReasonHeld)
+		if !why.Until.Equal(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)) {
+			t.Errorf("it asks again at %v", why.Until)
+		}
+		b.want("")
+	})
+	t.Run("a complete node that does not become ready keeps its place", func(t *testing.T) {
+		b := newBench(t, "a", "b")
+		b.steps(aPlan("p", nil))
+		b.m.Nodes[0].Ready = false
+		b.after(time.Minute)
+		b.reason(b.steps(aPlan("p", nil)), v1.ReasonAwaitingNodes)
+	})
+	t.Run("two plans never work on one node at once, and exclusive ones not in one member", func(t *testing.T) {
+		b := newBench(t, "a", "b")
+		exclusive := func(s *v1.PlanSpec) { s.Exclusive = true }
+		b.steps(aPlan("p", nil))
+		b.steps(aPlan("q", nil))
+		b.want("a begin, a cordon, a upgrade, b begin, b cordon, b upgrade")
+		b.reason(b.steps(aPlan("r", nil)), v1.ReasonAwaitingSlot)
+		b = newBench(t, "a", "b")
+		b.steps(aPlan("p", exclusive))
+		b.lines = nil
+		b.reason(b.steps(aPlan("q", exclusive)), v1.ReasonAwaitingSlot)
+		b.want("")
+	})
+}
+
+func TestTheHashCoversWhatIsDoneOnNodesAndNothingElse(t *testing.T) {
+	hash := func(change func(*v1.PlanSpec), version string, secrets map[string]string) string {
+		p := aPlan("p", change)
+		h, err := rollout.Hash(&p.Spec.NodeWork, version, secrets)
+		if err != nil || len(h) > 63 {
+			t.Fatalf("%q, %v", h, err)
+		}
+		return h
+	}
+	before := hash(nil, "v1", nil)
+	for name, other := range map[string]string{
+		"version": hash(nil, "v2", nil),
+		"args":    hash(func(s *v1.PlanSpec) { s.Upgrade.Args = []string{"x"} }, "v1", nil),
+		"drain":   hash(func(s *v1.PlanSpec) { s.Drain = &v1.Drain{} }, "v1", nil),
+		"secret":  hash(func(s *v1.PlanSpec) { s.Secrets = []v1.PlanSecret{{Name: "s"}} }, "v1", map[string]string{"s": "1"}),
+	} {
+		if other == before {
+			t.Errorf("%s does not change the hash", name)
+		}
+	}
+	if hash(func(s *v1.PlanSpec) { s.Paused, s.Concurrency, s.Exclusive = true, new(intstr.FromInt32(9)), true }, "v1", nil) != before {
+		t.Error("the pace changes the hash")
+	}
+	named := func(ignore bool) func(*v1.PlanSpec) {
+		return func(s *v1.PlanSpec) { s.Secrets = []v1.PlanSecret{{Name: "s", IgnoreUpdates: ignore}} }
+	}
+	if hash(named(false), "v1", map[string]string{"s": "1"}) == hash(named(false), "v1", map[string]string{"s": "2"}) {
+		t.Error("the content of a Secret does not change the hash")
+	}
+	if hash(named(true), "v1", map[string]string{"s": "1"}) != hash(named(true), "v1", map[string]string{"s": "2"}) {
+		t.Error("ignoreUpdates does not")
+	}
+}
+
+func BenchmarkNextIn100MembersOf10Nodes(b *testing.B) {
+	var clusters []rollout.Cluster
+	for i := range 100 {
+		clusters = append(clusters, rollout.Cluster{Name: fmt.Sprintf("c%05d", i), Selected: true})
+	}
+	benchmark(b, clusters)
+}
+
+func BenchmarkNextIn10000Members(b *testing.B) {
+	var clusters []rollout.Cluster
+	for i := range 10_000 {
+		clusters = append(clusters, rollout.Cluster{Name: fmt.Sprintf("c%05d", i), Selected: true})
+	}
+	benchmark(b, clusters)
+}
+
+// benchmark asks for the next step of a fleet half of which is complete, and of a member of ten nodes half of which are.
+func benchmark(b *testing.B, clusters []rollout.Cluster) {
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	plan := rollout.FleetPlan{Name: "p", Revision: "r", Hash: "h1"}
+	plan.Spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 5}
+	for i := range clusters[:len(clusters)/2] {
+		clusters[i].Claim = &rollout.ClusterClaim{Revision: "r", Since: now, Complete: &now}
+	}
+	var m rollout.Member
+	for i := range 10 {
+		n := rollout.Node{Name: fmt.Sprint(i), Hostname: fmt.Sprint(i), Ready: true, Labels: map[string]string{}}
+		if i < 5 {
+			n.Labels[v1.PlanLabel("p")] = "h1"
+		}
+		m.Nodes = append(m.Nodes, n)
+	}
+	p := aPlan("p", nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		if rollout.NextMember(clusters, plan, now).Step == nil || rollout.Next(m, p, now).Step == nil {
+			b.Fatal("there is a step")
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/internal/rollout/rehearsal"
+)
+
+func play(t testing.TB, text string) (*rehearsal.Play, *[]string) {
+	t.Helper()
+	var script rehearsal.Script
+	if err := yaml.UnmarshalStrict([]byte(text), &script); err != nil {
+		t.Fatal(err)
+	}
+	p, err := rehearsal.New(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, lines := p.Now, []string{}
+	p.Observe = func(l rehearsal.Line) error {
+		where := strings.Trim(l.Cluster+"/"+l.Node, "/")
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%d %s %s %s", int(l.At.Sub(start).Seconds()), where, l.Verb, l.Note)))
+		return nil
+	}
+	return p, &lines
+}
+
+func TestSequences(t *testing.T) {
+	const base = `{start: "2026-11-21T00:00:00Z", plan: {metadata: {name: p}, spec: {version: v1, upgrade: {image: i}, %s}}, clusters: %s}`
+	for name, tt := range map[string]struct{ spec, clusters, want, reason string }{
+		"one node after the other": { // an upgrade takes 60 s
+			"concurrency: 1", "[{name: m, nodes: [{name: a}, {name: b}]}]",
+			"0 a begin, 0 a upgrade, 60 a complete, 60 b begin, 60 b upgrade, 120 b complete", "Complete",
+		},
+		"half of four nodes at once": { // 50 % of 4 is 2
+			"concurrency: 50%", "[{name: m, nodes: [{name: a}, {name: b}, {name: c}, {name: d}]}]",
+			"0 a begin, 0 a upgrade, 0 b begin, 0 b upgrade, 60 a complete, 60 b complete, 60 c begin, 60 c upgrade, 60 d begin, 60 d upgrade, 120 c complete, 120 d complete", "Complete",
+		},
+		"prepare, cordon, drain, upgrade": { // 10 s + 30 s + 60 s
+			"prepare: {image: p}, drain: {}", "[{name: m, nodes: [{name: a}]}]",
+			"0 a begin, 0 a prepare, 10 a cordon, 10 a drain, 40 a upgrade, 100 a complete uncordoned", "Complete",
+		},
+		"a node that was cordoned stays so": {
+			"cordon: true", "[{name: m, nodes: [{name: a, unschedulable: true}]}]",
+			"0 a begin, 0 a cordon, 0 a upgrade, 60 a complete", "Complete",
+		},
+		"back-off doubles, then the node has failed and the next does not begin": { // 60 +30, 150 +60, 270
+			"concurrency: 1, retries: {limit: 2, backoff: 30s}", "[{name: m, nodes: [{name: a, fails: 9}, {name: b}]}]",
+			"0 a begin, 0 a upgrade, 60 a fail UpgradeFailed, 90 a retry attempt 2, 90 a clean, 90 a upgrade attempt 2, 150 a fail UpgradeFailed, " +
+				"210 a retry attempt 3, 210 a clean, 210 a upgrade attempt 3, 270 a fail UpgradeFailed, no attempt left", "NodeFailed",
+		},
+		"a Job that hangs ends at its deadline": {
+			"jobActiveDeadlineSecs: 300, retries: {limit: 0}", "[{name: m, nodes: [{name: a, fails: 1, hangs: true}]}]",
+			"0 a begin, 0 a upgrade, 300 a fail DeadlineExceeded, no attempt left", "NodeFailed",
+		},
+		"a place stays taken after a node is complete": { // 60 + 120
+			"postCompleteDelay: 2m", "[{name: m, nodes: [{name: a}, {name: b}]}]",
+			"0 a begin, 0 a upgrade, 60 a complete, 180 a settle, 180 b begin, 180 b upgrade, 240 b complete, 360 b settle", "Complete",
+		},
+		"the window gates what begins and nothing else": { // it closes at 60 and opens again at 86340
+			`window: {startTime: "23:59", endTime: "00:01"}`, "[{name: m, nodes: [{name: a}, {name: b}]}]",
+			"0 a begin, 0 a upgrade, 60 a complete, 86340 b begin, 86340 b upgrade, 86400 b complete", "Complete",
+		},
+		"a node that is not ready is waited for": {
+			"", "[{name: m, nodes: [{name: a, notReady: true}, {name: b}]}]",
+			"0 b begin, 0 b upgrade, 60 b complete", "AwaitingNodes",
+		},
+		"a node that is labelled disabled is left out": {
+			"", "[{name: m, nodes: [{name: a, labels: {plan.cluster.drover.dev/p: disabled}}, {name: b}]}]",
+			"0 b begin, 0 b upgrade, 60 b complete", "Complete",
+		},
+		"waves follow each other with soak between": { // 60 + 600
+			"clusterSelector: {}, rollout: {waves: [{name: first, clusterSelector: {matchLabels: {ring: one}}, soak: 10m}]}",
+			"[{name: a, nodes: [{name: x}]}, {name: b, labels: {ring: one}, nodes: [{name: x}]}]",
+			"0 b begin, 0 b/x begin, 0 b/x upgrade, 60 b/x complete, 60 b complete 1/1 nodes, 660 a begin, 660 a/x begin, 660 a/x upgrade, 720 a/x complete, 720 a complete 1/1 nodes", "Complete",
+		},
+		"a failed canary stops the rest": {
+			"clusterSelector: {}, retries: {limit: 0}, rollout: {waves: [{name: first, clusterSelector: {matchLabels: {ring: one}}}]}",
+			"[{name: a, nodes: [{name: x}]}, {name: b, labels: {ring: one}, nodes: [{name: x, fails: 1}]}]",
+			"0 b begin, 0 b/x begin, 0 b/x upgrade, 60 b/x fail UpgradeFailed, no attempt left, 60 b fail", "TooManyFailures",
+		},
+		"within the failure budget it goes on": {
+			"clusterSelector: {}, retries: {limit: 0}, rollout: {maxFailedClusters: 1}",
+			"[{name: a, nodes: [{name: x, fails: 1}]}, {name: b, nodes: [{name: x}]}]",
+			"0 a begin, 0 a/x begin, 0 a/x upgrade, 60 a/x fail UpgradeFailed, no attempt left, 60 a fail, 60 b begin, 60 b/x begin, 60 b/x upgrade, 120 b/x complete, 120 b complete 1/1 nodes", "NodeFailed",
+		},
+		"members that are away or hold plans off keep nobody waiting": {
+			"clusterSelector: {}", "[{name: a, away: not connected, nodes: [{name: x}]}, {name: b, hold: not now, nodes: [{name: x}]}, {name: c, nodes: [{name: x}]}]",
+			"0 c begin, 0 c/x begin, 0 c/x upgrade, 60 c/x complete, 60 c complete 1/1 nodes", "MembersAway",
+		},
+		"a wave of which all are away lets no other begin": {
+			"clusterSelector: {}, rollout: {waves: [{name: first, clusterSelector: {matchLabels: {ring: one}}}]}",
+			"[{name: a, nodes: [{name: x}]}, {name: b, away: not connected, labels: {ring: one}, nodes: [{name: x}]}]", "", "MembersAway",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := fmt.Sprintf(base, tt.spec, tt.clusters)
+			p, lines := play(t, text)
+			why, err := p.Run()
+			if err != nil {
+				t.Fatal(err)
+			}
+			// What is deleted after a quarter of an hour is of no interest here.
+			got := slices.DeleteFunc(*lines, func(l string) bool { return strings.HasSuffix(l, " clean") && !strings.Contains(tt.want, l) })
+			if joined := strings.Join(got, ", "); joined != tt.want || why.Reason != tt.reason {
+				t.Errorf("got  %s: %s (%s)\nwant %s: %s", joined, why.Reason, why.Message, tt.want, tt.reason)
+			}
+		})
+	}
+}

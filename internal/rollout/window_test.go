@@ -1,0 +1,100 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+func at(t *testing.T, text string) time.Time {
+	t.Helper()
+	got, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// 2026-11-21 is a Saturday. Berlin is at UTC+1 in winter; its clocks go forward on 2026-03-29 at 02:00 and back on 2026-10-25 at 03:00.
+func TestWindowsOpenAndClose(t *testing.T) {
+	for name, tt := range map[string]struct {
+		window, now string
+		open        bool
+		until       string // empty for never
+	}{
+		"none is always open":                                    {"", "2026-11-21T09:00:00Z", true, ""},
+		"all days are always open":                               {"UTC", "2026-11-21T09:00:00Z", true, ""},
+		"one in its midst":                                       {"Sat 02:00-06:00", "2026-11-21T03:00:00Z", true, "2026-11-21T06:00:00Z"},
+		"its first moment is in it":                              {"Sat 02:00-06:00", "2026-11-21T02:00:00Z", true, "2026-11-21T06:00:00Z"},
+		"its last moment is not":                                 {"Sat 02:00-06:00", "2026-11-21T06:00:00Z", false, "2026-11-28T02:00:00Z"},
+		"one that opens later today":                             {"Sat 22:00-23:00", "2026-11-21T09:00:00Z", false, "2026-11-21T22:00:00Z"},
+		"over midnight it is of the day on which it starts":      {"Sat 22:00-04:00", "2026-11-22T03:00:00Z", true, "2026-11-22T04:00:00Z"},
+		"over midnight, the day before":                          {"Sun 22:00-04:00", "2026-11-22T03:00:00Z", false, "2026-11-22T22:00:00Z"},
+		"days that follow each other run on":                     {"Sat,Sun", "2026-11-21T09:00:00Z", true, "2026-11-23T00:00:00Z"},
+		"days as numbers and words, in any case":                 {"6,SUNDAY,tu 00:00-24:00", "2026-11-21T09:00:00Z", true, "2026-11-23T00:00:00Z"},
+		"in a zone of its own":                                   {"02:00-06:00 Europe/Berlin", "2026-11-21T01:00:00Z", true, "2026-11-21T05:00:00Z"},
+		"a day of the zone, not of UTC":                          {"Sat 00:00-01:00 Asia/Tokyo", "2026-11-20T15:30:00Z", true, "2026-11-20T16:00:00Z"},
+		"an hour shorter when clocks go forward in it":           {"Sun 01:00-05:00 Europe/Berlin", "2026-03-29T00:30:00Z", true, "2026-03-29T03:00:00Z"},
+		"an hour longer when they go back in it":                 {"Sun 01:00-05:00 Europe/Berlin", "2026-10-24T23:30:00Z", true, "2026-10-25T04:00:00Z"},
+		"a start that does not exist is the change of clocks":    {"Sun 02:30-05:00 Europe/Berlin", "2026-03-29T00:59:00Z", false, "2026-03-29T01:00:00Z"},
+		"an end that does not exist is the change of clocks":     {"Sun 01:00-02:30 Europe/Berlin", "2026-03-29T00:30:00Z", true, "2026-03-29T01:00:00Z"},
+		"one that does not exist at all is left out":             {"Sun 02:10-02:50 Europe/Berlin", "2026-03-29T00:30:00Z", false, "2026-04-05T00:10:00Z"},
+		"a start that comes twice is the first, an end the last": {"Sun 02:30-02:45 Europe/Berlin", "2026-10-25T01:00:00Z", true, "2026-10-25T01:45:00Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, err := rollout.ParseWindow(tt.window)
+			if err != nil {
+				t.Fatal(err)
+			}
+			open, until := w.Open(at(t, tt.now))
+			var want time.Time
+			if tt.until != "" {
+				want = at(t, tt.until)
+			}
+			if open != tt.open || !until.Equal(want) {
+				t.Errorf("open %v until %v, want %v until %v", open, until.UTC(), tt.open, want)
+			}
+		})
+	}
+}
+
+// A window is the same whichever way it is asked: it changes at the time that it said, and not before.
+func TestAWindowChangesWhenItSaid(t *testing.T) {
+	for _, text := range []string{"Sat,Sun 02:00-06:00 Europe/Berlin", "22:00-04:30 America/New_York", "Mon 23:00-01:00 Australia/Lord_Howe", "Wed", "02:15-02:45 Europe/London"} {
+		w, err := rollout.ParseWindow(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, end := at(t, "2026-01-01T00:00:00Z"), at(t, "2027-01-10T00:00:00Z")
+		for now.Before(end) {
+			open, until := w.Open(now)
+			if !until.After(now) {
+				t.Fatalf("%s: at %v it changes at %v", text, now, until)
+			}
+			if same, _ := w.Open(until.Add(-time.Second)); same != open {
+				t.Fatalf("%s: at %v it changes before %v", text, now, until)
+			}
+			if other, _ := w.Open(until); other == open {
+				t.Fatalf("%s: at %v it does not change at %v", text, now, until)
+			}
+			now = until
+		}
+	}
+}
+
+func TestWindowsThatCannotBe(t *testing.T) {
+	for _, text := range []string{"Caturday", "25:00-26:00", "02:00-02:00", "02:00-06:00 Europe/Atlantis", "Sat 02:00-06:00 UTC tomorrow", "2:00-6:00"} {
+		if _, err := rollout.ParseWindow(text); err == nil || !strings.HasPrefix(err.Error(), "read window") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := rollout.NewWindow(&v1.TimeWindow{StartTime: "24:00"}); err == nil {
+		t.Error("a window that starts at the end of the day was taken")
+	}
+}
