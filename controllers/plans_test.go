@@ -7,12 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,18 +48,13 @@ func (w *world) change(name string, change func(*v1.PlanSpec)) {
 	})
 }
 
-func (w *world) eventually(check func(context.Context) error) {
-	w.t.Helper()
-	testkit.Eventually(w.t, 10*time.Second, check)
-}
-
 // delivered is the Plan that a member was given, nil if none.
 func delivered(a *testkit.Agent, name string) *v1.Plan {
 	set, there := a.Sets.Get("plan/" + name)
 	if !there {
 		return nil
 	}
-	for _, o := range set.Objects {
+	for _, o := range set.Content.Objects {
 		if o.GetKind() == "Plan" {
 			p := &v1.Plan{}
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, p); err != nil {
@@ -354,12 +348,14 @@ func TestPlans(t *testing.T) {
 				t.Errorf("status %+v", s)
 			}
 			w.lacks(a, "k3s")
-			secret := w.secret("token", map[string]string{v1.LabelPlansUse: "true"})
+			secret := &corev1.Secret{ObjectMeta: w.meta("token"), Data: map[string][]byte{"x": []byte("1")}}
+			secret.Labels = map[string]string{v1.LabelPlansUse: "true"}
+			w.Apply(t, secret)
 			w.has(a, "k3s", false)
 			set, _ := a.Sets.Get("plan/k3s")
-			if len(set.Objects) != 2 || set.Objects[1].GetName() != "k3s.token" || set.Objects[1].GetNamespace() != v1.PlansNamespace ||
+			if len(set.Content.Objects) != 2 || set.Content.Objects[1].GetName() != "k3s.token" || set.Content.Objects[1].GetNamespace() != v1.PlansNamespace ||
 				delivered(a, "k3s").Spec.Secrets[0].Name != "k3s.token" || delivered(a, "k3s").Spec.Secrets[0].Path != "token" {
-				t.Errorf("delivered %+v", set.Objects)
+				t.Errorf("delivered %+v", set.Content.Objects)
 			}
 			says(a, "k3s", v1.ReasonComplete, 1, 1)
 			w.becomes("k3s", v1.ReasonComplete)
@@ -455,6 +451,4 @@ func TestPlans(t *testing.T) {
 			test(t, newWorld(t, env))
 		})
 	}
-	_ = slices.Contains[[]string]
-	_ = apierrors.IsNotFound
 }
