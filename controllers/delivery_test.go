@@ -214,21 +214,23 @@ func text(t *testing.T, agent *testkit.Agent, id string) string {
 func TestDelivery(t *testing.T) {
 	env := testkit.Start(t)
 	for name, test := range map[string]func(*world){
-		"a binding brings role and binding to its member, follows changes, and takes them away": testBinding,
-		"a selector follows the labels of Clusters":                                             testSelector,
-		"a binding ends by itself":                                                              testExpiry,
-		"a binding in a project comes with its project's members":                               testProjectBinding,
-		"a project has namespaces and secrets, and follows both":                                testProject,
-		"what is wrong is said with its reason, and grants nothing":                             testProblems,
-		"a manager that takes over removes nothing, sends nothing and writes nothing":           testTakeover,
-		"what was deleted while nobody led goes from the member":                                testDeletedMeanwhile,
-		"a member that was away loses what was taken from it (CVE-2021-36775, CVE-2023-32199)":  testAwayLoses,
-		"two projects of one name in two workspaces share nothing (CVE-2024-22031)":             testTwoWorkspaces,
-		"a principal of the hub sees its Clusters and no others":                                testHubRights,
-		"rules come into the member word for word (CVE-2021-25318, CVE-2023-32194)":             testWordForWord,
-		"no secret shows in a status or an annotation (CVE-2021-36782, CVE-2023-22649)":         testNoSecretInStatus,
-		"a Cluster that is deleted is left alone":                                               testClusterGoes,
-		"an older project keeps a namespace that a younger one lists too":                       testTaken,
+		"a binding brings role and binding to its member, follows changes, and takes them away":          testBinding,
+		"a selector follows the labels of Clusters":                                                      testSelector,
+		"a binding ends by itself":                                                                       testExpiry,
+		"a binding in a project comes with its project's members":                                        testProjectBinding,
+		"a project has namespaces and secrets, and follows both":                                         testProject,
+		"what is wrong is said with its reason, and grants nothing":                                      testProblems,
+		"a manager that takes over removes nothing, sends nothing and writes nothing":                    testTakeover,
+		"what was deleted while nobody led goes from the member":                                         testDeletedMeanwhile,
+		"CVE-2021-36775, CVE-2023-32199: a member that was away loses what was taken from it":            testAwayLoses,
+		"CVE-2024-22031, CVE-2026-44935: two projects of one name in two workspaces share nothing":       testTwoWorkspaces,
+		"a principal of the hub sees its Clusters and no others":                                         testHubRights,
+		"a Role on the hub that somebody else made is worth nothing to him":                              testForeignRole,
+		"nobody without an identity sees Clusters":                                                       testAnonymous,
+		"CVE-2021-25318, CVE-2023-32194: rules come into the member word for word":                       testWordForWord,
+		"CVE-2021-36782 to CVE-2023-32191, CVE-2023-22649: no secret shows in a status or an annotation": testNoSecretInStatus,
+		"a Cluster that is deleted is left alone":                                                        testClusterGoes,
+		"an older project keeps a namespace that a younger one lists too":                                testTaken,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, env)
@@ -476,6 +478,36 @@ func testHubRights(w *world) {
 		}
 		return nil
 	})
+}
+
+// Who may make Roles and RoleBindings, and not see Clusters, could make the Role of a binding to come and bind it to himself.
+func testForeignRole(w *world) {
+	w.member("prod", nil)
+	foreign := &rbacv1.Role{ObjectMeta: w.meta("drover:crtb:alice")}
+	foreign.Labels = map[string]string{v1.LabelManagedBy: v1.ManagedBy}
+	w.Apply(w.t, foreign)
+	b := w.crtb("alice", w.role("r", v1.RoleTemplateSpec{External: "view"}))
+	w.ready(b, v1.ReasonApplied) // in the member
+	past := metav1.NewTime(time.Now().Add(-time.Minute))
+	w.update(b, func() { b.Spec.ExpiresAt = &past })
+	w.ready(b, v1.ReasonExpired)
+	now := &rbacv1.Role{}
+	if err := w.Client.Get(w.t.Context(), client.ObjectKeyFromObject(foreign), now); err != nil || now.ResourceVersion != foreign.ResourceVersion {
+		w.t.Errorf("changed or removed: %+v %v", now, err)
+	}
+}
+
+func testAnonymous(w *world) {
+	w.member("prod", nil)
+	role := w.role("r", v1.RoleTemplateSpec{External: "view"})
+	for kind, name := range map[v1.SubjectKind]string{v1.SubjectUser: "hub:system:anonymous", v1.SubjectGroup: "hub:system:unauthenticated"} {
+		b := w.crtb(strings.ToLower(string(kind)), role, func(b *v1.ClusterRoleTemplateBinding) { b.Spec.Subject = v1.Subject{Kind: kind, Name: name} })
+		w.ready(b, v1.ReasonApplied)
+		err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.workspace, Name: "drover:crtb:" + b.Name}, &rbacv1.RoleBinding{})
+		if !apierrors.IsNotFound(err) {
+			w.t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func testWordForWord(w *world) {

@@ -158,8 +158,6 @@ const (
 	ReasonInheritsExternal = "InheritsExternal"
 	// ReasonInvalidRules: a rule cannot be granted in this context. Stalled.
 	ReasonInvalidRules = "InvalidRules"
-	// ReasonRoleTemplateLocked: the role template is locked and this binding is newer than that. Stalled.
-	ReasonRoleTemplateLocked = "RoleTemplateLocked"
 	// ReasonProjectNotFound: there is no Project of that name in this namespace.
 	ReasonProjectNotFound = "ProjectNotFound"
 	// ReasonExpired: expiresAt has passed and the members have taken the rights away.
