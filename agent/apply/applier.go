@@ -147,7 +147,10 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, t *term, id s
 		http.Error(w, fmt.Sprintf("the set has more than %d bytes", protocol.MaxSet), http.StatusRequestEntityTooLarge)
 		return
 	}
-	if err == nil && set.ID != id {
+	switch {
+	case err != nil:
+		err = errors.New("it cannot be read") // the cause may quote what is in it
+	case set.ID != id:
 		err = errors.New("the path names another set")
 	}
 	if err == nil {
