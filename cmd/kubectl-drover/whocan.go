@@ -23,6 +23,8 @@ type holders struct {
 	Cluster   string   `json:"cluster"`
 	Holders   []holder `json:"holders"`
 	Remarks   []string `json:"remarks,omitempty"`
+	// partial: something could not be read, so that there may be more.
+	partial bool
 }
 
 // holder is one subject, and one thing that lets it.
@@ -53,7 +55,7 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 		return err
 	}
 	chains := access.WhoCan(q.hub.Workspace, q.where, q.what.Action)
-	answer := holders{Action: q.what, Workspace: q.workspace, Cluster: o.cluster, Remarks: q.remarks}
+	answer := holders{Action: q.what, Workspace: q.workspace, Cluster: o.cluster, Remarks: q.remarks, partial: len(q.hub.unread) > 0}
 	answer.Holders = fromHub(chains, q.follow(ctx, chains))
 	for _, right := range q.hub.unread {
 		answer.Remarks = append(answer.Remarks, "there may be more: what is missing is the right to "+right)
@@ -62,8 +64,12 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 		own, err := q.member.ownHolders(ctx, q.what.Action, chains)
 		answer.Holders = append(answer.Holders, own...)
 		if err != nil {
+			answer.partial = true
 			answer.Remarks = append(answer.Remarks, fmt.Sprintf("there may be more: %v", err))
 		}
+	}
+	if q.member == nil {
+		answer.Remarks = append(answer.Remarks, "this is what Drover grants: the member's own roles and bindings may grant more")
 	}
 	if err := o.print(out, answer, answer.text); err != nil {
 		return err
@@ -106,7 +112,7 @@ func (h holders) outcome(asked bool) error {
 	switch {
 	case effective(metav1.ConditionTrue), !asked && len(h.Holders) > 0:
 		return nil
-	case len(h.Remarks) > 0 || effective(metav1.ConditionUnknown):
+	case h.partial || effective(metav1.ConditionUnknown):
 		return errors.New("it cannot be told whether somebody may: see the remarks")
 	}
 	return errDenied
