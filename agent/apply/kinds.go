@@ -40,7 +40,6 @@ func kinds() []kind {
 		{"NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", true},
 		{"ClusterRole", rbac, "clusterroles", false},
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
-		{"Role", rbac, "roles", true},
 		{"RoleBinding", rbac, "rolebindings", true},
 		{"ValidatingAdmissionPolicy", admission, "validatingadmissionpolicies", false},
 		{"ValidatingAdmissionPolicyBinding", admission, "validatingadmissionpolicybindings", false},
