@@ -225,6 +225,17 @@ func TestDesk(t *testing.T) {
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
+		"agents that are deaf hold up nobody else, however much is on its way to them": func(t *testing.T, o *office) {
+			for _, name := range []string{"c", "d", "e"} {
+				o.connect(name, testkit.NewSets()).Deafen()
+				for i := range 256 {
+					o.Replace(key(fmt.Sprint(name, i)), to(set(t, fmt.Sprintf("crtb/x%d", i), "1"), member(name)))
+				}
+			}
+			o.connect("b", testkit.NewSets())
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), b))
+			o.stage("crtb/x", delivery.Applied, b)
+		},
 		"an agent that knows no sets, or takes none, is told so": func(t *testing.T, o *office) {
 			o.connect("a", testkit.NewSets(), func(r *protocol.Report) { r.Features = nil })
 			o.connect("b", testkit.NewSets(), func(r *protocol.Report) { r.Profile = "ReadOnly" })

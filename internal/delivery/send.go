@@ -41,7 +41,7 @@ func (d *Desk) pumpLocked(m *member) {
 		case paused, want == nil && has == nil, want != nil && m.hasLocked(id), want == nil && !removable && !d.complete:
 			delete(m.touched, id)
 			continue
-		case len(m.sends) >= maxMemberSends:
+		case len(m.sends) >= maxMemberSends, m.bytes > 0 && m.bytes+want.size() > maxMemberBytes:
 			return // the end of one of them looks again
 		case d.sending >= maxSends:
 			if !m.queued {
@@ -51,14 +51,31 @@ func (d *Desk) pumpLocked(m *member) {
 			return
 		}
 		delete(m.touched, id)
-		m.sends[id] = struct{}{}
+		s := &sending{bytes: want.size()}
+		m.sends[id] = s
+		m.bytes += s.bytes
 		d.sending++
-		d.tasks.Go(func() { d.send(m, id, want) })
+		d.tasks.Go(func() { d.send(m, id, want, s) })
+	}
+}
+
+// makeWayLocked takes a send out of the count of maxSends.
+func (d *Desk) makeWayLocked(s *sending) {
+	if !s.slow {
+		s.slow = true
+		d.sending--
+		d.nextLocked()
 	}
 }
 
 // send sends a set, or removes it if want is nil, and takes over what came of it.
-func (d *Desk) send(m *member, id string, want *Set) {
+func (d *Desk) send(m *member, id string, want *Set, s *sending) {
+	slow := time.AfterFunc(slowSend, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.makeWayLocked(s)
+	})
+	defer slow.Stop()
 	begun, verb := time.Now(), "put"
 	var state *protocol.SetState
 	var err error
@@ -71,10 +88,10 @@ func (d *Desk) send(m *member, id string, want *Set) {
 	d.tell(verb, err, time.Since(begun))
 	d.mu.Lock()
 	delete(m.sends, id)
-	d.sending--
+	m.bytes -= s.bytes
 	keys := d.sentLocked(m, id, want, state, err)
 	d.pumpLocked(m)
-	d.nextLocked()
+	d.makeWayLocked(s)
 	d.dropLocked(m)
 	d.mu.Unlock()
 	d.notify(keys...)
