@@ -272,6 +272,9 @@ func (f findings) explain(m access.Missing) string {
 
 func (f findings) noBinding() string {
 	said := fmt.Sprintf("no binding in workspace %s names %s", f.workspace, f.who)
+	if len(f.hub.unread) > 0 {
+		said = fmt.Sprintf("no binding that you may read in workspace %s names %s", f.workspace, f.who)
+	}
 	if f.who.Kind == v1.SubjectUser {
 		said += fmt.Sprintf(", nor a group of theirs as far as it is known (%s; name more with --group)", strings.Join(f.who.Groups, ", "))
 	}
