@@ -246,6 +246,15 @@ func TestDesk(t *testing.T) {
 				t.Error(outcomes)
 			}
 		},
+		"an agent that comes to take none keeps nothing, until it takes them again": func(t *testing.T, o *office) {
+			agent := o.connect("a", testkit.NewSets())
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			agent.Report(func(r *protocol.Report) { r.Profile = "ReadOnly" })
+			o.stage("crtb/x", delivery.Refused, a)
+			agent.Report(func(r *protocol.Report) { r.Profile = "" })
+			o.stage("crtb/x", delivery.Applied, a)
+		},
 		"what happens in the member is told": func(t *testing.T, o *office) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)

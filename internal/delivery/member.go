@@ -120,7 +120,9 @@ func (d *Desk) lookLocked(m *member) []Key {
 		refuses = refusal(report)
 	}
 	changed := connected != m.connected || refuses != m.refuses
-	m.connected, m.refuses = connected, refuses
+	if m.connected = connected; refuses != m.refuses {
+		m.refuseLocked(refuses)
+	}
 	if m.stream != nil && (!connected || refuses != "" || !m.stream.current(state.Peers)) {
 		m.hangUpLocked()
 	}
@@ -135,6 +137,16 @@ func (d *Desk) lookLocked(m *member) []Key {
 	}
 	if !changed {
 		return nil
+	}
+	return m.lackingLocked()
+}
+
+// refuseLocked notes why the agent takes no sets, empty if it does, and returns the owners of what it lacks. An agent that takes none keeps
+// none: what it had may be there, and nobody looks after it.
+func (m *member) refuseLocked(reason string) []Key {
+	m.refuses = reason
+	if reason != "" {
+		clear(m.has)
 	}
 	return m.lackingLocked()
 }

@@ -135,13 +135,13 @@ func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetSt
 		m.calmLocked(id)
 		delete(m.has, id)
 	case err == nil && state.Phase == protocol.SetReadOnly:
-		m.refuses = v1.ReasonAgentReadOnly
+		keys = m.refuseLocked(v1.ReasonAgentReadOnly)
 		m.hangUpLocked()
 	case err == nil:
 		m.calmLocked(id)
 		m.has[id] = share(state, sent)
 	case isCode(err, http.StatusNotFound):
-		m.refuses = v1.ReasonAgentTooOld
+		keys = m.refuseLocked(v1.ReasonAgentTooOld)
 		m.hangUpLocked()
 	default:
 		if want := m.wants[id].set; want != sent && (want == nil || sent == nil || want.Digest != sent.Digest) {
