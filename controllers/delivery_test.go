@@ -18,6 +18,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -162,18 +163,9 @@ func (w *world) ready(object client.Object, reason string) []metav1.Condition {
 	w.t.Helper()
 	var conditions []metav1.Condition
 	w.eventually(func(ctx context.Context) error {
-		if err := w.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		var err error
+		if conditions, err = w.conditions(ctx, object); err != nil {
 			return err
-		}
-		switch o := object.(type) {
-		case *v1.ClusterRoleTemplateBinding:
-			conditions = o.Status.Conditions
-		case *v1.ProjectRoleTemplateBinding:
-			conditions = o.Status.Conditions
-		case *v1.Project:
-			conditions = o.Status.Conditions
-		case *v1.RoleTemplate:
-			conditions = o.Status.Conditions
 		}
 		if c := meta.FindStatusCondition(conditions, v1.ConditionReady); c == nil || c.Reason != reason || c.ObservedGeneration != object.GetGeneration() {
 			return fmt.Errorf("%s is %+v, want %s", object.GetName(), c, reason)
@@ -181,6 +173,40 @@ func (w *world) ready(object client.Object, reason string) []metav1.Condition {
 		return nil
 	})
 	return conditions
+}
+
+// conditions reads an object anew.
+func (w *world) conditions(ctx context.Context, object client.Object) ([]metav1.Condition, error) {
+	err := w.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
+	switch o := object.(type) {
+	case *v1.ClusterRoleTemplateBinding:
+		return o.Status.Conditions, err
+	case *v1.ProjectRoleTemplateBinding:
+		return o.Status.Conditions, err
+	case *v1.Project:
+		return o.Status.Conditions, err
+	case *v1.RoleTemplate:
+		return o.Status.Conditions, err
+	}
+	return nil, err
+}
+
+// says waits until a condition's message has all of the texts.
+func (w *world) says(object client.Object, condition string, texts ...string) {
+	w.t.Helper()
+	w.eventually(func(ctx context.Context) error {
+		conditions, err := w.conditions(ctx, object)
+		if err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(conditions, condition)
+		for _, text := range texts {
+			if c == nil || !strings.Contains(c.Message, text) {
+				return fmt.Errorf("%s is %+v, want %q", object.GetName(), c, text)
+			}
+		}
+		return nil
+	})
 }
 
 func (w *world) update(object client.Object, change func()) {
@@ -231,6 +257,7 @@ func TestDelivery(t *testing.T) {
 		"CVE-2021-36782, CVE-2021-36783, CVE-2022-43757, CVE-2022-45157, CVE-2023-22649, CVE-2023-32191, CVE-2024-22032, CVE-2024-52284: no secret shows in a status or an annotation": testNoSecretInStatus,
 		"a Cluster that is deleted is left alone":                         testClusterGoes,
 		"an older project keeps a namespace that a younger one lists too": testTaken,
+		"where many namespaces are short of quota, the first are named":   testManyAreShort,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, env)
@@ -290,6 +317,7 @@ func testExpiry(w *world) {
 		w.t.Error(set.ExpiresAt)
 	}
 	w.ready(b, v1.ReasonExpired)
+	w.says(b, v1.ConditionReady, "It expired at "+end.UTC().Format(time.RFC3339), "set a later expiresAt")
 	w.holds(agent)
 	later := metav1.NewTime(time.Now().Add(time.Hour))
 	w.update(b, func() { b.Spec.ExpiresAt = &later })
@@ -568,6 +596,18 @@ func testClusterGoes(w *world) {
 	}
 }
 
+func testManyAreShort(w *world) {
+	agent := w.member("prod", nil)
+	one := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}
+	p := &v1.Project{ObjectMeta: w.meta("web"), Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, ResourceQuota: one, NamespaceDefaultResourceQuota: one}}
+	agent.Sets.Become(func(protocol.Set) protocol.SetState {
+		return protocol.SetState{Phase: protocol.SetApplied, Namespaces: 20, Short: strings.Fields("a b c d e f g h i j")}
+	})
+	w.Apply(w.t, p)
+	w.ready(p, v1.ReasonApplied)
+	w.says(p, v1.ConditionQuotaFits, "prod/a, prod/b", "prod/j and perhaps more")
+}
+
 func testTaken(w *world) {
 	agent := w.member("prod", nil)
 	target := v1.ClusterTarget{ClusterName: "prod"}
@@ -577,10 +617,16 @@ func testTaken(w *world) {
 	younger := &v1.Project{ObjectMeta: w.meta("z-younger"), Spec: v1.ProjectSpec{ClusterTarget: target, Namespaces: []string{"own", "shared"}}}
 	w.Apply(w.t, younger)
 	w.ready(younger, v1.ReasonNamespaceTaken)
+	token := &corev1.Secret{ObjectMeta: w.meta("bootstrap"), Type: corev1.SecretTypeBootstrapToken}
+	token.Labels = map[string]string{v1.LabelProject: younger.Name}
+	w.Apply(w.t, token)
+	w.says(younger, v1.ConditionReady, "namespace shared belongs to project b-older", "Secret bootstrap is not copied: a bootstrap token")
 	if got := text(w.t, agent, "project/z-younger"); strings.Contains(got, `"shared"`) {
 		w.t.Error(got)
 	}
 	w.delete(older)
+	w.ready(younger, v1.ReasonSecretRefused)
+	w.delete(token)
 	w.ready(younger, v1.ReasonApplied)
 	if got := text(w.t, agent, "project/z-younger"); !strings.Contains(got, `"shared"`) {
 		w.t.Error(got)
