@@ -56,6 +56,8 @@ func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name 
 // Options of a Desk.
 type Options struct {
 	Fleet Fleet
+	// Leaving is whether a member's Cluster is going, or gone: nothing is sent there any more. Nil means that none ever is.
+	Leaving func(context.Context, types.NamespacedName) bool
 	// Observer is told what is sent. Its functions may be nil.
 	Observer Observer
 	// Pause is how long the desk waits after a first failure; it doubles up to maxPause. Zero means firstPause.

@@ -76,16 +76,13 @@ func (d *Desk) send(m *member, id string, want *Set, s *sending) {
 		d.makeWayLocked(s)
 	})
 	defer slow.Stop()
-	begun, verb := time.Now(), "put"
 	var state *protocol.SetState
 	var err error
-	if want == nil {
-		verb = "delete"
-		err = d.remove(m.name, id)
+	if d.Leaving != nil && d.Leaving(d.ctx, m.name) {
+		d.Forget(m.name) // a set may be withdrawn because a Cluster goes before anybody has said that it goes
 	} else {
-		state, err = d.put(m.name, id, want)
+		state, err = d.transfer(m.name, id, want)
 	}
-	d.tell(verb, err, time.Since(begun))
 	d.mu.Lock()
 	delete(m.sends, id)
 	m.bytes -= s.bytes
@@ -95,6 +92,19 @@ func (d *Desk) send(m *member, id string, want *Set, s *sending) {
 	d.dropLocked(m)
 	d.mu.Unlock()
 	d.notify(keys...)
+}
+
+// transfer sends a set, or removes it if want is nil.
+func (d *Desk) transfer(name types.NamespacedName, id string, want *Set) (state *protocol.SetState, err error) {
+	begun, verb := time.Now(), "put"
+	if want == nil {
+		verb = "delete"
+		err = d.remove(name, id)
+	} else {
+		state, err = d.put(name, id, want)
+	}
+	d.tell(verb, err, time.Since(begun))
+	return state, err
 }
 
 // tell tells the observer, and the log of what failed.
