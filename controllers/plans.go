@@ -38,10 +38,9 @@ func setUpPlans(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
 	if err != nil {
 		return err
 	}
-	started := time.Now()
 	plans := &plan.Reconciler{
 		Client: mgr.GetClient(), Secrets: secrets, Recorder: mgr.GetEventRecorder("drover-plan"), Desk: desk, Progress: listener, Channels: poller, Now: time.Now,
-		Settled: func() bool { return time.Since(started) > returnTime && (o.Synced == nil || o.Synced()) },
+		Settled: func() bool { return time.Since(o.Started) > returnTime && (o.Synced == nil || o.Synced()) },
 	}
 	for _, register := range []func() error{
 		func() error { return mgr.Add(secrets) },

@@ -48,6 +48,19 @@ func (w *world) change(name string, change func(*v1.PlanSpec)) {
 	})
 }
 
+// relabel gives a Cluster other labels.
+func (w *world) relabel(name string, labels map[string]string) {
+	w.t.Helper()
+	w.eventually(func(ctx context.Context) error {
+		c := &v1.Cluster{}
+		if err := w.Client.Get(ctx, client.ObjectKey{Namespace: w.workspace, Name: name}, c); err != nil {
+			return err
+		}
+		c.Labels = labels
+		return w.Client.Update(ctx, c)
+	})
+}
+
 // delivered is the Plan that a member was given, nil if none.
 func delivered(a *testkit.Agent, name string) *v1.Plan {
 	set, there := a.Sets.Get("plan/" + name)
@@ -78,10 +91,10 @@ func says(a *testkit.Agent, name, reason string, counts ...int) {
 	}
 	status.Conditions = []metav1.Condition{condition}
 	if n[2] > 0 {
-		status.Applying = []v1.ApplyingNode{{Node: "node-1", Stage: v1.StageUpgrading, Attempt: 1}}
+		status.Applying = []v1.ApplyingNode{{Node: "node-1", Stage: v1.StageUpgrading, Since: metav1.Now(), Attempt: 1}}
 	}
 	if n[3] > 0 {
-		status.Failures = []v1.NodeFailure{{Node: "node-1", Final: true, Attempt: 3, Reason: v1.ReasonUpgradeFailed, Message: "exit 1", Log: "boom"}}
+		status.Failures = []v1.NodeFailure{{Node: "node-1", Final: true, At: metav1.Now(), Attempt: 3, Reason: v1.ReasonUpgradeFailed, Message: "exit 1", Log: "boom"}}
 	}
 	a.Sets.Plans.Tell(name, status)
 }
@@ -291,7 +304,7 @@ func TestPlans(t *testing.T) {
 			sets.Plans.Hold("")
 			w.has(b, "k3s", false)
 			says(b, "k3s", v1.ReasonComplete, 1, 1)
-			w.cluster("a", map[string]string{v1.LabelPlansHold: "false"})
+			w.relabel("a", map[string]string{v1.LabelPlansHold: "false"})
 			w.has(a, "k3s", false)
 		},
 		"a closed window lets nobody begin": func(t *testing.T, w *world) {
@@ -387,12 +400,27 @@ func TestPlans(t *testing.T) {
 			a := w.connect("a", testkit.NewSets())
 			w.has(a, "k3s", false)
 		},
+		"a manager that has just begun passes over no member that may only not be back yet": func(t *testing.T, w *world) {
+			w.stop()
+			w.started = time.Now()
+			w.lead()
+			w.cluster("a", nil)
+			b := w.member("b", nil)
+			w.plan("k3s")
+			w.becomes("k3s", v1.ReasonApplying)
+			w.lacks(b, "k3s")
+			a := w.connect("a", testkit.NewSets())
+			w.has(a, "k3s", false)
+			w.lacks(b, "k3s")
+		},
 		"a member that is deselected at work finishes what runs and is let go": func(t *testing.T, w *world) {
 			a := w.member("a", map[string]string{"env": "prod"})
-			w.plan("k3s", func(s *v1.PlanSpec) { s.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}} })
+			w.plan("k3s", func(s *v1.PlanSpec) {
+				s.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}
+			})
 			w.has(a, "k3s", false)
 			says(a, "k3s", v1.ReasonApplying, 2, 1, 1)
-			w.cluster("a", map[string]string{"env": "dev"})
+			w.relabel("a", map[string]string{"env": "dev"})
 			w.has(a, "k3s", true)
 			says(a, "k3s", v1.ReasonPaused, 2, 1)
 			w.eventually(func(context.Context) error {
@@ -407,7 +435,9 @@ func TestPlans(t *testing.T) {
 			a := w.member("a", nil)
 			a.Sets.Answer(422)
 			w.plan("k3s")
-			s := w.reads("k3s", func(s *v1.PlanStatus) bool { return len(s.Members) == 1 && s.Members[0].Reason == v1.ReasonDeliveryFailed })
+			s := w.reads("k3s", func(s *v1.PlanStatus) bool {
+				return len(s.Members) == 1 && s.Members[0].Reason == v1.ReasonDeliveryFailed
+			})
 			if !strings.Contains(s.Members[0].Message, "422") {
 				t.Errorf("status %+v", s.Members)
 			}
