@@ -4,6 +4,7 @@
 package v1_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -93,6 +94,16 @@ func TestPlanSpec(t *testing.T) {
 			}
 		})
 	}
+	t.Run("what the documents show is taken", func(t *testing.T) {
+		for _, file := range []string{"../../docs/guide/plans.md", "../../docs/spec/plan.md"} {
+			for _, o := range shown(t, file) {
+				o.SetNamespace(namespace)
+				if err := env.Client.Create(t.Context(), o, client.DryRunAll); err != nil {
+					t.Errorf("%s: %v", file, err)
+				}
+			}
+		}
+	})
 	t.Run("a plan is given its defaults", func(t *testing.T) {
 		created := &v1.Plan{}
 		o := plan(t, `{rollout: {}, retries: {}, drain: {}, concurrency: null}`)
@@ -107,4 +118,28 @@ func TestPlanSpec(t *testing.T) {
 			t.Errorf("defaults are %+v", s)
 		}
 	})
+}
+
+// shown are the objects in the YAML blocks of a document.
+func shown(t *testing.T, file string) []*unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, rest := range strings.Split(string(text), "```yaml\n")[1:] {
+		block, _, _ := strings.Cut(rest, "```")
+		for document := range strings.SplitSeq(block, "\n---\n") {
+			o := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(document), &o.Object); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			objects = append(objects, o)
+		}
+	}
+	if len(objects) == 0 {
+		t.Fatalf("%s shows nothing", file)
+	}
+	return objects
 }
