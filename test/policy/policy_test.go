@@ -166,6 +166,17 @@ func (h *hub) awaitPolicies(t *testing.T) {
 				client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"cluster.drover.dev/version":"x"}}}`)), client.DryRunAll)
 		},
 	}
+	tries["drover-plan"] = func(ctx context.Context) error {
+		return probe.Create(ctx, in("{kind: Plan, metadata: {name: x, namespace: WS}, spec: {clusterName: a, version: v1, upgrade: {image: a}}}"), client.DryRunAll)
+	}
+	tries["drover-plan-secret"] = func(ctx context.Context) error {
+		return probe.Patch(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: probe, namespace: WS}}"),
+			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"plans.cluster.drover.dev/use":"true"}}}`)), client.DryRunAll)
+	}
+	tries["drover-plan-claims"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Patch(ctx, in("{kind: Cluster, metadata: {name: probe, namespace: WS}}"),
+			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"plan.cluster.drover.dev/x":"x"}}}`)), client.DryRunAll)
+	}
 	h.allow(t, "probe-facts", h.workspace, may("clusters", "patch"))
 	for name, try := range tries {
 		testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
@@ -192,8 +203,11 @@ func TestPolicies(t *testing.T) {
 		"CVE-2020-10676, CVE-2026-41052: namespaces and pod security of projects":    testProject,
 		"CVE-2026-44935: a Secret is given to a project by who may read it":          testProjectSecret,
 		"facts about a Cluster are the manager's to say":                             testClusterFacts,
+		"plans take run-plans on the clusters that they are for":                     testPlan,
+		"a Secret is given to plans by who may read it":                              testPlanSecret,
+		"claims of plans are the manager's to say":                                   testPlanClaims,
 		"the workspace's own roles hold what the policies ask":                       testWorkspaceRoles,
-		"the samples are taken": testSamples,
+		"the samples are taken":                                                      testSamples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
@@ -397,6 +411,90 @@ func testClusterFacts(t *testing.T, h *hub) {
 	wantTaken(t, label(person, "cluster.drover.dev/distribution", `null`))
 }
 
+// testPlan: who makes a plan can do anything on nodes. Named in a rule of RBAC, a Cluster is one that plans may name; a selector takes all.
+func testPlan(t *testing.T, h *hub) {
+	write := may("plans", "get", "create", "update")
+	h.allow(t, "author", h.workspace, write)
+	h.allow(t, "runner", h.workspace, write, may("clusters", "run-plans"))
+	h.allow(t, "stranger", h.workspace, write)
+	h.allow(t, "stranger", h.other, may("clusters", "run-plans"))
+	h.allow(t, "one", h.workspace, write, rbacv1.PolicyRule{APIGroups: []string{"cluster.drover.dev"}, Resources: []string{"clusters"},
+		ResourceNames: []string{"dev"}, Verbs: []string{"run-plans"}})
+	plan := func(name, target string) *unstructured.Unstructured {
+		return object(t, fmt.Sprintf("{kind: Plan, metadata: {namespace: %s, name: %s}, spec: {%s version: v1, concurrency: 1, upgrade: {image: a}}}", h.workspace, name, target))
+	}
+	author, runner, one := h.as(t, "author"), h.as(t, "runner"), h.as(t, "one")
+	for _, target := range []string{"clusterName: prod,", "clusterSelector: {},", "clusterSelector: {matchLabels: {env: prod}},"} {
+		for user, c := range map[string]client.Client{"author": author, "stranger": h.as(t, "stranger"), "one": one} {
+			wantRefused(t, c.Create(t.Context(), plan("refused", target)), "user "+user+" cannot run-plans on clusters")
+		}
+	}
+	wantTaken(t, one.Create(t.Context(), plan("dev", "clusterName: dev,")))
+	wantTaken(t, author.Create(t.Context(), plan("own", "")))
+	made := plan("k3s", "clusterSelector: {},")
+	wantTaken(t, runner.Create(t.Context(), made))
+	for name, change := range map[string]func(map[string]any){
+		"another image":      func(spec map[string]any) { spec["upgrade"] = map[string]any{"image": "b"} },
+		"a command":          func(spec map[string]any) { spec["upgrade"].(map[string]any)["command"] = []any{"sh"} },
+		"another version":    func(spec map[string]any) { spec["version"] = "v2" },
+		"a channel more":     func(spec map[string]any) { spec["channel"] = "https://example.org/latest" },
+		"other members":      func(spec map[string]any) { delete(spec, "clusterSelector"); spec["clusterName"] = "prod" },
+		"more nodes at once": func(spec map[string]any) { spec["concurrency"] = int64(2) },
+		"a pause and more":   func(spec map[string]any) { spec["paused"] = true; spec["cordon"] = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := made.DeepCopy()
+			change(changed.Object["spec"].(map[string]any))
+			wantRefused(t, author.Update(t.Context(), changed.DeepCopy(), client.DryRunAll), "cannot run-plans on clusters")
+			wantTaken(t, runner.Update(t.Context(), changed, client.DryRunAll))
+		})
+	}
+	own := plan("own", "")
+	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(own), own))
+	own.Object["spec"].(map[string]any)["clusterName"] = "prod"
+	wantRefused(t, author.Update(t.Context(), own), "cannot run-plans on clusters prod")
+	for _, paused := range []any{true, false} {
+		made.Object["spec"].(map[string]any)["paused"] = paused
+		made.SetLabels(map[string]string{"paused": fmt.Sprint(paused)})
+		wantTaken(t, author.Update(t.Context(), made))
+	}
+}
+
+func testPlanSecret(t *testing.T, h *hub) {
+	h.allow(t, "uselabeller", h.workspace, may("secrets", "patch", "create"))
+	h.allow(t, "usereader", h.workspace, may("secrets", "patch", "get"))
+	secret := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: used}}", h.workspace))
+	h.Apply(t, secret)
+	label := func(c client.Client, use string) error {
+		return c.Patch(t.Context(), secret.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"plans.cluster.drover.dev/use":`+use+`}}}`)))
+	}
+	labeller, reader := h.as(t, "uselabeller"), h.as(t, "usereader")
+	wantTaken(t, label(labeller, `"false"`))
+	wantRefused(t, label(labeller, `"true"`), "user uselabeller cannot get secrets used")
+	wantTaken(t, label(reader, `"true"`))
+	wantTaken(t, label(labeller, `"false"`))
+	wantRefused(t, label(labeller, `"true"`), "cannot get secrets used")
+	wantTaken(t, label(labeller, `null`))
+	wantRefused(t, label(labeller, `"true"`), "cannot get secrets used")
+}
+
+func testPlanClaims(t *testing.T, h *hub) {
+	h.allow(t, "claimant", h.workspace, may("clusters", "get", "patch"))
+	h.allow(t, "claimer", "", may("clusters", "patch"), may("clusters/status", "update"))
+	cluster := object(t, fmt.Sprintf("{kind: Cluster, metadata: {namespace: %s, name: claimed}}", h.workspace))
+	h.Apply(t, cluster)
+	patch := func(c client.Client, kind, value string) error {
+		return c.Patch(t.Context(), cluster.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"`+kind+`":{"plan.cluster.drover.dev/k3s":`+value+`}}}`)))
+	}
+	person, manager := h.as(t, "claimant"), h.as(t, "claimer")
+	wantRefused(t, patch(person, "annotations", `"{}"`), "are claims of plans")
+	wantTaken(t, patch(manager, "annotations", `"{}"`))
+	wantRefused(t, patch(person, "annotations", `"x"`), "are claims of plans")
+	wantRefused(t, patch(person, "annotations", `null`), "are claims of plans")
+	wantTaken(t, patch(person, "labels", `"disabled"`))
+	wantTaken(t, patch(manager, "annotations", `null`))
+}
+
 // testWorkspaceRoles: an administrator of a namespace can do all of it there; an editor reads.
 func testWorkspaceRoles(t *testing.T, h *hub) {
 	for user, role := range map[string]string{"wsadmin": "drover-workspace-admin", "wsedit": "drover-workspace-editor", "wsview": "drover-workspace-viewer"} {
@@ -407,8 +505,9 @@ func testWorkspaceRoles(t *testing.T, h *hub) {
 	everything := []*unstructured.Unstructured{
 		binding(t, "ClusterRoleTemplateBinding", h.workspace, "all", "cluster-owner"), binding(t, "ProjectRoleTemplateBinding", h.workspace, "all", "project-owner"),
 		object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, namespaces: [web], podSecurity: privileged}}", h.workspace)),
+		object(t, fmt.Sprintf("{kind: Plan, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, version: v1, upgrade: {image: a}}}", h.workspace)),
 	}
-	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"))
+	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"), may("clusters", "run-plans"))
 	h.AwaitRights(t, "wsedit", h.workspace, may("projects", "list"))
 	h.AwaitRights(t, "wsview", h.workspace, may("projects", "list"))
 	admin := h.as(t, "wsadmin")
