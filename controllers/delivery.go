@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,7 +29,9 @@ import (
 
 // setUpDelivery adds the desk and the controllers that hand over to it.
 func setUpDelivery(mgr ctrl.Manager, o Options) error {
-	desk := delivery.New(delivery.Options{Fleet: o.Fleet, Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery")})
+	desk := delivery.New(delivery.Options{
+		Fleet: o.Fleet, Leaving: leaving(mgr.GetClient()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
+	})
 	o.Fleet.OnChange(desk.Changed)
 	secrets, err := projectSecrets(mgr)
 	if err != nil {
@@ -57,6 +60,15 @@ func setUpDelivery(mgr ctrl.Manager, o Options) error {
 		}
 	}
 	return nil
+}
+
+// leaving is whether a Cluster is going or gone, from the cache that those who hand over sets read: what they know of it, the desk knows too.
+func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
+	return func(ctx context.Context, name types.NamespacedName) bool {
+		cluster := &v1.Cluster{}
+		err := hub.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy)
+		return apierrors.IsNotFound(err) || err == nil && !cluster.DeletionTimestamp.IsZero()
+	}
 }
 
 // projectSecrets is a cache of the Secrets that are labelled for a project. The manager's own has those that Drover made, and one cache

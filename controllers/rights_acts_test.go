@@ -103,7 +103,7 @@ func (r *rightsWorld) putTemplate(name string, context v1.RoleContext) string {
 	} else {
 		spec.Rules = []rbacv1.PolicyRule{r.rule(context)}
 		if r.rarely(3) {
-			spec.Inherits = []string{r.template(context)}
+			spec.Inherits = []string{r.template(r.context())}
 		}
 	}
 	template := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -147,7 +147,10 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, t *term, id s
 		http.Error(w, fmt.Sprintf("the set has more than %d bytes", protocol.MaxSet), http.StatusRequestEntityTooLarge)
 		return
 	}
-	if err == nil && set.ID != id {
+	switch {
+	case err != nil:
+		err = errors.New("it cannot be read") // the cause may quote what is in it
+	case set.ID != id:
 		err = errors.New("the path names another set")
 	}
 	if err == nil {
@@ -160,7 +163,8 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, t *term, id s
 	a.do(w, r, t, protocol.SetState{ID: id, Digest: set.Digest}, func(ctx context.Context) (protocol.SetState, error) { return t.put(ctx, set) })
 }
 
-// do answers with what came of something, or that it is pending; it goes on when the hub has gone.
+// do answers with what came of something, or that it is pending; it goes on when the hub has gone. An error of f says that the replica no
+// longer leads.
 func (a *Applier) do(w http.ResponseWriter, r *http.Request, t *term, pending protocol.SetState, f func(context.Context) (protocol.SetState, error)) {
 	type outcome struct {
 		state protocol.SetState
@@ -185,15 +189,11 @@ func (a *Applier) do(w http.ResponseWriter, r *http.Request, t *term, pending pr
 	defer timer.Stop()
 	select {
 	case o := <-done:
-		switch {
-		case errors.Is(o.err, errEnded):
+		if o.err != nil {
 			http.Error(w, o.err.Error(), http.StatusMisdirectedRequest)
-		case o.err != nil:
-			a.options.Log.Error(o.err, "set not kept", "set", pending.ID)
-			http.Error(w, "the set could not be kept: try again: "+protocol.Cut(o.err.Error(), 256), http.StatusServiceUnavailable)
-		default:
-			writeState(w, o.state)
+			return
 		}
+		writeState(w, o.state)
 	case <-timer.C:
 		pending.Phase = protocol.SetPending
 		writeState(w, pending)

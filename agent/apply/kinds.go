@@ -21,6 +21,7 @@ type kind struct {
 const (
 	kindNamespace = "Namespace"
 	kindQuota     = "ResourceQuota"
+	kindSecret    = "Secret"
 )
 
 // kinds are all that a set may hold: what the agent's ClusterRole lets it deliver, and watches. A kind that is not here cannot be
@@ -35,11 +36,10 @@ func kinds() []kind {
 		{kindNamespace, core, "namespaces", false},
 		{kindQuota, core, "resourcequotas", true},
 		{"LimitRange", core, "limitranges", true},
-		{"Secret", core, "secrets", true},
+		{kindSecret, core, "secrets", true},
 		{"NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", true},
 		{"ClusterRole", rbac, "clusterroles", false},
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
-		{"Role", rbac, "roles", true},
 		{"RoleBinding", rbac, "rolebindings", true},
 		{"ValidatingAdmissionPolicy", admission, "validatingadmissionpolicies", false},
 		{"ValidatingAdmissionPolicyBinding", admission, "validatingadmissionpolicybindings", false},

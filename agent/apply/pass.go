@@ -29,11 +29,14 @@ func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
 	p := &pass{term: t, set: s, now: t.options.Now(), wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}}
 	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
 	gone := s.deleting || p.expired()
-	if gone {
+	saved := p.save(ctx)
+	switch {
+	case gone:
 		p.strip(ctx)
-	} else {
+	case s.wanted.ExpiresAt == nil || saved(): // what is to end must not outlive an agent that forgets it
 		p.keep(ctx, &state)
 	}
+	saved()
 	if ctx.Err() != nil { // the next leader goes on
 		state.Phase = protocol.SetPending
 		return state
@@ -105,6 +108,38 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
+}
+
+// save begins to store the set, unless it is stored as it is wanted, and returns what waits for the end of that and says
+// whether it is stored.
+//
+// Applying does not wait for it, only the answer does. Whichever of the two an end of the agent cuts off, the hub has not been told that the set
+// is there: it sends it again. Until then the next agent holds to what is stored, which is the set as it was before; of a set that was not
+// stored at all it leaves the objects as they are.
+func (p *pass) save(ctx context.Context) (saved func() bool) {
+	s := p.set
+	if s.deleting || s.unsaved == nil {
+		return func() bool { return true }
+	}
+	var after kept
+	var err error
+	var saving sync.WaitGroup
+	saving.Go(func() {
+		p.saves <- struct{}{}
+		defer func() { <-p.saves }()
+		after, err = p.store.save(ctx, *s.unsaved, s.kept)
+	})
+	return sync.OnceValue(func() bool {
+		saving.Wait()
+		if err != nil {
+			r := ref{kind: kindSecret, name: firstName(s.id)}
+			_, message := p.explain(r, err)
+			p.problem(r, protocol.SetFailed, "the set is not stored: "+message)
+			return false
+		}
+		s.kept, s.unsaved = after, nil
+		return true
+	})
 }
 
 // judge says how the set is.
@@ -268,10 +303,6 @@ func (p *pass) allWell(items []item) bool {
 
 // applyAll applies objects, several at once.
 func (p *pass) applyAll(ctx context.Context, items []item) {
-	if len(items) == 1 {
-		p.applyOne(ctx, items[0])
-		return
-	}
 	var running sync.WaitGroup
 	for _, it := range items {
 		if ctx.Err() != nil {

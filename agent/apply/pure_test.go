@@ -90,7 +90,7 @@ func TestPhases(t *testing.T) {
 	items := []item{
 		quota(t, "grows", map[string]any{"pods": "5", "cpu": "4"}), quota(t, "both", map[string]any{"pods": "5", "cpu": "3"}),
 		quota(t, "new", map[string]any{"pods": "1"}), quota(t, "shrinks", map[string]any{"pods": "3", "cpu": "4"}),
-		quota(t, "same", map[string]any{"pods": "4", "cpu": "4000m"}), {ref: ref{kind: "Role", namespace: "a", name: "b"}}, {ref: ref{kind: kindNamespace, name: "a"}},
+		quota(t, "same", map[string]any{"pods": "4", "cpu": "4000m"}), {ref: ref{kind: "RoleBinding", namespace: "a", name: "b"}}, {ref: ref{kind: kindNamespace, name: "a"}},
 	}
 	got, err := phases(items, held)
 	if err != nil {

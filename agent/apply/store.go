@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -200,7 +201,10 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 		return saved{}, err
 	}
 	if firstName(set.ID) != first.Name || set.Digest != digest {
-		return saved{}, fmt.Errorf("it holds another set")
+		return saved{}, errors.New("it holds another set")
+	}
+	if err := set.Check(); err != nil { // it was changed here: the hub would never know by the digest
+		return saved{}, err
 	}
 	bare := first.DeepCopy()
 	bare.Data = nil
@@ -238,7 +242,7 @@ func decodeSet(raw []byte) (protocol.Set, error) {
 		}
 	}
 	if err := json.Unmarshal(raw, &set); err != nil {
-		return set, fmt.Errorf("decode: %w", err)
+		return set, errors.New("it cannot be read") // the cause may quote what is in it
 	}
 	return set, nil
 }

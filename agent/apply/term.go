@@ -21,8 +21,10 @@ import (
 )
 
 const (
-	// parallel is how many requests to the API server are under way at once.
+	// parallel is how many requests that apply something are under way to the API server at once.
 	parallel = 16
+	// parallelSaves is how many sets are stored at once. Of many sets that arrive together, most are applied before they are stored.
+	parallelSaves = 4
 	// settle is how long an event may wait for others: what is written comes back as an event too.
 	settle = 10 * time.Millisecond
 	// loadRetry is how long to wait before the stored sets are read again.
@@ -36,6 +38,7 @@ type set struct {
 	turn  chan struct{} // has room for one: whoever puts something in has the set for itself, and what follows
 
 	wanted   protocol.Set
+	unsaved  *protocol.Set // what is wanted as it was sent, until it is stored
 	kept     kept
 	deleting bool
 	dead     bool // taken away; another of the id is another set
@@ -78,6 +81,7 @@ type term struct {
 	board     *board
 	agenda    *agenda
 	slots     chan struct{}   // requests under way
+	saves     chan struct{}   // sets that are being stored
 	life      context.Context // of the term; what is begun for the hub goes on when the hub has gone
 	ready     chan struct{}   // closed when it is known what is stored and what is there
 	book      *book
@@ -100,7 +104,7 @@ type book struct {
 func newTerm(life context.Context, o Options) *term {
 	t := &term{
 		options: o, catalogue: newCatalogue(), world: newWorld(), store: store{o.Secrets}, board: newBoard(), agenda: newAgenda(),
-		slots: make(chan struct{}, parallel), life: life, ready: make(chan struct{}),
+		slots: make(chan struct{}, parallel), saves: make(chan struct{}, parallelSaves), life: life, ready: make(chan struct{}),
 		book: &book{
 			sets: map[string]*set{}, ids: map[string]string{}, project: map[string]map[string]bool{}, owners: map[ref]string{},
 			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, unseen: map[string]bool{},
@@ -241,6 +245,7 @@ func (t *term) bury(s *set) {
 // labelled is the set with its labels on all whole objects that Drover owns: what it holds can then be told from what it does not.
 func labelled(s protocol.Set) protocol.Set {
 	labels := expansion.Labels(s.ID)
+	s.Content.Objects = slices.Clone(s.Content.Objects)
 	for i, o := range s.Content.Objects {
 		if o != nil && o.GetKind() != kindNamespace {
 			o = o.DeepCopy()
@@ -343,7 +348,7 @@ func (t *term) look(id string) {
 // errEnded says that this replica no longer leads.
 var errEnded = errors.New("this replica of the agent no longer leads")
 
-// put takes a set over and applies it.
+// put takes a set over, applies and stores it. The error is errEnded.
 func (t *term) put(ctx context.Context, wanted protocol.Set) (protocol.SetState, error) {
 	s, err := t.hold(ctx, wanted.ID)
 	if err != nil {
@@ -351,17 +356,13 @@ func (t *term) put(ctx context.Context, wanted protocol.Set) (protocol.SetState,
 	}
 	defer s.release()
 	if s.wanted.Digest != wanted.Digest || s.deleting {
-		k, err := t.store.save(ctx, wanted, s.kept)
-		if err != nil {
-			return protocol.SetState{}, err
-		}
-		s.kept, s.wanted, s.deleting, s.failures = k, labelled(wanted), false, 0
+		s.wanted, s.unsaved, s.deleting, s.failures = labelled(wanted), &wanted, false, 0
 		t.follow(s)
 	}
 	return t.pass(ctx, s), nil
 }
 
-// remove takes a set away. One that is not known may have left objects.
+// remove takes a set away. One that is not known may have left objects. The error is errEnded.
 func (t *term) remove(ctx context.Context, id string) (protocol.SetState, error) {
 	s, err := t.hold(ctx, id)
 	if err != nil {

@@ -47,7 +47,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 		p.hold(it)
 		p.watchBudget(r, now)
 	case ctx.Err() == nil:
-		phase, message := p.explain(err)
+		phase, message := p.explain(r, err)
 		p.problem(r, phase, message)
 	}
 }
@@ -214,7 +214,7 @@ func rivals(err error) []string {
 
 // explain says what an error means for a person. The API server's errors can repeat what was sent, so of a refusal only the fields are
 // named, and never the values.
-func (p *pass) explain(err error) (protocol.SetPhase, string) {
+func (p *pass) explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreign)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
 	}
@@ -224,6 +224,8 @@ func (p *pass) explain(err error) (protocol.SetPhase, string) {
 	switch {
 	case apierrors.IsInvalid(err):
 		return protocol.SetFailed, "the API server refuses it as invalid: " + fields(err)
+	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown: // the words of a webhook, or of a policy, may repeat it
+		return protocol.SetFailed, fmt.Sprintf("the API server does not take it (%s): admission policies and webhooks of the member know why", apierrors.ReasonForError(err))
 	case apierrors.IsForbidden(err):
 		return protocol.SetFailed, err.Error() + ": if the agent lacks a right, apply its manifest again"
 	default:
@@ -260,7 +262,7 @@ func (p *pass) prune(ctx context.Context) {
 			continue
 		}
 		if err := p.delete(ctx, r); err != nil && ctx.Err() == nil {
-			phase, message := p.explain(err)
+			phase, message := p.explain(r, err)
 			p.problem(r, phase, message)
 		}
 	}

@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	a := &agent{options: o, client: client}
+	a := &agent{options: o, client: client, pod: kube.PodUID(cfg, o.Kubeconfig)}
 	if a.base, err = forward.BaseURL(cfg); err != nil {
 		return err
 	}
@@ -107,6 +107,7 @@ func Run(ctx context.Context, o Options) error {
 type agent struct {
 	options   Options
 	client    *kube.Client
+	pod       string   // UID of the pod that this is, empty outside of one
 	base      *url.URL // of the API server
 	transport http.RoundTripper
 	link      atomic.Pointer[link.Link] // nil until the API server has said which cluster it is

@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -46,7 +47,7 @@ func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
 		Log:          log.WithName("report"),
 	})
 	d.election = leader.New(leader.Options{
-		Leases: a.client.Lease(env.Namespace, protocol.LeaderLease), Name: keeper.Instance(),
+		Leases: a.client.Lease(env.Namespace, protocol.LeaderLease), Name: cmp.Or(a.pod, keeper.Instance()),
 		Lead: d.lead, Follow: d.reporter.Follow, Log: log.WithName("leader"),
 	})
 	return d

@@ -42,7 +42,8 @@ type Leases interface {
 // Options of an Election.
 type Options struct {
 	Leases Leases
-	// Name of this process among the replicas, never used by another process.
+	// Name of this process among the replicas. Another process may have it only when this one has ended, as the next container of the same
+	// pod: it leads again at once.
 	Name string
 	// Lead is run while this replica leads. It must return soon after its context ends; nobody else leads before it has.
 	Lead func(ctx context.Context)

@@ -195,6 +195,15 @@ func TestElection(t *testing.T) {
 			pass(10 * time.Second)
 			expect(t, b, "t")
 		},
+		"a container that is killed leads again at once when its pod has started it anew": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			b := s.join(t, "b")
+			a.isolate(true)
+			expect(t, s.join(t, "a"), "t")
+			pass(time.Minute)
+			expect(t, b, "")
+		},
 		"a leader that is cut off stops before another begins, and follows when it is back": func(t *testing.T, s *server) {
 			a := s.join(t, "a")
 			expect(t, a, "t")

@@ -61,6 +61,7 @@ type ClusterRoleTemplateBindingSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RoleTemplateName string `json:"roleTemplateName"`
 
 	// subject gets the rights.
@@ -133,6 +134,7 @@ type ProjectRoleTemplateBindingSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RoleTemplateName string `json:"roleTemplateName"`
 
 	// subject gets the rights.

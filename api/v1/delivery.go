@@ -41,6 +41,7 @@ type Subject struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:')",message="a name that begins with system: belongs to the member itself; users and ServiceAccounts of the hub are called hub:<name>"
 	// +kubebuilder:validation:XValidation:rule="self.trim() == self",message="the name must not begin or end with white space"
+	// +kubebuilder:validation:XValidation:rule="!self.endsWith(':')",message="the name of the principal is missing after the colon"
 	Name string `json:"name"`
 }
 
@@ -158,8 +159,6 @@ const (
 	ReasonInheritsExternal = "InheritsExternal"
 	// ReasonInvalidRules: a rule cannot be granted in this context. Stalled.
 	ReasonInvalidRules = "InvalidRules"
-	// ReasonRoleTemplateLocked: the role template is locked and this binding is newer than that. Stalled.
-	ReasonRoleTemplateLocked = "RoleTemplateLocked"
 	// ReasonProjectNotFound: there is no Project of that name in this namespace.
 	ReasonProjectNotFound = "ProjectNotFound"
 	// ReasonExpired: expiresAt has passed and the members have taken the rights away.

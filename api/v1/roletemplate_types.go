@@ -81,10 +81,12 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Inherits []string `json:"inherits,omitempty"`
 
 	// external names a ClusterRole that exists in the members and is bound as it is there, such as "cluster-admin" or "edit".
-	// Drover does not make it, and cannot know its rules: no other template can inherit an external one.
+	// Drover does not make it, and cannot know its rules: no other template can inherit an external one. In a member that has no
+	// such ClusterRole, the binding grants nothing until it is made.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -92,7 +94,8 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are made by Drover: name the RoleTemplate instead"
 	External string `json:"external,omitempty"`
 
-	// locked templates cannot be bound anew. Bindings that exist stay as they are. Default false.
+	// locked templates cannot be bound anew, but by who may unlock them (verb "escalate"). Bindings that exist stay as they are.
+	// Default false.
 	// +optional
 	Locked bool `json:"locked,omitempty"`
 }

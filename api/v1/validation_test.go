@@ -203,6 +203,11 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 		"a request above the limit":       {project, in("containerDefaults: {requests: {cpu: 2}, limits: {cpu: 1500m}}"), "must not exceed the default limit"},
 		"a default that no container has": {project, in("containerDefaults: {requests: {pods: 2}}"), "keys are cpu, memory"},
 		"a negative container default":    {project, in("containerDefaults: {limits: {cpu: -1}}"), "must not be negative"},
+		// What can never be the name of anything is refused, rather than waited for.
+		"a provider without a name":            {clusterBinding, binding("subject: {kind: User, name: 'hub:'}"), "missing after the colon"},
+		"a role that is no name":               {clusterBinding, "{clusterName: a, roleTemplateName: Cluster Viewer, " + subject + "}", "spec.roleTemplateName"},
+		"a role that is no name, in a project": {projectBinding, "{projectName: a, roleTemplateName: a/b, " + subject + "}", "spec.roleTemplateName"},
+		"a parent that is no name":             {roleTemplate, "{context: Cluster, inherits: [Viewer]}", "spec.inherits[0]"},
 		// Whoever reads such an amount computes for hours: the API server in its rules, the manager, and agents.
 		"a quota of too many digits":            {project, in("namespaceDefaultResourceQuota: {count/a.b: '1e-100000000'}"), "spec.namespaceDefaultResourceQuota.count/a.b"},
 		"a quota compared of too many digits":   {project, in("resourceQuota: {limits.cpu: '1e-100000000'}, namespaceDefaultResourceQuota: {limits.cpu: '1e100000000'}"), "spec.resourceQuota.limits.cpu"},

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -46,7 +45,7 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	o.bindConnection(root.PersistentFlags())
+	o.bindConnection(root)
 	root.AddCommand(newWhy(o), newWhoCan(o), &cobra.Command{
 		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -58,7 +57,8 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 }
 
 // bindConnection adds kubectl's flags, but for two: --cluster is a member here, and --namespace one of its namespaces.
-func (o *options) bindConnection(flags *pflag.FlagSet) {
+func (o *options) bindConnection(root *cobra.Command) {
+	flags := root.PersistentFlags()
 	names := clientcmd.RecommendedConfigOverrideFlags("")
 	names.ContextOverrideFlags.ClusterName.LongName = ""
 	names.ContextOverrideFlags.Namespace.LongName = ""

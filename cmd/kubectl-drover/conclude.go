@@ -22,6 +22,9 @@ const (
 	cannotBeTold = "Unknown"
 )
 
+// hubOnly goes with answers that the member was not asked for.
+const hubOnly = "this is what Drover grants: the member's own roles and bindings may grant more"
+
 // explanation is the answer to "why", as -o json prints it.
 type explanation struct {
 	Subject   principal `json:"subject"`
@@ -91,13 +94,16 @@ func conclude(f findings) explanation {
 	for _, m := range f.answer.Missing {
 		e.Missing = append(e.Missing, miss{Missing: m, Explanation: f.explain(m)})
 	}
-	for _, right := range f.hub.unread {
-		e.Remarks = append(e.Remarks, "you may not read all of it: what is missing is the right to "+right)
-	}
 	if f.review != nil {
 		e.Member = &memberWord{Allowed: f.review.Allowed, Reason: f.review.Reason}
 		if e.Drover == access.Unknown {
 			e.Drover = f.settled()
+		}
+	}
+	if len(f.hub.unread) > 0 {
+		e.Remarks = append(e.Remarks, "you may not read all of it: what is missing is the right to "+strings.Join(f.hub.unread, ", and to "))
+		if e.Drover == access.NotGranted {
+			e.Drover = access.Unknown
 		}
 	}
 	e.Answer = f.outcome(e.Drover)
@@ -125,7 +131,7 @@ func (f findings) outcome(drover access.Verdict) string {
 	switch {
 	case f.review != nil && f.review.Allowed, f.review == nil && drover == access.Granted:
 		return allowed
-	case f.review != nil, drover == access.NotGranted && len(f.hub.unread) == 0:
+	case f.review != nil, drover == access.NotGranted:
 		return denied
 	}
 	return cannotBeTold
@@ -140,17 +146,22 @@ func (f findings) differences(drover access.Verdict) []string {
 		return f.undelivered()
 	case drover == access.NotGranted && f.review.Allowed:
 		return f.elsewhere()
+	case drover == access.Unknown && f.review.Allowed && f.byDrover():
+		return []string{"Drover grants it, by something that you may not read"}
 	}
 	return nil
 }
 
 // unasked says what the hub alone cannot know.
 func (f findings) unasked(drover access.Verdict) []string {
-	if drover != access.Granted {
-		return []string{"this is what Drover grants: the member's own roles and bindings may grant more"}
-	}
 	var remarks []string
+	if drover != access.Granted {
+		remarks = append(remarks, hubOnly)
+	}
 	for _, chain := range f.answer.Chains {
+		if chain.External != "" {
+			remarks = append(remarks, fmt.Sprintf("only the member knows the rules of ClusterRole %s", chain.External))
+		}
 		if ready, found := f.hub.ready[chain.Binding]; found && ready.Status != metav1.ConditionTrue {
 			remarks = append(remarks, fmt.Sprintf("%s %s is not in force in all its members: %s: %s", chain.Binding.Kind, chain.Binding.Name, ready.Reason, ready.Message))
 		}
@@ -183,7 +194,7 @@ func (f findings) undelivered() []string {
 
 // elsewhere says where a right comes from that the hub does not grant.
 func (f findings) elsewhere() []string {
-	if strings.Contains(f.review.Reason, `Binding "drover:`) {
+	if f.byDrover() {
 		return []string{"the member still has what the hub does not grant any more: the agent takes it away when it has heard of it; see the binding's status, and whether the cluster is connected"}
 	}
 	remarks := []string{"it is not Drover that grants it, but the member itself: change it there"}
@@ -192,6 +203,9 @@ func (f findings) elsewhere() []string {
 	}
 	return remarks
 }
+
+// byDrover says whether the member names an object of Drover's as its reason.
+func (f findings) byDrover() bool { return strings.Contains(f.review.Reason, `Binding "drover:`) }
 
 // letIn says whether some binding opens the proxy.
 func (f findings) letIn() bool {
@@ -258,6 +272,9 @@ func (f findings) explain(m access.Missing) string {
 
 func (f findings) noBinding() string {
 	said := fmt.Sprintf("no binding in workspace %s names %s", f.workspace, f.who)
+	if len(f.hub.unread) > 0 {
+		said = fmt.Sprintf("no binding that you may read in workspace %s names %s", f.workspace, f.who)
+	}
 	if f.who.Kind == v1.SubjectUser {
 		said += fmt.Sprintf(", nor a group of theirs as far as it is known (%s; name more with --group)", strings.Join(f.who.Groups, ", "))
 	}

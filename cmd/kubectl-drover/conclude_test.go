@@ -123,6 +123,8 @@ func TestConclusions(t *testing.T) {
 		"an external role that does not":                  {"external-denies.txt", "github:root", nil, "prod", getNodes, []delivered{{Binding: present, Role: different}}, no, nil, nil, denied},
 		"what cannot be read decides nothing": {"unread.txt", "github:mallory", nil, "prod", getPods, nil, nil,
 			[]string{"list projects.cluster.drover.dev in namespace team-a of the hub (ClusterRole view has it there)"}, nil, cannotBeTold},
+		"a right by what cannot be read": {"unread-granted.txt", "github:mallory", nil, "prod", getPods, nil,
+			yes(`RBAC: allowed by ClusterRoleBinding "drover:crtb:x:view" of ClusterRole "view" to User "github:mallory"`), []string{"list one thing", "list another"}, nil, allowed},
 		"the member shows no roles": {"unread-there.txt", "github:bob", nil, "prod", getNodes,
 			[]delivered{{Binding: unread, Role: unread, refusals: []error{errors.New("read ClusterRoleBinding: forbidden"), errors.New("read ClusterRoleBinding: forbidden")}}}, yes("RBAC: allowed"), nil, nil, allowed},
 	}

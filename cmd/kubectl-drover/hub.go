@@ -93,6 +93,7 @@ func (h *hub) gather(ctx context.Context, cluster string) (*gathered, error) {
 	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
 	ofClusters, ofProjects := &v1.ClusterRoleTemplateBindingList{}, &v1.ProjectRoleTemplateBindingList{}
 	g := &gathered{ready: map[access.Reference]metav1.Condition{}}
+	var refused []string
 	for _, want := range []struct {
 		list     client.ObjectList
 		resource string
@@ -107,13 +108,14 @@ func (h *hub) gather(ctx context.Context, cluster string) (*gathered, error) {
 		err := h.List(ctx, want.list, want.options...)
 		switch {
 		case apierrors.IsForbidden(err):
-			g.unread = append(g.unread, h.missingRight(want.resource))
+			refused = append(refused, want.resource)
 		case meta.IsNoMatchError(err):
 			return nil, fmt.Errorf("list %s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", want.resource, h.config.Host)
 		case err != nil:
 			return nil, fmt.Errorf("list %s: %w", want.resource, err)
 		}
 	}
+	g.unread = h.missingRights(refused)
 	g.Workspace = access.Workspace{
 		Templates: access.Index(templates.Items), Clusters: map[string]labels.Set{}, Projects: map[string]*v1.Project{},
 		ClusterBindings: ofClusters.Items, ProjectBindings: ofProjects.Items, Now: time.Now(),
@@ -125,12 +127,20 @@ func (h *hub) gather(ctx context.Context, cluster string) (*gathered, error) {
 	return g, h.find(ctx, cluster, clusters.Items, g)
 }
 
-// missingRight says which right the caller lacks, and who usually has it.
-func (h *hub) missingRight(resource string) string {
-	if resource == "roletemplates" {
-		return "list roletemplates.cluster.drover.dev on the hub (ClusterRole drover-roletemplate-viewer has it)"
+// missingRights says which rights the caller lacks, and who usually has them.
+func (h *hub) missingRights(resources []string) []string {
+	var rights, inWorkspace []string
+	for _, resource := range resources {
+		if resource == "roletemplates" {
+			rights = append(rights, "list roletemplates."+v1.Group+" on the hub (ClusterRole drover-roletemplate-viewer has it)")
+		} else {
+			inWorkspace = append(inWorkspace, resource+"."+v1.Group)
+		}
 	}
-	return fmt.Sprintf("list %s.%s in namespace %s of the hub (ClusterRole view has it there)", resource, v1.Group, h.workspace)
+	if len(inWorkspace) > 0 {
+		rights = append(rights, fmt.Sprintf("list %s in namespace %s of the hub (ClusterRole view has it there)", strings.Join(inWorkspace, ", "), h.workspace))
+	}
+	return rights
 }
 
 // find makes the Clusters part of the answer, and looks for the one that is asked about, by its name if they cannot be listed.
@@ -151,7 +161,7 @@ func (h *hub) find(ctx context.Context, cluster string, list []v1.Cluster, g *ga
 		g.cluster, g.Clusters[cluster] = found, found.Labels
 		return nil
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("read Cluster %s/%s: you may not: ask for the right to %s", h.workspace, cluster, h.missingRight("clusters"))
+		return fmt.Errorf("read Cluster %s/%s: you may not: ask for the right to %s", h.workspace, cluster, strings.Join(h.missingRights([]string{"clusters"}), ""))
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("read Cluster %s/%s: %w", h.workspace, cluster, err)
 	case len(list) == 0:

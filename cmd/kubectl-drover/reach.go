@@ -38,10 +38,22 @@ func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) 
 		return nil, err
 	}
 	config, err := o.contextConfig(raw, name)
-	if err == nil {
-		config.Host = server
+	if err != nil {
+		return nil, err
 	}
-	return config, err
+	config.Host = server
+	asInMember(&config.Impersonate)
+	return config, nil
+}
+
+// asInMember names whom the caller acts as on the hub as the member knows them.
+func asInMember(as *rest.ImpersonationConfig) {
+	if as.UserName != "" {
+		as.UserName = hubPrefix + as.UserName
+	}
+	for i := range as.Groups {
+		as.Groups[i] = hubPrefix + as.Groups[i]
+	}
 }
 
 // contextConfig is one context of the kubeconfig, as who the flags say.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,8 @@ type holders struct {
 	Cluster   string   `json:"cluster"`
 	Holders   []holder `json:"holders"`
 	Remarks   []string `json:"remarks,omitempty"`
+	// partial: something could not be read, so that there may be more.
+	partial bool
 }
 
 // holder is one subject, and one thing that lets it.
@@ -32,6 +35,8 @@ type holder struct {
 	By      access.Reference `json:"by"`
 	Role    string           `json:"role"`
 	Expires *metav1.Time     `json:"expires,omitempty"`
+	// External is the ClusterRole whose rules only the member knows; empty where the hub knows them.
+	External string `json:"external,omitempty"`
 	// Effective is True, False or Unknown: whether it holds in the member now.
 	Effective metav1.ConditionStatus `json:"effective"`
 	// Origin is Hub or Member.
@@ -53,17 +58,21 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 		return err
 	}
 	chains := access.WhoCan(q.hub.Workspace, q.where, q.what.Action)
-	answer := holders{Action: q.what, Workspace: q.workspace, Cluster: o.cluster, Remarks: q.remarks}
+	answer := holders{Action: q.what, Workspace: q.workspace, Cluster: o.cluster, Remarks: q.remarks, partial: len(q.hub.unread) > 0}
 	answer.Holders = fromHub(chains, q.follow(ctx, chains))
-	for _, right := range q.hub.unread {
-		answer.Remarks = append(answer.Remarks, "there may be more: what is missing is the right to "+right)
+	if answer.partial {
+		answer.Remarks = append(answer.Remarks, "there may be more: what is missing is the right to "+strings.Join(q.hub.unread, ", and to "))
 	}
 	if q.member != nil {
 		own, err := q.member.ownHolders(ctx, q.what.Action, chains)
 		answer.Holders = append(answer.Holders, own...)
 		if err != nil {
+			answer.partial = true
 			answer.Remarks = append(answer.Remarks, fmt.Sprintf("there may be more: %v", err))
 		}
+	}
+	if q.member == nil {
+		answer.Remarks = append(answer.Remarks, hubOnly)
 	}
 	if err := o.print(out, answer, answer.text); err != nil {
 		return err
@@ -77,7 +86,7 @@ func fromHub(chains []access.Chain, found []delivered) []holder {
 	for i, chain := range chains {
 		h := holder{
 			Subject: rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(chain.Subject.Kind), Name: chain.Subject.Name},
-			By:      chain.Binding, Role: chain.Templates[0], Expires: chain.Expires, Origin: originHub, Effective: metav1.ConditionUnknown,
+			By:      chain.Binding, Role: chain.Templates[0], Expires: chain.Expires, External: chain.External, Origin: originHub, Effective: metav1.ConditionUnknown,
 		}
 		if found != nil {
 			h.Effective = found[i].effective()
@@ -104,9 +113,9 @@ func (h holders) outcome(asked bool) error {
 		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })
 	}
 	switch {
-	case effective(metav1.ConditionTrue), !asked && len(h.Holders) > 0:
+	case effective(metav1.ConditionTrue), !asked && slices.ContainsFunc(h.Holders, func(one holder) bool { return one.External == "" }):
 		return nil
-	case len(h.Remarks) > 0 || effective(metav1.ConditionUnknown):
+	case h.partial || effective(metav1.ConditionUnknown):
 		return errors.New("it cannot be told whether somebody may: see the remarks")
 	}
 	return errDenied

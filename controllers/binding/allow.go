@@ -27,8 +27,8 @@ func (r *Reconciler) allow(ctx context.Context, b *view, members []types.Namespa
 	meta := metav1.ObjectMeta{Namespace: b.object.GetNamespace(), Name: "drover:" + r.kind.name + ":" + b.object.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
 	principal, onHub := strings.CutPrefix(b.subject.Name, identity.HubPrefix)
-	if !onHub || principal == "" || len(members) == 0 {
-		return r.disallow(ctx, binding, role)
+	if !onHub || principal == "" || nobody(principal) || len(members) == 0 {
+		return r.disallow(ctx, b, binding, role)
 	}
 	names := make([]string, len(members))
 	for i, member := range members {
@@ -46,9 +46,18 @@ func (r *Reconciler) allow(ctx context.Context, b *view, members []types.Namespa
 	})
 }
 
-// keep makes an object on the hub as change has it.
+// nobody is whether a name of the hub stands for requests without an identity. They never come through to a member.
+func nobody(principal string) bool {
+	return principal == "system:anonymous" || principal == "system:unauthenticated"
+}
+
+// keep makes an object on the hub as change has it. One that somebody else made is not adopted: he could have bound it to whomever while it
+// was worth nothing.
 func (r *Reconciler) keep(ctx context.Context, b *view, object client.Object, change func()) error {
 	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, object, func() error {
+		if object.GetUID() != "" && !metav1.IsControlledBy(object, b.object) {
+			return fmt.Errorf("%T %s is there and not made for this binding: remove it", object, object.GetName())
+		}
 		labels := object.GetLabels()
 		if labels == nil {
 			labels = map[string]string{}
@@ -65,7 +74,7 @@ func (r *Reconciler) keep(ctx context.Context, b *view, object client.Object, ch
 }
 
 // disallow removes what allow made. The binding goes first: a role that nobody has is nothing.
-func (r *Reconciler) disallow(ctx context.Context, objects ...client.Object) error {
+func (r *Reconciler) disallow(ctx context.Context, b *view, objects ...client.Object) error {
 	for _, object := range objects {
 		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 			if client.IgnoreNotFound(err) == nil {
@@ -73,7 +82,7 @@ func (r *Reconciler) disallow(ctx context.Context, objects ...client.Object) err
 			}
 			return fmt.Errorf("read %s: %w", object.GetName(), err)
 		}
-		if object.GetLabels()[v1.LabelManagedBy] != v1.ManagedBy {
+		if !metav1.IsControlledBy(object, b.object) {
 			continue
 		}
 		if err := client.IgnoreNotFound(r.Client.Delete(ctx, object)); err != nil {

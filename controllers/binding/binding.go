@@ -122,7 +122,7 @@ func (p plan) sets() map[types.NamespacedName]*delivery.Set {
 func (r *Reconciler) plan(ctx context.Context, b *view) (plan, error) {
 	now := r.Now()
 	if reference.Expired(b.expires, now) {
-		return plan{problem: &reference.Problem{Reason: v1.ReasonExpired, Message: "It expired at " + b.expires.UTC().Format(time.RFC3339)}}, nil
+		return plan{problem: &reference.Problem{Reason: v1.ReasonExpired, Message: "It expired at " + b.expires.UTC().Format(time.RFC3339) + "; delete it, or set a later expiresAt"}}, nil
 	}
 	var p plan
 	if b.expires != nil {

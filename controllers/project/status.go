@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/reference"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
@@ -21,7 +22,7 @@ import (
 // Bounds of a status.
 const (
 	maxNamespaceCounts = 100
-	maxShort           = 10
+	maxNamed           = 10
 )
 
 // tell writes the status.
@@ -29,8 +30,7 @@ func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctr
 	outcomes := r.outcomes(project, p)
 	verdict := delivery.Judge(outcomes)
 	if len(p.problems) > 0 {
-		first := p.problems[0]
-		verdict.Fail(first.Reason, first.Message, first.Stalled)
+		verdict.Fail(p.problems[0].Reason, named(messages(p.problems), "; "), p.problems[0].Stalled)
 	}
 	if wait := verdict.Early(project.Status.ObservedGeneration == project.Generation, r.Now()); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
@@ -85,9 +85,8 @@ func (r *Reconciler) tellQuota(project *v1.Project, outcomes []delivery.Outcome)
 	condition := metav1.Condition{Type: v1.ConditionQuotaFits, Status: metav1.ConditionTrue, Reason: v1.ReasonQuotaFits,
 		Message: "Every namespace has the whole default", ObservedGeneration: project.Generation, LastTransitionTime: metav1.NewTime(r.Now())}
 	if len(short) > 0 {
-		named := strings.Join(short[:min(len(short), maxShort)], ", ")
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1.ReasonQuotaOversubscribed
-		condition.Message = fmt.Sprintf("Less than the default, or nothing, is left for %s; raise resourceQuota, or lower namespaceDefaultResourceQuota", named)
+		condition.Message = fmt.Sprintf("Less than the default, or nothing, is left for %s; raise resourceQuota, or lower namespaceDefaultResourceQuota", named(short, ", "))
 	}
 	was := meta.FindStatusCondition(project.Status.Conditions, v1.ConditionQuotaFits)
 	news := was != nil && was.Reason != condition.Reason || was == nil && len(short) > 0
@@ -96,6 +95,23 @@ func (r *Reconciler) tellQuota(project *v1.Project, outcomes []delivery.Outcome)
 		return nil
 	}
 	return &status.Event{Warning: len(short) > 0, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
+}
+
+// messages are those of problems. The first problem gives the reason; a person mends them one by one, and wants to see them all.
+func messages(problems []reference.Problem) []string {
+	texts := make([]string, len(problems))
+	for i, problem := range problems {
+		texts[i] = problem.Message
+	}
+	return texts
+}
+
+// named joins the first of many texts, and says if there are more. How many there are is not known: an agent names only the first.
+func named(texts []string, separator string) string {
+	if len(texts) < maxNamed {
+		return strings.Join(texts, separator)
+	}
+	return strings.Join(texts[:maxNamed], separator) + " and perhaps more"
 }
 
 func tellNamespaces(project *v1.Project, outcomes []delivery.Outcome) {

@@ -111,6 +111,7 @@ func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.S
 	if refused != nil {
 		verdict := delivery.Judge(nil)
 		verdict.Fail(refused.Reason, refused.Message, refused.Reason != v1.ReasonRoleTemplateNotFound)
+		verdict.Clusters = v1.ClusterCount{Desired: int32(len(used.members)), Summary: fmt.Sprintf("0/%d", len(used.members))}
 		return verdict
 	}
 	if set == nil {

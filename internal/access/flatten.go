@@ -10,6 +10,7 @@ package access
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -143,12 +144,14 @@ func (w *walk) add(template *v1.RoleTemplate, rule rbacv1.PolicyRule) error {
 
 // ruleKey is the same for rules that have the same lists, in whatever order.
 func ruleKey(r rbacv1.PolicyRule) string {
-	var key strings.Builder
+	key := make([]byte, 0, 256)
 	for _, list := range [][]string{r.APIGroups, r.Resources, r.ResourceNames, r.Verbs, r.NonResourceURLs} {
-		sorted := slices.Compact(slices.Sorted(slices.Values(list)))
-		fmt.Fprintf(&key, "%q;", sorted)
+		for _, word := range slices.Compact(slices.Sorted(slices.Values(list))) {
+			key = strconv.AppendQuote(key, word)
+		}
+		key = append(key, ';')
 	}
-	return key.String()
+	return string(key)
 }
 
 func arrows(path []string) string { return strings.Join(path, " → ") }

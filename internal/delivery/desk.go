@@ -23,10 +23,16 @@ import (
 
 // Bounds on what is under way at once.
 const (
-	// maxSends is how many sets are on their way to all members together.
-	maxSends = 256
-	// maxMemberSends is how many are on their way to one member.
-	maxMemberSends = 16
+	// maxSends is how many sets are on their way to all members together, without those that take longer than slowSend: what hangs on
+	// the way to some members must not keep others waiting.
+	maxSends = 512
+	// maxMemberSends is how many are on their way to one member. Its agent bounds what it does at once; it answers when a set is
+	// stored, and applies many before it stores them.
+	maxMemberSends = 256
+	// maxMemberBytes is how much is on its way to one member, in bytes, if that is more than one set.
+	maxMemberBytes = 4 << 20
+	// slowSend is after how long a send no longer counts among maxSends.
+	slowSend = 500 * time.Millisecond
 )
 
 // Fleet is what the desk needs of the connected members.
@@ -50,6 +56,8 @@ func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name 
 // Options of a Desk.
 type Options struct {
 	Fleet Fleet
+	// Leaving is whether a member's Cluster is going, or gone: nothing is sent there any more. Nil means that none ever is.
+	Leaving func(context.Context, types.NamespacedName) bool
 	// Observer is told what is sent. Its functions may be nil.
 	Observer Observer
 	// Pause is how long the desk waits after a first failure; it doubles up to maxPause. Zero means firstPause.
@@ -80,7 +88,7 @@ type Desk struct {
 	expected map[Key]struct{} // those that have not handed over yet; nil before Expect
 	handed   map[Key]struct{} // those that have before Expect; nil after
 	complete bool
-	sending  int
+	sending  int       // sends that count among maxSends
 	waiting  []*member // those that have something to send and wait until others have sent theirs
 	result   map[string][]func(Key)
 }

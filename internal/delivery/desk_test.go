@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +33,9 @@ type office struct {
 	t     *testing.T
 	fleet *fleet.Registry
 
-	stop func()
+	stop    func()
+	leaving atomic.Pointer[types.NamespacedName] // the member whose Cluster is going
+	asked   atomic.Bool                          // whether the desk has been told so
 
 	mu   sync.Mutex // guards told
 	told []delivery.Key
@@ -47,8 +50,17 @@ func open(t *testing.T) *office {
 
 // replace starts a new desk, as a manager that begins to lead has it.
 func (o *office) replace() *office {
-	desk := delivery.New(delivery.Options{Fleet: o.fleet, Pause: time.Millisecond, Log: logr.Discard()})
-	next := &office{Desk: desk, t: o.t, fleet: o.fleet}
+	next := &office{t: o.t, fleet: o.fleet}
+	desk := delivery.New(delivery.Options{Fleet: o.fleet, Pause: time.Millisecond, Log: logr.Discard(),
+		Leaving: func(_ context.Context, name types.NamespacedName) bool {
+			leaving := next.leaving.Load()
+			if leaving == nil || *leaving != name {
+				return false
+			}
+			next.asked.Store(true)
+			return true
+		}})
+	next.Desk = desk
 	desk.OnResult("test", func(k delivery.Key) {
 		next.mu.Lock()
 		defer next.mu.Unlock()
@@ -225,6 +237,17 @@ func TestDesk(t *testing.T) {
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
+		"agents that are deaf hold up nobody else, however much is on its way to them": func(t *testing.T, o *office) {
+			for _, name := range []string{"c", "d", "e"} {
+				o.connect(name, testkit.NewSets()).Deafen()
+				for i := range 256 {
+					o.Replace(key(fmt.Sprint(name, i)), to(set(t, fmt.Sprintf("crtb/x%d", i), "1"), member(name)))
+				}
+			}
+			o.connect("b", testkit.NewSets())
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), b))
+			o.stage("crtb/x", delivery.Applied, b)
+		},
 		"an agent that knows no sets, or takes none, is told so": func(t *testing.T, o *office) {
 			o.connect("a", testkit.NewSets(), func(r *protocol.Report) { r.Features = nil })
 			o.connect("b", testkit.NewSets(), func(r *protocol.Report) { r.Profile = "ReadOnly" })
@@ -234,6 +257,15 @@ func TestDesk(t *testing.T) {
 			if outcomes[0].Reason != v1.ReasonAgentTooOld || outcomes[1].Reason != v1.ReasonAgentReadOnly {
 				t.Error(outcomes)
 			}
+		},
+		"an agent that comes to take none keeps nothing, until it takes them again": func(t *testing.T, o *office) {
+			agent := o.connect("a", testkit.NewSets())
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			agent.Report(func(r *protocol.Report) { r.Profile = "ReadOnly" })
+			o.stage("crtb/x", delivery.Refused, a)
+			agent.Report(func(r *protocol.Report) { r.Profile = "" })
+			o.stage("crtb/x", delivery.Applied, a)
 		},
 		"what happens in the member is told": func(t *testing.T, o *office) {
 			sets := testkit.NewSets()
@@ -260,6 +292,21 @@ func TestDesk(t *testing.T) {
 			o.connect("b", testkit.NewSets())
 			o.stage("crtb/y", delivery.Applied, b)
 			if got := sets.Held(); len(got) != 1 {
+				t.Error(got)
+			}
+		},
+		"what is withdrawn because a Cluster goes stays in the member, even if that is said first": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.connect("a", sets)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			o.leaving.Store(&a)
+			o.Replace(key("x"), nil)
+			o.until("the desk asks", o.asked.Load)
+			o.connect("b", testkit.NewSets())
+			o.Replace(key("y"), to(set(t, "crtb/y", "1"), b))
+			o.stage("crtb/y", delivery.Applied, b)
+			if got := sets.Calls(); !slices.Equal(got, []string{"PUT crtb/x"}) {
 				t.Error(got)
 			}
 		},

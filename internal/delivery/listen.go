@@ -67,8 +67,8 @@ func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
 		var lacking []Key
 		unknown := fleet.IsAnswer(err, http.StatusNotFound)
 		if unknown && m.stream == s {
-			m.refuses, m.stream = v1.ReasonAgentTooOld, nil // its next report or connection has it asked again
-			lacking = m.lackingLocked()
+			m.stream = nil // its next report or connection has it asked again
+			lacking = m.refuseLocked(v1.ReasonAgentTooOld)
 		}
 		d.mu.Unlock()
 		d.notify(lacking...)

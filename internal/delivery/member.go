@@ -30,7 +30,8 @@ type member struct {
 	wants   map[string]wanted
 	has     map[string]*protocol.SetState // as the agent told last; kept while it is away
 	touched map[string]bool               // what to look at; true for what may be removed even if the desk is not complete
-	sends   map[string]struct{}           // what is on its way
+	sends   map[string]*sending           // what is on its way
+	bytes   int                           // how much that is
 	failed  map[string]*failure
 }
 
@@ -39,6 +40,12 @@ type wanted struct {
 	key   Key
 	set   *Set
 	since time.Time // when it was handed over as it is
+}
+
+// sending is one set on its way.
+type sending struct {
+	bytes int
+	slow  bool // whether it no longer counts among maxSends
 }
 
 // failure is why a set did not arrive.
@@ -61,7 +68,7 @@ type stream struct {
 
 func newMember(name types.NamespacedName) *member {
 	return &member{name: name, wants: map[string]wanted{}, has: map[string]*protocol.SetState{}, touched: map[string]bool{},
-		sends: map[string]struct{}{}, failed: map[string]*failure{}}
+		sends: map[string]*sending{}, failed: map[string]*failure{}}
 }
 
 // touchLocked has a set looked at by the next pump.
@@ -113,7 +120,9 @@ func (d *Desk) lookLocked(m *member) []Key {
 		refuses = refusal(report)
 	}
 	changed := connected != m.connected || refuses != m.refuses
-	m.connected, m.refuses = connected, refuses
+	if m.connected = connected; refuses != m.refuses {
+		m.refuseLocked(refuses)
+	}
 	if m.stream != nil && (!connected || refuses != "" || !m.stream.current(state.Peers)) {
 		m.hangUpLocked()
 	}
@@ -128,6 +137,16 @@ func (d *Desk) lookLocked(m *member) []Key {
 	}
 	if !changed {
 		return nil
+	}
+	return m.lackingLocked()
+}
+
+// refuseLocked notes why the agent takes no sets, empty if it does, and returns the owners of what it lacks. An agent that takes none keeps
+// none: what it had may be there, and nobody looks after it.
+func (m *member) refuseLocked(reason string) []Key {
+	m.refuses = reason
+	if reason != "" {
+		clear(m.has)
 	}
 	return m.lackingLocked()
 }

@@ -27,7 +27,7 @@ const settleTime = 25 * time.Second
 // Times for those who write down a verdict.
 const (
 	// hold is how long what was handed over may be on its way before that is worth a write.
-	hold = 300 * time.Millisecond
+	hold = time.Second
 	// listenAgain is when to look again at what agents have not told yet. They are not waited for: what they tell wakes the owner.
 	listenAgain = 5 * time.Second
 )

@@ -36,7 +36,7 @@ func (d *Desk) pumpLocked(m *member) {
 		case paused, want == nil && has == nil, want != nil && m.hasLocked(id), want == nil && !removable && !d.complete:
 			delete(m.touched, id)
 			continue
-		case len(m.sends) >= maxMemberSends:
+		case len(m.sends) >= maxMemberSends, m.bytes > 0 && m.bytes+want.size() > maxMemberBytes:
 			return // the end of one of them looks again
 		case d.sending >= maxSends:
 			if !m.queued {
@@ -46,33 +46,60 @@ func (d *Desk) pumpLocked(m *member) {
 			return
 		}
 		delete(m.touched, id)
-		m.sends[id] = struct{}{}
+		s := &sending{bytes: want.size()}
+		m.sends[id] = s
+		m.bytes += s.bytes
 		d.sending++
-		d.tasks.Go(func() { d.send(m, id, want) })
+		d.tasks.Go(func() { d.send(m, id, want, s) })
+	}
+}
+
+// makeWayLocked takes a send out of the count of maxSends.
+func (d *Desk) makeWayLocked(s *sending) {
+	if !s.slow {
+		s.slow = true
+		d.sending--
+		d.nextLocked()
 	}
 }
 
 // send sends a set, or removes it if want is nil, and takes over what came of it.
-func (d *Desk) send(m *member, id string, want *Set) {
-	begun, verb := time.Now(), "put"
+func (d *Desk) send(m *member, id string, want *Set, s *sending) {
+	slow := time.AfterFunc(slowSend, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.makeWayLocked(s)
+	})
+	defer slow.Stop()
 	var state *protocol.SetState
 	var err error
-	if want == nil {
-		verb = "delete"
-		err = d.remove(m.name, id)
+	if d.Leaving != nil && d.Leaving(d.ctx, m.name) {
+		d.Forget(m.name) // a set may be withdrawn because a Cluster goes before anybody has said that it goes
 	} else {
-		state, err = d.put(m.name, id, want)
+		state, err = d.transfer(m.name, id, want)
 	}
-	d.tell(verb, err, time.Since(begun))
 	d.mu.Lock()
 	delete(m.sends, id)
-	d.sending--
+	m.bytes -= s.bytes
 	keys := d.sentLocked(m, id, want, state, err)
 	d.pumpLocked(m)
-	d.nextLocked()
+	d.makeWayLocked(s)
 	d.dropLocked(m)
 	d.mu.Unlock()
 	d.notify(keys...)
+}
+
+// transfer sends a set, or removes it if want is nil.
+func (d *Desk) transfer(name types.NamespacedName, id string, want *Set) (state *protocol.SetState, err error) {
+	begun, verb := time.Now(), "put"
+	if want == nil {
+		verb = "delete"
+		err = d.remove(name, id)
+	} else {
+		state, err = d.put(name, id, want)
+	}
+	d.tell(verb, err, time.Since(begun))
+	return state, err
 }
 
 // tell tells the observer, and the log of what failed.
@@ -113,13 +140,13 @@ func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetSt
 		m.calmLocked(id)
 		delete(m.has, id)
 	case err == nil && state.Phase == protocol.SetReadOnly:
-		m.refuses = v1.ReasonAgentReadOnly
+		keys = m.refuseLocked(v1.ReasonAgentReadOnly)
 		m.hangUpLocked()
 	case err == nil:
 		m.calmLocked(id)
 		m.has[id] = share(state, sent)
 	case fleet.IsAnswer(err, http.StatusNotFound):
-		m.refuses = v1.ReasonAgentTooOld
+		keys = m.refuseLocked(v1.ReasonAgentTooOld)
 		m.hangUpLocked()
 	default:
 		if want := m.wants[id].set; want != sent && (want == nil || sent == nil || want.Digest != sent.Digest) {

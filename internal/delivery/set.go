@@ -34,6 +34,14 @@ func NewSet(id string, expiresAt *time.Time, content expansion.Content) (*Set, e
 	return &Set{ID: id, Digest: set.Digest, body: body, applied: &protocol.SetState{ID: id, Digest: set.Digest, Phase: protocol.SetApplied}}, nil
 }
 
+// size is how many bytes are sent of it; 0 of nil, which is a removal.
+func (s *Set) size() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.body)
+}
+
 // share is the state to keep for one that a member told. set may be nil.
 func share(state *protocol.SetState, set *Set) *protocol.SetState {
 	if set != nil && state.Digest == set.Digest && plain(state) {

@@ -62,7 +62,7 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 		rule().WithAPIGroups("").WithResources("limitranges", "resourcequotas", "secrets").WithVerbs(deliver...),
 		rule().WithAPIGroups("networking.k8s.io").WithResources("networkpolicies").WithVerbs(deliver...),
 		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterrolebindings", "rolebindings").WithVerbs(deliver...),
-		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles", "roles").WithVerbs(append(deliver, "bind", "escalate")...),
+		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles").WithVerbs(append(deliver, "bind", "escalate")...),
 		rule().WithAPIGroups("admissionregistration.k8s.io").
 			WithResources("validatingadmissionpolicies", "validatingadmissionpolicybindings").WithVerbs(deliver...),
 		rule().WithAPIGroups(v1.Group).WithResources("sets").WithVerbs("manage"),

@@ -62,6 +62,8 @@ func refusal(s *corev1.Secret) string {
 		return "a ServiceAccount's token is of use only in its own cluster, and a Secret of this type would make one in the member"
 	case s.Type == corev1.SecretTypeBootstrapToken:
 		return "a bootstrap token lets nodes join a cluster"
+	case strings.HasPrefix(string(s.Type), "helm.sh/release."):
+		return "it is Helm's record of a release: Helm would find one in the member that is not there, and remove what the record names"
 	case strings.HasPrefix(string(s.Type), v1.Group+"/"):
 		return fmt.Sprintf("type %s is for Drover's own use", s.Type)
 	}

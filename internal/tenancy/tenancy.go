@@ -50,7 +50,7 @@ func Content(p *v1.Project, taken map[string]string) (expansion.Content, error) 
 	}
 	labels := expansion.Labels(ProjectSet(p.Name))
 	for _, name := range p.Spec.Namespaces {
-		if _, lost := taken[name]; !lost {
+		if _, lost := taken[name]; !lost && !expansion.Reserved(name) { // the schema refuses these; it may have been another once
 			content.Objects = append(content.Objects, namespace(p, name, labels))
 		}
 	}

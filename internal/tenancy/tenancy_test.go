@@ -86,6 +86,12 @@ func TestContent(t *testing.T) {
 			t.Error(names(c.Objects))
 		}
 	})
+	t.Run("a namespace of the cluster's own is left out, whatever the schema let through", func(t *testing.T) {
+		p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1.ProjectSpec{Namespaces: []string{"default", "kube-system", "drover-agent"}}}
+		if c := content(t, p, nil); len(c.Objects) != 0 {
+			t.Error(names(c.Objects))
+		}
+	})
 	t.Run("the same project always gives the same bytes", func(t *testing.T) {
 		first, _ := json.Marshal(content(t, full(), nil))
 		for range 20 {
@@ -217,7 +223,7 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
-	t.Run("only the project's own, of its own workspace (CVE-2024-22031)", func(t *testing.T) {
+	t.Run("CVE-2024-22031, CVE-2026-44935: only the project's own, of its own workspace", func(t *testing.T) {
 		c, refused, err := tenancy.Secrets(full(), []corev1.Secret{
 			change(func(s *corev1.Secret) { s.Namespace = "team-b" }),
 			change(func(s *corev1.Secret) { s.Labels["cluster.drover.dev/project"] = "db" }),
@@ -233,6 +239,7 @@ func TestSecrets(t *testing.T) {
 			"Drover's own":             change(func(s *corev1.Secret) { s.Labels["cluster.drover.dev/secret"] = "registration" }),
 			"a ServiceAccount's token": change(func(s *corev1.Secret) { s.Type = corev1.SecretTypeServiceAccountToken }),
 			"a bootstrap token":        change(func(s *corev1.Secret) { s.Type = corev1.SecretTypeBootstrapToken }),
+			"Helm's release":           change(func(s *corev1.Secret) { s.Type = "helm.sh/release.v1" }),
 			"a set":                    change(func(s *corev1.Secret) { s.Type = "cluster.drover.dev/set" }),
 		} {
 			c, refused, err := tenancy.Secrets(full(), []corev1.Secret{s})

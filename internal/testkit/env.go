@@ -162,10 +162,14 @@ func Eventually(t testing.TB, within time.Duration, check func(context.Context) 
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	var err error
 	for {
-		err := check(ctx)
-		if err == nil {
+		last := check(ctx)
+		if last == nil {
 			return
+		}
+		if err == nil || ctx.Err() == nil { // what is cut off by the end says nothing
+			err = last
 		}
 		select {
 		case <-ctx.Done():

@@ -185,15 +185,16 @@ func TestPolicies(t *testing.T) {
 	h := startHub(t)
 	h.awaitPolicies(t)
 	for name, test := range map[string]func(*testing.T, *hub){
-		"every policy fails closed and denies":                 testFormOfPolicies,
-		"rules of role templates take escalate":                testEscalate,
-		"bindings take bind, in their own workspace":           testBind,
-		"locked templates and those of another context":        testBindable,
-		"namespaces and pod security of projects":              testProject,
-		"a Secret is given to a project by who may read it":    testProjectSecret,
-		"facts about a Cluster are the manager's to say":       testClusterFacts,
-		"the workspace's own roles hold what the policies ask": testWorkspaceRoles,
-		"the samples are taken":                                testSamples,
+		"CVE-2023-22651: every policy fails closed and denies":                       testFormOfPolicies,
+		"CVE-2021-36784, CVE-2023-22647: rules of role templates take escalate":      testEscalate,
+		"CVE-2022-31247, CVE-2019-14436: bindings take bind, in their own workspace": testBind,
+		"locked templates and those of another context":                              testBindable,
+		"CVE-2020-10676, CVE-2026-41052: namespaces and pod security of projects":    testProject,
+		"a project is deleted by who may make it otherwise":                          testProjectDeletion,
+		"CVE-2026-44935: a Secret is given to a project by who may read it":          testProjectSecret,
+		"facts about a Cluster are the manager's to say":                             testClusterFacts,
+		"the workspace's own roles hold what the policies ask":                       testWorkspaceRoles,
+		"the samples are taken": testSamples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
@@ -235,18 +236,18 @@ func testEscalate(t *testing.T, h *hub) {
 	template := object(t, text)
 	wantTaken(t, escalator.Create(t.Context(), template))
 	for name, change := range map[string]string{
-		"more verbs":    "{context: Project, rules: [{apiGroups: [''], resources: [pods], verbs: [get, delete]}]}",
-		"fewer verbs":   "{context: Project, inherits: [project-viewer]}",
-		"a parent":      "{context: Project, inherits: [project-owner], rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}",
-		"external":      "{context: Project, external: cluster-admin}",
-		"another scope": "{context: Cluster, rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}",
+		"more verbs":               "{context: Project, rules: [{apiGroups: [''], resources: [pods], verbs: [get, delete]}]}",
+		"fewer verbs":              "{context: Project, inherits: [project-viewer]}",
+		"a parent":                 "{context: Project, inherits: [project-owner], rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}",
+		"CVE-2023-32196: external": "{context: Project, external: cluster-admin}",
+		"another scope":            "{context: Cluster, rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}",
 	} {
 		changed := template.DeepCopy()
 		changed.Object["spec"] = object(t, "{kind: x, spec: "+change+"}").Object["spec"]
-		if err := writer.Update(t.Context(), changed, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "cannot escalate") {
-			t.Errorf("%s: %v", name, err)
-		}
-		wantTaken(t, escalator.Update(t.Context(), changed, client.DryRunAll))
+		t.Run(name, func(t *testing.T) {
+			wantRefused(t, writer.Update(t.Context(), changed.DeepCopy(), client.DryRunAll), "cannot escalate")
+			wantTaken(t, escalator.Update(t.Context(), changed, client.DryRunAll))
+		})
 	}
 	template.SetLabels(map[string]string{"a": "b"})
 	wantTaken(t, unstructured.SetNestedField(template.Object, true, "spec", "locked"))
@@ -277,7 +278,7 @@ func testBind(t *testing.T, h *hub) {
 		held, above := roles[0], roles[1]
 		nobinder, binder := h.as(t, "nobinder"), h.as(t, "binder")
 		wantRefused(t, nobinder.Create(t.Context(), binding(t, kind, h.workspace, "x", held)), "user nobinder cannot bind roletemplates "+held+" in namespace "+h.workspace)
-		// CVE-2022-31247, CVE-2019-14436: more than held, or in another workspace.
+		// More than held, or in another workspace.
 		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.workspace, "x", above)), "cannot bind roletemplates "+above)
 		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.other, "x", held)), "in namespace "+h.other)
 		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.workspace, "x", "not-there-yet")), "cannot bind roletemplates not-there-yet")
@@ -332,9 +333,17 @@ func testProject(t *testing.T, h *hub) {
 		return object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: %s}, spec: %s}", h.workspace, name, spec))
 	}
 	planner, mover, guard := h.as(t, "planner"), h.as(t, "mover"), h.as(t, "guard")
-	// CVE-2020-10676.
 	wantRefused(t, planner.Create(t.Context(), project("a", "{clusterName: a, namespaces: [monitoring]}")), "user planner cannot manage-namespaces of projects a")
-	wantTaken(t, planner.Create(t.Context(), project("plain", "{clusterName: a}")))
+	plain := project("plain", "{clusterName: a}")
+	wantRefused(t, planner.Create(t.Context(), plain.DeepCopy()), "cannot manage-namespaces") // namespaces may have its label, and bindings be left of another
+	wantTaken(t, mover.Create(t.Context(), plain))
+	wantTaken(t, unstructured.SetNestedField(plain.Object, "b", "spec", "clusterName"))
+	wantRefused(t, planner.Update(t.Context(), plain.DeepCopy()), "cannot manage-namespaces") // its Secrets and bindings would go there
+	wantTaken(t, mover.Update(t.Context(), plain))
+	generated := project("", "{clusterName: a, namespaces: [monitoring]}")
+	generated.SetGenerateName("a-")
+	wantRefused(t, planner.Create(t.Context(), generated.DeepCopy(), client.DryRunAll), "drover-project")
+	wantTaken(t, mover.Create(t.Context(), generated, client.DryRunAll))
 	held := project("a", "{clusterName: a, namespaces: [web]}")
 	wantTaken(t, mover.Create(t.Context(), held))
 	change := func(spec string) *unstructured.Unstructured {
@@ -347,14 +356,51 @@ func testProject(t *testing.T, h *hub) {
 	wantRefused(t, planner.Update(t.Context(), change("{clusterSelector: {}, namespaces: [web]}"), client.DryRunAll), "cannot manage-namespaces")
 	wantTaken(t, planner.Update(t.Context(), change("{clusterName: a, namespaces: [web], networkIsolation: Project}"), client.DryRunAll))
 	wantTaken(t, mover.Update(t.Context(), change("{clusterSelector: {}, namespaces: [web, db]}"), client.DryRunAll))
-	// CVE-2026-41052.
 	wantRefused(t, mover.Update(t.Context(), change("{clusterName: a, namespaces: [web], podSecurity: privileged}"), client.DryRunAll), "user mover cannot updatepsa of projects a")
-	wantRefused(t, planner.Create(t.Context(), project("b", "{clusterName: a, podSecurity: restricted}")), "cannot updatepsa")
+	wantRefused(t, mover.Create(t.Context(), project("b", "{clusterName: a, podSecurity: restricted}")), "cannot updatepsa")
 	wantTaken(t, guard.Update(t.Context(), change("{clusterName: a, namespaces: [web], podSecurity: restricted}")))
 	current := project("a", "{}")
 	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(current), current))
 	unstructured.RemoveNestedField(current.Object, "spec", "podSecurity")
 	wantRefused(t, mover.Update(t.Context(), current), "cannot updatepsa")
+}
+
+// testProjectDeletion: deleted and made again a project would be another, without the verbs that a change takes.
+func testProjectDeletion(t *testing.T, h *hub) {
+	workspace := h.Workspace(t)
+	write := may("projects", "get", "create", "update", "delete", "deletecollection")
+	h.allow(t, "remover", workspace, write)
+	h.allow(t, "emptier", workspace, write, may("projects", "manage-namespaces"))
+	h.allow(t, "owner", workspace, write, may("projects", "manage-namespaces", "updatepsa"))
+	remover, emptier, owner := h.as(t, "remover"), h.as(t, "emptier"), h.as(t, "owner")
+	project := func(name, spec string) *unstructured.Unstructured {
+		return object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: %s}, spec: %s}", workspace, name, spec))
+	}
+	plain, strict := project("plain", "{clusterName: a, namespaces: [web]}"), project("strict", "{clusterName: a, podSecurity: restricted}")
+	wantTaken(t, owner.Create(t.Context(), plain.DeepCopy()))
+	wantTaken(t, owner.Create(t.Context(), strict.DeepCopy()))
+	wantRefused(t, remover.Delete(t.Context(), plain), "user remover cannot manage-namespaces of projects plain")
+	wantRefused(t, emptier.Delete(t.Context(), strict), "user emptier cannot updatepsa of projects strict")
+	list := plain.DeepCopy()
+	wantRefused(t, remover.DeleteAllOf(t.Context(), list, client.InNamespace(workspace)), "cannot manage-namespaces")
+	wantTaken(t, emptier.Delete(t.Context(), plain, client.DryRunAll))
+	wantRefused(t, emptier.DeleteAllOf(t.Context(), list, client.InNamespace(workspace)), "cannot updatepsa of projects strict")
+	t.Run("nor is it given to the garbage collector", func(t *testing.T) {
+		wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(strict), strict))
+		strict.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "0"}})
+		wantRefused(t, remover.Update(t.Context(), strict.DeepCopy(), client.DryRunAll), "cannot manage-namespaces")
+		wantRefused(t, emptier.Update(t.Context(), strict.DeepCopy(), client.DryRunAll), "cannot updatepsa")
+		wantTaken(t, owner.Update(t.Context(), strict.DeepCopy(), client.DryRunAll))
+	})
+	t.Run("a whole workspace can be deleted", func(t *testing.T) {
+		for _, name := range []string{"namespace-controller", "generic-garbage-collector"} {
+			user := "system:serviceaccount:kube-system:" + name
+			h.allow(t, user, workspace, write)
+			wantTaken(t, h.as(t, user).DeleteAllOf(t.Context(), list, client.InNamespace(workspace), client.DryRunAll))
+			wantTaken(t, h.as(t, user).Delete(t.Context(), project("strict", "{}"), client.DryRunAll))
+		}
+	})
+	wantTaken(t, owner.DeleteAllOf(t.Context(), list, client.InNamespace(workspace)))
 }
 
 func testProjectSecret(t *testing.T, h *hub) {

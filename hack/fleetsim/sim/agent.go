@@ -26,6 +26,7 @@ type agent struct {
 	sim      *Sim
 	member   Member
 	instance string // the process that it would be
+	sets     *sets
 
 	mu        sync.Mutex // guards what follows
 	attempts  int64
@@ -37,7 +38,7 @@ type agent struct {
 }
 
 func newAgent(s *Sim, m Member) *agent {
-	return &agent{sim: s, member: m, instance: rand.Text(), digest: m.SettingsDigest, changed: make(chan struct{})}
+	return &agent{sim: s, member: m, instance: rand.Text(), sets: newSets(), digest: m.SettingsDigest, changed: make(chan struct{})}
 }
 
 // Target implements link.Identity.
@@ -126,6 +127,8 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.sim.api.serve(w, r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes))
 	case r.Method == http.MethodGet && r.URL.Path == protocol.PathReport:
 		a.serveReport(w, r)
+	case r.URL.Path == protocol.PathSets, strings.HasPrefix(r.URL.Path, protocol.PathSets+"/"):
+		a.serveSets(w, r)
 	case r.Method == http.MethodPut && r.URL.Path == protocol.PathSettings:
 		a.serveSettings(w, r)
 	case r.Method == http.MethodPost && r.URL.Path == protocol.PathUninstall:
@@ -197,5 +200,6 @@ func (a *agent) reportLocked() protocol.Report {
 			Requested:   map[string]string{"cpu": strconv.Itoa(a.requested + 1), "memory": "12Gi", "pods": "40"},
 		},
 		Health: protocol.Health{Healthy: true}, Leader: true,
+		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets}},
 	}
 }

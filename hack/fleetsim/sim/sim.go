@@ -51,6 +51,7 @@ type Sim struct {
 	churn, changes *pulse
 
 	attempts, ended atomic.Int64
+	arrivals        arrivals
 }
 
 // New makes the agents. Run starts them.

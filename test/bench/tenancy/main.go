@@ -5,7 +5,7 @@
 //
 // Hub and member are two control planes of hack/lab; the manager and the agent are processes with the rights that they have in real clusters.
 //
-//	go run ./test/bench/tenancy > docs/bench/tenancy.md      about a minute on two cores
+//	go run ./test/bench/tenancy > docs/bench/tenancy.md      about three minutes on two cores
 package main
 
 import (
@@ -16,6 +16,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -37,11 +39,12 @@ const (
 
 func main() {
 	samples := flag.Int("n", 200, "samples of each kind, and bindings that are made at once")
+	members := flag.String("members", "100,1000", "sizes of simulated fleets to bring one binding to, comma-separated; empty for none")
 	keep := flag.String("keep", "", "folder to keep logs and data of all processes in; by default a temporary one")
 	flag.Parse()
 	log.SetLogger(logr.Discard()) // what client libraries have to say; errors come back as errors
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *keep, *samples)
+	err := run(ctx, *keep, *samples, strings.FieldsFunc(*members, func(c rune) bool { return c == ',' }))
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -49,34 +52,13 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, dir string, samples int) (err error) {
+func run(ctx context.Context, dir string, samples int, fleets []string) (err error) {
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "drover-bench-"); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	}
-	p := &plant{}
-	defer func() { err = errors.Join(err, p.stop()) }()
-	if err := p.start(ctx, dir); err != nil {
-		return err
-	}
-	rows, err := p.measure(ctx, samples)
-	if err != nil {
-		return err
-	}
-	return report(os.Stdout, samples, rows)
-}
-
-// plant is everything that runs.
-type plant struct {
-	hub    *stage.Hub
-	member *stage.Plane
-	agent  *stage.Agent
-}
-
-// start brings up hub and member, and imports the member.
-func (p *plant) start(ctx context.Context, dir string) error {
 	root, err := sources()
 	if err != nil {
 		return err
@@ -85,6 +67,48 @@ func (p *plant) start(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
+	rows, sizes, err := measureOne(ctx, programs, dir, samples)
+	if err != nil {
+		return err
+	}
+	for _, text := range fleets {
+		members, err := strconv.Atoi(text)
+		if err != nil || members < 1 {
+			return fmt.Errorf("members: %q is no size of a fleet", text)
+		}
+		more, err := measureFan(ctx, programs, dir, members)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, more...)
+	}
+	return report(os.Stdout, samples, rows, sizes)
+}
+
+// measureOne measures one member.
+func measureOne(ctx context.Context, programs stage.Programs, dir string, samples int) (rows []row, sizes []size, err error) {
+	p := &plant{}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	if err := p.start(ctx, programs, dir); err != nil {
+		return nil, nil, err
+	}
+	if err := p.weigh(ctx, "with the guards alone"); err != nil {
+		return nil, nil, err
+	}
+	rows, err = p.measure(ctx, samples)
+	return rows, p.sizes, err
+}
+
+// plant is everything that runs.
+type plant struct {
+	hub    *stage.Hub
+	member *stage.Plane
+	agent  *stage.Agent
+	sizes  []size
+}
+
+// start brings up hub and member, and imports the member.
+func (p *plant) start(ctx context.Context, programs stage.Programs, dir string) error {
 	plane, err := stage.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {
 		return err

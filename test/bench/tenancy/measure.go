@@ -23,7 +23,8 @@ type row struct {
 	took []time.Duration
 	// goal of p50 and p99, 0 for none.
 	p50, p99    time.Duration
-	hub, member float64 // writes for each binding
+	hub, member float64       // writes for each binding
+	cpu         time.Duration // of the manager
 }
 
 // role is a template that exists in config/roles, external so that no ClusterRole is delivered beside the bindings.
@@ -170,6 +171,11 @@ func (p *plant) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
 			return nil, err
 		}
 		rows = append(rows, r)
+		if step.kind == added {
+			if err := p.weigh(ctx, fmt.Sprintf("with %d bindings that came at once", n)); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return rows, nil
 }

@@ -21,17 +21,22 @@ import (
 )
 
 // report prints the rows as a table.
-func report(out io.Writer, n int, rows []row) error {
+func report(out io.Writer, n int, rows []row, sizes []size) error {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "# A binding from the hub to the member\n\nMade by `make bench-tenancy` on %d cores, which hub, member, manager, agent and the bench share. %d samples each.\n"+
 		"Time runs from the write on the hub until the member's API server tells a watch of it, or until its SubjectAccessReview answers so.\n\n", runtime.NumCPU(), n)
-	text.WriteString("| what | p50 ms | p99 ms | last ms | goal | hub writes | member writes |\n|---|---|---|---|---|---|---|\n")
+	text.WriteString("| what | p50 ms | p99 ms | last ms | goal | hub writes | member writes | manager CPU ms |\n|---|---|---|---|---|---|---|---|\n")
 	for _, r := range rows {
 		slices.Sort(r.took)
-		fmt.Fprintf(text, "| %s | %.1f | %.1f | %.1f | %s | %s | %s |\n", r.what, ms(at(r.took, 50)), ms(at(r.took, 99)), ms(r.took[len(r.took)-1]),
-			r.goal(), writes(r.hub), writes(r.member))
+		fmt.Fprintf(text, "| %s | %.1f | %.1f | %.1f | %s | %s | %s | %s |\n", r.what, ms(at(r.took, 50)), ms(at(r.took, 99)), ms(r.took[len(r.took)-1]),
+			r.goal(), figure(r.hub), figure(r.member), figure(ms(r.cpu)))
 	}
-	text.WriteString("\nWrites are those for each binding, by the API servers' own count, without leases: on the hub the bench's own write, the status and events; in the member the stored set and the object.\n")
+	text.WriteString("\nWrites are those for each binding, by the API servers' own count, without leases: on the hub the bench's own write, the status and events; in the member the stored set and the object.\n" +
+		"The rows with many members are of one write each: time runs until the set has come to each, and their agents are simulated, in the bench's process: they apply nothing. Writes and CPU are those of the hub for all members together.\n")
+	for _, s := range sizes {
+		fmt.Fprintf(text, "\nResident %s, after %s of rest: agent %.1f MiB (anonymous %.1f), manager %.1f MiB (anonymous %.1f).\n", s.when, restTime,
+			mib(s.agent.RSS), mib(s.agent.Anonymous), mib(s.manager.RSS), mib(s.manager.Anonymous))
+	}
 	_, err := io.WriteString(out, text.String())
 	return err
 }
@@ -61,7 +66,7 @@ func at(sorted []time.Duration, percent int) time.Duration {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-func writes(n float64) string {
+func figure(n float64) string {
 	if n == 0 {
 		return ""
 	}
@@ -86,12 +91,19 @@ func (p *plant) countWrites(ctx context.Context) (*writeCount, error) {
 // settleTime is how long after the last binding the writes that it brings are waited for.
 const settleTime = 2 * time.Second
 
-// each is how many there were since for each of n.
-func (c *writeCount) each(ctx context.Context, n int) (hub, member float64, err error) {
+func settle(ctx context.Context) error {
 	select {
 	case <-time.After(settleTime):
+		return nil
 	case <-ctx.Done():
-		return 0, 0, ctx.Err()
+		return ctx.Err()
+	}
+}
+
+// each is how many there were since for each of n.
+func (c *writeCount) each(ctx context.Context, n int) (hub, member float64, err error) {
+	if err := settle(ctx); err != nil {
+		return 0, 0, err
 	}
 	now, err := c.plant.countWrites(ctx)
 	if err != nil {

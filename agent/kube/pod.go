@@ -1,0 +1,49 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"strings"
+
+	"k8s.io/client-go/rest"
+)
+
+// PodUID is the UID of the pod that this process runs in, as the ServiceAccount token says that the kubelet has bound to the pod. It is empty
+// without such a token, and for a client by a kubeconfig: several processes can share that.
+func PodUID(cfg *rest.Config, kubeconfig string) string {
+	if kubeconfig != "" || cfg.BearerTokenFile == "" {
+		return ""
+	}
+	token, err := os.ReadFile(cfg.BearerTokenFile)
+	if err != nil {
+		return ""
+	}
+	return podOf(string(token))
+}
+
+// podOf takes the pod's UID out of a token. The signature is of no matter: whoever can write the token's file is this pod.
+func podOf(token string) string {
+	parts := strings.Split(strings.TrimSpace(token), ".")
+	if len(parts) != 3 {
+		return ""
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return ""
+	}
+	var claims struct {
+		Kubernetes struct {
+			Pod struct {
+				UID string `json:"uid"`
+			} `json:"pod"`
+		} `json:"kubernetes.io"`
+	}
+	if json.Unmarshal(raw, &claims) != nil {
+		return ""
+	}
+	return claims.Kubernetes.Pod.UID
+}

@@ -1,0 +1,194 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/access"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// stand is an API server that is hub and member at once, a kubeconfig for it, and a workspace where a project's people have their rights.
+type stand struct {
+	*testkit.Env
+	kubeconfig string
+	workspace  string
+	// namespace of the project.
+	namespace string
+}
+
+func newStand(t *testing.T) *stand {
+	t.Helper()
+	env := testkit.Start(t)
+	s := &stand{Env: env, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), workspace: env.Workspace(t), namespace: "web"}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["hub"] = &clientcmdapi.Cluster{Server: env.Config.Host, CertificateAuthorityData: env.Config.CAData}
+	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: env.Config.CertData, ClientKeyData: env.Config.KeyData}
+	config.Contexts["hub"] = &clientcmdapi.Context{Cluster: "hub", AuthInfo: "admin", Namespace: s.workspace}
+	config.CurrentContext = "hub"
+	if err := clientcmd.WriteToFile(*config, s.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: s.workspace, Name: name} }
+	template := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "deployer"}, Spec: v1.RoleTemplateSpec{
+		Context: v1.ContextProject, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"*"}}}}}
+	binding := &v1.ProjectRoleTemplateBinding{ObjectMeta: in("devs"), Spec: v1.ProjectRoleTemplateBindingSpec{
+		ProjectName: "web", RoleTemplateName: "deployer", Subject: v1.Subject{Kind: v1.SubjectGroup, Name: "github:acme/web"}}}
+	role, err := access.Role(access.Index([]v1.RoleTemplate{*template}), "deployer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered, err := access.ProjectBinding(access.Index([]v1.RoleTemplate{*template}), binding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered.Namespace = s.namespace
+	env.Apply(t, &v1.Cluster{ObjectMeta: in("prod")})
+	env.Apply(t, &v1.Project{ObjectMeta: in("web"), Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}}})
+	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace, Labels: map[string]string{v1.LabelProject: "web"}}})
+	env.Apply(t, template)
+	env.Apply(t, binding)
+	env.Apply(t, role)
+	env.Apply(t, delivered)
+	return s
+}
+
+// say runs a command line with the member's context and returns the exit code and what is printed.
+func (s *stand) say(t *testing.T, line string) (int, string, string) {
+	t.Helper()
+	var out, complaints strings.Builder
+	code := run(t.Context(), append([]string{"--kubeconfig", s.kubeconfig}, strings.Fields(line)...), &out, &complaints)
+	return code, out.String(), complaints.String()
+}
+
+func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
+	s := newStand(t)
+	const there = " --cluster prod --member-context hub"
+	s.Apply(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "own"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "ops"}}})
+	s.AwaitRights(t, "ops", s.namespace, rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get"}})
+	tests := map[string]struct {
+		line string
+		code int
+		want []string // in what is printed, to either
+	}{
+		"a group's right in a labelled namespace": {"why github:acme/web create deploy --kind Group -n web" + there, 0, []string{"Yes: Group github:acme/web may create deployments.apps in namespace web of cluster prod.", "both are there", "The member says yes: RBAC: allowed by RoleBinding"}},
+		"a user's by the group":                   {"why github:alice get deployments.apps/site --group github:acme/web -n web" + there, 0, []string{"for Group github:acme/web"}},
+		"not in another namespace":                {"why github:alice get deployments --group github:acme/web -n default" + there, 1, []string{"No: ", "namespace default is not in project web"}},
+		"not what no rule allows":                 {"why github:alice get pods --group github:acme/web -n web" + there, 1, []string{"no rule of role template deployer allows it"}},
+		"a subresource is another right":          {"why github:alice update deployments --subresource scale --group github:acme/web -n web" + there, 1, []string{"update deployments.apps/scale"}},
+		"the member's own binding":                {"why ops get deployments -n web" + there, 0, []string{"it is not Drover that grants it"}},
+		"who can, by both":                        {"who-can get deployments -n web" + there, 0, []string{"github:acme/web", "ProjectRoleTemplateBinding devs", "ClusterRoleBinding own (the member's)", "components of the cluster itself"}},
+		"nobody can":                              {"who-can get nosuchthings.example.com -n web --cluster prod", 1, []string{"Nobody who is known may"}},
+		"the member has no way":                   {"why github:alice get deployments --group github:acme/web -n web --cluster prod", 1, []string{"the member was not asked: it has not connected yet"}},
+		"who may list nothing on the hub":         {"why x get pods --as mallory --cluster prod", 2, []string{"you may not: ask for the right to list clusters.cluster.drover.dev in namespace " + s.workspace}},
+		"an unknown cluster":                      {"why x get pods --cluster nope", 2, []string{"cluster nope does not exist in workspace " + s.workspace + ": there are prod"}},
+		"another workspace":                       {"why x get pods --cluster prod -w other", 2, []string{"name the workspace with -w"}},
+		"an unknown context":                      {"why x get pods --cluster prod --context nope", 2, []string{`context "nope" does not exist`}},
+		"no cluster":                              {"why x get pods", 2, []string{"[cluster]"}},
+		"too few words":                           {"why x get --cluster prod", 2, []string{"takes NAME VERB RESOURCE"}},
+		"an unknown output":                       {"why x get pods --cluster prod -o xml", 2, []string{"use text, json or yaml"}},
+		"an unknown kind":                         {"why x get pods --cluster prod --kind Robot", 2, []string{"use User or Group"}},
+		"alone it helps":                          {"", 0, []string{"kubectl drover [command]", "who-can"}},
+		"its version":                             {"version", 0, []string{version}},
+		"completion of Clusters":                  {"__complete why x get pods --cluster p", 0, []string{"prod\n"}},
+		"a script for the shell":                  {"completion bash", 0, []string{"__start_kubectl-drover"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			code, out, complaints := s.say(t, tt.line)
+			if code != tt.code {
+				t.Errorf("exit code %d, want %d", code, tt.code)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(out+complaints, want) {
+					t.Errorf("%q is not in:\n%s%s", want, out, complaints)
+				}
+			}
+		})
+	}
+	t.Run("who may not ask about others may ask about themselves", func(t *testing.T) { testSelf(t, s) })
+	t.Run("JSON has the chain, the member's word and the answer", func(t *testing.T) { testJSON(t, s) })
+	t.Run("a member of another identity is refused", func(t *testing.T) { testOtherMember(t, s) })
+	t.Run("a binding that was taken from the member shows", func(t *testing.T) { testTaken(t, s) })
+}
+
+// testSelf: alice may view the workspace, and nothing of the member's RBAC.
+func testSelf(t *testing.T, s *stand) {
+	viewer := metav1.ObjectMeta{Name: "alice-views", Namespace: s.workspace}
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings"}, Verbs: []string{"list"}}}
+	s.Apply(t, &rbacv1.Role{ObjectMeta: viewer, Rules: rules})
+	s.Apply(t, &rbacv1.RoleBinding{ObjectMeta: viewer, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: viewer.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "github:alice"}}})
+	s.AwaitRights(t, "github:alice", s.workspace, rules...)
+	as := " --as github:alice --as-group github:acme/web --cluster prod --member-context hub -n web"
+	code, out, _ := s.say(t, "why github:alice get deployments --group github:acme/web"+as)
+	for _, want := range []string{"Yes: ", "The member says yes", "the right to list roletemplates.cluster.drover.dev on the hub", "the namespace is in is what the hub says"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in:\n%s", want, out)
+		}
+	}
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	code, out, _ = s.say(t, "why github:bob get deployments"+as)
+	if code != 2 || !strings.Contains(out, "the member's own word is missing: create subjectaccessreview") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+}
+
+func testJSON(t *testing.T, s *stand) {
+	code, out, complaints := s.say(t, "why github:alice get deployments --group github:acme/web -n web --cluster prod --member-context hub -o json")
+	var got explanation
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
+		t.Fatalf("%d, %v: %s%s", code, err, out, complaints)
+	}
+	if got.Answer != allowed || got.Drover != access.Granted || got.Member == nil || !got.Member.Allowed || len(got.Chains) != 1 ||
+		got.Chains[0].Delivered.Binding != present || got.Chains[0].Templates[0] != "deployer" || got.Action.Group != "apps" {
+		t.Errorf("%+v", got)
+	}
+	if strings.Contains(out, `"Err"`) || strings.Contains(out, `"Verb"`) {
+		t.Errorf("names of Go fields: %s", out)
+	}
+}
+
+func testOtherMember(t *testing.T, s *stand) {
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: "other"}}
+	s.Apply(t, cluster)
+	cluster.Status.ClusterUID = "another"
+	if err := s.Client.Status().Update(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	_, out, _ := s.say(t, "why ops get deployments -n web --cluster other --member-context hub")
+	if !strings.Contains(out, "leads to another cluster") || strings.Contains(out, "The member says") {
+		t.Error(out)
+	}
+}
+
+func testTaken(t *testing.T, s *stand) {
+	if err := s.Client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "drover:prtb:devs:drover:deployer"}}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the authorizer hears of it by a watch
+		code, out, _ := s.say(t, "why github:acme/web get deployments --kind Group -n web --cluster prod --member-context hub")
+		if code != exitDenied || !strings.Contains(out, "the binding is not there, the role is there") || !strings.Contains(out, "the member does not have RoleBinding drover:prtb:devs:drover:deployer in namespace web") {
+			return fmt.Errorf("exit code %d:\n%s", code, out)
+		}
+		return nil
+	})
+}

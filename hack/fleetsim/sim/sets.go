@@ -1,0 +1,135 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// maxArrivals bounds what a fleet remembers: beyond it, the first are kept.
+const maxArrivals = 1 << 20
+
+// Arrival is a set that came to a member, or was taken away there.
+type Arrival struct {
+	ID string
+	At time.Time
+}
+
+// arrivals remembers what came to all members.
+type arrivals struct {
+	mu  sync.Mutex // guards all
+	all []Arrival
+}
+
+func (a *arrivals) note(id string) {
+	at := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.all) < maxArrivals {
+		a.all = append(a.all, Arrival{ID: id, At: at})
+	}
+}
+
+// Arrivals returns the sets that were put and taken away since it was called last, in the order in which they came.
+func (s *Sim) Arrivals() []Arrival {
+	s.arrivals.mu.Lock()
+	defer s.arrivals.mu.Unlock()
+	all := s.arrivals.all
+	s.arrivals.all = nil
+	return all
+}
+
+// sets are those of one agent: digests by id. What they hold is not kept, and applied at once.
+type sets struct {
+	mu      sync.Mutex // guards what follows
+	digests map[string]string
+	changed chan struct{} // closed, and replaced, with each change
+}
+
+func newSets() *sets { return &sets{digests: map[string]string{}, changed: make(chan struct{})} }
+
+// set puts a digest, or takes one away that is empty.
+func (s *sets) set(id, digest string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if digest == "" {
+		delete(s.digests, id)
+	} else {
+		s.digests[id] = digest
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// news is what differs from what a stream has told, which it brings up to date.
+func (s *sets) news(told map[string]string) (events []protocol.SetEvent, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, digest := range s.digests {
+		if told[id] != digest {
+			told[id] = digest
+			events = append(events, protocol.SetEvent{State: &protocol.SetState{ID: id, Digest: digest, Phase: protocol.SetApplied}})
+		}
+	}
+	for id := range told {
+		if _, there := s.digests[id]; !there {
+			delete(told, id)
+			events = append(events, protocol.SetEvent{Removed: id})
+		}
+	}
+	return events, s.changed
+}
+
+// serveSets answers as protocol.PathSets says.
+func (a *agent) serveSets(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == protocol.PathSets {
+		a.streamSets(w, r)
+		return
+	}
+	id, ok := protocol.SetOfPath(r.URL.Path)
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	state := protocol.SetState{ID: id, Phase: protocol.SetDeleted}
+	if r.Method == http.MethodPut {
+		var put struct{ Digest string } // the rest is what other agents apply
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxSet)).Decode(&put); err != nil || put.Digest == "" {
+			http.Error(w, "this is no set", http.StatusUnprocessableEntity)
+			return
+		}
+		state.Phase, state.Digest = protocol.SetApplied, put.Digest
+	}
+	a.sets.set(id, state.Digest)
+	a.sim.arrivals.note(id)
+	_ = json.NewEncoder(w).Encode(state) // nobody is left to tell
+}
+
+func (a *agent) streamSets(w http.ResponseWriter, r *http.Request) {
+	told, encoder := map[string]string{}, json.NewEncoder(w)
+	for synced := false; ; synced = true {
+		events, changed := a.sets.news(told)
+		if !synced {
+			events = append(events, protocol.SetEvent{Synced: true})
+		}
+		for _, event := range events {
+			if err := encoder.Encode(event); err != nil {
+				return // the reader is gone
+			}
+		}
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

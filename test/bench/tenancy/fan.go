@@ -1,0 +1,197 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/fleetsim/sim"
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/hub"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// goalFan is within what time all members of a fleet are to have what is written once.
+const goalFan = 2 * time.Second
+
+// fanPatience bounds the wait for a fleet to connect.
+const fanPatience = 5 * time.Minute
+
+// fan is a hub with many simulated members, which take sets and apply nothing.
+type fan struct {
+	hub     *stage.Hub
+	members int
+	fleet   *sim.Sim
+}
+
+// measureFan is how long it takes until all of many members have what is written once on the hub.
+func measureFan(ctx context.Context, programs stage.Programs, dir string, members int) (rows []row, err error) {
+	dir = filepath.Join(dir, fmt.Sprintf("fan-%d", members))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	plane, err := stage.StartPlane(ctx, programs, "hub", dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, plane.Kill()) }()
+	f := &fan{members: members}
+	f.hub, err = stage.InstallHub(ctx, plane)
+	if f.hub != nil {
+		defer func() { err = errors.Join(err, f.hub.StopManagers()) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, fanPatience)
+	defer cancel()
+	if f.fleet, err = f.enrol(ctx); err != nil {
+		return nil, err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { f.fleet.Run(ctx) })
+	if _, err := f.await(ctx, protocol.SetGuards); err != nil {
+		return nil, err
+	}
+	return f.measure(ctx)
+}
+
+func (f *fan) enrol(ctx context.Context) (*sim.Sim, error) {
+	bundle, err := f.hub.Bundle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	clients, err := kubernetes.NewForConfig(f.hub.RESTConfig())
+	if err != nil {
+		return nil, err
+	}
+	audience, err := hub.Audience(ctx, clients)
+	if err != nil {
+		return nil, err
+	}
+	members, err := sim.Enrolment{Hub: f.hub.Client, Server: f.hub.URL(), Bundle: bundle, Audience: audience, Clusters: f.members, Workspaces: 1}.Do(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return sim.New(sim.Options{Server: f.hub.URL(), Bundle: bundle, Members: members})
+}
+
+// await waits until a set has come to all members once more, and returns when it came to each.
+func (f *fan) await(ctx context.Context, id string) ([]time.Time, error) {
+	var came []time.Time
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for _, arrival := range f.fleet.Arrivals() {
+			if arrival.ID == id {
+				came = append(came, arrival.At)
+			}
+		}
+		if len(came) >= f.members {
+			return came, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("set %s came to %d of %d members: %w", id, len(came), f.members, ctx.Err())
+		}
+	}
+}
+
+// measure writes once, several times, and follows what comes of it.
+func (f *fan) measure(ctx context.Context) ([]row, error) {
+	workspace := sim.ClusterName(0, 1).Namespace
+	template := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "fan"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}}}
+	b := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "fan"}, Spec: v1.ClusterRoleTemplateBindingSpec{
+		ClusterTarget: v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}, RoleTemplateName: template.Name, Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:fan"}}}
+	if err := f.hub.Client.Create(ctx, template); err != nil {
+		return nil, err
+	}
+	var rows []row
+	for _, step := range []struct {
+		what, id string
+		write    func() error
+	}{
+		{"one binding with a selector", "crtb/fan", func() error { return f.hub.Client.Create(ctx, b) }},
+		{"its role template changes", "role/fan", func() error {
+			return f.hub.Client.Patch(ctx, template, client.RawPatch("application/merge-patch+json",
+				[]byte(`{"spec":{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get","list"]}]}}`)))
+		}},
+		{"the binding is deleted", "crtb/fan", func() error { return f.hub.Client.Delete(ctx, b) }},
+	} {
+		r, err := f.timed(ctx, step.id, step.write)
+		if err != nil {
+			return nil, err
+		}
+		r.what = fmt.Sprintf("%d members: %s", f.members, step.what)
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// quietWrites is what a control plane writes for itself while it settles.
+const quietWrites = 2
+
+// quiet waits until the hub writes nothing more, and returns how many writes there were.
+func (f *fan) quiet(ctx context.Context) (float64, error) {
+	before, err := writesOf(ctx, f.hub.Plane)
+	for err == nil {
+		if err = settle(ctx); err != nil {
+			break
+		}
+		now := 0.0
+		if now, err = writesOf(ctx, f.hub.Plane); err != nil || now-before <= quietWrites {
+			return now, err
+		}
+		before = now
+	}
+	return 0, err
+}
+
+// timed is when what comes of one write is at each member, with the writes on the hub that it brings.
+func (f *fan) timed(ctx context.Context, id string, write func() error) (row, error) {
+	r := row{p99: goalFan}
+	before, err := f.quiet(ctx)
+	if err != nil {
+		return r, err
+	}
+	f.fleet.Arrivals() // of before
+	cpu, err := f.hub.Replicas[0].Process.Usage()
+	if err != nil {
+		return r, err
+	}
+	begun := time.Now()
+	if err := write(); err != nil {
+		return r, err
+	}
+	came, err := f.await(ctx, id)
+	if err != nil {
+		return r, err
+	}
+	for _, at := range came {
+		r.took = append(r.took, at.Sub(begun))
+	}
+	after, err := f.quiet(ctx)
+	if err != nil {
+		return r, err
+	}
+	used, err := f.hub.Replicas[0].Process.Usage()
+	r.hub, r.cpu = after-before, used.CPU-cpu.CPU
+	return r, err
+}

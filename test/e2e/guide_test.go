@@ -1,0 +1,167 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// guide is docs/guide/team.md on its way through a hub and a member that look as "make demo" leaves them.
+type guide struct {
+	*system
+	home    string // where a reader stands
+	prelude string // the guide's first commands, which set up a shell
+	printed string // by the last commands
+	failed  error  // how they ended
+}
+
+// TestTheGuideIsTrue follows the guide: it writes its files, runs its commands and compares what they print with what it says.
+func TestTheGuideIsTrue(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	cluster, _ := s.imported(t, "member", s.member, protocol.AgentNamespace)
+	s.await(t, cluster, 30*time.Second, stage.Ready)
+	g := &guide{system: s, home: t.TempDir()}
+	g.furnish(t)
+
+	text, err := os.ReadFile(testkit.Path(t, "docs/guide/team.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
+	for i, block := range blocks {
+		next := ""
+		if i+1 < len(blocks) {
+			next = blocks[i+1][1]
+		}
+		g.follow(t, block[1], block[2], next)
+	}
+	if len(blocks) < 30 {
+		t.Errorf("only %d blocks were found", len(blocks))
+	}
+}
+
+// follow does what one block says. Commands may fail where the guide shows what they print.
+func (g *guide) follow(t *testing.T, kind, block, next string) {
+	t.Helper()
+	switch kind {
+	case "yaml":
+		g.write(t, block)
+	case "sh":
+		if g.prelude == "" {
+			g.prelude = block
+			return
+		}
+		g.run(t, block)
+		if g.failed != nil && next != "text" {
+			t.Fatalf("%s%v\n%s\nmanager log:\n%s", block, g.failed, g.printed, tail(g.hub.Manager.LogFile()))
+		}
+	case "text":
+		if g.printed != block {
+			t.Errorf("the guide says\n%s\nand the commands say (%v)\n%s", block, g.failed, g.printed)
+		}
+	case "console":
+		if block != "make demo\n" {
+			t.Fatalf("no way to do %q here", block)
+		}
+		<-g.hub.Manager.Exited()
+		g.restartManager(t)
+		g.await(t, cluster("member"), 60*time.Second, stage.Ready)
+	default:
+		t.Fatalf("a block of kind %q", kind)
+	}
+}
+
+// write makes a file of a block that begins with its name. All of them must be YAML, also those that nothing here reads.
+func (g *guide) write(t *testing.T, block string) {
+	t.Helper()
+	name, found := strings.CutPrefix(strings.SplitN(block, "\n", 2)[0], "# ")
+	path := filepath.Join(g.home, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil || !found {
+		t.Fatalf("a file named %q: %v", name, err)
+	}
+	for document := range strings.SplitSeq(block, "\n---\n") {
+		var object metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil || object.Kind == "" {
+			t.Errorf("%s: %q: %v", name, object.Kind, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (g *guide) run(t *testing.T, script string) {
+	t.Helper()
+	command := exec.CommandContext(within(t, 2*time.Minute), "bash", "-euo", "pipefail", "-c", g.prelude+script)
+	var out, complaints bytes.Buffer
+	command.Dir, command.Stdout, command.Stderr = g.home, &out, &complaints
+	command.Env = append(os.Environ(), "KUBERC=off", "KUBECACHEDIR="+filepath.Join(g.home, ".demo", "kube-cache"))
+	g.failed = command.Run()
+	g.printed = out.String() + complaints.String()
+}
+
+// furnish makes what the demo makes: programs, kubeconfigs, the manager's process id, and user demo as owner of the member.
+func (g *guide) furnish(t *testing.T) {
+	t.Helper()
+	demo := filepath.Join(g.home, ".demo")
+	for _, folder := range []string{"bin", "pids"} {
+		if err := os.MkdirAll(filepath.Join(demo, folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(g.home, "bin", "kubectl-drover"), "./cmd/kubectl-drover")
+	build.Dir = g.programs.Root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	err := errors.Join(
+		os.Symlink(g.programs.Kubectl, filepath.Join(demo, "bin", "kubectl")),
+		os.WriteFile(filepath.Join(demo, "pids", "manager.pid"), []byte(strconv.Itoa(g.hub.Manager.PID())), 0o600),
+		g.hub.WriteKubeconfig(filepath.Join(demo, "hub.kubeconfig")),
+		g.member.WriteKubeconfig(filepath.Join(demo, "member.kubeconfig")),
+		g.writeProxyKubeconfig(t, filepath.Join(demo, "proxy.kubeconfig")),
+		g.member.Client.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "demo"}}),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.member.Kubectl(t.Context(), nil, "apply", "-f", "hack/demo/rights/member.yaml"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeProxyKubeconfig names the context as the demo does.
+func (g *guide) writeProxyKubeconfig(t *testing.T, path string) error {
+	if _, err := g.hub.ProxyKubeconfig(t.Context(), cluster("member"), demoToken, path); err != nil {
+		return err
+	}
+	config, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config.Contexts["member"] = config.Contexts[config.CurrentContext]
+	delete(config.Contexts, config.CurrentContext)
+	config.CurrentContext = "member"
+	return clientcmd.WriteToFile(*config, path)
+}
