@@ -22,6 +22,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/binding"
+	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/controllers/project"
 	"github.com/drover-dev/drover/controllers/role"
 	"github.com/drover-dev/drover/internal/delivery"
@@ -33,7 +34,11 @@ func setUpDelivery(mgr ctrl.Manager, o Options) error {
 		Fleet: o.Fleet, Leaving: leaving(mgr.GetClient()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
 	})
 	o.Fleet.OnChange(desk.Changed)
-	secrets, err := projectSecrets(mgr)
+	labelled, err := labels.NewRequirement(v1.LabelProject, selection.Exists, nil)
+	if err != nil {
+		return err
+	}
+	secrets, err := labelledSecrets(mgr, *labelled)
 	if err != nil {
 		return err
 	}
@@ -54,6 +59,7 @@ func setUpDelivery(mgr ctrl.Manager, o Options) error {
 		func() error { return binding.NewCluster(bindings).Register(mgr) },
 		func() error { return binding.NewProject(bindings).Register(mgr) },
 		func() error { return projects.Register(mgr, secrets) },
+		func() error { return setUpPlans(mgr, o, desk) },
 	} {
 		if err := register(); err != nil {
 			return err
@@ -71,17 +77,12 @@ func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool
 	}
 }
 
-// projectSecrets is a cache of the Secrets that are labelled for a project. The manager's own has those that Drover made, and one cache
-// takes one selector.
-func projectSecrets(mgr ctrl.Manager) (cache.Cache, error) {
-	labelled, err := labels.NewRequirement(v1.LabelProject, selection.Exists, nil)
-	if err != nil {
-		return nil, err
-	}
+// labelledSecrets is a cache of the Secrets with a label. The manager's own has those that Drover made, and one cache takes one selector.
+func labelledSecrets(mgr ctrl.Manager, labelled labels.Requirement) (cache.Cache, error) {
 	return cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
 		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: labels.NewSelector().Add(*labelled)}},
+		ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: labels.NewSelector().Add(labelled)}},
 	})
 }
 
@@ -140,6 +141,7 @@ func (c counter) keys(ctx context.Context) ([]delivery.Key, error) {
 		{&v1.ClusterRoleTemplateBindingList{}, []string{binding.KindCluster}},
 		{&v1.ProjectRoleTemplateBindingList{}, []string{binding.KindProject}},
 		{&v1.ProjectList{}, []string{project.Kind, project.KindSecrets}},
+		{&v1.PlanList{}, []string{plan.Kind}},
 	} {
 		names, err := listNames(ctx, c.hub, list.objects)
 		if err != nil {

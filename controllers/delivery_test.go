@@ -39,12 +39,13 @@ type world struct {
 	workspace string
 	fleet     *fleet.Registry
 	manager   ctrl.Manager
+	started   time.Time // when the manager says it began to accept tunnels
 	stop      func()
 }
 
 func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Helper()
-	w := &world{Env: env, t: t, workspace: env.Workspace(t), fleet: fleet.New(logr.Discard(), time.Now)}
+	w := &world{Env: env, t: t, workspace: env.Workspace(t), fleet: fleet.New(logr.Discard(), time.Now), started: time.Now().Add(-time.Hour)}
 	t.Cleanup(w.fleet.Close)
 	w.lead()
 	return w
@@ -70,7 +71,7 @@ func (w *world) lead() {
 	if err := reference.Index(w.t.Context(), mgr.GetFieldIndexer()); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := setUpDelivery(mgr, Options{Config: cfg, Fleet: w.fleet}); err != nil {
+	if err := setUpDelivery(mgr, Options{Config: cfg, Fleet: w.fleet, Started: w.started}); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -33,10 +33,15 @@ type Options struct {
 	Deliveries delivery.Observer
 	// Synced is whether it is known which members other replicas hold.
 	Synced func() bool
+	// Started is when this manager began to accept tunnels. Zero stands for the time of Setup.
+	Started time.Time
 }
 
 // Setup adds every controller to a manager.
 func Setup(mgr ctrl.Manager, o Options) error {
+	if o.Started.IsZero() {
+		o.Started = time.Now()
+	}
 	authoritySecret := types.NamespacedName{Namespace: o.Config.Namespace, Name: trust.AuthoritySecret}
 	loader := &authority.Loader{
 		Client: mgr.GetClient(), Trust: o.Trust, Authority: authoritySecret, Now: time.Now,
@@ -50,7 +55,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	clusters := &cluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
-		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, Synced: o.Synced, Started: time.Now(), Now: time.Now,
+		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, Synced: o.Synced, Started: o.Started, Now: time.Now,
 	}
 	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Fleet}
 	for _, register := range []func() error{

@@ -46,6 +46,15 @@ type Config struct {
 	Limits Limits `json:"limits,omitempty"`
 	// Audit is the log of who did what in which member. Off by default.
 	Audit Audit `json:"audit,omitempty"`
+	// Channels are the release channels that Plans name.
+	Channels Channels `json:"channels,omitempty"`
+}
+
+// Channels says where the hub asks for versions. Whoever may create a Plan chooses the URL.
+type Channels struct {
+	// Private lets channels be at private addresses (RFC 1918, RFC 4193, 100.64.0.0/10) too, for sites with a channel server of their own.
+	// Addresses of this machine and of its link are never asked. Default: false.
+	Private bool `json:"private,omitempty"`
 }
 
 // Server is the hub's HTTPS port and how agents reach it.

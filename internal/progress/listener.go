@@ -46,6 +46,10 @@ type State struct {
 	Refuses string
 	// Heard is whether its agent has told all, on a stream that is open. What follows may otherwise be old, or nothing.
 	Heard bool
+	// Silent is since when its agent has been asked and has not told all; zero if it has, or is not asked.
+	Silent time.Time
+	// Followed is whether the plan follows the member.
+	Followed bool
 	// Hold says why the member takes no part at present; empty if it does.
 	Hold string
 	// Status is that of the Plan in the member, nil for one that is not there. It is shared and must not be changed.
@@ -64,7 +68,9 @@ type Listener struct {
 	closed   bool
 	members  map[types.NamespacedName]*member
 	followed map[types.NamespacedName]map[types.NamespacedName]struct{} // by plan, its members
+	links    map[types.NamespacedName]string                            // why connected members refuse plans, for all that are
 	changed  []func(plan types.NamespacedName)
+	linked   []func(member types.NamespacedName)
 }
 
 // member is one Cluster that somebody follows.
@@ -74,7 +80,8 @@ type member struct {
 	refuses string
 	hold    string
 	states  map[string]*v1.PlanStatus
-	stream  *stream // nil if there is none
+	stream  *stream   // nil if there is none
+	silent  time.Time // since when the stream has not told all
 }
 
 // stream is what an agent tells, as long as it does.
@@ -95,7 +102,7 @@ func New(o Options) *Listener {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Listener{Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{},
-		followed: map[types.NamespacedName]map[types.NamespacedName]struct{}{}}
+		followed: map[types.NamespacedName]map[types.NamespacedName]struct{}{}, links: map[types.NamespacedName]string{}}
 }
 
 // OnChange has f called after something became known of a plan in a member that it follows. f must not block.
@@ -103,6 +110,13 @@ func (l *Listener) OnChange(f func(plan types.NamespacedName)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.changed = append(l.changed, f)
+}
+
+// OnLink has f called after a member was connected or lost, or its agent became one that runs plans or runs none. f must not block.
+func (l *Listener) OnLink(f func(member types.NamespacedName)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.linked = append(l.linked, f)
 }
 
 // Follow says of which members a plan wants to hear, in place of those it named before.
@@ -161,7 +175,12 @@ func (l *Listener) State(plan string, name types.NamespacedName) State {
 	if state.Connected && state.Refuses == "" {
 		state.Refuses = m.refuses
 	}
-	state.Heard = m.stream != nil && m.stream.synced
+	_, state.Followed = m.plans[plan]
+	if m.stream != nil {
+		if state.Heard = m.stream.synced; !state.Heard {
+			state.Silent = m.silent
+		}
+	}
 	state.Hold, state.Status = m.hold, m.states[plan]
 	return state
 }
@@ -169,15 +188,34 @@ func (l *Listener) State(plan string, name types.NamespacedName) State {
 // Changed looks at a member's connection. It is for fleet.Registry.OnChange.
 func (l *Listener) Changed(name types.NamespacedName) {
 	l.mu.Lock()
-	m := l.members[name]
-	if m == nil || l.closed {
+	if l.closed {
 		l.mu.Unlock()
 		return
 	}
-	l.lookLocked(m)
-	plans := m.allLocked()
+	var listeners []func(types.NamespacedName)
+	if l.linkLocked(name) {
+		listeners = slices.Clone(l.linked)
+	}
+	if m := l.members[name]; m != nil {
+		l.lookLocked(m)
+	}
 	l.mu.Unlock()
-	l.notify(plans)
+	for _, f := range listeners {
+		f(name)
+	}
+}
+
+// linkLocked takes over whether a member is connected and runs plans, and is whether that is news.
+func (l *Listener) linkLocked(name types.NamespacedName) bool {
+	was, known := l.links[name]
+	state := l.Fleet.State(name)
+	if !state.Connected() || state.Report == nil {
+		delete(l.links, name)
+		return known
+	}
+	is := refusal(state.Report)
+	l.links[name] = is
+	return !known || was != is
 }
 
 // Start listens until ctx ends, and returns when no stream is open any more.

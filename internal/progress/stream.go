@@ -51,7 +51,7 @@ func (l *Listener) openLocked(m *member, peers []fleet.Peer) {
 	for _, p := range peers {
 		s.peers = append(s.peers, p.ID)
 	}
-	m.stream = s
+	m.stream, m.silent = s, time.Now()
 	l.tasks.Go(func() {
 		defer cancel()
 		l.listen(ctx, m, s)
@@ -65,6 +65,9 @@ func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
 		l.mu.Lock()
 		synced, mine := s.synced, m.stream == s
 		s.synced, s.offer = false, nil
+		if synced {
+			m.silent = time.Now()
+		}
 		unknown := fleet.IsAnswer(err, http.StatusNotFound)
 		if unknown && mine {
 			m.refuses, m.stream = v1.ReasonAgentTooOld, nil // its next report or connection has it asked again

@@ -68,17 +68,43 @@ func (s *PlanState) Bound() {
 		c := &st.Conditions[i]
 		c.Type, c.Reason, c.Message = Cut(c.Type, maxText), Cut(c.Reason, maxText), Cut(c.Message, maxMessage)
 	}
-	st.Applying = slices.Clone(st.Applying[:min(len(st.Applying), v1.MaxPlanNodes)])
-	for i := range st.Applying {
-		a := &st.Applying[i]
-		a.Cluster, a.Node, a.Stage = "", Cut(a.Node, maxMessage), v1.NodeStage(Cut(string(a.Stage), maxText))
+	st.Applying = applying(st.Applying)
+	st.Failures = failures(st.Failures)
+}
+
+// applying leaves what the schema of a Plan takes: a member whose word it refused would keep the status of a whole fleet from being written.
+func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
+	known := map[string]bool{}
+	var kept []v1.ApplyingNode
+	for _, a := range all {
+		a.Cluster, a.Node = "", Cut(a.Node, maxMessage)
+		if len(kept) == v1.MaxPlanNodes || known[a.Node] || a.Since.IsZero() || !slices.Contains(stages(), a.Stage) {
+			continue
+		}
+		known[a.Node] = true
+		kept = append(kept, a)
 	}
-	st.Failures = slices.Clone(st.Failures[:min(len(st.Failures), v1.MaxPlanNodes)])
-	for i := range st.Failures {
-		f := &st.Failures[i]
+	return kept
+}
+
+func stages() []v1.NodeStage {
+	return []v1.NodeStage{v1.StagePreparing, v1.StageCordoning, v1.StageDraining, v1.StageUpgrading, v1.StageSettling, v1.StageWaiting}
+}
+
+// failures is applying for failures.
+func failures(all []v1.NodeFailure) []v1.NodeFailure {
+	known := map[string]bool{}
+	var kept []v1.NodeFailure
+	for _, f := range all {
 		f.Cluster, f.Node, f.Reason = "", Cut(f.Node, maxMessage), Cut(f.Reason, maxText)
 		f.Message, f.Log = Cut(f.Message, maxMessage), Cut(f.Log, maxLog)
+		if len(kept) == v1.MaxPlanNodes || known[f.Node] || f.At.IsZero() {
+			continue
+		}
+		known[f.Node] = true
+		kept = append(kept, f)
 	}
+	return kept
 }
 
 // Bounds of what a PlanState says.

@@ -6,6 +6,8 @@ package reference
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +37,56 @@ func ClusterToProjects(reader client.Reader) Concerned {
 		}
 		return found.list, err
 	}
+}
+
+// ClusterToPlans are the Plans that a change of a Cluster concerns: those that are for it, and those that have a claim on it, also when they
+// are no more.
+func ClusterToPlans(reader client.Reader) Concerned {
+	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
+		plans, err := PlansOf(ctx, reader, client.ObjectKeyFromObject(states[0]), labelsOf(states)...)
+		var found names
+		for _, p := range plans {
+			found.add(client.ObjectKeyFromObject(p))
+		}
+		for _, state := range states {
+			for key := range state.GetAnnotations() {
+				if plan, is := strings.CutPrefix(key, v1.LabelPlanPrefix+"/"); is {
+					found.add(types.NamespacedName{Namespace: state.GetNamespace(), Name: plan})
+				}
+			}
+		}
+		return found.list, err
+	}
+}
+
+// SecretToPlans are the Plans of a workspace that name a Secret.
+func SecretToPlans(reader client.Reader) Concerned {
+	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
+		var plans v1.PlanList
+		if err := reader.List(ctx, &plans, client.InNamespace(states[0].GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list plans of %s: %w", states[0].GetNamespace(), err)
+		}
+		var found names
+		for i := range plans.Items {
+			if slices.Contains(PlanSecrets(&plans.Items[i].Spec), states[0].GetName()) {
+				found.add(client.ObjectKeyFromObject(&plans.Items[i]))
+			}
+		}
+		return found.list, nil
+	}
+}
+
+// PlanSecrets are the names of the Secrets that a plan names, sorted.
+func PlanSecrets(spec *v1.PlanSpec) []string {
+	var named []string
+	for _, s := range spec.Secrets {
+		named = append(named, s.Name)
+	}
+	for _, s := range spec.ImagePullSecrets {
+		named = append(named, s.Name)
+	}
+	slices.Sort(named)
+	return slices.Compact(named)
 }
 
 // ClusterToProjectBindings are the ProjectRoleTemplateBindings that a change of a Cluster concerns, by their Projects.

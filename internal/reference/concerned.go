@@ -49,6 +49,23 @@ func ProjectsOf(ctx context.Context, reader client.Reader, cluster types.Namespa
 	return found, nil
 }
 
+// PlansOf are the Plans that are for a Cluster with one of several sets of labels.
+func PlansOf(ctx context.Context, reader client.Reader, cluster types.NamespacedName, labels ...map[string]string) ([]*v1.Plan, error) {
+	var found []*v1.Plan
+	for _, key := range []string{cluster.Name, selecting} {
+		var list v1.PlanList
+		if err := lookUp(ctx, reader, &list, cluster.Namespace, byCluster, key); err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			if selectsAny(PlanTarget(&list.Items[i]), cluster.Name, labels) {
+				found = append(found, &list.Items[i])
+			}
+		}
+	}
+	return found, nil
+}
+
 func selectsAny(t v1.ClusterTarget, name string, labels []map[string]string) bool {
 	return slices.ContainsFunc(labels, func(of map[string]string) bool { return Selects(t, name, of) })
 }

@@ -41,6 +41,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 		{&v1.ProjectRoleTemplateBinding{}, byRole, role},
 		{&v1.ProjectRoleTemplateBinding{}, byProject, func(o client.Object) []string { return []string{o.(*v1.ProjectRoleTemplateBinding).Spec.ProjectName} }},
 		{&v1.Project{}, byCluster, cluster},
+		{&v1.Plan{}, byCluster, cluster},
 		{&v1.Project{}, byNamespace, func(o client.Object) []string { return o.(*v1.Project).Spec.Namespaces }},
 	} {
 		if err := indexer.IndexField(ctx, index.kind, index.name, index.keys); err != nil {
@@ -57,8 +58,15 @@ func target(o client.Object) v1.ClusterTarget {
 		return o.Spec.ClusterTarget
 	case *v1.Project:
 		return o.Spec.ClusterTarget
+	case *v1.Plan:
+		return PlanTarget(o)
 	}
 	return v1.ClusterTarget{}
+}
+
+// PlanTarget is which members a plan is for; empty for one that is for the cluster that it lives in.
+func PlanTarget(p *v1.Plan) v1.ClusterTarget {
+	return v1.ClusterTarget{ClusterName: p.Spec.ClusterName, ClusterSelector: p.Spec.ClusterSelector}
 }
 
 func targetKey(t v1.ClusterTarget) []string {

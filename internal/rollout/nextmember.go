@@ -200,3 +200,11 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 	}
 	return all
 }
+
+// WaveOf is the name of the wave of a member, by its place among those given to NewFleet; empty for one that the plan is not for.
+func (f *Fleet) WaveOf(i int) string {
+	if f.of[i] < 0 {
+		return ""
+	}
+	return f.waves[f.of[i]].name
+}

@@ -39,11 +39,11 @@ func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []Refus
 		if source.Namespace != p.Namespace || source.Labels[v1.LabelProject] != p.Name || source.DeletionTimestamp != nil {
 			continue
 		}
-		if message := refusal(source); message != "" {
+		if message := Uncopied(source); message != "" {
 			refused = append(refused, Refusal{Secret: source.Name, Message: message})
 			continue
 		}
-		template, err := toTemplate(copyOf(source), expansion.Labels(SecretsSet(p.Name)))
+		template, err := toTemplate(Copy(source), expansion.Labels(SecretsSet(p.Name)))
 		if err != nil {
 			return expansion.Content{}, nil, fmt.Errorf("copy secret %s: %w", source.Name, err)
 		}
@@ -53,8 +53,8 @@ func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []Refus
 	return expansion.Content{PerNamespace: per}, refused, nil
 }
 
-// refusal says why a Secret is never copied; it is empty for one that may be.
-func refusal(s *corev1.Secret) string {
+// Uncopied says why a Secret is never copied into a member; it is empty for one that may be.
+func Uncopied(s *corev1.Secret) string {
 	switch {
 	case s.Labels[v1.LabelSecretKind] != "":
 		return "it is Drover's own: it holds a credential of the hub"
@@ -70,7 +70,8 @@ func refusal(s *corev1.Secret) string {
 	return ""
 }
 
-func copyOf(s *corev1.Secret) *corev1.Secret {
+// Copy is a Secret as members have it: with the name, type, data and labels, without those by which a tool on the hub says that it is its own.
+func Copy(s *corev1.Secret) *corev1.Secret {
 	labels := map[string]string{}
 	for key, value := range s.Labels {
 		if !claimsOwnership(key) {

@@ -48,7 +48,7 @@ func HealthyReport() protocol.Report {
 		Nodes: &protocol.Nodes{Total: 3, Ready: 2,
 			Capacity: map[string]string{"cpu": "12", "memory": "48Gi"}, Allocatable: map[string]string{"cpu": "11"}, Requested: map[string]string{"cpu": "3"}},
 		Health:       protocol.Health{Healthy: true},
-		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets}},
+		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets, protocol.FeaturePlans}},
 	}
 }
 
@@ -132,6 +132,9 @@ func (a *Agent) handler() http.Handler {
 	mux.HandleFunc("GET "+protocol.PathReport, a.serveReport)
 	mux.Handle(protocol.PathSets, a.sets)
 	mux.Handle(protocol.PathSets+"/", a.sets)
+	if a.Sets != nil {
+		mux.Handle("GET "+protocol.PathPlans, a.Sets.Plans)
+	}
 	mux.HandleFunc("PUT "+protocol.PathSettings, func(w http.ResponseWriter, r *http.Request) {
 		var settings protocol.Settings
 		if !a.hear(r) {

@@ -16,6 +16,9 @@ import (
 
 // Sets are the sets of an agent, in memory: they outlive its tunnel if they are given to the next one.
 type Sets struct {
+	// Plans are what the agent says of the plans among them.
+	Plans *Plans
+
 	mu      sync.Mutex // guards what follows
 	held    map[string]protocol.Set
 	states  map[string]protocol.SetState
@@ -29,7 +32,7 @@ type Sets struct {
 
 // NewSets makes an empty store.
 func NewSets() *Sets {
-	return &Sets{held: map[string]protocol.Set{}, states: map[string]protocol.SetState{}, changed: make(chan struct{})}
+	return &Sets{Plans: newPlans(), held: map[string]protocol.Set{}, states: map[string]protocol.SetState{}, changed: make(chan struct{})}
 }
 
 // Hold puts a set there, as one is that an agent has of before.

@@ -1,0 +1,208 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/tenancy"
+)
+
+// silence is how long an agent that is asked how its plans are may say nothing before it counts as away.
+const silence = 15 * time.Second
+
+// scene is a plan and all that its next step is decided from.
+type scene struct {
+	plan    *v1.Plan
+	release release
+	// spec is what members are given; secrets are the copies that go with it.
+	spec    *v1.PlanSpec
+	secrets []*corev1.Secret
+	fleet   rollout.FleetPlan
+	// clusters that the plan is for, or has a claim on, by name; members say the same of each, in the same order.
+	clusters []rollout.Cluster
+	members  []member
+	// problem keeps the plan from going on: nothing begins, and what has begun is paused.
+	problem *reference.Problem
+
+	// observed and decision are what clusters came to, after all steps were made.
+	observed *rollout.Fleet
+	decision rollout.FleetDecision
+}
+
+// member is what the planner need not know of a Cluster.
+type member struct {
+	object *v1.Cluster // as it was read or written last; shared
+	state  progress.State
+}
+
+// release is what is known of the version.
+type release struct {
+	version string // empty if none is known
+	reason  string // of the condition LatestResolved
+	message string
+	next    time.Time // when the channel is asked again
+}
+
+// gather reads all that a plan depends on. It returns nil while it is too early to say anything: the channel is being asked.
+func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scene, error) {
+	s := &scene{plan: plan}
+	var known bool
+	if s.release, known = r.resolve(plan); !known {
+		return nil, nil
+	}
+	if s.release.version == "" {
+		s.fail(s.release.reason, s.release.message, false)
+	}
+	s.spec = rollout.ForMember(plan.Name, &plan.Spec, cmp.Or(s.release.version, "unknown"))
+	if err := r.gatherSecrets(ctx, s); err != nil {
+		return nil, err
+	}
+	return s, r.gatherClusters(ctx, s)
+}
+
+// fail notes what keeps a plan from going on, unless something else does already.
+func (s *scene) fail(reason, message string, stalled bool) {
+	if s.problem == nil {
+		s.problem = &reference.Problem{Reason: reason, Message: message, Stalled: stalled}
+	}
+}
+
+// resolve finds the version. It is not known while a channel is asked for the first time. What this plan's status says of a channel is the
+// memory of what was found there: it serves a new leader while the channel is down.
+func (r *Reconciler) resolve(plan *v1.Plan) (release, bool) {
+	if plan.Spec.Version != "" {
+		return release{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
+	}
+	answer := r.Channels.Answer(plan.Spec.Channel)
+	found := release{version: answer.Version, reason: v1.ReasonChannel, message: "The version was found in the channel", next: answer.Next}
+	if was := meta.FindStatusCondition(plan.Status.Conditions, v1.ConditionLatestResolved); found.version == "" && was != nil &&
+		was.Reason == v1.ReasonChannel && was.ObservedGeneration == plan.Generation {
+		found.version = plan.Status.LatestVersion
+	}
+	switch {
+	case found.version == "" && !answer.Asked:
+		return release{}, false
+	case found.version == "":
+		found.reason, found.message = v1.ReasonChannelFailed, fmt.Sprintf("The channel leads to no version: %v", answer.Err)
+	case answer.Err != nil:
+		found.message = fmt.Sprintf("The version was found in the channel, which does not lead to one at present: %v", answer.Err)
+	}
+	return found, true
+}
+
+// gatherSecrets copies the Secrets that a plan names, and makes the hashes that cover them.
+func (r *Reconciler) gatherSecrets(ctx context.Context, s *scene) error {
+	digests := map[string]string{}
+	for _, name := range reference.PlanSecrets(&s.plan.Spec) {
+		source := &corev1.Secret{}
+		err := r.Secrets.Get(ctx, types.NamespacedName{Namespace: s.plan.Namespace, Name: name}, source)
+		if apierrors.IsNotFound(err) {
+			s.fail(v1.ReasonSecretNotFound, fmt.Sprintf("Secret %s does not exist in namespace %s, or does not have the label %s: \"true\"",
+				name, s.plan.Namespace, v1.LabelPlansUse), true)
+			continue
+		} else if err != nil {
+			return fmt.Errorf("read secret %s/%s: %w", s.plan.Namespace, name, err)
+		}
+		if refusal := tenancy.Uncopied(source); refusal != "" {
+			s.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", name, refusal), true)
+			continue
+		}
+		secret := tenancy.Copy(source)
+		secret.Namespace, secret.Name = v1.PlansNamespace, rollout.SecretName(s.plan.Name, name)
+		delete(secret.Labels, v1.LabelPlansUse)
+		s.secrets = append(s.secrets, secret)
+		if digests[secret.Name], err = rollout.SecretDigest(secret); err != nil {
+			return err
+		}
+	}
+	hash, err := rollout.Hash(&s.spec.NodeWork, s.spec.Version, digests)
+	if err != nil {
+		return err
+	}
+	revision, err := rollout.Revision(hash, &s.spec.PlanPace)
+	s.fleet = rollout.FleetPlan{Name: s.plan.Name, Spec: s.plan.Spec, Hash: hash, Revision: revision}
+	return err
+}
+
+// gatherClusters finds the Clusters that a plan is for, and those on which it has a claim.
+func (r *Reconciler) gatherClusters(ctx context.Context, s *scene) error {
+	selects := labels.Nothing()
+	if selector := s.plan.Spec.ClusterSelector; selector != nil {
+		var err error
+		if selects, err = metav1.LabelSelectorAsSelector(selector); err != nil {
+			s.fail(v1.ReasonInvalidSelector, "clusterSelector cannot be used: "+err.Error(), true)
+			selects = labels.Nothing()
+		}
+	}
+	var list v1.ClusterList
+	if err := r.Client.List(ctx, &list, client.InNamespace(s.plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list clusters of %s: %w", s.plan.Namespace, err)
+	}
+	slices.SortFunc(list.Items, func(a, b v1.Cluster) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range list.Items {
+		object := r.claims.newest(&list.Items[i])
+		claimed := object.Annotations[v1.PlanLabel(s.plan.Name)] != ""
+		selected := s.plan.Spec.ClusterName == object.Name || selects.Matches(labels.Set(object.Labels))
+		if !object.DeletionTimestamp.IsZero() || !claimed && !selected {
+			continue
+		}
+		m := member{object: object, state: r.Progress.State(s.plan.Name, client.ObjectKeyFromObject(object))}
+		s.members = append(s.members, m)
+		s.clusters = append(s.clusters, observe(s.plan.Name, m, selected, r.Now()))
+	}
+	if len(s.clusters) == 0 && s.plan.Spec.ClusterName != "" {
+		s.fail(v1.ReasonClusterNotFound, fmt.Sprintf("Cluster %s does not exist in namespace %s", s.plan.Spec.ClusterName, s.plan.Namespace), false)
+	}
+	return nil
+}
+
+// observe is a Cluster as the planner sees it.
+func observe(plan string, m member, selected bool, now time.Time) rollout.Cluster {
+	c := rollout.Cluster{
+		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan), Hold: m.state.Hold, Status: m.state.Status,
+	}
+	switch {
+	case !m.state.Connected:
+		c.Away = "it is not connected"
+	case m.state.Refuses == v1.ReasonAgentReadOnly:
+		c.Away = "its agent has the profile ReadOnly and runs no plans; set spec.agent.profile to Full"
+	case m.state.Refuses != "":
+		c.Away = "its agent is too old to run plans; upgrade it"
+	case !m.state.Silent.IsZero() && now.Sub(m.state.Silent) > silence:
+		c.Away = "its agent does not say how its plans are"
+	}
+	return c
+}
+
+// readClaim is the claim of a plan on a Cluster, nil if there is none. One that cannot be read is one of no revision: what runs there is not
+// known, and is let finish before the member begins again.
+func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
+	text := cluster.Annotations[v1.PlanLabel(plan)]
+	if text == "" {
+		return nil
+	}
+	claim := &rollout.ClusterClaim{}
+	if err := json.Unmarshal([]byte(text), claim); err != nil {
+		return &rollout.ClusterClaim{}
+	}
+	return claim
+}

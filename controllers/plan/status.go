@@ -1,0 +1,293 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+const (
+	// statusPause is the time between two writes of a status in which only counts have changed.
+	statusPause = time.Second
+	// listenAgain is when to look again at what agents have not told yet. They are not waited for: what they tell wakes the plan.
+	listenAgain = time.Second
+	// maxMessage is how long the message of a member may be, in bytes.
+	maxMessage = 512
+)
+
+// verdict is what a plan comes to: the condition Complete.
+type verdict struct {
+	reason, message   string
+	complete, stalled bool
+}
+
+// tell writes the status, and comes back when time alone may change it.
+func (r *Reconciler) tell(ctx context.Context, s *scene) (ctrl.Result, error) {
+	again := r.again(s)
+	was := s.plan.DeepCopy()
+	if was.Status.ObservedGeneration == was.Generation && r.unheard(s) {
+		return ctrl.Result{RequeueAfter: listenAgain}, nil // or it would forget, for an instant, what agents are about to repeat
+	}
+	update, read := status.Begin(s.plan), s.plan.ResourceVersion
+	v := s.verdict()
+	s.fill(r.Desk.Outcomes(setID(s.plan.Name), s.delivered()))
+	turn := r.conclude(s.plan, s.release, v)
+	if turn != nil {
+		update.Event(*turn)
+	}
+	if equality.Semantic.DeepEqual(was.Status, s.plan.Status) {
+		return again, nil
+	}
+	name := client.ObjectKeyFromObject(s.plan)
+	if wait := r.pace.wait(name, r.Now()); wait > 0 && turn == nil && was.Status.ObservedGeneration == was.Generation {
+		again.RequeueAfter = wait
+		return again, nil
+	}
+	err := update.Commit(ctx, r.Client, r.Recorder)
+	if s.plan.ResourceVersion != read {
+		r.written.Note(s.plan)
+		r.pace.note(name, r.Now())
+	}
+	return again, err
+}
+
+// again is when to look again although nothing happens.
+func (r *Reconciler) again(s *scene) ctrl.Result {
+	var next time.Time
+	for _, at := range []time.Time{s.decision.Wait.Until, s.release.next} {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	if slices.ContainsFunc(s.members, func(m member) bool { return !m.state.Silent.IsZero() }) || r.unsettled(s) {
+		soon := r.Now().Add(listenAgain)
+		if next.IsZero() || soon.Before(next) {
+			next = soon
+		}
+	}
+	if next.IsZero() {
+		return ctrl.Result{}
+	}
+	return ctrl.Result{RequeueAfter: max(next.Sub(r.Now()), time.Millisecond)}
+}
+
+// unheard is whether members that have the plan are about to say how it is.
+func (r *Reconciler) unheard(s *scene) bool {
+	for i, m := range s.members {
+		if s.clusters[i].Claim == nil || m.state.Status != nil || m.state.Heard {
+			continue
+		}
+		if m.state.Connected && s.clusters[i].Away == "" || !m.state.Connected && r.unsettled(s) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *scene) verdict() verdict {
+	if s.problem != nil {
+		return verdict{reason: s.problem.Reason, message: s.problem.Message, stalled: s.problem.Stalled}
+	}
+	wait := s.decision.Wait
+	v := verdict{reason: wait.Reason, message: wait.Message}
+	switch v.reason {
+	case "": // a step that could not be made yet
+		v.reason, v.message = v1.ReasonApplying, "it goes on"
+	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
+		v.complete = true
+	case v1.ReasonNodeFailed, v1.ReasonTooManyFailures, v1.ReasonInvalidPlan, v1.ReasonInvalidSelector:
+		v.stalled = true
+	}
+	return v
+}
+
+// conclude writes the conditions, and returns an event if the plan has taken a turn that is worth one.
+func (r *Reconciler) conclude(plan *v1.Plan, release release, v verdict) *status.Event {
+	now := metav1.NewTime(r.Now())
+	conditions := &plan.Status.Conditions
+	set := func(kind string, is bool, reason, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: plan.Generation, LastTransitionTime: now}
+		if is {
+			c.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(conditions, c)
+	}
+	was := meta.FindStatusCondition(*conditions, v1.ConditionComplete)
+	turn := was == nil || was.Reason != v.reason
+	if secrets := []string{v1.ReasonSecretNotFound, v1.ReasonSecretRefused}; slices.Contains(secrets, v.reason) {
+		set(v1.ConditionLatestResolved, false, v.reason, v.message)
+	} else {
+		set(v1.ConditionLatestResolved, release.version != "", release.reason, release.message)
+	}
+	set(v1.ConditionComplete, v.complete, v.reason, v.message)
+	set(v1.ConditionReady, v.complete, v.reason, v.message)
+	if meta.RemoveStatusCondition(conditions, v1.ConditionStalled); v.stalled {
+		set(v1.ConditionStalled, true, v.reason, v.message)
+	}
+	plan.Status.ObservedGeneration = plan.Generation
+	if !turn {
+		return nil
+	}
+	return &status.Event{Warning: v.stalled || v.reason == v1.ReasonChannelFailed, Reason: v.reason, Action: "RollOut", Message: v.message}
+}
+
+// delivered are the members that are given the plan.
+func (s *scene) delivered() []types.NamespacedName {
+	var names []types.NamespacedName
+	for i := range s.clusters {
+		if s.clusters[i].Claim != nil {
+			names = append(names, client.ObjectKeyFromObject(s.members[i].object))
+		}
+	}
+	return names
+}
+
+// fill writes all but the conditions.
+func (s *scene) fill(outcomes []delivery.Outcome) {
+	st := &s.plan.Status
+	st.LatestVersion, st.LatestHash, st.Revision = rollout.Version(s.release.version), "", ""
+	if s.release.version != "" && s.problem == nil {
+		st.LatestHash, st.Revision = s.fleet.Hash, s.fleet.Revision
+	}
+	st.Waves = nil
+	var clusters [5]int
+	if s.observed != nil {
+		st.Waves = s.observed.Waves()
+	}
+	for _, w := range st.Waves {
+		sum(&clusters, &w.Clusters)
+	}
+	var nodes [5]int
+	st.Applying, st.Failures = nil, nil
+	for i := range s.clusters {
+		if c := &s.clusters[i]; c.Claim != nil && c.Status != nil && c.Status.Revision == s.fleet.Revision {
+			sum(&nodes, c.Status.Nodes)
+			s.nodes(c)
+		}
+	}
+	count := func(n [5]int) *v1.PlanCount {
+		all := rollout.Count(n[0], n[1], n[2], n[3], n[4])
+		return &all
+	}
+	st.Clusters, st.Nodes, st.Members = count(clusters), count(nodes), s.list(outcomes)
+}
+
+func sum(all *[5]int, c *v1.PlanCount) {
+	if c == nil {
+		return
+	}
+	for i, n := range []int32{c.Total, c.Complete, c.Applying, c.Failed, c.Held} {
+		all[i] += int(n)
+	}
+}
+
+// nodes names the nodes of a member that are at work or failed, as many as there is room for.
+func (s *scene) nodes(c *rollout.Cluster) {
+	st := &s.plan.Status
+	for _, a := range c.Status.Applying {
+		if a.Cluster = c.Name; len(st.Applying) < v1.MaxPlanNodes {
+			st.Applying = append(st.Applying, a)
+		}
+	}
+	for _, f := range c.Status.Failures {
+		if f.Cluster = c.Name; len(st.Failures) < v1.MaxPlanNodes {
+			st.Failures = append(st.Failures, f)
+		}
+	}
+}
+
+// list names members that failed, then those at work.
+func (s *scene) list(outcomes []delivery.Outcome) []v1.PlanMember {
+	var failed, working []v1.PlanMember
+	for i := range s.clusters {
+		c := &s.clusters[i]
+		if c.Claim == nil || c.Claim.Complete != nil && c.Claim.Failed == nil && c.Claim.Revision == s.fleet.Revision {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(outcomes, c.Name, func(o delivery.Outcome, name string) int { return cmp.Compare(o.Cluster, name) })
+		m := describe(c, s.fleet.Revision, outcomes[at])
+		if s.observed != nil {
+			m.Wave = s.observed.WaveOf(i)
+		}
+		if c.Claim.Failed != nil {
+			failed = append(failed, m)
+		} else {
+			working = append(working, m)
+		}
+	}
+	all := append(failed, working...)
+	return slices.Clip(all[:min(len(all), v1.MaxPlanMembers)])
+}
+
+// describe is what there is to say of a member that is at work or failed.
+func describe(c *rollout.Cluster, revision string, o delivery.Outcome) v1.PlanMember {
+	m := v1.PlanMember{Name: c.Name, Since: metav1.NewTime(c.Claim.Since), Reason: v1.ReasonDelivering, Message: "the plan is on its way"}
+	current := c.Status != nil && c.Status.Revision == revision
+	if current {
+		if c.Status.Nodes != nil {
+			m.Nodes = c.Status.Nodes.Summary
+		}
+		if said := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionComplete); said != nil {
+			m.Reason, m.Message = said.Reason, said.Message
+		}
+	}
+	switch {
+	case c.Away != "":
+		m.Reason, m.Message = v1.ReasonMembersAway, c.Away
+	case o.Stage == delivery.Failed || o.Stage == delivery.Refused:
+		m.Reason, m.Message = o.Reason, fmt.Sprintf("%s: %s", o.Failures[0].Object, o.Failures[0].Message)
+	}
+	m.Message = protocol.Cut(m.Message, maxMessage)
+	return m
+}
+
+// pace remembers when statuses were written. The zero value is ready.
+type pace struct {
+	mu   sync.Mutex // guards what follows
+	last map[types.NamespacedName]time.Time
+}
+
+// wait is how long a status has to wait for its next write.
+func (p *pace) wait(plan types.NamespacedName, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, known := p.last[plan]
+	if !known {
+		return 0
+	}
+	return last.Add(statusPause).Sub(now)
+}
+
+func (p *pace) note(plan types.NamespacedName, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last == nil {
+		p.last = map[types.NamespacedName]time.Time{}
+	}
+	p.last[plan] = now
+}
+
+func (p *pace) forget(plan types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.last, plan)
+}

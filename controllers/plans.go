@@ -1,0 +1,56 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/plan"
+	"github.com/drover-dev/drover/internal/channel"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/progress"
+)
+
+// returnTime is how long after its start a manager waits for agents to come back before a wave goes on without them, as the Cluster controller
+// does before it calls them lost.
+const returnTime = 25 * time.Second
+
+// setUpPlans adds the controller of plans, and what hears from members and asks channels for it.
+func setUpPlans(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
+	listener := progress.New(progress.Options{Fleet: o.Fleet, Log: mgr.GetLogger().WithName("progress")})
+	o.Fleet.OnChange(listener.Changed)
+	reach := channel.Public
+	if o.Config.Channels.Private {
+		reach = channel.Private
+	}
+	poller := channel.NewPoller(channel.New(reach).Latest, time.Now)
+	usable, err := labels.NewRequirement(v1.LabelPlansUse, selection.Equals, []string{"true"})
+	if err != nil {
+		return err
+	}
+	secrets, err := labelledSecrets(mgr, *usable)
+	if err != nil {
+		return err
+	}
+	plans := &plan.Reconciler{
+		Client: mgr.GetClient(), Secrets: secrets, Recorder: mgr.GetEventRecorder("drover-plan"), Desk: desk, Progress: listener, Channels: poller, Now: time.Now,
+		Settled: func() bool { return time.Since(o.Started) > returnTime && (o.Synced == nil || o.Synced()) },
+	}
+	for _, register := range []func() error{
+		func() error { return mgr.Add(secrets) },
+		func() error { return mgr.Add(listener) },
+		func() error { return mgr.Add(poller) },
+		func() error { return plans.Register(mgr, secrets) },
+	} {
+		if err := register(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testkit
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Plans are what an agent says of its plans, in memory: they outlive its tunnel as its Sets do.
+type Plans struct {
+	mu      sync.Mutex // guards what follows
+	hold    string
+	states  map[string]protocol.PlanState
+	answer  int // a status to answer with, 0 for a good one
+	streams int
+	events  []protocol.PlanEvent
+	changed chan struct{}
+}
+
+func newPlans() *Plans {
+	return &Plans{states: map[string]protocol.PlanState{}, changed: make(chan struct{})}
+}
+
+// Tell changes how a plan is.
+func (p *Plans) Tell(name string, status v1.PlanStatus) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state := protocol.PlanState{Name: name, Status: status}
+	p.states[name] = state
+	p.tellLocked(protocol.PlanEvent{State: &state})
+}
+
+// Remove takes a plan away.
+func (p *Plans) Remove(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.states, name)
+	p.tellLocked(protocol.PlanEvent{Removed: name})
+}
+
+// Hold says why the member takes no part; empty if it does.
+func (p *Plans) Hold(reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hold = reason
+	p.tellLocked(protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}})
+}
+
+// Answer has those who ask be answered with a status from now on; 0 has them be told.
+func (p *Plans) Answer(status int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answer = status
+}
+
+// Streams is how often it was asked.
+func (p *Plans) Streams() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.streams
+}
+
+func (p *Plans) tellLocked(e protocol.PlanEvent) {
+	p.events = append(p.events, e)
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// ServeHTTP serves protocol.PathPlans.
+func (p *Plans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	p.streams++
+	next, hold, answer := len(p.events), p.hold, p.answer
+	states := slices.Collect(maps.Values(p.states))
+	p.mu.Unlock()
+	if answer != 0 {
+		http.Error(w, "as the test wants", answer)
+		return
+	}
+	encoder := json.NewEncoder(w)
+	_ = encoder.Encode(protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: hold}})
+	for _, state := range states {
+		_ = encoder.Encode(protocol.PlanEvent{State: &state})
+	}
+	_ = encoder.Encode(protocol.PlanEvent{Synced: true})
+	for {
+		_ = http.NewResponseController(w).Flush()
+		p.mu.Lock()
+		events, changed := slices.Clone(p.events[next:]), p.changed
+		next = len(p.events)
+		p.mu.Unlock()
+		for _, event := range events {
+			_ = encoder.Encode(event)
+		}
+		if len(events) > 0 {
+			continue
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
