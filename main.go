@@ -13,6 +13,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/go-logr/zapr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
@@ -30,7 +31,7 @@ func main() {
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
-	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
+	ctrl.SetLogger(zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&logging))))
 
 	if err := run(ctrl.SetupSignalHandler(), *path); err != nil {
 		fmt.Fprintln(os.Stderr, "drover manager:", err)

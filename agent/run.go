@@ -5,16 +5,17 @@ package main
 
 import (
 	"context"
-	"log/slog"
+	"fmt"
 	"os"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
 	"k8s.io/klog/v2"
 
 	"github.com/drover-dev/drover/agent/daemon"
 	"github.com/drover-dev/drover/agent/environ"
-	"github.com/drover-dev/drover/agent/loglevel"
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
@@ -27,11 +28,16 @@ func run(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	level := &slog.LevelVar{}
+	config := zap.NewProductionConfig()
+	config.Sampling, config.DisableStacktrace = nil, true
 	if env.Debug {
-		level.Set(loglevel.Debug)
+		config.Level.SetLevel(zap.DebugLevel)
 	}
-	log := logr.FromSlogHandler(loglevel.Handler(os.Stderr, level))
+	logger, err := config.Build()
+	if err != nil {
+		return fmt.Errorf("set up the log: %w", err)
+	}
+	log := zapr.NewLogger(logger)
 	klog.SetLogger(log.WithName("client-go"))
 	log.Info("starting", "version", version, "servers", env.Servers, "trust", env.Trust)
 	host, _ := os.Hostname() // the pod's name; without one the spans of two replicas look alike
@@ -43,7 +49,7 @@ func run(ctx context.Context, kubeconfig string) error {
 		return err
 	}
 	defer flush(ctx, tracer, log)
-	return daemon.Run(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: level, Tracer: tracer})
+	return daemon.Run(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: config.Level, Tracer: tracer})
 }
 
 func flush(ctx context.Context, tracer *tracing.Tracer, log logr.Logger) {

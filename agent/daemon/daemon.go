@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.uber.org/zap"
 
 	"github.com/drover-dev/drover/agent/credential"
 	"github.com/drover-dev/drover/agent/deployment"
@@ -60,7 +60,7 @@ type Options struct {
 	Version string
 	Log     logr.Logger
 	// Level of Log.
-	Level *slog.LevelVar
+	Level zap.AtomicLevel
 	// Stop is StopTimeout if it is 0.
 	Stop time.Duration
 	// Tracer of requests, nil for none.

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,7 +116,7 @@ func (w *world) start(t *testing.T) {
 	go func() {
 		defer close(ended)
 		w.err = daemon.Run(ctx, daemon.Options{
-			Kubeconfig: kubeconfig, Version: "v0.0.1-test", Log: w.log.logger(), Level: &slog.LevelVar{}, Stop: time.Second,
+			Kubeconfig: kubeconfig, Version: "v0.0.1-test", Log: w.log.logger(), Level: zap.NewAtomicLevel(), Stop: time.Second,
 			Environ: environ.Environ{
 				Servers: []string{w.hub.URL}, Checksums: []string{w.ca.Checksum()}, Trust: v1.TrustPinned,
 				Namespace: "drover-agent", Listen: w.probes, Socket: w.socket,

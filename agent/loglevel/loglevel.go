@@ -12,23 +12,22 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"syscall"
 	"time"
+
+	"go.uber.org/zap"
 )
 
-const (
-	timeout = 5 * time.Second // of one exchange
-	maxBody = 4 << 10         // bytes
-)
+// timeout of one exchange.
+const timeout = 5 * time.Second
 
 // levels that can be set.
 func levels() []string { return []string{"debug", "info"} }
 
-// body is what goes both ways.
+// body is what goes both ways, as zap has it.
 type body struct {
 	Level string `json:"level,omitempty"`
 	Error string `json:"error,omitempty"`
@@ -60,8 +59,8 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 }
 
 // Serve answers at a listener of Listen until ctx ends, and removes the socket then.
-func Serve(ctx context.Context, listener net.Listener, path string, level *slog.LevelVar) error {
-	server := &http.Server{Handler: served{level}, ReadHeaderTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout}
+func Serve(ctx context.Context, listener net.Listener, path string, level zap.AtomicLevel) error {
+	server := &http.Server{Handler: level, ReadHeaderTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	err := server.Serve(listener)
@@ -102,7 +101,7 @@ func Set(ctx context.Context, path, level string) (string, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var answer body
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&answer); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&answer); err != nil {
 		return "", fmt.Errorf("set log level: decode answer: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {

@@ -105,7 +105,8 @@ type ProjectSpec struct {
 	NetworkIsolation NetworkIsolation `json:"networkIsolation,omitempty"`
 
 	// podSecurity is the Pod Security Standard that the namespaces enforce, warn of and audit: privileged, baseline or restricted.
-	// Default: Drover leaves the namespaces' own labels alone. Setting it takes the verb "updatepsa" on the project.
+	// Default: Drover leaves the namespaces' own labels alone. Setting it, and deleting a project that sets it, takes the verb "updatepsa" on
+	// the project.
 	// +optional
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
 }

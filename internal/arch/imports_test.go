@@ -26,8 +26,6 @@ type rule struct {
 	ours []string
 	// never may be imported.
 	never []string
-	// except, where set, are folders that the rule is not about.
-	except []string
 	// why is what a person who breaks the rule is told.
 	why string
 }
@@ -110,12 +108,8 @@ func rules() []rule {
 		},
 		{
 			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/request", "./internal/answer", "./internal/tracing", "./internal/expansion"},
-			never: append(hub, "sigs.k8s.io/controller-runtime"),
+			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
 			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner, what traces requests, and what each must compute alone); a small binary is a feature",
-		},
-		{
-			from: "agent", never: []string{"k8s.io/client-go/kubernetes"}, except: []string{"agent/plan"},
-			why: "the typed clientset doubles the agent; only the drain of kubectl needs it",
 		},
 		{
 			from: ".", never: []string{"./agent", "./hack", "./test", "./internal/testkit", "./internal/arch"},
@@ -156,8 +150,7 @@ func (r rule) problems(own string, files []source) []string {
 	var problems []string
 	for _, f := range files {
 		home, applies := r.home(f.dir())
-		excepted := slices.ContainsFunc(r.except, func(folder string) bool { return inside(f.dir(), folder) })
-		if !applies || excepted || f.test() || inside(f.dir(), "internal/testkit") { // testkit is imported by tests only
+		if !applies || f.test() || inside(f.dir(), "internal/testkit") { // testkit is imported by tests only
 			continue
 		}
 		for _, spec := range f.ast.Imports {
@@ -266,8 +259,6 @@ func TestImportRules(t *testing.T) {
 		"the list of controllers uses all kinds":  {"controllers/setup.go", "own.dev/m/controllers/plan", ""},
 		"the agent may use the tunnel":            {"agent/link/a.go", "own.dev/m/internal/tunnel", ""},
 		"the agent may not use the hub's side":    {"agent/link/a.go", "own.dev/m/internal/status", "agent and hub meet"},
-		"only plans may use the typed clientset":  {"agent/kube/a.go", "k8s.io/client-go/kubernetes", "doubles the agent"},
-		"the drain needs the typed clientset":     {"agent/plan/a.go", "k8s.io/client-go/kubernetes", ""},
 		"the agent stays small":                   {"agent/main.go", "sigs.k8s.io/controller-runtime/pkg/client", "agent and hub meet"},
 		"internal does not know controllers":      {"internal/hub/a.go", "own.dev/m/controllers", "never the other way round"},
 		"main may use controllers":                {"main.go", "own.dev/m/controllers", ""},

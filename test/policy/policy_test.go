@@ -201,6 +201,7 @@ func TestPolicies(t *testing.T) {
 		"CVE-2022-31247, CVE-2019-14436: bindings take bind, in their own workspace": testBind,
 		"locked templates and those of another context":                              testBindable,
 		"CVE-2020-10676, CVE-2026-41052: namespaces and pod security of projects":    testProject,
+		"a project is deleted by who may make it otherwise":                          testProjectDeletion,
 		"CVE-2026-44935: a Secret is given to a project by who may read it":          testProjectSecret,
 		"facts about a Cluster are the manager's to say":                             testClusterFacts,
 		"plans take run-plans on the clusters that they are for":                     testPlan,
@@ -348,7 +349,8 @@ func testProject(t *testing.T, h *hub) {
 	planner, mover, guard := h.as(t, "planner"), h.as(t, "mover"), h.as(t, "guard")
 	wantRefused(t, planner.Create(t.Context(), project("a", "{clusterName: a, namespaces: [monitoring]}")), "user planner cannot manage-namespaces of projects a")
 	plain := project("plain", "{clusterName: a}")
-	wantTaken(t, planner.Create(t.Context(), plain))
+	wantRefused(t, planner.Create(t.Context(), plain.DeepCopy()), "cannot manage-namespaces") // namespaces may have its label, and bindings be left of another
+	wantTaken(t, mover.Create(t.Context(), plain))
 	wantTaken(t, unstructured.SetNestedField(plain.Object, "b", "spec", "clusterName"))
 	wantRefused(t, planner.Update(t.Context(), plain.DeepCopy()), "cannot manage-namespaces") // its Secrets and bindings would go there
 	wantTaken(t, mover.Update(t.Context(), plain))
@@ -369,12 +371,50 @@ func testProject(t *testing.T, h *hub) {
 	wantTaken(t, planner.Update(t.Context(), change("{clusterName: a, namespaces: [web], networkIsolation: Project}"), client.DryRunAll))
 	wantTaken(t, mover.Update(t.Context(), change("{clusterSelector: {}, namespaces: [web, db]}"), client.DryRunAll))
 	wantRefused(t, mover.Update(t.Context(), change("{clusterName: a, namespaces: [web], podSecurity: privileged}"), client.DryRunAll), "user mover cannot updatepsa of projects a")
-	wantRefused(t, planner.Create(t.Context(), project("b", "{clusterName: a, podSecurity: restricted}")), "cannot updatepsa")
+	wantRefused(t, mover.Create(t.Context(), project("b", "{clusterName: a, podSecurity: restricted}")), "cannot updatepsa")
 	wantTaken(t, guard.Update(t.Context(), change("{clusterName: a, namespaces: [web], podSecurity: restricted}")))
 	current := project("a", "{}")
 	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(current), current))
 	unstructured.RemoveNestedField(current.Object, "spec", "podSecurity")
 	wantRefused(t, mover.Update(t.Context(), current), "cannot updatepsa")
+}
+
+// testProjectDeletion: deleted and made again a project would be another, without the verbs that a change takes.
+func testProjectDeletion(t *testing.T, h *hub) {
+	workspace := h.Workspace(t)
+	write := may("projects", "get", "create", "update", "delete", "deletecollection")
+	h.allow(t, "remover", workspace, write)
+	h.allow(t, "emptier", workspace, write, may("projects", "manage-namespaces"))
+	h.allow(t, "owner", workspace, write, may("projects", "manage-namespaces", "updatepsa"))
+	remover, emptier, owner := h.as(t, "remover"), h.as(t, "emptier"), h.as(t, "owner")
+	project := func(name, spec string) *unstructured.Unstructured {
+		return object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: %s}, spec: %s}", workspace, name, spec))
+	}
+	plain, strict := project("plain", "{clusterName: a, namespaces: [web]}"), project("strict", "{clusterName: a, podSecurity: restricted}")
+	wantTaken(t, owner.Create(t.Context(), plain.DeepCopy()))
+	wantTaken(t, owner.Create(t.Context(), strict.DeepCopy()))
+	wantRefused(t, remover.Delete(t.Context(), plain), "user remover cannot manage-namespaces of projects plain")
+	wantRefused(t, emptier.Delete(t.Context(), strict), "user emptier cannot updatepsa of projects strict")
+	list := plain.DeepCopy()
+	wantRefused(t, remover.DeleteAllOf(t.Context(), list, client.InNamespace(workspace)), "cannot manage-namespaces")
+	wantTaken(t, emptier.Delete(t.Context(), plain, client.DryRunAll))
+	wantRefused(t, emptier.DeleteAllOf(t.Context(), list, client.InNamespace(workspace)), "cannot updatepsa of projects strict")
+	t.Run("nor is it given to the garbage collector", func(t *testing.T) {
+		wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(strict), strict))
+		strict.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "0"}})
+		wantRefused(t, remover.Update(t.Context(), strict.DeepCopy(), client.DryRunAll), "cannot manage-namespaces")
+		wantRefused(t, emptier.Update(t.Context(), strict.DeepCopy(), client.DryRunAll), "cannot updatepsa")
+		wantTaken(t, owner.Update(t.Context(), strict.DeepCopy(), client.DryRunAll))
+	})
+	t.Run("a whole workspace can be deleted", func(t *testing.T) {
+		for _, name := range []string{"namespace-controller", "generic-garbage-collector"} {
+			user := "system:serviceaccount:kube-system:" + name
+			h.allow(t, user, workspace, write)
+			wantTaken(t, h.as(t, user).DeleteAllOf(t.Context(), list, client.InNamespace(workspace), client.DryRunAll))
+			wantTaken(t, h.as(t, user).Delete(t.Context(), project("strict", "{}"), client.DryRunAll))
+		}
+	})
+	wantTaken(t, owner.DeleteAllOf(t.Context(), list, client.InNamespace(workspace)))
 }
 
 func testProjectSecret(t *testing.T, h *hub) {

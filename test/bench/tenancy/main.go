@@ -67,7 +67,7 @@ func run(ctx context.Context, dir string, samples int, fleets []string) (err err
 	if err != nil {
 		return err
 	}
-	rows, err := measureOne(ctx, programs, dir, samples)
+	rows, sizes, err := measureOne(ctx, programs, dir, samples)
 	if err != nil {
 		return err
 	}
@@ -82,17 +82,21 @@ func run(ctx context.Context, dir string, samples int, fleets []string) (err err
 		}
 		rows = append(rows, more...)
 	}
-	return report(os.Stdout, samples, rows)
+	return report(os.Stdout, samples, rows, sizes)
 }
 
 // measureOne measures one member.
-func measureOne(ctx context.Context, programs stage.Programs, dir string, samples int) (rows []row, err error) {
+func measureOne(ctx context.Context, programs stage.Programs, dir string, samples int) (rows []row, sizes []size, err error) {
 	p := &plant{}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	if err := p.start(ctx, programs, dir); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return p.measure(ctx, samples)
+	if err := p.weigh(ctx, "with the guards alone"); err != nil {
+		return nil, nil, err
+	}
+	rows, err = p.measure(ctx, samples)
+	return rows, p.sizes, err
 }
 
 // plant is everything that runs.
@@ -100,6 +104,7 @@ type plant struct {
 	hub    *stage.Hub
 	member *stage.Plane
 	agent  *stage.Agent
+	sizes  []size
 }
 
 // start brings up hub and member, and imports the member.

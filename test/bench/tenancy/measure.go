@@ -171,6 +171,11 @@ func (p *plant) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
 			return nil, err
 		}
 		rows = append(rows, r)
+		if step.kind == added {
+			if err := p.weigh(ctx, fmt.Sprintf("with %d bindings that came at once", n)); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return rows, nil
 }

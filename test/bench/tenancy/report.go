@@ -21,7 +21,7 @@ import (
 )
 
 // report prints the rows as a table.
-func report(out io.Writer, n int, rows []row) error {
+func report(out io.Writer, n int, rows []row, sizes []size) error {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "# A binding from the hub to the member\n\nMade by `make bench-tenancy` on %d cores, which hub, member, manager, agent and the bench share. %d samples each.\n"+
 		"Time runs from the write on the hub until the member's API server tells a watch of it, or until its SubjectAccessReview answers so.\n\n", runtime.NumCPU(), n)
@@ -33,6 +33,10 @@ func report(out io.Writer, n int, rows []row) error {
 	}
 	text.WriteString("\nWrites are those for each binding, by the API servers' own count, without leases: on the hub the bench's own write, the status and events; in the member the stored set and the object.\n" +
 		"The rows with many members are of one write each: time runs until the set has come to each, and their agents are simulated, in the bench's process: they apply nothing. Writes and CPU are those of the hub for all members together.\n")
+	for _, s := range sizes {
+		fmt.Fprintf(text, "\nResident %s, after %s of rest: agent %.1f MiB (anonymous %.1f), manager %.1f MiB (anonymous %.1f).\n", s.when, restTime,
+			mib(s.agent.RSS), mib(s.agent.Anonymous), mib(s.manager.RSS), mib(s.manager.Anonymous))
+	}
 	_, err := io.WriteString(out, text.String())
 	return err
 }

@@ -1,0 +1,41 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/drover-dev/drover/hack/lab"
+)
+
+// restTime is how long nothing happens before memory is read.
+const restTime = 15 * time.Second
+
+// size is what agent and manager use.
+type size struct {
+	when           string
+	agent, manager lab.Usage
+}
+
+// weigh notes what agent and manager use at rest.
+func (p *plant) weigh(ctx context.Context, when string) error {
+	select {
+	case <-time.After(restTime):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	agent, err := p.agent.Process.Usage()
+	if err != nil {
+		return err
+	}
+	manager, err := p.hub.Manager.Usage()
+	if err != nil {
+		return err
+	}
+	p.sizes = append(p.sizes, size{when: when, agent: agent, manager: manager})
+	return nil
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

@@ -1,0 +1,351 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// kept is a hub with two managers, and two members in two workspaces with a project of the same name in each.
+type kept struct {
+	*system
+	prod, edge           *stage.Plane
+	prodAgent, edgeAgent *stage.Agent
+	edgeCluster          types.NamespacedName
+}
+
+// farWorkspace is the workspace of the second member.
+const farWorkspace = "far"
+
+// TestWhatIsDeliveredIsKept lets managers and agents die, stop and change, and looks at what the members have.
+func TestWhatIsDeliveredIsKept(t *testing.T) {
+	t.Parallel()
+	s := startWith(t, (*system).startPair)
+	edge, err := s.plane("edge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = edge.Kill() })
+	k := &kept{system: s, prod: s.member, edge: edge, edgeCluster: types.NamespacedName{Namespace: farWorkspace, Name: "edge"}}
+	cluster, agent := s.imported(t, "prod", k.prod, protocol.AgentNamespace)
+	k.prodAgent = agent
+	s.await(t, cluster, 30*time.Second, stage.Ready)
+	for _, step := range []struct {
+		name string
+		test func(*kept, *testing.T)
+	}{
+		{"an agent that only reads serves reads, refuses the rest, and takes all with another manifest", testProfile},
+		{"two projects of one name in two workspaces share nothing", testNamesakes},
+		{"the agent alone ends a binding, equips namespaces and repairs, also after a restart", testAlone},
+		{"managers that come back send nothing that is there, and remove what was deleted meanwhile", testManagersReturn},
+		{"a leader that is killed in the midst of changes loses nothing and removes nothing wrongly", testLeaderDies},
+		{"a quota that is divided anew never exceeds the total", testQuotaChurn},
+		{"something that changes an object back is named, and forgotten when it stops", testFight},
+		{"nothing is left anywhere", testNothingLeft},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.test(k, t) }) {
+			for _, replica := range s.hub.Replicas {
+				t.Logf("%s:\n%s", replica.Name, tail(replica.Process.LogFile()))
+			}
+			t.Logf("agent of prod:\n%s", tail(k.prodAgent.Log))
+			return
+		}
+	}
+}
+
+// startPair starts a hub with two managers that take over from each other sooner than usual.
+func (s *system) startPair(t *testing.T) {
+	t.Helper()
+	plane, err := s.plane("hub", lab.User{Name: "demo", Token: demoToken}, lab.User{Name: "stranger", Token: strangerToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = plane.Kill() })
+	s.hub, err = stage.InstallReplicas(within(t, 2*time.Minute), plane, stage.Layout{Replicas: 2, Configure: func(c *config.Config) {
+		c.Drain = config.Drain{Delay: &metav1.Duration{}, Sessions: &metav1.Duration{Duration: time.Second}}
+		c.LeaderElection.LeaseDuration, c.LeaderElection.RenewDeadline, c.LeaderElection.RetryPeriod = seconds(6), seconds(4), seconds(1)
+	}})
+	t.Cleanup(func() { _ = s.hub.StopManagers() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: farWorkspace}})
+}
+
+func seconds(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
+
+// killManagers ends both as a power cut does, and startManagers starts them.
+func (k *kept) killManagers(t *testing.T) {
+	t.Helper()
+	for _, replica := range k.hub.Replicas {
+		kill(t, replica.Process)
+	}
+}
+
+func (k *kept) startManagers(t *testing.T) {
+	t.Helper()
+	started := make(chan error, len(k.hub.Replicas))
+	for _, replica := range k.hub.Replicas {
+		go func() { started <- replica.Start(within(t, time.Minute)) }()
+	}
+	for range k.hub.Replicas {
+		if err := <-started; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := k.hub.AwaitBalanced(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restartAgent kills an agent and starts it; the Lease of the one that was killed has to end before it leads.
+func (k *kept) restartAgent(t *testing.T, agent *stage.Agent) {
+	t.Helper()
+	kill(t, agent.Process)
+	k.startAgent(t, agent)
+}
+
+func (k *kept) bind(t *testing.T, workspace, name, cluster, user string, end *metav1.Time) *v1.ClusterRoleTemplateBinding {
+	t.Helper()
+	b := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name}, Spec: v1.ClusterRoleTemplateBindingSpec{
+		ClusterTarget: v1.ClusterTarget{ClusterName: cluster}, RoleTemplateName: "cluster-viewer",
+		Subject: v1.Subject{Kind: v1.SubjectUser, Name: user}, ExpiresAt: end}}
+	create(t, k.hub.Plane, b)
+	return b
+}
+
+// reason waits until an object's condition Ready has a reason, and returns its message.
+func (k *kept) reason(t *testing.T, limit time.Duration, object client.Object, reason string) (message string) {
+	t.Helper()
+	testkit.Eventually(t, limit, func(context.Context) error {
+		if err := k.hub.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+			return err
+		}
+		var conditions []metav1.Condition
+		switch o := object.(type) {
+		case *v1.ClusterRoleTemplateBinding:
+			conditions = o.Status.Conditions
+		case *v1.ProjectRoleTemplateBinding:
+			conditions = o.Status.Conditions
+		case *v1.Project:
+			conditions = o.Status.Conditions
+		}
+		c := meta.FindStatusCondition(conditions, v1.ConditionReady)
+		if c == nil || c.Reason != reason || c.ObservedGeneration != object.GetGeneration() {
+			return fmt.Errorf("%s: %+v, want %s", object.GetName(), c, reason)
+		}
+		message = c.Message
+		return nil
+	})
+	return message
+}
+
+// setProfile changes the profile of the second member's agent, applies the new manifest and starts the agent as that says.
+func (k *kept) setProfile(t *testing.T, profile v1.AgentProfile) {
+	t.Helper()
+	c := k.cluster(t, k.edgeCluster)
+	before := k.manifest(t, c)
+	c.Spec.Agent.Profile = profile
+	if err := k.hub.Client.Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	var manifest []byte
+	testkit.Eventually(t, 20*time.Second, func(context.Context) error {
+		if manifest = k.manifest(t, c); string(manifest) == string(before) {
+			return errors.New("the manifest is the former one")
+		}
+		return nil
+	})
+	kill(t, k.edgeAgent.Process)
+	k.edgeAgent = k.agent(t, manifest, "edge", k.edge, protocol.AgentNamespace)
+}
+
+func (k *kept) manifest(t *testing.T, c *v1.Cluster) []byte {
+	t.Helper()
+	manifest, err := k.hub.Manifest(within(t, 20*time.Second), client.ObjectKeyFromObject(c), c.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return manifest
+}
+
+func testProfile(k *kept, t *testing.T) {
+	c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "edge"}}
+	c.Spec.Agent.Profile = v1.ProfileReadOnly
+	create(t, k.hub.Plane, c)
+	k.edgeAgent = k.agent(t, k.manifest(t, c), "edge", k.edge, protocol.AgentNamespace)
+	k.await(t, k.edgeCluster, 30*time.Second, stage.Ready)
+	create(t, k.hub.Plane, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "demo"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "demo"}}})
+	create(t, k.edge, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "demo"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "hub:demo"}}})
+	b := k.bind(t, farWorkspace, "viewer", "edge", "github:viewer", nil)
+	readOnly := func() {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func(context.Context) error {
+			_, err := k.kubectl(t, k.edgeCluster, demoToken, "get", "configmaps", "-A")
+			return err
+		})
+		for _, args := range [][]string{{"create", "namespace", "written"}, {"delete", "namespace", "default"}, {"get", "secrets", "-A"}} {
+			if out, err := k.kubectl(t, k.edgeCluster, demoToken, args...); err == nil || !strings.Contains(err.Error(), "orbidden") {
+				t.Errorf("%v: %v %s", args, err, out)
+			}
+		}
+		k.reason(t, 30*time.Second, b, v1.ReasonAgentReadOnly)
+		may(t, k.edge, false, "system:serviceaccount:drover-agent:drover-agent", authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "users"})
+		may(t, k.edge, false, "system:serviceaccount:drover-agent:drover-agent", authorizationv1.ResourceAttributes{Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"})
+	}
+	readOnly()
+	may(t, k.edge, false, "github:viewer", getNodes())
+	k.setProfile(t, v1.ProfileFull)
+	k.reason(t, time.Minute, b, v1.ReasonApplied)
+	may(t, k.edge, true, "github:viewer", getNodes())
+	k.setProfile(t, v1.ProfileReadOnly)
+	readOnly()
+	k.setProfile(t, v1.ProfileFull)
+	k.reason(t, time.Minute, b, v1.ReasonApplied)
+	if out, err := k.kubectl(t, k.edgeCluster, demoToken, "create", "namespace", "written"); err != nil {
+		t.Error(err, out)
+	}
+}
+
+func amounts(cpu string) corev1.ResourceList {
+	return corev1.ResourceList{"limits.cpu": resource.MustParse(cpu)}
+}
+
+// namesake makes project "web" in a workspace, with everything that a project can have.
+func (k *kept) namesake(t *testing.T, workspace, cluster, namespace, user, password string) {
+	t.Helper()
+	object := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: workspace, Name: name} }
+	create(t, k.hub.Plane, &v1.Project{ObjectMeta: object("web"), Spec: v1.ProjectSpec{
+		ClusterTarget: v1.ClusterTarget{ClusterName: cluster}, Namespaces: []string{namespace}, NetworkIsolation: v1.IsolationProject,
+		ResourceQuota: amounts("10"), NamespaceDefaultResourceQuota: amounts("4"), PodSecurity: v1.PodSecurityBaseline,
+		ContainerDefaults: &v1.ContainerDefaults{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
+	}})
+	create(t, k.hub.Plane, &v1.ProjectRoleTemplateBinding{ObjectMeta: object("devs"), Spec: v1.ProjectRoleTemplateBindingSpec{
+		ProjectName: "web", RoleTemplateName: "project-member", Subject: v1.Subject{Kind: v1.SubjectUser, Name: user}}})
+	secret := &corev1.Secret{ObjectMeta: object("registry"), StringData: map[string]string{"password": password}}
+	secret.Labels = map[string]string{v1.LabelProject: "web"}
+	create(t, k.hub.Plane, secret)
+	k.reason(t, 30*time.Second, &v1.Project{ObjectMeta: object("web")}, v1.ReasonApplied)
+}
+
+// equipped says what a namespace of project "web" lacks.
+func equipped(ctx context.Context, plane *stage.Plane, namespace, password string) error {
+	var has []string
+	for _, o := range ownedIn(ctx, plane, namespace) {
+		has = append(has, o.GetKind())
+	}
+	slices.Sort(has)
+	if want := []string{"LimitRange", "NetworkPolicy", "ResourceQuota", "RoleBinding", "Secret"}; !slices.Equal(has, want) {
+		return fmt.Errorf("namespace %s has %v, want %v", namespace, has, want)
+	}
+	ns := &corev1.Namespace{}
+	if err := plane.Client.Get(ctx, types.NamespacedName{Name: namespace}, ns); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "baseline" {
+		return fmt.Errorf("labels of namespace %s: %v: %w", namespace, ns.Labels, err)
+	}
+	copied := &corev1.Secret{}
+	if err := plane.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "registry"}, copied); err != nil || string(copied.Data["password"]) != password {
+		return fmt.Errorf("the Secret in namespace %s is another: %w", namespace, err)
+	}
+	return nil
+}
+
+// ownedIn is what a namespace of a member has of what was delivered.
+func ownedIn(ctx context.Context, plane *stage.Plane, namespace string) []unstructured.Unstructured {
+	return slices.DeleteFunc(owned(ctx, plane), func(o unstructured.Unstructured) bool { return o.GetNamespace() != namespace })
+}
+
+// owned is all that a member has of what was delivered. What cannot be listed is missing.
+func owned(ctx context.Context, plane *stage.Plane) []unstructured.Unstructured {
+	var all []unstructured.Unstructured
+	for _, kind := range []string{
+		"v1 ResourceQuota", "v1 LimitRange", "v1 Secret", "networking.k8s.io/v1 NetworkPolicy", "rbac.authorization.k8s.io/v1 ClusterRole",
+		"rbac.authorization.k8s.io/v1 ClusterRoleBinding", "rbac.authorization.k8s.io/v1 Role", "rbac.authorization.k8s.io/v1 RoleBinding",
+		"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding",
+	} {
+		version, name, _ := strings.Cut(kind, " ")
+		list := &unstructured.UnstructuredList{}
+		list.SetAPIVersion(version)
+		list.SetKind(name + "List")
+		if plane.Client.List(ctx, list, client.HasLabels{v1.LabelSet}) == nil {
+			all = append(all, list.Items...)
+		}
+	}
+	return all
+}
+
+// versions are those of all that a member has of what was delivered, by kind and name.
+func versions(ctx context.Context, plane *stage.Plane) map[string]string {
+	all := map[string]string{}
+	for _, o := range owned(ctx, plane) {
+		all[o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName()] = string(o.GetUID()) + " " + o.GetResourceVersion()
+	}
+	return all
+}
+
+func testNamesakes(k *kept, t *testing.T) {
+	k.namesake(t, metav1.NamespaceDefault, "prod", "web", "github:near", "near-secret")
+	k.namesake(t, farWorkspace, "edge", "far-web", "github:far", "far-secret")
+	testkit.Eventually(t, 20*time.Second, func(ctx context.Context) error {
+		return errors.Join(equipped(ctx, k.prod, "web", "near-secret"), equipped(ctx, k.edge, "far-web", "far-secret"))
+	})
+	may(t, k.prod, true, "github:near", podsIn("web", "create"))
+	may(t, k.edge, true, "github:far", podsIn("far-web", "create"))
+	may(t, k.prod, false, "github:far", podsIn("web", "get"))
+	may(t, k.edge, false, "github:near", podsIn("far-web", "get"))
+	before := versions(t.Context(), k.edge)
+	if err := k.hub.Client.Delete(t.Context(), &v1.Project{ObjectMeta: onHub("web")}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 20*time.Second, func(ctx context.Context) error {
+		if left := ownedIn(ctx, k.prod, "web"); len(left) > 0 {
+			return fmt.Errorf("%d objects are left, such as %s %s", len(left), left[0].GetKind(), left[0].GetName())
+		}
+		return nil
+	})
+	if after := versions(t.Context(), k.edge); !maps.Equal(before, after) {
+		t.Errorf("the other project has changed: before\n%v\nafter\n%v", before, after)
+	}
+	for _, object := range []client.Object{&v1.ProjectRoleTemplateBinding{ObjectMeta: onHub("devs")}, &corev1.Secret{ObjectMeta: onHub("registry")}} {
+		if err := k.hub.Client.Delete(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.namesake(t, metav1.NamespaceDefault, "prod", "web", "github:near", "near-secret")
+}
+
+func gone(ctx context.Context, plane *stage.Plane, object client.Object) error {
+	if err := plane.Client.Get(ctx, client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%T %s is there: %w", object, object.GetName(), err)
+	}
+	return nil
+}
