@@ -35,8 +35,8 @@ func newCommand() *cobra.Command {
 	o := &options{loading: clientcmd.NewDefaultClientConfigLoadingRules()}
 	root := &cobra.Command{
 		Use:   "kubectl-drover",
-		Short: "Say who may do what in which member cluster, and why",
-		Long: `Say who may do what in which member cluster, and why.
+		Short: "Say who may do what in which member cluster, and why, and how plans go",
+		Long: `Say who may do what in which member cluster, and why, and how plans go.
 
 The hub is the cluster of your kubeconfig. The workspace is the context's namespace, or --workspace. A member is asked too, if an entry of your
 kubeconfig leads to a member through the hub (a server that ends in /k8s/clusters/NAMESPACE/NAME) or --member-context names one that leads to it.`,
@@ -46,7 +46,7 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	o.bindConnection(root)
-	root.AddCommand(newWhy(o), newWhoCan(o), &cobra.Command{
+	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), &cobra.Command{
 		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), version)

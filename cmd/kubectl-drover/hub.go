@@ -34,7 +34,7 @@ const (
 
 // hub reads a workspace with the caller's own rights.
 type hub struct {
-	client.Client
+	client.WithWatch
 	config    *rest.Config
 	workspace string
 }
@@ -59,11 +59,11 @@ func (o *options) hub() (*hub, error) {
 	if err := v1.AddToScheme(kinds); err != nil {
 		return nil, fmt.Errorf("make client of the hub: %w", err)
 	}
-	c, err := client.New(config, client.Options{Scheme: kinds})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("make client of the hub at %s: %w", config.Host, err)
 	}
-	return &hub{Client: c, config: config, workspace: cmp.Or(o.workspace, workspace)}, nil
+	return &hub{WithWatch: c, config: config, workspace: cmp.Or(o.workspace, workspace)}, nil
 }
 
 // patient limits requests in time and not in number.

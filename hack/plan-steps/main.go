@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 	_ "time/tzdata" // windows have zones, and machines may have none
 
 	"sigs.k8s.io/yaml"
@@ -36,20 +35,5 @@ func run(file string, out io.Writer) error {
 	if err := yaml.UnmarshalStrict(text, &script); err != nil {
 		return fmt.Errorf("read script %s: %w", file, err)
 	}
-	play, err := rehearsal.New(script)
-	if err != nil {
-		return err
-	}
-	start, steps := play.Now, 0
-	play.Observe = func(l rehearsal.Line) error {
-		steps++
-		_, err := fmt.Fprintf(out, "%s  %-10s  %-12s %-14s %-9s %s\n", l.At.UTC().Format("2006-01-02 15:04:05"), "+"+l.At.Sub(start).String(), l.Cluster, l.Node, l.Verb, l.Note)
-		return err
-	}
-	why, err := play.Run()
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "%s: %s\n%d steps in %s\n", why.Reason, why.Message, steps, play.Now.Sub(start).Round(time.Second))
-	return err
+	return rehearsal.Recite(script, out)
 }

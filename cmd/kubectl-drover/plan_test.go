@@ -1,0 +1,149 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+func goingPlan() *v1.Plan {
+	now := metav1.NewTime(time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC))
+	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: "k3s", Generation: 1}}
+	p.Status = v1.PlanStatus{
+		ObservedGeneration: 1, LatestVersion: "v2", Clusters: &v1.PlanCount{Total: 4, Complete: 1, Applying: 1}, Nodes: &v1.PlanCount{Total: 6, Complete: 4, Applying: 1},
+		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1.ReasonApplying, Message: "1 clusters at work"}},
+		Waves:      []v1.WaveStatus{{Name: "canary", Clusters: v1.PlanCount{Total: 1, Complete: 1, Summary: "1/1"}}, {Name: "rest", Clusters: v1.PlanCount{Total: 3, Applying: 1, Summary: "0/3"}}},
+		Members:    []v1.PlanMember{{Name: "b", Wave: "rest", Since: now, Nodes: "1/3", Reason: v1.ReasonApplying}},
+		Applying:   []v1.ApplyingNode{{Cluster: "b", Node: "n\x1b[31m", Stage: v1.StageDraining, Since: now, Attempt: 1}},
+	}
+	return p
+}
+
+func TestDisplay(t *testing.T) {
+	clock := testkit.NewClock()
+	show := func(terminal bool) (*display, *bytes.Buffer) {
+		out := &bytes.Buffer{}
+		return &display{out: out, terminal: terminal, now: clock.Now}, out
+	}
+	t.Run("in a pipe each change is a line, and no change is none", func(t *testing.T) {
+		d, out := show(false)
+		p := goingPlan()
+		for range 2 {
+			if done, err := d.plan(p); done || err != nil {
+				t.Fatal(done, err)
+			}
+		}
+		p.Status.Nodes.Complete = 5
+		_, _ = d.plan(p)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 2 || !strings.HasSuffix(lines[0], "Applying: clusters 1/4, nodes 4/6; canary 1/1; rest 0/3; b/n [31m Draining: 1 clusters at work") ||
+			!strings.Contains(lines[1], "nodes 5/6") || strings.Contains(out.String(), "\x1b") {
+			t.Errorf("%q", lines)
+		}
+	})
+	t.Run("on a terminal the picture is drawn in place, with bars and the time that is left", func(t *testing.T) {
+		d, out := show(true)
+		p := goingPlan()
+		_, _ = d.plan(p)
+		first := out.String()
+		for _, want := range []string{"canary               [##############################] 1/1\n", "rest                 [>>>>>>>>>>....................] 0/3\n", "nodes                [####################>>>>>.....] 4/6\n"} {
+			if !strings.Contains(first, want) {
+				t.Errorf("%q is not in\n%s", want, first)
+			}
+		}
+		out.Reset()
+		clock.Advance(30 * time.Second)
+		p.Status.Nodes.Complete = 5
+		_, _ = d.plan(p)
+		// Two of four clusters have begun, with six nodes: twelve in all, seven are left, and each took 30 s.
+		if !strings.Contains(out.String(), "about 3m30s left") || !strings.HasPrefix(out.String(), "\x1b[7A\x1b[J") {
+			t.Errorf("%q", out)
+		}
+	})
+	t.Run("the end is one of this generation", func(t *testing.T) {
+		d, _ := show(false)
+		p := goingPlan()
+		p.Status.Conditions[0].Status = metav1.ConditionTrue
+		p.Generation = 2
+		if done, err := d.plan(p); done || err != nil {
+			t.Error(done, err)
+		}
+		p.Status.ObservedGeneration = 2
+		if done, err := d.plan(p); !done || err != nil {
+			t.Error(done, err)
+		}
+		p.Status.Conditions = append(p.Status.Conditions, metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue})
+		if done, err := d.plan(p); !done || err != errDenied {
+			t.Error(done, err)
+		}
+	})
+}
+
+func TestPlanCommands(t *testing.T) {
+	s := newStand(t)
+	for _, name := range []string{"a", "b"} {
+		s.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: name}})
+	}
+	plan := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: "k3s"}}
+	plan.Spec.ClusterSelector, plan.Spec.Version, plan.Spec.Upgrade.Image = &metav1.LabelSelector{}, "v2", "rancher/k3s-upgrade"
+	s.Apply(t, plan)
+	command := func(ctx context.Context, args ...string) (int, string) {
+		out := &bytes.Buffer{}
+		return run(ctx, append([]string{"--kubeconfig", s.kubeconfig}, args...), out, out), out.String()
+	}
+	file := filepath.Join(t.TempDir(), "plan.yaml")
+	if err := os.WriteFile(file, []byte("apiVersion: cluster.drover.dev/v1\nkind: Plan\nmetadata: {name: k3s}\nspec: {clusterSelector: {}, version: v2, upgrade: {image: x}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"k3s", file} {
+		t.Run("preview plays a plan on the workspace's clusters, one after the other", func(t *testing.T) {
+			code, out := command(t.Context(), "plan", "preview", what, "--upgrade", "4m", "--nodes", "2", "--start", "2027-01-02T00:00:00Z")
+			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") {
+				t.Errorf("%d: %s", code, out)
+			}
+		})
+	}
+	t.Run("a plan that is nowhere is an error", func(t *testing.T) {
+		for _, verb := range []string{"preview", "watch"} {
+			if code, out := command(t.Context(), "plan", verb, "other"); code != exitError || !strings.Contains(out, "read plan") {
+				t.Errorf("%s: %d: %s", verb, code, out)
+			}
+		}
+	})
+	t.Run("watch ends with what the plan comes to", func(t *testing.T) {
+		for kind, want := range map[string]int{v1.ConditionStalled: exitDenied, v1.ConditionComplete: exitAllowed} {
+			plan.Status = v1.PlanStatus{}
+			write := func() {
+				plan.Status.ObservedGeneration = plan.Generation
+				if err := s.Client.Status().Update(t.Context(), plan); err != nil {
+					t.Error(err)
+				}
+			}
+			write()
+			ended := make(chan int, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			go func() {
+				code, _ := command(ctx, "plan", "watch", "k3s")
+				ended <- code
+			}()
+			plan.Status.Conditions = []metav1.Condition{{Type: kind, Status: metav1.ConditionTrue, Reason: "Test", LastTransitionTime: metav1.Now()}}
+			write()
+			if code := <-ended; code != want {
+				t.Errorf("%s: exit code %d, want %d", kind, code, want)
+			}
+		}
+	})
+}
