@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // kind is a kind of object that sets may hold.
@@ -43,6 +45,7 @@ func kinds() []kind {
 		{"RoleBinding", rbac, "rolebindings", true},
 		{"ValidatingAdmissionPolicy", admission, "validatingadmissionpolicies", false},
 		{"ValidatingAdmissionPolicyBinding", admission, "validatingadmissionpolicybindings", false},
+		{"Plan", v1.GroupVersion.String(), "plans", true},
 	}
 }
 

@@ -137,7 +137,7 @@ func (a *agent) run(ctx context.Context) {
 	dismissed := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, endWatches) })
 	defer dismissed()
 	remover := uninstall.New(uninstall.Options{
-		Client: a.client.REST, Namespace: env.Namespace, Sets: duties.removeSets, Log: log.WithName("uninstall"),
+		Client: a.client.REST, Namespace: env.Namespace, Sets: duties.removeDelivered, Log: log.WithName("uninstall"),
 	})
 	routes := routes{
 		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe),
@@ -145,6 +145,7 @@ func (a *agent) run(ctx context.Context) {
 		deployment: &deployment.Handler{Secrets: a.client.Secrets(env.Namespace), Namespace: env.Namespace, Log: log.WithName("deployment")},
 		uninstall:  remover,
 		sets:       duties.sets,
+		plans:      duties.plans,
 		settings:   &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
 	}
 	l := link.New(link.Options{Identity: keeper, Handler: routes, Drain: cmp.Or(a.options.Stop, StopTimeout), Log: log.WithName("link")})

@@ -13,6 +13,7 @@ import (
 	"github.com/drover-dev/drover/agent/credential"
 	"github.com/drover-dev/drover/agent/deployment"
 	"github.com/drover-dev/drover/agent/leader"
+	"github.com/drover-dev/drover/agent/plan"
 	"github.com/drover-dev/drover/agent/report"
 	"github.com/drover-dev/drover/agent/uninstall"
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -25,6 +26,7 @@ type duties struct {
 	deployment *deployment.Keeper
 	election   *leader.Election
 	sets       *apply.Applier
+	plans      *plan.Runner // nil in an agent that may only read
 }
 
 func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
@@ -40,6 +42,9 @@ func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
 	d.sets = apply.New(apply.Options{
 		Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace), ReadOnly: env.Profile == v1.ProfileReadOnly, Log: log.WithName("sets"),
 	})
+	if env.Profile != v1.ProfileReadOnly {
+		d.plans = plan.New(plan.Options{Client: a.client.REST, Objects: a.client.Objects(), Log: log.WithName("plans")})
+	}
 	d.reporter = report.New(report.Options{
 		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
 		Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
@@ -67,12 +72,18 @@ func (d *duties) lead(ctx context.Context) {
 	running.Go(func() { d.reporter.Lead(ctx) })
 	running.Go(func() { d.deployment.Lead(ctx) })
 	running.Go(func() { d.sets.Lead(ctx) })
+	if d.plans != nil {
+		running.Go(func() { d.plans.Lead(ctx) })
+	}
 }
 
-// removeSets is uninstall.Options.Sets.
-func (d *duties) removeSets(ctx context.Context) ([]string, error) {
+// removeDelivered is uninstall.Options.Sets. Plans go last: what is left of them then is a person's.
+func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	remaining, err := d.sets.RemoveAll(ctx)
-	if errors.Is(err, apply.ErrNotLeading) {
+	if err == nil && len(remaining) == 0 && d.plans != nil {
+		remaining, err = d.plans.Retire(ctx)
+	}
+	if errors.Is(err, apply.ErrNotLeading) || errors.Is(err, plan.ErrNotLeading) {
 		return nil, uninstall.ErrNotLeading
 	}
 	return remaining, err
@@ -83,5 +94,5 @@ func capabilities(profile v1.AgentProfile) protocol.Capabilities {
 	if profile == v1.ProfileReadOnly {
 		return protocol.Capabilities{Features: []string{protocol.FeatureSets}, Profile: string(profile)}
 	}
-	return protocol.Capabilities{Features: []string{protocol.FeatureSets}}
+	return protocol.Capabilities{Features: []string{protocol.FeatureSets, protocol.FeaturePlans}}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/drover-dev/drover/agent/credential"
+	"github.com/drover-dev/drover/agent/plan"
 	"github.com/drover-dev/drover/agent/report"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -16,6 +17,7 @@ import (
 // routes is what the hub can ask for. It is not a http.ServeMux, which cleans paths: those of the API server go as they came.
 type routes struct {
 	kubernetes, report, settings, deployment, uninstall, sets http.Handler
+	plans                                                     *plan.Runner // nil in an agent that knows no plans
 }
 
 // ServeHTTP finds the handler for a path.
@@ -31,6 +33,8 @@ func (r routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.deployment.ServeHTTP(w, req)
 	case path == protocol.PathSets || strings.HasPrefix(path, protocol.PathSets+"/"):
 		r.sets.ServeHTTP(w, req)
+	case path == protocol.PathPlans && r.plans != nil:
+		r.plans.ServeHTTP(w, req)
 	case path == protocol.PathUninstall:
 		r.uninstall.ServeHTTP(w, req)
 	default:

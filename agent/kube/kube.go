@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube reaches the member's own API server with a client that knows the core types and no others.
+// Package kube reaches the member's own API server with a client that knows few types.
 package kube
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // Client reaches the member's API server as the agent itself, never as a user.
@@ -50,18 +53,21 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New makes a client. It knows the core types and Deployments only: a scheme with every group of Kubernetes costs more memory than the rest of the agent.
+// New makes a client. It knows the core types, Deployments, Jobs and Plans only: a scheme with every group of Kubernetes costs more memory than the rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register core types: %w", err)
 	}
 	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.Deployment{}) // the agent's own
-	if err := metav1.AddMetaToScheme(scheme); err != nil {                // metadata alone, of anything
+	scheme.AddKnownTypes(batchv1.SchemeGroupVersion, &batchv1.Job{}, &batchv1.JobList{})
+	scheme.AddKnownTypes(v1.GroupVersion, &v1.Plan{}, &v1.PlanList{})
+	if err := metav1.AddMetaToScheme(scheme); err != nil { // metadata alone, of anything
 		return nil, fmt.Errorf("register metadata: %w", err)
 	}
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	metav1.AddToGroupVersion(scheme, appsv1.SchemeGroupVersion)
+	for _, group := range []schema.GroupVersion{{Version: "v1"}, appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion, v1.GroupVersion} {
+		metav1.AddToGroupVersion(scheme, group)
+	}
 
 	cfg = rest.CopyConfig(cfg)
 	cfg.APIPath = "/api"

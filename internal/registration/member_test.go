@@ -129,10 +129,11 @@ type right struct {
 }
 
 const (
-	own       = protocol.AgentNamespace
-	rbac      = "rbac.authorization.k8s.io"
-	authn     = "authentication.k8s.io"
-	admission = "admissionregistration.k8s.io"
+	own        = protocol.AgentNamespace
+	rbac       = "rbac.authorization.k8s.io"
+	authn      = "authentication.k8s.io"
+	admission  = "admissionregistration.k8s.io"
+	extensions = "apiextensions.k8s.io"
 )
 
 func at(verb, group, resource, subresource, namespace, name string) authorizationv1.ResourceAttributes {
@@ -157,7 +158,14 @@ func fullRights() map[string]right {
 		"remove another namespace":              {at("delete", "", "namespaces", "", "default", "default"), false},
 		"exec into a pod":                       {at("create", "", "pods", "exec", "default", "x"), false},
 		"exec into a pod of its own namespace":  {at("create", "", "pods", "exec", own, "x"), false},
-		"change a node":                         {at("patch", "", "nodes", "", "", "x"), false},
+		"cordon a node":                         {at("patch", "", "nodes", "", "", "x"), true},
+		"remove a node":                         {at("delete", "", "nodes", "", "", "x"), false},
+		"evict a pod":                           {at("create", "", "pods", "eviction", "default", "x"), true},
+		"make the Job of a plan":                {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), true},
+		"bring the schema of plans":             {at("create", extensions, "customresourcedefinitions", "", "", "plans."+v1.Group), true},
+		"bring another schema":                  {at("create", extensions, "customresourcedefinitions", "", "", "x.example.org"), false},
+		"make the account of plans":             {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "drover-plan"), true},
+		"make another account":                  {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "x"), false},
 		"replace another ClusterRole":           {at("update", rbac, "clusterroles", "", "", "cluster-admin"), false},
 		"bind a role":                           {at("bind", rbac, "clusterroles", "", "", "cluster-admin"), true},
 		"give itself more":                      {at("escalate", rbac, "clusterroles", "", "", protocol.AgentName), true},
@@ -179,6 +187,8 @@ func readOnlyRights() map[string]right {
 		"list nodes":                 {at("list", "", "nodes", "", "", ""), true},
 		"read a workload":            {at("get", "apps", "deployments", "", "default", "x"), true},
 		"read a log":                 {at("get", "", "pods", "log", "default", "x"), true},
+		"cordon a node":              {at("patch", "", "nodes", "", "", "x"), false},
+		"make the Job of a plan":     {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), false},
 		"write its own Secrets":      {at("update", "", "secrets", "", own, protocol.IdentitySecret), true},
 		"remove its own ClusterRole": {at("delete", rbac, "clusterroles", "", "", protocol.AgentName), true},
 		"remove its binding to view": {at("delete", rbac, "clusterrolebindings", "", "", protocol.AgentViewBinding), true},

@@ -4,6 +4,8 @@
 package registration
 
 import (
+	"slices"
+
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -18,7 +20,7 @@ func clusterRights(profile v1.AgentProfile) []any {
 		view := rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind("ClusterRole").WithName("view")
 		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(agentLabels()).WithRoleRef(view).WithSubjects(subject()))
 	} else {
-		rules = append(append(rules, impersonating()...), delivering()...)
+		rules = slices.Concat(rules, impersonating(), delivering(), planning())
 	}
 	objects[0] = rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(agentLabels()).WithRules(rules...)
 	return objects
@@ -67,5 +69,24 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 			WithResources("validatingadmissionpolicies", "validatingadmissionpolicybindings").WithVerbs(deliver...),
 		rule().WithAPIGroups(v1.Group).WithResources("sets").WithVerbs("manage"),
 		rule().WithAPIGroups(v1.Group).WithResources("projects").WithVerbs("manage-namespaces", "updatepsa"),
+	}
+}
+
+// planning is to run Plans: to bring their schema and the account of their pods, to make Jobs, and to cordon, drain and label nodes.
+func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
+	rule := rbacv1ac.PolicyRule
+	return []*rbacv1ac.PolicyRuleApplyConfiguration{
+		rule().WithAPIGroups("apiextensions.k8s.io").WithResources("customresourcedefinitions").WithResourceNames("plans."+v1.Group).
+			WithVerbs("get", "create", "patch", "delete"),
+		rule().WithAPIGroups("").WithResources("serviceaccounts").WithResourceNames("drover-plan").WithVerbs("get", "create", "patch"),
+		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(v1.PlansNamespace).WithVerbs("delete"),
+		rule().WithAPIGroups(v1.Group).WithResources("plans").WithVerbs("get", "list", "watch", "create", "patch", "delete"),
+		rule().WithAPIGroups(v1.Group).WithResources("plans/status").WithVerbs("patch"),
+		rule().WithAPIGroups("batch").WithResources("jobs").WithVerbs("get", "list", "watch", "create", "delete"),
+		rule().WithAPIGroups("").WithResources("nodes").WithVerbs("patch"),
+		rule().WithAPIGroups("").WithResources("pods").WithVerbs("delete"),
+		rule().WithAPIGroups("").WithResources("pods/eviction").WithVerbs("create"),
+		rule().WithAPIGroups("").WithResources("pods/log").WithVerbs("get"),
+		rule().WithAPIGroups("apps").WithResources("daemonsets").WithVerbs("get"),
 	}
 }

@@ -1,0 +1,257 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// maxConflicts is how often in a row a step may meet an object that has changed meanwhile.
+const maxConflicts = 8
+
+// resolve gathers the Plans.
+func (t *term) resolve() []resolved {
+	secrets := map[string]string{}
+	for _, s := range t.secrets.values() {
+		secrets[s.name] = s.digest
+	}
+	var all []resolved
+	for _, o := range t.plans.values() {
+		elsewhere := o.Namespace != v1.PlansNamespace
+		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
+			continue // a hub's, in a hub that is its own member
+		}
+		if o.DeletionTimestamp == nil {
+			all = append(all, resolve(o, "", secrets))
+		}
+	}
+	return all
+}
+
+// gather is the member as the planner sees it now.
+func (t *term) gather() rollout.Member {
+	m := rollout.Member{Refused: map[string]string{}}
+	nodes := t.nodes.values()
+	for i := range nodes {
+		m.Nodes = append(m.Nodes, nodes[i].Node)
+	}
+	for _, j := range t.jobs.values() {
+		m.Jobs = append(m.Jobs, j.Job)
+	}
+	for _, v := range t.space.values() {
+		m.Hold, m.Window = v.hold, v.window
+	}
+	m.Drains = t.drains.follow(m.Nodes)
+	for r, why := range t.refused {
+		n, _ := t.nodes.get(r.node)
+		if c, at := n.Claims[r.plan]; at && c.Hash == r.hash && c.Attempt == r.attempt && c.Failure == nil {
+			m.Refused[r.node] = why
+		} else {
+			delete(t.refused, r)
+		}
+	}
+	return m
+}
+
+// release lets nodes go whose Plan is no more.
+func (t *term) release(ctx context.Context, next *deadline) {
+	there := map[string]string{}
+	for _, o := range t.plans.values() {
+		if o.Namespace == v1.PlansNamespace && o.DeletionTimestamp == nil && !t.leaving {
+			there[o.Name] = string(o.UID)
+		}
+	}
+	for _, step := range rollout.Orphans(t.gather().Nodes, there) {
+		if err := t.act(ctx, step.Job.Plan, nil, step); err != nil {
+			t.failed(ctx, step, err, next)
+		}
+	}
+}
+
+// advance takes the steps of a Plan until it waits.
+func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
+	conflicts := 0
+	for ctx.Err() == nil {
+		d := rollout.Next(t.gather(), r.plan, t.options.Now())
+		if d.Step == nil {
+			next.by(d.Wait.Until)
+			return d.Wait
+		}
+		err := t.act(ctx, r.plan.Name, &r, *d.Step)
+		switch {
+		case err == nil:
+			conflicts = 0
+			continue
+		case apierrors.IsConflict(err) && conflicts < maxConflicts:
+			conflicts++
+			continue
+		}
+		t.failed(ctx, *d.Step, err, next)
+		break
+	}
+	return rollout.Wait{Reason: v1.ReasonApplying, Message: "the member's API server does not take a step: it is tried again"}
+}
+
+// failed has a step tried again in a while.
+func (t *term) failed(ctx context.Context, step rollout.Step, err error, next *deadline) {
+	if ctx.Err() == nil {
+		t.options.Log.Info("a step is tried again", "step", step.Verb, "node", step.Node, "error", err.Error())
+	}
+	next.by(t.options.Now().Add(retryAfter))
+}
+
+// act takes a step and notes what came of it. After a conflict what is known is as it is now.
+func (t *term) act(ctx context.Context, plan string, r *resolved, step rollout.Step) error {
+	t.options.Log.V(1).Info("step", "plan", plan, "step", step.Verb, "node", step.Node)
+	switch step.Act {
+	case rollout.WriteNode:
+		return t.writeNode(ctx, plan, step)
+	case rollout.CreateJob:
+		return t.createJob(ctx, r, step)
+	case rollout.DeleteJob:
+		return t.deleteJob(ctx, step.Job.Name)
+	case rollout.StartDrain:
+		t.drains.start(ctx, &t.running, drain{node: step.Node, plan: plan, hash: step.Claim.Hash, attempt: step.Claim.Attempt, spec: *r.object.Spec.Drain})
+		return nil
+	}
+	return fmt.Errorf("take step %s of node %s: this agent does not know it", step.Act, step.Node)
+}
+
+func (t *term) writeNode(ctx context.Context, plan string, step rollout.Step) error {
+	n, there := t.nodes.get(step.Node)
+	if !there {
+		return nil // which has been seen since
+	}
+	patch, err := nodePatch(plan, n.version, step)
+	if err != nil {
+		return err
+	}
+	node, err := t.member.patchNode(ctx, step.Node, patch)
+	if apierrors.IsConflict(err) {
+		return errors.Join(err, t.seeNode(ctx, n))
+	}
+	if apierrors.IsNotFound(err) {
+		t.forget(n)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return t.nodes.wrote(node)
+}
+
+// forget drops a Node that is no more.
+func (t *term) forget(n knownNode) {
+	t.nodes.drop(n.Name, func(now knownNode) bool { return now.version == n.version })
+}
+
+// nodePatch is a merge patch of a Node that only that version of it takes.
+func nodePatch(plan, version string, step rollout.Step) ([]byte, error) {
+	var claim any
+	if step.Claim != nil {
+		raw, err := json.Marshal(step.Claim)
+		if err != nil {
+			return nil, fmt.Errorf("encode claim on node %s: %w", step.Node, err)
+		}
+		claim = string(raw)
+	}
+	metadata := map[string]any{"resourceVersion": version, "annotations": map[string]any{v1.PlanLabel(plan): claim}}
+	if len(step.Labels) > 0 {
+		metadata["labels"] = step.Labels
+	}
+	patch := map[string]any{"metadata": metadata}
+	if step.Unschedulable != nil {
+		patch["spec"] = map[string]any{"unschedulable": *step.Unschedulable}
+	}
+	return json.Marshal(patch)
+}
+
+// seeNode reads a Node that has changed before the watch showed it.
+func (t *term) seeNode(ctx context.Context, n knownNode) error {
+	node, err := t.member.node(ctx, n.Name)
+	if apierrors.IsNotFound(err) {
+		t.forget(n)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return t.nodes.wrote(node)
+}
+
+func (t *term) createJob(ctx context.Context, r *resolved, step rollout.Step) error {
+	n, there := t.nodes.get(step.Node)
+	if !there {
+		return nil
+	}
+	w := work{plan: r.object, version: r.plan.Version, host: n.Hostname, job: step.Job}
+	job, err := t.member.createJob(ctx, newJob(w))
+	if apierrors.IsAlreadyExists(err) {
+		if job, err = t.member.job(ctx, w.jobName()); err == nil && !ofPlan(job, step.Job) {
+			err = foreignJob(w.jobName())
+		}
+	}
+	if why, refused := refusedFor(err); refused {
+		t.refused[refusal{r.plan.Name, step.Node, step.Job.Hash, step.Job.Attempt}] = why
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return t.jobs.wrote(job)
+}
+
+// ofPlan says whether the planner sees the Job as one of a plan on a node, perhaps of an earlier attempt.
+func ofPlan(job *batchv1.Job, wanted rollout.Job) bool {
+	known, err := readJob(job)
+	return err == nil && known.Plan == wanted.Plan && known.Node == wanted.Node
+}
+
+func foreignJob(name string) error {
+	message := fmt.Sprintf("Job %s is there and is not the plan's: delete it", name)
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Message: message}}
+}
+
+// refusedFor is why the API server would refuse the same again. Others than these pass.
+func refusedFor(err error) (string, bool) {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) {
+		return "", false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return "", false
+	default:
+		return err.Error(), code >= http.StatusBadRequest && code < http.StatusInternalServerError
+	}
+}
+
+func (t *term) deleteJob(ctx context.Context, name string) error {
+	key := v1.PlansNamespace + "/" + name
+	j, there := t.jobs.get(key)
+	if !there {
+		return nil
+	}
+	err := t.member.deleteJob(ctx, name, types.UID(j.uid))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it went, and perhaps another came
+		t.jobs.drop(key, func(now knownJob) bool { return now.uid == j.uid })
+		return nil
+	}
+	if err == nil {
+		t.jobs.alter(key, func(j *knownJob) { j.Deleting = true })
+	}
+	return err
+}

@@ -1,0 +1,83 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"sync"
+
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// drains are those that are under way or have ended, one a node.
+type drains struct {
+	member  member
+	objects Objects
+	ended   func() // told when one has ended
+
+	mu  sync.Mutex // guards what follows and all in it
+	all map[string]*draining
+}
+
+// draining is a drain and what came of it.
+type draining struct {
+	drain
+	cancel context.CancelFunc
+	done   bool
+	failed string
+}
+
+func newDrains(m member, o Objects, ended func()) *drains {
+	return &drains{member: m, objects: o, ended: ended, all: map[string]*draining{}}
+}
+
+// start begins a drain in place of any other of the node. running waits for it.
+func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drain) {
+	ctx, cancel := context.WithCancel(ctx)
+	one := &draining{drain: wanted, cancel: cancel}
+	d.mu.Lock()
+	if before := d.all[wanted.node]; before != nil {
+		before.cancel()
+	}
+	d.all[wanted.node] = one
+	d.mu.Unlock()
+	running.Go(func() {
+		defer d.ended()
+		defer cancel()
+		err := (&drainer{drain: wanted, member: d.member, objects: d.objects}).run(ctx)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if one.done = true; err != nil {
+			one.failed = err.Error()
+		}
+	})
+}
+
+// follow ends the drains that no claim wants any more, and says how far the others are.
+func (d *drains) follow(nodes []rollout.Node) map[string]rollout.Drain {
+	wanted := map[string]bool{}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.all) == 0 {
+		return nil
+	}
+	for i := range nodes {
+		one := d.all[nodes[i].Name]
+		if one == nil {
+			continue
+		}
+		c, at := nodes[i].Claims[one.plan]
+		wanted[one.node] = at && c.Hash == one.hash && c.Attempt == one.attempt && c.Failure == nil
+	}
+	known := map[string]rollout.Drain{}
+	for node, one := range d.all {
+		if !wanted[node] {
+			one.cancel()
+			delete(d.all, node)
+			continue
+		}
+		known[node] = rollout.Drain{Hash: one.hash, Attempt: one.attempt, Done: one.done, Failed: one.failed}
+	}
+	return known
+}

@@ -1,0 +1,182 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// Labels of system-upgrade-controller. Upgrade images and dashboards find Jobs and pods by them.
+const (
+	labelController = "upgrade.cattle.io/controller"
+	labelExclusive  = "upgrade.cattle.io/exclusive"
+	labelNode       = "upgrade.cattle.io/node"
+	labelPlan       = "upgrade.cattle.io/plan"
+	labelVersion    = "upgrade.cattle.io/version"
+	labelHashPrefix = "plan.upgrade.cattle.io/"
+
+	controllerName = v1.ManagedBy
+)
+
+// Labels of ours on Jobs and pods.
+const (
+	labelAttempt = v1.Group + "/attempt"
+	labelKind    = v1.Group + "/job"
+	// annotationNode is the node's name, which can be longer than a label.
+	annotationNode = v1.Group + "/node"
+)
+
+const (
+	maxLabel = 63 // characters of a label's value
+	// secretsPath is below which Secrets are mounted whose path is relative.
+	secretsPath = "/run/system-upgrade/secrets"
+)
+
+// work is what a Job is made of.
+type work struct {
+	plan    *v1.Plan
+	version string // as images have it: "-" for "+"
+	host    string // label of the node
+	job     rollout.Job
+}
+
+// prepare is whether the Job is for the container prepare.
+func (w work) prepare() bool { return w.job.Kind == rollout.Prepare }
+
+// jobName is the Job's name: for a node whose name has no dot, and the container upgrade, the one that system-upgrade-controller gives it.
+func (w work) jobName() string {
+	verb := "apply"
+	if w.prepare() {
+		verb = "prepare"
+	}
+	return safeName(verb, w.plan.Name, "on", w.job.Node, "with", w.job.Hash)
+}
+
+// safeName joins words with "-", cut to 63 characters with a digest of the whole as the end. Dots are written as "-": cut behind one, a
+// name would be invalid.
+func safeName(words ...string) string {
+	whole := strings.Join(words, "-")
+	shown := strings.ReplaceAll(whole, ".", "-")
+	if len(whole) <= maxLabel && shown == whole {
+		return whole
+	}
+	sum := sha256.Sum256([]byte(whole))
+	digest := hex.EncodeToString(sum[:])
+	if len(shown) <= 57 {
+		return shown + "-" + digest[:5]
+	}
+	if shown[56] != '-' {
+		return shown[:57] + "-" + digest[:5]
+	}
+	return shown[:56] + "-" + digest[:6]
+}
+
+// labelValue is a value as a label can have it.
+func labelValue(s string) string {
+	if len(s) <= maxLabel {
+		return s
+	}
+	return safeName(s)
+}
+
+// newJob is the Job of a step. It is what system-upgrade-controller makes of the same plan, without drain and prepare in init containers
+// and without retries: those are the planner's.
+func newJob(w work) *batchv1.Job {
+	one, none := int32(1), int32(0)
+	labels := map[string]string{
+		labelController:               controllerName,
+		labelExclusive:                strconv.FormatBool(w.plan.Spec.Exclusive),
+		labelNode:                     labelValue(w.job.Node),
+		labelPlan:                     w.plan.Name,
+		labelVersion:                  labelValue(w.version),
+		labelHashPrefix + w.plan.Name: w.job.Hash,
+		v1.LabelManagedBy:             controllerName,
+		labelAttempt:                  strconv.FormatInt(int64(w.job.Attempt), 10),
+		labelKind:                     string(w.job.Kind),
+	}
+	job := &batchv1.Job{
+		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: w.jobName(), Namespace: w.plan.Namespace, Labels: labels,
+			Annotations: map[string]string{annotationNode: w.job.Node},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1.GroupVersion.String(), Kind: "Plan", Name: w.plan.Name, UID: w.plan.UID, Controller: new(true),
+			}},
+		},
+		Spec: batchv1.JobSpec{
+			Completions: &one, Parallelism: &one, BackoffLimit: &none,
+			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{ // not the image's fault: another pod
+				Action: batchv1.PodFailurePolicyActionIgnore,
+				OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
+					{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue},
+				},
+			}}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec(w)},
+		},
+	}
+	if limit := w.plan.Spec.JobActiveDeadlineSecs; limit == nil {
+		job.Spec.ActiveDeadlineSeconds = new(int64(defaultDeadline))
+	} else if *limit > 0 {
+		job.Spec.ActiveDeadlineSeconds = new(*limit)
+	}
+	return job
+}
+
+// defaultDeadline of a Job in seconds, as the schema has it.
+const defaultDeadline = 900
+
+func podSpec(w work) corev1.PodSpec {
+	spec := &w.plan.Spec
+	container := spec.Upgrade
+	if w.prepare() {
+		container = *spec.Prepare
+	}
+	pod := corev1.PodSpec{
+		HostIPC: true, HostPID: true, HostNetwork: true,
+		DNSPolicy:          corev1.DNSClusterFirstWithHostNet,
+		ServiceAccountName: cmp.Or(spec.ServiceAccountName, accountName),
+		PriorityClassName:  spec.PriorityClassName,
+		RestartPolicy:      corev1.RestartPolicyNever,
+		Affinity:           affinity(w),
+		Tolerations: append([]corev1.Toleration{{
+			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+		}}, spec.Tolerations...),
+		Volumes:    podVolumes(spec.Secrets, container.Volumes),
+		Containers: []corev1.Container{newContainer(w, container)},
+	}
+	for _, secret := range spec.ImagePullSecrets {
+		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: secret.Name})
+	}
+	return pod
+}
+
+// affinity binds the pod to the node, and keeps it away from others of the plan, or of exclusive plans, there.
+func affinity(w work) *corev1.Affinity {
+	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn, Values: []string{w.plan.Name}}
+	if w.plan.Spec.Exclusive {
+		apart = metav1.LabelSelectorRequirement{Key: labelExclusive, Operator: metav1.LabelSelectorOpIn, Values: []string{"true"}}
+	}
+	return &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{w.host}},
+			}}},
+		}},
+		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{apart}},
+			TopologyKey:   corev1.LabelHostname,
+		}}},
+	}
+}

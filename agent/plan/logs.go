@@ -1,0 +1,102 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// logTimeout is how long a log may take: the node's kubelet may be away.
+	logTimeout = 5 * time.Second
+	// maxLog is how many bytes of a log are kept, as the schema has it.
+	maxLog = 1024
+)
+
+// logs are the last lines of Jobs that failed, each read once.
+type logs struct {
+	member member
+	ended  func() // told when one was read
+
+	mu  sync.Mutex // guards the rest
+	all map[string]*lines
+}
+
+// lines are the last of a log.
+type lines struct {
+	read bool
+	text string
+}
+
+func newLogs(m member, ended func()) *logs {
+	return &logs{member: m, ended: ended, all: map[string]*lines{}}
+}
+
+// of is the log of a Job by its UID, as far as it could be read, and whether that is over. It begins to read what is asked for first;
+// running waits for that.
+func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string) (text string, over bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if one, asked := l.all[uid]; asked {
+		return one.text, one.read
+	}
+	one := &lines{}
+	l.all[uid] = one
+	running.Go(func() {
+		defer l.ended()
+		text := l.fetch(ctx, job)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		one.read, one.text = true, text
+	})
+	return "", false
+}
+
+// keep forgets the logs of all other Jobs.
+func (l *logs) keep(uids map[string]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uid := range l.all {
+		if !uids[uid] {
+			delete(l.all, uid)
+		}
+	}
+}
+
+// fetch reads the log of the latest pod of a Job; what cannot be read is empty.
+func (l *logs) fetch(ctx context.Context, job string) string {
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
+	defer cancel()
+	pods, err := l.member.pods(ctx, pathPods, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + job})
+	if err != nil || len(pods.Items) == 0 {
+		return ""
+	}
+	last := &pods.Items[0]
+	for i := range pods.Items {
+		if p := &pods.Items[i]; last.CreationTimestamp.Before(&p.CreationTimestamp) {
+			last = p
+		}
+	}
+	text, err := l.member.log(ctx, last.Name)
+	if err != nil {
+		return ""
+	}
+	return tail(text)
+}
+
+// tail is the end of a text: at most logLines lines and maxLog bytes, in whole characters.
+func tail(text string) string {
+	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(text, "?"), "\n"), "\n")
+	text = strings.Join(lines[max(0, len(lines)-logLines):], "\n")
+	if len(text) > maxLog {
+		text = strings.ToValidUTF8(text[len(text)-maxLog:], "")
+	}
+	return text
+}

@@ -1,0 +1,216 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// knownNode is a node as the planner sees it, and the version of that.
+type knownNode struct {
+	rollout.Node
+	version string
+}
+
+func readNode(obj any) (knownNode, error) {
+	o, ok := obj.(*corev1.Node)
+	if !ok {
+		return knownNode{}, fmt.Errorf("watch nodes: got %T", obj)
+	}
+	n := knownNode{version: o.ResourceVersion, Node: rollout.Node{
+		Name: o.Name, Hostname: o.Labels[corev1.LabelHostname], Labels: o.Labels, Unschedulable: o.Spec.Unschedulable,
+		Leaving: o.DeletionTimestamp != nil,
+	}}
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			n.Ready = c.Status == corev1.ConditionTrue
+		}
+	}
+	for key, value := range o.Annotations {
+		plan, is := claimOf(key)
+		if !is {
+			continue
+		}
+		var c rollout.Claim
+		if err := json.Unmarshal([]byte(value), &c); err != nil || c.UID == "" {
+			continue // somebody else wrote it
+		}
+		if n.Claims == nil {
+			n.Claims = map[string]rollout.Claim{}
+		}
+		n.Claims[plan] = c
+	}
+	return n, nil
+}
+
+// trimNode drops what is large and not looked at.
+func trimNode(obj any) {
+	if o, ok := obj.(*corev1.Node); ok {
+		o.ManagedFields = nil
+		o.Status = corev1.NodeStatus{Conditions: o.Status.Conditions}
+	}
+}
+
+// claimOf is the plan whose claim an annotation is.
+func claimOf(annotation string) (plan string, is bool) {
+	return strings.CutPrefix(annotation, v1.LabelPlanPrefix+"/")
+}
+
+// knownJob is a Job as the planner sees it.
+type knownJob struct {
+	rollout.Job
+	uid string
+}
+
+func readJob(obj any) (knownJob, error) {
+	o, ok := obj.(*batchv1.Job)
+	if !ok {
+		return knownJob{}, fmt.Errorf("watch jobs: got %T", obj)
+	}
+	j := knownJob{uid: string(o.UID), Job: rollout.Job{
+		Name: o.Name, Plan: o.Labels[labelPlan], Node: o.Annotations[annotationNode], State: rollout.Running, Deleting: o.DeletionTimestamp != nil,
+		Kind: rollout.JobKind(o.Labels[labelKind]),
+	}}
+	j.Hash = o.Labels[labelHashPrefix+j.Plan]
+	if owner := metav1.GetControllerOf(o); owner != nil {
+		j.UID = string(owner.UID)
+	}
+	attempt, err := strconv.ParseInt(o.Labels[labelAttempt], 10, 32)
+	if err == nil {
+		j.Attempt = int32(attempt)
+	}
+	for _, c := range o.Status.Conditions {
+		if c.Status != corev1.ConditionTrue {
+			continue
+		}
+		switch c.Type {
+		case batchv1.JobComplete:
+			j.State, j.Finished = rollout.Succeeded, c.LastTransitionTime.Time
+		case batchv1.JobFailed:
+			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
+			j.Reason, j.Message = jobFailure(j.Kind, c)
+		}
+	}
+	return j, nil
+}
+
+// jobFailure says in the words of a plan why a Job failed. An empty reason is the planner's to name.
+func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message string) {
+	if c.Reason == batchv1.JobReasonDeadlineExceeded {
+		return v1.ReasonDeadlineExceeded, "the Job took longer than jobActiveDeadlineSecs; an image that cannot be pulled ends so too"
+	}
+	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
+}
+
+func readPlan(obj any) (*v1.Plan, error) {
+	o, ok := obj.(*v1.Plan)
+	if !ok {
+		return nil, fmt.Errorf("watch plans: got %T", obj)
+	}
+	o.ManagedFields = nil
+	return o, nil
+}
+
+// readSecret keeps the digest of a Secret and nothing of its content.
+func readSecret(obj any) (knownSecret, error) {
+	o, ok := obj.(*corev1.Secret)
+	if !ok {
+		return knownSecret{}, fmt.Errorf("watch secrets: got %T", obj)
+	}
+	digest, err := rollout.SecretDigest(o)
+	return knownSecret{name: o.Name, digest: digest}, err
+}
+
+type knownSecret struct{ name, digest string }
+
+// veto is what the member's administrator says of all plans.
+type veto struct {
+	hold   string
+	window *rollout.Window
+}
+
+// readVeto reads the Namespace of plans. A window that cannot be read holds off: its author wanted one.
+func readVeto(obj any) (veto, error) {
+	o, ok := obj.(*corev1.Namespace)
+	if !ok {
+		return veto{}, fmt.Errorf("watch namespaces: got %T", obj)
+	}
+	if hold, set := o.Labels[v1.LabelPlansHold]; set && hold != "false" {
+		return veto{hold: fmt.Sprintf("the label %s on the namespace %s holds plans off", v1.LabelPlansHold, o.Name)}, nil
+	}
+	window, err := rollout.ParseWindow(o.Annotations[v1.AnnotationPlansWindow])
+	if err != nil {
+		return veto{hold: fmt.Sprintf("the annotation %s on the namespace %s cannot be used: %v", v1.AnnotationPlansWindow, o.Name, err)}, nil
+	}
+	return veto{window: window}, nil
+}
+
+// holds says why the member takes part in no plan now, and when to look again; empty when it does.
+func (v veto) holds(now time.Time) (string, time.Time) {
+	if v.hold != "" {
+		return v.hold, time.Time{}
+	}
+	open, until := v.window.Open(now)
+	switch {
+	case open:
+		return "", until
+	case until.IsZero():
+		return "the member's own window is never open", until
+	}
+	return "the member's own window opens at " + until.UTC().Format(time.RFC3339), until
+}
+
+// resolved is a Plan with all that was found out about it, or why it cannot be run.
+type resolved struct {
+	object  *v1.Plan
+	plan    rollout.Plan
+	problem *problem
+}
+
+// problem is why a Plan cannot be run. A person must act if it is stalled.
+type problem struct {
+	reason, message string
+	stalled         bool
+}
+
+// resolve finds version and hash of a Plan. found is what its channel said, empty before it said anything.
+func resolve(o *v1.Plan, found string, secrets map[string]string) resolved {
+	r := resolved{object: o}
+	version := o.Spec.Version
+	if version == "" {
+		version = found
+	}
+	r.plan = rollout.Plan{Name: o.Name, UID: string(o.UID), Generation: o.Generation, Spec: o.Spec, Version: rollout.Version(version)}
+	switch {
+	case o.Namespace != v1.PlansNamespace:
+		r.problem = &problem{v1.ReasonWrongNamespace, "plans are run in the namespace " + v1.PlansNamespace + " only: make it there", true}
+	case o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil:
+		r.problem = &problem{v1.ReasonInvalidPlan, "clusterName and clusterSelector are for plans on a hub: take them out", true}
+	case version == "":
+		r.problem = &problem{v1.ReasonChannelFailed, "the channel has not said a version yet", false}
+	}
+	for _, s := range o.Spec.Secrets {
+		if _, there := secrets[s.Name]; !there && !s.IgnoreUpdates && r.problem == nil {
+			r.problem = &problem{v1.ReasonSecretNotFound, fmt.Sprintf("Secret %s is not in the namespace %s: make it, or take it out of the plan", s.Name, o.Namespace), true}
+		}
+	}
+	hash, err := rollout.Hash(&o.Spec.NodeWork, r.plan.Version, secrets)
+	if err != nil && r.problem == nil {
+		r.problem = &problem{v1.ReasonInvalidPlan, err.Error(), true}
+	}
+	r.plan.Hash = hash
+	return r
+}

@@ -1,0 +1,205 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/agent/plan"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/hack/nodesim"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// stand is a control plane with simulated nodes.
+type stand struct {
+	client client.WithWatch
+	config *rest.Config
+	sim    *nodesim.Sim
+
+	mu      sync.Mutex // guards scripts
+	scripts map[string][]nodesim.Script
+}
+
+// newStand starts a control plane with real controllers.
+func newStand(t *testing.T) *stand {
+	t.Helper()
+	plane, err := lab.Start(t.Context(), lab.Options{
+		Dir: t.TempDir(), ControllerManager: true, Progress: os.Stderr,
+		// Nobody renews the leases of simulated nodes.
+		ExtraArgs: map[string][]string{lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := plane.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &stand{config: plane.RESTConfig(), scripts: map[string][]nodesim.Script{}}
+	s.config.QPS = -1
+	if s.client, err = client.NewWithWatch(s.config, client.Options{Scheme: testkit.Scheme(t)}); err != nil {
+		t.Fatal(err)
+	}
+	s.sim = nodesim.Start(context.WithoutCancel(t.Context()), s.client, s.next)
+	t.Cleanup(s.sim.Close)
+	return s
+}
+
+// script says what becomes of the next pods on a node; after these all succeed at once.
+func (s *stand) script(node string, scripts ...nodesim.Script) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scripts[node] = scripts
+}
+
+func (s *stand) next(pod *corev1.Pod) nodesim.Script {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	node := pod.Spec.NodeName
+	if pod.Labels["job-name"] == "" {
+		return nodesim.Script{Hangs: true} // an application
+	}
+	if len(s.scripts[node]) == 0 {
+		return nodesim.Script{}
+	}
+	script := s.scripts[node][0]
+	s.scripts[node] = s.scripts[node][1:]
+	return script
+}
+
+// runner runs Plans until the test ends or stop is called.
+type runner struct {
+	*plan.Runner
+	stop func()
+}
+
+// options of a run that tests change.
+type options struct {
+	now  func() time.Time
+	wrap func(http.RoundTripper) http.RoundTripper
+}
+
+func (s *stand) run(t *testing.T, o options) *runner {
+	t.Helper()
+	config := rest.CopyConfig(s.config)
+	if o.wrap != nil {
+		config.Wrap(o.wrap)
+	}
+	c, err := kube.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logr.Discard()
+	if testing.Verbose() {
+		log = funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), prefix, args) }, funcr.Options{Verbosity: 1})
+	}
+	r := plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Now: o.now, Log: log})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Lead(ctx) }()
+	stop := func() { cancel(); <-ended }
+	t.Cleanup(stop)
+	return &runner{Runner: r, stop: stop}
+}
+
+// nodes adds nodes that a plan of the same name is for.
+func (s *stand) nodes(t *testing.T, plan string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if err := s.sim.AddNode(t.Context(), name, map[string]string{"for": plan}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// newPlan is a Plan for the nodes of its name. Failures are final after as many retries, which come at once.
+func newPlan(name string, retries int32) *v1.Plan {
+	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: v1.PlansNamespace}}
+	p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"for": name}}
+	p.Spec.Version, p.Spec.Concurrency = "v1.36.3+k3s1", new(intstr.FromInt32(1))
+	p.Spec.Retries = &v1.PlanRetries{Limit: new(retries), Backoff: &metav1.Duration{}}
+	p.Spec.Upgrade.Image = "rancher/k3s-upgrade"
+	return p
+}
+
+// create makes a Plan as soon as the runner has installed the kind.
+func (s *stand) create(t *testing.T, object client.Object) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		return s.client.Create(ctx, object)
+	})
+}
+
+func eventually(t *testing.T, check func(context.Context) error) {
+	t.Helper()
+	testkit.Eventually(t, 40*time.Second, check)
+}
+
+// await waits until the condition Ready of a Plan has the reason, and returns the Plan.
+func (s *stand) await(t *testing.T, name, reason string) *v1.Plan {
+	t.Helper()
+	p := &v1.Plan{}
+	eventually(t, func(ctx context.Context) error {
+		if err := s.client.Get(ctx, client.ObjectKey{Namespace: v1.PlansNamespace, Name: name}, p); err != nil {
+			return err
+		}
+		ready := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady)
+		if ready == nil || ready.Reason != reason || p.Status.ObservedGeneration != p.Generation {
+			return fmt.Errorf("plan %s is %+v", name, p.Status)
+		}
+		return nil
+	})
+	return p
+}
+
+// node is a Node as it is now.
+func (s *stand) node(t *testing.T, name string) *corev1.Node {
+	t.Helper()
+	n := &corev1.Node{}
+	if err := s.client.Get(t.Context(), client.ObjectKey{Name: name}, n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// expectNode fails unless the node has this label of the plan, no claim, and is cordoned or not.
+func (s *stand) expectNode(t *testing.T, name, plan, hash string, cordoned bool) {
+	t.Helper()
+	n := s.node(t, name)
+	key := v1.PlanLabel(plan)
+	if n.Labels[key] != hash || n.Spec.Unschedulable != cordoned || n.Annotations[key] != "" {
+		t.Errorf("node %s: label %q (want %q), unschedulable %t (want %t), claim %q", name, n.Labels[key], hash, n.Spec.Unschedulable, cordoned, n.Annotations[key])
+	}
+}
+
+// change patches an object.
+func (s *stand) change(t *testing.T, object client.Object, change func()) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := s.client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+			return err
+		}
+		change()
+		return s.client.Update(ctx, object)
+	})
+}

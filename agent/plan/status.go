@@ -1,0 +1,177 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// statusInterval is how far apart two writes of a Plan's status are at least.
+const statusInterval = time.Second
+
+// published is when the status of a Plan was last written.
+type published struct{ at time.Time }
+
+// publish says how all Plans are: in their status, and those of the hub to the hub.
+func (t *term) publish(ctx context.Context, waits map[string]rollout.Wait, next *deadline) {
+	now := t.options.Now()
+	m := t.gather()
+	var veto veto
+	for _, v := range t.space.values() {
+		veto = v
+	}
+	hold, until := veto.holds(now)
+	next.by(until)
+	t.board.hold(hold)
+
+	there, hubs := map[string]bool{}, map[string]bool{}
+	for _, r := range t.resolve() {
+		there[r.plan.UID] = true
+		if r.object.Annotations[v1.AnnotationRevision] != "" {
+			hubs[r.object.Name] = true
+		}
+		progress, err := rollout.ProgressOf(m, r.plan, now)
+		if err != nil && r.problem == nil { // the planner says so too, as a reason to wait
+			progress = rollout.Progress{}
+		}
+		if !t.addLogs(ctx, r.object, progress.Failures) {
+			continue // they come soon, and then a status with them
+		}
+		t.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
+	}
+	t.board.keep(hubs)
+	for uid := range t.statuses {
+		if !there[uid] {
+			delete(t.statuses, uid)
+		}
+	}
+}
+
+// publishOne writes a status that has changed, now or when the interval is over.
+func (t *term) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus, next *deadline) {
+	keepTransitions(&status, o.Status.Conditions, t.options.Now())
+	ofHub := o.Annotations[v1.AnnotationRevision] != ""
+	if same(status, o.Status) {
+		if ofHub {
+			t.board.show(protocol.PlanState{Name: o.Name, Status: status})
+		}
+		return
+	}
+	if due := t.statuses[string(o.UID)].at.Add(statusInterval); t.options.Now().Before(due) {
+		next.by(due)
+		return
+	}
+	if ofHub {
+		t.board.show(protocol.PlanState{Name: o.Name, Status: status})
+	}
+	t.statuses[string(o.UID)] = published{at: t.options.Now()}
+	written, err := t.member.applyStatus(ctx, &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID}, Status: status})
+	switch {
+	case err == nil:
+		err = t.plans.wrote(written)
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone, which will be seen
+		return
+	}
+	if err != nil && ctx.Err() == nil {
+		t.options.Log.Info("a status is written again", "plan", o.Name, "error", err.Error())
+		next.by(t.options.Now().Add(retryAfter))
+	}
+}
+
+// addLogs adds the last lines of the Jobs that failed; false while they are being read. A Job that is gone has left them in the status.
+func (t *term) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure) bool {
+	jobs := map[string]knownJob{}
+	all := map[string]bool{}
+	for _, j := range t.jobs.values() {
+		all[j.uid] = true
+		if j.Plan == o.Name && j.UID == string(o.UID) && j.State == rollout.Failed {
+			jobs[j.Node] = j
+		}
+	}
+	t.logs.keep(all)
+	complete := true
+	for i := range failures {
+		f := &failures[i]
+		for _, before := range o.Status.Failures {
+			if before.Node == f.Node && before.Attempt == f.Attempt {
+				f.Log = before.Log
+			}
+		}
+		j, there := jobs[f.Node]
+		if !there || j.Attempt != f.Attempt || f.Log != "" {
+			continue
+		}
+		text, over := t.logs.of(ctx, &t.running, j.uid, j.Name)
+		f.Log, complete = text, complete && over
+	}
+	return complete
+}
+
+// statusOf is the status of a Plan, but for when its conditions changed.
+func statusOf(r resolved, p rollout.Progress, wait rollout.Wait) v1.PlanStatus {
+	o := r.object
+	status := v1.PlanStatus{
+		ObservedGeneration: o.Generation, LatestVersion: r.plan.Version, LatestHash: r.plan.Hash,
+		Revision: o.Annotations[v1.AnnotationRevision], Applying: p.Applying, Failures: p.Failures,
+	}
+	if r.problem != nil {
+		wait = rollout.Wait{Reason: r.problem.reason, Message: r.problem.message}
+		status.LatestHash = ""
+	}
+	if r.problem == nil || p.Nodes.Total > 0 {
+		status.Nodes = &p.Nodes
+	}
+	complete := wait.Reason == v1.ReasonComplete || wait.Reason == v1.ReasonNoNodes
+	stalled := r.problem != nil && r.problem.stalled || wait.Reason == v1.ReasonNodeFailed || wait.Reason == v1.ReasonInvalidPlan
+	add := func(kind string, is bool, reason, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: o.Generation}
+		if is {
+			c.Status = metav1.ConditionTrue
+		}
+		status.Conditions = append(status.Conditions, c)
+	}
+	switch {
+	case wait.Reason == v1.ReasonSecretNotFound || wait.Reason == v1.ReasonChannelFailed:
+		add(v1.ConditionLatestResolved, false, wait.Reason, wait.Message)
+	case o.Spec.Version != "":
+		add(v1.ConditionLatestResolved, true, v1.ReasonVersion, "the version is that of the spec")
+	default:
+		add(v1.ConditionLatestResolved, true, v1.ReasonChannel, "the version was found in the channel")
+	}
+	add(v1.ConditionComplete, complete, wait.Reason, wait.Message)
+	add(v1.ConditionReady, complete, wait.Reason, wait.Message)
+	if stalled {
+		add(v1.ConditionStalled, true, wait.Reason, wait.Message)
+	}
+	return status
+}
+
+// keepTransitions says since when the conditions are as they are.
+func keepTransitions(status *v1.PlanStatus, before []metav1.Condition, now time.Time) {
+	for i := range status.Conditions {
+		c := &status.Conditions[i]
+		c.LastTransitionTime = metav1.NewTime(now)
+		if old := meta.FindStatusCondition(before, c.Type); old != nil && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+}
+
+// same says whether two statuses are written the same.
+func same(a, b v1.PlanStatus) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}

@@ -1,0 +1,240 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// retryAfter is how long to wait after a request that failed for reasons that may pass, and retryLate the most after many.
+const (
+	retryAfter = time.Second
+	retryLate  = time.Minute
+)
+
+// term is one time of leading. All but the board and the drains belongs to the goroutine that runs it.
+type term struct {
+	options Options
+	member  member
+	board   *board
+	drains  *drains
+	logs    *logs
+	wake    chan struct{} // something may have changed
+	retired chan retirement
+
+	shelves
+	running  sync.WaitGroup
+	watching bool                 // nodes, Jobs and Secrets
+	leaving  bool                 // no Plan is run any more
+	refused  map[refusal]string   // Jobs that the API server refused
+	statuses map[string]published // by the Plan's UID
+}
+
+// shelves are what is known of the member.
+type shelves struct {
+	plans   *shelf[*v1.Plan]
+	space   *shelf[veto]
+	nodes   *shelf[knownNode]
+	jobs    *shelf[knownJob]
+	secrets *shelf[knownSecret]
+}
+
+// refusal is the attempt whose Job was refused.
+type refusal struct {
+	plan, node, hash string
+	attempt          int32
+}
+
+func newTerm(o Options) *term {
+	t := &term{
+		options: o, member: member{o.Client}, board: newBoard(), wake: make(chan struct{}, 1), retired: make(chan retirement),
+		refused: map[refusal]string{}, statuses: map[string]published{},
+	}
+	t.drains, t.logs = newDrains(t.member, o.Objects, t.touch), newLogs(t.member, t.touch)
+	t.shelves = shelves{
+		plans: newShelf(readPlan, nil, t.touch), space: newShelf(readVeto, nil, t.touch), nodes: newShelf(readNode, trimNode, t.touch),
+		jobs: newShelf(readJob, nil, t.touch), secrets: newShelf(readSecret, nil, t.touch),
+	}
+	return t
+}
+
+// touch has the member looked at.
+func (t *term) touch() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run runs Plans until ctx ends, and waits for all that it began.
+func (t *term) run(ctx context.Context) {
+	defer t.board.end()
+	ctx, cancel := context.WithCancel(ctx)
+	defer t.running.Wait()
+	defer cancel()
+	if !t.persist(ctx, "install what plans need", t.install) {
+		return
+	}
+	t.follow(ctx, pathPlans, "", &v1.Plan{}, func() runtime.Object { return &v1.PlanList{} }, t.plans)
+	t.follow(ctx, pathNamespaces, "metadata.name="+v1.PlansNamespace, &corev1.Namespace{}, func() runtime.Object { return &corev1.NamespaceList{} }, t.space)
+	if !known(ctx, t.plans.ready) || !known(ctx, t.space.ready) {
+		return
+	}
+	left := false
+	if !t.persist(ctx, "look for nodes at work", func(ctx context.Context) (err error) {
+		left, err = t.member.claimed(ctx, hasClaim)
+		return err
+	}) {
+		return
+	}
+	if left && !t.watch(ctx) {
+		return
+	}
+	t.loop(ctx)
+}
+
+// persist does something again until it succeeds; false when ctx ends before.
+func (t *term) persist(ctx context.Context, what string, do func(context.Context) error) bool {
+	for wait := retryAfter; ; wait = min(2*wait, retryLate) {
+		err := do(ctx)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil {
+			t.options.Log.Info("plans wait", "for", what, "error", err.Error())
+		}
+		if !t.pauseAfter(ctx, wait, err) {
+			return false
+		}
+	}
+}
+
+// pauseAfter waits after an error; false when ctx ends before. Whoever wants the term to leave meanwhile is told that nothing is there
+// where the API server refuses what plans need, as with the rights of an older manifest, and to try again where that may pass.
+func (t *term) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case r := <-t.retired:
+			if _, refused := refusedFor(err); refused {
+				r.answer <- outcome{}
+			} else {
+				r.answer <- outcome{remaining: []string{"what plans need: " + err.Error()}}
+			}
+		}
+	}
+}
+
+// pause waits; false when ctx ends before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// known waits until a shelf is; false when ctx ends before.
+func known(ctx context.Context, ready <-chan struct{}) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-ready:
+		return true
+	}
+}
+
+func hasClaim(annotations map[string]string) bool {
+	for key := range maps.Keys(annotations) {
+		if _, is := claimOf(key); is {
+			return true
+		}
+	}
+	return false
+}
+
+// follow keeps a shelf up to date.
+func (t *term) follow(ctx context.Context, path, field string, sample runtime.Object, list func() runtime.Object, store cache.TransformingStore) {
+	f := feed{rest: t.options.Client, path: path, field: field, sample: sample, list: list, store: store, log: t.options.Log}
+	t.running.Go(func() { f.run(ctx) })
+}
+
+// watch begins to watch what only matters once there is a Plan, and waits until it is known; false when ctx ends before.
+func (t *term) watch(ctx context.Context) bool {
+	t.watching = true
+	t.follow(ctx, pathNodes, "", &corev1.Node{}, func() runtime.Object { return &corev1.NodeList{} }, t.nodes)
+	t.follow(ctx, pathJobs, "", &batchv1.Job{}, func() runtime.Object { return &batchv1.JobList{} }, t.jobs)
+	t.follow(ctx, pathSecrets, "", &corev1.Secret{}, func() runtime.Object { return &corev1.SecretList{} }, t.secrets)
+	return known(ctx, t.nodes.ready) && known(ctx, t.jobs.ready) && known(ctx, t.secrets.ready)
+}
+
+// loop looks at the member whenever something changed or a time has come, until ctx ends.
+func (t *term) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-t.retired:
+			r.answer <- t.leave(ctx)
+			continue
+		case <-t.wake:
+		case <-timer.C:
+		}
+		if !t.watching && len(t.plans.values()) > 0 && !t.watch(ctx) {
+			return
+		}
+		until := t.pass(ctx)
+		timer.Stop()
+		if !until.IsZero() {
+			timer.Reset(max(0, until.Sub(t.options.Now())))
+		}
+	}
+}
+
+// pass takes steps until every Plan waits, says how they are, and returns when to look again.
+func (t *term) pass(ctx context.Context) time.Time {
+	next := &deadline{}
+	t.release(ctx, next)
+	if t.leaving {
+		return next.at
+	}
+	waits := map[string]rollout.Wait{}
+	for _, r := range t.resolve() {
+		if r.problem == nil {
+			waits[r.plan.UID] = t.advance(ctx, r, next)
+		}
+	}
+	t.publish(ctx, waits, next)
+	return next.at
+}
+
+// deadline is the earliest of some times.
+type deadline struct{ at time.Time }
+
+func (d *deadline) by(at time.Time) {
+	if !at.IsZero() && (d.at.IsZero() || at.Before(d.at)) {
+		d.at = at
+	}
+}

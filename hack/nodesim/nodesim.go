@@ -1,0 +1,227 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodesim plays the nodes of a control plane that has none: scheduler, kubelets and what runs in their pods.
+package nodesim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Script is what becomes of a pod.
+type Script struct {
+	// Takes is how long its container runs.
+	Takes time.Duration
+	// Exit is the code that it ends with.
+	Exit int32
+	// Log is what it prints.
+	Log string
+	// Hangs: it runs until it is deleted.
+	Hangs bool
+	// Unpullable: its image cannot be pulled.
+	Unpullable bool
+	// Evicted: the kubelet ends it as it does when the node is short of something.
+	Evicted bool
+}
+
+// Sim plays nodes. Close ends it.
+type Sim struct {
+	client  client.WithWatch
+	kubelet *httptest.Server
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu      sync.Mutex // guards the rest
+	scripts func(*corev1.Pod) Script
+	pods    map[types.UID]context.CancelFunc // those that run
+	logs    map[string]string                // by namespace and name
+	seen    []string                         // nodes on which a pod of a Job began, in order
+}
+
+// Start plays the pods of a control plane by scripts; nil is a success at once for all.
+func Start(ctx context.Context, c client.WithWatch, scripts func(*corev1.Pod) Script) *Sim {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &Sim{client: c, stop: cancel, scripts: scripts, pods: map[types.UID]context.CancelFunc{}, logs: map[string]string{}}
+	if s.scripts == nil {
+		s.scripts = func(*corev1.Pod) Script { return Script{} }
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.serveLogs)
+	s.kubelet = httptest.NewTLSServer(mux)
+	s.running.Go(func() { s.run(ctx) })
+	return s
+}
+
+// Close ends all pods' processes and the kubelet. Objects stay.
+func (s *Sim) Close() {
+	s.stop()
+	s.running.Wait()
+	s.kubelet.CloseClientConnections()
+	s.kubelet.Close()
+}
+
+// AddNode makes a node that is ready.
+func (s *Sim) AddNode(ctx context.Context, name string, labels map[string]string) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	for key, value := range labels {
+		node.Labels[key] = value
+	}
+	if err := s.client.Create(ctx, node); err != nil {
+		return fmt.Errorf("add node: %w", err)
+	}
+	host, port, err := net.SplitHostPort(s.kubelet.Listener.Addr().String())
+	if err != nil {
+		return fmt.Errorf("add node: %w", err)
+	}
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		return fmt.Errorf("add node: %w", err)
+	}
+	patch := client.MergeFrom(node.DeepCopy())
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: host}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
+	return s.client.Status().Patch(ctx, node, patch)
+}
+
+// Seen are the nodes on which pods of Jobs began, in order.
+func (s *Sim) Seen() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.seen...)
+}
+
+func (s *Sim) serveLogs(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	text := s.logs[r.PathValue("namespace")+"/"+r.PathValue("pod")]
+	s.mu.Unlock()
+	_, _ = w.Write([]byte(text)) // the reader may have gone
+}
+
+// run follows all pods until ctx ends.
+func (s *Sim) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		list := &corev1.PodList{}
+		events, err := s.client.Watch(ctx, list)
+		if err != nil {
+			retry, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			<-retry.Done()
+			cancel()
+			continue
+		}
+		for e := range events.ResultChan() {
+			if pod, ok := e.Object.(*corev1.Pod); ok {
+				s.see(ctx, e.Type, pod)
+			}
+		}
+	}
+}
+
+func (s *Sim) see(ctx context.Context, event watch.EventType, pod *corev1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end, began := s.pods[pod.UID]
+	switch {
+	case event == watch.Deleted:
+		if began {
+			end()
+			delete(s.pods, pod.UID)
+		}
+	case pod.DeletionTimestamp != nil:
+		if began {
+			end()
+		}
+		s.running.Go(func() { s.remove(ctx, pod) })
+	case pod.Spec.NodeName == "":
+		s.running.Go(func() { s.bind(ctx, pod) })
+	case !began && (pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""):
+		life, cancel := context.WithCancel(ctx)
+		s.pods[pod.UID] = cancel
+		script := s.scripts(pod)
+		s.logs[pod.Namespace+"/"+pod.Name] = script.Log
+		if pod.Labels["job-name"] != "" {
+			s.seen = append(s.seen, pod.Spec.NodeName)
+		}
+		s.running.Go(func() { s.play(life, pod, script) })
+	}
+}
+
+// bind gives a pod the node that its affinity names.
+func (s *Sim) bind(ctx context.Context, pod *corev1.Pod) {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+		return
+	}
+	required := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil || len(required.NodeSelectorTerms) == 0 || len(required.NodeSelectorTerms[0].MatchExpressions) == 0 {
+		return
+	}
+	node := required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]
+	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}
+	_ = s.client.SubResource("binding").Create(ctx, pod, binding) // a pod that is gone, or bound, needs none
+}
+
+// remove ends a pod as its kubelet does when it has stopped.
+func (s *Sim) remove(ctx context.Context, pod *corev1.Pod) {
+	err := s.client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !errors.Is(err, context.Canceled) {
+		panic(err)
+	}
+}
+
+// play runs a pod by its script until it ends.
+func (s *Sim) play(ctx context.Context, pod *corev1.Pod, script Script) {
+	container := corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name, Image: pod.Spec.Containers[0].Image, ImageID: "sim", ContainerID: "sim://" + string(pod.UID)}
+	started := metav1.Now()
+	if script.Unpullable {
+		container.ContainerID, container.ImageID = "", ""
+		container.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}
+		s.tell(ctx, pod, corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{container}})
+		return
+	}
+	container.State.Running = &corev1.ContainerStateRunning{StartedAt: started}
+	s.tell(ctx, pod, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{container}})
+	if script.Hangs {
+		return
+	}
+	timer := time.NewTimer(script.Takes)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-timer.C:
+	}
+	container.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: script.Exit, StartedAt: started, FinishedAt: metav1.Now()}}
+	status := corev1.PodStatus{Phase: corev1.PodSucceeded, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{container}}
+	if script.Exit != 0 || script.Evicted {
+		status.Phase = corev1.PodFailed
+	}
+	if script.Evicted {
+		status.Reason = "Evicted"
+		status.Conditions = []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet", LastTransitionTime: metav1.Now(),
+		}}
+	}
+	s.tell(ctx, pod, status)
+}
+
+// tell writes how a pod is.
+func (s *Sim) tell(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) {
+	next := pod.DeepCopy()
+	next.Status = status
+	_ = s.client.Status().Patch(ctx, next, client.MergeFrom(pod)) // a pod that is gone is told nothing
+}
