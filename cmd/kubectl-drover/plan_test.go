@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -85,7 +86,7 @@ func TestDisplay(t *testing.T) {
 			t.Error(done, err)
 		}
 		p.Status.Conditions = append(p.Status.Conditions, metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue})
-		if done, err := d.plan(p); !done || err != errDenied {
+		if done, err := d.plan(p); !done || !errors.Is(err, errDenied) {
 			t.Error(done, err)
 		}
 	})

@@ -42,7 +42,7 @@ const (
 	Public Reach = iota
 	// Private addresses too (RFC 1918, RFC 4193, shared address space), for sites with a channel server of their own.
 	Private
-	// Anywhere: also this machine, and addresses of its link, where clouds serve credentials.
+	// Anywhere is also this machine, and addresses of its link, where clouds serve credentials.
 	Anywhere
 )
 

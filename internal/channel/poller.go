@@ -5,9 +5,10 @@ package channel
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // Times between questions.
@@ -148,4 +149,4 @@ func (p *Poller) run(ctx context.Context, channel string) {
 }
 
 // jitter is a duration between nine and eleven tenths of d.
-func jitter(d time.Duration) time.Duration { return d*9/10 + rand.N(d/5+1) }
+func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }
