@@ -45,7 +45,7 @@ func newStand(t *testing.T) *stand {
 	plane, err := lab.Start(t.Context(), lab.Options{
 		Dir: t.TempDir(), ControllerManager: true, Progress: os.Stderr,
 		// Nobody renews the leases of simulated nodes.
-		ExtraArgs: map[string][]string{lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller"}},
+		ExtraArgs: map[string][]string{lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller", "--kube-api-qps=500", "--kube-api-burst=500"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -101,25 +101,32 @@ type options struct {
 
 func (s *stand) run(t *testing.T, o options) *runner {
 	t.Helper()
-	config := rest.CopyConfig(s.config)
-	if o.wrap != nil {
-		config.Wrap(o.wrap)
-	}
-	c, err := kube.New(config)
+	r, err := s.newRunner(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := logr.Discard()
-	if testing.Verbose() {
-		log = funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), prefix, args) }, funcr.Options{Verbosity: 1})
-	}
-	r := plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Now: o.now, Log: log})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
 	go func() { defer close(ended); r.Lead(ctx) }()
 	stop := func() { cancel(); <-ended }
 	t.Cleanup(stop)
 	return &runner{Runner: r, stop: stop}
+}
+
+func (s *stand) newRunner(o options) (*plan.Runner, error) {
+	config := rest.CopyConfig(s.config)
+	if o.wrap != nil {
+		config.Wrap(o.wrap)
+	}
+	c, err := kube.New(config)
+	if err != nil {
+		return nil, err
+	}
+	log := logr.Discard()
+	if testing.Verbose() {
+		log = funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), prefix, args) }, funcr.Options{Verbosity: 1})
+	}
+	return plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Now: o.now, Log: log}), nil
 }
 
 // nodes adds nodes that a plan of the same name is for.

@@ -24,8 +24,8 @@ const statusInterval = time.Second
 // published is when the status of a Plan was last written.
 type published struct{ at time.Time }
 
-// publish says how all Plans are: in their status, and those of the hub to the hub.
-func (t *term) publish(ctx context.Context, waits map[string]rollout.Wait, next *deadline) {
+// publish says how Plans are that were looked at: in their status, and those of the hub to the hub.
+func (t *term) publish(ctx context.Context, plans []resolved, waits map[string]rollout.Wait, next *deadline) {
 	now := t.options.Now()
 	m := t.gather()
 	var veto veto
@@ -37,7 +37,7 @@ func (t *term) publish(ctx context.Context, waits map[string]rollout.Wait, next 
 	t.board.hold(hold)
 
 	there, hubs := map[string]bool{}, map[string]bool{}
-	for _, r := range t.resolve() {
+	for _, r := range plans {
 		there[r.plan.UID] = true
 		if r.object.Annotations[v1.AnnotationRevision] != "" {
 			hubs[r.object.Name] = true

@@ -220,13 +220,14 @@ func (t *term) pass(ctx context.Context) time.Time {
 	if t.leaving {
 		return next.at
 	}
+	plans := t.resolve()
 	waits := map[string]rollout.Wait{}
-	for _, r := range t.resolve() {
+	for _, r := range plans {
 		if r.problem == nil {
 			waits[r.plan.UID] = t.advance(ctx, r, next)
 		}
 	}
-	t.publish(ctx, waits, next)
+	t.publish(ctx, plans, waits, next)
 	return next.at
 }
 
