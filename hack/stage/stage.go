@@ -66,7 +66,11 @@ type Plane struct {
 
 // StartPlane starts a control plane with a controller manager. It keeps its files in dir.
 func StartPlane(ctx context.Context, programs Programs, name, dir string, users ...lab.User) (*Plane, error) {
-	plane, err := lab.Start(ctx, lab.Options{Name: name, Dir: filepath.Join(dir, name), ControllerManager: true, Users: users, Progress: os.Stderr})
+	plane, err := lab.Start(ctx, lab.Options{
+		Name: name, Dir: filepath.Join(dir, name), ControllerManager: true, Users: users, Progress: os.Stderr,
+		// Nobody renews the leases of nodes here.
+		ExtraArgs: map[string][]string{lab.ControllerManager: {"--node-monitor-grace-period=24h"}},
+	})
 	if err != nil {
 		return nil, err
 	}

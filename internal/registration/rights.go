@@ -79,6 +79,7 @@ func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
 		rule().WithAPIGroups("apiextensions.k8s.io").WithResources("customresourcedefinitions").WithResourceNames("plans."+v1.Group).
 			WithVerbs("get", "create", "patch", "delete"),
 		rule().WithAPIGroups("").WithResources("serviceaccounts").WithResourceNames("drover-plan").WithVerbs("get", "create", "patch"),
+		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("roles").WithResourceNames("drover-plan").WithVerbs("get", "create", "patch"),
 		rule().WithAPIGroups("").WithResources("namespaces").WithResourceNames(v1.PlansNamespace).WithVerbs("delete"),
 		rule().WithAPIGroups(v1.Group).WithResources("plans").WithVerbs("get", "list", "watch", "create", "patch", "delete"),
 		rule().WithAPIGroups(v1.Group).WithResources("plans/status").WithVerbs("patch"),
