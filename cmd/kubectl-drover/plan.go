@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"time"
-	_ "time/tzdata" // windows have zones, and machines may have none
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	_ "time/tzdata" // windows have zones, and machines may have none
 
 	"sigs.k8s.io/yaml"
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	_ "time/tzdata" // the zones of windows: the image of the programs has nothing but them
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
