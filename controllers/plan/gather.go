@@ -138,6 +138,9 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
+	if _, err := rollout.PostCompleteLabels(&s.spec.NodeWork, rollout.Version(s.spec.Version), hash); err != nil {
+		s.fail(v1.ReasonInvalidPlan, err.Error()+": change the plan", true)
+	}
 	revision, err := rollout.Revision(hash, &s.spec.PlanPace)
 	s.fleet = rollout.FleetPlan{Name: s.plan.Name, Spec: s.plan.Spec, Hash: hash, Revision: revision}
 	return err

@@ -98,6 +98,24 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 			t.Error("it is left cordoned")
 		}
 	})
+	t.Run("a label that no node would take keeps nodes from beginning, and none that has begun cordoned", func(t *testing.T) {
+		labelled := func(value v1.LabelTemplate) func(*v1.PlanSpec) {
+			return func(s *v1.PlanSpec) {
+				s.Cordon, s.PostCompleteLabels = true, map[string]v1.LabelTemplate{"example.org/done": value}
+			}
+		}
+		b := newBench(t, "a", "b")
+		b.reason(b.steps(aPlan("p", labelled("$(LATEST_VERSION)-"))), v1.ReasonInvalidPlan)
+		b.want("")
+		b.steps(aPlan("p", labelled("$(LATEST_VERSION)")))
+		b.want("a begin, a cordon, a upgrade")
+		b.after(time.Minute)
+		b.reason(b.steps(aPlan("p", labelled("$(LATEST_VERSION)-"))), v1.ReasonInvalidPlan)
+		b.want("a complete")
+		if n := b.m.Nodes[0]; n.Unschedulable || n.Labels["example.org/done"] != "" {
+			t.Errorf("it ends as %+v", n)
+		}
+	})
 	t.Run("pausing lets an upgrade finish and begins nothing else", func(t *testing.T) {
 		b := newBench(t, "a", "b")
 		b.steps(aPlan("p", nil))

@@ -111,6 +111,9 @@ func (v *view) gate() *Wait {
 	if v.plan.Spec.Paused {
 		return &Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to go on"}
 	}
+	if _, err := PostCompleteLabels(&v.plan.Spec.NodeWork, v.plan.Version, v.plan.Hash); err != nil {
+		return &Wait{Reason: v1.ReasonInvalidPlan, Message: err.Error() + ": change the plan"}
+	}
 	if v.Hold != "" {
 		return &Wait{Reason: v1.ReasonHeld, Message: v.Hold}
 	}

@@ -4,8 +4,13 @@
 package rollout
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -123,13 +128,25 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	if key := v1.PlanLabel(v.plan.Name); n.Labels[key] != v1.PlanDisabled {
 		s.Labels[key] = c.Hash
 	}
-	if current {
-		filled := strings.NewReplacer("$(LATEST_VERSION)", v.plan.Version, "$(LATEST_HASH)", v.plan.Hash)
-		for key, value := range v.plan.Spec.PostCompleteLabels {
-			s.Labels[key] = filled.Replace(string(value))
-		}
+	if labels, err := PostCompleteLabels(&v.plan.Spec.NodeWork, v.plan.Version, v.plan.Hash); current && err == nil {
+		maps.Copy(s.Labels, labels)
 	}
 	return s
+}
+
+// PostCompleteLabels are those of a plan with version and hash filled in. It fails if one would be no label: no node takes such, and the write
+// that completes a node and uncordons it must not be refused. So nothing begins then.
+func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
+	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
+	labels := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(work.PostCompleteLabels)) {
+		value := filled.Replace(string(work.PostCompleteLabels[key]))
+		if faults := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(faults) > 0 {
+			return nil, fmt.Errorf("read postCompleteLabels: %s=%s is no label: %s", key, value, faults[0])
+		}
+		labels[key] = value
+	}
+	return labels, nil
 }
 
 // fail ends an attempt. A prepare that ran into its deadline costs none: it waits for others, and the node is untouched.
