@@ -4,6 +4,7 @@
 package protocol
 
 import (
+	"fmt"
 	"slices"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -63,6 +64,13 @@ func (s *PlanState) Bound() {
 	st := &s.Status
 	st.LatestVersion, st.LatestHash, st.Revision = Cut(st.LatestVersion, maxText), Cut(st.LatestHash, maxText), Cut(st.Revision, maxText)
 	st.Clusters, st.Waves, st.Members = nil, nil, nil
+	if n := st.Nodes; n != nil {
+		total, complete := max(n.Total, 0), max(n.Complete, 0)
+		st.Nodes = &v1.PlanCount{
+			Total: total, Complete: complete, Applying: max(n.Applying, 0), Failed: max(n.Failed, 0), Held: max(n.Held, 0),
+			Summary: fmt.Sprintf("%d/%d", complete, total),
+		}
+	}
 	st.Conditions = slices.Clone(st.Conditions[:min(len(st.Conditions), maxConditions)])
 	for i := range st.Conditions {
 		c := &st.Conditions[i]

@@ -6,6 +6,7 @@ package rollout
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -30,12 +31,13 @@ func ForMember(plan string, spec *v1.PlanSpec, version string) *v1.PlanSpec {
 	return s
 }
 
-// SecretName is the name of the copy of a Secret in a member: two plans that name one Secret have a copy each.
+// SecretName is the name of the copy of a Secret in a member: two plans that name one Secret have a copy each. The first dot ends the plan's
+// name; a plan that has one in its own, and too long a name, get a digest.
 func SecretName(plan, secret string) string {
 	name := plan + "." + secret
-	if len(name) <= maxName {
+	if len(name) <= maxName && !strings.Contains(plan, ".") {
 		return name
 	}
-	sum := sha256.Sum224([]byte(name))
+	sum := sha256.Sum224([]byte(plan + "/" + secret))
 	return plan + "." + hex.EncodeToString(sum[:])
 }

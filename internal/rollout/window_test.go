@@ -98,3 +98,20 @@ func TestWindowsThatCannotBe(t *testing.T) {
 		t.Error("a window that starts at the end of the day was taken")
 	}
 }
+
+// A member's administrator writes the annotation by hand: whatever it says, it is read or refused, and a window says when it changes next.
+func FuzzParseWindow(f *testing.F) {
+	for _, text := range []string{"Sat,Sun 02:00-06:00 Europe/Berlin", "22:00-04:00", "mon", "Local", "../etc/passwd", "00:00-24:00 Pacific/Apia", "+1:00-1:000"} {
+		f.Add(text, int64(1_800_000_000))
+	}
+	f.Fuzz(func(t *testing.T, text string, seconds int64) {
+		w, err := rollout.ParseWindow(text)
+		if err != nil {
+			return
+		}
+		now := time.Unix(seconds%(1<<33), 0)
+		if _, until := w.Open(now); !until.IsZero() && !until.After(now) {
+			t.Errorf("%q at %s changes at %s", text, now, until)
+		}
+	})
+}

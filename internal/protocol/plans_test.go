@@ -1,0 +1,59 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+func TestCountsOfAMemberAreCutToSize(t *testing.T) {
+	t.Parallel()
+	said := &v1.PlanCount{Total: 3, Complete: -1, Applying: -7, Failed: 1, Held: -1, Summary: strings.Repeat("9", 60<<10)}
+	s := protocol.PlanState{Status: v1.PlanStatus{Nodes: said}}
+	s.Bound()
+	if want := (v1.PlanCount{Total: 3, Failed: 1, Summary: "0/3"}); *s.Status.Nodes != want {
+		t.Errorf("%+v, want %+v", *s.Status.Nodes, want)
+	}
+	if said.Complete != -1 {
+		t.Error("what others may be reading was changed")
+	}
+}
+
+// What an agent says of its plans is cut to size, whatever it is: a fleet's status names twenty members.
+func FuzzPlanEvent(f *testing.F) {
+	for _, line := range []string{
+		`{"hold":{"reason":"x"}}`, `{"removed":"a"}`, `{"synced":true}`, `{"state":{"name":"\ud800"}}`,
+		`{"state":{"name":"a","status":{"revision":"r","nodes":{"total":-1,"summary":"x"},"conditions":[{"type":"Complete","reason":"Applying"}],
+		 "applying":[{"node":"n","stage":"Draining","since":"2026-11-21T00:00:00Z"}],"failures":[{"node":"n","at":"2026-11-21T00:00:00Z","log":"\u001b[2J"}]}}}`,
+	} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		var e protocol.PlanEvent
+		if json.Unmarshal(line, &e) != nil {
+			return
+		}
+		e.Bound()
+		if e.State == nil {
+			return
+		}
+		s := e.State.Status
+		if len(s.Applying) > v1.MaxPlanNodes || len(s.Failures) > v1.MaxPlanNodes || len(s.Conditions) > 8 || s.Members != nil || s.Waves != nil {
+			t.Errorf("%+v", s)
+		}
+		if s.Nodes != nil && (len(s.Nodes.Summary) > 24 || min(s.Nodes.Total, s.Nodes.Complete, s.Nodes.Applying, s.Nodes.Failed, s.Nodes.Held) < 0) {
+			t.Errorf("%+v", s.Nodes)
+		}
+		for _, failure := range s.Failures {
+			if len(failure.Message) > 512 || len(failure.Log) > 1024 || failure.Cluster != "" {
+				t.Errorf("%+v", failure)
+			}
+		}
+	})
+}
