@@ -16,11 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
 // maxConflicts is how often in a row a step may meet an object that has changed meanwhile.
 const maxConflicts = 8
+
+// maxCause is how many bytes a status says of why a step is not taken.
+const maxCause = 256
 
 // resolve gathers the Plans.
 func (t *term) resolve() []resolved {
@@ -83,7 +87,7 @@ func (t *term) release(ctx context.Context, next *deadline) {
 
 // advance takes the steps of a Plan until it waits.
 func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
-	conflicts := 0
+	conflicts, cause := 0, ""
 	for ctx.Err() == nil {
 		d := rollout.Next(t.gather(), r.plan, t.options.Now())
 		if d.Step == nil {
@@ -100,9 +104,10 @@ func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.
 			continue
 		}
 		t.failed(ctx, *d.Step, err, next)
+		cause = fmt.Sprintf(": %s node %s: %s", d.Step.Verb, d.Step.Node, protocol.Cut(err.Error(), maxCause))
 		break
 	}
-	return rollout.Wait{Reason: v1.ReasonApplying, Message: "the member's API server does not take a step: it is tried again"}
+	return rollout.Wait{Reason: v1.ReasonApplying, Message: "the member's API server does not take a step, which is tried again" + cause}
 }
 
 // failed has a step tried again in a while.

@@ -4,9 +4,12 @@
 package plan_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +23,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/hack/nodesim"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 func TestPlansRun(t *testing.T) {
@@ -470,6 +474,56 @@ func testDrainCanceled(t *testing.T, s *stand) {
 	s.change(t, p, func() { p.Spec.Paused = true })
 	s.await(t, "cancel", v1.ReasonPaused)
 	s.expectNode(t, "cancel-a", "cancel", "", false)
+}
+
+// told is what a stream of the runner says until it says that it has said all.
+func (r *runner) told(t *testing.T) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	server := httptest.NewServer(r)
+	defer server.Close()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+protocol.PathPlans, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var all strings.Builder
+	for lines := bufio.NewScanner(resp.Body); lines.Scan() && !strings.Contains(all.String(), `"synced":true`); {
+		all.WriteString(lines.Text() + "\n")
+	}
+	return all.String()
+}
+
+// Whoever may write Plans in some namespace of a member would otherwise say how the hub's are.
+func TestAPlanElsewhereHasNoSayAboutTheHubs(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	r := s.run(t, options{})
+	s.nodes(t, "fleet", "fleet-a")
+	for _, namespace := range []string{v1.PlansNamespace, "kube-system"} {
+		p := newPlan("fleet", 0)
+		p.Namespace, p.Annotations = namespace, map[string]string{v1.AnnotationRevision: "r1"}
+		s.create(t, p)
+	}
+	s.await(t, "fleet", v1.ReasonComplete)
+	eventually(t, func(ctx context.Context) error {
+		other := &v1.Plan{}
+		if err := s.client.Get(ctx, client.ObjectKey{Namespace: "kube-system", Name: "fleet"}, other); err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(other.Status.Conditions, v1.ConditionStalled) {
+			return errors.New("the other was not looked at yet")
+		}
+		return nil
+	})
+	if told := r.told(t); !strings.Contains(told, `"reason":"Complete"`) || strings.Contains(told, v1.ReasonWrongNamespace) {
+		t.Errorf("the hub hears %s", told)
+	}
 }
 
 func testWrongNamespace(t *testing.T, s *stand) {

@@ -44,8 +44,8 @@ func readNode(obj any) (knownNode, error) {
 		if !is {
 			continue
 		}
-		var c rollout.Claim
-		if err := json.Unmarshal([]byte(value), &c); err != nil || c.UID == "" {
+		c, ours := readClaim(value)
+		if !ours {
 			continue // somebody else wrote it
 		}
 		if n.Claims == nil {
@@ -55,6 +55,24 @@ func readNode(obj any) (knownNode, error) {
 	}
 	return n, nil
 }
+
+// readClaim reads a claim, and is whether it is one that Drover can have written. The node's own kubelet may write it too: what the status
+// would not take does not get there, for it would be the status of all nodes that is refused.
+func readClaim(text string) (c rollout.Claim, ours bool) {
+	if err := json.Unmarshal([]byte(text), &c); err != nil || c.UID == "" || c.Since.IsZero() {
+		return c, false
+	}
+	if f := c.Failure; f != nil {
+		if f.At.IsZero() {
+			return c, false
+		}
+		f.Reason, f.Message = protocol.Cut(f.Reason, maxReason), protocol.Cut(f.Message, maxCause)
+	}
+	return c, true
+}
+
+// maxReason is how many bytes the reason of a failure may have.
+const maxReason = 64
 
 // trimNode drops what is large and not looked at.
 func trimNode(obj any) {

@@ -39,7 +39,7 @@ func (t *term) publish(ctx context.Context, plans []resolved, waits map[string]r
 	there, hubs := map[string]bool{}, map[string]bool{}
 	for _, r := range plans {
 		there[r.plan.UID] = true
-		if r.object.Annotations[v1.AnnotationRevision] != "" {
+		if ofHub(r.object) {
 			hubs[r.object.Name] = true
 		}
 		progress, err := rollout.ProgressOf(m, r.plan, now)
@@ -59,12 +59,16 @@ func (t *term) publish(ctx context.Context, plans []resolved, waits map[string]r
 	}
 }
 
+// ofHub says whether the hub wants to hear of a Plan. One elsewhere that looks like the hub's has no say about that of its name.
+func ofHub(o *v1.Plan) bool {
+	return o.Namespace == v1.PlansNamespace && o.Annotations[v1.AnnotationRevision] != ""
+}
+
 // publishOne writes a status that has changed, now or when the interval is over.
 func (t *term) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus, next *deadline) {
 	keepTransitions(&status, o.Status.Conditions, t.options.Now())
-	ofHub := o.Annotations[v1.AnnotationRevision] != ""
 	if same(status, o.Status) {
-		if ofHub {
+		if ofHub(o) {
 			t.board.show(protocol.PlanState{Name: o.Name, Status: status})
 		}
 		return
@@ -73,7 +77,7 @@ func (t *term) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus,
 		next.by(due)
 		return
 	}
-	if ofHub {
+	if ofHub(o) {
 		t.board.show(protocol.PlanState{Name: o.Name, Status: status})
 	}
 	t.statuses[string(o.UID)] = published{at: t.options.Now()}
