@@ -249,7 +249,7 @@ type PlanRelease struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`
 	Version string `json:"version,omitempty"`
 
-	// channel is an https URL that answers 302, 303, 307 or 308 to a place whose last path element is the version. It is asked every
+	// channel is an https or http URL that answers 302, 303, 307 or 308 to a place whose last path element is the version. It is asked every
 	// 15 minutes, and not while version is set. Nothing else counts as an answer: the last version that was found stays. At most 1024
 	// characters. For members of a hub the hub asks.
 	// +optional

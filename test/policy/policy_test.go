@@ -533,6 +533,15 @@ func testPlanClaims(t *testing.T, h *hub) {
 	wantRefused(t, patch(person, "annotations", `null`), "are claims of plans")
 	wantTaken(t, patch(person, "labels", `"disabled"`))
 	wantTaken(t, patch(manager, "annotations", `null`))
+
+	h.allow(t, "importer", h.workspace, may("clusters", "create"))
+	h.allow(t, "restorer", h.workspace, may("clusters", "create", "run-plans"))
+	create := func(c client.Client, annotations string) error {
+		return c.Create(t.Context(), object(t, fmt.Sprintf("{kind: Cluster, metadata: {namespace: %s, name: restored, annotations: {%s}}}", h.workspace, annotations)), client.DryRunAll)
+	}
+	wantTaken(t, create(h.as(t, "importer"), "note: mine"))
+	wantRefused(t, create(h.as(t, "importer"), `plan.cluster.drover.dev/k3s: "{}"`), "are claims of plans")
+	wantTaken(t, create(h.as(t, "restorer"), `plan.cluster.drover.dev/k3s: "{}"`))
 }
 
 // testWorkspaceRoles: an administrator of a namespace can do all of it there; an editor reads.
