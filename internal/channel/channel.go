@@ -88,9 +88,16 @@ func (r Reach) includes(a netip.Addr) bool {
 // shared is the address space of carriers, which sites use for pods and services.
 func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")} }
 
-// never are addresses that lead to others: "this network", and translations of IPv4 that would pass for public.
+// never are addresses that nobody on the Internet has, or that lead to others: "this network", those of protocols, for benchmarks and
+// reserved; of IPv6 those that stand for IPv4 ones and would pass for public (also Teredo's), and those of sites.
 func never() []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16")}
+	var all []netip.Prefix
+	for _, text := range []string{
+		"0.0.0.0/8", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16", "fec0::/10",
+	} {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
 }
 
 // Latest asks a channel once, and returns the version that it leads to: the last element of the path in the Location of an answer 302, 303, 307

@@ -92,6 +92,7 @@ func TestReach(t *testing.T) {
 		"10.0.0.1": Private, "172.16.0.1": Private, "192.168.1.1": Private, "fd00::1": Private, "100.64.0.1": Private, "::ffff:10.0.0.1": Private,
 		"127.0.0.1": Anywhere, "::1": Anywhere, "169.254.169.254": Anywhere, "fe80::1": Anywhere, "0.0.0.0": Anywhere, "::": Anywhere, "0.1.2.3": Anywhere,
 		"224.0.0.1": Anywhere, "255.255.255.255": Anywhere, "::ffff:127.0.0.1": Anywhere, "64:ff9b::a9fe:a9fe": Anywhere, "2002:7f00:1::": Anywhere,
+		"192.0.0.192": Anywhere, "198.18.0.1": Anywhere, "240.0.0.1": Anywhere, "::7f00:1": Anywhere, "2001:0:1::1": Anywhere, "fec0::1": Anywhere, "2001:db9::1": Public,
 	} {
 		for _, reach := range []Reach{Public, Private, Anywhere} {
 			if got, want := reach.includes(netip.MustParseAddr(address)), reach >= from; got != want {
@@ -148,5 +149,21 @@ func TestPoller(t *testing.T) {
 		<-ended
 		time.Sleep(Interval * 2)
 		see("v3", false, 5)
+	})
+}
+
+// A channel may be anybody's: what it leads to is a version that a tag of an image can be, or nothing.
+func FuzzVersionOf(f *testing.F) {
+	for _, location := range []string{"https://example.org/releases/tag/v1.36.3+k3s1", "/a%2F..%2Fb", "..", "/v1%00", "//[", "/é"} {
+		f.Add(location)
+	}
+	f.Fuzz(func(t *testing.T, location string) {
+		version, err := versionOf([]string{location})
+		if err == nil && (len(version) > maxVersion || strings.ContainsAny(version, "/ \x00\n:@$") || strings.HasPrefix(version, "-") || version == "") {
+			t.Errorf("%q leads to %q", location, version)
+		}
+		if err != nil && location != "" && len(location) > 8 && strings.Contains(err.Error(), location) {
+			t.Errorf("the error quotes %q", location)
+		}
 	})
 }

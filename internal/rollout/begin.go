@@ -28,6 +28,7 @@ type tally struct {
 type obstacles struct {
 	failedNode, unreadyNode string
 	lostNode                string // complete, and not ready since
+	silentNode              string // at work, and not ready
 	rival, rivalNode        string // plan that has a node
 	exclusive               string // other exclusive plan that is at work
 }
@@ -73,6 +74,9 @@ func (t *tally) claim(n *Node, c Claim) {
 		t.settling++
 	case c.Failure == nil:
 		t.applying++
+		if !n.Ready {
+			t.silentNode = first(t.silentNode, n.Name)
+		}
 	case c.Failure.Final:
 		t.failed++
 		t.failedNode = first(t.failedNode, n.Name)
@@ -143,7 +147,11 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 	case gate != nil && gate.Reason == v1.ReasonPaused:
 		return *gate
 	case t.applying > 0:
-		return Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d of %d complete, %d at work", t.complete, t.total, t.applying)}
+		w := Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d of %d complete, %d at work", t.complete, t.total, t.applying)}
+		if t.silentNode != "" {
+			w.Message += fmt.Sprintf("; node %s is not ready: if it does not come back, mend it or remove it", t.silentNode)
+		}
+		return w
 	case gate != nil && t.settling == 0:
 		return *gate
 	case t.waiting > 0:

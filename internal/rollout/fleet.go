@@ -112,7 +112,7 @@ func NewFleet(clusters []Cluster, plan FleetPlan, now time.Time) (*Fleet, error)
 	for i := range clusters {
 		c := &clusters[i]
 		f.of[i] = -1
-		if f.current(c) && c.Claim.Complete == nil && c.Claim.Failed == nil || f.lingers(c) {
+		if f.takes(c) {
 			f.slots++
 		}
 		if !f.counts(c) {
@@ -197,6 +197,11 @@ func (f *Fleet) held(c *Cluster) string {
 		return fmt.Sprintf("cluster %s: %s", c.Name, c.Hold)
 	}
 	return ""
+}
+
+// takes says whether a member takes one of the places.
+func (f *Fleet) takes(c *Cluster) bool {
+	return f.current(c) && c.Claim.Complete == nil && c.Claim.Failed == nil || f.lingers(c)
 }
 
 // lingers says whether nodes of a member may still be at work for a revision that is no more.

@@ -139,3 +139,13 @@ func TestMembers(t *testing.T) {
 		})
 	}
 }
+
+func TestAMemberThatIsAwayAtWorkIsNamedWithWhatToDo(t *testing.T) {
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	a := rollout.Cluster{Name: "a", Selected: true, Away: "it is not connected", Claim: &rollout.ClusterClaim{Revision: "r", Since: now}}
+	d := rollout.NextMember([]rollout.Cluster{a, {Name: "b", Selected: true}}, rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r"}, now)
+	const want = "1 clusters at work; cluster a keeps its place although it is not connected: bring it back, or delete it if it is gone for good"
+	if d.Step != nil || d.Wait.Message != want {
+		t.Errorf("%+v, %s", d.Step, d.Wait.Message)
+	}
+}

@@ -116,6 +116,14 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 			t.Errorf("it ends as %+v", n)
 		}
 	})
+	t.Run("a node that goes silent at work is named", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", nil))
+		b.m.Nodes[0].Ready = false
+		if w := b.steps(aPlan("p", nil)); !strings.Contains(w.Message, "node a is not ready") {
+			t.Errorf("it says %s: %s", w.Reason, w.Message)
+		}
+	})
 	t.Run("pausing lets an upgrade finish and begins nothing else", func(t *testing.T) {
 		b := newBench(t, "a", "b")
 		b.steps(aPlan("p", nil))

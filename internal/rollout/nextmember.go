@@ -142,7 +142,14 @@ func (f *Fleet) unless(w Wait) Wait {
 }
 
 func (f *Fleet) working() Wait {
-	return Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d clusters at work", f.slots)}
+	message := fmt.Sprintf("%d clusters at work", f.slots)
+	for i := range f.clusters {
+		if c := &f.clusters[i]; f.takes(c) && c.Away != "" {
+			message += fmt.Sprintf("; cluster %s keeps its place although %s: bring it back, or delete it if it is gone for good", c.Name, c.Away)
+			break
+		}
+	}
+	return Wait{Reason: v1.ReasonApplying, Message: message}
 }
 
 // remainder says what there is to wait for when no member can begin.
