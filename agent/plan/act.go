@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
 )
@@ -27,7 +28,7 @@ const maxConflicts = 8
 const maxCause = 256
 
 // resolve gathers the Plans.
-func (t *term) resolve() []resolved {
+func (t *term) resolve(next *deadline) []resolved {
 	secrets := map[string]string{}
 	for _, s := range t.secrets.values() {
 		secrets[s.name] = s.digest
@@ -38,9 +39,15 @@ func (t *term) resolve() []resolved {
 		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
 			continue // a hub's, in a hub that is its own member
 		}
-		if o.DeletionTimestamp == nil {
-			all = append(all, resolve(o, "", secrets))
+		if o.DeletionTimestamp != nil {
+			continue
 		}
+		var found channel.Answer
+		if o.Spec.Version == "" && !elsewhere {
+			found = t.channels.Answer(o.Spec.Channel)
+			next.by(found.Next)
+		}
+		all = append(all, resolve(o, found, secrets))
 	}
 	return all
 }

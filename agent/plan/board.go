@@ -5,10 +5,13 @@ package plan
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -47,6 +50,16 @@ func (b *board) hold(reason string) {
 	}
 }
 
+// wait has the hub know why no Plan can be run yet. With the rights of an older manifest that lasts until somebody applies the present one.
+func (b *board) wait(what string, err error) {
+	message := fmt.Sprintf("the agent cannot %s: %v", what, err)
+	if apierrors.IsForbidden(err) {
+		message = "the agent's rights are those of an older manifest: apply the manifest of the Cluster again (" + message + ")"
+	}
+	b.hold(message)
+	b.keep(nil)
+}
+
 // show posts a state, unless it is the same.
 func (b *board) show(state protocol.PlanState) {
 	b.mu.Lock()
@@ -59,7 +72,7 @@ func (b *board) show(state protocol.PlanState) {
 	b.wake()
 }
 
-// keep takes all other Plans off. From the first time on everything that is there is posted, or about to be.
+// keep takes all other Plans off. From the first time on everything that is there is posted, or about to be, or the reason why nothing is.
 func (b *board) keep(names map[string]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

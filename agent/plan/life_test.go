@@ -16,6 +16,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -29,7 +30,7 @@ import (
 func TestPlansRun(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	s.run(t, options{})
+	s.run(t, options{ask: s.ask})
 	cases := map[string]func(*testing.T, *stand){
 		"prepare, cordon, drain, upgrade, label, uncordon, node after node":      testWholeSequence,
 		"a plan that is edited mid-way does the begun node to its end and again": testEdited,
@@ -52,6 +53,10 @@ func TestPlansRun(t *testing.T) {
 		"a drain that pods hinder fails and uncordons":                           testDrainHindered,
 		"a drain that is no longer wanted ends":                                  testDrainCanceled,
 		"a plan elsewhere is told where plans run":                               testWrongNamespace,
+		"a plan follows its channel, and says so when that leads nowhere":        testChannel,
+		"a window that closes under way lets the node finish and no other begin": testWindowCloses,
+		"a pod that a PodDisruptionBudget holds goes when that lets it":          testBudget,
+		"a label that no version fits into is told before anything is done":      testLongLabel,
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -324,7 +329,7 @@ func testUncordoned(t *testing.T, s *stand) {
 func testExclusive(t *testing.T, s *stand) {
 	s.nodes(t, "excl1", "excl1-a")
 	s.nodes(t, "excl2", "excl2-a")
-	s.script("excl1-a", nodesim.Script{Takes: 2 * time.Second})
+	s.script("excl1-a", nodesim.Script{Takes: 8 * time.Second})
 	first, second := newPlan("excl1", 0), newPlan("excl2", 0)
 	first.Spec.Exclusive, second.Spec.Exclusive = true, true
 	s.create(t, first)
@@ -539,4 +544,95 @@ func testWrongNamespace(t *testing.T, s *stand) {
 		}
 		return nil
 	})
+}
+
+func testChannel(t *testing.T, s *stand) {
+	s.nodes(t, "channel", "channel-a")
+	p := newPlan("channel", 0)
+	p.Spec.Version, p.Spec.Channel = "", "https://example.org/nowhere"
+	s.create(t, p)
+	eventually(t, func(context.Context) error {
+		p = s.await(t, "channel", v1.ReasonChannelFailed)
+		if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady); !strings.Contains(c.Message, "no version: it answers 404") {
+			return errors.New(c.Message)
+		}
+		return nil
+	})
+	s.change(t, p, func() { p.Spec.Channel = "https://example.org/stable" })
+	p = s.await(t, "channel", v1.ReasonComplete)
+	s.expectNode(t, "channel-a", "channel", p.Status.LatestHash, false)
+	if p.Status.LatestVersion != "v9.0.0-k3s1" {
+		t.Errorf("version %q", p.Status.LatestVersion)
+	}
+}
+
+func testWindowCloses(t *testing.T, s *stand) {
+	s.nodes(t, "closes", "closes-a", "closes-b")
+	s.script("closes-a", nodesim.Script{Takes: 2 * time.Second})
+	p := newPlan("closes", 0)
+	p.Spec.Cordon = true
+	p.Spec.Window = &v1.TimeWindow{}
+	s.create(t, p)
+	s.begun(t, "closes", "closes-a")
+	s.change(t, p, func() {
+		p.Spec.Window.Days = []v1.Day{v1.Day(time.Now().UTC().Add(72 * time.Hour).Weekday().String())}
+	})
+	eventually(t, func(ctx context.Context) error {
+		if err := s.client.Get(ctx, client.ObjectKeyFromObject(p), p); err != nil {
+			return err
+		}
+		if p.Status.Nodes == nil || p.Status.Nodes.Complete != 1 {
+			return fmt.Errorf("status %+v", p.Status)
+		}
+		return nil
+	})
+	p = s.await(t, "closes", v1.ReasonAwaitingWindow)
+	s.expectNode(t, "closes-a", "closes", p.Status.LatestHash, false)
+	s.expectNode(t, "closes-b", "closes", "", false)
+}
+
+func testBudget(t *testing.T, s *stand) {
+	s.nodes(t, "budget", "budget-a")
+	labels := map[string]string{"app": "budget"}
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "budget"}}
+	budget.Spec.Selector, budget.Spec.MaxUnavailable = &metav1.LabelSelector{MatchLabels: labels}, new(intstr.FromInt32(0))
+	s.create(t, budget)
+	s.pod(t, "budget-app", "budget-a", func(p *corev1.Pod) { p.Labels = labels })
+	p := newPlan("budget", 0)
+	p.Spec.Drain = &v1.Drain{Force: true, Timeout: &metav1.Duration{Duration: time.Second}}
+	s.create(t, p)
+	p = s.await(t, "budget", v1.ReasonNodeFailed)
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDrainFailed || !strings.Contains(f.Message, "default/budget-app") || !strings.Contains(f.Message, "disruption budget") {
+		t.Errorf("failure %+v", f)
+	}
+	if s.node(t, "budget-a").Spec.Unschedulable {
+		t.Error("the failed node is still cordoned")
+	}
+	s.change(t, p, func() { p.Spec.Drain.Timeout = &metav1.Duration{Duration: time.Minute} })
+	eventually(t, func(context.Context) error {
+		if !s.node(t, "budget-a").Spec.Unschedulable {
+			return errors.New("the node is not drained again")
+		}
+		return nil
+	})
+	if err := s.client.Delete(t.Context(), budget); err != nil {
+		t.Fatal(err)
+	}
+	p = s.await(t, "budget", v1.ReasonComplete)
+	s.expectNode(t, "budget-a", "budget", p.Status.LatestHash, false)
+}
+
+func testLongLabel(t *testing.T, s *stand) {
+	s.nodes(t, "long", "long-a")
+	p := newPlan("long", 0)
+	p.Spec.Version = "v1." + strings.Repeat("0", 61)
+	p.Spec.PostCompleteLabels = map[string]v1.LabelTemplate{"example.org/version": "$(LATEST_VERSION)"}
+	s.create(t, p)
+	p = s.await(t, "long", v1.ReasonInvalidPlan)
+	if !meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled) {
+		t.Error("not Stalled")
+	}
+	s.expectNode(t, "long-a", "long", "", false)
+	s.change(t, p, func() { p.Spec.PostCompleteLabels = nil })
+	s.await(t, "long", v1.ReasonComplete)
 }

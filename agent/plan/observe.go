@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -12,9 +13,11 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
 )
@@ -204,21 +207,31 @@ type problem struct {
 	stalled         bool
 }
 
-// resolve finds version and hash of a Plan. found is what its channel said, empty before it said anything.
-func resolve(o *v1.Plan, found string, secrets map[string]string) resolved {
-	r := resolved{object: o}
-	version := o.Spec.Version
-	if version == "" {
-		version = found
+// versionOf is the version of a Plan, given what is known of its channel, and empty if there is none. What its status says of a channel is the
+// memory of what was found there: it serves a new leader while the channel is down.
+func versionOf(o *v1.Plan, found channel.Answer) string {
+	version := cmp.Or(o.Spec.Version, found.Version)
+	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)
+	if version == "" && was != nil && was.Reason == v1.ReasonChannel && was.ObservedGeneration == o.Generation {
+		return o.Status.LatestVersion
 	}
+	return version
+}
+
+// resolve finds version and hash of a Plan. found is what is known of its channel.
+func resolve(o *v1.Plan, found channel.Answer, secrets map[string]string) resolved {
+	r := resolved{object: o}
+	version := versionOf(o, found)
 	r.plan = rollout.Plan{Name: o.Name, UID: string(o.UID), Generation: o.Generation, Spec: o.Spec, Version: rollout.Version(version)}
 	switch {
 	case o.Namespace != v1.PlansNamespace:
 		r.problem = &problem{v1.ReasonWrongNamespace, "plans are run in the namespace " + v1.PlansNamespace + " only: make it there", true}
 	case o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil:
 		r.problem = &problem{v1.ReasonInvalidPlan, "clusterName and clusterSelector are for plans on a hub: take them out", true}
+	case version == "" && found.Err != nil:
+		r.problem = &problem{v1.ReasonChannelFailed, "the channel leads to no version: " + found.Err.Error(), false}
 	case version == "":
-		r.problem = &problem{v1.ReasonChannelFailed, "the channel has not said a version yet", false}
+		r.problem = &problem{v1.ReasonChannelFailed, "the channel is being asked", false}
 	}
 	for _, s := range o.Spec.Secrets {
 		if _, there := secrets[s.Name]; !there && !s.IgnoreUpdates && r.problem == nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
+
+	"github.com/drover-dev/drover/internal/channel"
 )
 
 // Options of a Runner.
@@ -20,6 +22,9 @@ type Options struct {
 	Client rest.Interface
 	// Objects applies what plans need in the member, and reads metadata.
 	Objects Objects
+	// Ask asks a channel which version it leads to. Its errors are shown on the Plan. Nil asks as channel.Asker does, private addresses
+	// included: who makes Plans in a member may do more there than look at its network.
+	Ask func(ctx context.Context, url string) (string, error)
 	// Now is time.Now if it is nil.
 	Now func() time.Time
 	Log logr.Logger
@@ -37,6 +42,9 @@ type Runner struct {
 func New(o Options) *Runner {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Ask == nil {
+		o.Ask = channel.New(channel.Private).Latest
 	}
 	return &Runner{options: o}
 }

@@ -5,9 +5,11 @@ package plan_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -96,7 +98,16 @@ type runner struct {
 // options of a run that tests change.
 type options struct {
 	now  func() time.Time
+	ask  func(context.Context, string) (string, error)
 	wrap func(http.RoundTripper) http.RoundTripper
+}
+
+// ask plays the channels.
+func (s *stand) ask(_ context.Context, url string) (string, error) {
+	if strings.HasSuffix(url, "/stable") {
+		return "v9.0.0+k3s1", nil
+	}
+	return "", errors.New("it answers 404, and not 302, 303, 307 or 308")
 }
 
 func (s *stand) run(t *testing.T, o options) *runner {
@@ -126,7 +137,7 @@ func (s *stand) newRunner(o options) (*plan.Runner, error) {
 	if testing.Verbose() {
 		log = funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), prefix, args) }, funcr.Options{Verbosity: 1})
 	}
-	return plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Now: o.now, Log: log}), nil
+	return plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Ask: o.ask, Now: o.now, Log: log}), nil
 }
 
 // nodes adds nodes that a plan of the same name is for.
@@ -157,9 +168,10 @@ func (s *stand) create(t *testing.T, object client.Object) {
 	})
 }
 
+// eventually waits for longer than the garbage collector needs to learn of a new kind, which is 30 s.
 func eventually(t *testing.T, check func(context.Context) error) {
 	t.Helper()
-	testkit.Eventually(t, 40*time.Second, check)
+	testkit.Eventually(t, 90*time.Second, check)
 }
 
 // await waits until the condition Ready of a Plan has the reason, and returns the Plan.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
@@ -26,13 +27,14 @@ const (
 
 // term is one time of leading. All but the board and the drains belongs to the goroutine that runs it.
 type term struct {
-	options Options
-	member  member
-	board   *board
-	drains  *drains
-	logs    *logs
-	wake    chan struct{} // something may have changed
-	retired chan retirement
+	options  Options
+	member   member
+	board    *board
+	drains   *drains
+	logs     *logs
+	channels *channel.Poller
+	wake     chan struct{} // something may have changed
+	retired  chan retirement
 
 	shelves
 	running  sync.WaitGroup
@@ -60,8 +62,9 @@ type refusal struct {
 func newTerm(o Options) *term {
 	t := &term{
 		options: o, member: member{o.Client}, board: newBoard(), wake: make(chan struct{}, 1), retired: make(chan retirement),
-		refused: map[refusal]string{}, statuses: map[string]published{},
+		refused: map[refusal]string{}, statuses: map[string]published{}, channels: channel.NewPoller(o.Ask, o.Now),
 	}
+	t.channels.OnAnswer(func(string) { t.touch() })
 	t.drains, t.logs = newDrains(t.member, o.Objects, t.touch), newLogs(t.member, t.touch)
 	t.shelves = shelves{
 		plans: newShelf(readPlan, nil, t.touch), space: newShelf(readVeto, nil, t.touch), nodes: newShelf(readNode, trimNode, t.touch),
@@ -92,6 +95,7 @@ func (t *term) run(ctx context.Context) {
 	if !known(ctx, t.plans.ready) || !known(ctx, t.space.ready) {
 		return
 	}
+	t.running.Go(func() { _ = t.channels.Start(ctx) }) // its error is always nil
 	left := false
 	if !t.persist(ctx, "look for nodes at work", func(ctx context.Context) (err error) {
 		left, err = t.member.claimed(ctx, hasClaim)
@@ -114,6 +118,7 @@ func (t *term) persist(ctx context.Context, what string, do func(context.Context
 		}
 		if ctx.Err() == nil {
 			t.options.Log.Info("plans wait", "for", what, "error", err.Error())
+			t.board.wait(what, err)
 		}
 		if !t.pauseAfter(ctx, wait, err) {
 			return false
@@ -220,7 +225,7 @@ func (t *term) pass(ctx context.Context) time.Time {
 	if t.leaving {
 		return next.at
 	}
-	plans := t.resolve()
+	plans := t.resolve(next)
 	waits := map[string]rollout.Wait{}
 	for _, r := range plans {
 		if r.problem == nil {

@@ -3,7 +3,7 @@
 
 // Package channel asks release channels which version they lead to.
 //
-// Whoever may create a Plan chooses the URL that the hub asks, from where the hub stands in the network. So an Asker sends nothing but a GET
+// Whoever may create a Plan chooses the URL that the hub asks, from where the hub, or the agent of a member, stands in the network. So an Asker sends nothing but a GET
 // without credentials, follows no redirect, tells nothing of a body, and, unless it is told otherwise, connects to public addresses only:
 // names are judged by the address that is dialled, so that one that resolves to another address the second time gains nothing.
 package channel

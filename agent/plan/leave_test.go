@@ -1,0 +1,185 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/nodesim"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+func TestTheHubIsToldAndTheAgentLeaves(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	t.Run("with the rights of an older manifest the hub is told what to do, and nothing is in the way of leaving", func(t *testing.T) {
+		r := s.run(t, options{wrap: func(next http.RoundTripper) http.RoundTripper { return older{next} }})
+		events := listen(t, r)
+		hold := (<-events).Hold
+		if hold == nil || !strings.Contains(hold.Reason, "apply the manifest of the Cluster again") {
+			t.Errorf("hold %+v", hold)
+		}
+		if e := <-events; !e.Synced {
+			t.Errorf("event %+v, want that this was all", e)
+		}
+		if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
+			t.Errorf("remaining %v, %v", remaining, err)
+		}
+		r.stop()
+		for range events { // it ends with the term
+		}
+	})
+	r := s.run(t, options{})
+	t.Run("the stream tells of the hub's plans and of the hold", func(t *testing.T) { testStream(t, s, r) })
+	t.Run("leaving lets nodes go and keeps what a person's plan needs", func(t *testing.T) { testLeaveWithPlan(t, s, r) })
+	t.Run("without a person's plan nothing stays", func(t *testing.T) { testLeave(t, s, r) })
+}
+
+// older answers as an API server does to an agent whose manifest knew no plans.
+type older struct{ next http.RoundTripper }
+
+func (o older) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet {
+		return o.next.RoundTrip(r)
+	}
+	answer := httptest.NewRecorder()
+	answer.Header().Set("Content-Type", "application/json")
+	answer.WriteHeader(http.StatusForbidden)
+	_ = json.NewEncoder(answer).Encode(apierrors.NewForbidden(v1.GroupVersion.WithResource("plans").GroupResource(), "x", errors.New("no")).Status())
+	return answer.Result(), nil
+}
+
+// listen reads the stream of plans until it ends.
+func listen(t *testing.T, r *runner) <-chan protocol.PlanEvent {
+	t.Helper()
+	server := httptest.NewServer(r)
+	t.Cleanup(server.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel) // before the server closes, which waits for streams
+	var resp *http.Response
+	eventually(t, func(context.Context) error { // it leads soon
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+		if err != nil {
+			return err
+		}
+		if resp, err = server.Client().Do(req); err != nil {
+			return err
+		}
+		if resp.StatusCode != http.StatusOK {
+			return errors.Join(errors.New(resp.Status), resp.Body.Close())
+		}
+		return nil
+	})
+	events := make(chan protocol.PlanEvent)
+	go func() { // ends with the stream, which ends with the test
+		defer close(events)
+		defer func() { _ = resp.Body.Close() }()
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			var e protocol.PlanEvent
+			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case events <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return events
+}
+
+// hear reads events until one is as wanted.
+func hear(t *testing.T, events <-chan protocol.PlanEvent, what string, wanted func(protocol.PlanEvent) bool) {
+	t.Helper()
+	for e := range events {
+		if wanted(e) {
+			return
+		}
+	}
+	t.Fatalf("the stream ended before it told of %s", what)
+}
+
+func testStream(t *testing.T, s *stand, r *runner) {
+	events := listen(t, r)
+	if e := <-events; e.Hold == nil || e.Hold.Reason != "" {
+		t.Errorf("the first event is %+v, want that nothing holds", e)
+	}
+	if e := <-events; !e.Synced {
+		t.Errorf("the second event is %+v, want that there are no plans", e)
+	}
+	s.nodes(t, "brought", "brought-a")
+	p := newPlan("brought", 0)
+	p.Annotations, p.Labels = map[string]string{v1.AnnotationRevision: "r1"}, map[string]string{v1.LabelSet: "plan-brought"}
+	s.create(t, p)
+	hear(t, events, "the plan that is complete", func(e protocol.PlanEvent) bool {
+		return e.State != nil && e.State.Name == "brought" && e.State.Status.Revision == "r1" && e.State.Status.Nodes != nil && e.State.Status.Nodes.Complete == 1
+	})
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}}
+	s.change(t, space, func() { space.Labels[v1.LabelPlansHold] = "true" })
+	hear(t, events, "the hold", func(e protocol.PlanEvent) bool {
+		return e.Hold != nil && strings.Contains(e.Hold.Reason, v1.LabelPlansHold)
+	})
+	s.change(t, space, func() { delete(space.Labels, v1.LabelPlansHold) })
+	hear(t, events, "its end", func(e protocol.PlanEvent) bool { return e.Hold != nil && e.Hold.Reason == "" })
+	if err := s.client.Delete(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	hear(t, events, "the plan that is gone", func(e protocol.PlanEvent) bool { return e.Removed == "brought" })
+}
+
+func testLeaveWithPlan(t *testing.T, s *stand, r *runner) {
+	s.nodes(t, "person", "person-a")
+	s.script("person-a", nodesim.Script{Hangs: true})
+	p := newPlan("person", 0)
+	p.Spec.Cordon = true
+	s.create(t, p)
+	s.begun(t, "person", "person-a")
+	if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
+		t.Errorf("remaining %v, %v", remaining, err)
+	}
+	s.expectNode(t, "person-a", "person", "", false)
+	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+		t.Errorf("the person's plan: %v", err)
+	}
+	if err := s.client.Delete(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	s.gone(t, p)
+}
+
+func testLeave(t *testing.T, s *stand, r *runner) {
+	if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
+		t.Errorf("remaining %v, %v", remaining, err)
+	}
+	eventually(t, func(ctx context.Context) error {
+		space := &corev1.Namespace{}
+		err := s.client.Get(ctx, client.ObjectKey{Name: v1.PlansNamespace}, space)
+		if apierrors.IsNotFound(err) || err == nil && space.Status.Phase == corev1.NamespaceTerminating {
+			return nil
+		}
+		return fmt.Errorf("the namespace is %+v: %w", space.Status, err)
+	})
+	eventually(t, func(ctx context.Context) error {
+		if err := s.client.List(ctx, &v1.PlanList{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("plans can still be listed: %w", err)
+		}
+		return nil
+	})
+}
