@@ -86,6 +86,10 @@ bench-fleet: ## Measure one manager, then two, with many simulated members, in s
 bench-tenancy: ## Measure a binding from the hub to the member, beside a direct write into the member.
 	go run ./test/bench/tenancy
 
+.PHONY: bench-plans
+bench-plans: ## Measure Plans: what the agent adds to a node, and what a fleet costs the hub.
+	go run ./test/bench/plans
+
 .PHONY: install
 install: ## Install only the CRDs into the cluster that kubectl points at.
 	hack/deploy.sh install

@@ -27,6 +27,7 @@ type agent struct {
 	member   Member
 	instance string // the process that it would be
 	sets     *sets
+	plans    *plans
 
 	mu        sync.Mutex // guards what follows
 	attempts  int64
@@ -38,7 +39,7 @@ type agent struct {
 }
 
 func newAgent(s *Sim, m Member) *agent {
-	return &agent{sim: s, member: m, instance: rand.Text(), sets: newSets(), digest: m.SettingsDigest, changed: make(chan struct{})}
+	return &agent{sim: s, member: m, instance: rand.Text(), sets: newSets(), plans: newPlans(), digest: m.SettingsDigest, changed: make(chan struct{})}
 }
 
 // Target implements link.Identity.
@@ -129,6 +130,8 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.serveReport(w, r)
 	case r.URL.Path == protocol.PathSets, strings.HasPrefix(r.URL.Path, protocol.PathSets+"/"):
 		a.serveSets(w, r)
+	case r.Method == http.MethodGet && r.URL.Path == protocol.PathPlans:
+		a.plans.ServeHTTP(w, r)
 	case r.Method == http.MethodPut && r.URL.Path == protocol.PathSettings:
 		a.serveSettings(w, r)
 	case r.Method == http.MethodPost && r.URL.Path == protocol.PathUninstall:
@@ -200,6 +203,6 @@ func (a *agent) reportLocked() protocol.Report {
 			Requested:   map[string]string{"cpu": strconv.Itoa(a.requested + 1), "memory": "12Gi", "pods": "40"},
 		},
 		Health: protocol.Health{Healthy: true}, Leader: true,
-		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets}},
+		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets, protocol.FeaturePlans}},
 	}
 }

@@ -5,7 +5,10 @@ package sim
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -99,16 +102,31 @@ func (a *agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	}
 	state := protocol.SetState{ID: id, Phase: protocol.SetDeleted}
 	if r.Method == http.MethodPut {
-		var put struct{ Digest string } // the rest is what other agents apply
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxSet)).Decode(&put); err != nil || put.Digest == "" {
+		digest, err := a.readSet(id, http.MaxBytesReader(w, r.Body, protocol.MaxSet))
+		if err != nil || digest == "" {
 			http.Error(w, "this is no set", http.StatusUnprocessableEntity)
 			return
 		}
-		state.Phase, state.Digest = protocol.SetApplied, put.Digest
+		state.Phase, state.Digest = protocol.SetApplied, digest
 	}
 	a.sets.set(id, state.Digest)
 	a.sim.arrivals.note(id)
 	_ = json.NewEncoder(w).Encode(state) // nobody is left to tell
+}
+
+// readSet is the digest of a set. Of what is in it only Plans are looked at: the rest is what other agents apply.
+func (a *agent) readSet(id string, body io.Reader) (string, error) {
+	if !strings.HasPrefix(id, "plan/") {
+		var put struct{ Digest string }
+		err := json.NewDecoder(body).Decode(&put)
+		return put.Digest, err
+	}
+	var set protocol.Set
+	if err := json.NewDecoder(body).Decode(&set); err != nil {
+		return "", fmt.Errorf("read set %s: %w", id, err)
+	}
+	a.plans.take(set)
+	return set.Digest, nil
 }
 
 func (a *agent) streamSets(w http.ResponseWriter, r *http.Request) {

@@ -150,13 +150,13 @@ const quietWrites = 2
 
 // quiet waits until the hub writes nothing more, and returns how many writes there were.
 func (f *fan) quiet(ctx context.Context) (float64, error) {
-	before, err := writesOf(ctx, f.hub.Plane)
+	before, err := f.hub.Writes(ctx)
 	for err == nil {
 		if err = settle(ctx); err != nil {
 			break
 		}
 		now := 0.0
-		if now, err = writesOf(ctx, f.hub.Plane); err != nil || now-before <= quietWrites {
+		if now, err = f.hub.Writes(ctx); err != nil || now-before <= quietWrites {
 			return now, err
 		}
 		before = now

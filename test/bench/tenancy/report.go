@@ -7,17 +7,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"k8s.io/client-go/rest"
-
-	"github.com/drover-dev/drover/hack/stage"
 )
 
 // report prints the rows as a table.
@@ -80,11 +73,11 @@ type writeCount struct {
 }
 
 func (p *plant) countWrites(ctx context.Context) (*writeCount, error) {
-	hub, err := writesOf(ctx, p.hub.Plane)
+	hub, err := p.hub.Writes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	member, err := writesOf(ctx, p.member)
+	member, err := p.member.Writes(ctx)
 	return &writeCount{plant: p, hub: hub, member: member}, err
 }
 
@@ -110,46 +103,4 @@ func (c *writeCount) each(ctx context.Context, n int) (hub, member float64, err 
 		return 0, 0, err
 	}
 	return (now.hub - c.hub) / float64(n), (now.member - c.member) / float64(n), nil
-}
-
-// writesOf are the writes that an API server has served, without leases and reviews.
-func writesOf(ctx context.Context, plane *stage.Plane) (float64, error) {
-	http, err := rest.HTTPClientFor(plane.RESTConfig())
-	if err != nil {
-		return 0, err
-	}
-	defer http.CloseIdleConnections()
-	text, err := metrics(ctx, http, plane.RESTConfig().Host)
-	if err != nil {
-		return 0, err
-	}
-	sum := 0.0
-	write := regexp.MustCompile(`verb="(POST|PUT|PATCH|APPLY|DELETE|DELETECOLLECTION)"`)
-	passing := regexp.MustCompile(`resource="(leases|subjectaccessreviews|tokenreviews)"`)
-	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, "apiserver_request_total{") || !write.MatchString(line) || passing.MatchString(line) {
-			continue
-		}
-		line = strings.TrimSpace(line)
-		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("read metrics of %s: %w", plane.Name(), err)
-		}
-		sum += value
-	}
-	return sum, nil
-}
-
-func metrics(ctx context.Context, c *http.Client, host string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, host+"/metrics", nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := c.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	raw, err := io.ReadAll(response.Body)
-	return string(raw), err
 }

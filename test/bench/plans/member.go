@@ -1,0 +1,243 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/hack/nodesim"
+	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	node = "node-0"
+	// patience bounds every wait for something that takes seconds.
+	patience = time.Minute
+	// restTime is how long nothing happens while CPU and memory at rest are read.
+	restTime = 20 * time.Second
+	// drained is how many pods each drain evicts.
+	drained = 5
+)
+
+// plant is a hub and a member with one node.
+type plant struct {
+	hub    *stage.Hub
+	member *stage.Plane
+	agent  *stage.Agent
+	sim    *nodesim.Sim
+}
+
+// measureMember runs Plans in one member, one after the other.
+func measureMember(ctx context.Context, programs stage.Programs, dir string, samples int, r *results) (err error) {
+	p := &plant{}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	if err := p.start(ctx, programs, dir); err != nil {
+		return err
+	}
+	if err := p.rest(ctx, r, "before any Plan"); err != nil {
+		return err
+	}
+	first, err := p.runPlan(ctx, newPlan("first"))
+	if err != nil {
+		return err
+	}
+	r.rows = append(r.rows, row{what: "the first Plan", took: []moments{first}})
+	for _, kind := range []struct {
+		what, name string
+		drain      bool
+	}{
+		{"no drain, no cordon, no prepare", "plain", false},
+		{fmt.Sprintf("cordon, and drain of %d pods", drained), "drain", true},
+	} {
+		row := row{what: kind.what, goal: !kind.drain}
+		before, err := p.member.Writes(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range samples {
+			took, err := p.sample(ctx, fmt.Sprintf("%s-%d", kind.name, i), kind.drain)
+			if err != nil {
+				return err
+			}
+			row.took = append(row.took, took)
+		}
+		after, err := p.member.Writes(ctx)
+		if err != nil {
+			return err
+		}
+		row.writes = (after - before) / float64(samples)
+		r.rows = append(r.rows, row)
+	}
+	return p.rest(ctx, r, fmt.Sprintf("after %d Plans", 2*samples+1))
+}
+
+func (p *plant) sample(ctx context.Context, name string, drain bool) (moments, error) {
+	o := newPlan(name)
+	if drain {
+		o.Spec.Cordon, o.Spec.Drain = true, &v1.Drain{Force: true}
+		if err := p.startPods(ctx, name); err != nil {
+			return moments{}, err
+		}
+	}
+	return p.runPlan(ctx, o)
+}
+
+func newPlan(name string) *v1.Plan {
+	o := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: v1.PlansNamespace, Name: name}}
+	o.Spec.NodeSelector, o.Spec.Version = &metav1.LabelSelector{}, "v1.36.3+k3s1"
+	o.Spec.Upgrade.Image = "rancher/k3s-upgrade"
+	return o
+}
+
+// startPods puts applications on the node and waits until they run.
+func (p *plant) startPods(ctx context.Context, name string) error {
+	grace := int64(0)
+	for i := range drained {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", name, i)}}
+		pod.Spec.NodeName, pod.Spec.TerminationGracePeriodSeconds = node, &grace
+		pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "app"}}
+		if err := p.member.Client.Create(ctx, pod); err != nil {
+			return fmt.Errorf("start pods: %w", err)
+		}
+	}
+	return until(ctx, func() error { return p.running(ctx) })
+}
+
+// running is nil when all applications are. The API server evicts a pod whose status changes meanwhile half a second later.
+func (p *plant) running(ctx context.Context) error {
+	pods := &corev1.PodList{}
+	if err := p.member.Client.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+		return fmt.Errorf("start pods: %w", err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; pod.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("start pods: pod %s is %s", pod.Name, pod.Status.Phase)
+		}
+	}
+	return nil
+}
+
+// script has applications run until they are evicted, and all else succeed at once.
+func script(pod *corev1.Pod) nodesim.Script {
+	return nodesim.Script{Hangs: pod.Namespace == metav1.NamespaceDefault}
+}
+
+// start brings up hub and member, imports the member, and waits until its agent has installed Plans.
+func (p *plant) start(ctx context.Context, programs stage.Programs, dir string) error {
+	plane, err := stage.StartPlane(ctx, programs, "hub", dir)
+	if err != nil {
+		return err
+	}
+	p.hub = &stage.Hub{Plane: plane} // for stop, should InstallHub err
+	if p.member, err = stage.StartPlane(ctx, programs, "member", dir); err != nil {
+		return err
+	}
+	installed, err := stage.InstallHub(ctx, plane)
+	if installed != nil {
+		p.hub = installed
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cluster := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "member"}
+	manifest, err := p.hub.CreateCluster(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if p.agent, err = stage.InstallAgent(ctx, p.member, manifest, "member", protocol.AgentNamespace); err != nil {
+		return err
+	}
+	if err := p.agent.Start(); err != nil {
+		return err
+	}
+	if _, err := p.hub.AwaitCluster(ctx, cluster, stage.Ready); err != nil {
+		return err
+	}
+	p.sim = nodesim.Start(context.WithoutCancel(ctx), p.member.Client, script)
+	if err := p.sim.AddNode(ctx, node, nil); err != nil {
+		return err
+	}
+	return p.awaitKind(ctx)
+}
+
+// awaitKind waits until Plans can be read.
+func (p *plant) awaitKind(ctx context.Context) error {
+	return until(ctx, func() error {
+		return p.member.Client.List(ctx, &v1.PlanList{}, client.InNamespace(v1.PlansNamespace))
+	})
+}
+
+// until asks check every 20 ms until it returns nil.
+func until(ctx context.Context, check func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+func (p *plant) stop() error {
+	var errs []error
+	if p.sim != nil {
+		p.sim.Close()
+	}
+	if p.agent != nil && p.agent.Process != nil {
+		errs = append(errs, p.agent.Process.Kill())
+	}
+	if p.hub != nil {
+		errs = append(errs, p.hub.StopManagers(), p.hub.Kill())
+	}
+	if p.member != nil {
+		errs = append(errs, p.member.Kill())
+	}
+	return errors.Join(errs...)
+}
+
+// rest notes what the agent uses while nothing happens.
+func (p *plant) rest(ctx context.Context, r *results, when string) error {
+	before, err := p.agent.Process.Usage()
+	if err != nil {
+		return err
+	}
+	if err := wait(ctx, restTime); err != nil {
+		return err
+	}
+	after, err := p.agent.Process.Usage()
+	if err != nil {
+		return err
+	}
+	r.idle = append(r.idle, idle{when: when, usage: after, cpu: after.CPU - before.CPU})
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,126 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drover-dev/drover/hack/lab"
+)
+
+const (
+	// goalNode is what the runner may add to a node at p50; system-upgrade-controller adds sucJob + sucLabel.
+	goalNode = 50 * time.Millisecond
+	sucJob   = 52 * time.Millisecond
+	sucLabel = 16 * time.Millisecond
+	// goalResident is what an idle agent may have resident.
+	goalResident = 25 << 20
+)
+
+// results are all that was measured.
+type results struct {
+	commit, machine, planner string
+	rows                     []row
+	idle                     []idle
+	fleet                    *fleetResult
+}
+
+// row is one kind of Plan in one member.
+type row struct {
+	what   string
+	took   []moments
+	writes float64 // in the member, for each Plan
+	goal   bool    // whether goalNode is for this kind
+}
+
+// idle is what the agent uses while nothing happens.
+type idle struct {
+	when  string
+	usage lab.Usage
+	cpu   time.Duration
+}
+
+// machine says on what and beside what the bench runs.
+func machine() string {
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		load = []byte("unknown")
+	}
+	return fmt.Sprintf("%d cores, load before it %.14s", runtime.NumCPU(), load)
+}
+
+// write writes the page.
+func (r *results) write(out io.Writer) error {
+	text := &strings.Builder{}
+	fmt.Fprintf(text, "# What Plans cost\n\nMade by `make bench-plans` at commit %s: %s, which all processes share. All times are as a watch tells.\n", r.commit, r.machine)
+	r.writeMember(text)
+	if r.fleet != nil {
+		r.fleet.write(text)
+	}
+	fmt.Fprintf(text, "\n## The planner\n\nOne step of a fleet half of which is complete, and one of a member with ten nodes half of which are: "+
+		"`go test ./internal/rollout -run '^$' -bench '^BenchmarkNext' -count 3`\n\n```\n%s\n```\n", r.planner)
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+func (r *results) writeMember(text *strings.Builder) {
+	text.WriteString("\n## One member\n\nA real control plane with its Job controller, a real agent; one simulated node, whose containers succeed at once. " +
+		"Plans one after the other, each when the status of the one before says that it is complete.\n\n" +
+		"| Plans, ms p50 / max | Plan created → Job | Job complete → label | runner: both | goal | Plan → status complete | writes for each |\n|---|---|---|---|---|---|---|\n")
+	for _, w := range r.rows {
+		job, label, runner := w.column(func(m moments) time.Duration { return m.job }), w.column(func(m moments) time.Duration { return m.label - m.jobDone }), w.column(moments.runner)
+		goal := ""
+		if w.goal {
+			goal = fmt.Sprintf("p50 < %d: %s", goalNode.Milliseconds(), verdict(runner[len(runner)/2] < goalNode))
+		}
+		fmt.Fprintf(text, "| %s, n=%d | %s | %s | %s | %s | %s | %s |\n", w.what, len(w.took), span(job), span(label), span(runner), goal,
+			span(w.column(func(m moments) time.Duration { return m.status })), figure(w.writes))
+	}
+	fmt.Fprintf(text, "| system-upgrade-controller, a real node, n=20 | %.0f / 90 | %.0f | %.0f | | | |\n", ms(sucJob), ms(sucLabel), ms(sucJob+sucLabel))
+	text.WriteString("\nWrites are all that the member's API server took, those of the Job controller, of the simulated kubelet and of the bench among them. " +
+		"With drain, the time to the Job holds the evictions and the end of the pods. The figures of system-upgrade-controller were taken on this machine at another time, with the start of `curl`, about 20 ms, in the first.\n\n" +
+		"| agent at rest | resident MiB | anonymous MiB | goal | CPU, % of a core |\n|---|---|---|---|---|\n")
+	for _, i := range r.idle {
+		fmt.Fprintf(text, "| %s | %.1f | %.1f | < %d: %s | %.2f |\n", i.when, mib(i.usage.RSS), mib(i.usage.Anonymous), goalResident>>20,
+			verdict(i.usage.RSS < goalResident), 100*i.cpu.Seconds()/restTime.Seconds())
+	}
+}
+
+// column is a sorted figure of all samples.
+func (w *row) column(of func(moments) time.Duration) []time.Duration {
+	var all []time.Duration
+	for _, m := range w.took {
+		all = append(all, of(m))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func span(sorted []time.Duration) string {
+	return fmt.Sprintf("%.1f / %.1f", ms(sorted[len(sorted)/2]), ms(sorted[len(sorted)-1]))
+}
+
+func verdict(met bool) string {
+	if met {
+		return "ok"
+	}
+	return "short"
+}
+
+func figure(n float64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", n)
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
