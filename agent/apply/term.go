@@ -67,9 +67,10 @@ func (s *set) release() { <-s.turn }
 
 // applied is what was written last.
 type applied struct {
-	hash [sha256.Size]byte
-	mark uint64
-	uid  types.UID
+	hash  [sha256.Size]byte
+	mark  uint64
+	uid   types.UID
+	added string // by somebody else, as was told
 }
 
 // term is one time of leading.
@@ -263,7 +264,7 @@ func (t *term) changed(r ref, now object) {
 	id, wanted := t.book.owners[r]
 	if wanted {
 		last := t.book.applied[r]
-		if !now.gone && now.mark == last.mark && (r.kind == kindNamespace || t.book.ids[now.set] == id) {
+		if !now.gone && now.mark == last.mark && now.added == last.added && (r.kind == kindNamespace || t.book.ids[now.set] == id) {
 			return
 		}
 	} else if id = t.book.ids[now.set]; now.gone || now.deleting || now.mark == 0 {
