@@ -67,7 +67,7 @@ func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
 // finish forgets a set that has nothing in the member any more.
 func (t *term) finish(ctx context.Context, s *set, state protocol.SetState) protocol.SetState {
 	if err := t.store.remove(ctx, s.id, s.kept); err != nil {
-		state.Phase, state.Message = protocol.SetFailed, err.Error()
+		state.Phase, state.Message = explain(ref{kind: kindSecret, name: firstName(s.id)}, err)
 		t.agenda.at(s.id, t.options.Now().Add(firstRetry))
 		t.board.show(state)
 		return state
@@ -133,7 +133,7 @@ func (p *pass) save(ctx context.Context) (saved func() bool) {
 		saving.Wait()
 		if err != nil {
 			r := ref{kind: kindSecret, name: firstName(s.id)}
-			_, message := p.explain(r, err)
+			_, message := explain(r, err)
 			p.problem(r, protocol.SetFailed, "the set is not stored: "+message)
 			return false
 		}

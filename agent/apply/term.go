@@ -5,7 +5,6 @@ package apply
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"maps"
 	"slices"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -64,14 +62,6 @@ func (s *set) take(ctx context.Context) error {
 }
 
 func (s *set) release() { <-s.turn }
-
-// applied is what was written last.
-type applied struct {
-	hash  [sha256.Size]byte
-	mark  uint64
-	uid   types.UID
-	added string // by somebody else, as was told
-}
 
 // term is one time of leading.
 type term struct {

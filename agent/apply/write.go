@@ -5,6 +5,7 @@ package apply
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,10 +13,19 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
+
+// applied is what was written last.
+type applied struct {
+	hash  [sha256.Size]byte
+	mark  uint64
+	uid   types.UID
+	added string // by somebody else, as was told
+}
 
 // applyOne applies an object if it is not as it was last applied.
 func (p *pass) applyOne(ctx context.Context, it item) {
@@ -47,7 +57,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 		p.hold(it)
 		p.watchBudget(r, now)
 	case ctx.Err() == nil:
-		phase, message := p.explain(r, err)
+		phase, message := explain(r, err)
 		p.problem(r, phase, message)
 	}
 }
@@ -224,7 +234,7 @@ func rivals(err error) []string {
 
 // explain says what an error means for a person. The API server's errors can repeat what was sent, so of a refusal only the fields are
 // named, and never the values.
-func (p *pass) explain(r ref, err error) (protocol.SetPhase, string) {
+func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreign)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
 	}
@@ -272,7 +282,7 @@ func (p *pass) prune(ctx context.Context) {
 			continue
 		}
 		if err := p.delete(ctx, r); err != nil && ctx.Err() == nil {
-			phase, message := p.explain(r, err)
+			phase, message := explain(r, err)
 			p.problem(r, phase, message)
 		}
 	}
