@@ -150,6 +150,8 @@ type Verdict struct {
 	Reason  string
 	Message string
 	Stalled bool
+	// Refused is whether the hub itself delivers nothing, or not all of it.
+	Refused bool
 	// Unheard is whether it is too early to say: what agents have is about to be told.
 	Unheard bool
 	// Since is when the last of what is on its way was handed over, zero if nothing is.
@@ -205,9 +207,17 @@ func (v Verdict) Early(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now))
 }
 
-// Fail replaces what a verdict says by what keeps an object from being delivered at all.
-func (v *Verdict) Fail(reason, message string, stalled bool) {
-	v.Ready, v.Reason, v.Message, v.Stalled, v.Unheard, v.Since = false, reason, message, stalled, false, time.Time{}
+// Urgent is whether a verdict may have other news than what members say of the same as before. observed is as for Early, was is what the status counts.
+func (v Verdict) Urgent(observed bool, was *v1.ClusterCount) bool {
+	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
+}
+
+// Refuse replaces what a verdict says by what keeps an object from being delivered, or some of it, to as many members.
+func (v *Verdict) Refuse(members int, reason, message string, stalled bool) {
+	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unheard, v.Since = false, reason, message, stalled, true, false, time.Time{}
+	if v.Clusters.Desired == 0 {
+		v.Clusters = v1.ClusterCount{Desired: int32(members), Summary: fmt.Sprintf("0/%d", members)}
+	}
 }
 
 // Write writes a verdict into conditions, and returns whether its reason is news that is worth an event: that all went well at once, or is under

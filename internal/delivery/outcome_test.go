@@ -65,10 +65,25 @@ func TestVerdict(t *testing.T) {
 			t.Error(v)
 		}
 	})
+	t.Run("what members say is not urgent; what the hub says is", func(t *testing.T) {
+		v := delivery.Judge([]delivery.Outcome{{Stage: delivery.Applied}})
+		if v.Urgent(true, &v1.ClusterCount{Desired: 1}) || !v.Urgent(false, &v1.ClusterCount{Desired: 1}) || !v.Urgent(true, &v1.ClusterCount{Desired: 2}) || !v.Urgent(true, nil) {
+			t.Error(v)
+		}
+		if v.Refuse(1, v1.ReasonConflict, "m", true); !v.Urgent(true, &v1.ClusterCount{Desired: 1}) {
+			t.Error(v)
+		}
+	})
+	t.Run("what is refused counts the members that do not have it", func(t *testing.T) {
+		v := delivery.Judge(nil)
+		if v.Refuse(3, v1.ReasonConflict, "m", true); v.Clusters.Summary != "0/3" || v.Clusters.Desired != 3 {
+			t.Error(v.Clusters)
+		}
+	})
 	t.Run("a condition that no longer stalls loses Stalled", func(t *testing.T) {
 		var conditions []metav1.Condition
 		v := delivery.Judge(nil)
-		v.Fail(v1.ReasonConflict, "m", true)
+		v.Refuse(0, v1.ReasonConflict, "m", true)
 		if !v.Write(&conditions, 1, now) || len(conditions) != 2 {
 			t.Error(conditions)
 		}
