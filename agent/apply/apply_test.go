@@ -311,6 +311,17 @@ func TestSets(t *testing.T) {
 			t.Error("it was changed")
 		}
 	})
+	t.Run("a binding to a ClusterRole that the member lacks is told, until it is there", func(t *testing.T) {
+		id := "crtb/nothing"
+		state := a.put(t, newSet(t, id, objectsOf(id, binding("drover:crtb:nothing:later", "later", "alice"))))
+		if state.Phase != protocol.SetRoleMissing || !strings.Contains(state.Objects[0].Message, `no ClusterRole "later"`) {
+			t.Errorf("got %+v", state)
+		}
+		m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:nothing:later"}})
+		m.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "later"}})
+		a.await(t, id, protocol.SetApplied)
+		a.remove(t, id)
+	})
 	t.Run("an object without the labels is not Drover's, whoever its managedFields name", func(t *testing.T) {
 		const name = "drover:forged"
 		forged := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}

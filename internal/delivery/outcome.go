@@ -128,6 +128,8 @@ func stateOutcome(s *protocol.SetState) Outcome {
 		o.Reason = v1.ReasonConflict
 	case protocol.SetFighting:
 		o.Reason = v1.ReasonFighting
+	case protocol.SetRoleMissing:
+		o.Reason = v1.ReasonRoleMissing
 	case protocol.SetFailed:
 		o.Reason = v1.ReasonDeliveryFailed
 	default: // pending, or expired by a clock that is ahead of the hub's
@@ -182,7 +184,7 @@ func Judge(outcomes []Outcome) Verdict {
 	v.Unheard = counts[Unheard] > 0
 	switch {
 	case worst.Reason != "":
-		v.Reason, v.Stalled = worst.Reason, worst.Reason == v1.ReasonConflict || worst.Reason == v1.ReasonFighting
+		v.Reason, v.Stalled = worst.Reason, slices.Contains([]string{v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting}, worst.Reason)
 		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it; %s, %s: %s",
 			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, worst.Failures[0].Object, worst.Failures[0].Message)
 	case counts[Pending]+counts[Unheard] > 0:
@@ -243,7 +245,7 @@ func (v Verdict) Write(conditions *[]metav1.Condition, generation int64, now tim
 
 // rank orders reasons by how soon a person should look.
 func rank(reason string) int {
-	return 1 + slices.Index([]string{v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonDeliveryFailed, v1.ReasonConflict, v1.ReasonFighting}, reason)
+	return 1 + slices.Index([]string{v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonRoleMissing, v1.ReasonDeliveryFailed, v1.ReasonConflict, v1.ReasonFighting}, reason)
 }
 
 // firstFailures are the first by cluster and object, one for each object.

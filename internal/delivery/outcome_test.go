@@ -29,6 +29,8 @@ func TestJudge(t *testing.T) {
 		"nobody is selected": {nil, v1.ReasonNoClusters, true, false, "0/0"},
 		"all have it":        {[]delivery.Outcome{at(delivery.Applied), at(delivery.Applied)}, v1.ReasonApplied, true, false, "2/2"},
 		"one is on its way":  {[]delivery.Outcome{at(delivery.Applied), at(delivery.Pending), at(delivery.Away)}, v1.ReasonDelivering, false, false, "1/3"},
+		"a role is missing":  {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
+		"only that":          {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing)}, v1.ReasonRoleMissing, false, true, "0/1"},
 		"one is away":        {[]delivery.Outcome{at(delivery.Applied), at(delivery.Away)}, v1.ReasonMembersAway, false, false, "1/2"},
 		"a failure comes before what is on its way": {[]delivery.Outcome{at(delivery.Pending), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
 		"what a person must mend comes first":       {[]delivery.Outcome{failed("a", v1.ReasonDeliveryFailed), failed("b", v1.ReasonConflict)}, v1.ReasonConflict, false, true, "0/2"},
