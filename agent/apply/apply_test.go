@@ -229,6 +229,15 @@ func (m *member) clusterRole(t testing.TB, name string) *rbacv1.ClusterRole {
 	return o
 }
 
+// applyAs applies an object as a field manager.
+func (m *member) applyAs(t testing.TB, manager string, fields map[string]any) {
+	t.Helper()
+	o := client.ApplyConfigurationFromUnstructured((&unstructured.Unstructured{Object: fields}).DeepCopy())
+	if err := m.Client.Apply(t.Context(), o, client.FieldOwner(manager)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (m *member) gone(t testing.TB, o client.Object) {
 	t.Helper()
 	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
@@ -301,6 +310,56 @@ func TestSets(t *testing.T) {
 		if after := m.clusterRole(t, "theirs"); after.ResourceVersion != before.ResourceVersion {
 			t.Error("it was changed")
 		}
+	})
+	t.Run("a binding to a ClusterRole that the member lacks is told, until it is there", func(t *testing.T) {
+		id := "crtb/nothing"
+		state := a.put(t, newSet(t, id, objectsOf(id, binding("drover:crtb:nothing:later", "later", "alice"))))
+		if state.Phase != protocol.SetRoleMissing || !strings.Contains(state.Objects[0].Message, `no ClusterRole "later"`) {
+			t.Errorf("got %+v", state)
+		}
+		m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:nothing:later"}})
+		m.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "later"}})
+		a.await(t, id, protocol.SetApplied)
+		a.remove(t, id)
+	})
+	t.Run("an object without the labels is not Drover's, whoever its managedFields name", func(t *testing.T) {
+		const name = "drover:forged"
+		forged := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := m.Client.Create(t.Context(), forged, client.FieldOwner("rival")); err != nil {
+			t.Fatal(err)
+		}
+		m.applyAs(t, "drover", role(name, "get"))
+		id := "role/forged"
+		state := a.put(t, newSet(t, id, objectsOf(id, role(name, "list"))))
+		if state.Phase != protocol.SetConflict || m.clusterRole(t, name).Rules[0].Verbs[0] != "get" {
+			t.Errorf("got %+v", state)
+		}
+		a.remove(t, id)
+		m.there(t, forged)
+	})
+	t.Run("what somebody adds to an object is told, and is well again without", func(t *testing.T) {
+		id := "project/scoped"
+		quota := func(spec map[string]any) map[string]any {
+			return map[string]any{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"namespace": "default", "name": "scoped"}, "spec": spec}
+		}
+		set := newSet(t, id, objectsOf(id, quota(map[string]any{"hard": map[string]any{"pods": "1"}})))
+		labelled := objectsOf(id, quota(map[string]any{"hard": map[string]any{"pods": "1"}, "scopes": []any{"BestEffort"}})).Objects[0]
+		m.applyAs(t, "rival", labelled.Object)
+		state := a.put(t, set)
+		if state.Phase != protocol.SetConflict || !strings.Contains(state.Objects[0].Message, `spec.scopes, by "rival"`) {
+			t.Errorf("got %+v", state)
+		}
+		if err := m.Client.Delete(t.Context(), labelled.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		a.await(t, id, protocol.SetApplied)
+		m.applyAs(t, "rival", quota(map[string]any{"hard": map[string]any{"pods": "1"}}))
+		a.applied(t, set) // the same fields are no others
+		m.applyAs(t, "rival", quota(map[string]any{"hard": map[string]any{"secrets": "1"}}))
+		a.await(t, id, protocol.SetConflict)
+		m.applyAs(t, "rival", quota(map[string]any{}))
+		a.await(t, id, protocol.SetApplied)
+		a.remove(t, id)
 	})
 	t.Run("two sets do not take an object from each other, and the second gets it when the first goes", func(t *testing.T) {
 		a.applied(t, newSet(t, "role/first", objectsOf("role/first", role("drover:shared", "get"))))

@@ -24,6 +24,10 @@ const (
 	kindNamespace = "Namespace"
 	kindQuota     = "ResourceQuota"
 	kindSecret    = "Secret"
+
+	kindClusterRole        = "ClusterRole"
+	kindClusterRoleBinding = "ClusterRoleBinding"
+	kindRoleBinding        = "RoleBinding"
 )
 
 // kinds are all that a set may hold: what the agent's ClusterRole lets it deliver, and watches. A kind that is not here cannot be
@@ -40,9 +44,9 @@ func kinds() []kind {
 		{"LimitRange", core, "limitranges", true},
 		{kindSecret, core, "secrets", true},
 		{"NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", true},
-		{"ClusterRole", rbac, "clusterroles", false},
-		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
-		{"RoleBinding", rbac, "rolebindings", true},
+		{kindClusterRole, rbac, "clusterroles", false},
+		{kindClusterRoleBinding, rbac, "clusterrolebindings", false},
+		{kindRoleBinding, rbac, "rolebindings", true},
 		{"ValidatingAdmissionPolicy", admission, "validatingadmissionpolicies", false},
 		{"ValidatingAdmissionPolicyBinding", admission, "validatingadmissionpolicybindings", false},
 		{"Plan", v1.GroupVersion.String(), "plans", true},

@@ -67,7 +67,7 @@ func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
 // finish forgets a set that has nothing in the member any more.
 func (t *term) finish(ctx context.Context, s *set, state protocol.SetState) protocol.SetState {
 	if err := t.store.remove(ctx, s.id, s.kept); err != nil {
-		state.Phase, state.Message = protocol.SetFailed, err.Error()
+		state.Phase, state.Message = explain(ref{kind: kindSecret, name: firstName(s.id)}, err)
 		t.agenda.at(s.id, t.options.Now().Add(firstRetry))
 		t.board.show(state)
 		return state
@@ -133,7 +133,7 @@ func (p *pass) save(ctx context.Context) (saved func() bool) {
 		saving.Wait()
 		if err != nil {
 			r := ref{kind: kindSecret, name: firstName(s.id)}
-			_, message := p.explain(r, err)
+			_, message := explain(r, err)
 			p.problem(r, protocol.SetFailed, "the set is not stored: "+message)
 			return false
 		}
@@ -150,7 +150,7 @@ func (p *pass) judge(state *protocol.SetState) {
 		all = append(all, problem)
 	}
 	slices.SortFunc(all, func(a, b protocol.SetObject) int { return cmp.Compare(a.Object, b.Object) })
-	for _, phase := range []protocol.SetPhase{protocol.SetFailed, protocol.SetConflict, protocol.SetFighting} {
+	for _, phase := range []protocol.SetPhase{protocol.SetRoleMissing, protocol.SetFailed, protocol.SetConflict, protocol.SetFighting} {
 		if slices.ContainsFunc(all, func(o protocol.SetObject) bool { return o.Phase == phase }) {
 			state.Phase = phase
 		}
@@ -195,6 +195,29 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 		p.applyAll(ctx, ordered[3])
 	}
 	p.prune(ctx)
+	p.tellRoles(ctx, ordered[1])
+}
+
+// tellRoles tells of bindings to ClusterRoles that the member does not have: they are as they should be, and grant nothing.
+func (p *pass) tellRoles(ctx context.Context, items []item) {
+	missing := map[string]error{}
+	for _, it := range items {
+		if it.role == "" || p.failed(it.ref) {
+			continue
+		}
+		err, asked := missing[it.role]
+		if !asked {
+			_, err = p.options.Objects.Meta(ctx, p.catalogue.path(ref{kind: kindClusterRole, name: it.role}))
+			missing[it.role] = err
+		}
+		switch {
+		case notFound(err):
+			p.problem(it.ref, protocol.SetRoleMissing, fmt.Sprintf("it grants nothing: there is no ClusterRole %q here; make it, or have the role template name another", it.role))
+		case err != nil && ctx.Err() == nil:
+			phase, message := explain(it.ref, err)
+			p.problem(it.ref, phase, "look for ClusterRole "+it.role+": "+message)
+		}
+	}
 }
 
 func living(namespaces []expansion.Namespace) (n int32) {

@@ -89,7 +89,8 @@ func (t *term) removeAll(ctx context.Context) []string {
 			err = t.delete(ctx, r)
 		}
 		if err != nil {
-			remaining = append(remaining, fmt.Sprintf("%s: %v", r, err))
+			_, message := explain(r, err)
+			remaining = append(remaining, r.String()+": "+message)
 		}
 	}
 	return remaining

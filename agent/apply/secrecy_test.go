@@ -4,6 +4,7 @@
 package apply
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -25,10 +27,19 @@ func TestNoErrorQuotesASecret(t *testing.T) {
 		for _, err := range []error{
 			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", said), apierrors.NewBadRequest(said.Error()), apierrors.NewInternalError(said),
 		} {
-			phase, message := (&pass{}).explain(ref{kindSecret, "web", "registry"}, err)
+			phase, message := explain(ref{kindSecret, "web", "registry"}, err)
 			if phase != protocol.SetFailed || strings.Contains(message, password) {
 				t.Errorf("%s: %s", phase, message)
 			}
+		}
+	})
+	t.Run("CVE-2023-22649: nor what it says when all is taken away", func(t *testing.T) {
+		said := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", errors.New(password))
+		term := newTerm(t.Context(), Options{Objects: refusing{err: said}})
+		term.world.objects[ref{kindSecret, "web", "registry"}] = object{uid: "1", set: "secrets.web", mark: 1}
+		remaining := term.removeAll(t.Context())
+		if len(remaining) != 1 || !strings.Contains(remaining[0], "Secret web/registry: ") || !strings.Contains(remaining[0], "(Forbidden)") || strings.Contains(remaining[0], password) {
+			t.Error(remaining)
 		}
 	})
 	t.Run("CVE-2024-58269: nor what is stored and cannot be read", func(t *testing.T) {
@@ -38,6 +49,14 @@ func TestNoErrorQuotesASecret(t *testing.T) {
 		}
 	})
 }
+
+// refusing is an API server that deletes nothing.
+type refusing struct {
+	Objects
+	err error
+}
+
+func (r refusing) Delete(context.Context, string, types.UID, string) error { return r.err }
 
 func TestAStoredSetThatWasChangedIsNotAppliedAgain(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ package apply
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"maps"
 	"slices"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -64,13 +62,6 @@ func (s *set) take(ctx context.Context) error {
 }
 
 func (s *set) release() { <-s.turn }
-
-// applied is what was written last.
-type applied struct {
-	hash [sha256.Size]byte
-	mark uint64
-	uid  types.UID
-}
 
 // term is one time of leading.
 type term struct {
@@ -263,7 +254,7 @@ func (t *term) changed(r ref, now object) {
 	id, wanted := t.book.owners[r]
 	if wanted {
 		last := t.book.applied[r]
-		if !now.gone && now.mark == last.mark && (r.kind == kindNamespace || t.book.ids[now.set] == id) {
+		if !now.gone && now.mark == last.mark && now.added == last.added && (r.kind == kindNamespace || t.book.ids[now.set] == id) {
 			return
 		}
 	} else if id = t.book.ids[now.set]; now.gone || now.deleting || now.mark == 0 {

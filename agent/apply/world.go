@@ -31,6 +31,7 @@ type object struct {
 	// of ours, the API server takes it from us, so whatever changes else, as a quota's status does, is no drift.
 	mark     uint64
 	other    string // the field manager beside us that wrote last
+	added    string // what somebody has added to it, see added; of a Namespace nothing
 	deleting bool
 	gone     bool // it was there and is deleted, at that version
 }
@@ -105,13 +106,22 @@ func number(version string) uint64 {
 
 // observe notes how an object is, and returns what is known of it now.
 func (w *world) observe(r ref, meta *metav1.ObjectMeta) object {
-	now := w.read(meta)
+	now := w.observed(r, meta)
 	projects, known := w.note(r, now, meta)
 	if len(projects) > 0 {
 		w.moved(projects...)
 	}
 	w.changed(r, known)
 	return known
+}
+
+// observed is what an object's metadata say of it.
+func (w *world) observed(r ref, meta *metav1.ObjectMeta) object {
+	now := w.read(meta)
+	if r.kind != kindNamespace && now.other != "" {
+		now.added = added(meta.ManagedFields)
+	}
+	return now
 }
 
 func (w *world) note(r ref, now object, meta *metav1.ObjectMeta) (moved []string, known object) {

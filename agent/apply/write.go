@@ -5,6 +5,7 @@ package apply
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,10 +13,19 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
+
+// applied is what was written last.
+type applied struct {
+	hash  [sha256.Size]byte
+	mark  uint64
+	uid   types.UID
+	added string // by somebody else, as was told
+}
 
 // applyOne applies an object if it is not as it was last applied.
 func (p *pass) applyOne(ctx context.Context, it item) {
@@ -29,6 +39,8 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	now, known := p.world.get(r)
 	same := written && last.hash == it.hash
 	if same && known && !now.gone && now.mark == last.mark && (r.kind == kindNamespace || now.set == p.set.label) {
+		last.added = now.added
+		p.note(r, last)
 		p.watchBudget(r, now)
 		return
 	}
@@ -39,16 +51,24 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	switch {
 	case err == nil && meta == nil: // it is gone, which will be seen
 	case err == nil:
-		mark := p.world.read(&meta.ObjectMeta).mark
-		p.book.mu.Lock()
-		p.book.applied[r] = applied{hash: it.hash, mark: mark, uid: meta.UID}
-		p.book.mu.Unlock()
+		answer := p.world.observed(r, &meta.ObjectMeta)
+		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added})
 		p.world.observe(r, &meta.ObjectMeta)
 		p.hold(it)
 		p.watchBudget(r, now)
 	case ctx.Err() == nil:
-		phase, message := p.explain(r, err)
+		phase, message := explain(r, err)
 		p.problem(r, phase, message)
+	}
+}
+
+// note remembers how an object was left, and tells what somebody else has added to it.
+func (p *pass) note(r ref, last applied) {
+	p.book.mu.Lock()
+	p.book.applied[r] = last
+	p.book.mu.Unlock()
+	if last.added != "" {
+		p.problem(r, protocol.SetConflict, "somebody has added to it what it is not to have ("+last.added+"): take that away, or delete it and it is made anew")
 	}
 }
 
@@ -156,7 +176,7 @@ func (p *pass) inspect(ctx context.Context, path string, last applied) (there bo
 	switch now := p.world.read(&meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return true, nil
-	case now.set == "" && (now.mark != 0 || last.uid != "" && last.uid == now.uid): // its labels were taken away
+	case now.set == "" && last.uid != "" && last.uid == now.uid: // its labels were taken away; what managedFields say of it anybody can write
 		return true, nil
 	case now.set != "":
 		return false, &foreign{message: fmt.Sprintf("it belongs to the set %q: give one of the two another name", now.set)}
@@ -214,7 +234,7 @@ func rivals(err error) []string {
 
 // explain says what an error means for a person. The API server's errors can repeat what was sent, so of a refusal only the fields are
 // named, and never the values.
-func (p *pass) explain(r ref, err error) (protocol.SetPhase, string) {
+func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreign)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
 	}
@@ -262,7 +282,7 @@ func (p *pass) prune(ctx context.Context) {
 			continue
 		}
 		if err := p.delete(ctx, r); err != nil && ctx.Err() == nil {
-			phase, message := p.explain(r, err)
+			phase, message := explain(r, err)
 			p.problem(r, phase, message)
 		}
 	}

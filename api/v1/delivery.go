@@ -133,6 +133,9 @@ const (
 	// ReasonFighting: something in a member changes an object back each time Drover repairs it; the message names its
 	// field manager. Stalled.
 	ReasonFighting = "Fighting"
+	// ReasonRoleMissing: a member has no ClusterRole of the name that an external role template gives, so the binding grants nothing
+	// there. Make it, or name another. Stalled.
+	ReasonRoleMissing = "RoleMissing"
 	// ReasonClusterNotFound: there is no Cluster of the name in clusterName in this namespace.
 	ReasonClusterNotFound = "ClusterNotFound"
 	// ReasonInvalidSelector: clusterSelector cannot be used; the message says why. Stalled.

@@ -168,11 +168,12 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 	}
 	verdict := delivery.Judge(outcomes)
 	if p.problem != nil {
-		verdict.Fail(p.problem.Reason, p.problem.Message, p.problem.Stalled)
-		verdict.Clusters = v1.ClusterCount{Desired: int32(len(p.members)), Summary: fmt.Sprintf("0/%d", len(p.members))}
+		verdict.Refuse(len(p.members), p.problem.Reason, p.problem.Message, p.problem.Stalled)
 	}
 	generation := b.object.GetGeneration()
-	if wait := verdict.Early(b.status.ObservedGeneration == generation, r.Now()); wait > 0 {
+	observed := b.status.ObservedGeneration == generation
+	wait := r.written.Wait(b.object, verdict.Urgent(observed, b.status.Clusters), r.Now())
+	if wait = max(wait, verdict.Early(observed, r.Now())); wait > 0 {
 		result.RequeueAfter = sooner(result.RequeueAfter, wait)
 		return result, nil
 	}
@@ -182,12 +183,7 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 			Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
 	b.status.ObservedGeneration, b.status.Clusters, b.status.Failures = generation, &verdict.Clusters, verdict.Failures
-	read := b.object.GetResourceVersion()
-	err := update.Commit(ctx, r.Client, r.Recorder)
-	if b.object.GetResourceVersion() != read {
-		r.written.Note(b.object)
-	}
-	return result, err
+	return result, r.written.Commit(ctx, update, r.Client, r.Recorder, r.Now())
 }
 
 // sooner is the shorter of two times to wait, of which 0 is none.

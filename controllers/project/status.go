@@ -30,12 +30,14 @@ func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctr
 	outcomes := r.outcomes(project, p)
 	verdict := delivery.Judge(outcomes)
 	if len(p.problems) > 0 {
-		verdict.Fail(p.problems[0].Reason, named(messages(p.problems), "; "), p.problems[0].Stalled)
+		verdict.Refuse(len(p.members), p.problems[0].Reason, named(messages(p.problems), "; "), p.problems[0].Stalled)
 	}
-	if wait := verdict.Early(project.Status.ObservedGeneration == project.Generation, r.Now()); wait > 0 {
+	observed := project.Status.ObservedGeneration == project.Generation
+	wait := r.written.Wait(project, verdict.Urgent(observed, project.Status.Clusters), r.Now())
+	if wait = max(wait, verdict.Early(observed, r.Now())); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
-	update, read := status.Begin(project), project.ResourceVersion
+	update := status.Begin(project)
 	if verdict.Write(&project.Status.Conditions, project.Generation, r.Now()) {
 		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
@@ -44,11 +46,7 @@ func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctr
 	}
 	tellNamespaces(project, outcomes)
 	project.Status.ObservedGeneration, project.Status.Clusters, project.Status.Failures = project.Generation, &verdict.Clusters, verdict.Failures
-	err := update.Commit(ctx, r.Client, r.Recorder)
-	if project.ResourceVersion != read {
-		r.written.Note(project)
-	}
-	return ctrl.Result{}, err
+	return ctrl.Result{}, r.written.Commit(ctx, update, r.Client, r.Recorder, r.Now())
 }
 
 // outcomes are those of the project and of its secrets, for each member the worse one.

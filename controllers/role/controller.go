@@ -110,8 +110,7 @@ func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*d
 func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.Set, refused *access.Error) delivery.Verdict {
 	if refused != nil {
 		verdict := delivery.Judge(nil)
-		verdict.Fail(refused.Reason, refused.Message, refused.Reason != v1.ReasonRoleTemplateNotFound)
-		verdict.Clusters = v1.ClusterCount{Desired: int32(len(used.members)), Summary: fmt.Sprintf("0/%d", len(used.members))}
+		verdict.Refuse(len(used.members), refused.Reason, refused.Message, refused.Reason != v1.ReasonRoleTemplateNotFound)
 		return verdict
 	}
 	if set == nil {
@@ -132,21 +131,19 @@ func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.S
 // tell writes the status.
 func (r *Reconciler) tell(ctx context.Context, template *v1.RoleTemplate, used uses, verdict delivery.Verdict) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: used.until}
-	if wait := verdict.Early(template.Status.ObservedGeneration == template.Generation, r.Now()); wait > 0 {
+	observed := template.Status.ObservedGeneration == template.Generation
+	wait := r.written.Wait(template, verdict.Urgent(observed, template.Status.Clusters), r.Now())
+	if wait = max(wait, verdict.Early(observed, r.Now())); wait > 0 {
 		if result.RequeueAfter == 0 || wait < result.RequeueAfter {
 			result.RequeueAfter = wait
 		}
 		return result, nil
 	}
-	update, read := status.Begin(template), template.ResourceVersion
+	update := status.Begin(template)
 	news := verdict.Write(&template.Status.Conditions, template.Generation, r.Now())
 	if news {
 		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
 	template.Status.ObservedGeneration, template.Status.Clusters = template.Generation, &verdict.Clusters
-	err := update.Commit(ctx, r.Client, r.Recorder)
-	if template.ResourceVersion != read {
-		r.written.Note(template)
-	}
-	return result, err
+	return result, r.written.Commit(ctx, update, r.Client, r.Recorder, r.Now())
 }

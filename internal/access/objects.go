@@ -104,7 +104,7 @@ func subject(s v1.Subject) rbacv1.Subject {
 
 // roleName is the ClusterRole of a template that is not external. Names of RBAC objects may hold colons, those of our kinds may
 // not, so no name of one kind is ever that of another.
-func roleName(template string) string { return "drover:" + template }
+func roleName(template string) string { return expansion.RolePrefix + template }
 
 // The role is part of a binding's name, because Kubernetes lets nobody change the role of a binding: a change of role is a new
 // object beside the old one, which goes when the new one is there.

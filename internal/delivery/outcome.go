@@ -128,6 +128,8 @@ func stateOutcome(s *protocol.SetState) Outcome {
 		o.Reason = v1.ReasonConflict
 	case protocol.SetFighting:
 		o.Reason = v1.ReasonFighting
+	case protocol.SetRoleMissing:
+		o.Reason = v1.ReasonRoleMissing
 	case protocol.SetFailed:
 		o.Reason = v1.ReasonDeliveryFailed
 	default: // pending, or expired by a clock that is ahead of the hub's
@@ -150,6 +152,8 @@ type Verdict struct {
 	Reason  string
 	Message string
 	Stalled bool
+	// Refused is whether the hub itself delivers nothing, or not all of it.
+	Refused bool
 	// Unheard is whether it is too early to say: what agents have is about to be told.
 	Unheard bool
 	// Since is when the last of what is on its way was handed over, zero if nothing is.
@@ -180,7 +184,7 @@ func Judge(outcomes []Outcome) Verdict {
 	v.Unheard = counts[Unheard] > 0
 	switch {
 	case worst.Reason != "":
-		v.Reason, v.Stalled = worst.Reason, worst.Reason == v1.ReasonConflict || worst.Reason == v1.ReasonFighting
+		v.Reason, v.Stalled = worst.Reason, slices.Contains([]string{v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting}, worst.Reason)
 		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it; %s, %s: %s",
 			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, worst.Failures[0].Object, worst.Failures[0].Message)
 	case counts[Pending]+counts[Unheard] > 0:
@@ -205,9 +209,17 @@ func (v Verdict) Early(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now))
 }
 
-// Fail replaces what a verdict says by what keeps an object from being delivered at all.
-func (v *Verdict) Fail(reason, message string, stalled bool) {
-	v.Ready, v.Reason, v.Message, v.Stalled, v.Unheard, v.Since = false, reason, message, stalled, false, time.Time{}
+// Urgent is whether a verdict may have other news than what members say of the same as before. observed is as for Early, was is what the status counts.
+func (v Verdict) Urgent(observed bool, was *v1.ClusterCount) bool {
+	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
+}
+
+// Refuse replaces what a verdict says by what keeps an object from being delivered, or some of it, to as many members.
+func (v *Verdict) Refuse(members int, reason, message string, stalled bool) {
+	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unheard, v.Since = false, reason, message, stalled, true, false, time.Time{}
+	if v.Clusters.Desired == 0 {
+		v.Clusters = v1.ClusterCount{Desired: int32(members), Summary: fmt.Sprintf("0/%d", members)}
+	}
 }
 
 // Write writes a verdict into conditions, and returns whether its reason is news that is worth an event: that all went well at once, or is under
@@ -233,7 +245,7 @@ func (v Verdict) Write(conditions *[]metav1.Condition, generation int64, now tim
 
 // rank orders reasons by how soon a person should look.
 func rank(reason string) int {
-	return 1 + slices.Index([]string{v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonDeliveryFailed, v1.ReasonConflict, v1.ReasonFighting}, reason)
+	return 1 + slices.Index([]string{v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonRoleMissing, v1.ReasonDeliveryFailed, v1.ReasonConflict, v1.ReasonFighting}, reason)
 }
 
 // firstFailures are the first by cluster and object, one for each object.

@@ -29,6 +29,8 @@ func TestJudge(t *testing.T) {
 		"nobody is selected": {nil, v1.ReasonNoClusters, true, false, "0/0"},
 		"all have it":        {[]delivery.Outcome{at(delivery.Applied), at(delivery.Applied)}, v1.ReasonApplied, true, false, "2/2"},
 		"one is on its way":  {[]delivery.Outcome{at(delivery.Applied), at(delivery.Pending), at(delivery.Away)}, v1.ReasonDelivering, false, false, "1/3"},
+		"a role is missing":  {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
+		"only that":          {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing)}, v1.ReasonRoleMissing, false, true, "0/1"},
 		"one is away":        {[]delivery.Outcome{at(delivery.Applied), at(delivery.Away)}, v1.ReasonMembersAway, false, false, "1/2"},
 		"a failure comes before what is on its way": {[]delivery.Outcome{at(delivery.Pending), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
 		"what a person must mend comes first":       {[]delivery.Outcome{failed("a", v1.ReasonDeliveryFailed), failed("b", v1.ReasonConflict)}, v1.ReasonConflict, false, true, "0/2"},
@@ -65,10 +67,25 @@ func TestVerdict(t *testing.T) {
 			t.Error(v)
 		}
 	})
+	t.Run("what members say is not urgent; what the hub says is", func(t *testing.T) {
+		v := delivery.Judge([]delivery.Outcome{{Stage: delivery.Applied}})
+		if v.Urgent(true, &v1.ClusterCount{Desired: 1}) || !v.Urgent(false, &v1.ClusterCount{Desired: 1}) || !v.Urgent(true, &v1.ClusterCount{Desired: 2}) || !v.Urgent(true, nil) {
+			t.Error(v)
+		}
+		if v.Refuse(1, v1.ReasonConflict, "m", true); !v.Urgent(true, &v1.ClusterCount{Desired: 1}) {
+			t.Error(v)
+		}
+	})
+	t.Run("what is refused counts the members that do not have it", func(t *testing.T) {
+		v := delivery.Judge(nil)
+		if v.Refuse(3, v1.ReasonConflict, "m", true); v.Clusters.Summary != "0/3" || v.Clusters.Desired != 3 {
+			t.Error(v.Clusters)
+		}
+	})
 	t.Run("a condition that no longer stalls loses Stalled", func(t *testing.T) {
 		var conditions []metav1.Condition
 		v := delivery.Judge(nil)
-		v.Fail(v1.ReasonConflict, "m", true)
+		v.Refuse(0, v1.ReasonConflict, "m", true)
 		if !v.Write(&conditions, 1, now) || len(conditions) != 2 {
 			t.Error(conditions)
 		}

@@ -24,6 +24,9 @@ import (
 // QuotaName is the name of the ResourceQuota that a namespace of a project gets.
 const QuotaName = "drover-project"
 
+// RolePrefix begins the name of each ClusterRole that a set brings; a role template's name follows.
+const RolePrefix = "drover:"
+
 // Content is what a set holds.
 type Content struct {
 	// Objects are whole: they go into the member as they are.

@@ -127,6 +127,8 @@ const (
 	SetConflict SetPhase = "Conflict"
 	// SetFighting says: something changes an object back each time that it is repaired.
 	SetFighting SetPhase = "Fighting"
+	// SetRoleMissing says: a binding is there, and the member has no ClusterRole of the name that it binds. It is looked for again.
+	SetRoleMissing SetPhase = "RoleMissing"
 	// SetFailed says: the API server refused some of it. It is tried again.
 	SetFailed SetPhase = "Failed"
 	// SetExpired says: its time has passed, and the member has nothing of it any more.
@@ -158,7 +160,7 @@ type SetState struct {
 type SetObject struct {
 	// Object is kind, namespace and name: "ResourceQuota web/drover-project".
 	Object string `json:"object"`
-	// Phase is Conflict, Fighting or Failed.
+	// Phase is Conflict, Fighting, RoleMissing or Failed.
 	Phase SetPhase `json:"phase"`
 	// Message says what is wrong and what to do. It holds nothing of an object's content. At most 512 bytes.
 	Message string `json:"message"`

@@ -215,6 +215,7 @@ func TestRequestsByHop(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	}))
 	here.knows(t)
+	idle := there.fleet.Streams()
 	for name, test := range map[string]func(*testing.T, *hub){
 		"go as they came: path, query and headers":           testAsItCame,
 		"stream: an event is there as soon as it happens":    testStream,
@@ -230,7 +231,7 @@ func TestRequestsByHop(t *testing.T) {
 		t.Run(name, func(t *testing.T) { test(t, here) })
 	}
 	t.Run("end there when their user has gone", func(t *testing.T) {
-		idle := there.fleet.Streams()
+		until(t, "the requests before have ended", func() bool { return there.fleet.Streams() == idle })
 		resp := here.send(t, http.MethodGet, "/v1/k8s/events", nil, nil)
 		until(t, "the request is there", func() bool { return there.fleet.Streams() > idle })
 		_ = resp.Body.Close()

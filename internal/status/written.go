@@ -16,6 +16,7 @@ import (
 type Written struct {
 	mu       sync.Mutex // guards what follows
 	versions map[types.NamespacedName]string
+	paces    map[types.NamespacedName]pace
 }
 
 // Note takes an object as the API server returned it for a write.
@@ -49,6 +50,7 @@ func (w *Written) Forget(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.versions, name)
+	delete(w.paces, name)
 }
 
 // newer is false for versions that cannot be compared.

@@ -45,7 +45,7 @@ func guarded(t *testing.T) member {
 func (m member) user(name string, more ...rbacv1.PolicyRule) client.Client {
 	m.t.Helper()
 	rules := append(more, rbacv1.PolicyRule{APIGroups: []string{"", "networking.k8s.io"}, Verbs: []string{"*"},
-		Resources: []string{"namespaces", "namespaces/status", "namespaces/finalize", "secrets", "resourcequotas", "limitranges", "networkpolicies"}})
+		Resources: []string{"namespaces", "namespaces/status", "namespaces/finalize", "secrets", "resourcequotas", "resourcequotas/status", "limitranges", "networkpolicies"}})
 	m.Apply(m.t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
 	m.Apply(m.t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}})
@@ -162,6 +162,35 @@ func TestGuards(t *testing.T) {
 		m.taken(stranger.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"}}))
 		m.taken(m.user("system:serviceaccount:kube-system:namespace-controller").Delete(t.Context(), current))
 	})
+}
+
+func TestGuardOfQuotaStatus(t *testing.T) {
+	m := guarded(t)
+	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "drover-project", Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}}
+	m.Apply(t, quota)
+	own := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"}}
+	m.Apply(t, own)
+	stranger, agent := m.user("stranger"), m.user("agent", on("sets", nil, "manage"))
+	counter := m.user("system:serviceaccount:kube-system:resourcequota-controller")
+	raise := func(c client.Client, quota *corev1.ResourceQuota, labels string) error {
+		patch := `{"metadata":{"labels":` + labels + `},"status":{"hard":{"pods":"1000"}}}`
+		return c.SubResource("status").Patch(t.Context(), quota.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)), client.FieldOwner("raise"))
+	}
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+		if err := stranger.Update(ctx, quota.DeepCopy(), client.DryRunAll); err == nil || !strings.Contains(err.Error(), "drover-guard") {
+			return errors.Join(errors.New("not guarded yet"), err)
+		}
+		return nil
+	})
+	m.refused(raise(stranger, quota, "null"), "cannot manage sets: drover-project is Drover's")
+	m.refused(raise(stranger, quota, "{}"), "cannot manage sets")
+	m.taken(raise(stranger, own, "null"))
+	m.taken(raise(counter, quota, "{}"))
+	m.taken(raise(agent, quota, "{}"))
+	if err := counter.Update(t.Context(), quota.DeepCopy(), client.DryRunAll); err == nil {
+		t.Error("it may change more than the status")
+	}
 }
 
 func TestGuardsStayAsTheyAreWhenAppliedAgain(t *testing.T) {

@@ -201,6 +201,7 @@ func TestPolicies(t *testing.T) {
 		"CVE-2022-31247, CVE-2019-14436: bindings take bind, in their own workspace": testBind,
 		"locked templates and those of another context":                              testBindable,
 		"CVE-2020-10676, CVE-2026-41052: namespaces and pod security of projects":    testProject,
+		"what is probably a slip is taken with a warning":                            testHints,
 		"a project is deleted by who may make it otherwise":                          testProjectDeletion,
 		"CVE-2026-44935: a Secret is given to a project by who may read it":          testProjectSecret,
 		"facts about a Cluster are the manager's to say":                             testClusterFacts,
@@ -230,7 +231,11 @@ func testFormOfPolicies(t *testing.T, h *hub) {
 		case "ValidatingAdmissionPolicyBinding":
 			name, _, _ := unstructured.NestedString(o.Object, "spec", "policyName")
 			actions, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "validationActions")
-			if len(actions) != 1 || actions[0] != "Deny" {
+			want := "Deny"
+			if strings.HasSuffix(name, "-hint") {
+				want = "Warn"
+			}
+			if len(actions) != 1 || actions[0] != want {
 				t.Errorf("%s: %v", name, actions)
 			}
 			bindings[name] = true
@@ -377,6 +382,44 @@ func testProject(t *testing.T, h *hub) {
 	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(current), current))
 	unstructured.RemoveNestedField(current.Object, "spec", "podSecurity")
 	wantRefused(t, mover.Update(t.Context(), current), "cannot updatepsa")
+}
+
+// warnings collects what the API server warns of.
+type warnings struct{ all []string }
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { w.all = append(w.all, text) }
+
+func testHints(t *testing.T, h *hub) {
+	said := &warnings{}
+	config := rest.CopyConfig(h.Config)
+	config.WarningHandler = said
+	c, err := client.New(config, client.Options{Scheme: testkit.Scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := func(verbs string) *unstructured.Unstructured {
+		return object(t, "{kind: RoleTemplate, metadata: {name: hinted}, spec: {context: Project, rules: [{apiGroups: [''], resources: [pods], verbs: ["+verbs+"]}]}}")
+	}
+	named := func(name string) *unstructured.Unstructured {
+		b := binding(t, "ProjectRoleTemplateBinding", h.workspace, "hinted", "project-viewer")
+		wantTaken(t, unstructured.SetNestedField(b.Object, name, "spec", "subject", "name"))
+		return b
+	}
+	for name, tc := range map[string]struct {
+		object  *unstructured.Unstructured
+		warning string // none if empty
+	}{
+		"a verb that nothing asks for": {template("get, lst, read"), "no such verb: lst, read"},
+		"verbs that there are":         {template("'*', deletecollection, impersonate"), ""},
+		"a name without a prefix":      {named("alice"), "did you mean hub:alice"},
+		"a name with a prefix":         {named("github:alice"), ""},
+	} {
+		said.all = nil
+		wantTaken(t, c.Create(t.Context(), tc.object, client.DryRunAll))
+		if got := strings.Join(said.all, "; "); tc.warning == "" && got != "" || !strings.Contains(got, tc.warning) {
+			t.Errorf("%s: warned %q, want %q", name, got, tc.warning)
+		}
+	}
 }
 
 // testProjectDeletion: deleted and made again a project would be another, without the verbs that a change takes.

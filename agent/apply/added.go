@@ -1,0 +1,72 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// added names a field that another field manager has set beside ours, and that manager; empty if there is none. Metadata does not count, nor
+// does a status. Applying leaves such a field alone, and it can undo what the object is for: the scopes of a quota, a condition of a policy.
+func added(managed []metav1.ManagedFieldsEntry) string {
+	var ours map[string]any
+	for i := range managed {
+		if f := &managed[i]; f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" {
+			ours = fieldsOf(f)
+		}
+	}
+	for i := range managed {
+		f := &managed[i]
+		if f.Subresource != "" || f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply {
+			continue
+		}
+		theirs := fieldsOf(f)
+		delete(theirs, "f:metadata")
+		delete(theirs, "f:status")
+		if path := beside(theirs, ours); path != "" {
+			return fmt.Sprintf("%s, by %q", path, f.Manager)
+		}
+	}
+	return ""
+}
+
+func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
+	var fields map[string]any
+	if f.FieldsV1 != nil {
+		_ = json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) // the API server wrote it
+	}
+	return fields
+}
+
+// beside is the path of a field that theirs has and ours has not. Keys of lists can repeat values, and are left out.
+func beside(theirs, ours map[string]any) string {
+	for _, key := range slices.Sorted(maps.Keys(theirs)) {
+		if key == "." {
+			continue
+		}
+		mine, both := ours[key]
+		name, named := strings.CutPrefix(key, "f:")
+		if !both && !named {
+			return "an element"
+		}
+		if !both {
+			return name
+		}
+		below, _ := theirs[key].(map[string]any)
+		mineBelow, _ := mine.(map[string]any)
+		switch path := beside(below, mineBelow); {
+		case path != "" && named:
+			return name + "." + path
+		case path != "":
+			return path
+		}
+	}
+	return ""
+}
