@@ -114,7 +114,7 @@ func (p *plant) startPods(ctx context.Context, name string) error {
 	return until(ctx, func() error { return p.running(ctx) })
 }
 
-// running is nil when all applications are. The API server evicts a pod whose status changes meanwhile half a second later.
+// running is nil when all applications are: pods that still start are evicted in another way.
 func (p *plant) running(ctx context.Context) error {
 	pods := &corev1.PodList{}
 	if err := p.member.Client.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault)); err != nil {
