@@ -87,9 +87,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Metrics: identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
 		Ready:   func() error { return cachesSynced(mgr) },
 		Stop:    newStop(cfg.Drain),
-		Log:     logger,
-
-		telemetry: observed,
+		Log:     logger, telemetry: observed,
 	}
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
