@@ -38,6 +38,24 @@ type Programs struct {
 	Kubectl        string
 }
 
+// Sources is the folder of this module, in which or below which a program runs.
+func Sources() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("find the sources: no folder above has a PROJECT file: run this in the repository")
+		}
+		dir = parent
+	}
+}
+
 // Build builds manager and agent of the sources at root into dir, and finds kubectl.
 func Build(ctx context.Context, root, dir string) (Programs, error) {
 	assets, err := lab.Binaries(ctx, os.Stderr)

@@ -43,13 +43,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex, registration.IndexTokenHash); err != nil {
-		return nil, fmt.Errorf("index join tokens: %w", err)
-	}
-	if err := reference.Index(ctx, mgr.GetFieldIndexer()); err != nil {
-		return nil, err
-	}
-	grants, err := reference.NewGrants(ctx, mgr.GetCache(), mgr.GetClient())
+	grants, err := index(ctx, mgr)
 	if err != nil {
 		return nil, err
 	}
@@ -93,9 +87,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Metrics: identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
 		Ready:   func() error { return cachesSynced(mgr) },
 		Stop:    newStop(cfg.Drain),
-		Log:     logger,
-
-		telemetry: observed,
+		Log:     logger, telemetry: observed,
 	}
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
@@ -103,6 +95,17 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	server.join(mgr, cfg, hopLimits(limiter, limits, observed.proxy.limits()), func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
 	return server, nil
+}
+
+// index adds to the caches what is looked up in them, and returns who is bound to what by one of the indexes.
+func index(ctx context.Context, mgr ctrl.Manager) (*reference.Grants, error) {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex, registration.IndexTokenHash); err != nil {
+		return nil, fmt.Errorf("index join tokens: %w", err)
+	}
+	if err := reference.Index(ctx, mgr.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
+	return reference.NewGrants(ctx, mgr.GetCache(), mgr.GetClient())
 }
 
 // Audience names this hub in connect tokens, whatever its addresses are: by the UID of its namespace kube-system.

@@ -9,8 +9,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,7 +53,7 @@ type agent struct {
 
 // start brings up hub and member, with nothing imported.
 func (p *plant) start(ctx context.Context) error {
-	root, err := sources()
+	root, err := stage.Sources()
 	if err != nil {
 		return err
 	}
@@ -180,22 +178,4 @@ func (a *agent) kill() error {
 // path of something in the agent's member, as the hub serves it.
 func (a *agent) path(rest string) string {
 	return "/k8s/clusters/" + a.cluster.String() + rest
-}
-
-// sources is the folder of the module that this program is of.
-func sources() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
-			return dir, nil
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", errors.New("find the sources: no folder above has a PROJECT file: run this in the repository")
-		}
-		dir = parent
-	}
 }

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -59,7 +58,7 @@ func run(ctx context.Context, dir string, samples int, fleets []string) (err err
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	}
-	root, err := sources()
+	root, err := stage.Sources()
 	if err != nil {
 		return err
 	}
@@ -154,24 +153,6 @@ func (p *plant) stop() error {
 		errs = append(errs, p.member.Kill())
 	}
 	return errors.Join(errs...)
-}
-
-// sources is the folder of the module that this program is of.
-func sources() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
-			return dir, nil
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", errors.New("find the sources: no folder above has a PROJECT file: run this in the repository")
-		}
-		dir = parent
-	}
 }
 
 func object(name string) metav1.ObjectMeta {

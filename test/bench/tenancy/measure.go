@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -164,7 +165,7 @@ func (p *plant) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
 			case at := <-arrival:
 				r.took = append(r.took, at.Sub(begun))
 			case <-time.After(patience):
-				return nil, fmt.Errorf("only %d of %d bindings became %s", len(r.took), n, step.kind)
+				return nil, fmt.Errorf("only %d of %d bindings became %s: %s", len(r.took), n, step.kind, p.left(ctx, w))
 			}
 		}
 		if r.hub, r.member, err = writes.each(ctx, n); err != nil {
@@ -178,6 +179,22 @@ func (p *plant) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
 		}
 	}
 	return rows, nil
+}
+
+// left says what tells a binding that was not brought from one that was not seen.
+func (p *plant) left(ctx context.Context, w *watcher) string {
+	var inMember rbacv1.ClusterRoleBindingList
+	var onHub v1.ClusterRoleTemplateBindingList
+	if err := errors.Join(p.member.Client.List(ctx, &inMember, client.HasLabels{v1.LabelSet}), p.hub.Client.List(ctx, &onHub)); err != nil {
+		return err.Error()
+	}
+	ended := "goes on"
+	select {
+	case <-w.done:
+		ended = "has ended"
+	default:
+	}
+	return fmt.Sprintf("the hub has %d, the member %d of Drover, and the watch of it %s; see the logs with -keep", len(onHub.Items), len(inMember.Items), ended)
 }
 
 // effective is how long it takes until the member's authorizer knows of a binding, and until it knows of its end.
