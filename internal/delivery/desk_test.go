@@ -95,7 +95,7 @@ func (o *office) connect(name string, sets *testkit.Sets, change ...func(*protoc
 
 func (o *office) until(what string, check func() bool) {
 	o.t.Helper()
-	testkit.Eventually(o.t, 10*time.Second, func(context.Context) error {
+	testkit.Eventually(o.t, 30*time.Second, func(context.Context) error {
 		if !check() {
 			return fmt.Errorf("not yet: %s", what)
 		}
