@@ -13,6 +13,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
@@ -83,12 +84,15 @@ func safeName(words ...string) string {
 	return shown[:56] + "-" + digest[:6]
 }
 
-// labelValue is a value as a label can have it.
+// labelValue is a value as a label can have it. A tag may begin and end as no label does, and whoever owns a channel chooses it.
 func labelValue(s string) string {
-	if len(s) <= maxLabel {
-		return s
+	sum := sha256.Sum224([]byte(s))
+	for _, value := range []string{s, safeName(s)} {
+		if len(validation.IsValidLabelValue(value)) == 0 {
+			return value
+		}
 	}
-	return safeName(s)
+	return hex.EncodeToString(sum[:])
 }
 
 // newJob is the Job of a step. It is what system-upgrade-controller makes of the same plan, without drain and prepare in init containers
@@ -162,7 +166,8 @@ func podSpec(w work) corev1.PodSpec {
 	return pod
 }
 
-// affinity binds the pod to the node, and keeps it away from others of the plan, or of exclusive plans, there.
+// affinity binds the pod to the node, and keeps it away from others of the plan, or of exclusive plans, there. Images and dashboards know the
+// label; the name is what binds: any kubelet may give its own Node the label of another one, and would be given its pods, with their Secrets.
 func affinity(w work) *corev1.Affinity {
 	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn, Values: []string{w.plan.Name}}
 	if w.plan.Spec.Exclusive {
@@ -170,9 +175,10 @@ func affinity(w work) *corev1.Affinity {
 	}
 	return &corev1.Affinity{
 		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{w.host}},
-			}}},
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{w.host}}},
+				MatchFields:      []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{w.job.Node}}},
+			}},
 		}},
 		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 			LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{apart}},

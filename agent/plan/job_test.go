@@ -6,6 +6,12 @@ package plan
 import (
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
 )
 
 func TestSafeName(t *testing.T) {
@@ -37,5 +43,28 @@ func TestTagged(t *testing.T) {
 		if got := tagged(image, "v1"); got != want {
 			t.Errorf("%s: got %s, want %s", image, got, want)
 		}
+	}
+}
+
+func TestAPodIsBoundToItsNodeByName(t *testing.T) {
+	t.Parallel()
+	job := newJob(work{plan: &v1.Plan{}, version: "v1", host: "control-plane", job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
+	for _, term := range job.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		if len(term.MatchFields) != 1 || term.MatchFields[0].Key != "metadata.name" || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn ||
+			len(term.MatchFields[0].Values) != 1 || term.MatchFields[0].Values[0] != "node-1" {
+			t.Errorf("a node that calls itself control-plane is given the pod, and its Secrets: %+v", term)
+		}
+	}
+}
+
+func TestEveryVersionIsALabel(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for _, version := range []string{"v1.36.3-k3s1", "v1.", "v1-", "_1", "_", "v1" + strings.Repeat("-", 80), "_" + strings.Repeat("1", 80), strings.Repeat("1", 128)} {
+		value := labelValue(version)
+		if faults := validation.IsValidLabelValue(value); len(faults) > 0 || seen[value] != "" {
+			t.Errorf("%s is labelled %s, as is %q: %v", version, value, seen[value], faults)
+		}
+		seen[value] = version
 	}
 }
