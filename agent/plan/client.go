@@ -28,6 +28,7 @@ const (
 	pathNodes      = "/api/v1/nodes"
 	pathNamespaces = "/api/v1/namespaces"
 	pathSecrets    = pathNamespaces + "/" + v1.PlansNamespace + "/secrets"
+	pathAllPods    = "/api/v1/pods"
 	pathPods       = pathNamespaces + "/" + v1.PlansNamespace + "/pods"
 	pathJobs       = "/apis/batch/v1/namespaces/" + v1.PlansNamespace + "/jobs"
 
@@ -91,10 +92,16 @@ func (m member) remove(ctx context.Context, path string, options metav1.DeleteOp
 	return m.rest.Delete().AbsPath(path).SetHeader("Content-Type", jsonType).Body(body).Do(ctx).Error()
 }
 
-// pods lists the pods of the plans' namespace that a selector selects.
+// pods lists the pods of a collection that selectors select.
 func (m member) pods(ctx context.Context, path string, options metav1.ListOptions) (*corev1.PodList, error) {
 	pods := &corev1.PodList{}
 	return pods, m.rest.Get().AbsPath(path).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pods)
+}
+
+// watchPods follows the pods of all namespaces that selectors select. The caller stops the watch.
+func (m member) watchPods(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	return m.rest.Get().AbsPath(pathAllPods).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
 }
 
 // log is the end of the log of a pod's only container.
