@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// build compiles manager and agent as "make build" does, under names that tell them apart from others in ps.
+// build compiles our programs as "make build" does, under names that tell them apart from others in ps.
 func (d *demo) build(ctx context.Context) (string, error) {
 	version := d.version(ctx)
-	for _, program := range []struct{ name, source string }{{manager, "."}, {agent, "./agent"}} {
+	for _, program := range []struct{ name, source string }{{manager, "."}, {agent, "./agent"}, {nodes, "./hack/demo/nodes"}} {
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+version,
 			"-o", d.files.bin("drover-"+program.name), program.source)
 		cmd.Dir = d.files.root

@@ -42,9 +42,10 @@ func up(ctx context.Context, files layout, out *reporter) error {
 		do   func(context.Context) (string, error)
 	}{
 		{"find Kubernetes' programs (built once, the first time takes minutes)", d.findPrograms},
-		{"build manager and agent", d.build},
+		{"build manager, agent and simulated nodes", d.build},
 		{"start the hub's control plane", d.startHub},
 		{"start the member's control plane", d.startMember},
+		{"start three simulated nodes of the member", d.startNodes},
 		{"install CRDs, policies and the manager's rights on the hub", d.installHub},
 		{"start the manager", d.startManager},
 		{"apply Cluster member on the hub", d.applyCluster},

@@ -17,6 +17,7 @@ const (
 	member  = "member"
 	manager = "manager"
 	agent   = "agent"
+	nodes   = "nodes"
 	proxy   = "proxy"
 )
 

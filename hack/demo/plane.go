@@ -31,19 +31,22 @@ type plane struct {
 }
 
 func (d *demo) startHub(ctx context.Context) (remark string, err error) {
-	d.hub, remark, err = d.startPlane(ctx, hub, lab.User{Name: "demo", Token: d.state.DemoToken})
+	d.hub, remark, err = d.startPlane(ctx, lab.Options{Name: hub, Users: []lab.User{{Name: "demo", Token: d.state.DemoToken}}})
 	return remark, err
 }
 
 func (d *demo) startMember(ctx context.Context) (remark string, err error) {
-	d.member, remark, err = d.startPlane(ctx, member)
+	d.member, remark, err = d.startPlane(ctx, lab.Options{Name: member, ExtraArgs: map[string][]string{
+		lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller"}, // nobody renews the leases of simulated nodes
+	}})
 	return remark, err
 }
 
-// startPlane keeps a plane that serves and was started from the same programs and users, else starts it with the data that it had.
-func (d *demo) startPlane(ctx context.Context, name string, users ...lab.User) (*plane, string, error) {
+// startPlane keeps a plane that serves and was started from the same programs and options, else starts it with the data that it had.
+func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, string, error) {
+	name := options.Name
 	programs := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}
-	from := []string{fmt.Sprint(users)}
+	from := []string{fmt.Sprint(options.Users, options.ExtraArgs)}
 	names := make([]string, 0, len(programs))
 	whole := true
 	for _, program := range programs {
@@ -60,10 +63,9 @@ func (d *demo) startPlane(ctx context.Context, name string, users ...lab.User) (
 	if err := lab.StopDetached(ctx, d.files.pids(), names...); err != nil {
 		return nil, "", err
 	}
-	started, err := lab.Start(ctx, lab.Options{
-		Name: name, Dir: d.files.file(name), LogDir: d.files.logs(), PIDDir: d.files.pids(),
-		Assets: d.assets, ControllerManager: true, Users: users, Detached: true,
-	})
+	options.Dir, options.LogDir, options.PIDDir = d.files.file(name), d.files.logs(), d.files.pids()
+	options.Assets, options.ControllerManager, options.Detached = d.assets, true, true
+	started, err := lab.Start(ctx, options)
 	if err != nil {
 		return nil, "", fmt.Errorf("%w\nrun \"make demo-down\" to start afresh", err)
 	}

@@ -6,7 +6,6 @@ package nodesim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -75,13 +74,17 @@ func (s *Sim) Close() {
 	s.kubelet.Close()
 }
 
-// AddNode makes a node that is ready.
+// AddNode makes a node that is ready, or takes over one that another Sim made.
 func (s *Sim) AddNode(ctx context.Context, name string, labels map[string]string) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	for key, value := range labels {
 		node.Labels[key] = value
 	}
-	if err := s.client.Create(ctx, node); err != nil {
+	err := s.client.Create(ctx, node)
+	if apierrors.IsAlreadyExists(err) {
+		err = s.client.Get(ctx, client.ObjectKeyFromObject(node), node)
+	}
+	if err != nil {
 		return fmt.Errorf("add node: %w", err)
 	}
 	host, port, err := net.SplitHostPort(s.kubelet.Listener.Addr().String())
@@ -119,9 +122,7 @@ func (s *Sim) run(ctx context.Context) {
 		list := &corev1.PodList{}
 		events, err := s.client.Watch(ctx, list)
 		if err != nil {
-			retry, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-			<-retry.Done()
-			cancel()
+			pause(ctx)
 			continue
 		}
 		for e := range events.ResultChan() {
@@ -149,7 +150,7 @@ func (s *Sim) see(ctx context.Context, event watch.EventType, pod *corev1.Pod) {
 		s.running.Go(func() { s.remove(ctx, pod) })
 	case pod.Spec.NodeName == "":
 		s.running.Go(func() { s.bind(ctx, pod) })
-	case !began && (pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""):
+	case !began && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed: // one that runs lost its Sim
 		life, cancel := context.WithCancel(ctx)
 		s.pods[pod.UID] = cancel
 		script := s.scripts(pod)
@@ -175,12 +176,22 @@ func (s *Sim) bind(ctx context.Context, pod *corev1.Pod) {
 	_ = s.client.SubResource("binding").Create(ctx, pod, binding) // a pod that is gone, or bound, needs none
 }
 
-// remove ends a pod as its kubelet does when it has stopped.
+// remove ends a pod as its kubelet does when it has stopped: until it is gone.
 func (s *Sim) remove(ctx context.Context, pod *corev1.Pod) {
-	err := s.client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !errors.Is(err, context.Canceled) {
-		panic(err)
+	for ctx.Err() == nil {
+		err := s.client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return
+		}
+		pause(ctx)
 	}
+}
+
+// pause waits before another try.
+func pause(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	<-ctx.Done()
 }
 
 // play runs a pod by its script until it ends.
