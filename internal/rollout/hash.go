@@ -23,8 +23,8 @@ func SecretDigest(secret *corev1.Secret) (string, error) {
 	return digest(secret.Type, secret.Data)
 }
 
-// Hash is what a node is labelled with when it has all of a plan: of what is done on a node, the version as Version makes it, and the
-// digests of Secrets by name, of which those with ignoreUpdates and those that the plan does not mount do not matter. 56 characters.
+// Hash is what a node is labelled with when it has all of a plan: of what is done on a node, the version, whether Version was applied to it
+// or not, and the digests of Secrets by name, of which those with ignoreUpdates and those that the plan does not mount do not matter. 56 characters.
 func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string, error) {
 	matter := map[string]string{}
 	for _, s := range work.Secrets {
@@ -32,7 +32,7 @@ func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string,
 			matter[s.Name] = content
 		}
 	}
-	return digest(work, version, matter)
+	return digest(work, Version(version), matter)
 }
 
 // Revision is of all that makes a member begin anew: the hash, and which nodes are selected.

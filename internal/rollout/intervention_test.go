@@ -337,6 +337,9 @@ func TestTheHashCoversWhatIsDoneOnNodesAndNothingElse(t *testing.T) {
 	if hash(func(s *v1.PlanSpec) { s.Paused, s.Concurrency, s.Exclusive = true, new(intstr.FromInt32(9)), true }, "v1", nil) != before {
 		t.Error("the pace changes the hash")
 	}
+	if hash(nil, "v1+k3s1", nil) != hash(nil, "v1-k3s1", nil) {
+		t.Error("the hub, which has the version as it was written, and the member, which has it as a tag, make two hashes")
+	}
 	named := func(ignore bool) func(*v1.PlanSpec) {
 		return func(s *v1.PlanSpec) { s.Secrets = []v1.PlanSecret{{Name: "s", IgnoreUpdates: ignore}} }
 	}
