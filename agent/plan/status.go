@@ -18,12 +18,6 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// statusInterval is how far apart two writes of a Plan's status are at least.
-const statusInterval = time.Second
-
-// published is when the status of a Plan was last written.
-type published struct{ at time.Time }
-
 // publish says how Plans are that were looked at: in their status, and those of the hub to the hub.
 func (t *term) publish(ctx context.Context, plans []resolved, waits map[string]rollout.Wait, next *deadline) {
 	now := t.options.Now()
@@ -64,7 +58,7 @@ func ofHub(o *v1.Plan) bool {
 	return o.Namespace == v1.PlansNamespace && o.Annotations[v1.AnnotationRevision] != ""
 }
 
-// publishOne writes a status that has changed, now or when the interval is over.
+// publishOne writes a status that has changed, now or when its pace allows.
 func (t *term) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus, next *deadline) {
 	keepTransitions(&status, o.Status.Conditions, t.options.Now())
 	if same(status, o.Status) {
@@ -73,14 +67,15 @@ func (t *term) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus,
 		}
 		return
 	}
-	if due := t.statuses[string(o.UID)].at.Add(statusInterval); t.options.Now().Before(due) {
+	now, pace := t.options.Now(), t.statuses[string(o.UID)]
+	if due := pace.due(turned(o.Status.Conditions, status.Conditions)); now.Before(due) {
 		next.by(due)
 		return
 	}
 	if ofHub(o) {
 		t.board.show(protocol.PlanState{Name: o.Name, Status: status})
 	}
-	t.statuses[string(o.UID)] = published{at: t.options.Now()}
+	t.statuses[string(o.UID)] = pace.wrote(now)
 	written, err := t.member.applyStatus(ctx, &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID}, Status: status})
 	switch {
 	case err == nil:

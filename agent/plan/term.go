@@ -38,10 +38,10 @@ type term struct {
 
 	shelves
 	running  sync.WaitGroup
-	watching bool                 // nodes, Jobs and Secrets
-	leaving  bool                 // no Plan is run any more
-	refused  map[refusal]string   // Jobs that the API server refused
-	statuses map[string]published // by the Plan's UID
+	watching bool               // nodes, Jobs and Secrets
+	leaving  bool               // no Plan is run any more
+	refused  map[refusal]string // Jobs that the API server refused
+	statuses map[string]pace    // by the Plan's UID
 }
 
 // shelves are what is known of the member.
@@ -62,7 +62,7 @@ type refusal struct {
 func newTerm(o Options) *term {
 	t := &term{
 		options: o, member: member{o.Client}, board: newBoard(), wake: make(chan struct{}, 1), retired: make(chan retirement),
-		refused: map[refusal]string{}, statuses: map[string]published{}, channels: channel.NewPoller(o.Ask, o.Now),
+		refused: map[refusal]string{}, statuses: map[string]pace{}, channels: channel.NewPoller(o.Ask, o.Now),
 	}
 	t.channels.OnAnswer(func(string) { t.touch() })
 	t.drains, t.logs = newDrains(t.member, o.Objects, t.touch), newLogs(t.member, t.touch)

@@ -1,0 +1,21 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"testing"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// While the clock stands still, nothing falls due that has to wait.
+func TestAPlanSaysThatItIsCompleteWithoutWaitingForItsPace(t *testing.T) {
+	s := newStand(t)
+	now := time.Now()
+	s.run(t, options{now: func() time.Time { return now }})
+	s.nodes(t, "prompt", "prompt-a")
+	s.create(t, newPlan("prompt", 0))
+	s.await(t, "prompt", v1.ReasonComplete)
+}
