@@ -19,6 +19,8 @@ import (
 const (
 	barWidth  = 30
 	nameWidth = 20
+
+	cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h" // what a terminal does with lines that are too long
 )
 
 // display shows a plan while it goes on. newDisplay makes it.
@@ -43,7 +45,7 @@ func newDisplay(out io.Writer) *display {
 	return d
 }
 
-// plan shows a plan as it is now, and is whether there is nothing to wait for: it is complete or, with errDenied, stalled.
+// plan shows a plan as it is now, and is whether there is nothing to wait for: it is complete or, with errDenied, stalled, or cannot be shown.
 func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.first.IsZero() {
 		d.first = d.now()
@@ -55,9 +57,15 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.terminal {
 		text = d.picture(p)
 	}
-	if err := d.write(text); err != nil {
+	done, verdict := ended(p)
+	if err := d.write(text, done); err != nil {
 		return true, fmt.Errorf("show plan %s: %w", p.Name, err)
 	}
+	return done, verdict
+}
+
+// ended is whether a plan, as it is now, waits for nothing but a person, and with which answer.
+func ended(p *v1.Plan) (bool, error) {
 	current := p.Status.ObservedGeneration == p.Generation
 	switch {
 	case current && meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled):
@@ -68,16 +76,30 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	return false, nil
 }
 
-// write writes a line, or draws a picture in place of the last; nothing if there is no news.
-func (d *display) write(text string) error {
+// trouble says why there is no news.
+func (d *display) trouble(err error) error {
+	text := "trying again: " + plain(err.Error())
+	if d.terminal {
+		text += "\n"
+	}
+	return d.write(text, false)
+}
+
+// write writes a line, or draws a picture in place of the last; nothing if there is no news. Lines of a picture are cut at the edge, so that it can
+// be found again; those of the last one are not.
+func (d *display) write(text string, last bool) error {
 	if text == d.last {
 		return nil
 	}
 	d.last = text
-	switch {
-	case !d.terminal:
-		text = d.now().UTC().Format("15:04:05 ") + text + "\n"
-	case d.drawn > 0:
+	if !d.terminal {
+		_, err := io.WriteString(d.out, d.now().UTC().Format("15:04:05 ")+text+"\n")
+		return err
+	}
+	if !last {
+		text = cutLines + text + wrapLines
+	}
+	if d.drawn > 0 {
 		text = fmt.Sprintf("\x1b[%dA\x1b[J%s", d.drawn, text)
 	}
 	d.drawn = strings.Count(d.last, "\n")
@@ -88,13 +110,19 @@ func (d *display) write(text string) error {
 // line is a plan in one line.
 func (d *display) line(p *v1.Plan) string {
 	reason, message := stateOf(p)
-	parts := []string{fmt.Sprintf("%s: clusters %s, nodes %s", reason, summary(p.Status.Clusters), summary(p.Status.Nodes))}
+	parts := []string{fmt.Sprintf("%s: nodes %s", reason, summary(p.Status.Nodes))}
+	if p.Status.Clusters != nil { // a member's own plan has none
+		parts[0] = fmt.Sprintf("%s: clusters %s, nodes %s", reason, summary(p.Status.Clusters), summary(p.Status.Nodes))
+	}
 	for _, w := range p.Status.Waves {
 		parts = append(parts, fmt.Sprintf("%s %s", plain(w.Name), w.Clusters.Summary))
 	}
 	if len(p.Status.Applying) > 0 {
 		a := p.Status.Applying[0]
-		parts = append(parts, fmt.Sprintf("%s/%s %s", plain(a.Cluster), plain(a.Node), a.Stage))
+		parts = append(parts, fmt.Sprintf("%s %s", place(a.Cluster, a.Node), a.Stage))
+	}
+	if len(p.Status.Failures) > 0 {
+		parts = append(parts, failure(&p.Status.Failures[0]))
 	}
 	return strings.Join(parts, "; ") + ": " + plain(message)
 }
@@ -120,12 +148,25 @@ func (d *display) picture(p *v1.Plan) string {
 		fmt.Fprintf(&b, "  %-*.*s %-8s %-16s %s\n", nameWidth, nameWidth, plain(m.Name), m.Nodes, plain(m.Reason), d.now().Sub(m.Since.Time).Round(time.Second))
 	}
 	for _, a := range p.Status.Applying {
-		fmt.Fprintf(&b, "    %s/%s  %s  attempt %d  %s\n", plain(a.Cluster), plain(a.Node), a.Stage, a.Attempt, d.now().Sub(a.Since.Time).Round(time.Second))
+		fmt.Fprintf(&b, "    %s  %s  attempt %d  %s\n", place(a.Cluster, a.Node), a.Stage, a.Attempt, d.now().Sub(a.Since.Time).Round(time.Second))
 	}
-	for _, f := range p.Status.Failures {
-		fmt.Fprintf(&b, "    %s/%s  %s  %s\n", plain(f.Cluster), plain(f.Node), plain(f.Reason), plain(f.Message))
+	for i := range p.Status.Failures {
+		fmt.Fprintf(&b, "    %s\n", failure(&p.Status.Failures[i]))
 	}
 	return b.String()
+}
+
+// place is a node of a member, or of the only cluster.
+func place(cluster, node string) string { return plain(strings.TrimPrefix(cluster+"/"+node, "/")) }
+
+// failure is why a node failed, with the last line of its log.
+func failure(f *v1.NodeFailure) string {
+	text := fmt.Sprintf("%s %s: %s", place(f.Cluster, f.Node), plain(f.Reason), plain(f.Message))
+	log := strings.TrimSpace(f.Log)
+	if last := log[strings.LastIndexByte(log, '\n')+1:]; last != "" {
+		text += ": " + plain(last)
+	}
+	return text
 }
 
 // left is how long it takes until all is complete, at the pace since it was looked at first, if members that have not begun are like those that have.

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-drover answers who may do what in which member, and why: "kubectl drover why" and "kubectl drover who-can".
+// Command kubectl-drover answers who may do what in which member, and why, and shows how plans go: "kubectl drover why", "who-can" and "plan".
 package main
 
 import (
@@ -21,9 +21,10 @@ var version = "v0.1.0-dev"
 
 // Exit codes. That something is denied is an answer, and not an error.
 const (
-	exitAllowed = 0
-	exitDenied  = 1
-	exitError   = 2
+	exitAllowed     = 0
+	exitDenied      = 1
+	exitError       = 2
+	exitInterrupted = 130 // as shells have it for Ctrl-C
 )
 
 // errDenied ends a command that has answered with no; everything is said.
@@ -49,6 +50,8 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 		return exitAllowed
 	case errors.Is(err, errDenied):
 		return exitDenied
+	case ctx.Err() != nil:
+		return exitInterrupted // whoever did that knows it
 	default:
 		fmt.Fprintln(complaints, "error:", err)
 		return exitError

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -39,7 +42,7 @@ func newPlanWatch(o *options) *cobra.Command {
 
 On a terminal the picture is drawn anew with each change; in a pipe there is a line for each.
 
-Exit codes: 0 complete, 1 stalled: a person must act, 2 an error.`,
+Exit codes: 0 complete, 1 stalled: a person must act, 2 an error, 130 interrupted. A hub that does not answer is tried again for a minute.`,
 		Example: "  kubectl drover plan watch k3s-server -w team-a",
 		Args:    arguments(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -52,22 +55,33 @@ Exit codes: 0 complete, 1 stalled: a person must act, 2 an error.`,
 	}
 }
 
-// watchAgain is the pause before a watch that has ended begins anew.
-const watchAgain = 500 * time.Millisecond
+const (
+	// watchAgain is the pause before a watch that has ended begins anew.
+	watchAgain = 500 * time.Millisecond
+	// redraw is how often what the clock alone changes is shown.
+	redraw = time.Second
+)
 
-// watchPlan shows a plan until it is complete; stalled is errDenied.
+// watchPlan shows a plan until it is complete; stalled is errDenied. A hub that has answered once may be away for as long as commandLimit.
 func (h *hub) watchPlan(ctx context.Context, name string, show *display) error {
+	var answered time.Time
 	for {
-		plan := &v1.Plan{}
-		if err := h.Get(ctx, client.ObjectKey{Namespace: h.workspace, Name: name}, plan); err != nil {
-			return fmt.Errorf("read plan %s/%s: %w", h.workspace, name, err)
+		plan, err := h.readPlan(ctx, name)
+		if err == nil {
+			var done bool
+			if done, err = h.followPlan(ctx, plan, show); done {
+				return err
+			}
+			answered = time.Now()
 		}
-		if done, err := show.plan(plan); done || err != nil {
-			return err
-		}
-		done, err := h.followPlan(ctx, plan, show)
-		if done || err != nil {
-			return err
+		if err != nil {
+			final := apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+			if final || ctx.Err() != nil || time.Since(answered) > commandLimit {
+				return err
+			}
+			if err := show.trouble(err); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -77,31 +91,58 @@ func (h *hub) watchPlan(ctx context.Context, name string, show *display) error {
 	}
 }
 
-// followPlan shows the changes of a plan until the watch ends, which it does when a request may take no longer.
+func (h *hub) readPlan(ctx context.Context, name string) (*v1.Plan, error) {
+	plan := &v1.Plan{}
+	err := h.Get(ctx, client.ObjectKey{Namespace: h.workspace, Name: name}, plan)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("read plan %s/%s: %w: name another workspace with -w", h.workspace, name, err)
+	case meta.IsNoMatchError(err):
+		return nil, fmt.Errorf("read plan %s/%s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", h.workspace, name, h.config.Host)
+	case err != nil:
+		return nil, fmt.Errorf("read plan %s/%s: %w", h.workspace, name, err)
+	}
+	return plan, nil
+}
+
+// followPlan shows a plan and its changes until the watch ends, which it does when a request may take no longer. It is done when nothing is left to
+// wait for.
 func (h *hub) followPlan(ctx context.Context, plan *v1.Plan, show *display) (done bool, err error) {
+	if done, err := show.plan(plan); done {
+		return true, err
+	}
 	changes, err := h.Watch(ctx, &v1.PlanList{}, &client.ListOptions{Namespace: h.workspace,
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", plan.Name), Raw: &metav1.ListOptions{ResourceVersion: plan.ResourceVersion}})
 	if err != nil {
 		return false, fmt.Errorf("watch plan %s/%s: %w", h.workspace, plan.Name, err)
 	}
 	defer changes.Stop()
-	for change := range changes.ResultChan() {
-		switch now := change.Object.(type) {
-		case *v1.Plan:
-			if change.Type == "DELETED" {
+	clock := time.NewTicker(redraw)
+	defer clock.Stop()
+	for {
+		select {
+		case <-clock.C:
+		case change, open := <-changes.ResultChan():
+			if !open {
+				return false, ctx.Err()
+			}
+			switch now := change.Object.(type) {
+			case *v1.Plan:
+				plan = now
+			case *metav1.Status:
+				if err := apierrors.FromObject(now); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+					return false, fmt.Errorf("watch plan %s/%s: %w", h.workspace, plan.Name, err)
+				}
+				return false, nil
+			}
+			if change.Type == watch.Deleted {
 				return true, fmt.Errorf("plan %s/%s is deleted", h.workspace, plan.Name)
 			}
-			if done, err := show.plan(now); done || err != nil {
-				return true, err
-			}
-		case *metav1.Status:
-			if err := apierrors.FromObject(now); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-				return true, fmt.Errorf("watch plan %s/%s: %w", h.workspace, plan.Name, err)
-			}
-			return false, nil
+		}
+		if done, err := show.plan(plan); done {
+			return true, err
 		}
 	}
-	return false, ctx.Err()
 }
 
 // rehearsing are the flags of "plan preview".
@@ -117,8 +158,9 @@ func newPlanPreview(o *options) *cobra.Command {
 		Use: "preview NAME | FILE", Short: "Print the steps that a plan would take, with their times",
 		Long: `Print the steps that a plan would take, with their times, as the planner that runs it takes them.
 
-NAME is a Plan of the workspace. FILE has a Plan, which need not be on the hub, or a script as hack/plan-steps plays it. For a Plan, the Clusters
-are those of the workspace as they are now, with as many nodes as they have; the hub does not know which of them the plan selects, so all count.`,
+NAME is a Plan of the workspace. FILE has a Plan, which need not be on the hub, or a script as hack/plan-steps plays it. A Plan is played from its
+beginning, as if it were not paused and no node had it. The Clusters are those of the workspace, with as many nodes as they have; the hub does not
+know which of them the plan selects, so all count.`,
 		Example: `  kubectl drover plan preview k3s-server -w team-a --upgrade 4m
   kubectl drover plan preview plan.yaml --start 2027-01-02T00:00:00Z`,
 		Args: arguments(1, "NAME or FILE"),
@@ -186,17 +228,26 @@ func readScript(name string) (script *rehearsal.Script, whole bool, err error) {
 // cast completes a script with what the hub knows: the Plan, if there is none yet, and the Clusters.
 func (h *hub) cast(ctx context.Context, name string, script *rehearsal.Script, r *rehearsing) error {
 	if script.Plan.Name == "" {
-		if err := h.Get(ctx, client.ObjectKey{Namespace: h.workspace, Name: name}, &script.Plan); err != nil {
-			return fmt.Errorf("read plan %s/%s: %w: name one of the workspace, or a file", h.workspace, name, err)
+		plan, err := h.readPlan(ctx, name)
+		if err != nil {
+			return fmt.Errorf("%w, or a file that exists", err)
 		}
+		script.Plan = *plan
 	}
 	script.Plan.Spec.NodeSelector = nil // which nodes have which labels, the hub does not know
-	script.Latest, script.Start = script.Plan.Status.LatestVersion, metav1.Now()
+	script.Plan.Spec.Paused = false     // whoever has it paused wants to know what it will do
+	if script.Plan.Spec.Channel != "" {
+		script.Latest = cmp.Or(script.Plan.Status.LatestVersion, "unknown") // no step depends on which
+	}
+	script.Start = metav1.Now()
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	script.Durations = rehearsal.Durations{Prepare: duration(r.prepare), Drain: duration(r.drain), Upgrade: duration(r.upgrade)}
 	var clusters v1.ClusterList
 	if err := h.List(ctx, &clusters, h.inWorkspace()); err != nil {
 		return fmt.Errorf("list clusters of %s: %w", h.workspace, err)
+	}
+	if len(clusters.Items) == 0 {
+		return fmt.Errorf("list clusters of %s: there is none to play the plan on: name another workspace with -w", h.workspace)
 	}
 	for i := range clusters.Items {
 		script.Clusters = append(script.Clusters, simulated(&clusters.Items[i], r.nodes))

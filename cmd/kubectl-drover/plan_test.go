@@ -7,13 +7,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/testkit"
@@ -73,6 +79,30 @@ func TestDisplay(t *testing.T) {
 			t.Errorf("%q", out)
 		}
 	})
+	t.Run("a line says why a node failed, with the end of its log, and nothing of clusters in a member", func(t *testing.T) {
+		d, out := show(false)
+		p := goingPlan()
+		p.Status.Clusters, p.Status.Waves, p.Status.Applying = nil, nil, nil
+		p.Status.Failures = []v1.NodeFailure{{Node: "a", Reason: v1.ReasonUpgradeFailed, Message: "it ended with 1", Log: "begin\nno space\x1b left\n"}}
+		_, _ = d.plan(p)
+		if !strings.Contains(out.String(), "Applying: nodes 4/6; a UpgradeFailed: it ended with 1: no space  left: ") {
+			t.Errorf("%q", out)
+		}
+	})
+	t.Run("long lines are cut while the picture is drawn anew, and whole at the end", func(t *testing.T) {
+		d, out := show(true)
+		p := goingPlan()
+		_, _ = d.plan(p)
+		if !strings.HasPrefix(out.String(), cutLines) || !strings.HasSuffix(out.String(), wrapLines) {
+			t.Errorf("%q", out)
+		}
+		out.Reset()
+		p.Status.Conditions[0].Status = metav1.ConditionTrue
+		p.Status.Conditions[0].Message = "4 clusters complete"
+		if done, _ := d.plan(p); !done || strings.Contains(out.String(), cutLines) {
+			t.Errorf("%q", out)
+		}
+	})
 	t.Run("the end is one of this generation", func(t *testing.T) {
 		d, _ := show(false)
 		p := goingPlan()
@@ -91,6 +121,10 @@ func TestDisplay(t *testing.T) {
 		}
 	})
 }
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 func TestPlanCommands(t *testing.T) {
 	s := newStand(t)
@@ -121,6 +155,59 @@ func TestPlanCommands(t *testing.T) {
 			if code, out := command(t.Context(), "plan", verb, "other"); code != exitError || !strings.Contains(out, "read plan") {
 				t.Errorf("%s: %d: %s", verb, code, out)
 			}
+		}
+	})
+	t.Run("preview plays a plan that is paused, or waits for its channel", func(t *testing.T) {
+		text := "kind: Plan\nmetadata: {name: k3s}\nspec: {clusterSelector: {}, channel: 'https://example.com/stable', paused: true, upgrade: {image: x}}\n"
+		paused := filepath.Join(t.TempDir(), "plan.yaml")
+		if err := os.WriteFile(paused, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out := command(t.Context(), "plan", "preview", paused); code != 0 || !strings.Contains(out, "Complete: ") {
+			t.Errorf("%d: %s", code, out)
+		}
+	})
+	t.Run("preview in a workspace without Clusters says so", func(t *testing.T) {
+		if code, out := command(t.Context(), "plan", "preview", file, "-w", "kube-public"); code != exitError || !strings.Contains(out, "there is none to play the plan on") {
+			t.Errorf("%d: %s", code, out)
+		}
+	})
+	t.Run("watch goes on when the hub is back, and ends quietly when it is interrupted", func(t *testing.T) {
+		o := &options{workspace: s.workspace, loading: &clientcmd.ClientConfigLoadingRules{ExplicitPath: s.kubeconfig}}
+		h, err := o.hub()
+		if err != nil {
+			t.Fatal(err)
+		}
+		reads, refused := 0, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		h.WithWatch = interceptor.NewClient(h.WithWatch, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if reads++; reads == 2 {
+					return refused
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+			Watch: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+				if reads == 1 {
+					return nil, refused
+				}
+				return c.Watch(ctx, l, opts...)
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		out := &bytes.Buffer{}
+		show := &display{out: writer(func(p []byte) (int, error) {
+			if reads == 3 {
+				cancel()
+			}
+			return out.Write(p)
+		}), now: time.Now}
+		err = h.watchPlan(ctx, "k3s", show)
+		if !errors.Is(err, context.Canceled) || strings.Count(out.String(), "trying again: ") != 2 {
+			t.Errorf("%v, %s", err, out)
+		}
+		if code, out := command(ctx, "plan", "watch", "k3s"); code != exitInterrupted || out != "" {
+			t.Errorf("%d: %q", code, out)
 		}
 	})
 	t.Run("watch ends with what the plan comes to", func(t *testing.T) {

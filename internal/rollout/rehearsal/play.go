@@ -60,8 +60,11 @@ func New(s Script) (*Play, error) {
 	if version == "" {
 		version = s.Latest
 	}
-	if version == "" || len(p.Members) == 0 {
-		return nil, fmt.Errorf("set up plan %s: it needs a version, or latest, and at least one cluster", s.Plan.Name)
+	if version == "" {
+		return nil, fmt.Errorf("set up plan %s: set its version, or its channel, to which latest is the answer in a script", s.Plan.Name)
+	}
+	if len(p.Members) == 0 {
+		return nil, fmt.Errorf("set up plan %s: name at least one cluster", s.Plan.Name)
 	}
 	return p, p.prepare(&s.Plan, version)
 }
