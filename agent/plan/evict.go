@@ -14,7 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -202,7 +204,7 @@ func (d *drainer) judge(ctx context.Context, p *corev1.Pod) (goes bool, hinders 
 	finished := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	owner := metav1.GetControllerOf(p)
 	if !finished && owner != nil && owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" {
-		_, err := d.objects.Meta(ctx, "/apis/apps/v1/namespaces/"+p.Namespace+"/daemonsets/"+owner.Name)
+		err := d.daemonSet(ctx, p.Namespace, owner.Name)
 		switch {
 		case apierrors.IsNotFound(err) && d.spec.Force: // as any other that a controller made
 		case apierrors.IsNotFound(err):
@@ -227,6 +229,15 @@ func (d *drainer) judge(ctx context.Context, p *corev1.Pod) (goes bool, hinders 
 		return false, "pods that no controller makes anew (set force)", nil
 	}
 	return true, "", nil
+}
+
+// daemonSet fails if there is no DaemonSet of that name. Whoever made the pod named it: what is no name is not made part of a path.
+func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "daemonsets"}, protocol.Cut(name, maxCause))
+	}
+	_, err := d.objects.Meta(ctx, "/apis/apps/v1/namespaces/"+namespace+"/daemonsets/"+name)
+	return err
 }
 
 // yes is an option that is true unless somebody said otherwise.

@@ -1,0 +1,44 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// asked is an API server that has no DaemonSet, and remembers what it was asked for.
+type asked struct {
+	Objects
+	paths []string
+}
+
+func (a *asked) Meta(_ context.Context, path string) (*metav1.PartialObjectMetadata, error) {
+	a.paths = append(a.paths, path)
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "daemonsets"}, path)
+}
+
+// Whoever makes a pod names its owner, and the API server takes any text as that name.
+func TestAPodChoosesNoPathThatTheAgentAsksFor(t *testing.T) {
+	t.Parallel()
+	for _, owner := range []string{"../../../../../../api/v1/namespaces/web/pods/large/log", "..", "a/status", "a?watch=true", "%2e%2e"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "p", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "DaemonSet", Name: owner, UID: "u", Controller: new(true)},
+		}}}
+		objects := &asked{}
+		d := &drainer{objects: objects}
+		if goes, hinders, err := d.judge(t.Context(), pod); len(objects.paths) > 0 || goes || hinders == "" && err == nil {
+			t.Errorf("owner %q: asked for %q; goes: %v, hinders: %q, %v", owner, objects.paths, goes, hinders, err)
+		}
+		d.spec.Force = true
+		if goes, _, err := d.judge(t.Context(), pod); len(objects.paths) > 0 || !goes || err != nil {
+			t.Errorf("owner %q with force: asked for %q; goes: %v, %v", owner, objects.paths, goes, err)
+		}
+	}
+}
