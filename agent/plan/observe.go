@@ -62,11 +62,11 @@ func readNode(obj any) (knownNode, error) {
 // readClaim reads a claim, and is whether it is one that Drover can have written. The node's own kubelet may write it too: what the status
 // would not take does not get there, for it would be the status of all nodes that is refused.
 func readClaim(text string) (c rollout.Claim, ours bool) {
-	if err := json.Unmarshal([]byte(text), &c); err != nil || c.UID == "" || c.Since.IsZero() {
+	if err := json.Unmarshal([]byte(text), &c); err != nil || c.UID == "" || !protocol.Dated(c.Since) || c.Done != nil && !protocol.Dated(*c.Done) {
 		return c, false
 	}
 	if f := c.Failure; f != nil {
-		if f.At.IsZero() {
+		if !protocol.Dated(f.At) {
 			return c, false
 		}
 		f.Reason, f.Message = protocol.Cut(f.Reason, maxReason), protocol.Cut(f.Message, maxCause)
@@ -174,7 +174,7 @@ func readVeto(obj any) (veto, error) {
 	}
 	window, err := rollout.ParseWindow(o.Annotations[v1.AnnotationPlansWindow])
 	if err != nil {
-		return veto{hold: fmt.Sprintf("the annotation %s on the namespace %s cannot be used: %v", v1.AnnotationPlansWindow, o.Name, err)}, nil
+		return veto{hold: fmt.Sprintf("the annotation %s on the namespace %s cannot be used: %s", v1.AnnotationPlansWindow, o.Name, protocol.Cut(err.Error(), maxCause))}, nil
 	}
 	return veto{window: window}, nil
 }

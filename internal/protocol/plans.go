@@ -6,6 +6,7 @@ package protocol
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -86,7 +87,7 @@ func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
 	var kept []v1.ApplyingNode
 	for _, a := range all {
 		a.Cluster, a.Node = "", Cut(a.Node, maxMessage)
-		if len(kept) == v1.MaxPlanNodes || known[a.Node] || a.Since.IsZero() || !slices.Contains(stages(), a.Stage) {
+		if len(kept) == v1.MaxPlanNodes || known[a.Node] || !Dated(a.Since.Time) || !slices.Contains(stages(), a.Stage) {
 			continue
 		}
 		known[a.Node] = true
@@ -106,13 +107,24 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	for _, f := range all {
 		f.Cluster, f.Node, f.Reason = "", Cut(f.Node, maxMessage), Cut(f.Reason, maxText)
 		f.Message, f.Log = Cut(f.Message, maxMessage), Cut(f.Log, maxLog)
-		if len(kept) == v1.MaxPlanNodes || known[f.Node] || f.At.IsZero() {
+		if len(kept) == v1.MaxPlanNodes || known[f.Node] || !Dated(f.At.Time) {
 			continue
 		}
 		known[f.Node] = true
 		kept = append(kept, f)
 	}
 	return kept
+}
+
+// lastYear is the last of those that a time of somebody else's may be in: to the year 9999, the last that JSON can have, there is room for all
+// that is added.
+const lastYear = 8999
+
+// Dated says whether a time can be written into a status. Others than zero cannot either: 9999 in one zone is 10000 in UTC, and a status that has
+// it is refused as a whole.
+func Dated(t time.Time) bool {
+	year := t.UTC().Year()
+	return !t.IsZero() && year >= 1 && year <= lastYear
 }
 
 // Bounds of what a PlanState says.

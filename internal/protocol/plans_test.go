@@ -25,9 +25,25 @@ func TestCountsOfAMemberAreCutToSize(t *testing.T) {
 	}
 }
 
+// One member whose word the API server refused would keep the status of the whole fleet from being written.
+func TestTimesThatNoStatusTakesAreLeftOut(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00+23:59", "0001-01-01T00:00:00Z", "9500-01-01T00:00:00Z"} {
+		line := `{"name":"a","status":{"applying":[{"node":"n","stage":"Draining","since":"` + at + `"}],"failures":[{"node":"n","at":"` + at + `"}]}}`
+		var s protocol.PlanState
+		if err := json.Unmarshal([]byte(line), &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.Bound(); len(s.Status.Applying)+len(s.Status.Failures) > 0 {
+			t.Errorf("%s is taken: %+v", at, s.Status)
+		}
+	}
+}
+
 // What an agent says of its plans is cut to size, whatever it is: a fleet's status names twenty members.
 func FuzzPlanEvent(f *testing.F) {
 	for _, line := range []string{
+		`{"state":{"name":"a","status":{"applying":[{"node":"n","stage":"Draining","since":"9999-12-31T23:59:59-23:59"}],"failures":[{"node":"n","at":"0000-01-01T00:00:00+23:59"}]}}}`,
 		`{"hold":{"reason":"x"}}`, `{"removed":"a"}`, `{"synced":true}`, `{"state":{"name":"\ud800"}}`,
 		`{"state":{"name":"a","status":{"revision":"r","nodes":{"total":-1,"summary":"x"},"conditions":[{"type":"Complete","reason":"Applying"}],
 		 "applying":[{"node":"n","stage":"Draining","since":"2026-11-21T00:00:00Z"}],"failures":[{"node":"n","at":"2026-11-21T00:00:00Z","log":"\u001b[2J"}]}}}`,
@@ -49,6 +65,11 @@ func FuzzPlanEvent(f *testing.F) {
 		}
 		if s.Nodes != nil && (len(s.Nodes.Summary) > 24 || min(s.Nodes.Total, s.Nodes.Complete, s.Nodes.Applying, s.Nodes.Failed, s.Nodes.Held) < 0) {
 			t.Errorf("%+v", s.Nodes)
+		}
+		s.Conditions = nil // the hub writes its own
+		text, err := json.Marshal(s)
+		if err != nil || json.Unmarshal(text, &v1.PlanStatus{}) != nil {
+			t.Errorf("no status can have %s: %v", text, err)
 		}
 		for _, failure := range s.Failures {
 			if len(failure.Message) > 512 || len(failure.Log) > 1024 || failure.Cluster != "" {
