@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/reference"
 	"github.com/drover-dev/drover/internal/rollout"
 	"github.com/drover-dev/drover/internal/tenancy"
@@ -196,16 +197,18 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 	return c
 }
 
-// readClaim is the claim of a plan on a Cluster, nil if there is none. One that cannot be read is one of no revision: what runs there is not
-// known, and is let finish before the member begins again.
+// readClaim is the claim of a plan on a Cluster, nil if there is none. One that cannot be read, or has times that no status takes, is one of no
+// revision: what runs there is not known, and is let finish before the member begins again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {
 		return nil
 	}
 	claim := &rollout.ClusterClaim{}
-	if err := json.Unmarshal([]byte(text), claim); err != nil {
-		return &rollout.ClusterClaim{}
+	if err := json.Unmarshal([]byte(text), claim); err != nil || !dated(&claim.Since) || !dated(claim.Complete) || !dated(claim.Failed) {
+		return &rollout.ClusterClaim{Since: cluster.CreationTimestamp.Time}
 	}
 	return claim
 }
+
+func dated(t *time.Time) bool { return t == nil || protocol.Dated(*t) }
