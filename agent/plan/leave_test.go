@@ -168,14 +168,7 @@ func testLeave(t *testing.T, s *stand, r *runner) {
 	if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
 		t.Errorf("remaining %v, %v", remaining, err)
 	}
-	eventually(t, func(ctx context.Context) error {
-		space := &corev1.Namespace{}
-		err := s.client.Get(ctx, client.ObjectKey{Name: v1.PlansNamespace}, space)
-		if apierrors.IsNotFound(err) || err == nil && space.Status.Phase == corev1.NamespaceTerminating {
-			return nil
-		}
-		return fmt.Errorf("the namespace is %+v: %w", space.Status, err)
-	})
+	s.gone(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}})
 	eventually(t, func(ctx context.Context) error {
 		if err := s.client.List(ctx, &v1.PlanList{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("plans can still be listed: %w", err)

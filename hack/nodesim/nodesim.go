@@ -36,6 +36,8 @@ type Script struct {
 	Unpullable bool
 	// Evicted: the kubelet ends it as it does when the node is short of something.
 	Evicted bool
+	// Dies: the node dies with it. It is not ready any more, and ends no pod that is deleted until Revive.
+	Dies bool
 }
 
 // Sim plays nodes. Close ends it.
@@ -50,12 +52,13 @@ type Sim struct {
 	pods    map[types.UID]context.CancelFunc // those that run
 	logs    map[string]string                // by namespace and name
 	seen    []string                         // nodes on which a pod of a Job began, in order
+	dead    map[string]bool                  // nodes
 }
 
 // Start plays the pods of a control plane by scripts; nil is a success at once for all.
 func Start(ctx context.Context, c client.WithWatch, scripts func(*corev1.Pod) Script) *Sim {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &Sim{client: c, stop: cancel, scripts: scripts, pods: map[types.UID]context.CancelFunc{}, logs: map[string]string{}}
+	s := &Sim{client: c, stop: cancel, scripts: scripts, pods: map[types.UID]context.CancelFunc{}, logs: map[string]string{}, dead: map[string]bool{}}
 	if s.scripts == nil {
 		s.scripts = func(*corev1.Pod) Script { return Script{} }
 	}
@@ -95,11 +98,43 @@ func (s *Sim) AddNode(ctx context.Context, name string, labels map[string]string
 	if err != nil {
 		return fmt.Errorf("add node: %w", err)
 	}
-	patch := client.MergeFrom(node.DeepCopy())
+	before := client.MergeFrom(node.DeepCopy())
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: host}}
 	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
-	return s.client.Status().Patch(ctx, node, patch)
+	setReady(node, corev1.ConditionTrue)
+	return s.client.Status().Patch(ctx, node, before)
+}
+
+func setReady(node *corev1.Node, ready corev1.ConditionStatus) {
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: metav1.Now()}}
+}
+
+// Revive has a dead node come back: it is ready, and its pods that were deleted meanwhile end.
+func (s *Sim) Revive(ctx context.Context, name string) error {
+	s.mu.Lock()
+	delete(s.dead, name)
+	s.mu.Unlock()
+	pods := &corev1.PodList{}
+	if err := s.client.List(ctx, pods); err != nil {
+		return fmt.Errorf("revive node %s: %w", name, err)
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.Spec.NodeName == name && p.DeletionTimestamp != nil {
+			s.remove(ctx, p)
+		}
+	}
+	return s.report(ctx, name, corev1.ConditionTrue)
+}
+
+// report says of a node whether it is ready.
+func (s *Sim) report(ctx context.Context, name string, ready corev1.ConditionStatus) error {
+	node := &corev1.Node{}
+	if err := s.client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return fmt.Errorf("report node %s: %w", name, err)
+	}
+	before := client.MergeFrom(node.DeepCopy())
+	setReady(node, ready)
+	return s.client.Status().Patch(ctx, node, before)
 }
 
 // Seen are the nodes on which pods of Jobs began, in order.
@@ -143,6 +178,7 @@ func (s *Sim) see(ctx context.Context, event watch.EventType, pod *corev1.Pod) {
 			end()
 			delete(s.pods, pod.UID)
 		}
+	case s.dead[pod.Spec.NodeName]:
 	case pod.DeletionTimestamp != nil:
 		if began {
 			end()
@@ -154,6 +190,9 @@ func (s *Sim) see(ctx context.Context, event watch.EventType, pod *corev1.Pod) {
 		life, cancel := context.WithCancel(ctx)
 		s.pods[pod.UID] = cancel
 		script := s.scripts(pod)
+		if script.Dies {
+			s.dead[pod.Spec.NodeName] = true
+		}
 		s.logs[pod.Namespace+"/"+pod.Name] = script.Log
 		if pod.Labels["job-name"] != "" {
 			s.seen = append(s.seen, pod.Spec.NodeName)
@@ -176,8 +215,16 @@ func (s *Sim) bind(ctx context.Context, pod *corev1.Pod) {
 	_ = s.client.SubResource("binding").Create(ctx, pod, binding) // a pod that is gone, or bound, needs none
 }
 
-// remove ends a pod as its kubelet does when it has stopped: until it is gone.
+// remove ends a pod as its kubelet does, until it is gone. It says first that the pod has stopped: else the Job controller would keep it.
 func (s *Sim) remove(ctx context.Context, pod *corev1.Pod) {
+	if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+		stopped := pod.Status.DeepCopy()
+		stopped.Phase = corev1.PodFailed
+		for i := range stopped.ContainerStatuses {
+			stopped.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, FinishedAt: metav1.Now()}}
+		}
+		s.tell(ctx, pod, *stopped)
+	}
 	for ctx.Err() == nil {
 		err := s.client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -206,7 +253,10 @@ func (s *Sim) play(ctx context.Context, pod *corev1.Pod, script Script) {
 	}
 	container.State.Running = &corev1.ContainerStateRunning{StartedAt: started}
 	s.tell(ctx, pod, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{container}})
-	if script.Hangs {
+	if script.Dies {
+		_ = s.report(ctx, pod.Spec.NodeName, corev1.ConditionFalse) // of a node that was removed there is nothing to say
+	}
+	if script.Hangs || script.Dies {
 		return
 	}
 	timer := time.NewTimer(script.Takes)
