@@ -29,6 +29,7 @@ type obstacles struct {
 	failedNode, unreadyNode string
 	lostNode                string // complete, and not ready since
 	silentNode              string // at work, and not ready
+	stuckNode               string // that waits for its kubelet
 	rival, rivalNode        string // plan that has a node
 	exclusive               string // other exclusive plan that is at work
 }
@@ -41,7 +42,7 @@ func (v *view) count() tally {
 			t.exclusive = v.otherExclusive(n)
 		}
 		if c, ok := v.claim(n); ok {
-			t.claim(n, c)
+			t.claim(n, c, v.stuck(n, c))
 			if v.wanted(n) {
 				t.total++
 				if c.Done != nil {
@@ -67,19 +68,22 @@ func (v *view) count() tally {
 	return t
 }
 
-func (t *tally) claim(n *Node, c Claim) {
+func (t *tally) claim(n *Node, c Claim, stuck bool) {
 	t.places++
 	switch {
 	case c.Done != nil:
 		t.settling++
+	case c.Failure != nil && c.Failure.Final:
+		t.failed++
+		t.failedNode = first(t.failedNode, n.Name)
+	case stuck:
+		t.failed++
+		t.stuckNode = first(t.stuckNode, n.Name)
 	case c.Failure == nil:
 		t.applying++
 		if !n.Ready {
 			t.silentNode = first(t.silentNode, n.Name)
 		}
-	case c.Failure.Final:
-		t.failed++
-		t.failedNode = first(t.failedNode, n.Name)
 	default:
 		t.waiting++
 	}
@@ -138,6 +142,8 @@ func (v *view) begin() Decision {
 // reason to wait, the one that most needs a person first.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
+	case t.stuckNode != "":
+		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("node %s is at work and not ready, and is not tried again while its last pod may still run: mend it, or remove it from the cluster", t.stuckNode)}
 	case t.failed > 0:
 		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%s failed and has no attempt left: see status.failures, and change the plan to try again", counted(t.failed, t.failedNode))}
 	case t.total == 0 && t.places == 0:

@@ -124,6 +124,47 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 			t.Errorf("it says %s: %s", w.Reason, w.Message)
 		}
 	})
+	t.Run("a node that died at work fails, is not tried again before it is back, and then is", func(t *testing.T) {
+		b := newBench(t, "a", "b")
+		p := aPlan("p", func(s *v1.PlanSpec) { s.Concurrency = new(intstr.FromInt32(2)) })
+		b.m.Nodes[1].Ready = false
+		b.steps(p)
+		b.m.Nodes[0].Ready, b.m.Nodes[1].Ready = false, true
+		b.m.Jobs[0].State, b.m.Jobs[0].Reason = rollout.Failed, v1.ReasonDeadlineExceeded
+		b.lines = nil
+		b.reason(b.steps(p), v1.ReasonApplying)
+		b.want("a fail, b begin, b cordon, b upgrade")
+		if f := b.m.Nodes[0].Claims["p"].Failure; f.Final || !strings.Contains(f.Message, "node a is not ready") {
+			t.Errorf("failure %+v", f)
+		}
+		b.now = b.now.Add(time.Minute)
+		b.reason(b.steps(p), v1.ReasonNodeFailed)
+		b.want("")
+		if w := b.steps(p); !strings.Contains(w.Message, "node a") {
+			t.Errorf("it says %s", w.Message)
+		}
+		if progress, err := rollout.ProgressOf(b.m.Member, p, b.now); err != nil || progress.Nodes.Failed != 1 {
+			t.Errorf("nodes %+v, %v", progress.Nodes, err)
+		}
+		b.m.Nodes[0].Ready = true
+		b.reason(b.steps(p), v1.ReasonApplying)
+		b.want("a retry, a clean, a cordon, a upgrade")
+	})
+	t.Run("a node whose last pod cannot be ended has failed, and is not run twice", func(t *testing.T) {
+		b := newBench(t, "a")
+		p := aPlan("p", nil)
+		b.steps(p)
+		b.m.Jobs[0].State = rollout.Failed
+		b.steps(p)
+		b.now = b.now.Add(time.Minute)
+		b.m.Jobs[0].Deleting = true
+		b.lines = nil
+		b.reason(b.steps(p), v1.ReasonApplying)
+		b.want("a retry")
+		b.m.Nodes[0].Ready = false
+		b.reason(b.steps(p), v1.ReasonNodeFailed)
+		b.want("")
+	})
 	t.Run("pausing lets an upgrade finish and begins nothing else", func(t *testing.T) {
 		b := newBench(t, "a", "b")
 		b.steps(aPlan("p", nil))
@@ -390,4 +431,66 @@ func benchmark(b *testing.B, clusters []rollout.Cluster) {
 			b.Fatal("there is a step")
 		}
 	}
+}
+
+func TestAClaimFromAClockThatIsAheadWaitsNoLongerThanAnother(t *testing.T) {
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	delay := func(s *v1.PlanSpec) { s.PostCompleteDelay = &metav1.Duration{Duration: time.Minute} }
+	for name, tt := range map[string]struct {
+		ahead time.Duration
+		want  rollout.Verb
+	}{
+		"hours ahead it is dated anew":                   {5 * time.Hour, rollout.VerbDate},
+		"a little ahead it is left":                      {30 * time.Second, ""},
+		"a little behind it is left":                     {-time.Second, ""},
+		"behind by more than the wait, the wait is over": {-time.Hour, "over"},
+	} {
+		at := now.Add(tt.ahead)
+		for kind, c := range map[string]struct {
+			claim rollout.Claim
+			over  rollout.Verb
+		}{
+			"failure": {rollout.Claim{Attempt: 1, Spent: 1, Since: now, Failure: &rollout.Failure{At: at}}, rollout.VerbRetry},
+			"done":    {rollout.Claim{Attempt: 1, Since: now, Done: &at}, rollout.VerbSettle},
+		} {
+			t.Run(kind+": "+name, func(t *testing.T) {
+				p := aPlan("p", delay)
+				c.claim.UID, c.claim.Hash, c.claim.Generation = p.UID, p.Hash, p.Generation
+				m := rollout.Member{Nodes: []rollout.Node{{Name: "a", Hostname: "a", Ready: true, Claims: map[string]rollout.Claim{"p": c.claim}}}}
+				want, got := tt.want, rollout.Verb("")
+				if want == "over" {
+					want = c.over
+				}
+				d := rollout.Next(m, p, now)
+				if d.Step != nil {
+					got = d.Step.Verb
+				}
+				if got != want {
+					t.Fatalf("got %q, want %q", got, want)
+				}
+				if want != rollout.VerbDate {
+					return
+				}
+				m.Nodes[0].Claims["p"] = *d.Step.Claim
+				if d = rollout.Next(m, p, now); d.Step != nil || d.Wait.Until.After(now.Add(time.Minute)) || d.Wait.Until.IsZero() {
+					t.Errorf("then %+v", d)
+				}
+				if d = rollout.Next(m, p, now.Add(time.Minute)); d.Step == nil || d.Step.Verb != c.over {
+					t.Errorf("after the wait %+v", d)
+				}
+			})
+		}
+	}
+	t.Run("a claim that begins ahead is dated anew while its upgrade runs, and nothing else of it changes", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.steps(aPlan("p", nil))
+		was := b.m.Nodes[0].Claims["p"]
+		b.now = b.now.Add(-24 * time.Hour)
+		b.lines = nil
+		b.steps(aPlan("p", nil))
+		b.want("a date")
+		if is := b.m.Nodes[0].Claims["p"]; !is.Since.Equal(b.now) || is.Attempt != was.Attempt || !is.Cordoned || !b.m.Nodes[0].Unschedulable {
+			t.Errorf("claim %+v", is)
+		}
+	})
 }

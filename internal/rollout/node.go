@@ -170,6 +170,7 @@ const (
 	VerbRestart  Verb = "restart" // the plan changed
 	VerbRelease  Verb = "release" // the node is no longer wanted
 	VerbDisown   Verb = "disown"  // somebody uncordoned it
+	VerbDate     Verb = "date"    // its claim had a time that lies ahead
 	VerbClean    Verb = "clean"   // a Job is no longer needed
 	VerbRecover  Verb = "recover" // a failed member is at work again
 )

@@ -20,6 +20,8 @@ const (
 	defaultBackoff = 30 * time.Second
 	maxBackoff     = time.Hour
 	maxMessage     = 256 // bytes of Failure.Message
+	// maxSkew is how far ahead the clock of the agent that wrote a claim may have been.
+	maxSkew = time.Minute
 )
 
 // work is the next step of a node that is at work. Nil when it waits, or is not.
@@ -27,6 +29,9 @@ func (v *view) work(n *Node) *Step {
 	c, ok := v.claim(n)
 	if !ok {
 		return nil
+	}
+	if dated, ahead := v.redate(c); ahead {
+		return write(VerbDate, n, c, &dated)
 	}
 	switch {
 	case c.Done != nil:
@@ -38,6 +43,25 @@ func (v *view) work(n *Node) *Step {
 		return v.upgrade(n, c, job)
 	}
 	return v.approach(n, c)
+}
+
+// redate is a claim without times that lie ahead, and whether it had any. The clock that wrote them was wrong, or that which reads them is:
+// what waits for such a time must not wait for as long as the two are apart.
+func (v *view) redate(c Claim) (Claim, bool) {
+	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
+	ahead := false
+	if wrong(c.Since) {
+		c.Since, ahead = v.now, true
+	}
+	if c.Failure != nil && wrong(c.Failure.At) {
+		failure := *c.Failure
+		failure.At = v.now
+		c.Failure, ahead = &failure, true
+	}
+	if c.Done != nil && wrong(*c.Done) {
+		c.Done, ahead = &v.now, true
+	}
+	return c, ahead
 }
 
 // settle frees the place of a complete node.
@@ -56,14 +80,14 @@ func (v *view) again(n *Node, c Claim) *Step {
 		return write(VerbRelease, n, c, nil)
 	}
 	changed := c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
-	at := c.Failure.At.Add(v.backoff(c.Spent))
+	at := v.retryAt(c)
 	if !changed && (c.Failure.Final || v.now.Before(at)) {
 		if !c.Failure.Final {
 			v.by(at)
 		}
 		return nil
 	}
-	if n.Leaving || v.taken(n) != "" || v.gate() != nil {
+	if !n.Ready || n.Leaving || v.taken(n) != "" || v.gate() != nil {
 		return nil
 	}
 	if changed {
@@ -85,6 +109,21 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 		UID: v.plan.UID, Hash: v.plan.Hash, Generation: v.plan.Generation, Exclusive: v.plan.Spec.Exclusive,
 		Since: v.now, Attempt: used + 1, Cordoned: was.Cordoned,
 	}
+}
+
+// retryAt is when the next attempt is due after one that failed.
+func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
+
+// stuck says whether a node at work waits for its kubelet: it is not ready although its next attempt is due, or although the last one is to
+// be ended, of which a pod may still run there.
+func (v *view) stuck(n *Node, c Claim) bool {
+	switch {
+	case n.Ready || c.Done != nil:
+		return false
+	case c.Failure != nil:
+		return !v.now.Before(v.retryAt(c))
+	}
+	return slices.ContainsFunc(v.jobs[n.Name], func(j Job) bool { return j.Deleting })
 }
 
 func (v *view) backoff(spent int32) time.Duration {
@@ -162,7 +201,11 @@ func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if r := v.plan.Spec.Retries; r != nil && r.Limit != nil {
 		limit = *r.Limit
 	}
-	next.Failure = &Failure{At: v.now, Reason: reason, Message: job.Message[:min(len(job.Message), maxMessage)], Final: next.Spent > limit}
+	message := job.Message
+	if !n.Ready {
+		message = "node " + n.Name + " is not ready; " + message
+	}
+	next.Failure = &Failure{At: v.now, Reason: reason, Message: message[:min(len(message), maxMessage)], Final: next.Spent > limit}
 	return write(VerbFail, n, c, &next)
 }
 
