@@ -196,20 +196,20 @@ func TestPolicies(t *testing.T) {
 	h := startHub(t)
 	h.awaitPolicies(t)
 	for name, test := range map[string]func(*testing.T, *hub){
-		"CVE-2023-22651: every policy fails closed and denies":                       testFormOfPolicies,
-		"CVE-2021-36784, CVE-2023-22647: rules of role templates take escalate":      testEscalate,
-		"CVE-2022-31247, CVE-2019-14436: bindings take bind, in their own workspace": testBind,
-		"locked templates and those of another context":                              testBindable,
-		"CVE-2020-10676, CVE-2026-41052: namespaces and pod security of projects":    testProject,
-		"what is probably a slip is taken with a warning":                            testHints,
-		"a project is deleted by who may make it otherwise":                          testProjectDeletion,
-		"CVE-2026-44935: a Secret is given to a project by who may read it":          testProjectSecret,
-		"facts about a Cluster are the manager's to say":                             testClusterFacts,
-		"plans take run-plans on the clusters that they are for":                     testPlan,
-		"a Secret is given to plans by who may read it":                              testPlanSecret,
-		"claims of plans are the manager's to say":                                   testPlanClaims,
-		"the workspace's own roles hold what the policies ask":                       testWorkspaceRoles,
-		"the samples are taken":                                                      testSamples,
+		"CVE-2023-22651: every policy fails closed and denies":                                   testFormOfPolicies,
+		"CVE-2021-36784, CVE-2023-22647: rules of role templates take escalate":                  testEscalate,
+		"CVE-2022-31247, CVE-2019-14436: bindings take bind, in their own workspace":             testBind,
+		"locked templates and those of another context":                                          testBindable,
+		"CVE-2020-10676, CVE-2026-41052: namespaces and pod security of projects":                testProject,
+		"what is probably a slip is taken with a warning":                                        testHints,
+		"a project is deleted by who may make it otherwise":                                      testProjectDeletion,
+		"CVE-2026-44935: a Secret is given to a project by who may read it":                      testProjectSecret,
+		"facts about a Cluster are the manager's to say":                                         testClusterFacts,
+		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,
+		"CVE-2021-25320, CVE-2026-44935: a Secret is given to plans by who may read it":          testPlanSecret,
+		"claims of plans are the manager's to say":                                               testPlanClaims,
+		"the workspace's own roles hold what the policies ask":                                   testWorkspaceRoles,
+		"the samples are taken": testSamples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
@@ -522,6 +522,7 @@ func testPlan(t *testing.T, h *hub) {
 		"another version":    func(spec map[string]any) { spec["version"] = "v2" },
 		"a channel more":     func(spec map[string]any) { spec["channel"] = "https://example.org/latest" },
 		"other members":      func(spec map[string]any) { delete(spec, "clusterSelector"); spec["clusterName"] = "prod" },
+		"no members":         func(spec map[string]any) { delete(spec, "clusterSelector") },
 		"more nodes at once": func(spec map[string]any) { spec["concurrency"] = int64(2) },
 		"a pause and more":   func(spec map[string]any) { spec["paused"] = true; spec["cordon"] = true },
 	} {
@@ -532,6 +533,14 @@ func testPlan(t *testing.T, h *hub) {
 			wantTaken(t, runner.Update(t.Context(), changed, client.DryRunAll))
 		})
 	}
+	prod := plan("prod", "clusterName: prod,")
+	wantTaken(t, runner.Create(t.Context(), prod))
+	prod.Object["spec"].(map[string]any)["clusterName"] = "dev"
+	wantRefused(t, one.Update(t.Context(), prod.DeepCopy(), client.DryRunAll), "cannot run-plans on clusters prod")
+	orphaned := made.DeepCopy()
+	orphaned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "none"}})
+	wantRefused(t, author.Update(t.Context(), orphaned.DeepCopy(), client.DryRunAll), "cannot run-plans on clusters")
+	wantTaken(t, runner.Update(t.Context(), orphaned, client.DryRunAll))
 	own := plan("own", "")
 	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(own), own))
 	own.Object["spec"].(map[string]any)["clusterName"] = "prod"
