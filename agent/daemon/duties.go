@@ -43,7 +43,7 @@ func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
 		Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace), ReadOnly: env.Profile == v1.ProfileReadOnly, Log: log.WithName("sets"),
 	})
 	if env.Profile != v1.ProfileReadOnly {
-		d.plans = plan.New(plan.Options{Client: a.client.REST, Objects: a.client.Objects(), Log: log.WithName("plans")})
+		d.plans = plan.New(plan.Options{Client: a.client.REST, Objects: a.client.Objects(), Namespace: env.Namespace, Log: log.WithName("plans")})
 	}
 	d.reporter = report.New(report.Options{
 		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,

@@ -14,6 +14,7 @@ import (
 type drains struct {
 	member  member
 	objects Objects
+	home    string // namespace of the agent
 	ended   func() // told when one has ended
 
 	mu  sync.Mutex // guards what follows and all in it
@@ -28,8 +29,8 @@ type draining struct {
 	failed string
 }
 
-func newDrains(m member, o Objects, ended func()) *drains {
-	return &drains{member: m, objects: o, ended: ended, all: map[string]*draining{}}
+func newDrains(m member, o Options, ended func()) *drains {
+	return &drains{member: m, objects: o.Objects, home: o.Namespace, ended: ended, all: map[string]*draining{}}
 }
 
 // start begins a drain in place of any other of the node. running waits for it.
@@ -45,7 +46,7 @@ func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drai
 	running.Go(func() {
 		defer d.ended()
 		defer cancel()
-		err := (&drainer{drain: wanted, member: d.member, objects: d.objects}).run(ctx)
+		err := (&drainer{drain: wanted, member: d.member, objects: d.objects, home: d.home}).run(ctx)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if one.done = true; err != nil {

@@ -53,6 +53,7 @@ type drainer struct {
 	drain
 	member  member
 	objects Objects
+	home    string // namespace of the agent
 	pending map[types.UID]*leaver
 	version string // of what is known of the node's pods
 }
@@ -197,8 +198,7 @@ func (d *drainer) look(ctx context.Context) error {
 
 // judge says whether a pod goes, or what keeps the node from being drained.
 func (d *drainer) judge(ctx context.Context, p *corev1.Pod) (goes bool, hinders string, err error) {
-	_, ofPlan := p.Labels[labelController]
-	if ofPlan || p.Labels[labelName] == protocol.AgentName || d.given(leaves(p)) {
+	if d.ours(p) || d.given(leaves(p)) {
 		return false, "", nil
 	}
 	finished := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
@@ -238,6 +238,13 @@ func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 	}
 	_, err := d.objects.Meta(ctx, "/apis/apps/v1/namespaces/"+namespace+"/daemonsets/"+name)
 	return err
+}
+
+// ours says whether a pod is of a plan or of the agent, which are to bring the node to its end. In other namespaces a label says nothing:
+// anybody could keep a pod on its node with it.
+func (d *drainer) ours(p *corev1.Pod) bool {
+	_, ofPlan := p.Labels[labelController]
+	return p.Namespace == v1.PlansNamespace && ofPlan || p.Namespace == d.home && p.Labels[labelName] == protocol.AgentName
 }
 
 // yes is an option that is true unless somebody said otherwise.

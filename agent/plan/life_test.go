@@ -40,6 +40,7 @@ func TestPlansRun(t *testing.T) {
 		"a Job that fails is tried again, then the plan stalls with its log":     testFails,
 		"a Job that hangs fails at its deadline":                                 testHangs,
 		"an image that cannot be pulled fails at the deadline":                   testUnpullable,
+		"a node that dies at work fails at the deadline, and waits to be back":   testNodeDies,
 		"a pod that is evicted costs no attempt":                                 testEvicted,
 		"a Job that somebody deletes is made again":                              testJobDeleted,
 		"a Job that the API server refuses fails with its words":                 testJobRefused,
@@ -113,6 +114,9 @@ func testWholeSequence(t *testing.T, s *stand) {
 	s.nodes(t, "whole", "whole-a", "whole-b")
 	s.pod(t, "whole-app", "whole-a", func(*corev1.Pod) {})
 	s.pod(t, "whole-agent", "whole-a", func(p *corev1.Pod) { p.Labels = map[string]string{"app.kubernetes.io/name": "drover-agent"} })
+	s.pod(t, "whole-disguised", "whole-a", func(p *corev1.Pod) {
+		p.Namespace, p.Labels = metav1.NamespaceSystem, map[string]string{"app.kubernetes.io/name": "drover-agent", "upgrade.cattle.io/controller": "x"}
+	})
 	p := newPlan("whole", 0)
 	p.Spec.Prepare = &v1.PlanContainer{Image: "rancher/k3s-upgrade", Args: []string{"prepare", "other"}}
 	p.Spec.Drain = &v1.Drain{Force: true, Timeout: &metav1.Duration{Duration: 20 * time.Second}}
@@ -121,6 +125,7 @@ func testWholeSequence(t *testing.T, s *stand) {
 	s.expectNode(t, "whole-a", "whole", p.Status.LatestHash, false)
 	s.expectNode(t, "whole-b", "whole", p.Status.LatestHash, false)
 	s.gone(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "whole-app", Namespace: metav1.NamespaceDefault}})
+	s.gone(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "whole-disguised", Namespace: metav1.NamespaceSystem}})
 	if err := s.client.Get(t.Context(), client.ObjectKey{Name: "whole-agent", Namespace: metav1.NamespaceDefault}, &corev1.Pod{}); err != nil {
 		t.Errorf("the agent's own pod: %v", err)
 	}
@@ -247,6 +252,50 @@ func testHangs(t *testing.T, s *stand) {
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded {
 		t.Errorf("failure %+v", f)
 	}
+}
+
+func testNodeDies(t *testing.T, s *stand) {
+	s.nodes(t, "dies", "dies-a", "dies-b")
+	s.script("dies-a", nodesim.Script{Dies: true})
+	p := newPlan("dies", 1)
+	p.Spec.JobActiveDeadlineSecs = new(int64(2))
+	s.create(t, p)
+	first := s.begun(t, "dies", "dies-a")
+	p = s.await(t, "dies", v1.ReasonNodeFailed)
+	stalled := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled)
+	if stalled == nil || !strings.Contains(stalled.Message, "node dies-a is at work and not ready") || p.Status.Nodes.Failed != 1 {
+		t.Errorf("nodes %+v, stalled %+v", p.Status.Nodes, stalled)
+	}
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || f.Final || !strings.Contains(f.Message, "node dies-a is not ready") {
+		t.Errorf("failure %+v", f)
+	}
+	pods := &corev1.PodList{}
+	if err := s.client.List(t.Context(), pods, client.InNamespace(v1.PlansNamespace), client.MatchingLabels{"upgrade.cattle.io/plan": "dies"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(pods.Items) != 1 || pods.Items[0].DeletionTimestamp == nil || pods.Items[0].Spec.NodeName != "dies-a" {
+		t.Errorf("pods %+v, want the first, which nobody ended", pods.Items)
+	}
+	s.change(t, p, func() { p.Spec.JobActiveDeadlineSecs = nil })
+	if err := s.sim.Revive(t.Context(), "dies-a"); err != nil {
+		t.Fatal(err)
+	}
+	p = s.await(t, "dies", v1.ReasonComplete)
+	s.expectNode(t, "dies-a", "dies", p.Status.LatestHash, false)
+	s.gone(t, &corev1.Pod{ObjectMeta: pods.Items[0].ObjectMeta})
+	if again := s.job(t, first.Name); again.UID == first.UID {
+		t.Error("the node was labelled without another attempt")
+	}
+}
+
+// job is a Job of a plan as it is now.
+func (s *stand) job(t *testing.T, name string) *batchv1.Job {
+	t.Helper()
+	job := &batchv1.Job{}
+	if err := s.client.Get(t.Context(), client.ObjectKey{Namespace: v1.PlansNamespace, Name: name}, job); err != nil {
+		t.Fatal(err)
+	}
+	return job
 }
 
 func testUnpullable(t *testing.T, s *stand) {

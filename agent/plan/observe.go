@@ -120,7 +120,7 @@ func readJob(obj any) (knownJob, error) {
 		switch c.Type {
 		case batchv1.JobComplete:
 			j.State, j.Finished = rollout.Succeeded, c.LastTransitionTime.Time
-		case batchv1.JobFailed:
+		case batchv1.JobFailed, batchv1.JobFailureTarget: // the latter as soon as it is certain: a pod whose kubelet is gone never ends
 			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
 			j.Reason, j.Message = jobFailure(j.Kind, c)
 		}

@@ -22,6 +22,8 @@ type Options struct {
 	Client rest.Interface
 	// Objects applies what plans need in the member, and reads metadata.
 	Objects Objects
+	// Namespace of the agent, whose pods no drain evicts.
+	Namespace string
 	// Ask asks a channel which version it leads to. Its errors are shown on the Plan. Nil asks as channel.Asker does, private addresses
 	// included: who makes Plans in a member may do more there than look at its network.
 	Ask func(ctx context.Context, url string) (string, error)

@@ -137,7 +137,7 @@ func (s *stand) newRunner(o options) (*plan.Runner, error) {
 	if testing.Verbose() {
 		log = funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), prefix, args) }, funcr.Options{Verbosity: 1})
 	}
-	return plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Ask: o.ask, Now: o.now, Log: log}), nil
+	return plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Namespace: metav1.NamespaceDefault, Ask: o.ask, Now: o.now, Log: log}), nil
 }
 
 // nodes adds nodes that a plan of the same name is for.
