@@ -35,6 +35,7 @@ build: ## Build bin/manager, bin/drover-agent and bin/kubectl-drover.
 test: ## Run all tests; the first time, build a Kubernetes control plane for them (minutes). RACE=1 for the race detector.
 	go run ./hack/labctl build
 	go test $(if $(RACE),-race) $(TESTFLAGS) $(PKGS)
+	$(if $(filter ./...,$(PKGS)),cd test/drain && go test $(if $(RACE),-race) $(TESTFLAGS) ./...)
 
 .PHONY: test-chaos
 test-chaos: ## Do random harm to managers, agents and links, and look whether all heals: make test-chaos SEED=7 DURATION=10m

@@ -23,7 +23,8 @@ import (
 )
 
 // The drain is ours, and not that of k8s.io/kubectl: with it the agent would be three times as large, in memory as on disk. Which pods go, and
-// which keep a node from being drained, is as there.
+// which keep a node from being drained, is as there: test/drain compares the two. Ours alone tries again when the API server is away, and spares
+// the agent and pods of plans.
 
 const (
 	defaultDrainTimeout = 15 * time.Minute // as the schema has it
@@ -56,6 +57,11 @@ type drainer struct {
 	home    string // namespace of the agent
 	pending map[types.UID]*leaver
 	version string // of what is known of the node's pods
+}
+
+// Drain empties a node once, as for a plan, or says what keeps it from being drained. ctx ends it early.
+func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
+	return (&drainer{drain: drain{node: node, spec: spec}, member: member{o.Client}, objects: o.Objects}).run(ctx)
 }
 
 // run empties the node, or says why it cannot. The caller's ctx ends it early.

@@ -1,0 +1,193 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package drain
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// member is the API server of a member with one node, in memory. Pods that are asked to go are gone at once.
+type member struct {
+	mux *http.ServeMux
+
+	mu    sync.Mutex             // guards the rest
+	pods  map[string]*corev1.Pod // by namespace and name
+	gone  []*corev1.Pod          // in their order; how many there are is the version of the whole
+	asked []string               // who was asked to go, and how
+}
+
+func newMember(pods []corev1.Pod) *member {
+	m := &member{mux: http.NewServeMux(), pods: map[string]*corev1.Pod{}}
+	for i := range pods {
+		m.pods[pods[i].Namespace+"/"+pods[i].Name] = &pods[i]
+	}
+	m.mux.HandleFunc("GET /api/v1", m.discover)
+	m.mux.HandleFunc("GET /api/v1/pods", m.list)
+	m.mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", m.get)
+	m.mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", m.evict)
+	m.mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", m.remove)
+	m.mux.HandleFunc("GET /apis/apps/v1/namespaces/{namespace}/daemonsets/{name}", m.daemonSet)
+	return m
+}
+
+// RoundTrip answers without a network.
+func (m *member) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := httptest.NewRecorder()
+	m.mux.ServeHTTP(answer, r)
+	return answer.Result(), nil
+}
+
+// was is who was asked to go, and how.
+func (m *member) was() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(slices.Values(m.asked))
+}
+
+func (m *member) discover(w http.ResponseWriter, _ *http.Request) {
+	write(w, http.StatusOK, metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{
+		{Name: "pods/eviction", Kind: "Eviction", Group: "policy", Version: "v1", Namespaced: true},
+	}})
+}
+
+func (m *member) list(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	selector, err := labels.Parse(query.Get("labelSelector"))
+	if err != nil || query.Get("fieldSelector") != "spec.nodeName="+node {
+		write(w, http.StatusBadRequest, metav1.Status{Status: metav1.StatusFailure, Code: http.StatusBadRequest, Message: r.URL.RawQuery})
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if query.Get("watch") != "" {
+		m.watch(w, query.Get("resourceVersion"))
+		return
+	}
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+	list.ResourceVersion = strconv.Itoa(len(m.gone))
+	for _, key := range slices.Sorted(maps.Keys(m.pods)) {
+		if p := m.pods[key]; selector.Matches(labels.Set(p.Labels)) {
+			list.Items = append(list.Items, *p)
+		}
+	}
+	write(w, http.StatusOK, list)
+}
+
+// watch tells of what has gone since a version, and ends. It must be called under mu.
+func (m *member) watch(w http.ResponseWriter, since string) {
+	from, err := strconv.Atoi(since)
+	if err != nil {
+		write(w, http.StatusBadRequest, metav1.Status{Status: metav1.StatusFailure, Code: http.StatusBadRequest, Message: since})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	for _, pod := range m.gone[from:] {
+		raw, err := json.Marshal(pod)
+		if err != nil {
+			panic(err)
+		}
+		_, _ = fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", watch.Deleted, raw)
+	}
+}
+
+func (m *member) get(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if pod, there := m.pods[key(r)]; there {
+		write(w, http.StatusOK, pod)
+		return
+	}
+	notFound(w, r)
+}
+
+func (m *member) evict(w http.ResponseWriter, r *http.Request) {
+	eviction := policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{}}
+	read(r, &eviction)
+	m.leave(w, r, "evict", *eviction.DeleteOptions)
+}
+
+func (m *member) remove(w http.ResponseWriter, r *http.Request) {
+	options := metav1.DeleteOptions{}
+	read(r, &options)
+	m.leave(w, r, "delete", options)
+}
+
+func (m *member) leave(w http.ResponseWriter, r *http.Request, how string, options metav1.DeleteOptions) {
+	grace := "its own grace"
+	if options.GracePeriodSeconds != nil {
+		grace = strconv.FormatInt(*options.GracePeriodSeconds, 10) + " s"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pod, there := m.pods[key(r)]
+	if !there {
+		notFound(w, r)
+		return
+	}
+	delete(m.pods, key(r))
+	pod.ResourceVersion = strconv.Itoa(len(m.gone) + 1)
+	m.gone = append(m.gone, pod)
+	m.asked = append(m.asked, how+" "+key(r)+" with "+grace)
+	write(w, http.StatusOK, metav1.Status{Status: metav1.StatusSuccess})
+}
+
+func (m *member) daemonSet(w http.ResponseWriter, r *http.Request) {
+	if r.PathValue("name") == missing {
+		notFound(w, r)
+		return
+	}
+	write(w, http.StatusOK, appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
+	})
+}
+
+func key(r *http.Request) string { return r.PathValue("namespace") + "/" + r.PathValue("name") }
+
+func notFound(w http.ResponseWriter, r *http.Request) {
+	write(w, http.StatusNotFound, metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: key(r) + " not found",
+	})
+}
+
+func write(w http.ResponseWriter, code int, answer any) {
+	if s, is := answer.(metav1.Status); is {
+		s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+		answer = s
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		panic(err)
+	}
+}
+
+// read reads what a request says; nothing is said by an empty body.
+func read(r *http.Request, into any) {
+	body := &bytes.Buffer{}
+	if _, err := body.ReadFrom(r.Body); err != nil {
+		panic(err)
+	}
+	if body.Len() == 0 {
+		return
+	}
+	if err := json.Unmarshal(body.Bytes(), into); err != nil {
+		panic(err)
+	}
+}
