@@ -77,23 +77,29 @@ func (r Reach) includes(a netip.Addr) bool {
 	switch {
 	case r == Anywhere:
 		return true
-	case !a.IsGlobalUnicast(): // loopback, link-local, multicast, unspecified, broadcast
+	case !a.IsGlobalUnicast(), in(never(), a): // loopback, link-local, multicast, unspecified, broadcast
 		return false
-	case a.IsPrivate(), slices.ContainsFunc(shared(), func(p netip.Prefix) bool { return p.Contains(a) }):
+	case a.IsPrivate(), in(shared(), a):
 		return r == Private
 	}
-	return !slices.ContainsFunc(never(), func(p netip.Prefix) bool { return p.Contains(a) })
+	return true
+}
+
+func in(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // shared is the address space of carriers, which sites use for pods and services.
 func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")} }
 
 // never are addresses that nobody on the Internet has, or that lead to others: "this network", those of protocols, for benchmarks and
-// reserved; of IPv6 those that stand for IPv4 ones and would pass for public (also Teredo's), and those of sites.
+// reserved; of IPv6 those that stand for IPv4 ones and would pass for public (also Teredo's), and those of sites. The last are where clouds serve credentials
+// and look like anybody's: of AWS and Google by IPv6, of Alibaba and Azure.
 func never() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range []string{
-		"0.0.0.0/8", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16", "fec0::/10",
+		"0.0.0.0/8", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "::ffff:0:0:0/96", "2002::/16", "fec0::/10",
+		"fd00:ec2::/32", "fd20:ce::/32", "100.100.100.200/32", "168.63.129.16/32",
 	} {
 		all = append(all, netip.MustParsePrefix(text))
 	}

@@ -71,7 +71,38 @@ func TestLatest(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a server on this machine is not connected to, under whatever name", func(t *testing.T) {
+	t.Run("CVE-2021-36778, CVE-2025-54468: where an answer leads is not asked, and nothing that says who asks is sent", func(t *testing.T) {
+		followed := false
+		other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed = true }))
+		defer other.Close()
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for key := range r.Header {
+				if key != "User-Agent" && key != "Accept-Encoding" && key != "Connection" {
+					t.Errorf("%s was sent", key)
+				}
+			}
+			w.Header().Set("Set-Cookie", "a=b")
+			http.Redirect(w, r, other.URL+"/v2", http.StatusFound)
+		}))
+		defer server.Close()
+		asker := New(Anywhere)
+		for range 2 {
+			if version, err := asker.Latest(t.Context(), server.URL); version != "v2" || err != nil || followed {
+				t.Errorf("%q, %v, followed: %v", version, err, followed)
+			}
+		}
+	})
+	t.Run("CVE-2024-58259: a header without end is not read to its end", func(t *testing.T) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "/"+strings.Repeat("v", 2*maxHeader))
+			w.WriteHeader(http.StatusFound)
+		}))
+		defer server.Close()
+		if version, err := New(Anywhere).Latest(t.Context(), server.URL); err == nil || len(err.Error()) > 200 {
+			t.Errorf("%q, %v", version, err)
+		}
+	})
+	t.Run("CVE-2019-14435, CVE-2026-44936: a server on this machine is not connected to, under whatever name", func(t *testing.T) {
 		asked := false
 		server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
 		defer server.Close()
@@ -86,13 +117,15 @@ func TestLatest(t *testing.T) {
 	})
 }
 
+// CVE-2019-14435, CVE-2026-44936.
 func TestReach(t *testing.T) {
 	for address, from := range map[string]Reach{
 		"140.82.121.4": Public, "2606:4700::1": Public, "::ffff:140.82.121.4": Public,
 		"10.0.0.1": Private, "172.16.0.1": Private, "192.168.1.1": Private, "fd00::1": Private, "100.64.0.1": Private, "::ffff:10.0.0.1": Private,
 		"127.0.0.1": Anywhere, "::1": Anywhere, "169.254.169.254": Anywhere, "fe80::1": Anywhere, "0.0.0.0": Anywhere, "::": Anywhere, "0.1.2.3": Anywhere,
 		"224.0.0.1": Anywhere, "255.255.255.255": Anywhere, "::ffff:127.0.0.1": Anywhere, "64:ff9b::a9fe:a9fe": Anywhere, "2002:7f00:1::": Anywhere,
-		"192.0.0.192": Anywhere, "198.18.0.1": Anywhere, "240.0.0.1": Anywhere, "::7f00:1": Anywhere, "2001:0:1::1": Anywhere, "fec0::1": Anywhere, "2001:db9::1": Public,
+		"fd00:ec2::254": Anywhere, "fd20:ce::254": Anywhere, "100.100.100.200": Anywhere, "168.63.129.16": Anywhere, "::ffff:0:7f00:1": Anywhere,
+		"100.100.100.201": Private, "fd00:ec3::1": Private, "168.63.129.17": Public, "192.0.0.192": Anywhere, "198.18.0.1": Anywhere, "240.0.0.1": Anywhere, "::7f00:1": Anywhere, "2001:0:1::1": Anywhere, "fec0::1": Anywhere, "2001:db9::1": Public,
 	} {
 		for _, reach := range []Reach{Public, Private, Anywhere} {
 			if got, want := reach.includes(netip.MustParseAddr(address)), reach >= from; got != want {
