@@ -277,7 +277,7 @@ func testBinding(w *world) {
 	if b.Status.Clusters.Summary != "1/1" {
 		w.t.Error(b.Status.Clusters)
 	}
-	if got := text(w.t, agent, "crtb/alice"); !strings.Contains(got, `"name":"hub:alice"`) || !strings.Contains(got, "drover:"+role) {
+	if got := text(w.t, agent, "crtb/alice"); !strings.Contains(got, `"name":"hub:alice"`) || !strings.Contains(got, "drover:cluster:"+role) {
 		w.t.Error(got)
 	}
 	other := w.role("other", v1.RoleTemplateSpec{External: "view"})

@@ -181,12 +181,12 @@ func testOtherMember(t *testing.T, s *stand) {
 }
 
 func testTaken(t *testing.T, s *stand) {
-	if err := s.Client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "drover:prtb:devs:drover:deployer"}}); err != nil {
+	if err := s.Client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "drover:prtb:devs:drover:project:deployer"}}); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the authorizer hears of it by a watch
 		code, out, _ := s.say(t, "why github:acme/web get deployments --kind Group -n web --cluster prod --member-context hub")
-		if code != exitDenied || !strings.Contains(out, "the binding is not there, the role is there") || !strings.Contains(out, "the member does not have RoleBinding drover:prtb:devs:drover:deployer in namespace web") {
+		if code != exitDenied || !strings.Contains(out, "the binding is not there, the role is there") || !strings.Contains(out, "the member does not have RoleBinding drover:prtb:devs:drover:project:deployer in namespace web") {
 			return fmt.Errorf("exit code %d:\n%s", code, out)
 		}
 		return nil

@@ -104,7 +104,7 @@ func TestConclusions(t *testing.T) {
 		want    string
 	}{
 		"hub and member agree": {"granted.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, whole,
-			yes(`RBAC: allowed by RoleBinding "drover:prtb:web-devs:drover:deployer/web" of ClusterRole "drover:deployer" to Group "github:acme/web"`), nil, nil, allowed},
+			yes(`RBAC: allowed by RoleBinding "drover:prtb:web-devs:drover:project:deployer/web" of ClusterRole "drover:project:deployer" to Group "github:acme/web"`), nil, nil, allowed},
 		"the member was not asked":                        {"granted-unasked.txt", "github:dave", nil, "prod", getNodes, nil, nil, nil, []string{"the member was not asked: it is not connected: TunnelLost: since 10:00"}, allowed},
 		"the member was not asked, and the binding waits": {"granted-waiting.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, nil, nil, nil, nil, allowed},
 		"the binding is not there yet":                    {"undelivered.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, []delivered{{Binding: absent, Role: present}}, no, nil, nil, denied},
@@ -114,7 +114,7 @@ func TestConclusions(t *testing.T) {
 		"nothing names somebody":                          {"nobody.txt", "github:mallory", nil, "prod", getPods, nil, no, nil, nil, denied},
 		"several bindings miss it":                        {"missing.txt", "github:bob", nil, "prod", deleteNodes(), nil, no, nil, nil, denied},
 		"an expired one":                                  {"expired.txt", "github:carol", nil, "prod", getNodes, nil, no, nil, nil, denied},
-		"an expired one that is still there":              {"left-over.txt", "github:carol", nil, "prod", getNodes, nil, yes(`RBAC: allowed by ClusterRoleBinding "drover:crtb:carol-reads:drover:reader" of ClusterRole "drover:reader" to User "github:carol"`), nil, nil, allowed},
+		"an expired one that is still there":              {"left-over.txt", "github:carol", nil, "prod", getNodes, nil, yes(`RBAC: allowed by ClusterRoleBinding "drover:crtb:carol-reads:drover:cluster:reader" of ClusterRole "drover:cluster:reader" to User "github:carol"`), nil, nil, allowed},
 		"the member's own binding":                        {"members-own.txt", "github:mallory", nil, "prod", getPods, nil, yes(`RBAC: allowed by ClusterRoleBinding "ops" of ClusterRole "view" to User "github:mallory"`), nil, nil, allowed},
 		"another cluster":                                 {"another-cluster.txt", "github:bob", nil, "test", getNodes, nil, nil, nil, nil, denied},
 		"a role template that is gone":                    {"no-template.txt", "github:erin", nil, "prod", getNodes, nil, nil, nil, nil, denied},

@@ -84,7 +84,7 @@ func TestExplain(t *testing.T) {
 		want := []access.Chain{{
 			Binding: access.Reference{Kind: "ProjectRoleTemplateBinding", Namespace: "team-a", Name: "devs"}, Subject: group("devs"),
 			Templates: []string{"deployer", "viewer"}, Rule: rule("", "pods", "get"),
-			Object: access.Reference{Kind: "RoleBinding", Namespace: "web", Name: "drover:prtb:devs:drover:deployer"}, Role: "drover:deployer",
+			Object: access.Reference{Kind: "RoleBinding", Namespace: "web", Name: "drover:prtb:devs:drover:project:deployer"}, Role: "drover:project:deployer",
 		}}
 		if !reflect.DeepEqual(got.Chains, want) {
 			t.Errorf("got %+v, want %+v", got.Chains, want)

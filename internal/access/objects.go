@@ -4,6 +4,8 @@
 package access
 
 import (
+	"strings"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -22,7 +24,8 @@ func ProjectBindingSet(binding string) string { return "prtb/" + binding }
 
 // Role is the ClusterRole of a template in a member. It is nil, without an error, for an external one: the member has it.
 func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
-	if template, found := templates[name]; found && template.Spec.External != "" {
+	template, found := templates[name]
+	if found && template.Spec.External != "" {
 		return nil, nil
 	}
 	rules, err := Flatten(templates, name)
@@ -31,7 +34,7 @@ func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	}
 	return &rbacv1.ClusterRole{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
-		ObjectMeta: metav1.ObjectMeta{Name: roleName(name), Labels: expansion.Labels(RoleSet(name))},
+		ObjectMeta: metav1.ObjectMeta{Name: roleName(template), Labels: expansion.Labels(RoleSet(name))},
 		Rules:      rules,
 	}, nil
 }
@@ -75,7 +78,7 @@ func boundRole(templates Templates, name string, context v1.RoleContext) (rbacv1
 		return rbacv1.RoleRef{}, refuse(v1.ReasonContextMismatch, "role template %s has context %s: bind it with a %s",
 			name, template.Spec.Context, bindingKind(template.Spec.Context))
 	}
-	role := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: roleName(name)}
+	role := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: roleName(template)}
 	if template.Spec.External != "" {
 		role.Name = template.Spec.External
 		return role, nil
@@ -103,8 +106,11 @@ func subject(s v1.Subject) rbacv1.Subject {
 }
 
 // roleName is the ClusterRole of a template that is not external. Names of RBAC objects may hold colons, those of our kinds may
-// not, so no name of one kind is ever that of another.
-func roleName(template string) string { return expansion.RolePrefix + template }
+// not, so no name of one kind is ever that of another. The context is part of it: a binding must never meet the rules that its template got
+// with another context, not even until it is taken away itself.
+func roleName(t *v1.RoleTemplate) string {
+	return expansion.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
+}
 
 // The role is part of a binding's name, because Kubernetes lets nobody change the role of a binding: a change of role is a new
 // object beside the old one, which goes when the new one is there.

@@ -43,9 +43,23 @@ func TestObjects(t *testing.T) {
 	t.Run("a template is a ClusterRole with its rules and no aggregation", func(t *testing.T) {
 		got, err := access.Role(templates, "deployer")
 		want := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"},
-			ObjectMeta: metav1.ObjectMeta{Name: "drover:deployer", Labels: labels("role.deployer")}, Rules: []rbacv1.PolicyRule{rule("apps", "deployments", "*")}}
+			ObjectMeta: metav1.ObjectMeta{Name: "drover:project:deployer", Labels: labels("role.deployer")}, Rules: []rbacv1.PolicyRule{rule("apps", "deployments", "*")}}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	t.Run("with another context it is another ClusterRole, which bindings of the first do not refer to", func(t *testing.T) {
+		role := func(c v1.RoleContext) *rbacv1.ClusterRole {
+			got, err := access.Role(index(template(c, "deployer", nil, rule("apps", "deployments", "*"))), "deployer")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		b := projectBinding("devs", "deployer", "web", group("github:dev"))
+		bound, err := access.ProjectBinding(templates, &b)
+		if err != nil || bound.RoleRef.Name != role(v1.ContextProject).Name || bound.RoleRef.Name == role(v1.ContextCluster).Name {
+			t.Errorf("%+v, %v", bound, err)
 		}
 	})
 	t.Run("an external template is no object", func(t *testing.T) {
@@ -57,8 +71,8 @@ func TestObjects(t *testing.T) {
 		b := clusterBinding("alice", "owner", user("github:alice"), in)
 		got, err := access.ClusterBinding(templates, &b)
 		want := &rbacv1.ClusterRoleBinding{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"},
-			ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:alice:drover:owner", Labels: labels("crtb.alice")},
-			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:owner"},
+			ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:alice:drover:cluster:owner", Labels: labels("crtb.alice")},
+			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:cluster:owner"},
 			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "github:alice"}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, %v", got, err)
@@ -68,8 +82,8 @@ func TestObjects(t *testing.T) {
 		b := projectBinding("devs", "deployer", "web", group("github:acme/web"))
 		got, err := access.ProjectBinding(templates, &b)
 		want := &rbacv1.RoleBinding{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "RoleBinding"},
-			ObjectMeta: metav1.ObjectMeta{Name: "drover:prtb:devs:drover:deployer", Labels: labels("prtb.devs")},
-			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:deployer"},
+			ObjectMeta: metav1.ObjectMeta{Name: "drover:prtb:devs:drover:project:deployer", Labels: labels("prtb.devs")},
+			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:project:deployer"},
 			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "github:acme/web"}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, %v", got, err)

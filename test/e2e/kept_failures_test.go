@@ -112,7 +112,7 @@ func testManagersReturn(k *kept, t *testing.T) {
 	}
 	k.startManagers(t)
 	testkit.Eventually(t, agentPatience, func(ctx context.Context) error { // what nobody wants goes only when all is known
-		return gone(ctx, k.prod, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:removed:drover:cluster-viewer"}})
+		return gone(ctx, k.prod, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:removed:drover:cluster:cluster-viewer"}})
 	})
 	maps.DeleteFunc(near, func(name, _ string) bool { return strings.Contains(name, "crtb:removed:") })
 	if now := versions(t.Context(), k.prod); !maps.Equal(near, now) {
@@ -330,7 +330,7 @@ func (k *kept) churnQuota(t *testing.T, gone *departed) {
 // testFight has something change a role of the member back, until that is named.
 func testFight(k *kept, t *testing.T) {
 	b := &v1.ClusterRoleTemplateBinding{ObjectMeta: onHub("stays")}
-	role := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:stays:drover:cluster-viewer"}}
+	role := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:stays:drover:cluster:cluster-viewer"}}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"rival"}]}`))
 	ctx, stop := context.WithCancel(t.Context())
 	var fighting sync.WaitGroup

@@ -200,7 +200,7 @@ func testTeamAway(w *team, t *testing.T) {
 	}
 	w.startAgent(t, w.agent)
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the Lease of the one that was killed has to end
-		if err := w.prod.Client.Get(ctx, types.NamespacedName{Name: "drover:crtb:away:drover:cluster-viewer"}, &rbacv1.ClusterRoleBinding{}); !apierrors.IsNotFound(err) {
+		if err := w.prod.Client.Get(ctx, types.NamespacedName{Name: "drover:crtb:away:drover:cluster:cluster-viewer"}, &rbacv1.ClusterRoleBinding{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is there: %w", err)
 		}
 		return nil
