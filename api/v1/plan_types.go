@@ -31,7 +31,7 @@ import (
 // +kubebuilder:printcolumn:name="Applying",type=string,priority=1,JSONPath=`.status.applying[*].node`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63 && !self.metadata.name.contains('_')",message="metadata.name must have at most 63 characters: it becomes the name of a label"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes the name of a label"
 type Plan struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
@@ -135,7 +135,9 @@ type Wave struct {
 
 	// soak is how long the wave must have been complete before the next one begins, for example "1h". Default: 0s.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
 	Soak *metav1.Duration `json:"soak,omitempty"`
 }
 
@@ -185,7 +187,9 @@ type PlanPace struct {
 	// postCompleteDelay is how long a node's place stays taken after it is complete, for example "2m". The node is
 	// uncordoned at once. Default: 0s.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
 	PostCompleteDelay *metav1.Duration `json:"postCompleteDelay,omitempty"`
 }
 
@@ -202,7 +206,9 @@ type PlanRetries struct {
 	// backoff is the wait before the second attempt. It doubles with each, up to one hour. Default 30s.
 	// +optional
 	// +kubebuilder:default="30s"
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
 	Backoff *metav1.Duration `json:"backoff,omitempty"`
 }
 

@@ -181,7 +181,9 @@ type Drain struct {
 	// timeout of the whole drain, for example "10m"; one that takes longer has failed. "0s" is none. Default 15m.
 	// +optional
 	// +kubebuilder:default="15m"
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// gracePeriod in seconds that each pod has to end. Default: the pod's own.

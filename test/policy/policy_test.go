@@ -169,6 +169,9 @@ func (h *hub) awaitPolicies(t *testing.T) {
 	tries["drover-plan"] = func(ctx context.Context) error {
 		return probe.Create(ctx, in("{kind: Plan, metadata: {name: x, namespace: WS}, spec: {clusterName: a, version: v1, upgrade: {image: a}}}"), client.DryRunAll)
 	}
+	tries["drover-plan-target"] = func(ctx context.Context) error {
+		return probe.Create(ctx, in("{kind: Plan, metadata: {name: x, namespace: WS}, spec: {version: v1, upgrade: {image: a}}}"), client.DryRunAll)
+	}
 	tries["drover-plan-secret"] = func(ctx context.Context) error {
 		return probe.Patch(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: probe, namespace: WS}}"),
 			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"plans.cluster.drover.dev/use":"true"}}}`)), client.DryRunAll)
@@ -513,7 +516,15 @@ func testPlan(t *testing.T, h *hub) {
 		}
 	}
 	wantTaken(t, one.Create(t.Context(), plan("dev", "clusterName: dev,")))
-	wantTaken(t, author.Create(t.Context(), plan("own", "")))
+	const itself = "a Plan of a workspace is for its members: set clusterName or clusterSelector"
+	for _, c := range []client.Client{author, runner} {
+		wantRefused(t, c.Create(t.Context(), plan("own", "")), itself)
+	}
+	h.Apply(t, object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: drover-plans}}"))
+	h.allow(t, "author", "drover-plans", write)
+	own := plan("own", "")
+	own.SetNamespace("drover-plans")
+	wantTaken(t, author.Create(t.Context(), own))
 	made := plan("k3s", "clusterSelector: {},")
 	wantTaken(t, runner.Create(t.Context(), made))
 	for name, change := range map[string]func(map[string]any){
@@ -522,7 +533,6 @@ func testPlan(t *testing.T, h *hub) {
 		"another version":    func(spec map[string]any) { spec["version"] = "v2" },
 		"a channel more":     func(spec map[string]any) { spec["channel"] = "https://example.org/latest" },
 		"other members":      func(spec map[string]any) { delete(spec, "clusterSelector"); spec["clusterName"] = "prod" },
-		"no members":         func(spec map[string]any) { delete(spec, "clusterSelector") },
 		"more nodes at once": func(spec map[string]any) { spec["concurrency"] = int64(2) },
 		"a pause and more":   func(spec map[string]any) { spec["paused"] = true; spec["cordon"] = true },
 	} {
@@ -541,10 +551,11 @@ func testPlan(t *testing.T, h *hub) {
 	orphaned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "none"}})
 	wantRefused(t, author.Update(t.Context(), orphaned.DeepCopy(), client.DryRunAll), "cannot run-plans on clusters")
 	wantTaken(t, runner.Update(t.Context(), orphaned, client.DryRunAll))
-	own := plan("own", "")
-	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(own), own))
 	own.Object["spec"].(map[string]any)["clusterName"] = "prod"
 	wantRefused(t, author.Update(t.Context(), own), "cannot run-plans on clusters prod")
+	aimless := made.DeepCopy()
+	delete(aimless.Object["spec"].(map[string]any), "clusterSelector")
+	wantRefused(t, runner.Update(t.Context(), aimless), itself)
 	for _, paused := range []any{true, false} {
 		made.Object["spec"].(map[string]any)["paused"] = paused
 		made.SetLabels(map[string]string{"paused": fmt.Sprint(paused)})
