@@ -196,7 +196,7 @@ const (
 	// Ready has the same status and reason.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters; those for False are Applying, AwaitingRetry, AwaitingWindow, AwaitingSlot,
-	// AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, NodeFailed, TooManyFailures, those of LatestResolved, and
+	// AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, NodeFailed, TooManyFailures, those of LatestResolved, and
 	// ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, DeliveryFailed.
 	ConditionComplete = "Complete"
 )
@@ -240,6 +240,9 @@ const (
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures: more members failed than maxFailedClusters. Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
+	// ReasonMemberLost: on the hub, a member went away at work more than 5 minutes ago, and keeps its place, for its nodes may be in the middle of
+	// an upgrade. The message names it and what to do. Other members go on as far as there are places.
+	ReasonMemberLost = "MemberLost"
 	// ReasonInvalidPlan: the spec passes the schema and cannot be used; the message says why. Stalled.
 	ReasonInvalidPlan = "InvalidPlan"
 	// ReasonWrongNamespace: in a member, only Plans in the namespace drover-plans are run. Stalled.

@@ -153,7 +153,7 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scene) error {
 	if selector := s.plan.Spec.ClusterSelector; selector != nil {
 		var err error
 		if selects, err = metav1.LabelSelectorAsSelector(selector); err != nil {
-			s.fail(v1.ReasonInvalidSelector, "clusterSelector cannot be used: "+err.Error(), true)
+			s.fail(v1.ReasonInvalidSelector, "clusterSelector cannot be used: "+err.Error()+": change the plan", true)
 			selects = labels.Nothing()
 		}
 	}
@@ -186,13 +186,20 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 	}
 	switch {
 	case !m.state.Connected:
-		c.Away = "it is not connected"
+		c.Away, c.AwaySince = "it is not connected", now // its status is about to say since when
+		if said := meta.FindStatusCondition(m.object.Status.Conditions, v1.ConditionConnected); said != nil && said.Status == metav1.ConditionFalse {
+			c.AwaySince = said.LastTransitionTime.Time
+			c.Away += " since " + c.AwaySince.UTC().Format(time.RFC3339)
+		}
 	case m.state.Refuses == v1.ReasonAgentReadOnly:
 		c.Away = "its agent has the profile ReadOnly and runs no plans; set spec.agent.profile to Full"
 	case m.state.Refuses != "":
 		c.Away = "its agent is too old to run plans; upgrade it"
 	case !m.state.Silent.IsZero() && now.Sub(m.state.Silent) > silence:
-		c.Away = "its agent does not say how its plans are"
+		c.Away, c.AwaySince = "its agent has not said how its plans are since "+m.state.Silent.UTC().Format(time.RFC3339), m.state.Silent
+	}
+	if c.Away != "" && c.AwaySince.IsZero() && c.Claim != nil {
+		c.AwaySince = c.Claim.Since // an agent that refuses does so until somebody acts
 	}
 	return c
 }

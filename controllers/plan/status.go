@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -26,8 +25,6 @@ import (
 )
 
 const (
-	// statusPause is the time between two writes of a status in which only counts have changed.
-	statusPause = time.Second
 	// listenAgain is when to look again at what agents have not told yet. They are not waited for: what they tell wakes the plan.
 	listenAgain = time.Second
 	// maxMessage is how long the message of a member may be, in bytes.
@@ -50,22 +47,21 @@ func (r *Reconciler) tell(ctx context.Context, s *scene) (ctrl.Result, error) {
 	update, read := status.Begin(s.plan), s.plan.ResourceVersion
 	v := s.verdict()
 	s.fill(r.Desk.Outcomes(setID(s.plan.Name), s.delivered()))
-	turn := r.conclude(s.plan, s.release, v)
-	if turn != nil {
-		update.Event(*turn)
-	}
+	news := r.conclude(s.plan, s.release, v) && r.pace.news(s.plan, v.reason, r.Now())
 	if equality.Semantic.DeepEqual(was.Status, s.plan.Status) {
 		return again, nil
 	}
-	name := client.ObjectKeyFromObject(s.plan)
-	if wait := r.pace.wait(name, r.Now()); wait > 0 && turn == nil && was.Status.ObservedGeneration == was.Generation {
+	if wait := r.pace.wait(s.plan, r.Now()); wait > 0 && !news && was.Status.ObservedGeneration == was.Generation {
 		again.RequeueAfter = wait
 		return again, nil
+	}
+	if news {
+		update.Event(status.Event{Warning: v.warning(), Reason: v.reason, Action: "RollOut", Message: v.message})
 	}
 	err := update.Commit(ctx, r.Client, r.Recorder)
 	if s.plan.ResourceVersion != read {
 		r.written.Note(s.plan)
-		r.pace.note(name, r.Now())
+		r.pace.note(s.plan, v.reason, news, r.Now())
 	}
 	return again, err
 }
@@ -120,8 +116,13 @@ func (s *scene) verdict() verdict {
 	return v
 }
 
-// conclude writes the conditions, and returns an event if the plan has taken a turn that is worth one.
-func (r *Reconciler) conclude(plan *v1.Plan, release release, v verdict) *status.Event {
+// warning is whether a person should look at it.
+func (v verdict) warning() bool {
+	return v.stalled || v.reason == v1.ReasonChannelFailed || v.reason == v1.ReasonMemberLost
+}
+
+// conclude writes the conditions, and is whether the plan has taken a turn: another reason.
+func (r *Reconciler) conclude(plan *v1.Plan, release release, v verdict) bool {
 	now := metav1.NewTime(r.Now())
 	conditions := &plan.Status.Conditions
 	set := func(kind string, is bool, reason, message string) {
@@ -144,10 +145,7 @@ func (r *Reconciler) conclude(plan *v1.Plan, release release, v verdict) *status
 		set(v1.ConditionStalled, true, v.reason, v.message)
 	}
 	plan.Status.ObservedGeneration = plan.Generation
-	if !turn {
-		return nil
-	}
-	return &status.Event{Warning: v.stalled || v.reason == v1.ReasonChannelFailed, Reason: v.reason, Action: "RollOut", Message: v.message}
+	return turn
 }
 
 // delivered are the members that are given the plan.
@@ -258,36 +256,4 @@ func describe(c *rollout.Cluster, revision string, o delivery.Outcome) v1.PlanMe
 	}
 	m.Message = protocol.Cut(m.Message, maxMessage)
 	return m
-}
-
-// pace remembers when statuses were written. The zero value is ready.
-type pace struct {
-	mu   sync.Mutex // guards what follows
-	last map[types.NamespacedName]time.Time
-}
-
-// wait is how long a status has to wait for its next write.
-func (p *pace) wait(plan types.NamespacedName, now time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last, known := p.last[plan]
-	if !known {
-		return 0
-	}
-	return last.Add(statusPause).Sub(now)
-}
-
-func (p *pace) note(plan types.NamespacedName, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.last == nil {
-		p.last = map[types.NamespacedName]time.Time{}
-	}
-	p.last[plan] = now
-}
-
-func (p *pace) forget(plan types.NamespacedName) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.last, plan)
 }

@@ -34,6 +34,9 @@ func NewSet(id string, expiresAt *time.Time, content expansion.Content) (*Set, e
 	return &Set{ID: id, Digest: set.Digest, body: body, applied: &protocol.SetState{ID: id, Digest: set.Digest, Phase: protocol.SetApplied}}, nil
 }
 
+// Body is the set as members are sent it, a protocol.Set as JSON. It must not be changed.
+func (s *Set) Body() []byte { return s.body }
+
 // size is how many bytes are sent of it; 0 of nil, which is a removal.
 func (s *Set) size() int {
 	if s == nil {

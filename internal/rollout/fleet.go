@@ -34,6 +34,8 @@ type Cluster struct {
 	Claim *ClusterClaim
 	// Away says why it cannot be given anything: not connected, AgentTooOld, AgentReadOnly. Empty when it can.
 	Away string
+	// AwaySince is since when at the latest; zero if that is not known.
+	AwaySince time.Time
 	// Hold is what its agent says, see protocol.PlanHold.
 	Hold string
 	// Status of the Plan in the member as its agent last said it, for any revision. Nil when it has not.
@@ -199,9 +201,18 @@ func (f *Fleet) held(c *Cluster) string {
 	return ""
 }
 
-// takes says whether a member takes one of the places.
+// takes says whether a member takes one of the places. One that failed does while nodes of it are at work that are not stuck; one that is lost
+// does until a person says that the plan is not for it.
 func (f *Fleet) takes(c *Cluster) bool {
-	return f.current(c) && c.Claim.Complete == nil && c.Claim.Failed == nil || f.lingers(c)
+	switch {
+	case !f.counts(c) && f.lost(c):
+		return false
+	case !f.current(c):
+		return f.lingers(c)
+	case c.Claim.Failed != nil:
+		return c.Status != nil && c.Status.Revision == f.plan.Revision && c.Status.Nodes != nil && c.Status.Nodes.Applying > 0
+	}
+	return c.Claim.Complete == nil
 }
 
 // lingers says whether nodes of a member may still be at work for a revision that is no more.

@@ -19,6 +19,7 @@ func said(revision, reason string, applying ...string) *v1.PlanStatus {
 	for _, node := range applying {
 		s.Applying = append(s.Applying, v1.ApplyingNode{Node: node})
 	}
+	s.Nodes = &v1.PlanCount{Applying: int32(len(applying))}
 	return s
 }
 
@@ -28,7 +29,13 @@ func TestMembers(t *testing.T) {
 		return &rollout.ClusterClaim{Revision: revision, Since: now}
 	}
 	complete := func() *rollout.ClusterClaim { return &rollout.ClusterClaim{Revision: "r", Since: now, Complete: &now} }
-	failed := func() *rollout.ClusterClaim { return &rollout.ClusterClaim{Revision: "r", Since: now, Failed: &now} }
+	before := now.Add(-time.Hour)
+	failed := func() *rollout.ClusterClaim {
+		return &rollout.ClusterClaim{Revision: "r", Since: before, Failed: &before}
+	}
+	stuck := said("r", v1.ReasonNodeFailed)
+	stuck.Applying = []v1.ApplyingNode{{Node: "n"}}
+	disabled := map[string]string{"plan.cluster.drover.dev/p": v1.PlanDisabled}
 	label := func(key, value string) map[string]string { return map[string]string{key: value} }
 	waves := func(p *rollout.FleetPlan) {
 		p.Spec.Rollout = &v1.Rollout{MaxFailedClusters: 1, Waves: []v1.Wave{{Name: "first", ClusterSelector: &metav1.LabelSelector{MatchLabels: label("ring", "one")}}}}
@@ -74,6 +81,40 @@ func TestMembers(t *testing.T) {
 		"a failed member that is at work again is no failure": {
 			a: rollout.Cluster{Claim: failed(), Status: said("r", v1.ReasonApplying, "n")}, step: "recover a",
 			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
+		},
+		"one that failed a moment ago stays failed, whatever it says": {
+			a:      rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Since: now, Failed: &now}, Status: said("r", v1.ReasonComplete)},
+			reason: v1.ReasonTooManyFailures, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
+		},
+		"a failed member keeps its place while nodes of it are at work": {
+			a:      rollout.Cluster{Claim: failed(), Status: said("r", v1.ReasonNodeFailed, "n")},
+			change: func(p *rollout.FleetPlan) { p.Spec.Rollout = &v1.Rollout{MaxFailedClusters: 1} },
+			reason: v1.ReasonApplying, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
+		},
+		"it frees it when none is but one that died": {
+			a:      rollout.Cluster{Claim: failed(), Status: stuck},
+			change: func(p *rollout.FleetPlan) { p.Spec.Rollout = &v1.Rollout{MaxFailedClusters: 1} },
+			step:   "begin b", given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
+		},
+		"a member that went away at work long ago is lost, and keeps its place": {
+			a: rollout.Cluster{Claim: claim("r"), Away: "not connected", AwaySince: before}, reason: v1.ReasonMemberLost,
+			given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
+		},
+		"one of another revision too": {
+			a: rollout.Cluster{Claim: claim("before"), Away: "not connected", AwaySince: before}, reason: v1.ReasonMemberLost,
+			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
+		},
+		"to label a lost member disabled frees its place": {
+			a: rollout.Cluster{Labels: disabled, Claim: claim("r"), Away: "not connected", AwaySince: before}, step: "begin b",
+			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
+		},
+		"not that of one that went away only now": {
+			a: rollout.Cluster{Labels: disabled, Claim: claim("r"), Away: "not connected", AwaySince: now}, reason: v1.ReasonApplying,
+			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
+		},
+		"when it is back it takes a place until what runs there has finished": {
+			a: rollout.Cluster{Labels: disabled, Claim: claim("r"), Status: said("r", v1.ReasonPaused, "n")}, reason: v1.ReasonApplying,
+			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
 		"a complete member of which a node fails later is a failure": {
 			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNodeFailed)}, step: "fail a",
@@ -142,10 +183,71 @@ func TestMembers(t *testing.T) {
 
 func TestAMemberThatIsAwayAtWorkIsNamedWithWhatToDo(t *testing.T) {
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	a := rollout.Cluster{Name: "a", Selected: true, Away: "it is not connected", Claim: &rollout.ClusterClaim{Revision: "r", Since: now}}
-	d := rollout.NextMember([]rollout.Cluster{a, {Name: "b", Selected: true}}, rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r"}, now)
-	const want = "1 clusters at work; cluster a keeps its place although it is not connected: bring it back, or delete it if it is gone for good"
-	if d.Step != nil || d.Wait.Message != want {
-		t.Errorf("%+v, %s", d.Step, d.Wait.Message)
+	away := func(name string, since time.Time) rollout.Cluster {
+		return rollout.Cluster{Name: name, Selected: true, Away: "it is not connected", AwaySince: since, Claim: &rollout.ClusterClaim{Revision: "r", Since: now}}
 	}
+	const kept = "cluster b keeps its place although it is not connected: bring it back, label it plan.cluster.drover.dev/p=disabled to go on without it, " +
+		"or delete it if it is gone for good"
+	for name, tt := range map[string]struct {
+		a, b, c time.Time // since when they are away, zero for not
+		wait    rollout.Wait
+	}{
+		"as long as it may come back by itself the plan goes on as usual, and looks again": {
+			b: now.Add(-time.Minute), wait: rollout.Wait{Reason: v1.ReasonApplying, Message: "1 clusters at work; " + kept, Until: now.Add(4 * time.Minute)},
+		},
+		"after five minutes that is the reason": {
+			b: now.Add(-5 * time.Minute), wait: rollout.Wait{Reason: v1.ReasonMemberLost, Message: "1 clusters at work; " + kept},
+		},
+		"one that is lost is named before others": {
+			a: now.Add(-time.Minute), b: now.Add(-time.Hour), c: now.Add(-time.Hour),
+			wait: rollout.Wait{Reason: v1.ReasonMemberLost, Message: "3 clusters at work; " + kept + "; 1 more are lost like it", Until: now.Add(4 * time.Minute)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var clusters []rollout.Cluster
+			for i, since := range []time.Time{tt.a, tt.b, tt.c} {
+				if !since.IsZero() {
+					clusters = append(clusters, away(string("abc"[i]), since))
+				}
+			}
+			clusters = append(clusters, rollout.Cluster{Name: "d", Selected: true})
+			d := rollout.NextMember(clusters, rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r"}, now)
+			if d.Step != nil || d.Wait != tt.wait {
+				t.Errorf("%+v, %+v\nwant %+v", d.Step, d.Wait, tt.wait)
+			}
+		})
+	}
+}
+
+func TestAMemberThatCannotMakeUpItsMindCostsTwoWritesAMinute(t *testing.T) {
+	start := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	plan := rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r", Spec: v1.PlanSpec{PlanTarget: v1.PlanTarget{Rollout: &v1.Rollout{MaxFailedClusters: 1}}}}
+	for _, other := range []string{v1.ReasonApplying, v1.ReasonComplete} {
+		t.Run("between NodeFailed and "+other, func(t *testing.T) {
+			a := []rollout.Cluster{{Name: "a", Selected: true, Claim: &rollout.ClusterClaim{Revision: "r", Since: start}}}
+			writes := 0
+			for now := start; now.Before(start.Add(10 * time.Minute)); now = now.Add(100 * time.Millisecond) {
+				if a[0].Status = said("r", v1.ReasonNodeFailed); now.UnixMilli()%200 != 0 {
+					a[0].Status = said("r", other)
+				}
+				if d := rollout.NextMember(a, plan, now); d.Step != nil {
+					writes++
+					a[0].Claim = d.Step.Claim
+				}
+			}
+			if writes > 20 || writes < 18 {
+				t.Errorf("%d writes in ten minutes", writes)
+			}
+		})
+	}
+	t.Run("its last word counts when the minute is over", func(t *testing.T) {
+		a := []rollout.Cluster{{Name: "a", Selected: true, Claim: &rollout.ClusterClaim{Revision: "r", Since: start, Failed: &start}, Status: said("r", v1.ReasonComplete)}}
+		d := rollout.NextMember(a, plan, start.Add(time.Second))
+		if d.Step != nil || !d.Wait.Until.Equal(start.Add(time.Minute)) {
+			t.Errorf("%+v, %+v", d.Step, d.Wait)
+		}
+		if d = rollout.NextMember(a, plan, d.Wait.Until); d.Step == nil || d.Step.Verb != rollout.VerbComplete || d.Step.Claim.Failed != nil {
+			t.Errorf("%+v, %+v", d.Step, d.Wait)
+		}
+	})
 }

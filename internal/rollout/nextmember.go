@@ -39,6 +39,10 @@ func (f *Fleet) Next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
+// steadyTime is how long a member that failed counts as failed at least, whatever it says meanwhile: one that cannot make up its mind costs two
+// writes a minute.
+const steadyTime = time.Minute
+
 // record is the step that writes down what became of a member. Nil when nothing did.
 func (f *Fleet) record(c *Cluster) *ClusterStep {
 	if c.Claim == nil {
@@ -70,6 +74,12 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 		next.Failed = nil
 	default:
 		return nil
+	}
+	if c.Claim.Failed != nil {
+		if end := c.Claim.Failed.Add(steadyTime); f.now.Before(end) {
+			f.until = sooner(f.until, end)
+			return nil
+		}
 	}
 	return step
 }
@@ -139,17 +149,6 @@ func (f *Fleet) unless(w Wait) Wait {
 		return f.working()
 	}
 	return w
-}
-
-func (f *Fleet) working() Wait {
-	message := fmt.Sprintf("%d clusters at work", f.slots)
-	for i := range f.clusters {
-		if c := &f.clusters[i]; f.takes(c) && c.Away != "" {
-			message += fmt.Sprintf("; cluster %s keeps its place although %s: bring it back, or delete it if it is gone for good", c.Name, c.Away)
-			break
-		}
-	}
-	return Wait{Reason: v1.ReasonApplying, Message: message}
 }
 
 // remainder says what there is to wait for when no member can begin.

@@ -1,0 +1,281 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/plan"
+	"github.com/drover-dev/drover/internal/channel"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// stand is a workspace whose Plan "k3s" the reconciler is called for, with members that say what a test has them say.
+type stand struct {
+	*testkit.Env
+	t         *testing.T
+	clock     *testkit.Clock
+	recorder  *events.FakeRecorder
+	r         *plan.Reconciler
+	name      types.NamespacedName
+	members   map[string]progress.State // those that are not here are connected, and have said nothing of the plan
+	answer    channel.Answer
+	delivered map[types.NamespacedName]*delivery.Set
+	followed  []types.NamespacedName
+	claims    int                    // writes of Clusters
+	writes    int                    // of the Plan's status
+	cached    map[string]*v1.Cluster // what the cache has, where that is not what the API server has
+}
+
+func newStand(t *testing.T, env *testkit.Env, clusters ...string) *stand {
+	t.Helper()
+	s := &stand{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(1000), members: map[string]progress.State{}, cached: map[string]*v1.Cluster{}}
+	s.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "k3s"}
+	counting := interceptor.NewClient(env.Client, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			s.claims++
+			return c.Patch(ctx, object, patch, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, kind string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			s.writes++
+			return c.SubResource(kind).Patch(ctx, object, patch, options...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			err := c.List(ctx, list, options...)
+			if clusters, is := list.(*v1.ClusterList); is {
+				for i := range clusters.Items {
+					if old := s.cached[clusters.Items[i].Name]; old != nil {
+						clusters.Items[i] = *old.DeepCopy()
+					}
+				}
+			}
+			return err
+		},
+	})
+	s.r = &plan.Reconciler{Client: counting, Secrets: labelled{env.Client}, Recorder: s.recorder, Desk: s, Progress: s, Channels: s, Now: s.clock.Now}
+	for _, name := range clusters {
+		s.Apply(t, &v1.Cluster{ObjectMeta: s.meta(name)})
+	}
+	return s
+}
+
+// labelled reads Secrets as a cache does that has only those for plans.
+type labelled struct{ client.Reader }
+
+func (l labelled) Get(ctx context.Context, name client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	err := l.Reader.Get(ctx, name, object, options...)
+	if err == nil && object.GetLabels()[v1.LabelPlansUse] != "true" {
+		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
+	}
+	return err
+}
+
+func (s *stand) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: s.name.Namespace, Name: name}
+}
+
+// What the reconciler is given: the stand is its Desk, its Progress and its Channels.
+
+func (s *stand) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
+	s.delivered = sets
+}
+
+func (s *stand) Outcomes(_ string, members []types.NamespacedName) []delivery.Outcome {
+	outcomes := make([]delivery.Outcome, 0, len(members))
+	for _, name := range members {
+		outcomes = append(outcomes, delivery.Outcome{Cluster: name.Name, Stage: delivery.Applied})
+	}
+	return outcomes
+}
+
+func (s *stand) OnResult(string, func(delivery.Key)) {}
+
+func (s *stand) Follow(_ types.NamespacedName, members []types.NamespacedName) { s.followed = members }
+
+func (s *stand) State(_ string, member types.NamespacedName) progress.State {
+	if state, known := s.members[member.Name]; known {
+		return state
+	}
+	return progress.State{Connected: true, Heard: true}
+}
+
+func (s *stand) OnChange(func(types.NamespacedName)) {}
+func (s *stand) OnLink(func(types.NamespacedName))   {}
+
+func (s *stand) Answer(string) channel.Answer { return s.answer }
+func (s *stand) OnAnswer(func(string))        {}
+
+// What tests do.
+
+// plan makes the Plan, for all members of the workspace.
+func (s *stand) plan(change ...func(*v1.PlanSpec)) {
+	s.t.Helper()
+	p := &v1.Plan{ObjectMeta: s.meta(s.name.Name)}
+	p.Spec.ClusterSelector = &metav1.LabelSelector{}
+	p.Spec.Version, p.Spec.Upgrade.Image = "v1.36.3+k3s1", "rancher/k3s-upgrade"
+	for _, f := range change {
+		f(&p.Spec)
+	}
+	s.Apply(s.t, p)
+}
+
+// change edits the Plan.
+func (s *stand) change(f func(*v1.PlanSpec)) {
+	s.t.Helper()
+	p := s.read()
+	f(&p.Spec)
+	if err := s.Client.Update(s.t.Context(), p); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *stand) reconcile() ctrl.Result {
+	s.t.Helper()
+	result, err := s.r.Reconcile(s.t.Context(), ctrl.Request{NamespacedName: s.name})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return result
+}
+
+func (s *stand) read() *v1.Plan {
+	s.t.Helper()
+	p := &v1.Plan{}
+	if err := s.Client.Get(s.t.Context(), s.name, p); err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+func (s *stand) cluster(name string) *v1.Cluster {
+	s.t.Helper()
+	c := &v1.Cluster{}
+	if err := s.Client.Get(s.t.Context(), client.ObjectKey{Namespace: s.name.Namespace, Name: name}, c); err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// edit changes a Cluster as a person does.
+func (s *stand) edit(name string, f func(*v1.Cluster)) {
+	s.t.Helper()
+	c := s.cluster(name)
+	f(c)
+	if err := s.Client.Update(s.t.Context(), c); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// claim is what the plan wrote on a Cluster, nil for nothing.
+func (s *stand) claim(name string) *rollout.ClusterClaim {
+	s.t.Helper()
+	text := s.cluster(name).Annotations[v1.PlanLabel(s.name.Name)]
+	if text == "" {
+		return nil
+	}
+	claim := &rollout.ClusterClaim{}
+	if err := json.Unmarshal([]byte(text), claim); err != nil {
+		s.t.Fatal(err)
+	}
+	return claim
+}
+
+// given is the Plan that a member has, nil for none.
+func (s *stand) given(name string) *v1.Plan {
+	s.t.Helper()
+	set := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]
+	if set == nil {
+		return nil
+	}
+	sent, p := protocol.Set{}, &v1.Plan{}
+	if err := json.Unmarshal(set.Body(), &sent); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(sent.Content.Objects[0].Object, p); err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+// says has a member say how the plan is that it was given last.
+func (s *stand) says(name, reason string, nodes v1.PlanCount, applying ...string) {
+	s.t.Helper()
+	status := &v1.PlanStatus{Revision: s.given(name).Annotations[v1.AnnotationRevision], Nodes: &nodes,
+		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: reason, Message: "as the test wants"}}}
+	for _, node := range applying {
+		status.Applying = append(status.Applying, v1.ApplyingNode{Node: node, Stage: v1.StageUpgrading, Since: metav1.NewTime(s.clock.Now()), Attempt: 1})
+	}
+	s.members[name] = progress.State{Connected: true, Heard: true, Followed: true, Status: status}
+}
+
+// leaves has a member lose its connection, and its Cluster say so.
+func (s *stand) leaves(name string) {
+	s.t.Helper()
+	state := s.State(s.name.Name, types.NamespacedName{Name: name})
+	state.Connected, state.Heard = false, false
+	s.members[name] = state
+	c := s.cluster(name)
+	meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: v1.ConditionConnected, Status: metav1.ConditionFalse, Reason: v1.ReasonTunnelLost,
+		Message: "lost", LastTransitionTime: metav1.NewTime(s.clock.Now())})
+	if err := s.Client.Status().Update(s.t.Context(), c); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// expect wants the reason of the condition Complete, and returns its message.
+func (s *stand) expect(reason string) string {
+	s.t.Helper()
+	c := meta.FindStatusCondition(s.read().Status.Conditions, v1.ConditionComplete)
+	if c == nil || c.Reason != reason {
+		s.t.Fatalf("Complete is %+v, want %s", c, reason)
+	}
+	return c.Message
+}
+
+// told are the reasons of the events since it was asked last.
+func (s *stand) told() []string {
+	var reasons []string
+	for {
+		select {
+		case text := <-s.recorder.Events: // "Normal Reason message"
+			reasons = append(reasons, strings.Join(strings.SplitN(text, " ", 3)[:2], " "))
+		default:
+			return reasons
+		}
+	}
+}
+
+// follows are the members that are listened to.
+func (s *stand) follows() string {
+	names := make([]string, 0, len(s.followed))
+	for _, name := range s.followed {
+		names = append(names, name.Name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// fullStop is long enough for a status to be written at once again.
+const fullStop = 2 * time.Second

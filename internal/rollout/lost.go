@@ -1,0 +1,55 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// lostTime is after how long a member that went away at work is said to be lost. Most come back before: the network, or the hub, was away.
+const lostTime = 5 * time.Minute
+
+// lost says whether a member has been away for so long that a person should look after it.
+func (f *Fleet) lost(c *Cluster) bool {
+	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(lostTime))
+}
+
+// working says that members are at work, and names the first that is away and keeps its place: nodes of it may be in the middle of an upgrade,
+// so nobody but a person can say that the plan may go on without it.
+func (f *Fleet) working() Wait {
+	var away *Cluster
+	lost := 0
+	for i := range f.clusters {
+		c := &f.clusters[i]
+		if c.Away == "" || !f.takes(c) {
+			continue
+		}
+		switch {
+		case f.lost(c):
+			if lost++; lost == 1 {
+				away = c
+			}
+		case !c.AwaySince.IsZero():
+			f.until = sooner(f.until, c.AwaySince.Add(lostTime))
+		}
+		if away == nil {
+			away = c
+		}
+	}
+	w := Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d clusters at work", f.slots)}
+	if away != nil {
+		w.Message += fmt.Sprintf("; cluster %s keeps its place although %s: bring it back, label it %s=%s to go on without it, or delete it if it is gone for good",
+			away.Name, away.Away, v1.PlanLabel(f.plan.Name), v1.PlanDisabled)
+	}
+	if lost > 0 {
+		w.Reason = v1.ReasonMemberLost
+	}
+	if lost > 1 {
+		w.Message += fmt.Sprintf("; %d more are lost like it", lost-1)
+	}
+	return w
+}
