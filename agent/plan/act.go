@@ -27,6 +27,9 @@ const maxConflicts = 8
 // maxCause is how many bytes a status says of why a step is not taken.
 const maxCause = 256
 
+// maxStrays is how many Plans elsewhere are told that they are not run. More would cost each look at the member time.
+const maxStrays = 64
+
 // resolve gathers the Plans.
 func (t *term) resolve(next *deadline) []resolved {
 	secrets := map[string]string{}
@@ -34,12 +37,19 @@ func (t *term) resolve(next *deadline) []resolved {
 		secrets[s.name] = s.digest
 	}
 	var all []resolved
+	strays := 0
 	for _, o := range t.plans.values() {
 		elsewhere := o.Namespace != v1.PlansNamespace
 		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
 			continue // a hub's, in a hub that is its own member
 		}
 		if o.DeletionTimestamp != nil {
+			continue
+		}
+		if elsewhere {
+			strays++
+		}
+		if elsewhere && strays > maxStrays {
 			continue
 		}
 		var found channel.Answer

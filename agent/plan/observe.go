@@ -141,8 +141,32 @@ func readPlan(obj any) (*v1.Plan, error) {
 	if !ok {
 		return nil, fmt.Errorf("watch plans: got %T", obj)
 	}
-	o.ManagedFields = nil
+	trimPlan(o)
 	return o, nil
+}
+
+// trimPlan drops what is not looked at: of Plans elsewhere, which anybody may have made as large as the API server takes, almost all.
+func trimPlan(obj any) {
+	o, ok := obj.(*v1.Plan)
+	if !ok {
+		return
+	}
+	o.ManagedFields = nil
+	if o.Namespace == v1.PlansNamespace {
+		return
+	}
+	o.ObjectMeta = metav1.ObjectMeta{
+		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation, DeletionTimestamp: o.DeletionTimestamp,
+	}
+	o.Spec = v1.PlanSpec{PlanTarget: v1.PlanTarget{ClusterName: o.Spec.ClusterName, ClusterSelector: o.Spec.ClusterSelector}, PlanRelease: v1.PlanRelease{Version: o.Spec.Version}}
+	if o.Spec.ClusterSelector != nil {
+		o.Spec.ClusterSelector = &metav1.LabelSelector{} // that there is one matters
+	}
+	o.Status = v1.PlanStatus{ObservedGeneration: o.Status.ObservedGeneration, Conditions: o.Status.Conditions, LatestVersion: protocol.Cut(o.Status.LatestVersion, maxCause)}
+	for i := range o.Status.Conditions {
+		c := &o.Status.Conditions[i]
+		c.Message = protocol.Cut(c.Message, maxCause)
+	}
 }
 
 // readSecret keeps the digest of a Secret and nothing of its content.

@@ -37,7 +37,7 @@ func (t *term) publish(ctx context.Context, plans []resolved, waits map[string]r
 			hubs[r.object.Name] = true
 		}
 		progress, err := rollout.ProgressOf(m, r.plan, now)
-		if err != nil && r.problem == nil { // the planner says so too, as a reason to wait
+		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace { // the planner says so too, as a reason to wait; or it has no nodes
 			progress = rollout.Progress{}
 		}
 		if !t.addLogs(ctx, r.object, progress.Failures) {

@@ -67,7 +67,7 @@ func newTerm(o Options) *term {
 	t.channels.OnAnswer(func(string) { t.touch() })
 	t.drains, t.logs = newDrains(t.member, o, t.touch), newLogs(t.member, t.touch)
 	t.shelves = shelves{
-		plans: newShelf(readPlan, nil, t.touch), space: newShelf(readVeto, nil, t.touch), nodes: newShelf(readNode, trimNode, t.touch),
+		plans: newShelf(readPlan, trimPlan, t.touch), space: newShelf(readVeto, nil, t.touch), nodes: newShelf(readNode, trimNode, t.touch),
 		jobs: newShelf(readJob, nil, t.touch), secrets: newShelf(readSecret, nil, t.touch),
 	}
 	return t

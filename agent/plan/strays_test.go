@@ -1,0 +1,61 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Whoever may do everything in some namespace of a member may make Plans there, as many and as large as the API server takes. They must not fill
+// the memory of the agent, which is the hub's only way into the member.
+func TestPlansElsewhereTakeNoMemory(t *testing.T) {
+	s := newStand(t)
+	s.run(t, options{})
+	s.nodes(t, "own", "own-a")
+	s.create(t, newPlan("own", 0))
+	s.await(t, "own", v1.ReasonComplete)
+	before := heap()
+	const strays = 40
+	for i := range strays {
+		p := newPlan(fmt.Sprintf("stray-%d", i), 0)
+		p.Namespace = metav1.NamespaceDefault
+		for range 48 {
+			p.Spec.Upgrade.Args = append(p.Spec.Upgrade.Args, strings.Repeat("x", 16<<10))
+		}
+		s.create(t, p)
+	}
+	eventually(t, func(ctx context.Context) error {
+		for i := range strays {
+			p := &v1.Plan{}
+			if err := s.client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("stray-%d", i)}, p); err != nil {
+				return err
+			}
+			if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled); c == nil || c.Reason != v1.ReasonWrongNamespace {
+				return fmt.Errorf("conditions of %s %+v", p.Name, p.Status.Conditions)
+			}
+		}
+		return nil
+	})
+	if grown := heap() - before; grown > 8<<20 {
+		t.Errorf("%d MiB more are held for %d plans that are not run", grown>>20, strays)
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
