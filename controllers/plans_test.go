@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
 	"github.com/drover-dev/drover/internal/testkit"
 )
@@ -383,6 +384,76 @@ func TestPlans(t *testing.T) {
 				}
 				return nil
 			})
+		},
+		"CVE-2021-36775, CVE-2023-32199: a Secret goes from members with its label, and with the plan": func(t *testing.T, w *world) {
+			a := w.member("a", nil)
+			secret := &corev1.Secret{ObjectMeta: w.meta("token"), Data: map[string][]byte{"x": []byte("hunter2")}}
+			secret.Labels = map[string]string{v1.LabelPlansUse: "true"}
+			w.Apply(t, secret)
+			w.plan("k3s", func(s *v1.PlanSpec) { s.Secrets = []v1.PlanSecret{{Name: "token"}} })
+			w.has(a, "k3s", false)
+			says(a, "k3s", v1.ReasonApplying, 1, 0, 1)
+			w.reads("k3s", func(s *v1.PlanStatus) bool { return len(s.Applying) == 1 })
+			w.update(secret, func() { secret.Labels[v1.LabelPlansUse] = "false" })
+			w.becomes("k3s", v1.ReasonSecretNotFound)
+			copies := func(want int) {
+				t.Helper()
+				w.eventually(func(context.Context) error {
+					set, there := a.Sets.Get("plan/k3s")
+					if !there || len(set.Content.Objects) != 1+want || delivered(a, "k3s").Spec.Paused != (want == 0) {
+						return fmt.Errorf("the member has %+v", set.Content.Objects)
+					}
+					return nil
+				})
+			}
+			copies(0)
+			w.update(secret, func() { secret.Labels[v1.LabelPlansUse] = "true" })
+			copies(1)
+			w.delete(&v1.Plan{ObjectMeta: w.meta("k3s")})
+			w.eventually(func(context.Context) error {
+				if set, there := a.Sets.Get("plan/k3s"); there {
+					return fmt.Errorf("the member has %+v", set.Content.Objects)
+				}
+				return nil
+			})
+		},
+		"CVE-2021-36782, CVE-2022-45157, CVE-2024-52284: no Secret of a plan shows in a status, an annotation or an event": func(t *testing.T, w *world) {
+			a := w.member("a", nil)
+			secret := &corev1.Secret{ObjectMeta: w.meta("token"), Data: map[string][]byte{"x": []byte("hunter2")}}
+			secret.Labels = map[string]string{v1.LabelPlansUse: "true"}
+			w.Apply(t, secret)
+			a.Sets.Become(func(protocol.Set) protocol.SetState {
+				return protocol.SetState{Phase: protocol.SetFailed, Objects: []protocol.SetObject{{Object: "Secret drover-plans/k3s.token", Phase: protocol.SetFailed, Message: "refused"}}, Failed: 1}
+			})
+			w.plan("k3s", func(s *v1.PlanSpec) { s.Secrets = []v1.PlanSecret{{Name: "token"}} })
+			w.reads("k3s", func(s *v1.PlanStatus) bool {
+				return len(s.Members) == 1 && s.Members[0].Reason == v1.ReasonDeliveryFailed
+			})
+			w.showsNo("hunter2", &v1.PlanList{}, &v1.ClusterList{}, &corev1.EventList{}, &corev1.ConfigMapList{})
+		},
+		"CVE-2024-22031: two plans of one name in two workspaces share nothing": func(t *testing.T, w *world) {
+			a := w.member("a", nil)
+			other := w.Workspace(t)
+			foreign := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: other, Name: "k3s"}}
+			foreign.Spec.ClusterSelector, foreign.Spec.Version, foreign.Spec.Upgrade.Image = &metav1.LabelSelector{}, "v1", "evil"
+			w.Apply(t, foreign)
+			w.eventually(func(ctx context.Context) error {
+				if err := w.Client.Get(ctx, client.ObjectKeyFromObject(foreign), foreign); err != nil {
+					return err
+				}
+				if c := meta.FindStatusCondition(foreign.Status.Conditions, v1.ConditionComplete); c == nil || c.Reason != v1.ReasonNoClusters {
+					return fmt.Errorf("status %+v", foreign.Status)
+				}
+				return nil
+			})
+			w.plan("k3s")
+			w.has(a, "k3s", false)
+			if image := delivered(a, "k3s").Spec.Upgrade.Image; image == "evil" {
+				t.Error("the member has the plan of another workspace")
+			}
+			w.delete(foreign)
+			w.reads("k3s", func(s *v1.PlanStatus) bool { return s.Clusters != nil && s.Clusters.Applying == 1 })
+			w.has(a, "k3s", false)
 		},
 		"a member that is away is passed over, and one that goes away at work keeps its place": func(t *testing.T, w *world) {
 			w.cluster("a", nil)
