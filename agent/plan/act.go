@@ -11,6 +11,7 @@ import (
 	"net/http"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -95,15 +96,42 @@ func (t *term) release(ctx context.Context, next *deadline) {
 			there[o.Name] = string(o.UID)
 		}
 	}
-	for _, step := range rollout.Orphans(t.gather().Nodes, there) {
-		if err := t.act(ctx, step.Job.Plan, nil, step); err != nil {
-			t.failed(ctx, step, err, next)
+	if !t.options.Now().Before(t.releases.until) {
+		t.releases = t.letGo(ctx, there)
+	}
+	next.by(t.releases.until)
+}
+
+// letGo takes the steps that release nodes. Those that do not succeed are to be taken again after the back-off that is returned.
+func (t *term) letGo(ctx context.Context, plans map[string]string) backoff {
+	for range maxConflicts {
+		conflict, failed := false, false
+		for _, step := range rollout.Orphans(t.gather().Nodes, plans) {
+			switch err := t.act(ctx, step.Job.Plan, nil, step); {
+			case apierrors.IsConflict(err):
+				conflict = true
+			case err != nil:
+				failed = true
+				t.regret(ctx, step, err)
+			}
+		}
+		switch {
+		case failed:
+			return t.releases.after(t.options.Now())
+		case !conflict:
+			return backoff{}
 		}
 	}
+	return t.releases.after(t.options.Now())
 }
 
 // advance takes the steps of a Plan until it waits.
 func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
+	c := t.course(r.plan.UID)
+	if t.options.Now().Before(c.steps.until) {
+		next.by(c.steps.until)
+		return c.obstacle
+	}
 	conflicts, cause := 0, ""
 	for ctx.Err() == nil {
 		d := rollout.Next(t.gather(), r.plan, t.options.Now())
@@ -114,25 +142,27 @@ func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.
 		err := t.act(ctx, r.plan.Name, &r, *d.Step)
 		switch {
 		case err == nil:
-			conflicts = 0
+			conflicts, c.steps = 0, backoff{}
 			continue
 		case apierrors.IsConflict(err) && conflicts < maxConflicts:
 			conflicts++
 			continue
 		}
-		t.failed(ctx, *d.Step, err, next)
+		t.regret(ctx, *d.Step, err)
 		cause = fmt.Sprintf(": %s node %s: %s", d.Step.Verb, d.Step.Node, protocol.Cut(err.Error(), maxCause))
 		break
 	}
-	return rollout.Wait{Reason: v1.ReasonApplying, Message: "the member's API server does not take a step, which is tried again" + cause}
+	c.steps = c.steps.after(t.options.Now())
+	next.by(c.steps.until)
+	c.obstacle = rollout.Wait{Reason: v1.ReasonApplying, Message: "the member's API server does not take a step, which is tried again" + cause}
+	return c.obstacle
 }
 
-// failed has a step tried again in a while.
-func (t *term) failed(ctx context.Context, step rollout.Step, err error, next *deadline) {
+// regret says of a step that it is tried again.
+func (t *term) regret(ctx context.Context, step rollout.Step, err error) {
 	if ctx.Err() == nil {
 		t.options.Log.Info("a step is tried again", "step", step.Verb, "node", step.Node, "error", err.Error())
 	}
-	next.by(t.options.Now().Add(retryAfter))
 }
 
 // act takes a step and notes what came of it. After a conflict what is known is as it is now.
@@ -219,6 +249,11 @@ func (t *term) createJob(ctx context.Context, r *resolved, step rollout.Step) er
 	if !there {
 		return nil
 	}
+	if r.object.Spec.ServiceAccountName == accountName || r.object.Spec.ServiceAccountName == "" {
+		if err := t.keepAccount(ctx); err != nil {
+			return err
+		}
+	}
 	w := work{plan: r.object, version: r.plan.Version, host: n.Hostname, job: step.Job}
 	job, err := t.member.createJob(ctx, newJob(w))
 	if apierrors.IsAlreadyExists(err) {
@@ -251,6 +286,9 @@ func foreignJob(name string) error {
 func refusedFor(err error) (string, bool) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
+		return "", false
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return "", false
 	}
 	switch code := status.Status().Code; code {

@@ -53,7 +53,7 @@ func (b *board) hold(reason string) {
 // wait has the hub know why no Plan can be run yet. With the rights of an older manifest that lasts until somebody applies the present one.
 func (b *board) wait(what string, err error) {
 	message := fmt.Sprintf("the agent cannot %s: %v", what, err)
-	if apierrors.IsForbidden(err) {
+	if _, refused := refusedFor(err); refused && apierrors.IsForbidden(err) {
 		message = "the agent's rights are those of an older manifest: apply the manifest of the Cluster again (" + message + ")"
 	}
 	b.hold(message)

@@ -159,6 +159,7 @@ type feed struct {
 	sample runtime.Object
 	list   func() runtime.Object
 	store  cache.TransformingStore
+	failed func(error) // told why a list failed; nil for nobody
 	log    logr.Logger
 }
 
@@ -180,6 +181,9 @@ func (f feed) getList(ctx context.Context, options metav1.ListOptions) (runtime.
 	list := f.list()
 	if err := f.rest.Get().AbsPath(f.path).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list); err != nil {
 		f.log.V(1).Info("cannot list", "path", f.path, "error", err.Error())
+		if f.failed != nil {
+			f.failed(err)
+		}
 		return nil, err
 	}
 	return list, nil

@@ -42,16 +42,31 @@ func (t *term) install(ctx context.Context) error {
 	if err := t.installSchema(ctx); err != nil {
 		return err
 	}
+	if err := t.furnish(ctx); err != nil {
+		return err
+	}
+	return t.options.Client.Get().AbsPath(pathPlans).Param("limit", "1").Do(ctx).Error()
+}
+
+// furnish applies the namespace of plans and the account of their pods.
+func (t *term) furnish(ctx context.Context) error {
 	for _, o := range furniture() {
 		raw, err := json.Marshal(o.object)
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", o.path, err)
 		}
-		if _, _, err := t.options.Objects.Apply(ctx, o.path, fieldManager, true, raw); err != nil {
+		applied, _, err := t.options.Objects.Apply(ctx, o.path, fieldManager, true, raw)
+		if err != nil {
+			return err
+		}
+		if o.path != pathSpace {
+			continue
+		}
+		if err := t.space.wrote(&corev1.Namespace{ObjectMeta: applied.ObjectMeta}); err != nil {
 			return err
 		}
 	}
-	return t.options.Client.Get().AbsPath(pathPlans).Param("limit", "1").Do(ctx).Error()
+	return nil
 }
 
 // installSchema applies the CustomResourceDefinition, unless somebody else brought it: the hub that is its own member has its own.
@@ -149,9 +164,8 @@ func (t *term) leave(ctx context.Context) outcome {
 	if !t.watching && !t.watch(ctx) {
 		return outcome{err: ErrNotLeading}
 	}
-	for range maxConflicts {
-		t.release(ctx, &deadline{})
-	}
+	t.releases = backoff{}
+	t.release(ctx, &deadline{})
 	if busy := rollout.Orphans(t.gather().Nodes, nil); len(busy) > 0 {
 		return outcome{remaining: []string{fmt.Sprintf("Node %s: plan %s is still at work on it", busy[0].Node, busy[0].Job.Plan)}}
 	}

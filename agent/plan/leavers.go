@@ -105,7 +105,7 @@ func (d *drainer) ask(ctx context.Context, uid types.UID, l *leaver) error {
 	case err == nil, apierrors.IsNotFound(err), terminating && !l.leaves.IsZero():
 		l.told, l.refusal = true, ""
 	case ctx.Err() != nil:
-	case lasting(err) && !terminating:
+	case lasting(err):
 		return fmt.Errorf("evict pod %s: %w", l, err)
 	default:
 		l.refusal, l.again = "("+protocol.Cut(err.Error(), maxRefusal)+")", time.Now().Add(refusedAgain)

@@ -185,6 +185,8 @@ type knownSecret struct{ name, digest string }
 type veto struct {
 	hold   string
 	window *rollout.Window
+	// leaving says that the namespace is being removed.
+	leaving bool
 }
 
 // readVeto reads the Namespace of plans. A window that cannot be read holds off: its author wanted one.
@@ -192,6 +194,9 @@ func readVeto(obj any) (veto, error) {
 	o, ok := obj.(*corev1.Namespace)
 	if !ok {
 		return veto{}, fmt.Errorf("watch namespaces: got %T", obj)
+	}
+	if o.DeletionTimestamp != nil {
+		return veto{leaving: true, hold: fmt.Sprintf("the namespace %s is being removed, and is made anew when it is gone", o.Name)}, nil
 	}
 	if hold, set := o.Labels[v1.LabelPlansHold]; set && hold != "false" {
 		return veto{hold: fmt.Sprintf("the label %s on the namespace %s holds plans off", v1.LabelPlansHold, o.Name)}, nil

@@ -26,6 +26,7 @@ type shelf[T any] struct {
 
 	mu    sync.Mutex // guards the rest
 	seen  uint64     // version that the watch has come to
+	vague bool       // what is kept may be no more
 	items map[string]item[T]
 }
 
@@ -47,6 +48,19 @@ func (s *shelf[T]) values() []T {
 		values = append(values, s.items[key].value)
 	}
 	return values
+}
+
+// doubt has nothing be relied on until the watch shows everything anew.
+func (s *shelf[T]) doubt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.vague = true
+}
+
+func (s *shelf[T]) doubted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.vague
 }
 
 // get is what is kept of an object.
@@ -162,7 +176,7 @@ func (s *shelf[T]) Replace(objs []any, version string) error {
 			listed[key] = i
 		}
 	}
-	s.items = listed
+	s.items, s.vague = listed, false
 	s.mu.Unlock()
 	s.once.Do(func() { close(s.ready) })
 	s.changed()

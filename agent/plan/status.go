@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,11 +47,7 @@ func (t *term) publish(ctx context.Context, plans []resolved, waits map[string]r
 		t.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
 	}
 	t.board.keep(hubs)
-	for uid := range t.statuses {
-		if !there[uid] {
-			delete(t.statuses, uid)
-		}
-	}
+	maps.DeleteFunc(t.courses, func(uid string, _ *course) bool { return !there[uid] })
 }
 
 // ofHub says whether the hub wants to hear of a Plan. One elsewhere that looks like the hub's has no say about that of its name.
@@ -67,26 +64,35 @@ func (t *term) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus,
 		}
 		return
 	}
-	now, pace := t.options.Now(), t.statuses[string(o.UID)]
-	if due := pace.due(turned(o.Status.Conditions, status.Conditions)); now.Before(due) {
+	now, c := t.options.Now(), t.course(string(o.UID))
+	if due := later(c.pace.due(turned(o.Status.Conditions, status.Conditions)), c.status.until); now.Before(due) {
 		next.by(due)
 		return
 	}
 	if ofHub(o) {
 		t.board.show(protocol.PlanState{Name: o.Name, Status: status})
 	}
-	t.statuses[string(o.UID)] = pace.wrote(now)
+	c.pace = c.pace.wrote(now)
 	written, err := t.member.applyStatus(ctx, &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID}, Status: status})
 	switch {
 	case err == nil:
+		c.status = backoff{}
 		err = t.plans.wrote(written)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone, which will be seen
 		return
 	}
 	if err != nil && ctx.Err() == nil {
 		t.options.Log.Info("a status is written again", "plan", o.Name, "error", err.Error())
-		next.by(t.options.Now().Add(retryAfter))
+		c.status = c.status.after(now)
+		next.by(c.status.until)
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // addLogs adds the last lines of the Jobs that failed; false while they are being read. A Job that is gone has left them in the status.

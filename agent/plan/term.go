@@ -7,22 +7,16 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/cache"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/rollout"
-)
-
-// retryAfter is how long to wait after a request that failed for reasons that may pass, and retryLate the most after many.
-const (
-	retryAfter = time.Second
-	retryLate  = time.Minute
 )
 
 // term is one time of leading. All but the board and the drains belongs to the goroutine that runs it.
@@ -37,11 +31,32 @@ type term struct {
 	retired  chan retirement
 
 	shelves
+	book
 	running  sync.WaitGroup
-	watching bool               // nodes, Jobs and Secrets
-	leaving  bool               // no Plan is run any more
+	watching bool // nodes, Jobs and Secrets
+	leaving  bool // no Plan is run any more
+}
+
+// book is what is remembered of writes.
+type book struct {
 	refused  map[refusal]string // Jobs that the API server refused
-	statuses map[string]pace    // by the Plan's UID
+	releases backoff            // of nodes whose Plan is no more
+	courses  map[string]*course // by the Plan's UID
+}
+
+// course is how the writes for a Plan go.
+type course struct {
+	pace          pace // of the status
+	status, steps backoff
+	obstacle      rollout.Wait // what is said until the back-off of steps is over
+}
+
+// course of a Plan.
+func (b *book) course(uid string) *course {
+	if b.courses[uid] == nil {
+		b.courses[uid] = &course{}
+	}
+	return b.courses[uid]
 }
 
 // shelves are what is known of the member.
@@ -51,6 +66,8 @@ type shelves struct {
 	nodes   *shelf[knownNode]
 	jobs    *shelf[knownJob]
 	secrets *shelf[knownSecret]
+	// kindless says that Plans could not be listed for want of their kind, which is to be put back.
+	kindless *atomic.Bool
 }
 
 // refusal is the attempt whose Job was refused.
@@ -62,13 +79,14 @@ type refusal struct {
 func newTerm(o Options) *term {
 	t := &term{
 		options: o, member: member{o.Client}, board: newBoard(), wake: make(chan struct{}, 1), retired: make(chan retirement),
-		refused: map[refusal]string{}, statuses: map[string]pace{}, channels: channel.NewPoller(o.Ask, o.Now),
+		book: book{refused: map[refusal]string{}, courses: map[string]*course{}}, channels: channel.NewPoller(o.Ask, o.Now),
 	}
 	t.channels.OnAnswer(func(string) { t.touch() })
 	t.drains, t.logs = newDrains(t.member, o, t.touch), newLogs(t.member, t.touch)
 	t.shelves = shelves{
 		plans: newShelf(readPlan, trimPlan, t.touch), space: newShelf(readVeto, nil, t.touch), nodes: newShelf(readNode, trimNode, t.touch),
 		jobs: newShelf(readJob, nil, t.touch), secrets: newShelf(readSecret, nil, t.touch),
+		kindless: &atomic.Bool{},
 	}
 	return t
 }
@@ -90,8 +108,11 @@ func (t *term) run(ctx context.Context) {
 	if !t.persist(ctx, "install what plans need", t.install) {
 		return
 	}
-	t.follow(ctx, pathPlans, "", &v1.Plan{}, func() runtime.Object { return &v1.PlanList{} }, t.plans)
-	t.follow(ctx, pathNamespaces, "metadata.name="+v1.PlansNamespace, &corev1.Namespace{}, func() runtime.Object { return &corev1.NamespaceList{} }, t.space)
+	t.follow(ctx, feed{path: pathPlans, sample: &v1.Plan{}, list: func() runtime.Object { return &v1.PlanList{} }, store: t.plans, failed: t.missKind})
+	t.follow(ctx, feed{
+		path: pathNamespaces, field: "metadata.name=" + v1.PlansNamespace, sample: &corev1.Namespace{},
+		list: func() runtime.Object { return &corev1.NamespaceList{} }, store: t.space,
+	})
 	if !known(ctx, t.plans.ready) || !known(ctx, t.space.ready) {
 		return
 	}
@@ -111,16 +132,17 @@ func (t *term) run(ctx context.Context) {
 
 // persist does something again until it succeeds; false when ctx ends before.
 func (t *term) persist(ctx context.Context, what string, do func(context.Context) error) bool {
-	for wait := retryAfter; ; wait = min(2*wait, retryLate) {
+	for b := (backoff{}); ; {
 		err := do(ctx)
 		if err == nil {
 			return true
 		}
+		b = b.after(t.options.Now())
 		if ctx.Err() == nil {
 			t.options.Log.Info("plans wait", "for", what, "error", err.Error())
 			t.board.wait(what, err)
 		}
-		if !t.pauseAfter(ctx, wait, err) {
+		if !t.pauseAfter(ctx, b.wait, err) {
 			return false
 		}
 	}
@@ -179,17 +201,17 @@ func hasClaim(annotations map[string]string) bool {
 }
 
 // follow keeps a shelf up to date.
-func (t *term) follow(ctx context.Context, path, field string, sample runtime.Object, list func() runtime.Object, store cache.TransformingStore) {
-	f := feed{rest: t.options.Client, path: path, field: field, sample: sample, list: list, store: store, log: t.options.Log}
+func (t *term) follow(ctx context.Context, f feed) {
+	f.rest, f.log = t.options.Client, t.options.Log
 	t.running.Go(func() { f.run(ctx) })
 }
 
 // watch begins to watch what only matters once there is a Plan, and waits until it is known; false when ctx ends before.
 func (t *term) watch(ctx context.Context) bool {
 	t.watching = true
-	t.follow(ctx, pathNodes, "", &corev1.Node{}, func() runtime.Object { return &corev1.NodeList{} }, t.nodes)
-	t.follow(ctx, pathJobs, "", &batchv1.Job{}, func() runtime.Object { return &batchv1.JobList{} }, t.jobs)
-	t.follow(ctx, pathSecrets, "", &corev1.Secret{}, func() runtime.Object { return &corev1.SecretList{} }, t.secrets)
+	t.follow(ctx, feed{path: pathNodes, sample: &corev1.Node{}, list: func() runtime.Object { return &corev1.NodeList{} }, store: t.nodes})
+	t.follow(ctx, feed{path: pathJobs, sample: &batchv1.Job{}, list: func() runtime.Object { return &batchv1.JobList{} }, store: t.jobs})
+	t.follow(ctx, feed{path: pathSecrets, sample: &corev1.Secret{}, list: func() runtime.Object { return &corev1.SecretList{} }, store: t.secrets})
 	return known(ctx, t.nodes.ready) && known(ctx, t.jobs.ready) && known(ctx, t.secrets.ready)
 }
 
@@ -206,6 +228,12 @@ func (t *term) loop(ctx context.Context) {
 			continue
 		case <-t.wake:
 		case <-timer.C:
+		}
+		if t.lacks() && !t.persist(ctx, "put back what plans need", t.install) {
+			return
+		}
+		if t.plans.doubted() && !t.leaving {
+			continue // the watch will say which Plans there are
 		}
 		if !t.watching && len(t.plans.values()) > 0 && !t.watch(ctx) {
 			return

@@ -1,0 +1,152 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest/fake"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// refuser is an API server that takes no write, or all of them, and the clock of who asks it.
+type refuser struct {
+	t     *testing.T
+	term  *term
+	now   time.Time
+	takes bool
+	tried map[string][]time.Time // by the resource that was to be written
+}
+
+// newRefuser is asked by a runner that knows a Plan and a node.
+func newRefuser(t *testing.T) *refuser {
+	t.Helper()
+	r := &refuser{t: t, now: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC), tried: map[string][]time.Time{}}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	r.term = newTerm(Options{
+		Client: &fake.RESTClient{Client: fake.CreateHTTPClient(r.answer), NegotiatedSerializer: codecs, GroupVersion: schema.GroupVersion{Version: "v1"}},
+		Now:    func() time.Time { return r.now }, Log: logr.Discard(),
+	})
+	r.term.watching = true
+	plan := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: v1.PlansNamespace, UID: "u", Generation: 1, ResourceVersion: "1"}}
+	plan.Spec.Version, plan.Spec.Upgrade.Image = "v1", "i"
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1", Labels: map[string]string{corev1.LabelHostname: "a"}}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	for _, err := range []error{r.term.plans.Add(plan), r.term.nodes.Add(node)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+func (r *refuser) answer(req *http.Request) (*http.Response, error) {
+	what := "node"
+	if strings.HasSuffix(req.URL.Path, "/status") {
+		what = "status"
+	}
+	r.tried[what] = append(r.tried[what], r.now)
+	if !r.takes || what == "node" {
+		return response(http.StatusForbidden, metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+		}), nil
+	}
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	plan := &v1.Plan{}
+	if err := json.Unmarshal(body, plan); err != nil {
+		return nil, err
+	}
+	plan.ResourceVersion = "2"
+	return response(http.StatusOK, plan), nil
+}
+
+func response(code int, object any) *http.Response {
+	body, _ := json.Marshal(object) // of types that can be
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}
+}
+
+// pass looks at the member each time that it is due, and once in between as when something changes.
+func (r *refuser) pass(times int) {
+	r.t.Helper()
+	for range times {
+		next := r.term.pass(r.t.Context())
+		if !next.After(r.now) {
+			r.t.Fatalf("at %s the next time is %s", r.now, next)
+		}
+		wait := next.Sub(r.now)
+		r.now = r.now.Add(wait / 2)
+		r.term.pass(r.t.Context())
+		r.now = next
+	}
+}
+
+// gaps are how far apart the tries were, in seconds.
+func (r *refuser) gaps(what string) []float64 {
+	var gaps []float64
+	for i, at := range r.tried[what][1:] {
+		gaps = append(gaps, at.Sub(r.tried[what][i]).Seconds())
+	}
+	return gaps
+}
+
+func TestWhatIsRefusedIsTriedAgainEverLater(t *testing.T) {
+	want := []float64{1, 2, 4, 8, 16, 32, 60, 60}
+	t.Run("a step and a status, however often something changes meanwhile", func(t *testing.T) {
+		r := newRefuser(t)
+		r.pass(9)
+		for _, what := range []string{"node", "status"} {
+			if got := r.gaps(what); !slices.Equal(got, want) {
+				t.Errorf("the %s is tried %v seconds apart, want %v", what, got, want)
+			}
+		}
+	})
+	t.Run("a status that was taken is soon tried again when the next is refused", func(t *testing.T) {
+		r := newRefuser(t)
+		r.pass(6)
+		r.takes = true
+		r.pass(1)
+		if c := r.term.course("u"); c.status != (backoff{}) || c.steps == (backoff{}) {
+			t.Errorf("the back-off of the status is %+v, that of steps %+v", c.status, c.steps)
+		}
+	})
+	t.Run("the release of a node whose Plan is no more", func(t *testing.T) {
+		r := newRefuser(t)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", ResourceVersion: "2", Annotations: map[string]string{
+			v1.PlanLabel("gone"): `{"uid":"x","since":"2026-11-20T00:00:00Z"}`,
+		}}}
+		if err := r.term.nodes.Replace([]any{node}, "2"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.term.plans.Replace(nil, "2"); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(9)
+		if got := r.gaps("node"); !slices.Equal(got, want) {
+			t.Errorf("it is tried %v seconds apart, want %v", got, want)
+		}
+	})
+}
