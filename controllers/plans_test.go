@@ -214,7 +214,8 @@ func TestPlans(t *testing.T) {
 			says(one, "k3s", v1.ReasonComplete, 1, 1)
 			says(two, "k3s", v1.ReasonNoNodes, 0, 0)
 			if s := w.becomes("k3s", v1.ReasonComplete); s.Clusters.Summary != "4/4" || len(s.Waves) != 2 || s.Nodes.Summary != "3/3" {
-				t.Errorf("status %+v", s)
+				text, _ := json.Marshal(s)
+				t.Errorf("status %s", text)
 			}
 		},
 		"a wave soaks before the next one begins": func(t *testing.T, w *world) {

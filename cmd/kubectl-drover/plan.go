@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -159,7 +160,7 @@ func newPlanPreview(o *options) *cobra.Command {
 		Long: `Print the steps that a plan would take, with their times, as the planner that runs it takes them.
 
 NAME is a Plan of the workspace. FILE has a Plan, which need not be on the hub, or a script as hack/plan-steps plays it. A Plan is played from its
-beginning, as if it were not paused and no node had it. The Clusters are those of the workspace, with as many nodes as they have; the hub does not
+beginning, as if it were not paused and no node had it. A Plan that names no Clusters is played on the nodes of the cluster itself. The Clusters are those of the workspace, with as many nodes as they have; the hub does not
 know which of them the plan selects, so all count.`,
 		Example: `  kubectl drover plan preview k3s-server -w team-a --upgrade 4m
   kubectl drover plan preview plan.yaml --start 2027-01-02T00:00:00Z`,
@@ -234,14 +235,22 @@ func (h *hub) cast(ctx context.Context, name string, script *rehearsal.Script, r
 		}
 		script.Plan = *plan
 	}
-	script.Plan.Spec.NodeSelector = nil // which nodes have which labels, the hub does not know
-	script.Plan.Spec.Paused = false     // whoever has it paused wants to know what it will do
+	script.Plan.Spec.Paused = false // whoever has it paused wants to know what it will do
 	if script.Plan.Spec.Channel != "" {
 		script.Latest = cmp.Or(script.Plan.Status.LatestVersion, "unknown") // no step depends on which
 	}
 	script.Start = metav1.Now()
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	script.Durations = rehearsal.Durations{Prepare: duration(r.prepare), Drain: duration(r.drain), Upgrade: duration(r.upgrade)}
+	if script.Plan.Spec.ClusterName == "" && script.Plan.Spec.ClusterSelector == nil {
+		return h.castNodes(ctx, script, r)
+	}
+	return h.castClusters(ctx, script, r)
+}
+
+// castClusters takes the Clusters of the workspace, with as many nodes as they have.
+func (h *hub) castClusters(ctx context.Context, script *rehearsal.Script, r *rehearsing) error {
+	script.Plan.Spec.NodeSelector = nil // which nodes have which labels, the hub does not know
 	var clusters v1.ClusterList
 	if err := h.List(ctx, &clusters, h.inWorkspace()); err != nil {
 		return fmt.Errorf("list clusters of %s: %w", h.workspace, err)
@@ -252,6 +261,30 @@ func (h *hub) cast(ctx context.Context, name string, script *rehearsal.Script, r
 	for i := range clusters.Items {
 		script.Clusters = append(script.Clusters, simulated(&clusters.Items[i], r.nodes))
 	}
+	return nil
+}
+
+// castNodes takes the nodes of the cluster itself: a plan without a target is for those.
+func (h *hub) castNodes(ctx context.Context, script *rehearsal.Script, r *rehearsing) error {
+	if r.nodes > 0 {
+		script.Plan.Spec.NodeSelector = nil // simulated ones have no labels
+		script.Clusters = []rehearsal.Cluster{simulated(&v1.Cluster{}, r.nodes)}
+		return nil
+	}
+	nodes := &metav1.PartialObjectMetadataList{}
+	nodes.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "NodeList"})
+	if err := h.List(ctx, nodes); err != nil {
+		return fmt.Errorf("list nodes at %s: %w: play the plan on simulated ones with --nodes", h.config.Host, err)
+	}
+	itself := rehearsal.Cluster{}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if key := v1.PlanLabel(script.Plan.Name); n.Labels[key] != v1.PlanDisabled {
+			delete(n.Labels, key) // as if it did not have the plan
+		}
+		itself.Nodes = append(itself.Nodes, rehearsal.Node{Name: n.Name, Labels: n.Labels})
+	}
+	script.Clusters = []rehearsal.Cluster{itself}
 	return nil
 }
 

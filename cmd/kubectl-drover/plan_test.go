@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/clientcmd"
@@ -164,6 +165,22 @@ func TestPlanCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 		if code, out := command(t.Context(), "plan", "preview", paused); code != 0 || !strings.Contains(out, "Complete: ") {
+			t.Errorf("%d: %s", code, out)
+		}
+	})
+	t.Run("preview plays a plan without a target on the nodes of the cluster itself", func(t *testing.T) {
+		own := filepath.Join(t.TempDir(), "plan.yaml")
+		text := "kind: Plan\nmetadata: {name: own}\nspec: {version: v1, nodeSelector: {matchLabels: {own: x}}, upgrade: {image: x}}\n"
+		if err := os.WriteFile(own, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for name, own := range map[string]string{"own-a": "x", "own-b": "x", "other": "y"} {
+			s.Apply(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"own": own, v1.PlanLabel("own"): "before"}}})
+		}
+		if code, out := command(t.Context(), "plan", "preview", own); code != 0 || !strings.Contains(out, "Complete: 2 nodes complete") || strings.Contains(out, "other") {
+			t.Errorf("%d: %s", code, out)
+		}
+		if code, out := command(t.Context(), "plan", "preview", own, "--nodes", "4"); code != 0 || !strings.Contains(out, "Complete: 4 nodes complete") {
 			t.Errorf("%d: %s", code, out)
 		}
 	})

@@ -133,6 +133,14 @@ func TestMembers(t *testing.T) {
 			a: rollout.Cluster{Name: "-", Claim: claim("r"), Status: said("r", v1.ReasonPaused)}, step: "release -",
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
+		"members of which none has a node for the plan are told apart from those that have it": {
+			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNoNodes)}, b: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNoNodes)},
+			reason: v1.ReasonNoNodes, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverPlan},
+		},
+		"one member with a node is enough to be complete": {
+			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonNoNodes)}, b: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonComplete)},
+			reason: v1.ReasonComplete, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverPlan},
+		},
 		"a member that is labelled disabled is left out": {
 			a: rollout.Cluster{Labels: label("plan.cluster.drover.dev/p", v1.PlanDisabled)}, step: "begin b",
 			given: [2]rollout.Delivery{rollout.DeliverNothing, rollout.DeliverNothing},

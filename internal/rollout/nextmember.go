@@ -181,13 +181,31 @@ func (f *Fleet) remainder() Wait {
 	case f.slots > 0:
 		return f.working()
 	case complete == total:
-		return Wait{Reason: v1.ReasonComplete, Message: fmt.Sprintf("%d clusters complete", complete)}
+		return f.finished()
 	case away > 0:
 		return Wait{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are left that cannot be reached or served: %s", away, is)}
 	case held > 0:
 		return Wait{Reason: v1.ReasonHeld, Message: fmt.Sprintf("%d clusters are left that hold plans off: %s", held, holds)}
 	}
 	return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%d of %d clusters complete, %d failed: see status.failures, and change the plan to try again", complete, total, failed)}
+}
+
+// finished says that nothing is left to do. No node anywhere is likelier a slip in the selector than what was meant.
+func (f *Fleet) finished() Wait {
+	total := 0
+	nowhere := true
+	for i := range f.clusters {
+		if f.of[i] < 0 {
+			continue
+		}
+		total++
+		s := f.clusters[i].Status
+		nowhere = nowhere && s != nil && s.Revision == f.plan.Revision && reasonOf(s) == v1.ReasonNoNodes
+	}
+	if nowhere {
+		return Wait{Reason: v1.ReasonNoNodes, Message: fmt.Sprintf("no node is selected in any of %d clusters: see nodeSelector", total)}
+	}
+	return Wait{Reason: v1.ReasonComplete, Message: fmt.Sprintf("%d clusters complete", total)}
 }
 
 // Waves is how far each wave is, without empty ones that nobody named.
