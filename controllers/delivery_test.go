@@ -41,6 +41,7 @@ type world struct {
 	fleet     *fleet.Registry
 	manager   ctrl.Manager
 	started   time.Time // when the manager says it began to accept tunnels
+	settings  string    // more of the manager's configuration, as ", key: value"
 	stop      func()
 }
 
@@ -55,7 +56,7 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 // lead starts a manager that leads.
 func (w *world) lead() {
 	w.t.Helper()
-	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}}", w.workspace))
+	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}%s}", w.workspace, w.settings))
 	if err != nil {
 		w.t.Fatal(err)
 	}

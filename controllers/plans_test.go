@@ -7,6 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -455,6 +457,26 @@ func TestPlans(t *testing.T) {
 			w.delete(foreign)
 			w.reads("k3s", func(s *v1.PlanStatus) bool { return s.Clusters != nil && s.Clusters.Applying == 1 })
 			w.has(a, "k3s", false)
+		},
+		"where channels may be is for the manager's configuration to say": func(t *testing.T, w *world) {
+			asked := false
+			server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+			defer server.Close()
+			refused := func(name, message string) {
+				w.plan(name, func(s *v1.PlanSpec) { s.Version, s.Channel = "", server.URL+"/"+name })
+				w.reads(name, func(s *v1.PlanStatus) bool {
+					c := meta.FindStatusCondition(s.Conditions, v1.ConditionLatestResolved)
+					return c != nil && c.Reason == v1.ReasonChannelFailed && strings.Contains(c.Message, message)
+				})
+			}
+			refused("public", "or set channels.private in the manager's configuration")
+			w.stop()
+			w.settings = ", channels: {private: true}"
+			w.lead()
+			refused("private", "use one that is not of this machine")
+			if asked {
+				t.Error("a server on this machine was asked")
+			}
 		},
 		"a member that is away is passed over, and one that goes away at work keeps its place": func(t *testing.T, w *world) {
 			w.cluster("a", nil)

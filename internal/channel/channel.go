@@ -46,30 +46,43 @@ const (
 	Anywhere
 )
 
-// ErrAddress says that a channel is at an address that is not to be connected to.
-var ErrAddress = errors.New("the address is not public; where that is wanted, set channels.private in the manager's configuration")
+// ErrAddress says that a channel is at an address that is not to be connected to. What it is wrapped with says what to do.
+var ErrAddress = errors.New("its address is not one that channels are asked at")
+
+// refusal is what is said of all addresses that a reach does not include: which of them it is, is nobody's business.
+func (r Reach) refusal() error {
+	if r == Public {
+		return fmt.Errorf("%w: use one with a public address, or set channels.private in the manager's configuration", ErrAddress)
+	}
+	return fmt.Errorf("%w: use one that is not of this machine, of its link or reserved", ErrAddress)
+}
 
 // Asker asks channels. New makes it. It may be used concurrently.
 type Asker struct {
+	reach           Reach
 	direct, proxied http.RoundTripper
 	proxy           func(*http.Request) (*url.URL, error)
 }
 
 // New makes an Asker. It uses the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name; what is asked through it, the proxy judges.
 func New(reach Reach) *Asker {
-	guard := net.Dialer{Timeout: timeout, Control: func(_, address string, _ syscall.RawConn) error {
-		to, err := netip.ParseAddrPort(address)
-		if err != nil || !reach.includes(to.Addr()) {
-			return ErrAddress
-		}
-		return nil
-	}}
 	transport := func(proxy func(*http.Request) (*url.URL, error), dial func(context.Context, string, string) (net.Conn, error)) http.RoundTripper {
 		return &http.Transport{Proxy: proxy, DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, TLSHandshakeTimeout: timeout}
 	}
 	return &Asker{
-		direct: transport(nil, guard.DialContext), proxied: transport(http.ProxyFromEnvironment, nil), proxy: http.ProxyFromEnvironment,
+		reach: reach, direct: transport(nil, reach.dialer().DialContext), proxied: transport(http.ProxyFromEnvironment, nil), proxy: http.ProxyFromEnvironment,
 	}
+}
+
+// dialer judges addresses when it dials them.
+func (r Reach) dialer() *net.Dialer {
+	return &net.Dialer{Timeout: timeout, Control: func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil || !r.includes(to.Addr()) {
+			return r.refusal()
+		}
+		return nil
+	}}
 }
 
 func (r Reach) includes(a netip.Addr) bool {
@@ -107,7 +120,8 @@ func never() []netip.Prefix {
 }
 
 // Latest asks a channel once, and returns the version that it leads to: the last element of the path in the Location of an answer 302, 303, 307
-// or 308. Nothing else is an answer. An error never has the URL in it.
+// or 308. It has a digit: a page to log in at is none. Nothing else is an answer, nor is a Location with the channel's own path, as servers send whose
+// channels are at https. An error never has the URL in it.
 func (a *Asker) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -126,21 +140,21 @@ func (a *Asker) Latest(ctx context.Context, channel string) (string, error) {
 	}
 	resp, err := transport.RoundTrip(req) // a client would follow
 	if err != nil {
-		return "", fmt.Errorf("no answer: %w", reason(err))
+		return "", fmt.Errorf("no answer: %w", a.reason(err))
 	}
 	defer resp.Body.Close()
 	if !slices.Contains([]int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect}, resp.StatusCode) {
 		return "", fmt.Errorf("it answers %d, and not 302, 303, 307 or 308", resp.StatusCode)
 	}
-	return versionOf(resp.Header.Values("Location"))
+	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
 // reason leaves of an error what says nothing of the network behind the hub: whether a port of it is open is nobody's business.
-func reason(err error) error {
+func (a *Asker) reason(err error) error {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, ErrAddress):
-		return ErrAddress
+		return a.reach.refusal()
 	case errors.As(err, &dns):
 		return errors.New("the name of its host cannot be resolved")
 	case errors.Is(err, context.DeadlineExceeded):
@@ -153,16 +167,19 @@ func reason(err error) error {
 
 var versionForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`)
 
-func versionOf(locations []string) (string, error) {
+func versionOf(channel *url.URL, locations []string) (string, error) {
 	if len(locations) != 1 {
 		return "", fmt.Errorf("its redirection has %d Locations", len(locations))
 	}
-	to, err := url.Parse(locations[0])
+	to, err := channel.Parse(locations[0])
 	if err != nil {
 		return "", errors.New("its Location is no URL")
 	}
+	if to.Path == channel.Path {
+		return "", errors.New("it redirects to itself: if it is at https, say so in the URL")
+	}
 	version := path.Base(to.Path)
-	if strings.HasSuffix(to.Path, "/") || len(version) > maxVersion || !versionForm.MatchString(version) {
+	if strings.HasSuffix(to.Path, "/") || len(version) > maxVersion || !versionForm.MatchString(version) || !strings.ContainsAny(version, "0123456789") {
 		return "", errors.New("the last element of its Location is no version")
 	}
 	return version, nil

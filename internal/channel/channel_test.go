@@ -4,15 +4,22 @@
 package channel
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 func TestLatest(t *testing.T) {
@@ -22,20 +29,28 @@ func TestLatest(t *testing.T) {
 		version   string
 		message   string
 	}{
-		"a redirection to a release":               {302, []string{"https://github.com/k3s-io/k3s/releases/tag/v1.36.3+k3s1"}, "v1.36.3+k3s1", ""},
-		"one with the plus encoded":                {302, []string{"https://github.com/k3s-io/k3s/releases/tag/v1.36.3%2Bk3s1"}, "v1.36.3+k3s1", ""},
-		"a relative one":                           {303, []string{"/releases/v2"}, "v2", ""},
+		"a redirection to a release":                 {302, []string{"https://github.com/k3s-io/k3s/releases/tag/v1.36.3+k3s1"}, "v1.36.3+k3s1", ""},
+		"one with the plus encoded":                  {302, []string{"https://github.com/k3s-io/k3s/releases/tag/v1.36.3%2Bk3s1"}, "v1.36.3+k3s1", ""},
+		"a relative one":                             {303, []string{"/releases/v2"}, "v2", ""},
+		"one to itself":                              {302, []string{"/channels/v1.36"}, "", "to itself"},
+		"one to itself at https":                     {308, []string{"https://example.org/channels/v1.36"}, "", "to itself"},
+		"one to the version of its own name":         {302, []string{"/releases/v1.36"}, "v1.36", ""},
+		"one to a page to log in at":                 {302, []string{"https://sso.example.org/login?back=v1"}, "", "no version"},
+		"one that is no URL":                         {302, []string{"https://[v1"}, "", "no URL"},
+		"one that is longer than all headers may be": {302, []string{"/" + strings.Repeat("x/", maxHeader) + "v2"}, "", "cannot be reached"},
 		"307":                                      {307, []string{"/v2?x=y#z"}, "v2", ""},
 		"308":                                      {308, []string{"/v2"}, "v2", ""},
 		"301 is kept by caches and is no answer":   {301, []string{"/v2"}, "", "answers 301"},
 		"a page is no answer":                      {200, nil, "", "answers 200"},
+		"a page with a Location is none either":    {200, []string{"/v2"}, "", "answers 200"},
+		"nor is 304":                               {304, []string{"/v2"}, "", "answers 304"},
 		"an error is no answer":                    {500, nil, "", "answers 500"},
 		"a redirection to nowhere":                 {302, nil, "", "0 Locations"},
 		"a redirection to two places":              {302, []string{"/v1", "/v2"}, "", "2 Locations"},
 		"one that ends in a slash":                 {302, []string{"/releases/v2/"}, "", "no version"},
 		"one to the root":                          {302, []string{"https://example.org"}, "", "no version"},
 		"one to what is no version":                {302, []string{"/login here"}, "", "no version"},
-		"one with a slash that is hidden":          {302, []string{"/a%2F..%2Fb"}, "b", ""},
+		"one with a slash that is hidden":          {302, []string{"/a%2F..%2Fb2"}, "b2", ""},
 		"one that is too long":                     {302, []string{"/v" + strings.Repeat("1", maxVersion)}, "", "no version"},
 		"one to what no tag of an image can begin": {302, []string{"/-rm"}, "", "no version"},
 	} {
@@ -48,9 +63,12 @@ func TestLatest(t *testing.T) {
 					w.Header().Add("Location", l)
 				}
 				w.WriteHeader(tc.code)
+				if tc.code != http.StatusNotModified {
+					_, _ = w.Write([]byte("/v3"))
+				}
 			}))
 			defer server.Close()
-			version, err := New(Anywhere).Latest(t.Context(), server.URL+"/channel")
+			version, err := New(Anywhere).Latest(t.Context(), server.URL+"/channels/v1.36")
 			if version != tc.version || (err != nil) != (tc.message != "") || err != nil && !strings.Contains(err.Error(), tc.message) {
 				t.Errorf("%q, %v; want %q, %q", version, err, tc.version, tc.message)
 			}
@@ -109,7 +127,7 @@ func TestLatest(t *testing.T) {
 		for _, host := range []string{"127.0.0.1", "localhost"} {
 			for _, reach := range []Reach{Public, Private} {
 				_, err := New(reach).Latest(t.Context(), strings.Replace(server.URL, "127.0.0.1", host, 1))
-				if !errors.Is(err, ErrAddress) || asked {
+				if !errors.Is(err, ErrAddress) || asked || strings.Contains(err.Error(), "manager's configuration") != (reach == Public) {
 					t.Errorf("%s, reach %d: %v, asked: %v", host, reach, err, asked)
 				}
 			}
@@ -118,6 +136,113 @@ func TestLatest(t *testing.T) {
 }
 
 // CVE-2019-14435, CVE-2026-44936.
+func TestServersThatAnswerBadly(t *testing.T) {
+	for name, tt := range map[string]struct {
+		serve   func(net.Conn)
+		message string
+	}{
+		"one that speaks no HTTP":            {func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.9\r\n") }, "cannot be reached"},
+		"one that hangs up":                  {func(net.Conn) {}, "cannot be reached"},
+		"one that sends headers without end": {endless, "cannot be reached"},
+		"one that sends half an answer and waits": {func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 302 Found\r\nLocation: /v2\r\n")
+			_, _ = io.Copy(io.Discard, c)
+		}, "not within"},
+		"one whose body never ends is not waited for": {func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 302 Found\r\nLocation: /v2\r\nTransfer-Encoding: chunked\r\n\r\n")
+			_, _ = io.Copy(io.Discard, c)
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // ten seconds pass at once
+				here, there := net.Pipe()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					defer there.Close()
+					_, _ = http.ReadRequest(bufio.NewReader(there))
+					tt.serve(there)
+				}()
+				a := New(Anywhere)
+				a.direct.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) { return here, nil }
+				version, err := a.Latest(t.Context(), "http://example.org/channel")
+				if tt.message == "" && (version != "v2" || err != nil) || tt.message != "" && (err == nil || !strings.Contains(err.Error(), tt.message)) {
+					t.Errorf("%q, %v", version, err)
+				}
+				<-done
+			})
+		})
+	}
+}
+
+func endless(c net.Conn) {
+	_, err := io.WriteString(c, "HTTP/1.1 302 Found\r\n")
+	for err == nil {
+		_, err = io.WriteString(c, "X: y\r\n")
+	}
+}
+
+// What a name resolves to is looked up once, by who dials: a look-up before could be answered with another address.
+func TestANameIsJudgedByTheAddressThatIsDialled(t *testing.T) {
+	asked := false
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	defer server.Close()
+	resolver := nameserver(t, "198.51.100.1", "127.0.0.1")
+	if checked, err := resolver.LookupHost(t.Context(), "channel.example.org"); err != nil || !slices.Equal(checked, []string{"198.51.100.1"}) {
+		t.Fatalf("looked up %v, %v", checked, err)
+	}
+	a, guard := New(Public), Public.dialer()
+	guard.Resolver = resolver
+	a.direct.(*http.Transport).DialContext = guard.DialContext
+	_, err := a.Latest(t.Context(), strings.Replace(server.URL, "127.0.0.1", "channel.example.org", 1))
+	if !errors.Is(err, ErrAddress) || asked {
+		t.Errorf("%v, asked: %v", err, asked)
+	}
+}
+
+// nameserver answers each question with the next IPv4 address, and the last one ever after.
+func nameserver(t *testing.T, addresses ...string) *net.Resolver {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for buffer := make([]byte, 1024); ; {
+			n, from, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if err := m.Unpack(buffer[:n]); err != nil {
+				t.Error(err)
+				return
+			}
+			m.Response, m.Additionals = true, nil
+			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1}, Body: &dnsmessage.AResource{A: netip.MustParseAddr(addresses[0]).As4()},
+				}}
+				addresses = addresses[min(1, len(addresses)-1):]
+			}
+			packet, err := m.Pack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = conn.WriteTo(packet, from)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = conn.Close()
+		<-ended
+	})
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+}
+
 func TestReach(t *testing.T) {
 	for address, from := range map[string]Reach{
 		"140.82.121.4": Public, "2606:4700::1": Public, "::ffff:140.82.121.4": Public,
@@ -191,7 +316,7 @@ func FuzzVersionOf(f *testing.F) {
 		f.Add(location)
 	}
 	f.Fuzz(func(t *testing.T, location string) {
-		version, err := versionOf([]string{location})
+		version, err := versionOf(&url.URL{Scheme: "https", Host: "example.org", Path: "/channel"}, []string{location})
 		if err == nil && (len(version) > maxVersion || strings.ContainsAny(version, "/ \x00\n:@$") || strings.HasPrefix(version, "-") || version == "") {
 			t.Errorf("%q leads to %q", location, version)
 		}

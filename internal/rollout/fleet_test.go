@@ -86,6 +86,10 @@ func TestMembers(t *testing.T) {
 			a:      rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Since: now, Failed: &now}, Status: said("r", v1.ReasonComplete)},
 			reason: v1.ReasonTooManyFailures, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
+		"not if the clock that wrote so was ahead": {
+			a:    rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Since: now, Failed: new(now.Add(time.Hour))}, Status: said("r", v1.ReasonComplete)},
+			step: "complete a", given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
+		},
 		"a failed member keeps its place while nodes of it are at work": {
 			a:      rollout.Cluster{Claim: failed(), Status: said("r", v1.ReasonNodeFailed, "n")},
 			change: func(p *rollout.FleetPlan) { p.Spec.Rollout = &v1.Rollout{MaxFailedClusters: 1} },

@@ -76,7 +76,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 		return nil
 	}
 	if c.Claim.Failed != nil {
-		if end := c.Claim.Failed.Add(steadyTime); f.now.Before(end) {
+		if end := c.Claim.Failed.Add(steadyTime); f.now.Before(end) && !f.now.Before(*c.Claim.Failed) {
 			f.until = sooner(f.until, end)
 			return nil
 		}
