@@ -110,12 +110,13 @@ func (t *term) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailur
 	for i := range failures {
 		f := &failures[i]
 		for _, before := range o.Status.Failures {
-			if before.Node == f.Node && before.Attempt == f.Attempt {
+			if before.Node == f.Node && before.Attempt == f.Attempt && before.At.Unix() == f.At.Unix() {
 				f.Log = before.Log
 			}
 		}
+		n, _ := t.nodes.get(f.Node)
 		j, there := jobs[f.Node]
-		if !there || j.Attempt != f.Attempt || f.Log != "" {
+		if !there || j.Attempt != n.Claims[o.Name].Attempt || f.Log != "" {
 			continue
 		}
 		text, over := t.logs.of(ctx, &t.running, j.uid, j.Name)

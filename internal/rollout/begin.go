@@ -42,7 +42,7 @@ func (v *view) count() tally {
 			t.exclusive = v.otherExclusive(n)
 		}
 		if c, ok := v.claim(n); ok {
-			t.claim(n, c, v.stuck(n, c))
+			v.tally(&t, n, c)
 			if v.wanted(n) {
 				t.total++
 				if c.Done != nil {
@@ -68,15 +68,16 @@ func (v *view) count() tally {
 	return t
 }
 
-func (t *tally) claim(n *Node, c Claim, stuck bool) {
+// tally counts a node that has a claim. What failed for good with the plan as it was before is about to begin again.
+func (v *view) tally(t *tally, n *Node, c Claim) {
 	t.places++
 	switch {
 	case c.Done != nil:
 		t.settling++
-	case c.Failure != nil && c.Failure.Final:
+	case c.Failure != nil && c.Failure.Final && !v.changed(c):
 		t.failed++
 		t.failedNode = first(t.failedNode, n.Name)
-	case stuck:
+	case v.stuck(n, c):
 		t.failed++
 		t.stuckNode = first(t.stuckNode, n.Name)
 	case c.Failure == nil:

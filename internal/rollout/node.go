@@ -61,7 +61,8 @@ type Claim struct {
 	Generation int64  `json:"generation"`
 	// Since when it is at work, all attempts included.
 	Since time.Time `json:"since"`
-	// Attempt, from 1. Spent of them have failed and count.
+	// Attempt tells Jobs apart: it is larger than that of any Job which the node has of the plan, of former versions too. Spent is how many
+	// attempts have failed and count.
 	Attempt int32 `json:"attempt"`
 	Spent   int32 `json:"spent,omitempty"`
 	// Prepared says that prepare is done and the node cordoned, for those plans that do either.
@@ -74,6 +75,14 @@ type Claim struct {
 	Failure *Failure `json:"failure,omitempty"`
 	// Done is when the node was complete, while its place stays taken.
 	Done *time.Time `json:"done,omitempty"`
+}
+
+// tried is the attempt as people count it: the one that the claim is at, or that failed, from 1.
+func (c *Claim) tried() int32 {
+	if c.Failure != nil {
+		return max(c.Spent, 1)
+	}
+	return c.Spent + 1
 }
 
 // Failure is why an attempt failed.

@@ -35,15 +35,15 @@ func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
 		if !ok {
 			continue
 		}
-		final := c.Failure != nil && c.Failure.Final
+		final := c.Failure != nil && c.Failure.Final && !v.changed(c)
 		if !final && len(progress.Applying) < v1.MaxPlanNodes {
 			progress.Applying = append(progress.Applying, v1.ApplyingNode{
-				Node: n.Name, Stage: v.stage(n, c), Since: metav1.NewTime(c.Since), Attempt: c.Attempt,
+				Node: n.Name, Stage: v.stage(n, c), Since: metav1.NewTime(c.Since), Attempt: c.tried(),
 			})
 		}
 		if c.Failure != nil && len(progress.Failures) < v1.MaxPlanNodes {
 			progress.Failures = append(progress.Failures, v1.NodeFailure{
-				Node: n.Name, Attempt: c.Attempt, Final: final, At: metav1.NewTime(c.Failure.At), Reason: c.Failure.Reason, Message: c.Failure.Message,
+				Node: n.Name, Attempt: c.tried(), Final: final, At: metav1.NewTime(c.Failure.At), Reason: c.Failure.Reason, Message: c.Failure.Message,
 			})
 		}
 	}

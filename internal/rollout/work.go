@@ -79,7 +79,7 @@ func (v *view) again(n *Node, c Claim) *Step {
 	if !v.wanted(n) {
 		return write(VerbRelease, n, c, nil)
 	}
-	changed := c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
+	changed := v.changed(c)
 	at := v.retryAt(c)
 	if !changed && (c.Failure.Final || v.now.Before(at)) {
 		if !c.Failure.Final {
@@ -96,6 +96,11 @@ func (v *view) again(n *Node, c Claim) *Step {
 	next := c
 	next.Attempt, next.Failure, next.Prepared = c.Attempt+1, nil, false
 	return write(VerbRetry, n, c, &next)
+}
+
+// changed is whether the plan is no longer as it was when a node began.
+func (v *view) changed(c Claim) bool {
+	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
 // fresh is the claim of a node that begins, or starts over. Its attempt is a number that no Job of the node has, so that none of before is

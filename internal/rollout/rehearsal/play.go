@@ -220,8 +220,8 @@ func note(s *rollout.Step) string {
 		return s.Claim.Failure.Reason + ", no attempt left"
 	case s.Claim != nil && s.Claim.Failure != nil:
 		return s.Claim.Failure.Reason
-	case s.Claim != nil && s.Claim.Attempt > 1:
-		return fmt.Sprintf("attempt %d", s.Claim.Attempt)
+	case s.Claim != nil && s.Claim.Spent > 0:
+		return fmt.Sprintf("attempt %d", s.Claim.Spent+1)
 	case s.Unschedulable != nil && !*s.Unschedulable:
 		return "uncordoned"
 	}
