@@ -18,6 +18,7 @@ type tally struct {
 	total, complete   int
 	applying, waiting int // at work; between attempts
 	settling, failed  int
+	former            int // of those that wait: failed for good with the plan as it was before
 	unready           int
 	places            int   // that are taken
 	next              *Node // the first that could begin
@@ -87,6 +88,9 @@ func (v *view) tally(t *tally, n *Node, c Claim) {
 		}
 	default:
 		t.waiting++
+		if c.Failure.Final {
+			t.former++
+		}
 	}
 }
 

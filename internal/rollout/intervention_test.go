@@ -172,6 +172,18 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.reason(b.steps(aPlan("p", paused)), v1.ReasonPaused)
 		b.want("a begin, a cordon, a upgrade, a complete")
 	})
+	t.Run("pausing lets go of a node that waits for an attempt: a member is idle then, and may begin with another version", func(t *testing.T) {
+		b := newBench(t, "a")
+		b.m.Nodes[0].Claims = map[string]rollout.Claim{"p": {UID: "p-uid", Hash: "h1", Generation: 1, Attempt: 1, Spent: 1,
+			Failure: &rollout.Failure{At: b.now, Reason: v1.ReasonUpgradeFailed}}}
+		changed := aPlan("p", paused)
+		changed.Hash, changed.Generation = "h2", 2
+		b.reason(b.steps(changed), v1.ReasonPaused)
+		b.want("a release")
+		if p, err := rollout.ProgressOf(b.m.Member, changed, b.now); err != nil || len(p.Applying) > 0 {
+			t.Errorf("at work are %+v: %v", p.Applying, err)
+		}
+	})
 	t.Run("a change while a node drains starts over with its cordon kept", func(t *testing.T) {
 		b := newBench(t, "a")
 		b.steps(aPlan("p", drained))

@@ -28,14 +28,14 @@ func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
 		return Progress{}, err
 	}
 	t := v.count()
-	progress := Progress{Nodes: Count(t.total, t.complete, t.applying+t.waiting, t.failed, t.unready)}
+	progress := Progress{Nodes: Count(t.total, t.complete, t.applying+t.waiting-t.former, t.failed, t.unready)}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
 		c, ok := v.claim(n)
 		if !ok {
 			continue
 		}
-		final := c.Failure != nil && c.Failure.Final && !v.changed(c)
+		final := c.Failure != nil && c.Failure.Final
 		if !final && len(progress.Applying) < v1.MaxPlanNodes {
 			progress.Applying = append(progress.Applying, v1.ApplyingNode{
 				Node: n.Name, Stage: v.stage(n, c), Since: metav1.NewTime(c.Since), Attempt: c.tried(),

@@ -58,7 +58,7 @@ func TestAFailureOfThePlanAsItWasBeforeIsNone(t *testing.T) {
 				t.Errorf("%+v, want to wait for %s", d, tt.reason)
 			}
 			p, err := rollout.ProgressOf(m, tt.plan, now)
-			if err != nil || p.Nodes.Failed != tt.failed || len(p.Failures) != 1 || p.Failures[0].Final != (tt.failed > 0) {
+			if err != nil || p.Nodes.Failed != tt.failed || p.Nodes.Applying != 0 || len(p.Applying) > 0 || len(p.Failures) != 1 {
 				t.Errorf("%+v: %v", p, err)
 			}
 		})

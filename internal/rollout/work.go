@@ -76,7 +76,7 @@ func (v *view) settle(n *Node, c Claim) *Step {
 
 // again begins the next attempt of a node that failed, lets one go that is no longer wanted, and starts over when the plan has changed.
 func (v *view) again(n *Node, c Claim) *Step {
-	if !v.wanted(n) {
+	if !v.wanted(n) || v.plan.Spec.Paused && !c.Failure.Final { // who looks at a paused plan still wants to see what failed for good
 		return write(VerbRelease, n, c, nil)
 	}
 	changed := v.changed(c)
