@@ -45,6 +45,10 @@ test-chaos: ## Do random harm to managers, agents and links, and look whether al
 test-rights: ## Compare what people may do in a member with a model, after each of many random changes: make test-rights SEED=7 ROUNDS=1000
 	go test ./controllers -run '^TestRights$$' -v -timeout 0 -seed $(or $(SEED),0) -rounds $(or $(ROUNDS),1000)
 
+.PHONY: test-plans
+test-plans: ## Kill managers and agents at random while plans run, and watch the nodes: make test-plans SEED=7 ROUNDS=20
+	go test ./test/e2e -run '^TestAPlanOfAFleet$$/killed' -v -timeout 0 -seed $(or $(SEED),0) -rounds $(or $(ROUNDS),10)
+
 .PHONY: test-rules
 test-rules: ## Test the alerts; the first time, build promtool for it (minutes).
 	$(call tool,promtool) check rules config/prometheus/rules.yaml

@@ -65,7 +65,6 @@ metadata: {name: k3s, namespace: default}
 spec:
   clusterSelector: {}
   version: v1.36.3+k3s1
-  prepare: {image: rancher/k3s-upgrade, args: [prepare, other]}
   drain: {force: true, timeout: 60s}
   upgrade: {image: rancher/k3s-upgrade}
   secrets: [{name: token}]
@@ -163,7 +162,8 @@ func (f *fleet) tell(t *testing.T) {
 		t.Logf("%s:\n%s", replica.Name, tail(replica.Process.LogFile()))
 	}
 	for name, agent := range f.agents {
-		t.Logf("agent of %s:\n%s", name, tail(agent.Log))
+		out, err := f.members[name].Kubectl(context.WithoutCancel(t.Context()), nil, "get", "plans,jobs,pods", "-n", v1.PlansNamespace, "-o", "wide")
+		t.Logf("%s: %v\n%s\nits agent:\n%s", name, err, out, tail(agent.Log))
 	}
 }
 
