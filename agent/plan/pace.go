@@ -15,6 +15,9 @@ const (
 	statusInterval = time.Second
 	// statusBurst is how many writes may come together when the Plan's conditions turn: that it is complete is told at once.
 	statusBurst = 3
+	// retryAfter is how long to wait after a request that failed for reasons that may pass, and retryLate the most after many.
+	retryAfter = time.Second
+	retryLate  = time.Minute
 )
 
 // pace holds the writes of one status to their rate. The zero value is that of one never written.
@@ -44,4 +47,16 @@ func turned(before, after []metav1.Condition) bool {
 	return !slices.EqualFunc(before, after, func(x, y metav1.Condition) bool {
 		return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.ObservedGeneration == y.ObservedGeneration
 	})
+}
+
+// backoff is how long to wait after failures in a row: it doubles from retryAfter to retryLate. The zero value is that of none.
+type backoff struct {
+	wait  time.Duration
+	until time.Time
+}
+
+// after is the back-off when there was one more failure.
+func (b backoff) after(now time.Time) backoff {
+	wait := min(max(2*b.wait, retryAfter), retryLate)
+	return backoff{wait: wait, until: now.Add(wait)}
 }
