@@ -115,7 +115,7 @@ func (d *display) line(p *v1.Plan) string {
 		parts[0] = fmt.Sprintf("%s: clusters %s, nodes %s", reason, summary(p.Status.Clusters), summary(p.Status.Nodes))
 	}
 	for _, w := range p.Status.Waves {
-		parts = append(parts, fmt.Sprintf("%s %s", plain(w.Name), w.Clusters.Summary))
+		parts = append(parts, fmt.Sprintf("%s %s", plain(w.Name), plain(w.Clusters.Summary)))
 	}
 	if len(p.Status.Applying) > 0 {
 		a := p.Status.Applying[0]
@@ -124,15 +124,15 @@ func (d *display) line(p *v1.Plan) string {
 	if len(p.Status.Failures) > 0 {
 		parts = append(parts, failure(&p.Status.Failures[0]))
 	}
-	return strings.Join(parts, "; ") + ": " + plain(message)
+	return strings.Join(parts, "; ") + ": " + message
 }
 
 // picture is a plan in several lines.
 func (d *display) picture(p *v1.Plan) string {
 	var b strings.Builder
 	reason, message := stateOf(p)
-	fmt.Fprintf(&b, "%s  %s  %s\n", p.Name, p.Status.LatestVersion, reason)
-	fmt.Fprintf(&b, "%s\n", plain(message))
+	fmt.Fprintf(&b, "%s  %s  %s\n", p.Name, plain(p.Status.LatestVersion), reason)
+	fmt.Fprintf(&b, "%s\n", message)
 	row := func(name string, c *v1.PlanCount, more string) {
 		fmt.Fprintf(&b, "%-*.*s %s %s%s\n", nameWidth, nameWidth, plain(name), bar(c), summary(c), more)
 	}
@@ -145,7 +145,7 @@ func (d *display) picture(p *v1.Plan) string {
 	}
 	row("nodes", p.Status.Nodes, d.left(&p.Status))
 	for _, m := range p.Status.Members {
-		fmt.Fprintf(&b, "  %-*.*s %-8s %-16s %s\n", nameWidth, nameWidth, plain(m.Name), m.Nodes, plain(m.Reason), d.now().Sub(m.Since.Time).Round(time.Second))
+		fmt.Fprintf(&b, "  %-*.*s %-8s %-16s %s\n", nameWidth, nameWidth, plain(m.Name), plain(m.Nodes), plain(m.Reason), d.now().Sub(m.Since.Time).Round(time.Second))
 	}
 	for _, a := range p.Status.Applying {
 		fmt.Fprintf(&b, "    %s  %s  attempt %d  %s\n", place(a.Cluster, a.Node), a.Stage, a.Attempt, d.now().Sub(a.Since.Time).Round(time.Second))
@@ -219,7 +219,7 @@ func stateOf(p *v1.Plan) (reason, message string) {
 	if c == nil {
 		return "Pending", "waiting for Drover"
 	}
-	return c.Reason, c.Message
+	return plain(c.Reason), plain(c.Message)
 }
 
 // plain is text without what a terminal would obey: members say some of it.

@@ -288,9 +288,12 @@ func (h *hub) castNodes(ctx context.Context, script *rehearsal.Script, r *rehear
 	return nil
 }
 
+// maxNodes is how many nodes a member is believed to have: its agent says how many, and may say anything. Kubernetes is made for as many.
+const maxNodes = 5000
+
 func simulated(c *v1.Cluster, nodes int) rehearsal.Cluster {
 	if nodes == 0 && c.Status.Nodes != nil {
-		nodes = int(c.Status.Nodes.Total)
+		nodes = min(int(c.Status.Nodes.Total), maxNodes)
 	}
 	s := rehearsal.Cluster{Name: c.Name, Labels: c.Labels}
 	for i := range max(nodes, 1) {

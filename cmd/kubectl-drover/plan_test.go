@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -37,6 +38,35 @@ func goingPlan() *v1.Plan {
 		Applying:   []v1.ApplyingNode{{Cluster: "b", Node: "n\x1b[31m", Stage: v1.StageDraining, Since: now, Attempt: 1}},
 	}
 	return p
+}
+
+func TestAMemberThatSaysItHasEveryNodeIsNotBelieved(t *testing.T) {
+	c := &v1.Cluster{Status: v1.ClusterStatus{Nodes: &v1.NodeCount{Total: math.MaxInt32}}}
+	if got := len(simulated(c, 0).Nodes); got != maxNodes {
+		t.Errorf("%d nodes are simulated", got)
+	}
+}
+
+// CVE-2021-25313, CVE-2023-32192, CVE-2024-52281: what others say is shown to people who may do more than they.
+func TestNothingThatIsSaidRulesTheTerminal(t *testing.T) {
+	const evil = "\x1b]0;x\a\x1b[2J\r\u202e\u009b"
+	at := metav1.NewTime(time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC))
+	count := v1.PlanCount{Total: 1, Summary: evil}
+	p := &v1.Plan{Status: v1.PlanStatus{
+		LatestVersion: evil, Clusters: &count, Nodes: &count, Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Reason: evil, Message: evil}},
+		Waves: []v1.WaveStatus{{Name: evil, Clusters: count}}, Members: []v1.PlanMember{{Name: evil, Wave: evil, Since: at, Nodes: evil, Reason: evil, Message: evil}},
+		Applying: []v1.ApplyingNode{{Cluster: evil, Node: evil, Stage: v1.StageDraining, Since: at}},
+		Failures: []v1.NodeFailure{{Cluster: evil, Node: evil, At: at, Reason: evil, Message: evil, Log: evil + "\n" + evil}},
+	}}
+	for _, terminal := range []bool{true, false} {
+		out := &bytes.Buffer{}
+		d := &display{out: out, terminal: terminal, now: time.Now}
+		_, err := d.plan(p)
+		shown := strings.NewReplacer("\x1b[?7l", "", "\x1b[?7h", "").Replace(out.String()) // the display's own: long lines are not broken
+		if err != nil || strings.ContainsAny(shown, "\x1b\a\r\u202e\u009b") {
+			t.Errorf("%q, %v", shown, err)
+		}
+	}
 }
 
 func TestDisplay(t *testing.T) {
