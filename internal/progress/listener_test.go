@@ -6,7 +6,10 @@ package progress_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -120,6 +123,53 @@ func TestListener(t *testing.T) {
 			e.until("a", func(s progress.State) bool { return s.Connected && !s.Heard && !s.Silent.IsZero() })
 			sets.Plans.Answer(0)
 			e.until("a", func(s progress.State) bool { return s.Heard && s.Silent.IsZero() })
+		},
+		"CVE-2024-58259: what an agent offers without end is not kept, and it counts as silent": func(t *testing.T, e *ear) {
+			sets := testkit.NewSets()
+			var offered atomic.Int64
+			ended := make(chan struct{}, 1)
+			sets.Plans.Serve(func(w http.ResponseWriter, r *http.Request) {
+				line := []byte(`{"state":{"name":"k3s","status":{"revision":"` + strings.Repeat("x", 32<<10) + `"}}}` + "\n")
+				for r.Context().Err() == nil {
+					n, err := w.Write(line)
+					if offered.Add(int64(n)); err != nil {
+						break
+					}
+				}
+				select {
+				case ended <- struct{}{}:
+				default:
+				}
+			})
+			e.Follow(name("k3s"), []types.NamespacedName{name("a")})
+			e.connect("a", sets)
+			<-ended
+			if s := e.State("k3s", name("a")); s.Heard || s.Silent.IsZero() || s.Status != nil || offered.Load() > 64<<20 {
+				t.Errorf("after %d bytes the state is %+v", offered.Load(), s)
+			}
+		},
+		"CVE-2024-58259: a line without end, and one that is no event, end the stream": func(t *testing.T, e *ear) {
+			for _, line := range []string{strings.Repeat("x", 1<<20), "[" + strings.Repeat("[", 60<<10) + "\n", "\n", "{}{}\n"} {
+				sets := testkit.NewSets()
+				ended := make(chan struct{}, 64)
+				sets.Plans.Serve(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.WriteString(w, line)
+					_ = http.NewResponseController(w).Flush()
+					<-r.Context().Done()
+					select {
+					case ended <- struct{}{}:
+					default:
+					}
+				})
+				e.Follow(name("k3s"), []types.NamespacedName{name("a")})
+				a := e.connect("a", sets)
+				<-ended
+				if s := e.State("k3s", name("a")); s.Heard {
+					t.Errorf("%.20s: %+v", line, s)
+				}
+				a.Kill()
+				e.until("a", func(s progress.State) bool { return !s.Connected })
+			}
 		},
 		"of plans that nobody follows there a few are kept": func(t *testing.T, e *ear) {
 			a := e.connect("a", testkit.NewSets())

@@ -19,7 +19,8 @@ type Plans struct {
 	mu      sync.Mutex // guards what follows
 	hold    string
 	states  map[string]protocol.PlanState
-	answer  int // a status to answer with, 0 for a good one
+	answer  int              // a status to answer with, 0 for a good one
+	serve   http.HandlerFunc // answers in place of this, nil if nothing does
 	streams int
 	events  []protocol.PlanEvent
 	changed chan struct{}
@@ -61,6 +62,13 @@ func (p *Plans) Answer(status int) {
 	p.answer = status
 }
 
+// Serve has a handler answer in place of what was told: an agent may say anything.
+func (p *Plans) Serve(serve http.HandlerFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serve = serve
+}
+
 // Streams is how often it was asked.
 func (p *Plans) Streams() int {
 	p.mu.Lock()
@@ -78,11 +86,15 @@ func (p *Plans) tellLocked(e protocol.PlanEvent) {
 func (p *Plans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.streams++
-	next, hold, answer := len(p.events), p.hold, p.answer
+	next, hold, answer, serve := len(p.events), p.hold, p.answer, p.serve
 	states := slices.Collect(maps.Values(p.states))
 	p.mu.Unlock()
 	if answer != 0 {
 		http.Error(w, "as the test wants", answer)
+		return
+	}
+	if serve != nil {
+		serve(w, r)
 		return
 	}
 	encoder := json.NewEncoder(w)
