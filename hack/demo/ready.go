@@ -107,7 +107,8 @@ The last answer came from the member, through the hub, as user demo. Next, for e
   make demo                                        # heals it
   make demo-down                                   # stops and removes everything
 
-The member has no nodes, so its pods stay Pending; the agent runs as a process here. Logs are in .demo/logs.
+The member's nodes are simulated: what plans run there seems to run (docs/guide/plans.md), other pods stay Pending; the agent runs as a process
+here. Logs are in .demo/logs.
 `)
 	return err
 }
