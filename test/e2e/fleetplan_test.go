@@ -248,7 +248,7 @@ func (w *watching) expect(t *testing.T, code int, last string) {
 		if out := strings.TrimSpace(w.out.String()); got != code || !strings.Contains(out[strings.LastIndex(out, "\n")+1:], last) {
 			t.Errorf("it ends with %d, want %d, and %q in the last line of\n%s", got, code, last, out)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(planPatience):
 		t.Error("kubectl drover plan watch does not end")
 	}
 }
@@ -271,7 +271,7 @@ func testWaves(f *fleet, t *testing.T) {
 		t.Fatal(out, err)
 	}
 	w := f.watch(t, "k3s")
-	p := f.plan(t, "k3s", time.Minute, is(v1.ReasonComplete))
+	p := f.plan(t, "k3s", planPatience, is(v1.ReasonComplete))
 	w.expect(t, 0, "Complete: clusters 3/3, nodes 9/9; canary 1/1; rest 2/2")
 	if !strings.Contains(w.out.String(), "Soaking: clusters 1/3") {
 		t.Errorf("it does not show the soak:\n%s", w.out.String())
@@ -363,7 +363,7 @@ func (f *fleet) expectNode(t *testing.T, member, name string, p *v1.Plan, versio
 func testBadImage(f *fleet, t *testing.T) {
 	f.setVersion(t, "k3s", "v1.36.4-"+badTag)
 	w := f.watch(t, "k3s")
-	p := f.plan(t, "k3s", 30*time.Second, func(p *v1.Plan) bool {
+	p := f.plan(t, "k3s", time.Minute, func(p *v1.Plan) bool {
 		return meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled)
 	})
 	w.expect(t, 1, "TooManyFailures: clusters 0/3")
@@ -394,7 +394,7 @@ func testBadImage(f *fleet, t *testing.T) {
 func testMended(f *fleet, t *testing.T) {
 	f.setVersion(t, "k3s", "v1.36.5")
 	w := f.watch(t, "k3s")
-	p := f.plan(t, "k3s", time.Minute, is(v1.ReasonComplete))
+	p := f.plan(t, "k3s", planPatience, is(v1.ReasonComplete))
 	w.expect(t, 0, "Complete: clusters 3/3, nodes 9/9")
 	if len(p.Status.Failures) > 0 {
 		t.Errorf("it has failures still: %+v", p.Status.Failures)
