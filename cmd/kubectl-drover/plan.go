@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -211,6 +213,9 @@ func readScript(name string) (script *rehearsal.Script, whole bool, err error) {
 	} else if err != nil {
 		return nil, false, fmt.Errorf("read script: %w", err)
 	}
+	if documents := slices.DeleteFunc(strings.Split("\n"+string(text), "\n---"), blank); len(documents) > 1 {
+		return nil, false, fmt.Errorf("read %s: it has %d documents: give preview one Plan at a time", name, len(documents))
+	}
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(text, &kind); err != nil {
 		return nil, false, fmt.Errorf("read %s: %w", name, err)
@@ -224,6 +229,16 @@ func readScript(name string) (script *rehearsal.Script, whole bool, err error) {
 		return nil, false, fmt.Errorf("read %s: %w", name, err)
 	}
 	return script, whole, nil
+}
+
+// blank is whether a YAML document says nothing.
+func blank(document string) bool {
+	for line := range strings.Lines(document) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			return false
+		}
+	}
+	return true
 }
 
 // cast completes a script with what the hub knows: the Plan, if there is none yet, and the Clusters.

@@ -214,6 +214,21 @@ func TestPlanCommands(t *testing.T) {
 			t.Errorf("%d: %s", code, out)
 		}
 	})
+	t.Run("preview of a file with two plans plays none of them, and says so", func(t *testing.T) {
+		one, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]int{"---\n" + string(one) + "---\n# the end\n": exitAllowed, string(one) + "---\n" + string(one): exitError} {
+			several := filepath.Join(t.TempDir(), "plans.yaml")
+			if err := os.WriteFile(several, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if code, out := command(t.Context(), "plan", "preview", several); code != want || strings.Contains(out, "it has 2 documents") != (want == exitError) {
+				t.Errorf("%d: %s", code, out)
+			}
+		}
+	})
 	t.Run("preview in a workspace without Clusters says so", func(t *testing.T) {
 		if code, out := command(t.Context(), "plan", "preview", file, "-w", "kube-public"); code != exitError || !strings.Contains(out, "there is none to play the plan on") {
 			t.Errorf("%d: %s", code, out)
