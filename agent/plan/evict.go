@@ -61,7 +61,7 @@ type drainer struct {
 
 // Drain empties a node once, as for a plan, or says what keeps it from being drained. ctx ends it early.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
-	return (&drainer{drain: drain{node: node, spec: spec}, member: member{o.Client}, objects: o.Objects}).run(ctx)
+	return (&drainer{drain: drain{node: node, spec: spec}, member: member{o.Client}, objects: o.Objects, home: o.Namespace}).run(ctx)
 }
 
 // run empties the node, or says why it cannot. The caller's ctx ends it early.

@@ -59,7 +59,7 @@ func ours(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err = plan.Drain(ctx, plan.Options{Client: client.REST, Objects: client.Objects(), Log: logr.Discard()}, node, spec)
+	err = plan.Drain(ctx, plan.Options{Client: client.REST, Objects: client.Objects(), Namespace: protocol.AgentNamespace, Log: logr.Discard()}, node, spec)
 	return outcome{refused: err != nil, asked: m.was(), err: err}
 }
 
