@@ -210,7 +210,7 @@ func (f *Fleet) takes(c *Cluster) bool {
 	case !f.current(c):
 		return f.lingers(c)
 	case c.Claim.Failed != nil:
-		return c.Status != nil && c.Status.Revision == f.plan.Revision && c.Status.Nodes != nil && c.Status.Nodes.Applying > 0
+		return c.Status != nil && c.Status.Revision == f.plan.Revision && busy(c.Status)
 	}
 	return c.Claim.Complete == nil
 }
@@ -222,11 +222,19 @@ func (f *Fleet) lingers(c *Cluster) bool {
 
 // idle says whether no node of a member is at work and none will begin. What is not known is not idle.
 func (f *Fleet) idle(c *Cluster) bool {
-	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || len(c.Status.Applying) > 0 {
+	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || busy(c.Status) {
 		return false
 	}
 	reason := reasonOf(c.Status)
 	return reason == v1.ReasonPaused || reason == v1.ReasonComplete || reason == v1.ReasonNoNodes || reason == v1.ReasonNodeFailed
+}
+
+// busy says whether nodes of a member are at work. Those that are stuck are listed as applying and counted as failed: nothing happens there.
+func busy(s *v1.PlanStatus) bool {
+	if s.Nodes == nil {
+		return len(s.Applying) > 0
+	}
+	return s.Nodes.Applying > 0
 }
 
 // reasonOf is why a plan in a member is as it is.

@@ -70,8 +70,12 @@ func TestMembers(t *testing.T) {
 			a: rollout.Cluster{Claim: claim("before"), Status: said("r", v1.ReasonPaused, "n")}, b: rollout.Cluster{Hold: "no"},
 			step: "", reason: v1.ReasonApplying, given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
-		"it begins anew when it is idle": {
-			a: rollout.Cluster{Claim: claim("before"), Status: said("r", v1.ReasonPaused)}, step: "begin a",
+		"it yields when it is idle": {
+			a: rollout.Cluster{Claim: claim("before"), Status: said("r", v1.ReasonPaused)}, step: "yield a",
+			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
+		},
+		"then it begins anew": {
+			a: rollout.Cluster{Claim: claim(""), Status: said("r", v1.ReasonPaused)}, step: "begin a",
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverNothing},
 		},
 		"a failure over the budget pauses who is at work and leaves the complete": {

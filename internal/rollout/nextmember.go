@@ -54,6 +54,10 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 		}
 		return nil
 	}
+	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
+		// A plan that is changed back must not find it at work, without a place.
+		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
+	}
 	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {
 		return nil
 	}

@@ -37,7 +37,7 @@ type witness struct {
 	nodes    int
 	claims   map[string]map[string]rollout.Claim // of nodes at work, by member and node
 	running  map[string]map[types.UID]bool       // pods of plans, by "member/node"
-	begun    map[string]string                   // revision of Clusters at work
+	begun    map[string]bool                     // Clusters at work
 	most     peaks
 	faults   []string
 }
@@ -47,7 +47,7 @@ type peaks struct{ clusters, nodes, cordoned int }
 
 func newWitness(plan, foreign string, members map[string]*stage.Plane) *witness {
 	return &witness{plan: plan, foreign: foreign, members: members, clusters: 1, nodes: 1,
-		claims: map[string]map[string]rollout.Claim{}, running: map[string]map[types.UID]bool{}, begun: map[string]string{}}
+		claims: map[string]map[string]rollout.Claim{}, running: map[string]map[types.UID]bool{}, begun: map[string]bool{}}
 }
 
 // watchFor looks at another plan from now on. Nothing is at work.
@@ -191,22 +191,17 @@ func (w *witness) seePod(member string, p *corev1.Pod, gone bool) {
 	}
 }
 
-// seeCluster: no more claims of Clusters are at work for one revision than may be. One of a former revision may stay, of a Cluster that is idle
-// and has not begun anew: whether it is, its nodes tell.
+// seeCluster: no more claims of Clusters are at work than may be. One without a revision is of a Cluster that is idle and waits for its turn.
 func (w *witness) seeCluster(c *v1.Cluster, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var claim rollout.ClusterClaim
 	text, there := c.Annotations[v1.PlanLabel(w.plan)]
-	if delete(w.begun, c.Name); !gone && there && json.Unmarshal([]byte(text), &claim) == nil && claim.Complete == nil && claim.Failed == nil {
-		w.begun[c.Name] = claim.Revision
+	atWork := !gone && there && json.Unmarshal([]byte(text), &claim) == nil && claim.Revision != "" && claim.Complete == nil && claim.Failed == nil
+	if delete(w.begun, c.Name); atWork {
+		w.begun[c.Name] = true
 	}
-	got := 0
-	for _, revision := range w.begun {
-		if revision == claim.Revision {
-			got++
-		}
-	}
+	got := len(w.begun)
 	if got > w.clusters {
 		w.note("%d Clusters are at work, %d may be", got, w.clusters)
 	} else {

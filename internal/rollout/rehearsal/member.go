@@ -75,6 +75,22 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 	return nil
 }
 
+// Remove does what happens when a plan is taken away: its Jobs end with it, and its nodes are let go.
+func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
+	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
+		if j.Plan == plan.Name {
+			delete(m.jobs, j.Name)
+		}
+		return j.Plan == plan.Name
+	})
+	for _, step := range rollout.Orphans(m.Nodes, nil) {
+		if err := m.Apply(&step, plan, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (m *Member) write(n *rollout.Node, s *rollout.Step, plan string) {
 	maps.Copy(n.Labels, s.Labels)
 	if s.Unschedulable != nil {
@@ -82,6 +98,8 @@ func (m *Member) write(n *rollout.Node, s *rollout.Step, plan string) {
 	}
 	if s.Claim == nil {
 		delete(n.Claims, plan)
+		delete(m.Drains, n.Name) // the agent ends drains of nodes that are at work no more
+		delete(m.drains, n.Name)
 		return
 	}
 	n.Claims[plan] = *s.Claim

@@ -4,6 +4,7 @@
 package rehearsal
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,15 +35,25 @@ type Play struct {
 	Now      time.Time
 	Members  []*Member
 	Clusters []rollout.Cluster // in the order of Members
+	source   v1.Plan
+	version  string // for a plan without one
 	plan     rollout.Plan
 	fleet    *rollout.FleetPlan // nil for a plan of one cluster
+	given    []gift             // to each of Members
 	// Observe, where set, is called after each line.
 	Observe func(Line) error
 }
 
+// gift is what a member was given last, and how often that was another plan than before.
+type gift struct {
+	what       rollout.Delivery
+	revision   string
+	generation int64
+}
+
 // New sets a play up.
 func New(s Script) (*Play, error) {
-	p := &Play{Now: s.Start.Time}
+	p := &Play{Now: s.Start.Time, source: s.Plan, version: s.Latest, given: make([]gift, len(s.Clusters))}
 	slices.SortFunc(s.Clusters, func(a, b Cluster) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range s.Clusters {
 		m, err := NewMember(c, s.Durations)
@@ -56,26 +67,29 @@ func New(s Script) (*Play, error) {
 		p.Members = append(p.Members, m)
 		p.Clusters = append(p.Clusters, rollout.Cluster{Name: c.Name, Labels: c.Labels, Selected: selected, Away: c.Away, Hold: c.Hold})
 	}
-	version := s.Plan.Spec.Version
-	if version == "" {
-		version = s.Latest
-	}
-	if version == "" {
+	if p.source.Spec.Version == "" && p.version == "" {
 		return nil, fmt.Errorf("set up plan %s: set its version, or its channel, to which latest is the answer in a script", s.Plan.Name)
 	}
 	if len(p.Members) == 0 {
 		return nil, fmt.Errorf("set up plan %s: name at least one cluster", s.Plan.Name)
 	}
-	return p, p.prepare(&s.Plan, version)
+	return p, p.prepare()
 }
 
-func (p *Play) prepare(plan *v1.Plan, version string) error {
+// Edit changes the plan, as a person does.
+func (p *Play) Edit(change func(*v1.PlanSpec)) error {
+	change(&p.source.Spec)
+	return p.prepare()
+}
+
+func (p *Play) prepare() error {
+	plan, version := &p.source, cmp.Or(p.source.Spec.Version, p.version)
 	spec := rollout.ForMember(plan.Name, &plan.Spec, version)
 	hash, err := rollout.Hash(&spec.NodeWork, rollout.Version(version), nil)
 	if err != nil {
 		return err
 	}
-	p.plan = rollout.Plan{Name: plan.Name, UID: "rehearsal", Generation: 1, Spec: *spec, Version: rollout.Version(version), Hash: hash}
+	p.plan = rollout.Plan{Name: plan.Name, UID: "rehearsal", Generation: p.plan.Generation + 1, Spec: *spec, Version: rollout.Version(version), Hash: hash}
 	if plan.Spec.ClusterName == "" && plan.Spec.ClusterSelector == nil {
 		return nil
 	}
@@ -96,7 +110,10 @@ func selects(t *v1.PlanTarget, c Cluster) (bool, error) {
 }
 
 // Run plays to the end, and says what it then waits for: nothing that happens by itself.
-func (p *Play) Run() (rollout.Wait, error) {
+func (p *Play) Run() (rollout.Wait, error) { return p.RunUntil(time.Time{}) }
+
+// RunUntil plays until a time, or to the end if that is zero.
+func (p *Play) RunUntil(end time.Time) (rollout.Wait, error) {
 	for range maxSteps {
 		why, err := p.settle()
 		if err != nil {
@@ -106,18 +123,26 @@ func (p *Play) Run() (rollout.Wait, error) {
 		for _, m := range p.Members {
 			next = sooner(next, m.Due())
 		}
-		if next.IsZero() || !next.After(p.Now) {
+		over := why.Reason == v1.ReasonComplete || why.Reason == v1.ReasonNoNodes || why.Reason == v1.ReasonNoClusters
+		over = over || next.IsZero() || !next.After(p.Now)
+		switch {
+		case end.IsZero() && over:
+			return why, nil
+		case !end.IsZero() && (over || next.After(end)):
+			p.advance(end)
 			return why, nil
 		}
-		if why.Reason == v1.ReasonComplete || why.Reason == v1.ReasonNoNodes || why.Reason == v1.ReasonNoClusters {
-			return why, nil
-		}
-		p.Now = next
-		for _, m := range p.Members {
-			m.Advance(p.Now)
-		}
+		p.advance(next)
 	}
 	return rollout.Wait{}, fmt.Errorf("play plan %s: it does not end within %d steps", p.plan.Name, maxSteps)
+}
+
+// advance lets time pass.
+func (p *Play) advance(to time.Time) {
+	p.Now = to
+	for _, m := range p.Members {
+		m.Advance(to)
+	}
 }
 
 // settle takes all steps that can be taken now, and returns why there is no further one, and when there may be.
@@ -152,15 +177,22 @@ func (p *Play) settle() (rollout.Wait, error) {
 
 // deliver lets a member work with what it is given.
 func (p *Play) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
-	given := f.Deliver(&p.Clusters[i])
-	if given == rollout.DeliverNothing || p.Clusters[i].Away != "" {
+	given, is := &p.given[i], gift{what: f.Deliver(&p.Clusters[i]), revision: p.fleet.Revision}
+	switch {
+	case p.Clusters[i].Away != "":
+		return rollout.Wait{}, nil
+	case is.what == rollout.DeliverNothing && given.generation > 0:
+		*given, p.Clusters[i].Status = gift{}, nil
+		return rollout.Wait{}, p.Members[i].Remove(&p.plan, p.Now)
+	case is.what == rollout.DeliverNothing:
 		return rollout.Wait{}, nil
 	}
-	plan := p.plan
-	plan.Spec.Paused = given == rollout.DeliverPaused
-	if plan.Spec.Paused {
-		plan.Generation++
+	if is.generation = given.generation; is != *given {
+		is.generation++
 	}
+	*given = is
+	plan := p.plan
+	plan.Spec.Paused, plan.Generation = is.what == rollout.DeliverPaused, is.generation
 	why, err := p.member(i, plan)
 	if err != nil {
 		return why, err

@@ -1,0 +1,154 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/rollout/rehearsal"
+)
+
+// meddled is a play in which people do things at random times.
+type meddled struct {
+	*rehearsal.Play
+	script rehearsal.Script
+	lines  []string
+	// failures says that members fail: one whose nodes are tried again after a pause may be at work beside as many as there are places.
+	failures bool
+}
+
+// working is how many members are at work, but one.
+func (m *meddled) working(but string) int {
+	working := 0
+	for i, member := range m.Members {
+		busy := slices.ContainsFunc(member.Nodes, func(n rollout.Node) bool {
+			c, at := n.Claims["p"]
+			return at && c.Done == nil && (c.Failure == nil || !c.Failure.Final)
+		})
+		if busy && m.Clusters[i].Name != but {
+			working++
+		}
+	}
+	return working
+}
+
+// watch holds each step to what must be true whatever people do.
+func (m *meddled) watch(l rehearsal.Line) error {
+	m.lines = append(m.lines, fmt.Sprint(l))
+	limit := int(m.script.Plan.Spec.Rollout.MaxConcurrentClusters)
+	if l.Node == "" && l.Verb == rollout.VerbBegin && m.working(l.Cluster) >= limit {
+		return fmt.Errorf("%v: member %s begins beside %d", l.At, l.Cluster, m.working(l.Cluster))
+	}
+	if working := m.working(""); !m.failures && working > limit {
+		return fmt.Errorf("%v: %d members are at work", l.At, working)
+	}
+	for i, member := range m.Members {
+		cordoned := map[string]bool{}
+		for _, n := range m.script.Clusters[i].Nodes {
+			cordoned[m.script.Clusters[i].Name+"/"+n.Name] = n.Unschedulable
+		}
+		if err := nodes(member, m.Clusters[i].Name, m.script.Plan.Spec.Concurrency, cordoned); err != nil {
+			return fmt.Errorf("%v %s: %w", l.At, l.Verb, err)
+		}
+	}
+	return nil
+}
+
+// meddle does one thing that people do.
+func (m *meddled) meddle(r *rand.Rand) error {
+	what, err := "", error(nil)
+	c := &m.Clusters[r.IntN(len(m.Clusters))]
+	switch r.IntN(5) {
+	case 0:
+		what, err = "pause", m.Edit(func(s *v1.PlanSpec) { s.Paused = true })
+	case 1:
+		what, err = "resume", m.Edit(func(s *v1.PlanSpec) { s.Paused = false })
+	case 2:
+		version := fmt.Sprintf("v%d", 1+r.IntN(3))
+		what, err = "edit to "+version, m.Edit(func(s *v1.PlanSpec) { s.Version = version })
+	case 3:
+		c.Selected = !c.Selected
+		what = fmt.Sprintf("%s selected %v", c.Name, c.Selected)
+	case 4:
+		for i := range m.Clusters {
+			if m.Clusters[i].Name == c.Name {
+				m.Members[i].Crash()
+			}
+		}
+		what = c.Name + " crashes"
+	}
+	m.lines = append(m.lines, fmt.Sprintf("%v: %s", m.Now, what))
+	return err
+}
+
+// leave undoes what would keep the plan from its end.
+func (m *meddled) leave() error {
+	for i := range m.Clusters {
+		m.Clusters[i].Selected = true
+	}
+	return m.Edit(func(s *v1.PlanSpec) { s.Paused = false })
+}
+
+// end holds the play to how it must have ended.
+func (m *meddled) end(why rollout.Wait) error {
+	ends := []string{v1.ReasonComplete, v1.ReasonNoNodes}
+	if m.failures {
+		ends = append(ends, v1.ReasonNodeFailed, v1.ReasonTooManyFailures)
+	}
+	if !slices.Contains(ends, why.Reason) {
+		return fmt.Errorf("it ends with %s: %s", why.Reason, why.Message)
+	}
+	if err := m.watch(rehearsal.Line{At: m.Now, Verb: "end"}); err != nil || why.Reason != v1.ReasonComplete {
+		return err
+	}
+	for i, member := range m.Members {
+		for _, n := range member.Nodes {
+			if hash := m.Clusters[i].Status.LatestHash; n.Labels[v1.PlanLabel("p")] != hash || len(n.Claims) > 0 {
+				return fmt.Errorf("it is complete, and node %s/%s has the label %q and claims %v", m.Clusters[i].Name, n.Name, n.Labels[v1.PlanLabel("p")], n.Claims)
+			}
+		}
+	}
+	return nil
+}
+
+func TestInvariantsOfGeneratedFleetsInWhichPeopleMeddle(t *testing.T) {
+	from := *seed
+	if from == 0 {
+		from = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed=%d -rounds=%d", from, *rounds)
+	for round := range *rounds {
+		r := rand.New(rand.NewPCG(from, uint64(round)))
+		m := &meddled{script: generated(r)}
+		for _, c := range m.script.Clusters {
+			m.failures = m.failures || slices.ContainsFunc(c.Nodes, func(n rehearsal.Node) bool { return n.Fails > 0 })
+		}
+		var err error
+		if m.Play, err = rehearsal.New(m.script); err != nil {
+			t.Fatal(err)
+		}
+		m.Observe = m.watch
+		check := func(err error) {
+			if err != nil {
+				t.Fatalf("round %d: %v\n%s", round, err, strings.Join(m.lines, "\n"))
+			}
+		}
+		for range 1 + r.IntN(12) {
+			_, err := m.RunUntil(m.Now.Add(time.Duration(r.IntN(3600)) * time.Second))
+			check(err)
+			check(m.meddle(r))
+		}
+		check(m.leave())
+		why, err := m.Run()
+		check(err)
+		check(m.end(why))
+	}
+}
