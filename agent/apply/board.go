@@ -4,7 +4,6 @@
 package apply
 
 import (
-	"encoding/json"
 	"net/http"
 	"reflect"
 	"slices"
@@ -116,28 +115,12 @@ func idOf(e protocol.SetEvent) string {
 
 // serve streams until the reader or the board ends.
 func (b *board) serve(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.WriteHeader(http.StatusOK)
-	control := http.NewResponseController(w)
-	encoder := json.NewEncoder(w)
 	reader := &stream{told: map[string]uint64{}}
-	for {
+	protocol.Stream(w, r, b.ended, func() ([]protocol.SetEvent, <-chan struct{}) {
 		events, more := b.news(reader)
 		for i := range events {
 			events[i].Bound()
-			if err := encoder.Encode(events[i]); err != nil {
-				return // the reader is gone
-			}
 		}
-		if err := control.Flush(); err != nil {
-			return
-		}
-		select {
-		case <-more:
-		case <-b.ended:
-			return
-		case <-r.Context().Done():
-			return
-		}
-	}
+		return events, more
+	})
 }

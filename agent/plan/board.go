@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -135,28 +134,12 @@ func (b *board) news(r *reader) (events []protocol.PlanEvent, more <-chan struct
 
 // serve streams until the reader or the board ends.
 func (b *board) serve(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.WriteHeader(http.StatusOK)
-	control := http.NewResponseController(w)
-	encoder := json.NewEncoder(w)
 	told := &reader{told: map[string]uint64{}}
-	for {
+	protocol.Stream(w, r, b.ended, func() ([]protocol.PlanEvent, <-chan struct{}) {
 		events, more := b.news(told)
 		for i := range events {
 			events[i].Bound()
-			if err := encoder.Encode(events[i]); err != nil {
-				return // the reader is gone
-			}
 		}
-		if err := control.Flush(); err != nil {
-			return
-		}
-		select {
-		case <-more:
-		case <-b.ended:
-			return
-		case <-r.Context().Done():
-			return
-		}
-	}
+		return events, more
+	})
 }
