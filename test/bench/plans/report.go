@@ -73,19 +73,20 @@ func (r *results) write(out io.Writer) error {
 func (r *results) writeMember(text *strings.Builder) {
 	text.WriteString("\n## One member\n\nA real control plane with its Job controller, a real agent; one simulated node, whose containers succeed at once. " +
 		"Plans one after the other, each when the status of the one before says that it is complete.\n\n" +
-		"| Plans, ms p50 / max | Plan created → Job | Job complete → label | runner: both | goal | Plan → status complete | writes for each |\n|---|---|---|---|---|---|---|\n")
+		"| Plans, ms p50 / max | Plan created → Job | as many pods evicted directly | Job complete → label | the runner adds | goal | label → status complete | writes for each |\n|---|---|---|---|---|---|---|---|\n")
 	for _, w := range r.rows {
 		job, label, runner := w.column(func(m moments) time.Duration { return m.job }), w.column(func(m moments) time.Duration { return m.label - m.jobDone }), w.column(moments.runner)
 		goal := ""
 		if w.goal {
 			goal = fmt.Sprintf("p50 < %d: %s", goalNode.Milliseconds(), verdict(runner[len(runner)/2] < goalNode))
 		}
-		fmt.Fprintf(text, "| %s, n=%d | %s | %s | %s | %s | %s | %s |\n", w.what, len(w.took), span(job), span(label), span(runner), goal,
-			span(w.column(func(m moments) time.Duration { return m.status })), figure(w.writes))
+		fmt.Fprintf(text, "| %s, n=%d | %s | %s | %s | %s | %s | %s | %s |\n", w.what, len(w.took), span(job),
+			span(w.column(func(m moments) time.Duration { return m.pods })), span(label), span(runner), goal,
+			span(w.column(func(m moments) time.Duration { return m.status - m.label })), figure(w.writes))
 	}
-	fmt.Fprintf(text, "| system-upgrade-controller, a real node, n=20 | %.0f / 90 | %.0f | %.0f | | | |\n", ms(sucJob), ms(sucLabel), ms(sucJob+sucLabel))
+	fmt.Fprintf(text, "| system-upgrade-controller, a real node, n=20 | %.0f / 90 | | %.0f | %.0f | | | |\n", ms(sucJob), ms(sucLabel), ms(sucJob+sucLabel))
 	text.WriteString("\nWrites are all that the member's API server took, those of the Job controller, of the simulated kubelet and of the bench among them. " +
-		"With drain, the time to the Job holds the evictions and the end of the pods. The figures of system-upgrade-controller were taken on this machine at another time, with the start of `curl`, about 20 ms, in the first.\n\n" +
+		"Just before each Plan that drains, as many pods are evicted directly, all at once, until the last has gone: the runner is not charged with that. The figures of system-upgrade-controller were taken on this machine at another time, with the start of `curl`, about 20 ms, in the first.\n\n" +
 		"| agent at rest | resident MiB | anonymous MiB | goal | CPU, % of a core |\n|---|---|---|---|---|\n")
 	for _, i := range r.idle {
 		fmt.Fprintf(text, "| %s | %.1f | %.1f | < %d: %s | %.2f |\n", i.when, mib(i.usage.RSS), mib(i.usage.Anonymous), goalResident>>20,

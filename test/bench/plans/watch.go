@@ -21,10 +21,12 @@ import (
 // labelPlan names the plan of a Job, as system-upgrade-controller does.
 const labelPlan = "upgrade.cattle.io/plan"
 
-// moments are when a watch told of what becomes of a Plan, counted from just before its creation.
-type moments struct{ job, jobDone, label, status time.Duration }
+// moments are when a watch told of what becomes of a Plan, counted from just before its creation. pods is how long as many pods took as it
+// drains that were evicted directly before.
+type moments struct{ pods, job, jobDone, label, status time.Duration }
 
-func (m moments) runner() time.Duration { return m.job + m.label - m.jobDone }
+// runner is what the runner adds.
+func (m moments) runner() time.Duration { return m.job - m.pods + m.label - m.jobDone }
 
 func (m moments) over() bool { return m.job > 0 && m.jobDone > 0 && m.label > 0 && m.status > 0 }
 
