@@ -28,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/agent/loglevel"
 	"github.com/drover-dev/drover/agent/probes"
+	"github.com/drover-dev/drover/agent/report"
 	"github.com/drover-dev/drover/agent/settings"
 	"github.com/drover-dev/drover/agent/trust"
 	"github.com/drover-dev/drover/agent/uninstall"
@@ -110,6 +111,7 @@ type agent struct {
 	pod       string   // UID of the pod that this is, empty outside of one
 	base      *url.URL // of the API server
 	transport http.RoundTripper
+	reporter  *report.Reporter          // set before link
 	link      atomic.Pointer[link.Link] // nil until the API server has said which cluster it is
 }
 
@@ -149,6 +151,7 @@ func (a *agent) run(ctx context.Context) {
 		settings:   &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
 	}
 	l := link.New(link.Options{Identity: keeper, Handler: routes, Drain: cmp.Or(a.options.Stop, StopTimeout), Log: log.WithName("link")})
+	a.reporter = reporter
 	a.link.Store(l)
 
 	var running sync.WaitGroup
@@ -208,9 +211,10 @@ func (a *agent) alive() bool {
 	return l == nil || l.Alive()
 }
 
+// ready is whether the hub can do without another replica: it reaches the member through this one, and has read how it is.
 func (a *agent) ready() bool {
 	l := a.link.Load()
-	return l != nil && l.Connected()
+	return l != nil && l.Connected() && a.reporter.Read()
 }
 
 func (a *agent) tunnelConfig() tunnel.Config {

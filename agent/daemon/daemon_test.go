@@ -216,6 +216,7 @@ func TestAgent(t *testing.T) {
 		start := time.Now()
 		w.start(t)
 		s := w.session(t)
+		w.probe(t, "/readyz", http.StatusServiceUnavailable) // the hub does not know yet how it is
 		stream := reports(t, s)
 		report := nextReport(t, stream)
 		t.Logf("start to first report: %s", time.Since(start))
@@ -240,7 +241,8 @@ func TestAgent(t *testing.T) {
 		if resp, _ = ask(t, s, http.MethodGet, "/v1/unknown", nil, ""); resp.StatusCode != http.StatusNotFound {
 			t.Errorf("unknown path: %s", resp.Status)
 		}
-		w.checkProbes(t)
+		w.probe(t, "/healthz", http.StatusOK)
+		w.probe(t, "/readyz", http.StatusOK)
 		if level, err := loglevel.Set(t.Context(), w.socket, "debug"); err != nil || level != "debug" {
 			t.Errorf("log level: %q, %v", level, err)
 		}
@@ -333,20 +335,19 @@ func TestAgent(t *testing.T) {
 	})
 }
 
-func (w *world) checkProbes(t *testing.T) {
+// probe asks as the kubelet does.
+func (w *world) probe(t *testing.T, path string, want int) {
 	t.Helper()
-	for _, path := range []string{"/healthz", "/readyz"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.probes+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s", path, resp.Status)
-		}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.probes+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != want {
+		t.Errorf("%s: %s, want %d", path, resp.Status, want)
 	}
 }

@@ -20,7 +20,7 @@ const shutdownTimeout = time.Second
 func Handler(alive, ready func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", answer(alive, "the link to the hub makes no progress"))
-	mux.HandleFunc("GET /readyz", answer(ready, "no tunnel to the hub is open"))
+	mux.HandleFunc("GET /readyz", answer(ready, "no tunnel to the hub is open, or the hub has not read a report yet"))
 	return mux
 }
 

@@ -166,6 +166,7 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		if err := control.Flush(); err != nil {
 			return
 		}
+		r.read.CompareAndSwap(false, sent != nil)
 		select {
 		case <-changed:
 		case <-r.latest.ended:

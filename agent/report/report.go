@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -43,6 +44,7 @@ type Reporter struct {
 	soon    chan struct{} // something changed that matters at once
 	later   chan struct{} // something changed that can wait a minute
 	latest  *latest
+	read    atomic.Bool // whether anybody has ever been given a report
 	facts   facts
 }
 
@@ -156,6 +158,9 @@ func (r *Reporter) Nodes() (int32, bool) {
 	nodes, _ := r.nodes.nodes()
 	return nodes.Total, known
 }
+
+// Read is whether the hub has been given a report.
+func (r *Reporter) Read() bool { return r.read.Load() }
 
 // Touch says that the settings or the Deployment have changed.
 func (r *Reporter) Touch() { r.latest.touch() }
