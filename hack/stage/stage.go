@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -168,10 +169,13 @@ func WriteKubeconfig(file, server string, ca []byte, token string) error {
 // Ports of managers and agents are below those that the kernel gives to connections, so that one that starts again finds its own free.
 const firstPort, lastPort = 20_000, 32_000
 
+// portsGiven counts the ports that were given: the next one is given to nobody else in this process, however late its server listens there.
+var portsGiven, portsFrom = atomic.Uint32{}, rand.Uint32N(lastPort - firstPort)
+
 // freeAddress is a loopback address that nobody listens on at this moment.
 func freeAddress(ctx context.Context) (string, error) {
 	for {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.N(lastPort-firstPort)))
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(firstPort+(portsFrom+portsGiven.Add(1))%(lastPort-firstPort))))
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		switch {
 		case err == nil:
