@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -38,6 +39,7 @@ type world struct {
 	*testkit.Env
 	t         *testing.T
 	workspace string
+	other     string // a second workspace; empty if the manager sees to all that there are
 	fleet     *fleet.Registry
 	manager   ctrl.Manager
 	started   time.Time // when the manager says it began to accept tunnels
@@ -45,10 +47,23 @@ type world struct {
 	stop      func()
 }
 
+// newWorld is a world beside others on one API server, with two workspaces.
 func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Helper()
-	w := &world{Env: env, t: t, workspace: env.Workspace(t), fleet: fleet.New(logr.Discard(), time.Now), started: time.Now().Add(-time.Hour)}
-	t.Cleanup(w.fleet.Close)
+	return (&world{Env: env, t: t, workspace: env.Workspace(t), other: env.Workspace(t)}).begin()
+}
+
+// newWholeWorld is a world with an API server of its own, and as many workspaces as somebody makes.
+func newWholeWorld(t *testing.T) *world {
+	t.Helper()
+	env := testkit.Start(t)
+	return (&world{Env: env, t: t, workspace: env.Workspace(t)}).begin()
+}
+
+func (w *world) begin() *world {
+	w.t.Helper()
+	w.fleet, w.started = fleet.New(logr.Discard(), time.Now), time.Now().Add(-time.Hour)
+	w.t.Cleanup(w.fleet.Close)
 	w.lead()
 	return w
 }
@@ -66,6 +81,9 @@ func (w *world) lead() {
 	}
 	skip := true
 	options.Logger, options.Controller.SkipNameValidation = logr.Discard(), &skip
+	if w.other != "" { // the worlds of other tests have managers of their own
+		options.Cache.DefaultNamespaces = map[string]cache.Config{w.workspace: {}, w.other: {}}
+	}
 	mgr, err := ctrl.NewManager(w.Config, options)
 	if err != nil {
 		w.t.Fatal(err)
@@ -472,7 +490,7 @@ func testAwayLoses(w *world) {
 
 func testTwoWorkspaces(w *world) {
 	here := w.member("prod", nil)
-	there := &world{Env: w.Env, t: w.t, workspace: w.Workspace(w.t), fleet: w.fleet}
+	there := &world{Env: w.Env, t: w.t, workspace: w.other, fleet: w.fleet}
 	elsewhere := there.member("prod", nil)
 	role := w.role("dev", v1.RoleTemplateSpec{Context: v1.ContextProject})
 	for _, side := range []*world{w, there} {

@@ -95,7 +95,7 @@ func (w *world) writes(list client.ObjectList) *atomic.Int32 {
 
 // TestAPlanInManyMembers rolls a plan out in five waves, and counts what that costs the hub's API server.
 func TestAPlanInManyMembers(t *testing.T) {
-	w := newWorld(t, testkit.Start(t))
+	w := newWholeWorld(t)
 	var running sync.WaitGroup
 	var atWork, most atomic.Int32
 	for i := range *planMembers {

@@ -436,7 +436,7 @@ func TestPlans(t *testing.T) {
 		},
 		"CVE-2024-22031: two plans of one name in two workspaces share nothing": func(t *testing.T, w *world) {
 			a := w.member("a", nil)
-			other := w.Workspace(t)
+			other := w.other
 			foreign := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: other, Name: "k3s"}}
 			foreign.Spec.ClusterSelector, foreign.Spec.Version, foreign.Spec.Upgrade.Image = &metav1.LabelSelector{}, "v1", "evil"
 			w.Apply(t, foreign)

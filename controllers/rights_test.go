@@ -146,7 +146,7 @@ var (
 
 func newRightsWorld(t *testing.T, random *rand.Rand) *rightsWorld {
 	t.Helper()
-	r := &rightsWorld{random: random, now: newState(), agent: &agent{}, member: member.Start(t), world: newWorld(t, testkit.Start(t))}
+	r := &rightsWorld{random: random, now: newState(), agent: &agent{}, member: member.Start(t), world: newWholeWorld(t)}
 	r.now.external = map[string]rbacv1.PolicyRule{"theirs": {APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get"}}}
 	r.member.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Rules: []rbacv1.PolicyRule{r.now.external["theirs"]}})
 	for i, name := range projectNames {
