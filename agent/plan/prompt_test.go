@@ -12,6 +12,7 @@ import (
 
 // While the clock stands still, nothing falls due that has to wait.
 func TestAPlanSaysThatItIsCompleteWithoutWaitingForItsPace(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	now := time.Now()
 	s.run(t, options{now: func() time.Time { return now }})

@@ -31,6 +31,11 @@ import (
 	"github.com/drover-dev/drover/internal/testkit"
 )
 
+func TestMain(m *testing.M) {
+	testkit.Parallel(6)
+	m.Run()
+}
+
 // stand is a control plane with simulated nodes.
 type stand struct {
 	client client.WithWatch

@@ -298,6 +298,7 @@ func testMove(t *testing.T, w *world) {
 
 // TestStop has a replica stop while everything is under way.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.Stop.Delay, w.server.Stop.Sessions = time.Second, 4*time.Second
 	w.server.Stop.Others = func() int { return 1 }
@@ -364,6 +365,7 @@ func TestStop(t *testing.T) {
 
 // TestRevokedDuringAStop has a replica stop for long, and an agent revoked meanwhile.
 func TestRevokedDuringAStop(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.Stop.Delay, w.server.Stop.Sessions = 0, 30*time.Second
 	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}}", w.namespace))
@@ -410,6 +412,7 @@ func TestRevokedDuringAStop(t *testing.T) {
 
 // TestIdleStop has a replica stop that has agents and an open connection of a user, and nothing to do.
 func TestIdleStop(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.Stop.Delay = 200 * time.Millisecond
 	stop := w.start()

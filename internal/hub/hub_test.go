@@ -317,6 +317,7 @@ func (w *world) agent(key ed25519.PrivateKey, joined protocol.RegisterResponse) 
 }
 
 func TestPort(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	t.Run("before there is a CA it is alive and not ready", func(t *testing.T) {
 		handler := w.server.handler(t.Context())

@@ -43,6 +43,7 @@ func (w *world) connect(token string) error {
 }
 
 func TestTwoReplicas(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	key, name := testkit.Key(t), types.NamespacedName{Namespace: p.first.namespace, Name: "member"}
 	joined, code := p.first.register(p.first.cluster(name.Name), key, "member-uid")

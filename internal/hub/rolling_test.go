@@ -164,6 +164,7 @@ func (l *load) watch(ctx context.Context, c *http.Client) {
 
 // TestRollingStop has one of two replicas stop under load. The agent's tunnel ends there.
 func TestRollingStop(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	w := p.first
 	m, user := w.moves(t, "member"), w.reader("rolling-user")

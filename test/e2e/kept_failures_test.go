@@ -329,8 +329,9 @@ func (k *kept) churnQuota(t *testing.T, gone *departed) {
 
 // testFight has something change a role of the member back, until that is named.
 func testFight(k *kept, t *testing.T) {
-	b := &v1.ClusterRoleTemplateBinding{ObjectMeta: onHub("stays")}
-	role := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:stays:drover:cluster:cluster-viewer"}}
+	b := k.bind(t, farWorkspace, "contested", edgeCluster.Name, "github:contested", nil)
+	k.reason(t, 30*time.Second, b, v1.ReasonApplied)
+	role := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:contested:drover:cluster:cluster-viewer"}}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"rival"}]}`))
 	ctx, stop := context.WithCancel(t.Context())
 	var fighting sync.WaitGroup
@@ -340,8 +341,8 @@ func testFight(k *kept, t *testing.T) {
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			current := role.DeepCopy()
-			if err := k.prod.Client.Get(ctx, client.ObjectKeyFromObject(role), current); err == nil && current.Subjects[0].Name != "rival" {
-				if k.prod.Client.Patch(ctx, current, patch, client.FieldOwner("rival-operator")) == nil {
+			if err := k.edge.Client.Get(ctx, client.ObjectKeyFromObject(role), current); err == nil && current.Subjects[0].Name != "rival" {
+				if k.edge.Client.Patch(ctx, current, patch, client.FieldOwner("rival-operator")) == nil {
 					changes++
 				}
 			}
@@ -357,7 +358,7 @@ func testFight(k *kept, t *testing.T) {
 	}
 	testkit.Eventually(t, time.Minute, func(context.Context) error { // the budget is spent: the rival's change stays
 		last := role.DeepCopy()
-		if err := k.prod.Client.Get(t.Context(), client.ObjectKeyFromObject(role), last); err != nil || time.Since(lastChange(last)) < 3*time.Second {
+		if err := k.edge.Client.Get(t.Context(), client.ObjectKeyFromObject(role), last); err != nil || time.Since(lastChange(last)) < 3*time.Second {
 			return fmt.Errorf("it is still being changed: %w", err)
 		}
 		return nil
@@ -368,8 +369,8 @@ func testFight(k *kept, t *testing.T) {
 		t.Errorf("it was repaired %d times", changes)
 	}
 	k.reason(t, 4*time.Minute, b, v1.ReasonApplied)
-	may(t, k.prod, true, "github:stays", getNodes())
-	may(t, k.prod, false, "rival", getNodes())
+	may(t, k.edge, true, "github:contested", getNodes())
+	may(t, k.edge, false, "rival", getNodes())
 }
 
 // lastChange is when somebody last changed an object.
@@ -416,7 +417,7 @@ func testNothingLeft(k *kept, t *testing.T) {
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		return errors.Join(onlyGuards(ctx, k.prod), onlyGuards(ctx, k.edge), k.leftOnHub(ctx, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{}))
 	})
-	for _, name := range []types.NamespacedName{cluster("prod"), k.edgeCluster} {
+	for _, name := range []types.NamespacedName{cluster("prod"), edgeCluster} {
 		c := k.cluster(t, name)
 		if err := k.hub.Client.Delete(t.Context(), c); err != nil {
 			t.Fatal(err)

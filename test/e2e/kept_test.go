@@ -37,11 +37,12 @@ type kept struct {
 	*system
 	prod, edge           *stage.Plane
 	prodAgent, edgeAgent *stage.Agent
-	edgeCluster          types.NamespacedName
 }
 
-// farWorkspace is the workspace of the second member.
+// farWorkspace is the workspace of the second member, edgeCluster.
 const farWorkspace = "far"
+
+var edgeCluster = types.NamespacedName{Namespace: farWorkspace, Name: "edge"}
 
 // TestWhatIsDeliveredIsKept lets managers and agents die, stop and change, and looks at what the members have.
 func TestWhatIsDeliveredIsKept(t *testing.T) {
@@ -52,31 +53,65 @@ func TestWhatIsDeliveredIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = edge.Kill() })
-	k := &kept{system: s, prod: s.member, edge: edge, edgeCluster: types.NamespacedName{Namespace: farWorkspace, Name: "edge"}}
+	k := &kept{system: s, prod: s.member, edge: edge}
 	cluster, agent := s.imported(t, "prod", k.prod, protocol.AgentNamespace)
 	k.prodAgent = agent
 	s.await(t, cluster, 30*time.Second, stage.Ready)
-	for _, step := range []struct {
-		name string
-		test func(*kept, *testing.T)
-	}{
-		{"an agent that only reads serves reads, refuses the rest, and takes all with another manifest", testProfile},
+	k.importEdge(t, v1.ProfileFull)
+	k.steps(t, []step{
 		{"two projects of one name in two workspaces share nothing", testNamesakes},
 		{"the agent alone ends a binding, equips namespaces and repairs, also after a restart", testAlone},
 		{"managers that come back send nothing that is there, and remove what was deleted meanwhile", testManagersReturn},
 		{"a leader that is killed in the midst of changes loses nothing and removes nothing wrongly", testLeaderDies},
 		{"a quota that is divided anew never exceeds the total", testQuotaChurn},
-		{"something that changes an object back is named, and forgotten when it stops", testFight},
 		{"nothing is left anywhere", testNothingLeft},
-	} {
-		if !t.Run(step.name, func(t *testing.T) { step.test(k, t) }) {
-			for _, replica := range s.hub.Replicas {
-				t.Logf("%s:\n%s", replica.Name, tail(replica.Process.LogFile()))
-			}
-			t.Logf("agent of prod:\n%s", tail(k.prodAgent.Log))
-			return
+	})
+}
+
+// TestWhatIsDeliveredIsUpToTheMember takes the agent's rights away and gives them back, and has somebody there undo what was delivered.
+func TestWhatIsDeliveredIsUpToTheMember(t *testing.T) {
+	t.Parallel()
+	s := startAlone(t)
+	create(t, s.hub.Plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: farWorkspace}})
+	k := &kept{system: s, edge: s.member}
+	k.importEdge(t, v1.ProfileReadOnly)
+	k.steps(t, []step{
+		{"an agent that only reads serves reads, refuses the rest, and takes all with another manifest", testProfile},
+		{"something that changes an object back is named, and forgotten when it stops", testFight},
+	})
+}
+
+type step struct {
+	name string
+	test func(*kept, *testing.T)
+}
+
+// steps go on from each other: the first that fails is the last.
+func (k *kept) steps(t *testing.T, all []step) {
+	for _, step := range all {
+		if t.Run(step.name, func(t *testing.T) { step.test(k, t) }) {
+			continue
 		}
+		for _, replica := range k.hub.Replicas {
+			t.Logf("%s:\n%s", replica.Name, tail(replica.Process.LogFile()))
+		}
+		for _, agent := range []*stage.Agent{k.prodAgent, k.edgeAgent} {
+			if agent != nil {
+				t.Logf("an agent:\n%s", tail(agent.Log))
+			}
+		}
+		return
 	}
+}
+
+// importEdge imports the second member into a workspace of its own.
+func (k *kept) importEdge(t *testing.T, profile v1.AgentProfile) {
+	t.Helper()
+	c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: edgeCluster.Namespace, Name: edgeCluster.Name}}
+	c.Spec.Agent.Profile = profile
+	create(t, k.hub.Plane, c)
+	k.edgeAgent = k.agent(t, k.manifest(t, c), "edge", k.edge, protocol.AgentNamespace)
+	k.await(t, edgeCluster, 30*time.Second, stage.Ready)
 }
 
 // startPair starts a hub with two managers that take over from each other sooner than usual.
@@ -169,7 +204,7 @@ func (k *kept) reason(t *testing.T, limit time.Duration, object client.Object, r
 // setProfile changes the profile of the second member's agent, applies the new manifest and starts the agent as that says.
 func (k *kept) setProfile(t *testing.T, profile v1.AgentProfile) {
 	t.Helper()
-	c := k.cluster(t, k.edgeCluster)
+	c := k.cluster(t, edgeCluster)
 	before := k.manifest(t, c)
 	c.Spec.Agent.Profile = profile
 	if err := k.hub.Client.Update(t.Context(), c); err != nil {
@@ -196,26 +231,18 @@ func (k *kept) manifest(t *testing.T, c *v1.Cluster) []byte {
 }
 
 func testProfile(k *kept, t *testing.T) {
-	c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "edge"}}
-	c.Spec.Agent.Profile = v1.ProfileReadOnly
-	create(t, k.hub.Plane, c)
-	k.edgeAgent = k.agent(t, k.manifest(t, c), "edge", k.edge, protocol.AgentNamespace)
-	k.await(t, k.edgeCluster, 30*time.Second, stage.Ready)
 	create(t, k.hub.Plane, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "demo"},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "demo"}}})
-	create(t, k.edge, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "demo"},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "hub:demo"}}})
 	b := k.bind(t, farWorkspace, "viewer", "edge", "github:viewer", nil)
 	readOnly := func() {
 		t.Helper()
 		testkit.Eventually(t, 30*time.Second, func(context.Context) error {
-			_, err := k.kubectl(t, k.edgeCluster, demoToken, "get", "configmaps", "-A")
+			_, err := k.kubectl(t, edgeCluster, demoToken, "get", "configmaps", "-A")
 			return err
 		})
 		for _, args := range [][]string{{"create", "namespace", "written"}, {"delete", "namespace", "default"}, {"get", "secrets", "-A"}} {
-			if out, err := k.kubectl(t, k.edgeCluster, demoToken, args...); err == nil || !strings.Contains(err.Error(), "orbidden") {
+			if out, err := k.kubectl(t, edgeCluster, demoToken, args...); err == nil || !strings.Contains(err.Error(), "orbidden") {
 				t.Errorf("%v: %v %s", args, err, out)
 			}
 		}
@@ -232,7 +259,7 @@ func testProfile(k *kept, t *testing.T) {
 	readOnly()
 	k.setProfile(t, v1.ProfileFull)
 	k.reason(t, time.Minute, b, v1.ReasonApplied)
-	if out, err := k.kubectl(t, k.edgeCluster, demoToken, "create", "namespace", "written"); err != nil {
+	if out, err := k.kubectl(t, edgeCluster, demoToken, "create", "namespace", "written"); err != nil {
 		t.Error(err, out)
 	}
 }

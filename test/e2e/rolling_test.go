@@ -5,6 +5,8 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"strconv"
 	"sync"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/hack/traffic"
 	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/testkit"
 )
 
 // What is under way while replicas are restarted.
@@ -40,9 +43,8 @@ const (
 	trafficObjects = "traffic"
 )
 
-// TestReplicas restarts and kills replicas of the manager under load.
+// TestReplicas restarts and kills replicas of the manager under load. It runs alone: beside others its requests would wait for the machine.
 func TestReplicas(t *testing.T) {
-	t.Parallel()
 	u := startTraffic(t)
 	t.Run("a rolling restart loses nothing", func(t *testing.T) { testRollingRestart(t, u) })
 	t.Run("one of two agents that stops, or dies, is not missed", func(t *testing.T) { testAgentRestarts(t, u) })
@@ -300,6 +302,7 @@ func testAgentRestarts(t *testing.T, u *underTraffic) {
 		t.Fatal(err)
 	}
 	second := u.agent(t, manifest, cluster.Name+"-second", u.member, agentNamespace(cluster.Name))
+	awaitReady(t, second)
 	agents := []*stage.Agent{u.agents[0], second}
 	u.awaitAgents(t, cluster, 2)
 	u.forget()
@@ -310,6 +313,7 @@ func testAgentRestarts(t *testing.T, u *underTraffic) {
 		}
 		t.Logf("an agent stopped after %s", time.Since(began).Round(time.Millisecond))
 		u.startAgent(t, agent)
+		awaitReady(t, agent) // as a rolling update does before it goes on
 		u.awaitAgents(t, cluster, 2)
 	}
 	u.expectNoFailure(t)
@@ -323,6 +327,25 @@ func testAgentRestarts(t *testing.T, u *underTraffic) {
 		for _, spell := range u.truth.Spells() {
 			t.Errorf("shown as not Ready: %s", spell)
 		}
+	})
+}
+
+// awaitReady waits until an agent says so, as the kubelet asks it.
+func awaitReady(t *testing.T, agent *stage.Agent) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+agent.Address+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+		if err != nil {
+			return err
+		}
+		if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %w", resp.Status, err)
+		}
+		return nil
 	})
 }
 

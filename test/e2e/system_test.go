@@ -6,7 +6,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,10 +37,7 @@ const (
 // TestMain lets as many tests run at once as there are, unless told otherwise: most of their time they wait.
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	flag.Parse()
-	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		_ = parallel.Value.Set("32")
-	}
+	testkit.Parallel(32)
 	m.Run()
 }
 

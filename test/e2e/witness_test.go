@@ -325,17 +325,17 @@ func TestAWitness(t *testing.T) {
 			w.seePod("a", pod("2", corev1.PodPending), false)
 		}, "a/n runs 2 pods"},
 		"a Cluster after the other": {func(w *witness) {
-			w.seeCluster(cluster("a", "{}"), false)
-			w.seeCluster(cluster("a", `{"complete":"2027-01-01T00:00:00Z"}`), false)
-			w.seeCluster(cluster("b", "{}"), false)
-		}, ""},
-		"a Cluster that is left of a former version": {func(w *witness) {
 			w.seeCluster(cluster("a", `{"revision":"1"}`), false)
+			w.seeCluster(cluster("a", `{"complete":"2027-01-01T00:00:00Z"}`), false)
+			w.seeCluster(cluster("b", `{"revision":"1"}`), false)
+		}, ""},
+		"a Cluster that is left of a former version, and idle": {func(w *witness) {
+			w.seeCluster(cluster("a", "{}"), false)
 			w.seeCluster(cluster("b", `{"revision":"2"}`), false)
 		}, ""},
 		"two Clusters": {func(w *witness) {
-			w.seeCluster(cluster("a", "{}"), false)
-			w.seeCluster(cluster("b", "{}"), false)
+			w.seeCluster(cluster("a", `{"revision":"1"}`), false)
+			w.seeCluster(cluster("b", `{"revision":"1"}`), false)
 		}, "2 Clusters are at work"},
 	} {
 		t.Run(name, func(t *testing.T) {
