@@ -124,7 +124,7 @@ func (d *drainer) late(timeout time.Duration) error {
 	for _, l := range d.pending {
 		left = append(left, strings.TrimSpace(l.String()+" "+l.refusal))
 	}
-	return fmt.Errorf("drain node %s: %d pods are still there after %s: %s", d.node, len(left), timeout, some(left))
+	return fmt.Errorf("drain node %s: pods still there after %s: %s", d.node, timeout, some(left))
 }
 
 func some(names []string) string {

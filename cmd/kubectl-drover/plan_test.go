@@ -32,7 +32,7 @@ func goingPlan() *v1.Plan {
 	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: "k3s", Generation: 1}}
 	p.Status = v1.PlanStatus{
 		ObservedGeneration: 1, LatestVersion: "v2", Clusters: &v1.PlanCount{Total: 4, Complete: 1, Applying: 1}, Nodes: &v1.PlanCount{Total: 6, Complete: 4, Applying: 1},
-		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1.ReasonApplying, Message: "1 clusters at work"}},
+		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1.ReasonApplying, Message: "1 cluster at work"}},
 		Waves:      []v1.WaveStatus{{Name: "canary", Clusters: v1.PlanCount{Total: 1, Complete: 1, Summary: "1/1"}}, {Name: "rest", Clusters: v1.PlanCount{Total: 3, Applying: 1, Summary: "0/3"}}},
 		Members:    []v1.PlanMember{{Name: "b", Wave: "rest", Since: now, Nodes: "1/3", Reason: v1.ReasonApplying}},
 		Applying:   []v1.ApplyingNode{{Cluster: "b", Node: "n\x1b[31m", Stage: v1.StageDraining, Since: now, Attempt: 1}},
@@ -86,7 +86,7 @@ func TestDisplay(t *testing.T) {
 		p.Status.Nodes.Complete = 5
 		_, _ = d.plan(p)
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != 2 || !strings.HasSuffix(lines[0], "Applying: clusters 1/4, nodes 4/6; canary 1/1; rest 0/3; b/n [31m Draining: 1 clusters at work") ||
+		if len(lines) != 2 || !strings.HasSuffix(lines[0], "Applying: clusters 1/4, nodes 4/6; canary 1/1; rest 0/3; b/n [31m Draining: 1 cluster at work") ||
 			!strings.Contains(lines[1], "nodes 5/6") || strings.Contains(out.String(), "\x1b") {
 			t.Errorf("%q", lines)
 		}

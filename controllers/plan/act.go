@@ -62,7 +62,7 @@ func (r *Reconciler) advance(ctx context.Context, s *scene) error {
 		s.decision = s.observed.Next()
 	}
 	if len(asked) > 0 {
-		s.decision = rollout.FleetDecision{Wait: rollout.Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d clusters are asked whether they take part", len(asked))}}
+		s.decision = rollout.FleetDecision{Wait: rollout.Wait{Reason: v1.ReasonApplying, Message: rollout.Clusters(len(asked)) + " asked whether to take part"}}
 	}
 	return failed
 }

@@ -209,10 +209,10 @@ func TestAMemberThatIsAwayAtWorkIsNamedWithWhatToDo(t *testing.T) {
 		wait    rollout.Wait
 	}{
 		"as long as it may come back by itself the plan goes on as usual, and looks again": {
-			b: now.Add(-time.Minute), wait: rollout.Wait{Reason: v1.ReasonApplying, Message: "1 clusters at work; " + kept, Until: now.Add(4 * time.Minute)},
+			b: now.Add(-time.Minute), wait: rollout.Wait{Reason: v1.ReasonApplying, Message: "1 cluster at work; " + kept, Until: now.Add(4 * time.Minute)},
 		},
 		"after five minutes that is the reason": {
-			b: now.Add(-5 * time.Minute), wait: rollout.Wait{Reason: v1.ReasonMemberLost, Message: "1 clusters at work; " + kept},
+			b: now.Add(-5 * time.Minute), wait: rollout.Wait{Reason: v1.ReasonMemberLost, Message: "1 cluster at work; " + kept},
 		},
 		"one that is lost is named before others": {
 			a: now.Add(-time.Minute), b: now.Add(-time.Hour), c: now.Add(-time.Hour),

@@ -40,7 +40,7 @@ func (f *Fleet) working() Wait {
 			away = c
 		}
 	}
-	w := Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d clusters at work", f.slots)}
+	w := Wait{Reason: v1.ReasonApplying, Message: Clusters(f.slots) + " at work"}
 	if away != nil {
 		w.Message += fmt.Sprintf("; cluster %s keeps its place although %s: bring it back, label it %s=%s to go on without it, or delete it if it is gone for good",
 			away.Name, away.Away, v1.PlanLabel(f.plan.Name), v1.PlanDisabled)

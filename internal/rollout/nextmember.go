@@ -95,7 +95,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	}
 	if f.stopped {
 		return nil, Wait{Reason: v1.ReasonTooManyFailures, Message: fmt.Sprintf(
-			"%d clusters failed, rollout.maxFailedClusters is %d: see status.failures; change the plan to try again, or raise maxFailedClusters to go on without them", f.failed, f.maxFailed())}
+			"%s failed, rollout.maxFailedClusters is %d: see status.failures; change the plan to try again, or raise maxFailedClusters to go on without them", Clusters(f.failed), f.maxFailed())}
 	}
 	open, why := f.openWaves()
 	var best *Cluster
@@ -187,11 +187,11 @@ func (f *Fleet) remainder() Wait {
 	case complete == total:
 		return f.finished()
 	case away > 0:
-		return Wait{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are left that cannot be reached or served: %s", away, is)}
+		return Wait{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%s left that cannot be reached or served: %s", Clusters(away), is)}
 	case held > 0:
-		return Wait{Reason: v1.ReasonHeld, Message: fmt.Sprintf("%d clusters are left that hold plans off: %s", held, holds)}
+		return Wait{Reason: v1.ReasonHeld, Message: fmt.Sprintf("%s left where plans are held off: %s", Clusters(held), holds)}
 	}
-	return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%d of %d clusters complete, %d failed: see status.failures, and change the plan to try again", complete, total, failed)}
+	return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, and change the plan to try again", complete, Clusters(total), failed)}
 }
 
 // finished says that nothing is left to do. No node anywhere is likelier a slip in the selector than what was meant.
@@ -207,9 +207,9 @@ func (f *Fleet) finished() Wait {
 		nowhere = nowhere && s != nil && s.Revision == f.plan.Revision && reasonOf(s) == v1.ReasonNoNodes
 	}
 	if nowhere {
-		return Wait{Reason: v1.ReasonNoNodes, Message: fmt.Sprintf("no node is selected in any of %d clusters: see nodeSelector", total)}
+		return Wait{Reason: v1.ReasonNoNodes, Message: fmt.Sprintf("no node is selected in %s: see nodeSelector", Clusters(total))}
 	}
-	return Wait{Reason: v1.ReasonComplete, Message: fmt.Sprintf("%d clusters complete", total)}
+	return Wait{Reason: v1.ReasonComplete, Message: Clusters(total) + " complete"}
 }
 
 // Waves is how far each wave is, without empty ones that nobody named.
@@ -235,4 +235,12 @@ func (f *Fleet) WaveOf(i int) string {
 		return ""
 	}
 	return f.waves[f.of[i]].name
+}
+
+// Clusters is "1 cluster", or "3 clusters".
+func Clusters(n int) string {
+	if n == 1 {
+		return "1 cluster"
+	}
+	return fmt.Sprintf("%d clusters", n)
 }
