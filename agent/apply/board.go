@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/drover-dev/drover/agent/ndjson"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -116,7 +117,7 @@ func idOf(e protocol.SetEvent) string {
 // serve streams until the reader or the board ends.
 func (b *board) serve(w http.ResponseWriter, r *http.Request) {
 	reader := &stream{told: map[string]uint64{}}
-	protocol.Stream(w, r, b.ended, func() ([]protocol.SetEvent, <-chan struct{}) {
+	ndjson.Stream(w, r, b.ended, func() ([]protocol.SetEvent, <-chan struct{}) {
 		events, more := b.news(reader)
 		for i := range events {
 			events[i].Bound()

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/drover-dev/drover/agent/ndjson"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -135,7 +136,7 @@ func (b *board) news(r *reader) (events []protocol.PlanEvent, more <-chan struct
 // serve streams until the reader or the board ends.
 func (b *board) serve(w http.ResponseWriter, r *http.Request) {
 	told := &reader{told: map[string]uint64{}}
-	protocol.Stream(w, r, b.ended, func() ([]protocol.PlanEvent, <-chan struct{}) {
+	ndjson.Stream(w, r, b.ended, func() ([]protocol.PlanEvent, <-chan struct{}) {
 		events, more := b.news(told)
 		for i := range events {
 			events[i].Bound()

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package protocol
+// Package ndjson answers a request with events, each a line of JSON, as they come.
+package ndjson
 
 import (
 	"encoding/json"
