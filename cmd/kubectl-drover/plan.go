@@ -162,8 +162,8 @@ func newPlanPreview(o *options) *cobra.Command {
 		Long: `Print the steps that a plan would take, with their times, as the planner that runs it takes them.
 
 NAME is a Plan of the workspace. FILE has a Plan, which need not be on the hub, or a script as hack/plan-steps plays it. A Plan is played from its
-beginning, as if it were not paused and no node had it. A Plan that names no Clusters is played on the nodes of the cluster itself. The Clusters are those of the workspace, with as many nodes as they have; the hub does not
-know which of them the plan selects, so all count.`,
+beginning, as if it were not paused and no node had it. The Clusters are those of the workspace, with as many nodes as they have; the hub does not
+know which of them the plan selects, so all count. A Plan that names no Clusters is played on the nodes of the cluster itself.`,
 		Example: `  kubectl drover plan preview k3s-server -w team-a --upgrade 4m
   kubectl drover plan preview plan.yaml --start 2027-01-02T00:00:00Z`,
 		Args: arguments(1, "NAME or FILE"),
