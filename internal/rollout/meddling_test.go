@@ -72,7 +72,7 @@ func (m *meddled) meddle(r *rand.Rand) error {
 	case 1:
 		what, err = "resume", m.Edit(func(s *v1.PlanSpec) { s.Paused = false })
 	case 2:
-		version := fmt.Sprintf("v%d", 1+r.IntN(3))
+		version := fmt.Sprintf("v%d", 1+r.IntN(2)) // two, to have it changed back often
 		what, err = "edit to "+version, m.Edit(func(s *v1.PlanSpec) { s.Version = version })
 	case 3:
 		c.Selected = !c.Selected
@@ -142,7 +142,7 @@ func TestInvariantsOfGeneratedFleetsInWhichPeopleMeddle(t *testing.T) {
 			}
 		}
 		for range 1 + r.IntN(12) {
-			_, err := m.RunUntil(m.Now.Add(time.Duration(r.IntN(3600)) * time.Second))
+			_, err := m.RunUntil(m.Now.Add(time.Duration(r.IntN([]int{120, 3600}[r.IntN(2)])) * time.Second)) // often in the midst of a node
 			check(err)
 			check(m.meddle(r))
 		}
@@ -150,5 +150,30 @@ func TestInvariantsOfGeneratedFleetsInWhichPeopleMeddle(t *testing.T) {
 		why, err := m.Run()
 		check(err)
 		check(m.end(why))
+	}
+}
+
+func TestAPlanThatIsChangedBackFindsNoMemberAtWorkWithoutAPlace(t *testing.T) {
+	p, lines := play(t, `{start: "2026-11-21T00:00:00Z", clusters: [{name: a, nodes: [{name: x}]}, {name: b, nodes: [{name: x}, {name: z}]}],
+		plan: {metadata: {name: p}, spec: {version: v1, clusterSelector: {}, concurrency: 1, upgrade: {image: i}}}}`)
+	for _, edit := range []struct {
+		at      time.Duration
+		version string
+	}{{90 * time.Second, "v2"}, {40 * time.Second, "v1"}} { // b is at its first node, then a is at work and b has been let go
+		if _, err := p.RunUntil(p.Now.Add(edit.at)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Edit(func(s *v1.PlanSpec) { s.Version = edit.version }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if why, err := p.Run(); err != nil || why.Reason != v1.ReasonComplete {
+		t.Error(why, err)
+	}
+	const want = "0 a begin, 0 a/x begin, 0 a/x upgrade, 60 a/x complete, 60 a complete 1/1 nodes, 60 b begin, 60 b/x begin, 60 b/x upgrade, 120 b/x complete, 120 b yield, " +
+		"120 a begin, 120 a/x begin, 120 a/x clean, 120 a/x upgrade, 180 a/x complete, 180 a yield, 180 a begin, 180 a/x begin, 180 a/x clean, 180 a/x upgrade, 240 a/x complete, " +
+		"240 a complete 1/1 nodes, 240 b begin, 240 b/z begin, 240 b/z upgrade, 300 b/z complete, 300 b complete 2/2 nodes"
+	if got := strings.Join(*lines, ", "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
