@@ -8,25 +8,36 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
 const (
-	retryAfter     = 5 * time.Second // after a request that failed
-	unmanagedAfter = time.Minute     // how often to look for a Deployment where there was none that the agent may change
+	retryAfter     = 5 * time.Second // after a request that failed; it doubles up to maxRetry
+	maxRetry       = 5 * time.Minute
+	unmanagedAfter = time.Minute // how often to look for a Deployment where there was none that the agent may change
 	rewatchAfter   = 5 * time.Second
 	callTimeout    = 10 * time.Second
 	maxMessage     = 512 // bytes of a message in a report
+)
+
+// Bounds on writes. A change takes five of them; whoever makes more, another controller that changes the Deployment back or a fault of
+// ours, must not cost the API server more than this.
+const (
+	writesAtOnce = 60
+	writeEvery   = 10 * time.Second
 )
 
 // Deployments reads and writes the agent's own Deployment. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
@@ -62,6 +73,8 @@ type Keeper struct {
 	options Options
 	store   store
 	wake    chan struct{}
+	writes  *rate.Limiter
+	retry   wait.Backoff // of the leading goroutine alone
 
 	mu     sync.Mutex // guards report
 	report *protocol.Deployment
@@ -69,7 +82,15 @@ type Keeper struct {
 
 // New makes a Keeper.
 func New(o Options) *Keeper {
-	return &Keeper{options: o, store: store{o.Secrets}, wake: make(chan struct{}, 1)}
+	return &Keeper{
+		options: o, store: store{o.Secrets}, wake: make(chan struct{}, 1),
+		writes: rate.NewLimiter(rate.Every(writeEvery), writesAtOnce), retry: retries(),
+	}
+}
+
+// retries are the pauses after requests that fail.
+func retries() wait.Backoff {
+	return wait.Backoff{Duration: retryAfter, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 }
 
 // Report is how the Deployment is, nil before the Keeper has looked.
@@ -141,11 +162,13 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 		again, err := k.once(ctx)
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-			continue // somebody else wrote meanwhile: look at what
+			continue // somebody else wrote meanwhile: look at what. That it ends is seen to by k.writes
 		case err != nil && ctx.Err() == nil:
-			k.options.Log.Info("deployment not changed, trying again", "error", err.Error())
-			return retryAfter
+			pause := k.retry.Step()
+			k.options.Log.Info("deployment not changed, trying again", "error", err.Error(), "after", pause.Round(time.Second).String())
+			return pause
 		case again != nil:
+			k.retry = retries()
 			return *again
 		}
 	}
@@ -175,10 +198,24 @@ func (k *Keeper) once(ctx context.Context) (again *time.Duration, err error) {
 	}
 	k.tell(report(o))
 	s := next(o)
-	if s.act == wait {
+	if s.act == await {
 		return &s.again, nil
 	}
+	if pause := k.pause(); pause > 0 {
+		return &pause, nil
+	}
 	return nil, k.act(ctx, o, s, secret)
+}
+
+// pause is how long to wait before the next write, 0 if it may be made now.
+func (k *Keeper) pause() time.Duration {
+	reservation := k.writes.Reserve()
+	pause := reservation.Delay()
+	if pause > 0 {
+		reservation.Cancel()
+		k.options.Log.Info("the deployment changes too often, waiting", "after", pause.Round(time.Second).String())
+	}
+	return pause
 }
 
 func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Secret) error {

@@ -258,6 +258,25 @@ func TestKeeper(t *testing.T) {
 			t.Errorf("the same again is tried again: %+v", d)
 		}
 	})
+	t.Run("one that is taken back and does not become ready either is left alone", func(t *testing.T) {
+		broken := m.hand(t, input("drover:v1", v1.Agent{PriorityClassName: "not-admitted"}))
+		m.await(t, "applied", func(d protocol.Deployment) bool { return d.Digest == broken })
+		back := m.hand(t, plain)
+		m.await(t, "taken back", func(d protocol.Deployment) bool { return d.Digest == back })
+		m.play(t, false)
+		testkit.Eventually(t, patience, func(ctx context.Context) error {
+			secret, err := m.client(t).Secrets(protocol.AgentNamespace).Get(ctx, protocol.DeploymentSecret)
+			if err == nil && string(secret.Data["phase"]) != "done" {
+				err = fmt.Errorf("the change is %s", secret.Data["phase"])
+			}
+			return err
+		})
+		if d := m.keeper.Report(); d.Digest != back || d.RolledOut || d.Failed != "" {
+			t.Errorf("got %+v", d)
+		}
+		m.play(t, true)
+		m.await(t, "rolled out", func(d protocol.Deployment) bool { return d.RolledOut })
+	})
 	t.Run("one that the API server refuses changes nothing and says why", func(t *testing.T) {
 		before := m.live(t)
 		digest := m.hand(t, input("drover:v1", v1.Agent{Tolerations: []corev1.Toleration{{Key: "not a key!", Operator: "Sometimes"}}}))

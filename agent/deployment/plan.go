@@ -31,7 +31,7 @@ type observed struct {
 type act int
 
 const (
-	wait    act = iota // for a change, or until step.again
+	await   act = iota // wait for a change, or until step.again
 	write              // step.record
 	apply              // record.Wanted
 	restore            // record.Previous
@@ -71,7 +71,11 @@ func next(o observed) step {
 	case applying:
 		return nextApplying(o, to)
 	case failed:
-		if live == r.Digest || live == r.From && live != r.previousDigest() {
+		before := r.previousDigest()
+		switch {
+		case live == r.Digest && live == before:
+			return to(done) // the change was taken back: there is nothing else to go back to
+		case live == r.Digest, live == r.From && live != before:
 			return step{act: restore}
 		}
 		return to(undone)
@@ -96,6 +100,9 @@ func nextApplying(o observed, to func(phase) step) step {
 	}
 	left := r.Started.Add(patience(o.live)).Sub(o.now)
 	if deadlineExceeded(o.live) || left <= 0 {
+		if r.previousDigest() == r.Digest {
+			return to(done) // as above; that its pods are not ready, the report says
+		}
 		after := r
 		after.Phase, after.Wanted = failed, nil
 		return step{act: explain, record: after}

@@ -74,10 +74,18 @@ func TestNext(t *testing.T) {
 		"a failed change is there":                     {record: change(failed, time.Hour), live: live("new", unready), want: step{act: restore}},
 		"a failed change was put back":                 {record: change(failed, time.Hour), live: live("old", unready), want: step{act: write}, phase: undone},
 		"a refused one took the place of another":      {record: record{Phase: failed, Digest: "newer", From: "new", Previous: before}, live: live("new", unready), want: step{act: restore}},
-		"an undone change":                             {record: change(undone, time.Hour), live: live("old"), want: step{}},
-		"an undone change and fewer nodes":             {record: change(undone, time.Hour), live: live("old"), nodes: 1, want: step{act: scale, replicas: 1}},
-		"an undone change is applied by hand":          {record: change(undone, time.Hour), live: live("new", unready), want: step{act: write}, phase: done},
-		"a refused one":                                {record: change(rejected, time.Hour), live: live("old"), want: step{}},
+		"a change that was taken back is not ready": {
+			record: record{Phase: applying, Digest: "old", From: "new", Previous: before, Started: noon.Add(-time.Minute)},
+			live:   live("old", unready, givenUp), want: step{act: write}, phase: done,
+		},
+		"a change that was taken back is called failed": {
+			record: record{Phase: failed, Digest: "old", From: "new", Previous: before},
+			live:   live("old", unready), want: step{act: write}, phase: done,
+		},
+		"an undone change":                    {record: change(undone, time.Hour), live: live("old"), want: step{}},
+		"an undone change and fewer nodes":    {record: change(undone, time.Hour), live: live("old"), nodes: 1, want: step{act: scale, replicas: 1}},
+		"an undone change is applied by hand": {record: change(undone, time.Hour), live: live("new", unready), want: step{act: write}, phase: done},
+		"a refused one":                       {record: change(rejected, time.Hour), live: live("old"), want: step{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,6 +109,10 @@ func TestAChangeInThePlaceOfAnotherGoesBackToBeforeBoth(t *testing.T) {
 	}
 	if refused := got.record.refused("why"); refused.Phase != failed || refused.Message != "why" {
 		t.Errorf("refused: %+v", refused)
+	}
+	takenBack := record{Phase: applying, Digest: "old", From: "new", Previous: snapshot(live("old"))}
+	if refused := takenBack.refused("why"); refused.Phase != rejected {
+		t.Errorf("what was refused is to be put back: %+v", refused)
 	}
 	fresh := next(observed{record: record{Phase: pending, Digest: "new"}, live: live("old"), now: noon}).record
 	if refused := fresh.refused("why"); refused.Phase != rejected || fresh.previousDigest() != "old" {

@@ -73,10 +73,10 @@ func (r record) previousDigest() string {
 }
 
 // refused is the record after the API server refused Wanted. A change that took the place of another one, which had not become ready
-// either, goes back to where that one would have.
+// either, goes back to where that one would have, unless that is what was refused.
 func (r record) refused(message string) record {
 	r.Phase, r.Message, r.Wanted = rejected, message, nil
-	if r.previousDigest() != r.From {
+	if before := r.previousDigest(); before != r.From && before != r.Digest {
 		r.Phase = failed
 	}
 	return r

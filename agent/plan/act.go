@@ -125,6 +125,31 @@ func (t *term) letGo(ctx context.Context, plans map[string]string) backoff {
 	return t.releases.after(t.options.Now())
 }
 
+// streak is how often the last step was taken in a row.
+type streak struct {
+	verb  rollout.Verb
+	node  string
+	times int
+}
+
+// vain fails when a step was taken too often in a row: the API server takes it, and it changes nothing.
+func (s *streak) vain(step rollout.Step) error {
+	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
+		return nil
+	}
+	s.times-- // so that it is taken once more after the back-off
+	return errors.New("it was taken and changed nothing: look for a webhook that undoes it")
+}
+
+// took counts a step, and reports whether it is another one than the last.
+func (s *streak) took(step rollout.Step) (another bool) {
+	if another = s.verb != step.Verb || s.node != step.Node; another {
+		*s = streak{verb: step.Verb, node: step.Node}
+	}
+	s.times++
+	return another
+}
+
 // advance takes the steps of a Plan until it waits.
 func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
 	c := t.course(r.plan.UID)
@@ -139,10 +164,15 @@ func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.
 			next.by(d.Wait.Until)
 			return d.Wait
 		}
-		err := t.act(ctx, r.plan.Name, &r, *d.Step)
+		err := c.taken.vain(*d.Step)
+		if err == nil {
+			err = t.act(ctx, r.plan.Name, &r, *d.Step)
+		}
 		switch {
 		case err == nil:
-			conflicts, c.steps = 0, backoff{}
+			if conflicts = 0; c.taken.took(*d.Step) { // else it may change nothing
+				c.steps = backoff{}
+			}
 			continue
 		case apierrors.IsConflict(err) && conflicts < maxConflicts:
 			conflicts++

@@ -30,6 +30,8 @@ type refuser struct {
 	term  *term
 	now   time.Time
 	takes bool
+	undo  bool // whether the API server takes each write of a node and changes nothing
+	node  *corev1.Node
 	tried map[string][]time.Time // by the resource that was to be written
 }
 
@@ -51,8 +53,9 @@ func newRefuser(t *testing.T) *refuser {
 	r.term.watching = true
 	plan := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: v1.PlansNamespace, UID: "u", Generation: 1, ResourceVersion: "1"}}
 	plan.Spec.Version, plan.Spec.Upgrade.Image = "v1", "i"
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1", Labels: map[string]string{corev1.LabelHostname: "a"}}}
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1", Labels: map[string]string{corev1.LabelHostname: "a"}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	r.node = node
 	for _, err := range []error{r.term.plans.Add(plan), r.term.nodes.Add(node)} {
 		if err != nil {
 			t.Fatal(err)
@@ -67,6 +70,9 @@ func (r *refuser) answer(req *http.Request) (*http.Response, error) {
 		what = "status"
 	}
 	r.tried[what] = append(r.tried[what], r.now)
+	if r.undo && what == "node" {
+		return response(http.StatusOK, r.node), nil
+	}
 	if !r.takes || what == "node" {
 		return response(http.StatusForbidden, metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
@@ -122,6 +128,15 @@ func TestWhatIsRefusedIsTriedAgainEverLater(t *testing.T) {
 			if got := r.gaps(what); !slices.Equal(got, want) {
 				t.Errorf("the %s is tried %v seconds apart, want %v", what, got, want)
 			}
+		}
+	})
+	t.Run("a step that is taken and changes nothing", func(t *testing.T) {
+		r := newRefuser(t)
+		r.undo = true
+		r.pass(9)
+		got := slices.DeleteFunc(r.gaps("node"), func(gap float64) bool { return gap == 0 })
+		if !slices.Equal(got, want) {
+			t.Errorf("it is tried %v seconds apart, want %v", got, want)
 		}
 	})
 	t.Run("a status that was taken is soon tried again when the next is refused", func(t *testing.T) {

@@ -48,6 +48,7 @@ type book struct {
 type course struct {
 	pace          pace // of the status
 	status, steps backoff
+	taken         streak
 	obstacle      rollout.Wait // what is said until the back-off of steps is over
 }
 
