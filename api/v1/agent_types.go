@@ -11,6 +11,7 @@ type Agent struct {
 	// image of the agent. Default: the image in the hub's configuration.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Image string `json:"image,omitempty"`
 
 	// trust says which certificate the agent accepts from the hub: Pinned (default) accepts only the CA bundle in its
@@ -60,6 +61,7 @@ type Agent struct {
 	// priorityClassName of the agent's pods. The PriorityClass must exist in the member. Default: the member's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
 	// env is more environment for the agent, such as HTTPS_PROXY and NO_PROXY. Plain values only: they stand in the
@@ -98,6 +100,7 @@ type AgentEnv struct {
 	// value of the variable, at most 1024 characters. Default: empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Value string `json:"value,omitempty"`
 }
 

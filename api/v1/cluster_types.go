@@ -69,6 +69,11 @@ type ClusterSpec struct {
 	// +optional
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+
+	// deletionProtection refuses to delete the Cluster, whoever asks: a prune by GitOps as much as a person. Setting it back to false takes
+	// the right to delete the Cluster. With its whole workspace the Cluster is deleted nevertheless. Default: false.
+	// +optional
+	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
 
 // DeletionPolicy says what happens in a member when its Cluster is deleted.
@@ -104,6 +109,7 @@ type SecretKeyReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Name string `json:"name"`
 
 	// key in the Secret's data. Default "token".
@@ -111,6 +117,7 @@ type SecretKeyReference struct {
 	// +kubebuilder:default=token
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Key string `json:"key,omitempty"`
 }
 

@@ -42,6 +42,7 @@ type NodeWork struct {
 	// serviceAccountName of the pods, in the namespace drover-plans. Default "drover-plan", which may read Plans and Nodes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
 	// tolerations of the pods, beside that of cordoned nodes. At most 16.
@@ -60,6 +61,7 @@ type NodeWork struct {
 	// priorityClassName of the pods. The PriorityClass must exist in the member. Default: the member's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
 	// postCompleteLabels are put on each node that is complete. $(LATEST_VERSION) and $(LATEST_HASH) in a value are replaced. Keys
@@ -82,6 +84,7 @@ type PullSecret struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Name string `json:"name"`
 }
 
@@ -91,6 +94,7 @@ type PlanContainer struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Image string `json:"image"`
 
 	// command in place of the image's entry point. At most 64.
@@ -144,11 +148,13 @@ type HostVolume struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/`
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Source string `json:"source"`
 	// destination is the path in the container.
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/`
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Destination string `json:"destination"`
 }
 
@@ -163,6 +169,7 @@ type PlanSecret struct {
 	// path where it is mounted. One that does not begin with "/" is below /run/system-upgrade/secrets. Default: the name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Path string `json:"path,omitempty"`
 
 	// ignoreUpdates: a change of the Secret's content does no node again. Default: false.

@@ -27,6 +27,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.inherits) || self.spec.inherits.all(name, name != self.metadata.name)",message="a role template cannot inherit itself"
 type RoleTemplate struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
@@ -74,8 +75,9 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(r, size(r.?resourceNames.orValue([])) == 0 || size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs take no resourceNames"
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
-	// inherits names other RoleTemplates whose rules this one has as well, and theirs in turn. Cycles are refused by the
-	// condition Ready with reason InheritanceCycle. At most 32.
+	// inherits names other RoleTemplates whose rules this one has as well, and theirs in turn. A template that names itself is refused. A
+	// cycle of several is taken, because each is written by itself: all that lead into it are then Stalled with reason
+	// InheritanceCycle and grant nothing until one of them is changed. At most 32.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -90,6 +92,7 @@ type RoleTemplateSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('/') && !self.contains('%') && self != '.' && self != '..'",message="external must be the name of a ClusterRole"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are made by Drover: name the RoleTemplate instead"
 	External string `json:"external,omitempty"`

@@ -16,13 +16,16 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/testkit"
 )
 
@@ -41,6 +44,7 @@ func startHub(t *testing.T) *hub {
 			h.Apply(t, o)
 		}
 	}
+	h.deployManager(t)
 	return h
 }
 
@@ -162,8 +166,7 @@ func (h *hub) awaitPolicies(t *testing.T) {
 				client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"cluster.drover.dev/project":"x"}}}`)), client.DryRunAll)
 		},
 		"drover-cluster-facts": func(ctx context.Context) error {
-			return h.as(t, "probe-facts").Patch(ctx, in("{kind: Cluster, metadata: {name: probe, namespace: WS}}"),
-				client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"cluster.drover.dev/version":"x"}}}`)), client.DryRunAll)
+			return h.as(t, "probe-facts").Create(ctx, in("{kind: Cluster, metadata: {name: x, namespace: WS, labels: {cluster.drover.dev/version: x}}}"), client.DryRunAll)
 		},
 	}
 	tries["drover-plan"] = func(ctx context.Context) error {
@@ -180,7 +183,27 @@ func (h *hub) awaitPolicies(t *testing.T) {
 		return h.as(t, "probe-facts").Patch(ctx, in("{kind: Cluster, metadata: {name: probe, namespace: WS}}"),
 			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"plan.cluster.drover.dev/x":"x"}}}`)), client.DryRunAll)
 	}
-	h.allow(t, "probe-facts", h.workspace, may("clusters", "patch"))
+	bare := "{kind: Cluster, metadata: {name: probe, namespace: WS}}"
+	tries["drover-cluster-labels"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"labels":{"a":"x"}}}`), client.DryRunAll)
+	}
+	tries["drover-cluster-deletion"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"finalizers":["a.b/c"]}}`), client.DryRunAll)
+	}
+	tries["drover-cluster-protection"] = func(ctx context.Context) error {
+		return h.Client.Delete(ctx, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}}"), client.DryRunAll)
+	}
+	tries["drover-manager-secrets"] = func(ctx context.Context) error {
+		return h.manager(t).Create(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS}}"), client.DryRunAll)
+	}
+	tries["drover-manager-rbac"] = func(ctx context.Context) error {
+		return h.manager(t).Create(ctx, in("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: x, namespace: WS}}"), client.DryRunAll)
+	}
+	tries["drover-manager-clusters"] = func(ctx context.Context) error {
+		return h.manager(t).Patch(ctx, in(bare), merge(`{"spec":{"registration":{"tokenTTL":"1h"}}}`), client.DryRunAll)
+	}
+	h.Apply(t, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}, spec: {deletionProtection: true}}"))
+	h.allow(t, "probe-facts", h.workspace, may("clusters", "create", "patch"))
 	for name, try := range tries {
 		testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 			err := try(ctx)
@@ -208,11 +231,17 @@ func TestPolicies(t *testing.T) {
 		"a project is deleted by who may make it otherwise":                                      testProjectDeletion,
 		"CVE-2026-44935: a Secret is given to a project by who may read it":                      testProjectSecret,
 		"facts about a Cluster are the manager's to say":                                         testClusterFacts,
+		"labels of Clusters take a right of their own":                                           testClusterLabels,
+		"deleting a Cluster takes a right of its own":                                            testClusterDeletion,
+		"Kubernetes cleans up, whoever it does so as":                                            testCleanUp,
+		"an editor changes nothing that decides rights":                                          testEditor,
+		"a manager that was taken over":                                                          testManager,
+		"a member of a project sees its namespaces":                                              testProjectNamespaces,
 		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,
 		"CVE-2021-25320, CVE-2026-44935: a Secret is given to plans by who may read it":          testPlanSecret,
 		"claims of plans are the manager's to say":                                               testPlanClaims,
 		"the workspace's own roles hold what the policies ask":                                   testWorkspaceRoles,
-		"the samples are taken": testSamples,
+		"the samples are taken":                                                                  testSamples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
@@ -453,8 +482,7 @@ func testProjectDeletion(t *testing.T, h *hub) {
 		wantTaken(t, owner.Update(t.Context(), strict.DeepCopy(), client.DryRunAll))
 	})
 	t.Run("a whole workspace can be deleted", func(t *testing.T) {
-		for _, name := range []string{"namespace-controller", "generic-garbage-collector"} {
-			user := "system:serviceaccount:kube-system:" + name
+		for _, user := range cleaners {
 			h.allow(t, user, workspace, write)
 			wantTaken(t, h.as(t, user).DeleteAllOf(t.Context(), list, client.InNamespace(workspace), client.DryRunAll))
 			wantTaken(t, h.as(t, user).Delete(t.Context(), project("strict", "{}"), client.DryRunAll))
@@ -476,25 +504,15 @@ func testProjectSecret(t *testing.T, h *hub) {
 	wantRefused(t, label(labeller, `"web"`), "user labeller cannot get secrets mine")
 	wantTaken(t, label(reader, `"web"`))
 	wantRefused(t, label(labeller, `"db"`), "cannot get secrets mine")
+	except := func(c client.Client) error {
+		return c.Patch(t.Context(), secret.DeepCopy(), merge(`{"metadata":{"annotations":{"cluster.drover.dev/except-namespaces":"a"}}}`), client.DryRunAll)
+	}
+	wantRefused(t, except(labeller), "cannot get secrets mine") // a namespace less excepted is a copy more
+	wantTaken(t, except(reader))
 	wantTaken(t, label(labeller, `null`))
+	wantTaken(t, except(labeller))
 	own := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: new, labels: {cluster.drover.dev/project: web}}}", h.workspace))
 	wantTaken(t, labeller.Create(t.Context(), own))
-}
-
-func testClusterFacts(t *testing.T, h *hub) {
-	h.allow(t, "clusters", h.workspace, may("clusters", "get", "patch"))
-	h.allow(t, "manager", "", may("clusters", "patch"), may("clusters/status", "update"))
-	cluster := object(t, fmt.Sprintf("{kind: Cluster, metadata: {namespace: %s, name: facts}}", h.workspace))
-	h.Apply(t, cluster)
-	label := func(c client.Client, key, value string) error {
-		return c.Patch(t.Context(), cluster.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+key+`":`+value+`}}}`)))
-	}
-	person, manager := h.as(t, "clusters"), h.as(t, "manager")
-	wantRefused(t, label(person, "cluster.drover.dev/distribution", `"k3s"`), "use a label of your own")
-	wantTaken(t, label(manager, "cluster.drover.dev/distribution", `"k3s"`))
-	wantRefused(t, label(person, "cluster.drover.dev/distribution", `"rke2"`), "use a label of your own")
-	wantTaken(t, label(person, "env", `"prod"`))
-	wantTaken(t, label(person, "cluster.drover.dev/distribution", `null`))
 }
 
 // testPlan: who makes a plan can do anything on nodes. Named in a rule of RBAC, a Cluster is one that plans may name; a selector takes all.
@@ -582,7 +600,7 @@ func testPlanSecret(t *testing.T, h *hub) {
 }
 
 func testPlanClaims(t *testing.T, h *hub) {
-	h.allow(t, "claimant", h.workspace, may("clusters", "get", "patch"))
+	h.allow(t, "claimant", h.workspace, may("clusters", "get", "patch"), may("clusters/labels", "update"))
 	h.allow(t, "claimer", "", may("clusters", "patch"), may("clusters/status", "update"))
 	cluster := object(t, fmt.Sprintf("{kind: Cluster, metadata: {namespace: %s, name: claimed}}", h.workspace))
 	h.Apply(t, cluster)
@@ -610,9 +628,7 @@ func testPlanClaims(t *testing.T, h *hub) {
 // testWorkspaceRoles: an administrator of a namespace can do all of it there; an editor reads.
 func testWorkspaceRoles(t *testing.T, h *hub) {
 	for user, role := range map[string]string{"wsadmin": "drover-workspace-admin", "wsedit": "drover-workspace-editor", "wsview": "drover-workspace-viewer"} {
-		h.Apply(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: h.workspace, Name: user},
-			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}})
+		h.bindRole(t, user, role)
 	}
 	everything := []*unstructured.Unstructured{
 		binding(t, "ClusterRoleTemplateBinding", h.workspace, "all", "cluster-owner"), binding(t, "ProjectRoleTemplateBinding", h.workspace, "all", "project-owner"),
@@ -623,6 +639,10 @@ func testWorkspaceRoles(t *testing.T, h *hub) {
 	h.AwaitRights(t, "wsedit", h.workspace, may("projects", "list"))
 	h.AwaitRights(t, "wsview", h.workspace, may("projects", "list"))
 	admin := h.as(t, "wsadmin")
+	theirs := cluster(t, h.workspace, "theirs", "")
+	h.Apply(t, theirs)
+	wantTaken(t, admin.Patch(t.Context(), theirs.DeepCopy(), merge(`{"metadata":{"labels":{"env":"prod"}}}`)))
+	wantTaken(t, admin.Delete(t.Context(), theirs, client.DryRunAll))
 	for _, o := range everything {
 		wantTaken(t, admin.Create(t.Context(), o.DeepCopy(), client.DryRunAll))
 		for _, user := range []string{"wsedit", "wsview"} {
@@ -637,6 +657,27 @@ func testWorkspaceRoles(t *testing.T, h *hub) {
 		elsewhere.SetNamespace(h.other)
 		if err := admin.Create(t.Context(), elsewhere, client.DryRunAll); err == nil {
 			t.Errorf("%s may be made in another workspace", o.GetKind())
+		}
+	}
+}
+
+// testProjectNamespaces: with the roles of projects people get the project's namespaces by name, and list none.
+func testProjectNamespaces(t *testing.T, h *hub) {
+	template := &v1.RoleTemplate{}
+	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKey{Name: "project-viewer"}, template))
+	h.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:project:project-viewer"}, Rules: template.Spec.Rules})
+	h.bindRole(t, "dora", "drover:project:project-viewer")
+	h.AwaitRights(t, "dora", h.workspace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"get"}})
+	dora := h.as(t, "dora")
+	wantTaken(t, dora.Get(t.Context(), client.ObjectKey{Name: h.workspace}, &corev1.Namespace{}))
+	for what, err := range map[string]error{
+		"another namespace": dora.Get(t.Context(), client.ObjectKey{Name: h.other}, &corev1.Namespace{}),
+		"all of them":       dora.List(t.Context(), &corev1.NamespaceList{}),
+		"a change": dora.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: h.workspace}},
+			merge(`{"metadata":{"labels":{"cluster.drover.dev/project":"other"}}}`), client.DryRunAll),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

@@ -1,0 +1,110 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// managerUser is the account that config/manager runs the manager with.
+const managerUser = "system:serviceaccount:drover-system:drover-manager"
+
+// manager acts as the manager, with the rights of config/rbac.
+func (h *hub) manager(t *testing.T) client.Client { return h.as(t, managerUser) }
+
+// deployManager makes what the manager's account has in a hub.
+func (h *hub) deployManager(t *testing.T) {
+	t.Helper()
+	h.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "drover-system"}})
+	for _, o := range manifests(t, "config/rbac") {
+		h.Apply(t, o)
+	}
+	h.AwaitRights(t, managerUser, h.workspace, may("clusters", "patch"), may("clusters/status", "update"), may("secrets", "create"))
+}
+
+// testManager: what the manager may create and change is what it makes. A manager that was taken over mints no token and gives nothing away.
+func testManager(t *testing.T, h *hub) {
+	manager := h.manager(t)
+	secret := func(namespace, name, rest string) client.Object {
+		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: %s%s}", namespace, name, rest))
+	}
+	labels := func(cluster, kind string) string {
+		return fmt.Sprintf(", labels: {cluster.drover.dev/cluster: %s, cluster.drover.dev/secret: %s}", cluster, kind)
+	}
+	for name, o := range map[string]client.Object{
+		"a join token":        secret(h.workspace, "prod-registration", labels("prod", "registration")+"}, type: Opaque}"),
+		"an agent's identity": secret(h.workspace, "prod-agent", labels("prod", "agent")+"}}"),
+		"the hub's CA":        secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"),
+		"a role of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:a'}, rules: [{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, list, watch]}]}", h.workspace)),
+		"a binding of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: 'drover:crtb:a'}, "+
+			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: 'drover:crtb:a'}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]}", h.workspace)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantTaken(t, manager.Create(t.Context(), o))
+			o.SetAnnotations(map[string]string{"a": "b"})
+			wantTaken(t, manager.Update(t.Context(), o))
+		})
+	}
+	const account = ", annotations: {kubernetes.io/service-account.name: default}"
+	const secrets, roles, bindings = "writes Secrets of type Opaque only", "grants nothing but to see Clusters", "binds only the Role"
+	rule := func(name, rule string) client.Object {
+		return object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: %q}, rules: [%s]}", h.workspace, name, rule))
+	}
+	bind := func(name, kind, role string) client.Object {
+		return object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: %q}, "+
+			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %s, name: %q}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: eve}]}", h.workspace, name, kind, role))
+	}
+	h.Apply(t, rule("seen", "{apiGroups: [cluster.drover.dev], resources: [clusters], verbs: [get]}"))
+	for name, tt := range map[string]struct {
+		object client.Object
+		want   string
+	}{
+		"a token of a ServiceAccount":           {secret(h.workspace, "x", account+"}, type: kubernetes.io/service-account-token}"), secrets},
+		"a token by the name of a registration": {secret(h.workspace, "x-registration", labels("x", "registration")+account+"}, type: kubernetes.io/service-account-token}"), secrets},
+		"a token that lets nodes join":          {secret("kube-system", "bootstrap-token-abcdef", "}, type: bootstrap.kubernetes.io/token}"), secrets},
+		"a Secret of another name":              {secret(h.workspace, "x", labels("prod", "registration")+"}}"), secrets},
+		"a Secret without labels":               {secret(h.workspace, "y-registration", "}}"), secrets},
+		"a Secret for a project":                {secret(h.workspace, "for-web", ", labels: {cluster.drover.dev/project: web}}}"), secrets},
+		"the CA in another namespace":           {secret(h.workspace, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},
+		"another role":                          {rule("x", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), "only the Roles and RoleBindings of its own bindings"},
+		"a role that reads Secrets":             {rule("drover:crtb:b", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), roles},
+		"a role for all Clusters":               {rule("drover:crtb:b", "{apiGroups: [cluster.drover.dev], resources: [clusters], verbs: [get]}"), roles},
+		"a role that changes Clusters":          {rule("drover:crtb:b", "{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, patch]}"), roles},
+		"a binding of a ClusterRole":            {bind("drover:crtb:b", "ClusterRole", "drover-manager"), bindings},
+		"a binding of another Role":             {bind("drover:crtb:b", "Role", "seen"), bindings},
+	} {
+		t.Run(name, func(t *testing.T) { wantRefused(t, manager.Create(t.Context(), tt.object, client.DryRunAll), tt.want) })
+	}
+	t.Run("what is another's stays as it is", func(t *testing.T) {
+		theirs := secret(h.workspace, "theirs-agent", "}}")
+		h.Apply(t, theirs)
+		wantRefused(t, manager.Patch(t.Context(), theirs, merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"theirs","cluster.drover.dev/secret":"agent"}}}`)), secrets)
+		role := rule("theirs", "{apiGroups: [''], resources: [pods], verbs: [get]}")
+		h.Apply(t, role)
+		wantRefused(t, manager.Delete(t.Context(), role), "only the Roles and RoleBindings of its own bindings")
+		spec := cluster(t, h.workspace, "specified", "")
+		h.Apply(t, spec)
+		for _, patch := range []string{`{"spec":{"agent":{"image":"evil"}}}`, `{"spec":{"deletionPolicy":"Orphan"}}`, `{"spec":{"registration":{"tokenTTL":"8760h"}}}`} {
+			wantRefused(t, manager.Patch(t.Context(), spec.DeepCopy(), merge("%s", patch)), "")
+		}
+	})
+	t.Run("it has no other way to a token or to rights", func(t *testing.T) {
+		for _, resource := range []string{"serviceaccounts/token", "pods", "pods/exec"} {
+			base, sub, _ := strings.Cut(resource, "/")
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: managerUser,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: h.workspace, Verb: "create", Resource: base, Subresource: sub}}}
+			wantTaken(t, h.Client.Create(t.Context(), review))
+			if review.Status.Allowed {
+				t.Errorf("may create %s", resource)
+			}
+		}
+	})
+}
