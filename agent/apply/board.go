@@ -34,16 +34,24 @@ func newBoard() *board {
 	return &board{ended: make(chan struct{}), posts: map[string]post{}, changed: make(chan struct{})}
 }
 
-// show posts a state, unless it is the same.
-func (b *board) show(state protocol.SetState) {
+// show posts a state, and says whether it is another than before.
+func (b *board) show(state protocol.SetState) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if before, known := b.posts[state.ID]; known && reflect.DeepEqual(before.state, state) {
-		return
+		return false
 	}
 	b.version++
 	b.posts[state.ID] = post{state: state, version: b.version}
 	b.wake()
+	return true
+}
+
+// state is what was posted of a set last.
+func (b *board) state(id string) protocol.SetState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.posts[id].state
 }
 
 // remove takes a state off.

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -24,7 +23,7 @@ type item struct {
 	hash [sha256.Size]byte
 	uid  types.UID           // that the object must have; empty for any
 	hard corev1.ResourceList // of a quota of ours, nil for anything else
-	role string              // the ClusterRole that it binds and that is the member's own, empty for anything else
+	role string              // the ClusterRole that it binds, empty for anything else
 }
 
 func newItem(r ref, o *unstructured.Unstructured) (item, error) {
@@ -33,24 +32,11 @@ func newItem(r ref, o *unstructured.Unstructured) (item, error) {
 		return item{}, fmt.Errorf("encode: %w", err)
 	}
 	it := item{ref: r, body: body, hash: sha256.Sum256(body), uid: o.GetUID()}
-	it.role = foreignRole(r, o)
+	it.role = boundRole(o)
 	if r.kind == kindQuota && r.name == expansion.QuotaName {
 		it.hard, err = hardOf(o)
 	}
 	return it, err
-}
-
-// foreignRole is the ClusterRole that a binding binds, if no set brings it.
-func foreignRole(r ref, o *unstructured.Unstructured) string {
-	if r.kind != kindClusterRoleBinding && r.kind != kindRoleBinding {
-		return ""
-	}
-	kind, _, _ := unstructured.NestedString(o.Object, "roleRef", "kind")
-	name, _, _ := unstructured.NestedString(o.Object, "roleRef", "name")
-	if kind != kindClusterRole || strings.HasPrefix(name, expansion.RolePrefix) {
-		return ""
-	}
-	return name
 }
 
 func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {

@@ -59,7 +59,10 @@ func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
 	if p.again > 0 {
 		t.agenda.at(s.id, p.now.Add(p.again))
 	}
-	t.board.show(state)
+	if t.board.show(state) {
+		bring, _ := rolesOf(s)
+		t.wakeBinders(bring...)
+	}
 	t.seen(s.id)
 	return state
 }
@@ -150,7 +153,7 @@ func (p *pass) judge(state *protocol.SetState) {
 		all = append(all, problem)
 	}
 	slices.SortFunc(all, func(a, b protocol.SetObject) int { return cmp.Compare(a.Object, b.Object) })
-	for _, phase := range []protocol.SetPhase{protocol.SetRoleMissing, protocol.SetFailed, protocol.SetConflict, protocol.SetFighting} {
+	for _, phase := range []protocol.SetPhase{protocol.SetPending, protocol.SetRoleMissing, protocol.SetFailed, protocol.SetConflict, protocol.SetFighting} {
 		if slices.ContainsFunc(all, func(o protocol.SetObject) bool { return o.Phase == phase }) {
 			state.Phase = phase
 		}
@@ -188,21 +191,23 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 		return
 	}
 	state.Namespaces, state.Short = living(namespaces), result.Short
-	for _, phase := range ordered[:3] {
-		p.applyAll(ctx, phase)
-	}
+	p.applyAll(ctx, ordered[0])
+	p.applyAll(ctx, p.bindable(ctx, ordered[1]))
+	p.applyAll(ctx, ordered[2])
 	if p.allWell(ordered[2]) {
 		p.applyAll(ctx, ordered[3])
 	}
-	p.prune(ctx)
+	if !p.waits() { // a binding goes when the one in its place is there
+		p.prune(ctx)
+	}
 	p.tellRoles(ctx, ordered[1])
 }
 
-// tellRoles tells of bindings to ClusterRoles that the member does not have: they are as they should be, and grant nothing.
+// tellRoles tells of bindings to ClusterRoles of the member's own that it does not have: they are as they should be, and grant nothing.
 func (p *pass) tellRoles(ctx context.Context, items []item) {
 	missing := map[string]error{}
 	for _, it := range items {
-		if it.role == "" || p.failed(it.ref) {
+		if it.role == "" || ofSet(it.role) || p.failed(it.ref) {
 			continue
 		}
 		err, asked := missing[it.role]

@@ -89,6 +89,7 @@ type book struct {
 	owners  map[ref]string             // id of the set that wants the object
 	waiting map[ref]map[string]bool    // ids of sets that want it too
 	applied map[ref]applied
+	roles   roleSets
 	unseen  map[string]bool // ids of stored sets that were not looked at in this term
 }
 
@@ -98,7 +99,7 @@ func newTerm(life context.Context, o Options) *term {
 		slots: make(chan struct{}, parallel), saves: make(chan struct{}, parallelSaves), life: life, ready: make(chan struct{}),
 		book: &book{
 			sets: map[string]*set{}, ids: map[string]string{}, project: map[string]map[string]bool{}, owners: map[ref]string{},
-			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, unseen: map[string]bool{},
+			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), unseen: map[string]bool{},
 		},
 	}
 	t.world.changed, t.world.moved = t.changed, t.moved
@@ -203,10 +204,11 @@ func (t *term) set(id string, create bool) *set {
 	return s
 }
 
-// follow has a set looked at when the namespaces of its project change. The caller has the turn.
+// follow has a set looked at when the namespaces of its project change, and when the roles do that it binds. The caller has the turn.
 func (t *term) follow(s *set) {
 	t.book.mu.Lock()
 	defer t.book.mu.Unlock()
+	t.book.roles.follow(s)
 	for project, ids := range t.book.project {
 		if delete(ids, s.id); len(ids) == 0 {
 			delete(t.book.project, project)
@@ -360,7 +362,10 @@ func (t *term) remove(ctx context.Context, id string) (protocol.SetState, error)
 		return protocol.SetState{}, err
 	}
 	defer s.release()
+	brought, _ := rolesOf(s)
 	s.deleting = true
+	t.follow(s)
+	t.wakeBinders(brought...) // whoever makes a role of the name from now on must find none that is bound to it
 	return t.pass(ctx, s), nil
 }
 

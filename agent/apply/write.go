@@ -54,6 +54,9 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 		answer := p.world.observed(r, &meta.ObjectMeta)
 		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added})
 		p.world.observe(r, &meta.ObjectMeta)
+		if r.kind == kindClusterRole {
+			p.wakeBinders(r.name)
+		}
 		p.hold(it)
 		p.watchBudget(r, now)
 	case ctx.Err() == nil:

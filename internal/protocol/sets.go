@@ -121,13 +121,14 @@ type SetPhase string
 const (
 	// SetApplied says: the member has all of it, and nothing that it no longer holds.
 	SetApplied SetPhase = "Applied"
-	// SetPending says: it is being applied.
+	// SetPending says: it is being applied, or a binding in it waits for the set that brings its role.
 	SetPending SetPhase = "Pending"
-	// SetConflict says: an object of that name is not Drover's, or somebody else manages a field. It is tried again.
+	// SetConflict says: an object of that name is not Drover's, another field manager holds a field, or a binding is not made because its role is
+	// not Drover's. It is tried again.
 	SetConflict SetPhase = "Conflict"
 	// SetFighting says: something changes an object back each time that it is repaired.
 	SetFighting SetPhase = "Fighting"
-	// SetRoleMissing says: a binding is there, and the member has no ClusterRole of the name that it binds. It is looked for again.
+	// SetRoleMissing says: the member has no ClusterRole of the name that a binding binds. It is looked for again.
 	SetRoleMissing SetPhase = "RoleMissing"
 	// SetFailed says: the API server refused some of it. It is tried again.
 	SetFailed SetPhase = "Failed"
@@ -160,7 +161,7 @@ type SetState struct {
 type SetObject struct {
 	// Object is kind, namespace and name: "ResourceQuota web/drover-project".
 	Object string `json:"object"`
-	// Phase is Conflict, Fighting, RoleMissing or Failed.
+	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending.
 	Phase SetPhase `json:"phase"`
 	// Message says what is wrong and what to do. It holds nothing of an object's content. At most 512 bytes.
 	Message string `json:"message"`

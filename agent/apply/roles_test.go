@@ -1,0 +1,189 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// may waits until the API server says of a user that they may, or may not, do something with pods.
+func (m *member) may(t *testing.T, user, verb string, want bool) {
+	t.Helper()
+	testkit.Eventually(t, patience, func(ctx context.Context) error {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "kube-system", Resource: "pods", Verb: verb}}}
+		if err := m.Client.Create(ctx, review); err != nil {
+			return err
+		}
+		if review.Status.Allowed != want {
+			return fmt.Errorf("%s may %s pods: %t: %s", user, verb, review.Status.Allowed, review.Status.Reason)
+		}
+		return nil
+	})
+}
+
+// foreignRole makes a ClusterRole as a person does.
+func (m *member) foreignRole(t *testing.T, name, verb string) *rbacv1.ClusterRole {
+	t.Helper()
+	o := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{verb}}}}
+	if err := m.Client.Create(t.Context(), o, client.FieldOwner("admin")); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// TestForeignRoles: a binding grants what the hub says, or nothing.
+func TestForeignRoles(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	a := m.lead(t)
+	roleSet := func(t *testing.T, name string) protocol.Set {
+		id := "role/" + name
+		return newSet(t, id, objectsOf(id, role("drover:cluster:"+name, "get")))
+	}
+	bindingSet := func(t *testing.T, name string) protocol.Set {
+		id := "crtb/" + name
+		return newSet(t, id, objectsOf(id, binding("drover:crtb:"+name, "drover:cluster:"+name, name)))
+	}
+	bound := func(name string) *rbacv1.ClusterRoleBinding {
+		return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:" + name}}
+	}
+	conflict := func(t *testing.T, state protocol.SetState) {
+		t.Helper()
+		if state.Phase != protocol.SetConflict || len(state.Objects) != 1 || !strings.Contains(state.Objects[0].Message, "not Drover's") {
+			t.Errorf("the state is %+v", state)
+		}
+	}
+	t.Run("one that was there before is not bound, and the binding says so, until it is gone", func(t *testing.T) {
+		theirs := m.foreignRole(t, "drover:cluster:before", "delete")
+		a.put(t, roleSet(t, "before"))
+		conflict(t, a.put(t, bindingSet(t, "before")))
+		m.gone(t, bound("before"))
+		m.may(t, "before", "delete", false)
+		if err := m.Client.Delete(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		a.put(t, roleSet(t, "before"))
+		a.await(t, "role/before", protocol.SetApplied)
+		a.await(t, "crtb/before", protocol.SetApplied)
+		m.may(t, "before", "get", true)
+		m.may(t, "before", "delete", false)
+	})
+	t.Run("a binding that comes before its role waits, and grants nothing of a foreign one", func(t *testing.T) {
+		m.foreignRole(t, "drover:cluster:early", "delete")
+		if state := a.put(t, bindingSet(t, "early")); state.Phase != protocol.SetPending {
+			t.Errorf("the state is %+v", state)
+		}
+		m.gone(t, bound("early"))
+		a.put(t, roleSet(t, "early"))
+		conflict(t, a.await(t, "crtb/early", protocol.SetConflict))
+		m.may(t, "early", "delete", false)
+	})
+	t.Run("a binding that comes before its role is there when the role is", func(t *testing.T) {
+		a.put(t, bindingSet(t, "late"))
+		a.applied(t, roleSet(t, "late"))
+		a.await(t, "crtb/late", protocol.SetApplied)
+		m.may(t, "late", "get", true)
+	})
+	t.Run("one whose role never comes says what it lacks", func(t *testing.T) {
+		a.put(t, bindingSet(t, "never"))
+		if state := a.await(t, "crtb/never", protocol.SetRoleMissing); !strings.Contains(state.Objects[0].Message, "RoleTemplate") {
+			t.Errorf("the state is %+v", state)
+		}
+		m.gone(t, bound("never"))
+		a.remove(t, "crtb/never")
+	})
+	t.Run("one that takes the place of ours later takes the binding away", func(t *testing.T) {
+		replaced(t, m, a, roleSet(t, "replaced"), bindingSet(t, "replaced"), bound("replaced"))
+		m.may(t, "replaced", "delete", false)
+	})
+	t.Run("in a project, too", func(t *testing.T) {
+		m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{v1.LabelProject: "shop"}}})
+		id := "prtb/shop"
+		template := binding("drover:prtb:shop", "drover:cluster:shop", "shop")
+		template["kind"] = "RoleBinding"
+		set := newSet(t, id, expansion.Content{PerNamespace: &expansion.PerNamespace{Project: "shop", Templates: []expansion.Template{{Object: objectsOf(id, template).Objects[0]}}}})
+		replaced(t, m, a, roleSet(t, "shop"), set, &rbacv1.RoleBinding{ObjectMeta: namespaced("web", "drover:prtb:shop")})
+	})
+	t.Run("a role that is taken away takes its bindings with it", func(t *testing.T) {
+		a.applied(t, roleSet(t, "taken"))
+		a.applied(t, bindingSet(t, "taken"))
+		a.remove(t, "role/taken")
+		m.eventuallyGone(t, bound("taken"))
+	})
+	t.Run("an agent that starts leaves bindings as they are, and finds what was changed meanwhile", func(t *testing.T) {
+		for _, name := range []string{"kept", "changed"} {
+			a.applied(t, roleSet(t, name))
+			a.applied(t, bindingSet(t, name))
+		}
+		kept := bound("kept")
+		m.there(t, kept)
+		a.stop()
+		if err := m.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:cluster:changed"}}); err != nil {
+			t.Fatal(err)
+		}
+		m.foreignRole(t, "drover:cluster:changed", "delete")
+		next := m.lead(t)
+		next.await(t, "crtb/kept", protocol.SetApplied)
+		conflict(t, next.await(t, "crtb/changed", protocol.SetConflict))
+		m.eventuallyGone(t, bound("changed"))
+		again := bound("kept")
+		if m.there(t, again); again.UID != kept.UID {
+			t.Error("it was made anew")
+		}
+	})
+}
+
+// replaced has an administrator put a role of the same name in the place of ours.
+func replaced(t *testing.T, m *member, a *agent, roles, bindings protocol.Set, bound client.Object) {
+	t.Helper()
+	a.applied(t, roles)
+	a.applied(t, bindings)
+	m.there(t, bound)
+	name := roles.Content.Objects[0].GetName()
+	// The agent makes a role again that is deleted: the administrator is faster only now and then.
+	testkit.Eventually(t, patience, func(ctx context.Context) error {
+		ours := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := m.Client.Delete(ctx, ours); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		theirs := ours.DeepCopy()
+		theirs.ResourceVersion, theirs.UID = "", ""
+		theirs.Rules = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"delete"}}}
+		if err := m.Client.Create(ctx, theirs, client.FieldOwner("admin")); err != nil {
+			return err
+		}
+		return nil
+	})
+	a.await(t, roles.ID, protocol.SetConflict)
+	if state := a.await(t, bindings.ID, protocol.SetConflict); !strings.Contains(state.Objects[0].Message, "not Drover's") {
+		t.Errorf("the state is %+v", state)
+	}
+	m.eventuallyGone(t, bound)
+}
+
+func (m *member) eventuallyGone(t *testing.T, o client.Object) {
+	t.Helper()
+	testkit.Eventually(t, patience, func(ctx context.Context) error {
+		if err := m.Client.Get(ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%s is there: %w", o.GetName(), err)
+		}
+		return nil
+	})
+}
