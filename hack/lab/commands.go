@@ -89,7 +89,7 @@ func (p *ControlPlane) command(program string) (Command, error) {
 		Name:     program + " of " + p.options.Name,
 		Path:     p.options.Assets[program],
 		Args:     append(args, p.options.ExtraArgs[program]...),
-		Env:      cleanEnvironment(os.Environ()),
+		Env:      append(cleanEnvironment(os.Environ()), p.options.ExtraEnv...),
 		WorkDir:  p.options.Dir,
 		LogFile:  filepath.Join(p.options.LogDir, file+".log"),
 		PIDFile:  filepath.Join(p.options.PIDDir, file+pidSuffix),

@@ -34,6 +34,8 @@ type Options struct {
 	Users []User
 	// ExtraArgs are added for a program, by its name; a flag given here wins over the lab's own.
 	ExtraArgs map[string][]string
+	// ExtraEnv are variables such as GOGC=200 for all programs.
+	ExtraEnv []string
 	// Durable makes etcd sync its writes to disk. Not done by default: it costs most of the time of a write.
 	Durable bool
 	// Detached lets the plane live on when the caller ends; StopDetached(PIDDir) ends it.

@@ -34,6 +34,8 @@ import (
 
 // Programs are the binaries of one build, and the folder of the sources.
 type Programs struct {
+	// PlaneEnv are variables for the programs of control planes.
+	PlaneEnv       []string
 	Root           string
 	Manager, Agent string
 	Kubectl        string
@@ -87,6 +89,7 @@ type Plane struct {
 func StartPlane(ctx context.Context, programs Programs, name, dir string, users ...lab.User) (*Plane, error) {
 	plane, err := lab.Start(ctx, lab.Options{
 		Name: name, Dir: filepath.Join(dir, name), ControllerManager: true, Users: users, Progress: os.Stderr,
+		ExtraEnv: programs.PlaneEnv,
 		// Nobody renews the leases of nodes here.
 		ExtraArgs: map[string][]string{lab.ControllerManager: {"--node-monitor-grace-period=24h"}},
 	})

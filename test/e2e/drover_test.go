@@ -42,7 +42,7 @@ func TestAMemberIsImportedAndReached(t *testing.T) {
 		if err := agent.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		s.await(t, cluster, 2*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.awaitWithin(t, cluster, 2*time.Second, stage.NotReady(v1.ReasonTunnelLost))
 		if _, err := s.kubectl(t, cluster, demoToken, "get", "namespaces"); err == nil || !strings.Contains(err.Error(), "not connected") {
 			t.Errorf("kubectl says %v", err)
 		}
@@ -53,7 +53,7 @@ func TestAMemberIsImportedAndReached(t *testing.T) {
 		if err := agent.Process.Pause(); err != nil {
 			t.Fatal(err)
 		}
-		took := s.await(t, cluster, 30*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		took := s.awaitWithin(t, cluster, 30*time.Second, stage.NotReady(v1.ReasonTunnelLost))
 		t.Logf("noticed after %s", took)
 		if err := agent.Process.Resume(); err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestAMemberIsImportedAndReached(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.restartManager(t)
-		s.await(t, cluster, 60*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.awaitWithin(t, cluster, 60*time.Second, stage.NotReady(v1.ReasonTunnelLost))
 		s.startAgent(t, agent)
 		s.await(t, cluster, 30*time.Second, stage.Ready)
 	})

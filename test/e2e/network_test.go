@@ -24,14 +24,14 @@ import (
 func testNetwork(t *testing.T, s *system, m *member) {
 	t.Run("a network that loses everything silently shows in thirty seconds", func(t *testing.T) {
 		m.relay.Stall()
-		t.Logf("noticed after %s", s.await(t, m.cluster, 30*time.Second, stage.NotReady(v1.ReasonTunnelLost)))
+		t.Logf("noticed after %s", s.awaitWithin(t, m.cluster, 30*time.Second, stage.NotReady(v1.ReasonTunnelLost)))
 		m.relay.Flow()
 		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, stage.Ready))
 	})
 	t.Run("a network that cuts and refuses shows at once, and heals when it no longer does", func(t *testing.T) {
 		m.relay.Refuse(true)
 		m.relay.Cut()
-		t.Logf("noticed after %s", s.await(t, m.cluster, 5*time.Second, stage.NotReady(v1.ReasonTunnelLost)))
+		t.Logf("noticed after %s", s.awaitWithin(t, m.cluster, 5*time.Second, stage.NotReady(v1.ReasonTunnelLost)))
 		testkit.Eventually(t, 40*time.Second, func(context.Context) error {
 			if _, refused := m.relay.Counts(); refused < 2 {
 				return fmt.Errorf("the agent tried %d times", refused)

@@ -196,7 +196,7 @@ func testRevokedAgent(t *testing.T, s *system) {
 	if err := s.hub.Client.Delete(t.Context(), secret(t, s.hub.Plane, name.Namespace, name.Name)); err != nil {
 		t.Fatal(err)
 	}
-	took := s.await(t, cluster, 5*time.Second, stage.NotReady(v1.ReasonAwaitingAgent))
+	took := s.awaitWithin(t, cluster, 5*time.Second, stage.NotReady(v1.ReasonAwaitingAgent))
 	t.Logf("cut after %s", took)
 	log := awaitLog(t, agent, 20*time.Second, "apply the manifest")
 	if !strings.Contains(log, "tunnel ended") {
