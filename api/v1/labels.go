@@ -23,12 +23,8 @@ const (
 	// (docs/operations.md). Any value that differs from the last one counts.
 	AnnotationRotate = Group + "/rotate"
 
-	// AnnotationRotateNow on the hub's CA Secret, with the value of AnnotationRotate, ends the wait for members that have
-	// not learnt the new authority. They must be given a new manifest.
-	AnnotationRotateNow = Group + "/rotate-now"
-
 	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends the trust in the authority that was
-	// replaced, as when its key was stolen. Agents that were away since need a new manifest.
+	// replaced, as when its key was stolen. Agents that were away since, and kubeconfigs that have only that one, no longer verify the hub.
 	AnnotationRetireNow = Group + "/retire-now"
 
 	// AnnotationAgentDigest on the pods of an agent identifies what the hub made of spec.agent for them. Drover sets it.

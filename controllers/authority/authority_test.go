@@ -42,7 +42,7 @@ type world struct {
 	keeper   *authority.Keeper
 	loader   *authority.Loader
 	recorder *events.FakeRecorder
-	members  map[types.NamespacedName]string // the digest of the settings that each connected member has
+	members  map[types.NamespacedName]string // the digest of the settings that each connected member has; "" before its first report
 }
 
 func newWorld(t *testing.T, env *testkit.Env) *world {
@@ -60,10 +60,14 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 		Given: types.NamespacedName{Namespace: namespace, Name: "given"}}
 	w.keeper = &authority.Keeper{Client: env.Client, Recorder: w.recorder, Secret: secret, Settings: w.trust.Settings, Now: w.clock.Now,
 		Member: func(name types.NamespacedName) fleet.State {
-			if digest, ok := w.members[name]; ok {
-				return fleet.State{Report: &protocol.Report{SettingsDigest: digest}}
+			digest, ok := w.members[name]
+			switch {
+			case !ok:
+				return fleet.State{Report: &protocol.Report{SettingsDigest: "of one that is away"}}
+			case digest == "":
+				return fleet.State{Peers: []fleet.Peer{{}}}
 			}
-			return fleet.State{}
+			return fleet.State{Peers: []fleet.Peer{{}}, Report: &protocol.Report{SettingsDigest: digest}}
 		}}
 	return w
 }
@@ -142,29 +146,26 @@ func join(t *testing.T, env *testkit.Env, cluster *v1.Cluster) fleet.Peer {
 	return fleet.Peer{Cluster: protocol.ClusterRef{Namespace: cluster.Namespace, Name: cluster.Name, UID: string(cluster.UID)}, Key: registration.KeyID(key)}
 }
 
-// announced begins a change and returns the authority before it and the next one.
-func (w *world) announced() (active, next pki.KeyPair) {
+// changed asks for a change and returns the authorities before and after it.
+func (w *world) changed(value string) (before, after pki.KeyPair) {
 	w.t.Helper()
 	w.load()
 	w.load()
-	active = w.state().Active
-	w.annotate(v1.AnnotationRotate, "1")
+	before = w.state().Active
+	w.annotate(v1.AnnotationRotate, value)
 	w.keep()
-	next = w.state().Next
-	if len(next.Cert) == 0 || string(w.state().Active.Cert) != string(active.Cert) {
-		w.t.Fatalf("not announced: %s", w.secret().Annotations)
+	if after = w.state().Active; string(after.Cert) == string(before.Cert) {
+		w.t.Fatalf("not changed: %s", w.secret().Annotations)
 	}
-	return active, next
+	w.verifies(after, true)
+	return before, after
 }
 
-// promoted fails unless the next authority is the active one, and signs.
-func (w *world) promoted(next pki.KeyPair, yes bool) {
+// verifies fails unless a client that trusts one authority verifies the hub, or does not.
+func (w *world) verifies(authority pki.KeyPair, want bool) {
 	w.t.Helper()
-	if got := string(w.state().Active.Cert) == string(next.Cert); got != yes {
-		w.t.Fatalf("promoted: %t, want %t", got, yes)
-	}
-	if got := signedBy(w.t, w.trust, next); got != yes {
-		w.t.Errorf("the next authority signs: %t, want %t", got, yes)
+	if got := signedBy(w.t, w.trust, authority); got != want {
+		w.t.Errorf("a client of the authority verifies the hub: %t, want %t", got, want)
 	}
 }
 
@@ -174,23 +175,29 @@ func signedBy(t *testing.T, holder *trust.Holder, authority pki.KeyPair) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority.Cert)
-	_, err = cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "hub.example.com", CurrentTime: cert.Leaf.NotBefore})
+	for _, der := range cert.Certificate[1:] {
+		bridge, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		between.AddCert(bridge)
+	}
+	_, err = cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: "hub.example.com", CurrentTime: cert.Leaf.NotBefore.Add(time.Hour)})
 	return err == nil
 }
 
 func TestAuthority(t *testing.T) {
 	env := testkit.Start(t)
 	for name, test := range map[string]func(*world){
-		"of several replicas that start at once one makes the first CA":   testFirst,
-		"an authority that is in order is left alone":                     testIdle,
-		"a member that does not know the next authority holds it up":      testMissing,
-		"a member whose spec trusts its system is waited for as well":     testSystemTrust,
-		"a Cluster that nobody joined, or that is gone, holds up nothing": testNobody,
-		"a person can decide not to wait, for this change only":           testForced,
-		"a request counts once": testRequestedOnce,
-		"a replaced authority is announced for 30 days and then retired":       testRetired,
+		"of several replicas that start at once one makes the first CA":        testFirst,
+		"an authority that is in order is left alone":                          testIdle,
+		"a member that is away holds up no change":                             testAway,
+		"a revocation waits for connected members, not for ever":               testRevoked,
+		"a revocation is for one change only":                                  testRevokedOnce,
+		"a request counts once":                                                testRequestedOnce,
+		"a replaced authority is announced for 30 days and verifies on":        testRetired,
 		"an authority that is about to end is replaced without being asked":    testRenewed,
 		"two keepers at once do no harm":                                       testTwoKeepers,
 		"the Secret, once deleted, comes back with the same authority":         testDeleted,
@@ -237,95 +244,76 @@ func testIdle(w *world) {
 	}
 }
 
-func testMissing(w *world) {
-	away, here := w.member("away", v1.ClusterSpec{}), w.member("here", v1.ClusterSpec{})
-	w.members[here] = "an old digest"
-	_, next := w.announced()
-	w.keep()
-	w.promoted(next, false)
-	w.members[here] = w.trust.Settings().Digest()
-	w.keep()
-	w.promoted(next, false)
-	w.members[away] = w.trust.Settings().Digest()
-	w.keep()
-	w.promoted(next, true)
-	if e := <-w.recorder.Events; !strings.Contains(e, "Announce") {
+func testAway(w *world) {
+	w.member("away", v1.ClusterSpec{})
+	before, _ := w.changed("1")
+	w.verifies(before, true)
+	if e := <-w.recorder.Events; !strings.Contains(e, "Change: a change was requested") || !strings.Contains(e, "/v1/cacerts") {
 		w.t.Errorf("event %q", e)
 	}
-	for _, want := range []string{"waiting for 2 member(s)", "waiting for 1 member(s)", "Promote"} {
+}
+
+// testRevoked: what an agent trusts is what its manifest said when it was applied, so a spec that says System proves nothing.
+func testRevoked(w *world) {
+	w.member("away", v1.ClusterSpec{})
+	here, mute := w.member("here", v1.ClusterSpec{Agent: v1.Agent{Trust: v1.TrustSystem}}), w.member("mute", v1.ClusterSpec{})
+	w.members[here], w.members[mute] = "an old digest", ""
+	before, after := w.changed("1")
+	<-w.recorder.Events
+	w.annotate(v1.AnnotationRetireNow, "another change")
+	w.keep()
+	w.verifies(before, true)
+	w.annotate(v1.AnnotationRetireNow, "1")
+	w.keep()
+	w.verifies(before, true)
+	w.members[here] = w.trust.Settings().Digest()
+	w.keep()
+	for _, want := range []string{"waiting for 2 connected member(s)", "waiting for 1 connected member(s)"} {
 		if e := <-w.recorder.Events; !strings.Contains(e, want) {
 			w.t.Errorf("event %q, want %q", e, want)
 		}
 	}
+	w.verifies(before, true)
+	w.clock.Advance(pki.RevokePatience)
+	w.keep()
+	w.verifies(before, false)
+	w.verifies(after, true)
+	if string(w.trust.Bundle()) != string(after.Cert) {
+		w.t.Error("agents are still told to trust the old one")
+	}
 }
 
-// testSystemTrust: what an agent trusts is what its manifest said when it was applied, so a spec that says System proves nothing.
-func testSystemTrust(w *world) {
-	w.member("away", v1.ClusterSpec{Agent: v1.Agent{Trust: v1.TrustSystem}})
-	_, next := w.announced()
+func testRevokedOnce(w *world) {
+	before, _ := w.changed("1")
+	w.annotate(v1.AnnotationRetireNow, "1")
 	w.keep()
-	w.promoted(next, false)
-}
-
-func testNobody(w *world) {
-	w.Apply(w.t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.keeper.Secret.Namespace, Name: "nobody"}})
-	gone := w.member("gone", v1.ClusterSpec{})
-	if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: gone.Namespace, Name: gone.Name}}); err != nil {
-		w.t.Fatal(err)
+	w.verifies(before, false)
+	if _, still := w.secret().Annotations[v1.AnnotationRetireNow]; still {
+		w.t.Error("the next renewal, years from now, is a revocation as well")
 	}
-	_, next := w.announced() // the agent Secret of gone is still there
-	w.keep()
-	w.promoted(next, true)
-}
-
-func testForced(w *world) {
-	w.member("away", v1.ClusterSpec{})
-	_, next := w.announced()
-	w.annotate(v1.AnnotationRotateNow, "another change")
-	w.keep()
-	w.promoted(next, false)
-	w.annotate(v1.AnnotationRotateNow, "1")
-	w.keep()
-	w.promoted(next, true)
-	if _, still := w.secret().Annotations[v1.AnnotationRotateNow]; still {
-		w.t.Error("the next renewal, years from now, will not wait for anybody")
-	}
-	renewed, err := w.trust.GetCertificate(&tls.ClientHelloInfo{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	second := w.state().Active
 	w.clock.Advance(pki.AuthorityLifetime - pki.RenewBefore + time.Hour)
-	w.keep() // announces
-	again := w.state().Next
-	if len(again.Cert) == 0 {
-		w.t.Fatalf("no renewal; served until %s", renewed.Leaf.NotAfter)
-	}
 	w.keep()
-	w.promoted(again, false)
+	w.keep()
+	w.verifies(second, true)
+	if string(w.state().Active.Cert) == string(second.Cert) {
+		w.t.Error("no renewal")
+	}
 }
 
 func testRequestedOnce(w *world) {
-	_, next := w.announced()
-	w.keep()
-	w.promoted(next, true)
+	_, after := w.changed("1")
 	for range 3 {
 		w.keep()
 	}
-	w.promoted(next, true)
-	if len(w.state().Next.Cert) > 0 {
+	if string(w.state().Active.Cert) != string(after.Cert) {
 		w.t.Error("it is changed for ever")
 	}
-	w.annotate(v1.AnnotationRotate, "2")
-	w.keep()
-	if len(w.state().Next.Cert) == 0 {
-		w.t.Error("a second request is not heard")
-	}
+	w.changed("2")
 }
 
 func testRetired(w *world) {
-	active, next := w.announced()
-	w.keep()
-	w.promoted(next, true)
+	before, after := w.changed("1")
 	certs := func() int {
 		all, err := protocol.ParseBundle(w.trust.Bundle())
 		if err != nil {
@@ -334,7 +322,7 @@ func testRetired(w *world) {
 		return len(all)
 	}
 	w.clock.Advance(pki.RetireAfter - time.Hour)
-	if result := w.keep(); certs() != 2 || !strings.Contains(string(w.trust.Bundle()), string(active.Cert)) || result.RequeueAfter != time.Hour {
+	if result := w.keep(); certs() != 2 || !strings.Contains(string(w.trust.Bundle()), string(before.Cert)) || result.RequeueAfter != time.Hour {
 		w.t.Errorf("%d certificates, looks again after %s", certs(), result.RequeueAfter)
 	}
 	w.clock.Advance(time.Hour)
@@ -342,37 +330,35 @@ func testRetired(w *world) {
 	if certs() != 1 {
 		w.t.Errorf("%d certificates", certs())
 	}
-	w.promoted(next, true)
+	w.verifies(after, true)
+	w.verifies(before, true)
 }
 
 func testRenewed(w *world) {
 	w.load()
 	w.load()
-	active := w.state().Active
+	first := w.state().Active
 	w.clock.Advance(pki.AuthorityLifetime - pki.RenewBefore - time.Hour)
 	w.keep()
-	if len(w.state().Next.Cert) > 0 {
+	if string(w.state().Active.Cert) != string(first.Cert) {
 		w.t.Error("renewed too early")
 	}
 	w.member("away", v1.ClusterSpec{})
 	w.clock.Advance(2 * time.Hour)
 	w.keep()
-	next := w.state().Next
-	w.keep()
-	w.promoted(next, false)
-	if string(w.state().Active.Cert) != string(active.Cert) {
-		w.t.Error("another authority is active")
+	if string(w.state().Active.Cert) == string(first.Cert) {
+		w.t.Error("not renewed")
 	}
-	w.clock.Advance(pki.RenewBefore - pki.ForceBefore) // a member that never comes back must not end the hub
+	w.verifies(first, true) // kubeconfigs have the rest of the year
+	w.clock.Advance(pki.RenewBefore - 2*time.Hour)
 	w.keep()
-	w.promoted(next, true)
+	w.verifies(w.state().Active, true)
 }
 
 func testTwoKeepers(w *world) {
-	active, next := w.announced()
-	w.keep()
-	w.promoted(next, true)
+	first, _ := w.changed("1")
 	for round := range 5 {
+		before := w.state().Active
 		w.annotate(v1.AnnotationRotate, strings.Repeat("x", round+2))
 		errs := make(chan error, 8)
 		var all sync.WaitGroup
@@ -390,16 +376,15 @@ func testTwoKeepers(w *world) {
 				w.t.Error(err)
 			}
 		}
-		// Whoever came second saw the first one's write or got a conflict: one step was taken, and the rest goes on from there.
+		// Whoever came second saw the first one's write or got a conflict: one step was taken.
 		w.load()
-		state := w.state()
-		if len(state.Next.Cert) == 0 {
-			w.t.Fatalf("round %d: not announced", round)
+		if old := w.state().Old; string(old) != string(before.Cert) {
+			w.t.Fatalf("round %d: not one change was made", round)
 		}
-		w.keep()
-		w.promoted(state.Next, true)
+		w.verifies(before, true)
 	}
-	if strings.Contains(string(w.trust.Bundle()), string(active.Cert)) {
+	w.verifies(first, true)
+	if strings.Contains(string(w.trust.Bundle()), string(first.Cert)) {
 		w.t.Error("the bundle grows with each change")
 	}
 }

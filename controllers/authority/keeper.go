@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority keeps the hub's certificate authority: made once, announced before it changes, retired when nobody needs it.
+// Package authority keeps the hub's certificate authority: made once, changed so that clients of the old one go on, retired in the end.
 package authority
 
 import (
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -61,7 +60,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	case pki.StepWait:
 		k.tellWait(secret, in, decision)
 		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
-	case pki.StepCreate: // somebody emptied it; another authority would strand every agent
+	case pki.StepCreate: // it was emptied; another authority would strand every agent
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
 	default:
 	}
@@ -71,10 +70,10 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	}
 	pki.WriteSecret(secret, next)
 	switch decision.Step {
-	case pki.StepAnnounce:
+	case pki.StepChange:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
-	case pki.StepPromote:
-		delete(secret.Annotations, v1.AnnotationRotateNow) // it is for this change, not for the renewal in some years
+	case pki.StepRevoke:
+		delete(secret.Annotations, v1.AnnotationRetireNow) // it is for this change, not for the renewal in some years
 	default:
 	}
 	if err := k.Client.Update(ctx, secret); err != nil { // the resource version guards against a second leader
@@ -84,12 +83,12 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	return ctrl.Result{}, nil // the write wakes us
 }
 
-// errEmptied says what to do about a Secret that had the authority and has not any more.
+// errEmptied says what to do about a Secret that had the authority and has it no longer.
 var errEmptied = errors.New("there is no authority in it any more; delete it to have the one that the manager still holds written again")
 
-// tellWait says whom a change waits for, once for each answer.
+// tellWait says what a step that is due waits for, once for each answer.
 func (k *Keeper) tellWait(secret *corev1.Secret, in pki.Input, decision pki.Decision) {
-	if len(in.State.Next.Cert) > 0 && decision.Why != k.told {
+	if (in.Requested || in.Revoked) && decision.Why != k.told {
 		k.told = decision.Why
 		k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority", "%s", protocol.Cut(decision.Why, maxNote))
 	}
@@ -107,21 +106,20 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (pki.Input, 
 	in := pki.Input{
 		State:     state,
 		Requested: asked != "" && asked != secret.Annotations[v1.AnnotationRotated],
-		Forced:    asked != "" && asked == secret.Annotations[v1.AnnotationRotateNow],
-		Retired:   asked != "" && asked == secret.Annotations[v1.AnnotationRetireNow],
+		Revoked:   asked != "" && asked == secret.Annotations[v1.AnnotationRetireNow] && len(state.Old)+len(state.Bridges) > 0,
 		Now:       k.Now(),
 	}
-	if len(state.Next.Cert) > 0 {
+	if in.Revoked {
 		in.Missing, err = k.missing(ctx, state)
 	}
 	return in, err
 }
 
-// missing names the members that have joined and have not confirmed the bundle with the next authority. Those whose spec says that they
-// trust their system are no exception: what an agent does is what its manifest said when it was applied.
+// missing names the connected members that have not confirmed the bundle with the present authority. Those whose spec says that they trust
+// their system are no exception: what an agent does is what its manifest said when it was applied.
 func (k *Keeper) missing(ctx context.Context, state pki.State) ([]string, error) {
 	want := k.Settings()
-	if !containsCertificate(want.CABundle, state.Next.Cert) {
+	if !containsCertificate(want.CABundle, state.Active.Cert) {
 		return []string{"this manager itself"}, nil // the Secret is ahead of what has been loaded
 	}
 	digest := want.Digest()
@@ -132,13 +130,7 @@ func (k *Keeper) missing(ctx context.Context, state pki.State) ([]string, error)
 	var missing []string
 	for i := range agents.Items {
 		name := types.NamespacedName{Namespace: agents.Items[i].Namespace, Name: agents.Items[i].Labels[v1.LabelCluster]}
-		cluster := &v1.Cluster{}
-		if err := k.Client.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		if report := k.Member(name).Report; report == nil || report.SettingsDigest != digest {
+		if member := k.Member(name); member.Connected() && (member.Report == nil || member.Report.SettingsDigest != digest) {
 			missing = append(missing, name.String())
 		}
 	}

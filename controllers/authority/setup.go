@@ -13,12 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
-
-	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -31,16 +28,12 @@ type Wakers struct {
 	Trust func(func())
 }
 
-// Register adds the keeper to a manager. A Cluster that is deleted, or that no longer pins the CA, may be the last that a change of
-// the authority waits for.
+// Register adds the keeper to a manager. A member that confirms, or that is lost, may be the last that the end of an old authority waits for.
 func (k *Keeper) Register(mgr ctrl.Manager, wakers Wakers) error {
 	request := reconcile.Request{NamespacedName: k.Secret}
-	look := func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{request} }
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("authority").
 		For(&corev1.Secret{}, builder.WithPredicates(only(k.Secret))).
-		Watches(&v1.Cluster{}, handler.EnqueueRequestsFromMapFunc(look), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(look), builder.WithPredicates(agents())). // one that is revoked, too
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			q.Add(request) // also when there is no Secret to watch yet
 			wakers.Member(func(types.NamespacedName) { q.Add(request) })
@@ -68,13 +61,6 @@ func (l *Loader) Register(mgr ctrl.Manager) error {
 		})).
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
 		Complete(l)
-}
-
-// agents passes events of the Secrets with the identity of an agent.
-func agents() predicate.Predicate {
-	return predicate.NewPredicateFuncs(func(object client.Object) bool {
-		return object.GetLabels()[v1.LabelSecretKind] == v1.SecretKindAgent
-	})
 }
 
 // only passes events of the named objects.

@@ -39,7 +39,8 @@ type KeyPair struct {
 	Key  []byte
 }
 
-// NewAuthority makes a self-signed ECDSA P-256 certificate authority, valid for AuthorityLifetime.
+// NewAuthority makes a self-signed ECDSA P-256 certificate authority, valid for AuthorityLifetime. Its certificate does not limit how many
+// authorities may be below it: it is to vouch for those that follow it.
 func NewAuthority(now time.Time) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -49,17 +50,57 @@ func NewAuthority(now time.Time) (KeyPair, error) {
 	if err != nil {
 		return KeyPair{}, err
 	}
-	template := &x509.Certificate{
+	// The names of two authorities differ even if one second made them: verifiers look for issuers by name.
+	name := fmt.Sprintf("drover-ca-%s-%.8x", now.UTC().Format("20060102150405"), serial.Bytes())
+	template := authorityTemplate(serial, pkix.Name{CommonName: name}, now, now.Add(AuthorityLifetime))
+	return sign(template, template, key, key)
+}
+
+func authorityTemplate(serial *big.Int, subject pkix.Name, now, end time.Time) *x509.Certificate {
+	return &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: "drover-ca-" + now.UTC().Format("20060102150405")},
+		Subject:               subject,
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(AuthorityLifetime),
+		NotAfter:              end,
 		IsCA:                  true,
 		BasicConstraintsValid: true,
-		MaxPathLenZero:        true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 	}
-	return sign(template, template, key, key)
+}
+
+// errCannotVouch says that an authority's own certificate forbids it to sign another authority's.
+var errCannotVouch = errors.New("the certificate of the CA allows no CA below it")
+
+// mayVouch reports whether an authority may sign the certificate of another.
+func mayVouch(authority *x509.Certificate) bool {
+	return !authority.BasicConstraintsValid || authority.MaxPathLen < 0 || authority.MaxPathLen == 0 && !authority.MaxPathLenZero
+}
+
+// Vouch returns a certificate, as PEM, with the name and key of the next authority, signed by the one before it (cross-signed). It ends with
+// the latter.
+func Vouch(before, next KeyPair, now time.Time) ([]byte, error) {
+	parent, err := tls.X509KeyPair(before.Cert, before.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	child, err := tls.X509KeyPair(next.Cert, next.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read next CA: %w", err)
+	}
+	if !mayVouch(parent.Leaf) {
+		return nil, errCannotVouch
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := authorityTemplate(serial, child.Leaf.Subject, now, earlier(child.Leaf.NotAfter, parent.Leaf.NotAfter))
+	template.SubjectKeyId = child.Leaf.SubjectKeyId
+	der, err := x509.CreateCertificate(rand.Reader, template, parent.Leaf, child.Leaf.PublicKey, parent.PrivateKey)
+	if err != nil {
+		return nil, fmt.Errorf("cross-sign %q: %w", child.Leaf.Subject.CommonName, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
 // IssueServing signs a server certificate for the hosts (DNS names or IP addresses), valid for ServingLifetime but never

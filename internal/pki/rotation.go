@@ -6,44 +6,50 @@ package pki
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 )
 
-// State is the hub's authority through a change: what signs now, what signs next and is already announced, and what signed
-// before and is still trusted.
+// State is the hub's authority through a change: what signs, and what verifies for those who trust only what signed before.
 type State struct {
-	// Active signs the hub's serving certificates.
+	// Active signs the hub's certificates.
 	Active KeyPair
-	// Next is announced to all agents and signs nothing yet. Empty when no change is under way.
-	Next KeyPair
-	// Old are the certificates, as PEM, that signed before Active and are still announced.
+	// Bridges are certificates, as PEM, that a replaced authority issued for the one after it, the newest first. The hub shows them behind
+	// its own: who trusts only a replaced authority finds the way from it to Active.
+	Bridges []byte
+	// Old is the certificate, as PEM, that signed before Active and is still announced to agents.
 	Old []byte
-	// Changed is when Next or Active last became what it is. Zero for an authority that never changed.
+	// Changed is when Active last became what it is. Zero for an authority that never changed.
 	Changed time.Time
 }
 
 // Timing of a change of the authority.
 const (
-	// RenewBefore is how long before its end an authority is replaced on its own.
+	// RenewBefore is how long before its end an authority is replaced on its own. For that long people have the time to take the next one
+	// into their kubeconfigs.
 	RenewBefore = 365 * 24 * time.Hour
-	// RetireAfter is how long a replaced authority is still announced, for agents that were away.
+	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// ForceBefore is how long before its end an authority gives way even if agents are still missing.
-	ForceBefore = 30 * 24 * time.Hour
+	// RevokePatience is how long after a change the old authority may be revoked only if every connected member knows the new one. One that
+	// never confirms must not keep a stolen key in force.
+	RevokePatience = 10 * time.Minute
 )
+
+// maxBridges is how many changes a client can sleep through. Each adds half a kilobyte to every handshake.
+const maxBridges = 8
 
 // Input is what the next step of an authority depends on.
 type Input struct {
 	State State
-	// Requested is whether a person asked for a change that has not begun yet.
+	// Requested reports whether a person asked for a change that has not been made yet.
 	Requested bool
-	// Forced is whether a person decided not to wait for the missing.
-	Forced bool
-	// Retired is whether a person wants the old authority trusted no longer, as when its key was stolen.
-	Retired bool
-	// Missing names the members that have joined and have not confirmed the announced bundle.
+	// Revoked reports whether a person wants the old authority trusted no longer, as when its key was stolen.
+	Revoked bool
+	// Missing names the connected members that have not confirmed the announced bundle.
 	Missing []string
 	Now     time.Time
 }
@@ -56,12 +62,12 @@ const (
 	StepWait Step = "Wait"
 	// StepCreate makes the first authority.
 	StepCreate Step = "Create"
-	// StepAnnounce makes the next authority and announces it beside the active one.
-	StepAnnounce Step = "Announce"
-	// StepPromote lets the next authority sign; every member knows it.
-	StepPromote Step = "Promote"
-	// StepRetire stops announcing the old one.
+	// StepChange makes another authority, which signs from then on. The one before it vouches for it and is still announced.
+	StepChange Step = "Change"
+	// StepRetire stops announcing the old one, and drops bridges that have ended.
 	StepRetire Step = "Retire"
+	// StepRevoke stops announcing the old one, and drops all bridges: who trusts only that one verifies the hub no longer.
+	StepRevoke Step = "Revoke"
 )
 
 // Decision is the next step, why, and when to look again although nothing happened (zero: never).
@@ -80,45 +86,68 @@ func Decide(in Input) (Decision, error) {
 	if err != nil {
 		return Decision{}, fmt.Errorf("read active CA: %w", err)
 	}
-	renewAt := active.Leaf.NotAfter.Add(-RenewBefore)
-	if len(in.State.Next.Cert) > 0 {
-		return decidePromotion(in, active.Leaf.NotAfter.Add(-ForceBefore)), nil
+	bridges, err := certificates(in.State.Bridges)
+	if err != nil {
+		return Decision{}, fmt.Errorf("read cross-signed CAs: %w", err)
 	}
-	retireAt := in.State.Changed.Add(RetireAfter)
-	switch {
-	case in.Requested:
-		return Decision{Step: StepAnnounce, Why: "a change was requested"}, nil
-	case !in.Now.Before(renewAt):
-		return Decision{Step: StepAnnounce, Why: "the active authority ends at " + active.Leaf.NotAfter.UTC().Format(time.RFC3339)}, nil
-	case len(in.State.Old) > 0 && in.Retired:
-		return Decision{Step: StepRetire, Why: "the end of the old authority was requested"}, nil
-	case len(in.State.Old) > 0 && !in.Now.Before(retireAt):
-		return Decision{Step: StepRetire, Why: "the old authority was replaced long ago"}, nil
-	case len(in.State.Old) > 0:
-		return Decision{Step: StepWait, Why: "the old authority is still announced", LookAt: earlier(retireAt, renewAt)}, nil
+	if renewAt := active.Leaf.NotAfter.Add(-RenewBefore); in.Requested || !in.Now.Before(renewAt) {
+		return decideChange(in, active.Leaf), nil
+	} else if in.Revoked && len(in.State.Old)+len(bridges) > 0 {
+		return decideRevocation(in), nil
+	} else {
+		return decideRetirement(in, bridges, renewAt), nil
 	}
-	return Decision{Step: StepWait, Why: "the authority is in order", LookAt: renewAt}, nil
 }
 
-func decidePromotion(in Input, forceAt time.Time) Decision {
+func decideChange(in Input, active *x509.Certificate) Decision {
 	switch {
-	case len(in.Missing) == 0:
-		return Decision{Step: StepPromote, Why: "every member knows the next authority"}
-	case in.Forced:
-		return Decision{Step: StepPromote, Why: fmt.Sprintf("forced although %d members do not know the next authority", len(in.Missing))}
-	case !in.Now.Before(forceAt):
-		return Decision{Step: StepPromote, Why: "the active authority is about to end"}
+	case !mayVouch(active):
+		return Decision{Step: StepWait, Why: "the authority must be changed and cannot vouch for another: its certificate allows no authority below it. " +
+			"See \"When the CA's key is lost\" in docs/operations.md"}
+	case in.Requested:
+		return Decision{Step: StepChange, Why: "a change was requested; " + until(active)}
 	}
-	return Decision{Step: StepWait, Why: missingMessage(in.Missing), LookAt: forceAt}
+	return Decision{Step: StepChange, Why: "the authority is in its last year; " + until(active)}
+}
+
+// until says for how long clients may go on with the authority that is replaced.
+func until(active *x509.Certificate) string {
+	return "clients that trust only the old authority verify the hub until " + active.NotAfter.UTC().Format(time.RFC3339) + ": give them the new one from /v1/cacerts by then"
+}
+
+func decideRevocation(in Input) Decision {
+	patience := in.State.Changed.Add(RevokePatience)
+	if len(in.Missing) > 0 && in.Now.Before(patience) {
+		return Decision{Step: StepWait, Why: missingMessage(in.Missing), LookAt: patience}
+	}
+	return Decision{Step: StepRevoke, Why: "it was requested; who trusts only the old authority no longer verifies the hub"}
+}
+
+func decideRetirement(in Input, bridges []*x509.Certificate, renewAt time.Time) Decision {
+	wait := Decision{Step: StepWait, Why: "the authority is in order", LookAt: renewAt}
+	if len(in.State.Old) > 0 {
+		retireAt := in.State.Changed.Add(RetireAfter)
+		if !in.Now.Before(retireAt) {
+			return Decision{Step: StepRetire, Why: "the old authority was replaced long ago"}
+		}
+		wait.Why, wait.LookAt = "the old authority is still announced", earlier(retireAt, wait.LookAt)
+	}
+	for _, bridge := range bridges {
+		if !in.Now.Before(bridge.NotAfter) {
+			return Decision{Step: StepRetire, Why: "a replaced authority has ended"}
+		}
+		wait.LookAt = earlier(bridge.NotAfter, wait.LookAt)
+	}
+	return wait
 }
 
 func missingMessage(missing []string) string {
 	const most = 5
 	names := slices.Sorted(slices.Values(missing))
 	if len(names) > most {
-		return fmt.Sprintf("waiting for %d member(s) to learn the next authority, among them %v", len(names), names[:most])
+		return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority, among them %v", len(names), names[:most])
 	}
-	return fmt.Sprintf("waiting for %d member(s) to learn the next authority: %v", len(names), names)
+	return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority: %v", len(names), names)
 }
 
 // Apply carries out a step on a state and returns the new state.
@@ -127,25 +156,79 @@ func Apply(s State, step Step, now time.Time) (State, error) {
 	case StepWait:
 		return s, nil
 	case StepRetire:
-		s.Old = nil
-		return s, nil
-	case StepPromote:
-		return State{Active: s.Next, Old: s.Active.Cert, Changed: now}, nil
-	case StepCreate, StepAnnounce:
+		bridges, err := lasting(s.Bridges, now)
+		return State{Active: s.Active, Bridges: bridges, Changed: s.Changed}, err
+	case StepRevoke:
+		return State{Active: s.Active, Changed: s.Changed}, nil
+	case StepCreate:
 		pair, err := NewAuthority(now)
-		if err != nil {
-			return s, err
-		}
-		if step == StepCreate {
-			return State{Active: pair}, nil
-		}
-		s.Next, s.Changed = pair, now
-		return s, nil
+		return State{Active: pair}, err
+	case StepChange:
+		return change(s, now)
 	}
 	return s, fmt.Errorf("unknown step %q", step)
 }
 
-// Bundle is what agents are to trust, as PEM: the active authority first, then the next, then the old.
+func change(s State, now time.Time) (State, error) {
+	next, err := NewAuthority(now)
+	if err != nil {
+		return s, err
+	}
+	bridge, err := Vouch(s.Active, next, now)
+	if err != nil {
+		return s, err
+	}
+	bridges, err := lasting(slices.Concat(bridge, s.Bridges), now)
+	if err != nil {
+		return s, err
+	}
+	return State{Active: next, Bridges: bridges, Old: s.Active.Cert, Changed: now}, nil
+}
+
+// lasting are the newest of the bridges that have not ended.
+func lasting(bridges []byte, now time.Time) ([]byte, error) {
+	certs, err := certificates(bridges)
+	if err != nil {
+		return nil, fmt.Errorf("read cross-signed CAs: %w", err)
+	}
+	certs = slices.DeleteFunc(certs, func(c *x509.Certificate) bool { return !now.Before(c.NotAfter) })
+	var kept []byte
+	for _, cert := range certs[:min(len(certs), maxBridges)] {
+		kept = append(kept, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})...)
+	}
+	return kept, nil
+}
+
+// Bundle is what agents are to trust, as PEM: the active authority first, then the old one.
 func (s State) Bundle() []byte {
-	return bytes.Join([][]byte{s.Active.Cert, s.Next.Cert, s.Old}, nil)
+	return slices.Concat(s.Active.Cert, s.Old)
+}
+
+// WithBridges is a certificate that the active authority issued, with the bridges behind it.
+func (s State) WithBridges(cert *tls.Certificate) (*tls.Certificate, error) {
+	bridges, err := certificates(s.Bridges)
+	if err != nil {
+		return nil, fmt.Errorf("read cross-signed CAs: %w", err)
+	}
+	for _, bridge := range bridges {
+		cert.Certificate = append(cert.Certificate, bridge.Raw)
+	}
+	return cert, nil
+}
+
+// certificates are those in PEM, which may be empty.
+func certificates(raw []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for len(bytes.TrimSpace(raw)) > 0 {
+		var block *pem.Block
+		if block, raw = pem.Decode(raw); block == nil || block.Type != "CERTIFICATE" {
+			return nil, errors.New("want certificates in PEM and nothing else")
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		certs = append(certs, cert)
+	}
+	return certs, nil
 }

@@ -15,8 +15,7 @@ const (
 	keyBundle     = "ca.crt"
 	keyActiveCert = "active.crt"
 	keyActiveKey  = "active.key"
-	keyNextCert   = "next.crt"
-	keyNextKey    = "next.key"
+	keyBridges    = "cross-signed.crt"
 	keyOld        = "old.crt"
 	keyChanged    = "changed"
 )
@@ -24,9 +23,9 @@ const (
 // ReadSecret reads the state that WriteSecret wrote. A Secret without data is the empty state.
 func ReadSecret(secret *corev1.Secret) (State, error) {
 	state := State{
-		Active: KeyPair{Cert: secret.Data[keyActiveCert], Key: secret.Data[keyActiveKey]},
-		Next:   KeyPair{Cert: secret.Data[keyNextCert], Key: secret.Data[keyNextKey]},
-		Old:    secret.Data[keyOld],
+		Active:  KeyPair{Cert: secret.Data[keyActiveCert], Key: secret.Data[keyActiveKey]},
+		Bridges: secret.Data[keyBridges],
+		Old:     secret.Data[keyOld],
 	}
 	if raw := secret.Data[keyChanged]; len(raw) > 0 {
 		changed, err := time.Parse(time.RFC3339, string(raw))
@@ -43,8 +42,7 @@ func WriteSecret(secret *corev1.Secret, s State) {
 	secret.Type = corev1.SecretTypeOpaque
 	secret.Data = map[string][]byte{keyBundle: s.Bundle()}
 	for key, value := range map[string][]byte{
-		keyActiveCert: s.Active.Cert, keyActiveKey: s.Active.Key,
-		keyNextCert: s.Next.Cert, keyNextKey: s.Next.Key, keyOld: s.Old,
+		keyActiveCert: s.Active.Cert, keyActiveKey: s.Active.Key, keyBridges: s.Bridges, keyOld: s.Old,
 	} {
 		if len(value) > 0 {
 			secret.Data[key] = value

@@ -56,7 +56,9 @@ func (h *Holder) replica() (*tls.Certificate, *x509.CertPool, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		h.issued.replica = renewed
+		if h.issued.replica, err = h.state.WithBridges(renewed); err != nil { // a replica that has not loaded this authority yet verifies by them
+			return nil, nil, err
+		}
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(h.state.Bundle())

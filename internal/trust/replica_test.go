@@ -4,8 +4,10 @@
 package trust_test
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -59,7 +61,11 @@ func TestReplicaTLS(t *testing.T) {
 	})
 	t.Run("through a change of the CA the replicas know each other at every step", func(t *testing.T) {
 		before := leaf()
-		for _, step := range []pki.Step{pki.StepAnnounce, pki.StepPromote} {
+		lagging, err := h.ReplicaTLS() // of a replica that has not loaded what follows
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []pki.Step{pki.StepChange, pki.StepRetire} {
 			if state, err = pki.Apply(state, step, clock.Now()); err != nil {
 				t.Fatal(err)
 			}
@@ -70,6 +76,9 @@ func TestReplicaTLS(t *testing.T) {
 			}
 			for _, cert := range []*x509.Certificate{before, config.Certificates[0].Leaf} {
 				for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
+					if step == pki.StepRetire && cert == before {
+						continue // no replica shows it for that long
+					}
 					options := x509.VerifyOptions{Roots: config.RootCAs, DNSName: config.ServerName, CurrentTime: clock.Now(), KeyUsages: []x509.ExtKeyUsage{usage}}
 					if _, err := cert.Verify(options); err != nil {
 						t.Errorf("%s: %v", step, err)
@@ -77,8 +86,35 @@ func TestReplicaTLS(t *testing.T) {
 				}
 			}
 		}
+		ahead, err := h.ReplicaTLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := meet(t, lagging, ahead, clock.Now); err != nil {
+			t.Errorf("one that lags behind does not know one that is ahead: %v", err)
+		}
 		if leaf().Issuer.String() == before.Issuer.String() {
 			t.Error("the CA of before still signs")
 		}
 	})
+}
+
+// meet makes a connection between two replicas.
+func meet(t *testing.T, client, server *tls.Config, now func() time.Time) error {
+	t.Helper()
+	client, server = client.Clone(), server.Clone()
+	client.Time, server.Time = now, now
+	server.ClientCAs = server.ClientCAs.Clone()
+	server.ClientAuth = tls.RequestClientCert // the one that is ahead may have retired the other's authority
+	near, far := net.Pipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		defer far.Close()
+		_ = tls.Server(far, server).HandshakeContext(t.Context())
+	}()
+	err := tls.Client(near, client).HandshakeContext(t.Context())
+	_ = near.Close()
+	<-served
+	return err
 }

@@ -75,9 +75,12 @@ func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	if _, err := protocol.ParseBundle(state.Bundle()); err != nil {
 		return fmt.Errorf("secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}
+	if _, err := state.WithBridges(&tls.Certificate{}); err != nil {
+		return fmt.Errorf("secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
 	h.change(func() bool {
 		same := bytes.Equal(state.Bundle(), h.state.Bundle())
-		if !bytes.Equal(state.Active.Cert, h.state.Active.Cert) {
+		if !bytes.Equal(state.Active.Cert, h.state.Active.Cert) || !bytes.Equal(state.Bridges, h.state.Bridges) {
 			h.issued = issued{}
 		}
 		h.state = state
@@ -187,6 +190,9 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	}
 	serving, err := pki.IssueServing(h.state.Active, h.hosts, h.now())
 	if err != nil {
+		return nil, err
+	}
+	if serving, err = h.state.WithBridges(serving); err != nil {
 		return nil, err
 	}
 	h.issued.serving = serving

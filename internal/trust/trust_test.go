@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/drover-dev/drover/internal/pki"
-	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/testkit"
 	"github.com/drover-dev/drover/internal/trust"
 )
@@ -93,9 +92,16 @@ func (w *world) serves(ca pki.KeyPair, host string) *tls.Certificate {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.Cert)
-	if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host, CurrentTime: w.clock.Now()}); err != nil {
+	for _, der := range cert.Certificate[1:] {
+		bridge, err := x509.ParseCertificate(der)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		between.AddCert(bridge)
+	}
+	if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: host, CurrentTime: w.clock.Now()}); err != nil {
 		w.t.Errorf("for %s: %v", host, err)
 	}
 	return cert
@@ -106,8 +112,9 @@ func TestHolder(t *testing.T) {
 		"without an authority it serves nothing and is not ready":            testEmpty,
 		"it serves a certificate of the active authority for all its hosts":  testServes,
 		"a certificate is renewed before it ends":                            testRenews,
-		"an announced authority is in the bundle and signs nothing":          testAnnounced,
-		"a promoted authority signs at once and the old one stays trusted":   testPromoted,
+		"a new authority signs at once, and clients of the old one go on":    testChanged,
+		"an old authority that is revoked leads to nothing":                  testRevoked,
+		"a chain in the operator's own certificate is served whole":          testGivenChain,
 		"a Secret that cannot be served with changes nothing":                testBadSecret,
 		"the operator's own certificate comes first, its CA into the bundle": testGiven,
 		"an operator's Secret that is no good changes nothing":               testBadGiven,
@@ -172,15 +179,25 @@ func testRenews(w *world) {
 	}
 }
 
-func testAnnounced(w *world) {
-	active, next := w.authority(), w.authority()
-	w.load(pki.State{Active: active})
-	first := w.serves(active, "localhost")
-	w.load(pki.State{Active: active, Next: next})
-	if w.serves(active, "localhost") != first {
-		w.t.Error("another certificate is served")
+// changed is a state and the one after a change.
+func (w *world) changed() (before, after pki.State) {
+	w.t.Helper()
+	before = pki.State{Active: w.authority()}
+	after, err := pki.Apply(before, pki.StepChange, w.clock.Now())
+	if err != nil {
+		w.t.Fatal(err)
 	}
-	if want := string(slices.Concat(active.Cert, next.Cert)); string(w.Bundle()) != want || w.Settings().CABundle != want {
+	return before, after
+}
+
+func testChanged(w *world) {
+	before, after := w.changed()
+	w.load(before)
+	w.serves(before.Active, "localhost")
+	w.load(after)
+	w.serves(after.Active, "localhost")
+	w.serves(before.Active, "localhost") // who trusts only the old one
+	if want := string(slices.Concat(after.Active.Cert, before.Active.Cert)); string(w.Bundle()) != want || w.Settings().CABundle != want {
 		w.t.Error("the bundle is not both")
 	}
 	if w.changes != 2 {
@@ -188,16 +205,32 @@ func testAnnounced(w *world) {
 	}
 }
 
-func testPromoted(w *world) {
-	active, next := w.authority(), w.authority()
-	w.load(pki.State{Active: active, Next: next})
-	w.serves(active, "localhost")
-	w.load(pki.State{Active: next, Old: active.Cert})
-	w.serves(next, "localhost")
-	certs, err := protocol.ParseBundle(w.Bundle())
-	if err != nil || len(certs) != 2 {
-		w.t.Errorf("%d certificates, %v", len(certs), err)
+func testRevoked(w *world) {
+	before, after := w.changed()
+	w.load(after)
+	w.serves(before.Active, "localhost")
+	retired := after
+	retired.Old = nil
+	w.load(retired)
+	w.serves(before.Active, "localhost")
+	retired.Bridges = nil
+	w.load(retired)
+	if n := len(w.serves(after.Active, "localhost").Certificate); n != 1 {
+		w.t.Errorf("%d certificates are shown", n)
 	}
+}
+
+// testGivenChain: an operator who changes a CA of their own can cross-sign, too.
+func testGivenChain(w *world) {
+	before, after := w.changed()
+	w.load(pki.State{Active: w.authority()})
+	secret := w.given(after.Active, true)
+	secret.Data[corev1.TLSCertKey] = append(secret.Data[corev1.TLSCertKey], after.Bridges...)
+	if err := w.LoadGiven(secret); err != nil {
+		w.t.Fatal(err)
+	}
+	w.serves(after.Active, "hub.example.com")
+	w.serves(before.Active, "hub.example.com")
 }
 
 func testBadSecret(w *world) {
@@ -209,6 +242,7 @@ func testBadSecret(w *world) {
 		"another's key":                {Active: pki.KeyPair{Cert: other.Cert, Key: ca.Key}},
 		"no certificate":               {Active: pki.KeyPair{Cert: []byte("x"), Key: ca.Key}},
 		"something else in the bundle": {Active: ca, Old: other.Key},
+		"a key among the cross-signed": {Active: ca, Bridges: other.Key},
 	} {
 		secret := &corev1.Secret{}
 		pki.WriteSecret(secret, state)
@@ -319,8 +353,8 @@ func TestHolderIsSafeForConcurrentUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca, next := w.authority(), w.authority()
-	states := []pki.State{{Active: ca}, {Active: ca, Next: next}}
+	before, after := w.changed()
+	states := []pki.State{before, after}
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {

@@ -8,12 +8,15 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -80,18 +83,11 @@ func (s *system) servedBy(t *testing.T, authority pki.KeyPair) bool {
 	return err == nil && ok && secured.ConnectionState().PeerCertificates[0].CheckSignatureFrom(pair.Leaf) == nil
 }
 
-func announced(state pki.State) error {
-	if len(state.Next.Cert) == 0 {
-		return errors.New("no next authority is announced")
-	}
-	return nil
-}
-
-// promoted is whether an authority that was announced signs now, and the former one is still trusted.
-func promoted(from pki.State) func(pki.State) error {
+// changed reports whether another authority signs, and the former one is still trusted.
+func changed(from pki.State) func(pki.State) error {
 	return func(now pki.State) error {
-		if !bytes.Equal(now.Active.Cert, from.Next.Cert) || !bytes.Equal(now.Old, from.Active.Cert) || len(now.Next.Cert) > 0 {
-			return errors.New("the next authority does not sign yet")
+		if bytes.Equal(now.Active.Cert, from.Active.Cert) || !bytes.Equal(now.Old, from.Active.Cert) {
+			return errors.New("the authority has not changed yet")
 		}
 		return nil
 	}
@@ -99,26 +95,32 @@ func promoted(from pki.State) func(pki.State) error {
 
 func testAuthority(t *testing.T, s *system, m *member) {
 	stopped, sleeper := s.ready(t, "sleeper")
+	before, err := s.authority(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	connectedSince := meta.FindStatusCondition(s.cluster(t, m.cluster).Status.Conditions, v1.ConditionConnected).LastTransitionTime
-	var next pki.State
-	t.Run("a stopped agent holds up the change that the others know of", func(t *testing.T) {
+	t.Run("an agent that is away holds up no change, and others learn it", func(t *testing.T) {
 		kill(t, sleeper.Process)
 		s.await(t, stopped, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
 		s.annotate(t, v1.AnnotationRotate, "first")
-		next = s.awaitAuthority(t, announced)
-		s.awaitSettings(t, knows(next.Next))
-		s.worksWithBundle(t, m.cluster)
+		s.awaitSettings(t, knows(s.awaitAuthority(t, changed(before)).Active))
 	})
-	t.Run("its return ends the wait and the next authority signs", func(t *testing.T) {
-		if state := s.awaitAuthority(t, announced); !bytes.Equal(state.Active.Cert, next.Active.Cert) {
-			t.Fatal("the change did not wait")
+	t.Run("a kubeconfig of before the change goes on, and so does one with the new authority alone", func(t *testing.T) {
+		now, err := s.authority(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
-		s.startAgent(t, sleeper)
-		s.awaitAuthority(t, promoted(next))
-		s.await(t, stopped, 10*time.Second, stage.Ready)
+		for what, state := range map[string]pki.State{"before": before, "the new authority": now} {
+			if out, err := s.kubectlTrusting(t, state.Active.Cert, m.cluster, demoToken, "get", "namespaces"); err != nil {
+				t.Errorf("with the CA of %s: %v: %s", what, err, out)
+			}
+		}
 		s.worksWithBundle(t, m.cluster)
 	})
-	t.Run("agents come back by the authority that they learnt", func(t *testing.T) {
+	t.Run("agents come back, with what they learnt and without", func(t *testing.T) {
+		s.startAgent(t, sleeper)
+		s.await(t, stopped, 20*time.Second, stage.Ready)
 		now := meta.FindStatusCondition(s.cluster(t, m.cluster).Status.Conditions, v1.ConditionConnected)
 		if !now.LastTransitionTime.Equal(&connectedSince) {
 			t.Errorf("the agent was lost: %+v", now)
@@ -128,20 +130,34 @@ func testAuthority(t *testing.T, s *system, m *member) {
 		s.startAgent(t, m.agent)
 		s.await(t, m.cluster, 20*time.Second, stage.Ready)
 	})
-	t.Run("rotate-now does not wait for who is away", func(t *testing.T) { testRotateNow(t, s, m, stopped, sleeper) })
+	t.Run("retire-now cuts off who trusts only the old one", func(t *testing.T) { testRetireNow(t, s, m, before, stopped, sleeper) })
 	t.Run("a new agent joins by the new manifest", func(t *testing.T) {
 		s.ready(t, "newcomer")
 	})
 }
 
-func testRotateNow(t *testing.T, s *system, m *member, stopped types.NamespacedName, sleeper *stage.Agent) {
+func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped types.NamespacedName, sleeper *stage.Agent) {
 	kill(t, sleeper.Process)
 	s.await(t, stopped, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+	first, err := s.authority(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.annotate(t, v1.AnnotationRotate, "second")
-	next := s.awaitAuthority(t, announced)
-	s.awaitSettings(t, knows(next.Next))
-	s.annotate(t, v1.AnnotationRotateNow, "second")
-	s.awaitAuthority(t, promoted(next))
+	s.awaitAuthority(t, changed(first))
+	s.annotate(t, v1.AnnotationRetireNow, "second")
+	s.awaitAuthority(t, func(now pki.State) error {
+		if len(now.Old)+len(now.Bridges) > 0 {
+			return errors.New("the old authority is still trusted")
+		}
+		return nil
+	})
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
+		if out, err := s.kubectlTrusting(t, before.Active.Cert, m.cluster, demoToken, "get", "namespaces"); err == nil || !strings.Contains(out, "certificate") {
+			return fmt.Errorf("a kubeconfig with the old CA alone still works: %s", out)
+		}
+		return nil
+	})
 	s.worksWithBundle(t, m.cluster)
 	s.startAgent(t, sleeper) // it knows neither the new authority, nor is the hub known to it by another
 	awaitLog(t, sleeper, 20*time.Second, "certificate signed by unknown authority")
@@ -152,6 +168,23 @@ func testRotateNow(t *testing.T, s *system, m *member, stopped types.NamespacedN
 	}
 	s.agent(t, manifest, stopped.Name, s.member, agentNamespace(stopped.Name))
 	s.await(t, stopped, 20*time.Second, stage.Ready)
+}
+
+// kubectlTrusting is a person whose kubeconfig has one CA of the hub and nothing else.
+func (s *system) kubectlTrusting(t *testing.T, ca []byte, cluster types.NamespacedName, token string, args ...string) (string, error) {
+	t.Helper()
+	path := s.kubeconfig(t, cluster, token)
+	config, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hub := range config.Clusters {
+		hub.CertificateAuthority, hub.CertificateAuthorityData = "", ca
+	}
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
+	}
+	return stage.Kubectl(within(t, 30*time.Second), s.programs, path, nil, args...)
 }
 
 // knows is whether an agent has stored an authority.
