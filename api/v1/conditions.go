@@ -57,6 +57,10 @@ const (
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonAgentJoined: an agent has joined and its key is known.
 	ReasonAgentJoined = "AgentJoined"
+	// ReasonAgentTooFast: the agent sends more reports or changes than the hub lets it; its tunnels were ended.
+	ReasonAgentTooFast = "AgentTooFast"
+	// ReasonTooManyTunnels: the workspace has as many tunnels as the hub's configuration lets it have.
+	ReasonTooManyTunnels = "TooManyTunnels"
 	// ReasonIdentityMismatch: another cluster, or another key, showed this Cluster's token or name and was refused.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected: the agent's tunnel is open.

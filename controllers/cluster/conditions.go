@@ -118,6 +118,8 @@ func judgeConnected(in *input, registered verdict) verdict {
 		return verdict{ok: true, reason: v1.ReasonConnected, message: "The agent's tunnel is open"}
 	case in.member.Refusal != nil && in.member.Refusal.Reason == v1.ReasonIdentityMismatch:
 		return verdict{reason: v1.ReasonIdentityMismatch, message: capitalize(in.member.Refusal.Message), stalled: true}
+	case in.member.Refusal != nil && (in.member.Refusal.Reason == v1.ReasonAgentTooFast || in.member.Refusal.Reason == v1.ReasonTooManyTunnels):
+		return verdict{reason: in.member.Refusal.Reason, message: capitalize(in.member.Refusal.Message)}
 	case in.awaitingTunnel():
 		return verdict{reason: v1.ReasonAwaitingAgent, message: "The agent has joined and has not opened its tunnel yet"}
 	}

@@ -40,6 +40,8 @@ type Fleet interface {
 	State(types.NamespacedName) fleet.State
 	// Leading leads to the agent that takes sets.
 	Leading(types.NamespacedName) (http.RoundTripper, error)
+	// TooFast turns a member away for a while whose agent says more of something than it may.
+	TooFast(name types.NamespacedName, what string)
 }
 
 // Key names the object on the hub that sets are made of, among all that hand over sets. The desk makes nothing of its text.

@@ -4,7 +4,6 @@
 package delivery
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"reflect"
 	"time"
 
-	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -38,6 +36,10 @@ const (
 	maxStrangers = 1024
 	// eventRate is how many changes a second are read on, eventBurst how many at once.
 	eventRate, eventBurst = 200, 5000
+	// maxAhead is how long an agent may go on sending more.
+	maxAhead = 10 * time.Second
+	// tooFastPause is how long one that did is not asked again.
+	tooFastPause = time.Minute
 )
 
 // usualEvent is the size of the buffer that a stream keeps, in bytes. It grows for a larger event.
@@ -46,7 +48,7 @@ const usualEvent = 512
 // openLocked has a member's agent tell what it has.
 func (d *Desk) openLocked(m *member, peers []fleet.Peer) {
 	ctx, cancel := context.WithCancel(d.ctx)
-	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: rate.NewLimiter(eventRate, eventBurst)}
+	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: fleet.NewPace(eventRate, eventBurst, maxAhead)}
 	for _, p := range peers {
 		s.peers = append(s.peers, p.ID)
 	}
@@ -79,10 +81,19 @@ func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
 			failures = 0 // it ended as streams do whose agent no longer leads, or whose tunnel moved
 		}
 		d.Log.V(1).Info("sets of a member are no longer told", "cluster", m.name, "cause", errorText(err))
-		if !pause(ctx, s.wake, backoff(d.Pause, failures, maxStreamPause)) {
+		if !d.rest(ctx, m, s, err, failures) {
 			return
 		}
 	}
+}
+
+// rest waits before an agent is asked again, and is whether ctx has not ended by then. One that ran ahead is not woken.
+func (d *Desk) rest(ctx context.Context, m *member, s *stream, cause error, failures int) bool {
+	if errors.Is(cause, fleet.ErrTooFast) {
+		d.Fleet.TooFast(m.name, "changes of sets")
+		return pause(ctx, nil, tooFastPause)
+	}
+	return pause(ctx, s.wake, backoff(d.Pause, failures, maxStreamPause))
 }
 
 // pause waits, or is woken, and is whether ctx has not ended by then.
@@ -118,8 +129,7 @@ func (d *Desk) read(ctx context.Context, m *member, s *stream) error {
 	d.mu.Lock()
 	s.offer = map[string]*protocol.SetState{}
 	d.mu.Unlock()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(make([]byte, 0, usualEvent), protocol.MaxSetEvent)
+	lines := fleet.NewLines(resp.Body, usualEvent, protocol.MaxSetEvent)
 	for left, synced := maxOffer, false; lines.Scan(); {
 		var event protocol.SetEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
@@ -132,8 +142,10 @@ func (d *Desk) read(ctx context.Context, m *member, s *stream) error {
 		if !event.Valid() {
 			return errors.New("an event names no set")
 		}
-		if synced && s.pace.Wait(ctx) != nil {
-			return ctx.Err()
+		if synced {
+			if err := s.pace.Wait(ctx); err != nil {
+				return err
+			}
 		}
 		d.notify(d.take(m, s, &event)...)
 	}

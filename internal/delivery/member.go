@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -63,7 +62,7 @@ type stream struct {
 	peers  []string      // tunnels that there were when it was opened
 	synced bool          // whether all that is there has been told
 	offer  map[string]*protocol.SetState
-	pace   *rate.Limiter // of events that are read
+	pace   *fleet.Pace // of events that are read
 }
 
 func newMember(name types.NamespacedName) *member {

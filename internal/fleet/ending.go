@@ -19,7 +19,7 @@ func (r *Registry) drain(s *session) {
 		s.cause = ErrReportEnded
 	}
 	r.lostLocked(m, s.cause)
-	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-maxSessions)])
+	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-r.bounds.ClusterTunnels)])
 	r.mu.Unlock()
 	for _, oldest := range surplus { // else an agent could collect tunnels by leaving each while a shell is open in it
 		oldest.Close()
@@ -35,6 +35,9 @@ func (r *Registry) ended(s *session) {
 	name := s.peer.Name()
 	r.mu.Lock()
 	m := r.memberLocked(name)
+	if r.workspaces[name.Namespace]--; r.workspaces[name.Namespace] == 0 {
+		delete(r.workspaces, name.Namespace)
+	}
 	without(&m.draining, s)
 	cause := s.cause
 	if cause == nil {

@@ -26,7 +26,7 @@ var ErrNotConnected = errors.New("not connected")
 var (
 	// ErrRevoked ends tunnels of an agent that is no longer the Cluster's.
 	ErrRevoked = errors.New("the agent is no longer the cluster's agent")
-	// ErrTooManyTunnels ends the oldest tunnel of a member that has more than maxSessions.
+	// ErrTooManyTunnels ends the oldest tunnel of a member that has more than Bounds allow.
 	ErrTooManyTunnels = errors.New("too many tunnels of one member")
 	// ErrReportEnded ends a tunnel whose agent stopped reporting, as an agent does that is about to stop.
 	ErrReportEnded = errors.New("the agent ended its report")
@@ -38,10 +38,6 @@ var (
 
 // ErrReplicaGone is why a member is lost whose tunnel ended at a replica that is gone.
 var ErrReplicaGone = errors.New("the hub's replica that held the tunnel is gone")
-
-// maxSessions bounds the tunnels of one member: five agent replicas and one more during an update, each of which may be opening a new
-// tunnel before it closes the old.
-const maxSessions = 12
 
 // drainTimeout is how long the requests of an agent that takes its leave may go on, shells included. The agent itself gives them less time
 // when it stops.
@@ -103,12 +99,15 @@ type Registry struct {
 	ctx      context.Context // of errands; stop ends it
 	stop     context.CancelFunc
 
-	mu        sync.Mutex // guards what follows; never held during I/O
-	closed    bool
-	epoch     int64 // of the newest tunnel
-	members   map[types.NamespacedName]*member
-	feeds     map[*Feed]struct{}
-	listeners listeners
+	mu      sync.Mutex // guards what follows; never held during I/O
+	closed  bool
+	epoch   int64 // of the newest tunnel
+	members map[types.NamespacedName]*member
+	// workspaces counts the tunnels that end here, those that carry nothing new included.
+	workspaces map[string]int
+	bounds     Bounds
+	feeds      map[*Feed]struct{}
+	listeners  listeners
 }
 
 // listeners are those who wait for a change. Registry.mu guards them.
@@ -116,6 +115,7 @@ type listeners struct {
 	changed []func(types.NamespacedName)
 	opened  []func(types.NamespacedName)
 	tokens  []func(Peer)
+	refused []func(name types.NamespacedName, reason, message string)
 }
 
 // member is what is known of one Cluster. Registry.mu guards it.
@@ -126,6 +126,7 @@ type member struct {
 	loss      loss       // of the last tunnel here
 	refusal   *Refusal
 	errand    *errand       // the latest, nil if there is none
+	paused    time.Time     // until when it may open no tunnel
 	forgotten bool          // whether to drop this with the last tunnel
 	arrival   chan struct{} // closed when there is a new way to it; nil while nobody waits for one
 }
@@ -150,7 +151,7 @@ func New(log logr.Logger, now func() time.Time) *Registry {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Registry{
 		log: log, now: now, ctx: ctx, stop: stop,
-		members: map[types.NamespacedName]*member{}, feeds: map[*Feed]struct{}{},
+		members: map[types.NamespacedName]*member{}, workspaces: map[string]int{}, bounds: DefaultBounds(), feeds: map[*Feed]struct{}{},
 	}
 }
 
@@ -187,17 +188,23 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 		return
 	}
 	m := r.memberLocked(name)
+	_, refused := r.admitLocked(name) // again: others may have been let in since it was asked whether this one may
 	if m.opened(peer) {
+		refused = ErrReplayed
+	}
+	if refused != nil {
+		r.dropLocked(name, m)
 		r.mu.Unlock()
-		r.log.Info("tunnel refused", "cluster", name, "cause", ErrReplayed.Error())
+		r.log.Info("tunnel refused", "cluster", name, "cause", refused.Error())
 		tunnel.Close()
 		return
 	}
+	r.workspaces[name.Namespace]++
 	peer.Epoch = r.epochLocked(m)
 	s := &session{Session: newLeaving(tunnel), peer: peer}
 	m.sessions, m.forgotten = append(m.sessions, s), false
 	m.arrivedLocked()
-	surplus := m.surplusLocked()
+	surplus := m.surplusLocked(r.bounds.ClusterTunnels)
 	r.sessions.Add(1)
 	opened := r.listeners.opened
 	r.mu.Unlock()
@@ -231,13 +238,20 @@ func (r *Registry) epochLocked(m *member) int64 {
 	return epoch
 }
 
-// Refused remembers that somebody who claimed to be a member was turned away.
-func (r *Registry) Refused(name types.NamespacedName, reason, message string) {
+// Refused remembers that somebody who claimed to be a member was turned away, and reports whether that is told: of those who come within a minute
+// of another one, it is not.
+func (r *Registry) Refused(name types.NamespacedName, reason, message string) (told bool) {
 	r.mu.Lock()
-	r.memberLocked(name).refusal = &Refusal{Reason: reason, Message: message, At: r.now()}
+	m, now := r.memberLocked(name), r.now()
+	if m.refusal != nil && now.Sub(m.refusal.At) < refusalPause {
+		r.mu.Unlock()
+		return false
+	}
+	m.refusal = &Refusal{Reason: reason, Message: message, At: now}
 	r.mu.Unlock()
-	r.log.Info("agent refused", "cluster", name, "reason", reason)
+	r.log.Info("agent refused", "cluster", name, "reason", reason, "message", message)
 	r.changed(name)
+	return true
 }
 
 // Local are the tunnels of a member that end here, those that carry nothing new included.
@@ -312,7 +326,7 @@ func (r *Registry) memberLocked(name types.NamespacedName) *member {
 }
 
 // surplusLocked returns the tunnel that is one too many, if there is one. Those that are being ended already do not count.
-func (m *member) surplusLocked() *session {
+func (m *member) surplusLocked(most int) *session {
 	var oldest *session
 	open := 0
 	for _, s := range slices.Backward(m.sessions) {
@@ -321,7 +335,7 @@ func (m *member) surplusLocked() *session {
 			open++
 		}
 	}
-	if open <= maxSessions {
+	if open <= most {
 		return nil
 	}
 	oldest.cause = ErrTooManyTunnels
@@ -333,7 +347,7 @@ func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
 	if m.connected() || len(m.draining) > 0 {
 		return
 	}
-	if m.forgotten || len(m.remote) == 0 && m.loss.at.IsZero() && m.refusal == nil && m.arrival == nil {
+	if m.forgotten || len(m.remote) == 0 && m.loss.at.IsZero() && m.refusal == nil && m.arrival == nil && m.paused.IsZero() {
 		delete(r.members, name)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -21,10 +23,17 @@ import (
 // agentURL is the base of requests to an agent. The host is never resolved: the tunnel leads to the agent.
 const agentURL = "http://agent"
 
-// Reports that one agent can make the hub look at. One that says more waits: nothing is lost, the tunnel holds it back.
+// Reports that one agent can make the hub look at. Of those that come faster the hub looks at the newest.
 const (
 	reportsPerSecond = 1
 	reportBurst      = 10
+)
+
+// Reports that one tunnel takes. An agent sends one in 200 ms at most; what comes without end is no agent's, and ends the tunnel. They are read as
+// they come: what waits in a tunnel is held in memory, a megabyte for each.
+const (
+	intakePerSecond = 20
+	intakeBurst     = 200
 )
 
 // usualReport is the size of the buffer that each tunnel keeps for its next report, in bytes. It grows for a larger one.
@@ -43,6 +52,9 @@ func (r *Registry) watch(s *session) {
 	case errors.Is(err, ErrReportMalformed):
 		r.blame(s, err)
 		s.Close()
+	case errors.Is(err, ErrTooFast):
+		r.blame(s, err)
+		r.TooFast(s.peer.Name(), "reports")
 	case errors.Is(err, errNoReport):
 		r.setReport(s, nil, err)
 	default: // the tunnel is about to end, and says itself why; or this request alone was broken off
@@ -58,39 +70,77 @@ func (r *Registry) watch(s *session) {
 // errNoReport says that an agent has no report to give.
 var errNoReport = errors.New("the agent does not report")
 
-// readReports returns ErrReportEnded when the agent ended a report well, ErrReportMalformed, errNoReport, or the tunnel's error.
+// readReports returns ErrReportEnded when the agent ended a report well, ErrReportMalformed, ErrTooFast, errNoReport, or the tunnel's error.
 func (r *Registry) readReports(ctx context.Context, s *session) error {
 	body, err := openReport(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	limiter := rate.NewLimiter(reportsPerSecond, reportBurst)
-	lines := bufio.NewScanner(body)
-	lines.Buffer(make([]byte, 0, usualReport), protocol.MaxReport)
+	intake := rate.NewLimiter(intakePerSecond, intakeBurst)
+	inbox := &inbox{show: func(report *protocol.Report) { r.setReport(s, report, nil) }, pace: rate.NewLimiter(reportsPerSecond, reportBurst)}
+	defer inbox.close()
+	lines := NewLines(body, usualReport, protocol.MaxReport)
 	for lines.Scan() {
-		if err := r.takeReport(s, lines); err != nil {
-			return err
+		if !intake.Allow() {
+			return ErrTooFast
 		}
-		if err := limiter.Wait(ctx); err != nil {
-			return err
+		report := &protocol.Report{}
+		if json.Unmarshal(lines.Bytes(), report) != nil {
+			if err := lines.Err(); err != nil {
+				return err // cut off in the middle of the line
+			}
+			return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
 		}
+		report.Bound()
+		inbox.put(report)
 	}
 	return reportEnd(lines.Err())
 }
 
-// takeReport reads one line of a report.
-func (r *Registry) takeReport(s *session, lines *bufio.Scanner) error {
-	report := &protocol.Report{}
-	if json.Unmarshal(lines.Bytes(), report) != nil {
-		if err := lines.Err(); err != nil {
-			return err // cut off in the middle of the line
-		}
-		return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
+// inbox shows reports at a pace, and of those that come faster the newest.
+type inbox struct {
+	show func(*protocol.Report)
+	pace *rate.Limiter
+
+	mu     sync.Mutex // guards what follows
+	newest *protocol.Report
+	timer  *time.Timer // runs while newest waits
+	closed bool
+}
+
+// put shows a report, at once or in its turn.
+func (i *inbox) put(report *protocol.Report) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.newest == nil && i.pace.Allow() {
+		i.show(report)
+		return
 	}
-	report.Bound()
-	r.setReport(s, report, nil)
-	return nil
+	if i.newest == nil {
+		i.timer = time.AfterFunc(i.pace.Reserve().Delay(), i.flush)
+	}
+	i.newest = report
+}
+
+// flush shows the report that waited.
+func (i *inbox) flush() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.newest != nil && !i.closed {
+		i.show(i.newest)
+	}
+	i.newest = nil
+}
+
+// close shows nothing more.
+func (i *inbox) close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.closed = true
+	if i.timer != nil {
+		i.timer.Stop()
+	}
 }
 
 // reportEnd says what it means that a report ended with err.

@@ -260,7 +260,9 @@ func TestAFeedHoldsTheLatestOnly(t *testing.T) {
 	r := ways(t)
 	f := r.Feed()
 	defer f.Close()
+	begun := time.Now()
 	for i := range 1000 {
+		r.now = func() time.Time { return begun.Add(time.Duration(i) * refusalPause) }
 		r.Refused(prod, "IdentityMismatch", fmt.Sprint(i))
 	}
 	<-f.Wake()

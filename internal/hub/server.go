@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -209,10 +210,16 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	peer := fleet.Peer{Cluster: agent.Cluster, Key: agent.KeyID, Instance: agent.Instance, TokenID: agent.TokenID}
+	if after, err := s.Fleet.Admit(peer.Name()); err != nil {
+		w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())+1))
+		http.Error(w, err.Error(), http.StatusTooManyRequests)
+		return
+	}
 	session, err := tunnel.Accept(w, r, s.Tunnel)
 	if err != nil {
 		s.Log.V(1).Info("tunnel not opened", "cluster", agent.Cluster.String(), "cause", err.Error())
 		return
 	}
-	s.Fleet.Add(fleet.Peer{Cluster: agent.Cluster, Key: agent.KeyID, Instance: agent.Instance, TokenID: agent.TokenID}, session)
+	s.Fleet.Add(peer, session)
 }

@@ -72,13 +72,15 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, err
 	}
+	turnedAway := refused(mgr, members.fleet, observed.tunnels.refused)
+	members.fleet.OnRefused(turnedAway)
 	server := &Server{
 		Listen: cfg.Server.Listen,
 		Trust:  holder,
 		Registration: &registration.Server{
 			Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
 			Settings: holder.Settings, Audience: audience,
-			Refused: refused(mgr, members.fleet, observed.tunnels.refused),
+			Refused: turnedAway,
 			Now:     time.Now, Log: logger.WithName("registration"),
 		},
 		Fleet:   members.fleet,
@@ -117,12 +119,14 @@ func Audience(ctx context.Context, clients kubernetes.Interface) (string, error)
 	return "drover-hub:" + string(system.UID), nil
 }
 
-// refused makes it visible on a Cluster when somebody who is not its agent claimed to be.
+// refused makes it visible on a Cluster when somebody who claimed to be its agent was turned away.
 func refused(mgr ctrl.Manager, registry *fleet.Registry, count *prometheus.CounterVec) func(types.NamespacedName, string, string) {
 	recorder := mgr.GetEventRecorder("drover-registration")
 	return func(name types.NamespacedName, reason, message string) {
-		registry.Refused(name, reason, message)
 		count.WithLabelValues(reason).Inc()
+		if !registry.Refused(name, reason, message) {
+			return
+		}
 		cluster := &v1.Cluster{}
 		if err := mgr.GetClient().Get(context.Background(), name, cluster); err != nil {
 			return // gone, or not known yet: nothing to show it on

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -28,6 +27,8 @@ type Fleet interface {
 	State(types.NamespacedName) fleet.State
 	// Leading leads to the agent that runs plans.
 	Leading(types.NamespacedName) (http.RoundTripper, error)
+	// TooFast turns a member away for a while whose agent says more of something than it may.
+	TooFast(name types.NamespacedName, what string)
 }
 
 // Options of a Listener.
@@ -92,7 +93,7 @@ type stream struct {
 	synced bool
 	hold   string
 	offer  map[string]*v1.PlanStatus // before all has been told
-	pace   *rate.Limiter             // of events that are read
+	pace   *fleet.Pace               // of events that are read
 }
 
 // New makes a listener that listens to nobody before Start.

@@ -4,7 +4,6 @@
 package progress
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -39,6 +37,10 @@ const (
 	maxStrangers = 64
 	// eventRate is how many changes a second are read on, eventBurst how many at once.
 	eventRate, eventBurst = 20, 500
+	// maxAhead is how long an agent may go on sending more.
+	maxAhead = 10 * time.Second
+	// tooFastPause is how long one that did is not asked again.
+	tooFastPause = time.Minute
 )
 
 // usualEvent is the size of the buffer that a stream keeps, in bytes. It grows for a larger event.
@@ -47,7 +49,7 @@ const usualEvent = 1024
 // openLocked has a member's agent tell how its plans are.
 func (l *Listener) openLocked(m *member, peers []fleet.Peer) {
 	ctx, cancel := context.WithCancel(l.ctx)
-	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: rate.NewLimiter(eventRate, eventBurst)}
+	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: fleet.NewPace(eventRate, eventBurst, maxAhead)}
 	for _, p := range peers {
 		s.peers = append(s.peers, p.ID)
 	}
@@ -84,24 +86,34 @@ func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
 			failures = 0 // it ended as streams do whose agent no longer leads, or whose tunnel moved
 		}
 		l.Log.V(1).Info("plans of a member are no longer told", "cluster", m.name, "cause", fmt.Sprint(err))
-		if !s.pause(ctx, l.Pause, failures) {
+		if !l.rest(ctx, m, s, err, failures) {
 			return
 		}
 	}
 }
 
-// pause waits, the longer the more often it failed, or is woken, and is whether ctx has not ended by then.
-func (s *stream) pause(ctx context.Context, first time.Duration, failures int) bool {
+// rest waits before an agent is asked again, the longer the more often it failed, and is whether ctx has not ended by then. It ends when the stream
+// is woken, but for one whose agent ran ahead.
+func (l *Listener) rest(ctx context.Context, m *member, s *stream, cause error, failures int) bool {
+	if errors.Is(cause, fleet.ErrTooFast) {
+		l.Fleet.TooFast(m.name, "changes of plans")
+		return pause(ctx, nil, tooFastPause)
+	}
 	whole := maxPause
 	if failures < 20 {
-		whole = min(first<<failures, maxPause)
+		whole = min(l.Pause<<failures, maxPause)
 	}
-	timer := time.NewTimer(wait.Jitter(whole/2, 1))
+	return pause(ctx, s.wake, wait.Jitter(whole/2, 1))
+}
+
+// pause waits, or is woken, and is whether ctx has not ended by then.
+func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-s.wake:
+	case <-wake:
 		return true
 	case <-timer.C:
 		return true
@@ -129,8 +141,7 @@ func (l *Listener) read(ctx context.Context, m *member, s *stream) error {
 	l.mu.Lock()
 	s.hold, s.offer = "", map[string]*v1.PlanStatus{}
 	l.mu.Unlock()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(make([]byte, 0, usualEvent), protocol.MaxPlanEvent)
+	lines := fleet.NewLines(resp.Body, usualEvent, protocol.MaxPlanEvent)
 	for left, synced := maxOffer, false; lines.Scan(); {
 		var event protocol.PlanEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
@@ -139,8 +150,10 @@ func (l *Listener) read(ctx context.Context, m *member, s *stream) error {
 		if left, synced = left-len(lines.Bytes()), synced || event.Synced; left < 0 && !synced {
 			return fmt.Errorf("the agent offers more than %d bytes", maxOffer)
 		}
-		if event.Bound(); synced && s.pace.Wait(ctx) != nil {
-			return ctx.Err()
+		if event.Bound(); synced {
+			if err := s.pace.Wait(ctx); err != nil {
+				return err
+			}
 		}
 		l.notify(l.take(m, s, &event))
 	}

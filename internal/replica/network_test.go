@@ -123,9 +123,14 @@ func TestWhoMayLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := serve(t, listener, holder(t, state).ReplicaTLS, nil)
-	next := authority(t)
-	rotating := pki.State{Active: next.Active, Old: state.Active.Cert}
-	announced := pki.State{Active: state.Active, Next: next.Active}
+	rotating, err := pki.Apply(state, pki.StepChange, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	revoked, err := pki.Apply(rotating, pki.StepRevoke, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
 	replicaOf := func(s pki.State) *tls.Config {
 		config, err := holder(t, s).ReplicaTLS()
 		if err != nil {
@@ -150,9 +155,9 @@ func TestWhoMayLink(t *testing.T) {
 		"not one that merely has the replicas' name":          {with(replicaOf(state), serving(t, state, pki.ReplicaName)), false},
 		"not a replica of another hub":                        {with(replicaOf(authority(t)), replicaCert(t, authority(t))), false},
 		"not one that it signed itself with the right name":   {with(replicaOf(state), selfSigned(t)), false},
-		"not a replica whose CA is not announced yet":         {replicaOf(rotating), false},
-		"a replica that has not heard of a CA to come":        {replicaOf(announced), true},
-		"nobody who does not trust the hub, for its own sake": {replicaOf(next), false},
+		"a replica that has loaded the next CA already":       {replicaOf(rotating), true},
+		"not one whose CA is not vouched for":                 {replicaOf(revoked), false},
+		"nobody who does not trust the hub, for its own sake": {replicaOf(authority(t)), false},
 	} {
 		t.Run(title, func(t *testing.T) {
 			dialer := tunnel.Dialer{TLS: tt.config, Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
