@@ -144,11 +144,13 @@ func (a *agent) run(ctx context.Context) {
 	routes := routes{
 		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe),
 		report:     reporter,
-		deployment: &deployment.Handler{Secrets: a.client.Secrets(env.Namespace), Namespace: env.Namespace, Log: log.WithName("deployment")},
-		uninstall:  remover,
-		sets:       duties.sets,
-		plans:      duties.plans,
-		settings:   &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
+		deployment: &deployment.Handler{
+			Secrets: a.client.Secrets(env.Namespace), Setup: deployment.Setup{Namespace: env.Namespace, Profile: env.Profile}, Log: log.WithName("deployment"),
+		},
+		uninstall: remover,
+		sets:      duties.sets,
+		plans:     duties.plans,
+		settings:  &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
 	}
 	l := link.New(link.Options{Identity: keeper, Handler: routes, Drain: cmp.Or(a.options.Stop, StopTimeout), Log: log.WithName("link")})
 	a.reporter = reporter
@@ -165,7 +167,7 @@ func (a *agent) run(ctx context.Context) {
 	cancel()
 }
 
-// forward serves the API: to users as themselves, or to all as the agent, which then only reads.
+// forward serves the API: to users as themselves, or to all as one user who only reads.
 func (a *agent) forward(watches context.Context) *forward.Handler {
 	log := a.options.Log.WithName("forward")
 	if a.options.Environ.Profile == v1.ProfileReadOnly {

@@ -5,6 +5,7 @@ package deployment
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,9 +49,17 @@ func Decode(raw []byte) (*appsv1.Deployment, error) {
 	return d, nil
 }
 
-// Check says why a Deployment is not the agent's own in this namespace, in another setup. The hub decides on image, replicas, plain
-// environment, resources and on which nodes the agent runs; as whom it runs and what it can reach there is not the hub's to change.
-func Check(d *appsv1.Deployment, namespace string) error {
+// Setup is what the hub cannot change of an agent: a person does, with a manifest.
+type Setup struct {
+	// Namespace that the agent lives in.
+	Namespace string
+	// Profile that it was installed with. The rights of the agent's account are made for it, and they come with the manifest alone.
+	Profile v1.AgentProfile
+}
+
+// Check says why a Deployment is not the agent's own in another form. The hub decides on image, replicas, some of the environment,
+// resources and on which nodes the agent runs; as whom it runs and what it can reach there is not the hub's to change.
+func Check(d *appsv1.Deployment, setup Setup) error {
 	rest := d.DeepCopy()
 	if digest := digestOf(rest); !digestForm.MatchString(digest) {
 		return fmt.Errorf("the annotation %s of its pods is no digest", v1.AnnotationAgentDigest)
@@ -74,20 +83,46 @@ func Check(d *appsv1.Deployment, namespace string) error {
 	if len(c.Resources.Claims) > 0 {
 		return errors.New("its container claims devices")
 	}
-	if err := checkEnv(c.Env); err != nil {
+	if err := checkEnv(c.Env, setup); err != nil {
 		return err
 	}
 	blank(rest)
-	return same(rest, own(namespace))
+	return same(rest, own(setup.Namespace))
 }
 
-func checkEnv(env []corev1.EnvVar) error {
+// checkEnv says why an environment is not one for this agent. Any variable that is not known to be harmless is refused: some would have the
+// agent take another program for its API server or for the hub, or write its token into its log.
+func checkEnv(env []corev1.EnvVar, setup Setup) error {
+	values := make(map[string]string, len(env))
 	for i := range env {
+		name := env[i].Name
 		if env[i].ValueFrom != nil {
-			return fmt.Errorf("its variable %s has a value from elsewhere", env[i].Name)
+			return fmt.Errorf("its variable %s has a value from elsewhere", name)
+		}
+		if _, twice := values[name]; twice {
+			return fmt.Errorf("its variable %s is set twice", name)
+		}
+		values[name] = env[i].Value
+		if !setByHub(name) && !protocol.AgentVariable(name) {
+			return fmt.Errorf("its variable %s is not one that an agent takes: %s", name, protocol.AgentVariables)
 		}
 	}
+	if namespace := values[protocol.EnvNamespace]; namespace != setup.Namespace {
+		return fmt.Errorf("its variable %s is %q, and the agent lives in namespace %s", protocol.EnvNamespace, namespace, setup.Namespace)
+	}
+	if profile := v1.AgentProfile(cmp.Or(values[protocol.EnvProfile], string(v1.ProfileFull))); profile != setup.Profile {
+		return fmt.Errorf("it has the profile %s, and the agent was installed with %s: the rights of an agent come with its manifest", profile, setup.Profile)
+	}
 	return nil
+}
+
+// setByHub reports whether the hub itself sets a variable, for each agent.
+func setByHub(name string) bool {
+	switch name {
+	case protocol.EnvServer, protocol.EnvCAChecksum, protocol.EnvTrust, protocol.EnvNamespace, protocol.EnvProfile:
+		return true
+	}
+	return false
 }
 
 // blank takes out what the hub decides on.

@@ -16,6 +16,9 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
+// full is an agent as it is installed by default.
+var full = Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileFull}
+
 // fromHub is the Deployment that the hub makes of spec.agent.
 func fromHub(t testing.TB, image string, agent v1.Agent) registration.Deployment {
 	t.Helper()
@@ -48,12 +51,12 @@ func TestTheAgentTakesWhatTheHubMakes(t *testing.T) {
 			Tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}},
 			Affinity:    &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
 			Resources:   &v1.AgentResources{Limits: corev1.ResourceList{}},
-			Env:         []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "http://proxy:3128"}, {Name: "EMPTY"}},
+			Env:         []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "http://proxy:3128"}, {Name: "NO_PROXY"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := Check(decoded(t, fromHub(t, "image", agent)), protocol.AgentNamespace); err != nil {
+			if err := Check(decoded(t, fromHub(t, "image", agent)), full); err != nil {
 				t.Error(err)
 			}
 		})
@@ -119,6 +122,11 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 		"a variable out of a Secret": func(d *appsv1.Deployment) {
 			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}})
 		},
+		"a variable twice": func(d *appsv1.Deployment) {
+			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: protocol.EnvServer, Value: "https://other.example"})
+		},
+		"another namespace to keep its key in": func(d *appsv1.Deployment) { setVariable(d, protocol.EnvNamespace, "kube-system") },
+		"no namespace to keep its key in":      func(d *appsv1.Deployment) { setVariable(d, protocol.EnvNamespace, "") },
 		"a variable out of another field": func(d *appsv1.Deployment) {
 			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIP"}}})
 		},
@@ -127,11 +135,63 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 			t.Parallel()
 			d := decoded(t, fromHub(t, "image", v1.Agent{}))
 			change(d)
-			err := Check(d, protocol.AgentNamespace)
+			err := Check(d, full)
 			if err == nil {
 				t.Fatal("it is taken")
 			}
 			t.Log(err)
+		})
+	}
+}
+
+func setVariable(d *appsv1.Deployment, name, value string) {
+	env := d.Spec.Template.Spec.Containers[0].Env
+	for i := range env {
+		if env[i].Name == name {
+			env[i].Value = value
+			return
+		}
+	}
+	d.Spec.Template.Spec.Containers[0].Env = append(env, corev1.EnvVar{Name: name, Value: value})
+}
+
+// CVE-2021-36782: an agent that became ReadOnly through its tunnel would keep the rights of a Full one. The rights are in its ClusterRole, which
+// a manifest brings, so the profile is the manifest's too.
+func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
+	t.Parallel()
+	for _, installed := range []v1.AgentProfile{v1.ProfileFull, v1.ProfileReadOnly} {
+		for _, sent := range []v1.AgentProfile{"", v1.ProfileFull, v1.ProfileReadOnly} {
+			t.Run(string(installed)+" is sent "+string(sent), func(t *testing.T) {
+				t.Parallel()
+				err := Check(decoded(t, fromHub(t, "image", v1.Agent{Profile: sent})), Setup{Namespace: protocol.AgentNamespace, Profile: installed})
+				same := sent == installed || sent == "" && installed == v1.ProfileFull
+				if same != (err == nil) {
+					t.Error(err)
+				}
+				if !same && !strings.Contains(err.Error(), "the rights of an agent come with its manifest") {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// Each of these decides who plays the hub or the API server, or what the agent tells of its token.
+func TestTheAgentRefusesVariablesThatDecideWhoItIs(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{
+		"SSL_CERT_FILE", "SSL_CERT_DIR", "GODEBUG", "GOTRACEBACK", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS",
+		"KUBECONFIG", "ALL_PROXY", "RES_OPTIONS", "LOCALDOMAIN", "HOSTALIASES", "LD_PRELOAD", "TMPDIR", "HOME", "PATH", "OTEL_EXPORTER_OTLP_CERTIFICATE",
+		"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_KEY", "CATTLE_SERVER", "DROVER_LISTEN", "DROVER_SOCKET", "DROVER_DEBUG",
+		"DROVER_TUNNEL_DATA_DEBUG", "HTTPS_PROXY2", "XHTTPS_PROXY", "HTTPS_PROXY\nGODEBUG", "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := decoded(t, fromHub(t, "image", v1.Agent{}))
+			setVariable(d, name, "x")
+			if err := Check(d, full); err == nil || !strings.Contains(err.Error(), "is not one that an agent takes") {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -19,9 +19,9 @@ const maxBody = 128 << 10
 type Handler struct {
 	// Secrets of the agent's namespace.
 	Secrets Secrets
-	// Namespace of the agent.
-	Namespace string
-	Log       logr.Logger
+	// Setup of the agent.
+	Setup Setup
+	Log   logr.Logger
 }
 
 // ServeHTTP answers PUT with 202 once the Deployment is kept for the leader, and with 422 and the reason if it is not one that this agent
@@ -43,7 +43,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	d, err := Decode(raw)
 	if err == nil {
-		err = Check(d, h.Namespace)
+		err = Check(d, h.Setup)
 	}
 	if err != nil {
 		h.Log.Info("deployment refused", "error", err.Error())

@@ -128,7 +128,7 @@ func (m *member) lead(t *testing.T) {
 // put hands a Deployment over and returns the answer.
 func (m *member) put(t *testing.T, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
-	h := &deployment.Handler{Secrets: m.client(t).Secrets(protocol.AgentNamespace), Namespace: protocol.AgentNamespace, Log: testr.New(t)}
+	h := &deployment.Handler{Secrets: m.client(t).Secrets(protocol.AgentNamespace), Setup: deployment.Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileFull}, Log: testr.New(t)}
 	answer := httptest.NewRecorder()
 	h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPut, protocol.PathDeployment, bytes.NewReader(body)))
 	return answer

@@ -27,12 +27,12 @@ type Handler struct {
 	proxy *httputil.ReverseProxy
 	base  *url.URL
 	log   logr.Logger
-	// reads is whether the API server is asked as the agent itself, and for nothing but reads.
+	// reads is whether the API server is asked as protocol.Viewer, and for nothing but reads.
 	reads bool
 }
 
-// NewReadOnly makes a Handler that asks the API server as the agent itself, whoever asks, and only to read: for an agent that may impersonate
-// nobody. What it may see is the member's RBAC to say.
+// NewReadOnly makes a Handler that asks the API server as protocol.Viewer, whoever asks, and only to read: for an agent that may impersonate
+// no other user. What the viewer may see is the member's RBAC to say.
 func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := New(ctx, base, transport, log)
 	h.reads = true
@@ -45,7 +45,7 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 	h := &Handler{base: base, log: log}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:   h.rewrite,
-		Transport: transport,
+		Transport: asUser{transport},
 		ModifyResponse: func(resp *http.Response) error {
 			if watch.Is(resp.Request) {
 				watch.EndWith(ctx, resp)
@@ -112,6 +112,9 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 			delete(out.Header, name)
 		}
 	}
+	if h.reads {
+		out.Header[impersonateUser] = []string{protocol.Viewer}
+	}
 }
 
 // notForwarded is whether a header is for the hub or would speak for the agent, rather than for the user.
@@ -127,6 +130,11 @@ func notForwarded(name string) bool {
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // the hub has given the request up
 		writeStatus(w, http.StatusServiceUnavailable, "the request was given up")
+		return
+	}
+	if errors.Is(err, errNoUser) {
+		h.log.Error(err, "request not forwarded")
+		writeStatus(w, http.StatusForbidden, err.Error())
 		return
 	}
 	h.log.V(1).Info("API server did not answer", "error", err.Error())

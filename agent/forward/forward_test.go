@@ -23,6 +23,8 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // arrives is the impersonated user and groups of a request after its way over the wire; none if it cannot go.
@@ -50,6 +52,12 @@ func member(t *testing.T, base string, api http.HandlerFunc) *httptest.Server {
 
 func serve(t *testing.T, cfg *rest.Config) *httptest.Server {
 	t.Helper()
+	return serveBy(t, cfg, New)
+}
+
+// serveBy is serve for the Handler that a function makes.
+func serveBy(t *testing.T, cfg *rest.Config, handler func(context.Context, *url.URL, http.RoundTripper, logr.Logger) *Handler) *httptest.Server {
+	t.Helper()
 	transport, err := Transport(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +67,7 @@ func serve(t *testing.T, cfg *rest.Config) *httptest.Server {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	front := httptest.NewServer(New(ctx, root, transport, logr.Discard()))
+	front := httptest.NewServer(handler(ctx, root, transport, logr.Discard()))
 	front.Config.RegisterOnShutdown(cancel)
 	t.Cleanup(front.Close)
 	return front
@@ -399,7 +407,7 @@ func TestAnAgentThatOnlyReads(t *testing.T) {
 		h.ServeHTTP(answer, r)
 		return answer
 	}
-	t.Run("reads as itself, whoever asks", func(t *testing.T) {
+	t.Run("reads as the viewer, whoever asks", func(t *testing.T) {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
 			if got := ask(method, func(http.Header) {}); got.Code != http.StatusOK {
 				t.Fatalf("%s: %d %s", method, got.Code, got.Body)
@@ -407,7 +415,7 @@ func TestAnAgentThatOnlyReads(t *testing.T) {
 		}
 		for _, header := range seen {
 			for name := range header {
-				if isImpersonation(name) || header.Get("Authorization") != "Bearer agents-own" {
+				if isImpersonation(name) && name != impersonateUser || header.Get(impersonateUser) != protocol.Viewer || header.Get("Authorization") != "Bearer agents-own" {
 					t.Errorf("the API server got %v", header)
 				}
 			}

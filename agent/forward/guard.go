@@ -103,5 +103,5 @@ func checkRead(r *http.Request) *denial {
 		return nil
 	}
 	return deny(http.StatusForbidden,
-		"the agent of this cluster only reads (spec.agent.profile is ReadOnly): get, list, watch and logs are served, nothing else; use the cluster's own credentials")
+		"the agent of this cluster only reads (its profile is ReadOnly): get, list, watch and logs are served, nothing else; use the cluster's own credentials")
 }

@@ -4,6 +4,7 @@
 package forward
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -53,6 +54,21 @@ func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 		return nil, fmt.Errorf("read credentials for the API server: %w", err)
 	}
 	return rt, nil
+}
+
+// errNoUser says that a request would have reached the API server as the agent.
+var errNoUser = errors.New("a request that names no user is not forwarded: it would have the rights of the agent")
+
+// asUser is the last lock: it sends what names exactly one user, as the API server will see it, and nothing else. The agent's own
+// credentials, which the transport adds, are worth far more than those of any user.
+type asUser struct{ http.RoundTripper }
+
+// RoundTrip sends a request, or fails with errNoUser.
+func (t asUser) RoundTrip(r *http.Request) (*http.Response, error) {
+	if users := r.Header[impersonateUser]; len(users) != 1 || users[0] == "" {
+		return nil, errNoUser
+	}
+	return t.RoundTripper.RoundTrip(r)
 }
 
 // BaseURL is the root of the API server.

@@ -7,6 +7,8 @@ import corev1 "k8s.io/api/core/v1"
 
 // Agent says how the agent in the member is set up. A connected agent that runs as the Deployment of its manifest is changed
 // through its tunnel, and put back if what it was changed to does not become ready; see the condition AgentUpToDate.
+// Whoever decides what runs as the agent, whom it trusts or where it runs has the agent's rights. To set anything here but replicas and
+// resources therefore takes "update" on clusters/agent, which no role of a workspace has.
 type Agent struct {
 	// image of the agent. Default: the image in the hub's configuration.
 	// +optional
@@ -22,9 +24,10 @@ type Agent struct {
 	Trust Trust `json:"trust,omitempty"`
 
 	// profile says what the agent may do in the member. Full (default): serve users as themselves, with what the member's RBAC
-	// grants them, and deliver roles, bindings and projects. ReadOnly: report, and serve everybody who may reach the member with the rights of
-	// Kubernetes' ClusterRole "view" and nothing else; writes, exec and everything that is to be delivered are refused. The rights
-	// come with the manifest: after a change apply it in the member again.
+	// grants them, and deliver roles, bindings and projects. ReadOnly: report, and serve everybody who may reach the member as the user
+	// "drover:viewer", who has the rights of Kubernetes' ClusterRole "view" and nothing else; writes, exec and everything that is to be
+	// delivered are refused, and what was delivered before is taken back. The rights of the agent come with its manifest: a change takes
+	// effect once a person applies the new manifest in the member. An agent refuses to change its profile by itself.
 	// +optional
 	// +kubebuilder:default=Full
 	Profile AgentProfile `json:"profile,omitempty"`
@@ -64,13 +67,15 @@ type Agent struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// env is more environment for the agent, such as HTTPS_PROXY and NO_PROXY. Plain values only: they stand in the
-	// manifest for all to read. Names that begin with DROVER_ or CATTLE_ are refused, for Drover sets them. At most 16.
+	// env is more environment for the agent: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (or in lower case), GOMEMLIMIT, GOGC, and of OpenTelemetry's
+	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*.
+	// Any other is refused, by the agent too: it could decide who plays the hub. Plain values only: they stand in the manifest for all to
+	// read. At most 16.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('DROVER_') && !e.name.startsWith('CATTLE_'))",message="names that begin with DROVER_ or CATTLE_ are Drover's own: use the other fields of spec.agent, or the hub's configuration"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, e.name.matches('^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$'))",message="an agent takes no other variables than HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, and those of OpenTelemetry that docs/spec/cluster.md lists"
 	Env []AgentEnv `json:"env,omitempty"`
 }
 
@@ -111,7 +116,7 @@ type AgentProfile string
 const (
 	// ProfileFull serves users as themselves and delivers.
 	ProfileFull AgentProfile = "Full"
-	// ProfileReadOnly reports and serves reads with rights of its own.
+	// ProfileReadOnly reports, and serves reads as one user for all.
 	ProfileReadOnly AgentProfile = "ReadOnly"
 )
 

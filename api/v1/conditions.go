@@ -31,8 +31,8 @@ const (
 	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent says. Ready does not depend on it. It is
 	// absent before the first report and stays as it was while the member is away.
 	//
-	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentRolledBack, AgentRejected, that for
-	// Unknown is AgentUnmanaged.
+	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentRolledBack, AgentRejected,
+	// AgentProfileDiffers, that for Unknown is AgentUnmanaged.
 	ConditionAgentUpToDate = "AgentUpToDate"
 )
 
@@ -89,6 +89,9 @@ const (
 	// ReasonAgentRejected: the member's API server, or the agent, refused the Deployment that spec.agent makes. The message
 	// says why. It is not tried again until spec.agent, or the hub's configuration, changes.
 	ReasonAgentRejected = "AgentRejected"
+	// ReasonAgentProfileDiffers: the agent was installed with another profile than spec.agent.profile says. The rights of an agent come
+	// with its manifest, so neither hub nor agent changes it. Apply the manifest in the Secret "<cluster>-registration".
+	ReasonAgentProfileDiffers = "AgentProfileDiffers"
 	// ReasonAgentUnmanaged: the agent cannot change its own Deployment: there is none, or its manifest is of an older
 	// Drover. Apply the manifest in the Secret "<cluster>-registration" to have it so.
 	ReasonAgentUnmanaged = "AgentUnmanaged"

@@ -34,13 +34,15 @@ type Subject struct {
 	Kind SubjectKind `json:"kind"`
 
 	// name of the principal as the member sees it, for example "github:alice", "hub:system:serviceaccount:ci:deployer"
-	// or "hub:carol" for a user of the hub's own API server. 1 to 1024 characters, none of them a line break or another control character. Names that begin with "system:" are refused: in a
-	// member they are the member's own, and a request through the hub never carries them.
+	// or "hub:carol" for a user of the hub's own API server. 1 to 1024 characters, none of them a line break or another control
+	// character. Names that begin with "system:" are refused: in a member they are the member's own, and a request through the hub never
+	// carries them. So are those that begin with "drover:": as "drover:viewer" an agent that only reads asks for everybody.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:')",message="a name that begins with system: belongs to the member itself; users and ServiceAccounts of the hub are called hub:<name>"
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="a name that begins with drover: is Drover's own"
 	// +kubebuilder:validation:XValidation:rule="self.trim() == self",message="the name must not begin or end with white space"
 	// +kubebuilder:validation:XValidation:rule="!self.endsWith(':')",message="the name of the principal is missing after the colon"
 	Name string `json:"name"`

@@ -182,6 +182,7 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 		"no subject":                      {clusterBinding, "{clusterName: a, roleTemplateName: x}", "spec.subject: Required value"},
 		"a ServiceAccount as subject":     {clusterBinding, binding("subject: {kind: ServiceAccount, name: a}"), `supported values: "User", "Group"`},
 		"a subject without a name":        {clusterBinding, binding("subject: {kind: User, name: ''}"), "spec.subject.name"},
+		"a user of Drover's own":          {clusterBinding, binding("subject: {kind: User, name: 'drover:viewer'}"), "is Drover's own"},
 		"a user of the member's own":      {clusterBinding, binding("subject: {kind: Group, name: 'system:masters'}"), "belongs to the member itself"},
 		"white space around a name":       {clusterBinding, binding("subject: {kind: User, name: 'alice '}"), "white space"},
 		"a date that is none":             {clusterBinding, binding(subject + ", expiresAt: tomorrow"), "spec.expiresAt"},

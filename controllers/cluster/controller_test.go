@@ -178,6 +178,7 @@ func TestClusterController(t *testing.T) {
 		"a change of the settings reaches the agent and its confirmation is awaited":   testAnnounce,
 		"a spec of another agent reaches the leader, once, and what comes of it shows": testDeploy,
 		"a Deployment that the agent refuses shows, and is not retried in a loop":      testDeployRefused,
+		"CVE-2021-36782: another profile is not rolled through the tunnel":             testOtherProfile,
 		"facts stay while another replica of the agent takes the lead":                 testLeaderless,
 		"deleting a connected cluster has the agent uninstall itself":                  testRemoveConnected,
 		"deleting a cluster whose agent is gone ends within 30 s":                      testRemoveUnreachable,

@@ -4,8 +4,11 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,9 +32,16 @@ func (d deployed) refused() bool {
 	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
 }
 
+// profileDiffers reports whether the agent was installed with another profile than the spec says. Then only a person can help, with the
+// manifest: its ClusterRole has the rights that belong to the profile, and the agent cannot change that.
+func (in *input) profileDiffers() bool {
+	return cmp.Or(in.member.Report.Profile, string(v1.ProfileFull)) != string(in.cluster.Spec.Agent.Profile)
+}
+
 // deploy hands a connected agent the Deployment that the spec makes, if it has another one and has not put this one back before. Settings
 // go first: an agent that cannot store those should not be restarted either. It is done for an agent of a protocol that the hub does not
-// speak, too: that may be what replaces it.
+// speak, too: that may be what replaces it. An agent of another profile is handed nothing: an old one would take it, and serve everybody
+// with rights that were made for another purpose.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -43,7 +53,7 @@ func (r *Reconciler) deploy(in *input) error {
 	}
 	in.deployed.digest = want.Digest
 	announcing := in.announced.Running || !in.announced.At.IsZero()
-	if announcing || report.Deployment.Digest == want.Digest || report.Deployment.Failed == want.Digest {
+	if announcing || in.profileDiffers() || report.Deployment.Digest == want.Digest || report.Deployment.Failed == want.Digest {
 		return nil
 	}
 	in.deployed.Errand = r.Fleet.Deploy(in.name, want.Digest, want.JSON)
@@ -59,7 +69,7 @@ func tellAgent(in *input, update *status.Update) {
 	}
 	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
-	failed := now.Reason == v1.ReasonAgentRolledBack || now.Reason == v1.ReasonAgentRejected
+	failed := slices.Contains([]string{v1.ReasonAgentRolledBack, v1.ReasonAgentRejected, v1.ReasonAgentProfileDiffers}, now.Reason)
 	changed := before != nil && before.Reason != now.Reason
 	if failed && (changed || before == nil) || changed && now.Reason == v1.ReasonAgentUpdated {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
@@ -79,6 +89,8 @@ func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known 
 	}
 	const untilChange = "; it is not tried again until spec.agent or the hub's configuration changes"
 	switch {
+	case in.profileDiffers():
+		return condition(metav1.ConditionFalse, v1.ReasonAgentProfileDiffers, otherProfile(in))
 	case d == nil || d.Unmanaged:
 		return condition(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged, unmanaged(in, d))
 	case want == "":
@@ -88,8 +100,7 @@ func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known 
 	case d.Failed == want:
 		return condition(metav1.ConditionFalse, v1.ReasonAgentRolledBack, "The agent's Deployment was put back: "+d.Message+untilChange)
 	case in.deployed.refused() && errors.As(in.deployed.Err, &answer):
-		return condition(metav1.ConditionFalse, v1.ReasonAgentRejected, capitalize(answer.Text)+
-			"; apply the manifest in Secret "+registration.RegistrationSecret(in.name).Name+", key "+registration.KeyManifest+", in the member")
+		return condition(metav1.ConditionFalse, v1.ReasonAgentRejected, capitalize(answer.Text)+"; apply "+manifestOf(in)+" in the member")
 	case d.Digest != want && in.deployed.Err != nil:
 		return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent could not be given its Deployment and will be asked again: "+
 			protocol.Cut(in.deployed.Err.Error(), maxCause))
@@ -101,12 +112,26 @@ func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known 
 	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, and not all of its pods are ready")
 }
 
+// otherProfile says what to do about an agent of another profile, and what holds until then.
+func otherProfile(in *input) string {
+	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile: the rights of an agent come with its manifest. "+
+		"Apply %s in the member", in.cluster.Spec.Agent.Profile, manifestOf(in))
+	if in.cluster.Spec.Agent.Profile == v1.ProfileReadOnly {
+		return message + ". Until then people keep the rights that the member itself gives them; nothing is delivered, and what was is taken back"
+	}
+	return message + ". Until then it serves reads alone, and nothing is delivered"
+}
+
+// manifestOf says where the manifest for the member is.
+func manifestOf(in *input) string {
+	return "the manifest in Secret " + registration.RegistrationSecret(in.name).Name + ", key " + registration.KeyManifest + ","
+}
+
 // unmanaged says what to do about an agent that cannot change itself. An agent of before there was such a thing says nothing of it.
 func unmanaged(in *input, d *protocol.Deployment) string {
 	message := "The agent cannot change its own Deployment"
 	if d != nil && d.Message != "" {
 		message += ": " + d.Message
 	}
-	return message + "; if it runs as the one in its manifest, apply the manifest in Secret " + registration.RegistrationSecret(in.name).Name +
-		", key " + registration.KeyManifest + ", again"
+	return message + "; if it runs as the one in its manifest, apply " + manifestOf(in) + " again"
 }

@@ -123,6 +123,46 @@ func testDeployRefused(w *world) {
 	}
 }
 
+// testOtherProfile: an agent that was installed with one profile is never handed the Deployment of the other: its rights would not be those of
+// its profile. What a person must do shows, and other changes wait for that.
+func testOtherProfile(w *world) {
+	agent, _ := w.joined()
+	w.leading(agent)
+	for _, tc := range []struct {
+		spec      v1.AgentProfile
+		installed string
+		until     string
+	}{
+		{v1.ProfileReadOnly, "", "what was is taken back"},
+		{v1.ProfileFull, "ReadOnly", "nothing is delivered"},
+	} {
+		agent.Report(func(r *protocol.Report) { r.Profile = tc.installed })
+		w.until(func(s fleet.State) bool { return s.Report.Profile == tc.installed })
+		c := w.cluster()
+		c.Spec.Agent.Profile, c.Spec.Agent.Image = tc.spec, "drover:other"
+		if err := w.Client.Update(w.t.Context(), c); err != nil {
+			w.t.Fatal(err)
+		}
+		w.reconcile()
+		w.clock.Advance(time.Hour)
+		w.reconcile()
+		message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentProfileDiffers)
+		if !strings.Contains(message, "Apply the manifest in Secret member-registration, key manifest.yaml, in the member") || !strings.Contains(message, tc.until) {
+			w.t.Error(message)
+		}
+		if len(agent.Deployments) > 0 {
+			w.t.Errorf("the agent was handed %s", <-agent.Deployments)
+		}
+	}
+	agent.Report(func(r *protocol.Report) { r.Profile = "" }) // the manifest was applied
+	w.until(func(s fleet.State) bool { return s.Report.Profile == "" })
+	w.reconcile()
+	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentUpdating)
+	if got := string(<-agent.Deployments); !strings.Contains(got, "drover:other") {
+		w.t.Errorf("the agent was given %s", got)
+	}
+}
+
 func testLeaderless(w *world) {
 	agent, _ := w.joined()
 	w.leading(agent)

@@ -9,8 +9,12 @@ const (
 	AgentNamespace = "drover-agent"
 	// AgentName is the name of the agent's Deployment, ServiceAccount, Role, RoleBinding, ClusterRole and ClusterRoleBinding.
 	AgentName = "drover-agent"
-	// AgentViewBinding is the name of the ClusterRoleBinding that gives an agent of the profile ReadOnly the rights to view.
+	// AgentViewBinding is the name of the ClusterRoleBinding that gives Viewer the rights to view, in a member whose agent has the profile
+	// ReadOnly.
 	AgentViewBinding = "drover-agent-view"
+	// Viewer is the user as whom an agent of the profile ReadOnly asks its API server, whoever sent the request. It is the only one that
+	// such an agent may impersonate. The agent's own account would be worse: it reads the agent's private key.
+	Viewer = "drover:viewer"
 	// RegistrationSecret holds what the agent joins with: KeyToken and KeyCABundle. It comes with the manifest and is the manifest's alone.
 	RegistrationSecret = "drover-agent-registration"
 	// IdentitySecret holds what the agent has become: its private key, its Cluster and the settings that the hub announced. It is

@@ -108,7 +108,9 @@ func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfigurati
 		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
 	}
 	for _, e := range in.Agent.Env {
-		env = append(env, variable(e.Name, e.Value))
+		if protocol.AgentVariable(e.Name) { // a Cluster from before the schema refused others may have some
+			env = append(env, variable(e.Name, e.Value))
+		}
 	}
 	return env
 }

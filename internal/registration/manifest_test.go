@@ -11,6 +11,7 @@ import (
 	"flag"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -154,7 +155,7 @@ func TestManifestTakesItsInputForText(t *testing.T) {
 	plain := objects(t, in)
 	in.Image, in.Token, in.Settings.Servers = evil, evil, []string{evil}
 	in.Agent = v1.Agent{
-		PriorityClassName: evil, NodeSelector: map[string]string{evil: evil}, Env: []v1.AgentEnv{{Name: "PROXY", Value: evil}},
+		PriorityClassName: evil, NodeSelector: map[string]string{evil: evil}, Env: []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: evil}, {Name: "GODEBUG", Value: evil}},
 		Tolerations: []corev1.Toleration{{Key: evil}},
 	}
 	all := objects(t, in)
@@ -171,8 +172,11 @@ func TestManifestTakesItsInputForText(t *testing.T) {
 		string(the[*corev1.Secret](t, all).Data[protocol.KeyToken]) != evil {
 		t.Error("the input is not what it was")
 	}
-	if pod := deployment.Spec.Template.Spec; env(deployment)["PROXY"] != evil || pod.PriorityClassName != evil || pod.NodeSelector[evil] != evil {
+	if pod := deployment.Spec.Template.Spec; env(deployment)["HTTPS_PROXY"] != evil || pod.PriorityClassName != evil || pod.NodeSelector[evil] != evil {
 		t.Error("what the Cluster says of the agent is not what it was")
+	}
+	if _, there := env(deployment)["GODEBUG"]; there {
+		t.Error("a variable that no agent takes is in the manifest")
 	}
 }
 
@@ -234,7 +238,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			"the image":    func(in *registration.ManifestInput) { in.Image = "other" },
 			"the trust":    func(in *registration.ManifestInput) { in.Trust = v1.TrustSystem },
 			"replicas":     func(in *registration.ManifestInput) { in.Agent.Replicas = new(int32) },
-			"a variable":   func(in *registration.ManifestInput) { in.Agent.Env = []v1.AgentEnv{{Name: "A"}} },
+			"a variable":   func(in *registration.ManifestInput) { in.Agent.Env = []v1.AgentEnv{{Name: "GOGC"}} },
 			"an affinity":  func(in *registration.ManifestInput) { in.Agent.Affinity = &corev1.Affinity{} },
 			"no resources": func(in *registration.ManifestInput) { in.Agent.Resources = &v1.AgentResources{} },
 			"a toleration": func(in *registration.ManifestInput) { in.Agent.Tolerations = []corev1.Toleration{{}} },
@@ -268,7 +272,32 @@ func FuzzManifest(f *testing.F) {
 
 // What an agent may do in a member is listed in testdata; a change of it is a decision.
 func TestAgentsMayDoWhatIsListedAndNoMore(t *testing.T) {
-	all := objects(t, manifestInput(t))
+	for profile, golden := range map[v1.AgentProfile]string{
+		v1.ProfileFull: "testdata/agent-rights.yaml", v1.ProfileReadOnly: "testdata/agent-rights-readonly.yaml",
+	} {
+		t.Run(string(profile), func(t *testing.T) { testRightsListed(t, profile, golden) })
+	}
+}
+
+// bindingSubjects are whom bindings are for, by role and name.
+func bindingSubjects(t *testing.T, all []runtime.Object) map[string][]rbacv1.Subject {
+	t.Helper()
+	subjects := map[string][]rbacv1.Subject{}
+	for _, o := range all {
+		switch b := o.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			subjects[b.RoleRef.Name+", "+b.Name] = b.Subjects
+		case *rbacv1.RoleBinding:
+			subjects[b.Namespace+"/"+b.RoleRef.Name+", "+b.Name] = b.Subjects
+		}
+	}
+	return subjects
+}
+
+func testRightsListed(t *testing.T, profile v1.AgentProfile, golden string) {
+	in := manifestInput(t)
+	in.Agent.Profile = profile
+	all := objects(t, in)
 	raw, err := yaml.Marshal(map[string][]rbacv1.PolicyRule{
 		"clusterRole":                 the[*rbacv1.ClusterRole](t, all).Rules,
 		"roleInTheAgentsOwnNamespace": the[*rbacv1.Role](t, all).Rules,
@@ -276,7 +305,6 @@ func TestAgentsMayDoWhatIsListedAndNoMore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/agent-rights.yaml"
 	if *update {
 		if err := os.WriteFile(golden, raw, 0o600); err != nil {
 			t.Fatal(err)
@@ -292,9 +320,12 @@ func TestAgentsMayDoWhatIsListedAndNoMore(t *testing.T) {
 	if got := the[*rbacv1.Role](t, all).Namespace; got != protocol.AgentNamespace {
 		t.Errorf("the Role is in namespace %q", got)
 	}
-	for _, subjects := range [][]rbacv1.Subject{the[*rbacv1.ClusterRoleBinding](t, all).Subjects, the[*rbacv1.RoleBinding](t, all).Subjects} {
-		if len(subjects) != 1 || subjects[0] != (rbacv1.Subject{Kind: "ServiceAccount", Namespace: protocol.AgentNamespace, Name: protocol.AgentName}) {
-			t.Errorf("bound to %v", subjects)
-		}
+	account := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: protocol.AgentNamespace, Name: protocol.AgentName}}
+	bound := map[string][]rbacv1.Subject{"drover-agent, drover-agent": account, "drover-agent/drover-agent, drover-agent": account}
+	if profile == v1.ProfileReadOnly {
+		bound["view, drover-agent-view"] = []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: protocol.Viewer}}
+	}
+	if got := bindingSubjects(t, all); !reflect.DeepEqual(got, bound) {
+		t.Errorf("bound are %v, want %v", got, bound)
 	}
 }

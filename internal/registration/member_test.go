@@ -119,6 +119,7 @@ func TestManifestInAMember(t *testing.T) {
 			t.Fatal(err)
 		}
 		testRights(t, env, readOnlyRights())
+		testRightsOf(t, env, protocol.Viewer, viewerRights())
 	})
 }
 
@@ -185,8 +186,10 @@ func fullRights() map[string]right {
 func readOnlyRights() map[string]right {
 	return map[string]right{
 		"list nodes":                 {at("list", "", "nodes", "", "", ""), true},
-		"read a workload":            {at("get", "apps", "deployments", "", "default", "x"), true},
-		"read a log":                 {at("get", "", "pods", "log", "default", "x"), true},
+		"read a workload":            {at("get", "apps", "deployments", "", "default", "x"), false},
+		"read a log":                 {at("get", "", "pods", "log", "default", "x"), false},
+		"impersonate the viewer":     {at("impersonate", "", "users", "", "", protocol.Viewer), true},
+		"impersonate an extra":       {at("impersonate", authn, "userextras", "scopes", "", "x"), false},
 		"cordon a node":              {at("patch", "", "nodes", "", "", "x"), false},
 		"make the Job of a plan":     {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), false},
 		"write its own Secrets":      {at("update", "", "secrets", "", own, protocol.IdentitySecret), true},
@@ -207,14 +210,33 @@ func readOnlyRights() map[string]right {
 	}
 }
 
-// testRights asks the API server itself, with the manifest applied, what the agent's ServiceAccount may do. It learns of a change in a moment.
+// viewerRights are those of everybody who reaches a member that can only be read. The agent's own Secrets are not among them
+// (CVE-2021-36782): they hold its private key, and what was delivered.
+func viewerRights() map[string]right {
+	return map[string]right{
+		"the viewer reads a workload":                {at("get", "apps", "deployments", "", "default", "x"), true},
+		"the viewer reads a log":                     {at("get", "", "pods", "log", "default", "x"), true},
+		"the viewer reads the agent's key":           {at("get", "", "secrets", "", own, protocol.IdentitySecret), false},
+		"the viewer reads the agent's token":         {at("get", "", "secrets", "", own, protocol.RegistrationSecret), false},
+		"the viewer lists Secrets":                   {at("list", "", "secrets", "", "", ""), false},
+		"the viewer writes a Secret of the agent":    {at("update", "", "secrets", "", own, protocol.IdentitySecret), false},
+		"the viewer removes the agent's namespace":   {at("delete", "", "namespaces", "", own, own), false},
+		"the viewer changes the agent's ClusterRole": {at("update", rbac, "clusterroles", "", "", protocol.AgentName), false},
+		"the viewer acts as somebody else":           {at("impersonate", "", "users", "", "", "github:alice"), false},
+	}
+}
+
+// testRights asks the API server itself, with the manifest applied, what the agent's ServiceAccount may do.
 func testRights(t *testing.T, env *testkit.Env, rights map[string]right) {
+	testRightsOf(t, env, "system:serviceaccount:"+own+":"+protocol.AgentName, rights, "system:serviceaccounts", "system:serviceaccounts:"+own)
+}
+
+// testRightsOf asks what a user may do. The API server learns of a change in a moment.
+func testRightsOf(t *testing.T, env *testkit.Env, user string, rights map[string]right, groups ...string) {
 	for name, tc := range rights {
 		t.Run(name, func(t *testing.T) {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:               "system:serviceaccount:" + own + ":" + protocol.AgentName,
-				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + own, "system:authenticated"},
-				ResourceAttributes: &tc.what,
+				User: user, Groups: append([]string{"system:authenticated"}, groups...), ResourceAttributes: &tc.what,
 			}}
 			testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
 				again := review.DeepCopy()

@@ -6,6 +6,7 @@ package registration
 import (
 	"slices"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -18,7 +19,9 @@ func clusterRights(profile v1.AgentProfile) []any {
 	objects := []any{nil, rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(agentLabels()).WithRoleRef(roleRef("ClusterRole")).WithSubjects(subject())}
 	if profile == v1.ProfileReadOnly {
 		view := rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind("ClusterRole").WithName("view")
-		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(agentLabels()).WithRoleRef(view).WithSubjects(subject()))
+		viewer := rbacv1ac.Subject().WithKind(rbacv1.UserKind).WithAPIGroup(rbacv1.GroupName).WithName(protocol.Viewer)
+		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(agentLabels()).WithRoleRef(view).WithSubjects(viewer))
+		rules = append(rules, viewing())
 	} else {
 		rules = slices.Concat(rules, impersonating(), delivering(), planning())
 	}
@@ -44,6 +47,11 @@ func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 		rule().WithAPIGroups("rbac.authorization.k8s.io").WithResources("clusterroles", "clusterrolebindings").
 			WithResourceNames(protocol.AgentName, protocol.AgentViewBinding).WithVerbs("get", "update", "patch", "delete"),
 	}
+}
+
+// viewing is to act as the one user whose rights everybody has who reaches a member that can only be read.
+func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
+	return rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
 
 // impersonating is to act as the users whose requests the agent forwards.
