@@ -19,6 +19,9 @@ export IMG URL KUBECTL VERSION
 # Tools are Go tools with versions of their own: hack/tools/<tool>.mod. Their dependencies stay out of go.mod.
 tool = go tool -modfile=hack/tools/$(1).mod $(1)
 
+# The longest tests start first: they mostly wait, while the others are built and run. "make lint" vets, and no test needs debugging symbols.
+gotest = go test -vet=off -ldflags='-s -w' $(if $(RACE),-race) $(TESTFLAGS)
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -34,8 +37,8 @@ build: ## Build bin/manager, bin/drover-agent and bin/kubectl-drover.
 .PHONY: test
 test: ## Run all tests; the first time, build a Kubernetes control plane for them (minutes). RACE=1 for the race detector.
 	go run ./hack/labctl build
-	go test $(if $(RACE),-race) $(TESTFLAGS) $(PKGS)
-	$(if $(filter ./...,$(PKGS)),cd test/drain && go test $(if $(RACE),-race) $(TESTFLAGS) ./...)
+	$(gotest) $(if $(filter ./...,$(PKGS)),./test/e2e) $(PKGS)
+	$(if $(filter ./...,$(PKGS)),cd test/drain && $(gotest) ./...)
 
 .PHONY: test-chaos
 test-chaos: ## Do random harm to managers, agents and links, and look whether all heals: make test-chaos SEED=7 DURATION=10m
