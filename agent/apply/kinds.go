@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/footprint"
 )
 
 // kind is a kind of object that sets may hold.
@@ -33,24 +33,11 @@ const (
 // kinds are all that a set may hold: what the agent's ClusterRole lets it deliver, and watches. A kind that is not here cannot be
 // delivered, whatever the hub says.
 func kinds() []kind {
-	const (
-		core      = "v1"
-		rbac      = "rbac.authorization.k8s.io/v1"
-		admission = "admissionregistration.k8s.io/v1"
-	)
-	return []kind{
-		{kindNamespace, core, "namespaces", false},
-		{kindQuota, core, "resourcequotas", true},
-		{"LimitRange", core, "limitranges", true},
-		{kindSecret, core, "secrets", true},
-		{"NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", true},
-		{kindClusterRole, rbac, "clusterroles", false},
-		{kindClusterRoleBinding, rbac, "clusterrolebindings", false},
-		{kindRoleBinding, rbac, "rolebindings", true},
-		{"ValidatingAdmissionPolicy", admission, "validatingadmissionpolicies", false},
-		{"ValidatingAdmissionPolicyBinding", admission, "validatingadmissionpolicybindings", false},
-		{"Plan", v1.GroupVersion.String(), "plans", true},
+	var all []kind
+	for _, k := range footprint.SetKinds() {
+		all = append(all, kind{k.Name, k.APIVersion, k.Resource, k.Namespaced})
 	}
+	return all
 }
 
 // catalogue finds a kind by its name.

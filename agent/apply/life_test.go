@@ -33,6 +33,7 @@ func TestLife(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	t.Run("a set's time is over without the hub, and stays over", func(t *testing.T) { m.expires(t) })
+	t.Run("what an earlier agent left is offered, taken over or removed", func(t *testing.T) { m.leftBehind(t) })
 	t.Run("a set larger than a Secret is kept and read again", func(t *testing.T) { m.large(t) })
 	t.Run("a set takes no longer than two writes", func(t *testing.T) { m.latency(t) })
 	t.Run("what another replica or an agent that only reads is asked", func(t *testing.T) { m.refuses(t) })
@@ -62,6 +63,48 @@ func (m *member) expires(t *testing.T) {
 	m.gone(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:late"}})
 	b.remove(t, id)
 	b.remove(t, past.ID)
+	b.stop()
+}
+
+// leftBehind loses the store of an agent, as who deletes its namespace does.
+func (m *member) leftBehind(t *testing.T) {
+	long := "crtb/" + strings.Repeat("long-name.", 20) + "end"
+	ids := []string{"crtb/owner", "crtb/guest.of.two", "crtb/extra", long}
+	a := m.lead(t)
+	for _, id := range ids {
+		a.applied(t, newSet(t, id, objectsOf(id, binding("drover:"+expansion.SetLabel(id), "view", "x"))))
+	}
+	a.stop()
+	copied := binding("drover:copied", "view", "x")
+	m.applyAs(t, "kubectl", objectsOf(ids[0], copied).Objects[0].Object)
+	if err := m.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(protocol.AgentNamespace), client.MatchingFields{"type": v1.Group + "/set"}); err != nil {
+		t.Fatal(err)
+	}
+	b := m.lead(t)
+	left := func(id string) *rbacv1.ClusterRoleBinding {
+		return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:" + expansion.SetLabel(id)}}
+	}
+	for _, id := range ids[:3] {
+		b.await(t, id, protocol.SetPending)
+	}
+	b.await(t, "left/"+expansion.SetLabel(long), protocol.SetPending)
+	for _, id := range ids {
+		m.there(t, left(id)) // until the hub has said what it wants
+	}
+	b.applied(t, newSet(t, ids[0], objectsOf(ids[0], binding("drover:"+expansion.SetLabel(ids[0]), "view", "x"))))
+	for _, id := range ids[1:3] {
+		b.remove(t, id)
+		m.gone(t, left(id))
+	}
+	m.there(t, left(ids[0]))
+	m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:copied"}}) // a person's
+
+	b.applied(t, newSet(t, long, objectsOf(long, binding("drover:"+expansion.SetLabel(long), "view", "x"))))
+	b.remove(t, "left/"+expansion.SetLabel(long)) // which the hub does not know to be the same
+	m.there(t, left(long))
+	b.remove(t, long)
+	m.gone(t, left(long))
+	b.remove(t, ids[0])
 	b.stop()
 }
 

@@ -31,6 +31,7 @@ func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
 	gone := s.deleting || p.expired()
 	saved := p.save(ctx)
 	switch {
+	case gone && t.taken(s):
 	case gone:
 		p.strip(ctx)
 	case s.wanted.ExpiresAt == nil || saved(): // what is to end must not outlive an agent that forgets it

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -131,6 +132,7 @@ func (t *term) run() {
 		}
 	}
 	close(t.ready)
+	t.offerLeft()
 	t.board.sync()
 	t.agenda.run(ctx, t.options.Now, t.look)
 }
@@ -198,8 +200,11 @@ func (t *term) set(id string, create bool) *set {
 	defer t.book.mu.Unlock()
 	s := t.book.sets[id]
 	if s == nil && create {
-		s = &set{id: id, label: expansion.SetLabel(id), turn: make(chan struct{}, 1), claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
-		t.book.sets[id], t.book.ids[s.label] = s, id
+		s = &set{id: id, label: labelOf(id), turn: make(chan struct{}, 1), claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
+		t.book.sets[id] = s
+		if _, taken := t.book.ids[s.label]; !taken || !strings.HasPrefix(id, leftPrefix) {
+			t.book.ids[s.label] = id
+		}
 	}
 	return s
 }
@@ -229,9 +234,11 @@ func (t *term) bury(s *set) {
 	t.unclaim(s, nil)
 	t.book.mu.Lock()
 	delete(t.book.sets, s.id)
-	delete(t.book.ids, s.label)
-	delete(t.book.unseen, s.id)
+	if t.book.ids[s.label] == s.id {
+		delete(t.book.ids, s.label)
+	}
 	t.book.mu.Unlock()
+	t.seen(s.id)
 	t.board.remove(s.id)
 }
 

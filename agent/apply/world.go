@@ -17,10 +17,11 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/footprint"
 )
 
 // fieldManager is as whom sets are applied.
-const fieldManager = "drover"
+const fieldManager = footprint.FieldManager
 
 // object is what is known of an object in the member.
 type object struct {
@@ -247,6 +248,23 @@ func (w *world) of(set string) []ref {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(w.bySet[set]), compareRefs)
+}
+
+// labels are those of all sets that objects carry which the field manager drover has something of.
+func (w *world) labels() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for set, refs := range w.bySet {
+		for r := range refs {
+			if o := w.objects[r]; set != "" && o.mark != 0 && !o.gone && !o.deleting {
+				all = append(all, set)
+				break
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // ours are all objects that the field manager drover has something of, or had: a copy that a person made with our labels is not.

@@ -11,6 +11,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/footprint"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // Lease reads and writes one Lease. Errors are those of the API server, wrapped.
@@ -32,7 +36,11 @@ func (l *Lease) Get(ctx context.Context) (*coordinationv1.Lease, error) {
 // Create makes the Lease.
 func (l *Lease) Create(ctx context.Context, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error) {
 	return l.write(ctx, "create", l.client.REST.Post().AbsPath(l.collection()), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}, Spec: spec,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: l.namespace, Name: l.name,
+			Labels: map[string]string{footprint.LabelName: protocol.AgentName, v1.LabelManagedBy: v1.ManagedBy},
+		},
+		Spec: spec,
 	})
 }
 

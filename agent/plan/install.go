@@ -17,16 +17,17 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/config/crd"
+	"github.com/drover-dev/drover/internal/footprint"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
 const (
 	// accountName is the ServiceAccount of plans' pods, and the name of its rights.
-	accountName = "drover-plan"
+	accountName = footprint.PlanAccount
 
 	pathSpace   = pathNamespaces + "/" + v1.PlansNamespace
 	pathAccount = pathSpace + "/serviceaccounts/" + accountName
-	pathCRD     = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/plans." + v1.Group
+	pathCRD     = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + footprint.PlanSchema
 	pathRBAC    = "/apis/rbac.authorization.k8s.io/v1"
 	pathRole    = pathRBAC + "/namespaces/" + v1.PlansNamespace + "/roles/" + accountName
 	pathGrant   = pathRBAC + "/namespaces/" + v1.PlansNamespace + "/rolebindings/" + accountName

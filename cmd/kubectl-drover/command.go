@@ -46,7 +46,7 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	o.bindConnection(root)
-	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), &cobra.Command{
+	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newUninstall(o), &cobra.Command{
 		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), version)

@@ -181,6 +181,8 @@ func TestClusterController(t *testing.T) {
 		"CVE-2021-36782: another profile is not rolled through the tunnel":             testOtherProfile,
 		"facts stay while another replica of the agent takes the lead":                 testLeaderless,
 		"deleting a connected cluster has the agent uninstall itself":                  testRemoveConnected,
+		"an agent that goes once it has uninstalled itself leaves nothing":             testRemoveGone,
+		"an agent that dies while it uninstalls itself is asked again":                 testRemoveInterrupted,
 		"deleting a cluster whose agent is gone ends within 30 s":                      testRemoveUnreachable,
 		"deleting a cluster that nobody joined ends at once":                           testRemoveUnjoined,
 		"an agent that answers nothing holds up neither a reconcile nor the deletion":  testDeafAgent,
@@ -444,6 +446,53 @@ func testRemoveConnected(w *world) {
 	w.reconcile()
 	w.gone()
 	w.until(func(s fleet.State) bool { return !s.Connected() })
+}
+
+func testRemoveGone(w *world) {
+	agent, _ := w.joined()
+	w.delete()
+	w.reconcile()
+	<-agent.Uninstalled
+	w.until(func(fleet.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	agent.Kill()
+	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.reconcile()
+	w.gone()
+	if told := w.events(); !strings.Contains(told, v1.ReasonUninstalled) || strings.Contains(told, v1.ReasonLeftBehind) {
+		w.t.Errorf("the events are %s", told)
+	}
+}
+
+func testRemoveInterrupted(w *world) {
+	agent, key := w.joined()
+	agent.Deafen()
+	w.delete()
+	w.reconcile()
+	agent.Kill()
+	w.until(func(s fleet.State) bool { return !s.Connected() && !w.fleet.Dismantle(w.name).Running })
+	if result := w.reconcile(); result.RequeueAfter == 0 {
+		w.t.Fatal("it is not waited for")
+	}
+	w.ready(metav1.ConditionFalse, v1.ReasonRemoving)
+	again := w.connect(key, testkit.HealthyReport())
+	w.reconcile()
+	<-again.Uninstalled
+	w.until(func(fleet.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	w.reconcile()
+	w.gone()
+}
+
+// events are all that were told until now.
+func (w *world) events() string {
+	var told []string
+	for {
+		select {
+		case e := <-w.recorder.Events:
+			told = append(told, e)
+		default:
+			return strings.Join(told, "; ")
+		}
+	}
 }
 
 func testRemoveUnreachable(w *world) {

@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,7 +16,6 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/fleet"
-	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -23,8 +23,7 @@ import (
 const removalPatience = 20 * time.Second
 
 // cleanupHint is what a person can do about a member that was not reached.
-const cleanupHint = "to clean it up, run in that cluster: kubectl delete namespace " + protocol.AgentNamespace +
-	" && kubectl delete clusterrole,clusterrolebinding " + protocol.AgentName
+const cleanupHint = "to remove what Drover left there, run with the kubeconfig of that cluster: kubectl drover uninstall"
 
 // remove ends the life of a deleted Cluster. It waits for the agent at most removalPatience.
 func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *status.Update) (ctrl.Result, error) {
@@ -39,29 +38,30 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	if !in.synced && deadline.Before(in.settled) {
 		deadline = in.settled // the agent may be connected to another replica
 	}
-	switch {
-	case in.identity == nil && !in.member.Connected() && in.synced && cluster.Status.ClusterUID == "", cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan:
-		return ctrl.Result{}, r.release(ctx, in)
-	case !in.member.Connected() && in.now.Before(deadline):
-		tellRemoving(in, update)
-		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil
-	case !in.member.Connected():
-		update.Event(status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove",
-			Message: "The agent was not connected; " + cleanupHint})
+	if neverThere(in) || cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
+	// An agent that has removed itself has gone, and its tunnel with it: what it answered counts before whether it is connected.
 	errand := r.Fleet.Dismantle(in.name)
-	if errand.Running && in.now.Before(deadline) {
+	undecided := errand.Running || !errand.Done() && !in.member.Connected()
+	if undecided && in.now.Before(deadline) {
 		tellRemoving(in, update)
-		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil // its end wakes us, too
+		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil // the end of the errand, or a tunnel, wakes us before
 	}
 	update.Event(uninstalled(errand))
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
+// neverThere is whether no agent can have anything in the member.
+func neverThere(in *input) bool {
+	return in.identity == nil && !in.member.Connected() && in.synced && in.cluster.Status.ClusterUID == ""
+}
+
 // uninstalled tells how the uninstallation went. Nothing that happens there holds up the deletion.
 func uninstalled(errand fleet.Errand) status.Event {
 	switch {
+	case errors.Is(errand.Err, fleet.ErrNotConnected):
+		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "The agent was not connected; " + cleanupHint}
 	case errand.Running:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall", Message: "The agent did not answer; " + cleanupHint}
 	case errand.Err != nil:
@@ -69,7 +69,7 @@ func uninstalled(errand fleet.Errand) status.Event {
 			Message: fmt.Sprintf("The agent did not uninstall itself: %v; %s", errand.Err, cleanupHint)}
 	case len(errand.Remaining) > 0:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
-			Message: "The agent could not remove all: " + strings.Join(errand.Remaining, "; ")}
+			Message: "The agent could not remove all: " + strings.Join(errand.Remaining, "; ") + "; " + cleanupHint}
 	}
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }

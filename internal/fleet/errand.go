@@ -58,16 +58,17 @@ func (r *Registry) Dismantle(name types.NamespacedName) Errand {
 	})
 }
 
-// errand runs call for a member. Only the latest kind of errand is remembered of a member, and none once it has a new tunnel.
+// errand runs call for a member. Only the latest kind of errand is remembered of a member, and none once it has a new tunnel. How one
+// ended stands when the member has gone: an agent that removes itself answers and goes.
 func (r *Registry) errand(name types.NamespacedName, kind string, call func(context.Context) ([]string, error)) Errand {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.members[name]
+	if m != nil && m.errand != nil && m.errand.standsLocked(kind, r.now()) {
+		return m.errand.Errand
+	}
 	if m == nil || !m.connected() || r.closed {
 		return Errand{Err: ErrNotConnected, At: r.now()}
-	}
-	if last := m.errand; last != nil && last.kind == kind && (last.Running || r.now().Sub(last.At) < ErrandPause) {
-		return last.Errand
 	}
 	e := &errand{kind: kind, Errand: Errand{Running: true}}
 	m.errand = e
@@ -87,4 +88,9 @@ func (r *Registry) errand(name types.NamespacedName, kind string, call func(cont
 type errand struct {
 	Errand
 	kind string
+}
+
+// standsLocked is whether the errand is one of that kind that is under way, or was tried a moment ago. Registry.mu is held.
+func (e *errand) standsLocked(kind string, now time.Time) bool {
+	return e.kind == kind && (e.Running || now.Sub(e.At) < ErrandPause)
 }

@@ -193,8 +193,16 @@ func testRemoval(t *testing.T, s *system, cluster types.NamespacedName, agent *s
 		t.Fatal(err)
 	}
 	ctx := within(t, 30*time.Second)
+	began := time.Now()
 	if err := s.hub.AwaitGone(ctx, object); err != nil {
 		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 15*time.Second { // it does not wait for an agent that has gone
+		t.Errorf("the Cluster is gone after %s", took)
+	}
+	out, err := s.hub.Kubectl(t.Context(), nil, "get", "events.events.k8s.io", "-o", "wide", "--field-selector", "reason="+v1.ReasonLeftBehind)
+	if err != nil || strings.Contains(out, "cluster/"+cluster.Name+" ") {
+		t.Errorf("%v: something was left behind:\n%s", err, out)
 	}
 	for _, left := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentNamespace}},

@@ -78,4 +78,5 @@ func TestAMemberIsImportedAndReached(t *testing.T) {
 	t.Run("the level of a running agent's log changes", func(t *testing.T) { testLogLevel(t, s, agent) })
 	t.Run("no secret is in a log, a status or an event", func(t *testing.T) { testNothingLeaks(t, s) })
 	t.Run("a Cluster deleted while connected leaves nothing in the member", func(t *testing.T) { testRemoval(t, s, cluster, agent) })
+	t.Run("a new agent removes what an earlier one left, and one command all of it", func(t *testing.T) { testUninstall(t, s) })
 }

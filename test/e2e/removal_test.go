@@ -30,7 +30,7 @@ func testLeftBehind(t *testing.T, s *system) {
 	}
 	t.Logf("gone after %s", time.Since(began))
 	out, err := s.hub.Kubectl(t.Context(), nil, "get", "events.events.k8s.io", "-o", "wide", "--field-selector", "reason="+v1.ReasonLeftBehind)
-	if err != nil || !strings.Contains(out, "cluster/left-behind") || !strings.Contains(out, "kubectl delete namespace") {
+	if err != nil || !strings.Contains(out, "cluster/left-behind") || !strings.Contains(out, "kubectl drover uninstall") {
 		t.Errorf("no event says how to clean up: %v\n%s", err, out)
 	}
 }

@@ -1,0 +1,69 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package footprint lists what Drover puts into a member, for those who put it there and those who take it away.
+package footprint
+
+import v1 "github.com/drover-dev/drover/api/v1"
+
+// FieldManager is as whom the agent applies objects. A copy that a person made of one has the labels and not the manager.
+const FieldManager = "drover"
+
+// LabelName is the label whose value AgentName marks what the agent's manifest brings.
+const LabelName = "app.kubernetes.io/name"
+
+// What the agent installs where Plans are run, beside v1.PlansNamespace.
+const (
+	// PlanAccount is the ServiceAccount of plans' pods, and the name of its rights.
+	PlanAccount = "drover-plan"
+	// PlanSchema is the name of the CustomResourceDefinition of Plans.
+	PlanSchema = "plans." + v1.Group
+)
+
+// Kind is a kind of object.
+type Kind struct {
+	Name       string
+	APIVersion string
+	// Resource is its plural in the API.
+	Resource   string
+	Namespaced bool
+}
+
+const (
+	core      = "v1"
+	rbac      = "rbac.authorization.k8s.io/v1"
+	admission = "admissionregistration.k8s.io/v1"
+)
+
+// SetKinds are the kinds that sets may hold, all with the label v1.LabelSet but for Namespaces, which Drover joins and does not own. Their order is
+// the one in which they are taken away: what grants rights first, and the policies that guard the rest last.
+func SetKinds() []Kind {
+	return []Kind{
+		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
+		{"RoleBinding", rbac, "rolebindings", true},
+		{"ClusterRole", rbac, "clusterroles", false},
+		{"Plan", v1.GroupVersion.String(), "plans", true},
+		{"Secret", core, "secrets", true},
+		{"ResourceQuota", core, "resourcequotas", true},
+		{"LimitRange", core, "limitranges", true},
+		{"NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", true},
+		{"Namespace", core, "namespaces", false},
+		{"ValidatingAdmissionPolicyBinding", admission, "validatingadmissionpolicybindings", false},
+		{"ValidatingAdmissionPolicy", admission, "validatingadmissionpolicies", false},
+	}
+}
+
+// ManifestKinds are the kinds that the agent's manifest brings beside its namespace, and what the agent keeps in there, all with LabelName. Their
+// order is the one in which they are taken away: an agent without rights puts nothing back.
+func ManifestKinds() []Kind {
+	return []Kind{
+		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
+		{"Deployment", "apps/v1", "deployments", true},
+		{"RoleBinding", rbac, "rolebindings", true},
+		{"Role", rbac, "roles", true},
+		{"ServiceAccount", core, "serviceaccounts", true},
+		{"Secret", core, "secrets", true},
+		{"Lease", "coordination.k8s.io/v1", "leases", true},
+		{"ClusterRole", rbac, "clusterroles", false},
+	}
+}
