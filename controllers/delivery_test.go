@@ -414,7 +414,11 @@ func digest(agent *testkit.Agent, id string) string {
 func testProblems(w *world) {
 	agent := w.member("prod", nil)
 	projectRole := w.role("p", v1.RoleTemplateSpec{Context: v1.ContextProject})
-	loop := w.role("loop", v1.RoleTemplateSpec{Inherits: []string{w.workspace + "-loop"}})
+	// A cycle cannot be seen by the API server. Whatever leads into it grants nothing, and the message has the path.
+	loop := w.role("loop", v1.RoleTemplateSpec{Inherits: []string{w.workspace + "-back"}})
+	back := w.role("back", v1.RoleTemplateSpec{Inherits: []string{loop}})
+	into := w.role("into", v1.RoleTemplateSpec{Inherits: []string{loop}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}})
+	led := w.crtb("led", into)
 	for reason, b := range map[string]*v1.ClusterRoleTemplateBinding{
 		v1.ReasonRoleTemplateNotFound: w.crtb("norole", "no-such-role"),
 		v1.ReasonContextMismatch:      w.crtb("context", projectRole),
@@ -425,15 +429,27 @@ func testProblems(w *world) {
 	} {
 		w.ready(b, reason)
 	}
-	w.ready(&v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: loop}}, v1.ReasonInheritanceCycle)
+	w.ready(led, v1.ReasonInheritanceCycle)
+	for _, name := range []string{loop, back, into} {
+		w.ready(&v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}}, v1.ReasonInheritanceCycle)
+	}
+	w.eventually(func(ctx context.Context) error {
+		if err := w.Client.Get(ctx, client.ObjectKeyFromObject(led), led); err != nil {
+			return fmt.Errorf("read binding: %w", err)
+		}
+		if ready := meta.FindStatusCondition(led.Status.Conditions, v1.ConditionReady); !strings.Contains(ready.Message, loop+" → "+back+" → "+loop) {
+			return fmt.Errorf("the message is %q", ready.Message)
+		}
+		return nil
+	})
 	w.holds(agent)
 	// The same binding is in force as soon as its role is.
 	role := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: loop}}
 	w.update(role, func() {
 		role.Spec.Inherits, role.Spec.Rules = nil, []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
 	})
-	w.holds(agent, "crtb/cycle", "role/"+loop)
-	w.update(role, func() { role.Spec.Inherits = []string{loop} })
+	w.holds(agent, "crtb/cycle", "crtb/led", "role/"+loop, "role/"+into)
+	w.update(role, func() { role.Spec.Inherits = []string{back} })
 	w.holds(agent)
 }
 

@@ -103,7 +103,9 @@ func (r *rightsWorld) putTemplate(name string, context v1.RoleContext) string {
 	} else {
 		spec.Rules = []rbacv1.PolicyRule{r.rule(context)}
 		if r.rarely(3) {
-			spec.Inherits = []string{r.template(r.context())}
+			if parent := r.template(r.context()); parent != name { // that is refused; a longer cycle is not
+				spec.Inherits = []string{parent}
+			}
 		}
 	}
 	template := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -43,6 +43,7 @@ type Agent struct {
 	// control plane is preferred. At most 16.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
+	// +mapType=atomic
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
 	// tolerations of the agent, beside those of the taints of control planes, which it always has. At most 16.
@@ -54,11 +55,13 @@ type Agent struct {
 	// affinity of the agent. Default: it prefers nodes of the control plane, and for each replica another node. What is
 	// set here takes the place of that.
 	// +optional
+	// +structType=atomic
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
 	// resources of the agent's container. Default: requests of 20m CPU and 32Mi memory, and a limit of 256Mi memory.
 	// What is set here takes the place of all three.
 	// +optional
+	// +structType=atomic
 	Resources *AgentResources `json:"resources,omitempty"`
 
 	// priorityClassName of the agent's pods. The PriorityClass must exist in the member. Default: the member's.

@@ -90,6 +90,7 @@ type PlanTarget struct {
 	// rollout says in which order the members are done, and how many at once. Default: one after the other by name, and the
 	// first that fails stops the rest.
 	// +optional
+	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
 }
 
@@ -172,6 +173,7 @@ type PlanPace struct {
 	// window is when nodes and further attempts may begin. What has begun finishes, also after the window has closed. Default:
 	// at any time. A member may have a window of its own beside it, see docs/spec/plan.md; then both must be open.
 	// +optional
+	// +structType=atomic
 	Window *TimeWindow `json:"window,omitempty"`
 
 	// jobActiveDeadlineSecs is after how many seconds an attempt's Job is ended, and has failed. 0 is never. Default 900.
@@ -183,6 +185,7 @@ type PlanPace struct {
 
 	// retries says how often an attempt that failed is made again. Default: twice, after 30s and 1m.
 	// +optional
+	// +structType=atomic
 	Retries *PlanRetries `json:"retries,omitempty"`
 
 	// postCompleteDelay is how long a node's place stays taken after it is complete, for example "2m". The node is

@@ -25,6 +25,7 @@ type NodeWork struct {
 
 	// drain, where set, evicts the node's pods before the upgrade, never Drover's own and those of plans. Default: they stay.
 	// +optional
+	// +structType=atomic
 	Drain *Drain `json:"drain,omitempty"`
 
 	// upgrade runs on the node with the host's root at /host. It runs privileged unless its securityContext says otherwise.
@@ -70,6 +71,7 @@ type NodeWork struct {
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels of kubernetes.io, k8s.io and drover.dev cannot be set"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$'))",message="a key is no label"
+	// +mapType=atomic
 	PostCompleteLabels map[string]LabelTemplate `json:"postCompleteLabels,omitempty"`
 }
 
@@ -134,6 +136,7 @@ type PlanContainer struct {
 
 	// securityContext in place of "privileged, with CAP_SYS_BOOT" for upgrade, and of none for prepare.
 	// +optional
+	// +structType=atomic
 	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
 }
 

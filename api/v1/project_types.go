@@ -81,6 +81,7 @@ type ProjectSpec struct {
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative"
+	// +mapType=atomic
 	ResourceQuota corev1.ResourceList `json:"resourceQuota,omitempty"`
 
 	// namespaceDefaultResourceQuota is the share of each namespace. Namespaces get it while resourceQuota lasts, those
@@ -90,11 +91,13 @@ type ProjectSpec struct {
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative"
+	// +mapType=atomic
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
 	// containerDefaults are requests and limits of containers that set none (a LimitRange in each namespace). With a quota on
 	// limits or requests, pods without them are refused by Kubernetes: set them here. Default: none.
 	// +optional
+	// +structType=atomic
 	ContainerDefaults *ContainerDefaults `json:"containerDefaults,omitempty"`
 
 	// networkIsolation says who may open connections to the project's pods. None (default): Drover sets no limit. Project: pods of

@@ -85,6 +85,13 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 			}
 		}
 	})
+	t.Run("no line breaks, control characters and the like in names", func(t *testing.T) { testControlCharacters(t, env, namespace) })
+	t.Run("a role template that inherits itself", func(t *testing.T) {
+		err := dryRun(object(t, namespace, roleTemplate, "{context: Cluster, inherits: [a, sample]}")) // sample is its name
+		if err == nil || !strings.Contains(err.Error(), "a role template cannot inherit itself") {
+			t.Error(err)
+		}
+	})
 	t.Run("every field of a spec can be changed", func(t *testing.T) { testChanges(t, env, namespace) })
 	t.Run("a new object says that the manager has not looked at it", func(t *testing.T) {
 		o := object(t, namespace, project, "{clusterName: a}")

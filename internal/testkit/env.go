@@ -6,6 +6,7 @@ package testkit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -55,7 +56,7 @@ func Start(t testing.TB) *Env {
 	}
 	config, err := environment.Start()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(errors.Join(err, environment.Stop())) // CRDs that are refused would leave both programs running
 	}
 	t.Cleanup(func() {
 		if err := environment.Stop(); err != nil {

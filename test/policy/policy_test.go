@@ -37,7 +37,12 @@ type hub struct {
 
 func startHub(t *testing.T) *hub {
 	t.Helper()
-	h := &hub{Env: testkit.Start(t)}
+	return newHub(t, testkit.Start(t))
+}
+
+func newHub(t *testing.T, env *testkit.Env) *hub {
+	t.Helper()
+	h := &hub{Env: env}
 	h.workspace, h.other = h.Workspace(t), h.Workspace(t)
 	for _, folder := range []string{"config/policy", "config/roles"} {
 		for _, o := range manifests(t, folder) {

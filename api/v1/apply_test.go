@@ -1,0 +1,281 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// fullSpecs has a spec of each kind in which every optional struct, map and list is filled.
+var fullSpecs = map[string]string{
+	"Cluster": `
+registration: {tokenSecretRef: {name: a}}
+agent:
+  nodeSelector: {a: b}
+  tolerations: [{operator: Exists}]
+  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}
+  resources: {requests: {cpu: 50m}, limits: {memory: 1Gi}}
+  env: [{name: HTTPS_PROXY, value: "http://proxy:3128"}]`,
+	"ClusterRoleTemplateBinding": `
+clusterSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
+roleTemplateName: a
+subject: {kind: User, name: "github:alice"}`,
+	"ProjectRoleTemplateBinding": `{projectName: a, roleTemplateName: a, subject: {kind: User, name: "github:alice"}}`,
+	"RoleTemplate": `
+context: Cluster
+inherits: [a]
+rules: [{apiGroups: [""], resources: [pods], resourceNames: [a], verbs: [get]}, {nonResourceURLs: [/metrics], verbs: [get]}]`,
+	"Project": `
+clusterSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
+namespaces: [web]
+resourceQuota: {pods: "10"}
+namespaceDefaultResourceQuota: {pods: "5"}
+containerDefaults: {requests: {cpu: 50m}, limits: {memory: 1Gi}}`,
+	"Plan": `
+clusterSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
+nodeSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
+rollout:
+  maxConcurrentClusters: 5
+  waves: [{name: canary, clusterSelector: {matchLabels: {ring: canary}, matchExpressions: [{key: a, operator: In, values: [b]}]}, soak: 1h}, {name: rest}]
+window: {days: [Sat], startTime: "02:00"}
+retries: {limit: 5, backoff: 1m}
+version: v1
+drain: {timeout: 5m, force: true, podSelector: {matchLabels: {a: b}, matchExpressions: [{key: a, operator: In, values: [b]}]}}
+prepare: &container
+  image: a
+  command: [a]
+  args: [a]
+  envs: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+  envFrom: [{secretRef: {name: a}}]
+  volumes: [{name: a, source: /a, destination: /a}]
+  securityContext: {privileged: true, capabilities: {add: [SYS_BOOT]}}
+upgrade: *container
+secrets: [{name: a, path: /a}]
+tolerations: [{operator: Exists}]
+imagePullSecrets: [{name: a}]
+postCompleteLabels: {example.com/version: "$(LATEST_VERSION)"}`,
+}
+
+// theirs are structs of Kubernetes' own, which are emptied as a whole.
+var theirs = []string{"agent.affinity", "agent.tolerations", "tolerations", "prepare.envs", "prepare.envFrom", "prepare.securityContext", "upgrade.envs", "upgrade.envFrom", "upgrade.securityContext"}
+
+// optionals are the paths of all structs, maps and lists in a schema. An element of a list has the index 0.
+func optionals(schema apiextensionsv1.JSONSchemaProps, path []string) [][]string {
+	var all [][]string
+	if len(path) > 0 && (schema.Type == "object" || schema.Type == "array") && path[len(path)-1] != "0" {
+		all = append(all, path)
+	}
+	if slices.Contains(theirs, strings.Join(path, ".")) {
+		return all
+	}
+	for name, property := range schema.Properties {
+		all = append(all, optionals(property, append(slices.Clone(path), name))...)
+	}
+	if schema.Items != nil {
+		all = append(all, optionals(*schema.Items.Schema, append(slices.Clone(path), "0"))...)
+	}
+	return all
+}
+
+// emptied is a copy of the spec in which what is at the path is empty, and whether there was something.
+func emptied(value any, path []string) (any, bool) {
+	if len(path) == 0 {
+		switch value.(type) {
+		case map[string]any:
+			return map[string]any{}, true
+		case []any:
+			return []any{}, true
+		}
+		return nil, false
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		changed, found := emptied(value[path[0]], path[1:])
+		value[path[0]] = changed
+		return value, found
+	case []any:
+		for i := range value {
+			if changed, found := emptied(value[i], path[1:]); found {
+				value[i] = changed
+				return value, true
+			}
+		}
+	}
+	return value, false
+}
+
+// applied is one object that is applied in turn with all that its kind can have, and with one part of it empty. The specs are
+// what becomes of each where it is new.
+type applied struct {
+	full, empty         *unstructured.Unstructured
+	fullSpec, emptySpec any
+}
+
+// partsOf makes an object for every part of each kind that may be empty at all.
+func partsOf(t *testing.T, env *testkit.Env, namespace string) []applied {
+	t.Helper()
+	files, err := filepath.Glob(testkit.Path(t, "config/crd/bases/*.yaml"))
+	if err != nil || len(files) != len(fullSpecs) {
+		t.Fatalf("%d kinds, %d specs: %v", len(files), len(fullSpecs), err)
+	}
+	var all []applied
+	for _, file := range files {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = yaml.Unmarshal(text, crd)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := crd.Spec.Names.Kind
+		for _, path := range optionals(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"], nil) {
+			name := "a" + strings.ToLower(strings.ReplaceAll(strings.Join(path, "."), ".0", ""))
+			part := applied{full: object(t, namespace, kind, fullSpecs[kind]), empty: object(t, namespace, kind, fullSpecs[kind])}
+			part.full.SetName(name)
+			part.empty.SetName(name)
+			if _, found := emptied(part.empty.Object["spec"], path); !found {
+				t.Errorf("%s: the spec of the test lacks %s", kind, strings.Join(path, "."))
+				continue
+			}
+			full, empty := part.full.DeepCopy(), part.empty.DeepCopy()
+			if err := env.Client.Create(t.Context(), full, client.DryRunAll); err != nil {
+				t.Fatal(err)
+			}
+			if err := env.Client.Create(t.Context(), empty, client.DryRunAll); err != nil {
+				continue // it must not be empty
+			}
+			part.fullSpec, part.emptySpec = full.Object["spec"], empty.Object["spec"]
+			all = append(all, part)
+		}
+	}
+	return all
+}
+
+// TestEveryKindIsAppliedOnEitherSide applies every kind, with every part empty and full, on the client's side and on the server's in turn.
+func TestEveryKindIsAppliedOnEitherSide(t *testing.T) {
+	env := testkit.Start(t)
+	namespace := env.Workspace(t)
+	parts := partsOf(t, env, namespace)
+	apply := kubectl(t, env.Config)
+	for _, steps := range []string{"CSA empty, SSA empty, CSA empty", "SSA empty, CSA empty, SSA empty", "CSA full, SSA empty, CSA full, SSA full, CSA empty, SSA empty"} {
+		t.Run(steps, func(t *testing.T) {
+			for step := range strings.SplitSeq(steps, ", ") {
+				side, what, _ := strings.Cut(step, " ")
+				var documents [][]byte
+				for _, part := range parts {
+					o := part.empty
+					if what == "full" {
+						o = part.full
+					}
+					text, err := yaml.Marshal(o.Object)
+					if err != nil {
+						t.Fatal(err)
+					}
+					documents = append(documents, text)
+				}
+				args := []string{"apply", "-f", "-"}
+				if side == "SSA" {
+					args = append(args, "--server-side", "--force-conflicts")
+				}
+				for complaint := range strings.SplitSeq(apply(bytes.Join(documents, []byte("\n---\n")), args...), "\n") {
+					if complaint != "" && !strings.Contains(complaint, "last-applied-configuration annotation which is required") { // it is added
+						t.Errorf("%s: %s", step, complaint)
+					}
+				}
+				wantSpecs(t, env, step, parts)
+			}
+			for _, part := range parts {
+				if err := env.Client.Delete(t.Context(), part.empty.DeepCopy()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func wantSpecs(t *testing.T, env *testkit.Env, step string, parts []applied) {
+	t.Helper()
+	for _, part := range parts {
+		got, want := part.empty.DeepCopy(), part.emptySpec
+		if strings.HasSuffix(step, "full") {
+			want = part.fullSpec
+		}
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(got), got); err != nil {
+			t.Error(err)
+		} else if !reflect.DeepEqual(withoutEmptyLists(got.Object["spec"]), withoutEmptyLists(want)) {
+			t.Errorf("%s: %s %s is %v, want %v", step, got.GetKind(), got.GetName(), got.Object["spec"], want)
+		}
+	}
+}
+
+// withoutEmptyLists leaves out lists without elements, which server-side apply removes. They mean the same as none.
+func withoutEmptyLists(value any) any {
+	if fields, is := value.(map[string]any); is {
+		kept := map[string]any{}
+		for key, field := range fields {
+			if list, is := field.([]any); !is || len(list) > 0 {
+				kept[key] = withoutEmptyLists(field)
+			}
+		}
+		return kept
+	}
+	if list, is := value.([]any); is {
+		kept := make([]any, len(list))
+		for i := range list {
+			kept[i] = withoutEmptyLists(list[i])
+		}
+		return kept
+	}
+	return value
+}
+
+// kubectl runs the real one, and returns what it complains of.
+func kubectl(t *testing.T, config *rest.Config) func(stdin []byte, args ...string) string {
+	t.Helper()
+	assets, err := lab.Binaries(t.Context(), os.Stderr, lab.Kubectl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := clientcmdapi.NewConfig()
+	c.Clusters["hub"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	c.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	c.Contexts["hub"] = &clientcmdapi.Context{Cluster: "hub", AuthInfo: "admin"}
+	c.CurrentContext = "hub"
+	home := t.TempDir()
+	file := filepath.Join(home, "kubeconfig")
+	if err := clientcmd.WriteToFile(*c, file); err != nil {
+		t.Fatal(err)
+	}
+	return func(stdin []byte, args ...string) string {
+		t.Helper()
+		command := exec.CommandContext(t.Context(), assets[lab.Kubectl], args...)
+		command.Env = []string{"KUBECONFIG=" + file, "HOME=" + home}
+		command.Stdin = bytes.NewReader(stdin)
+		var complaints bytes.Buffer
+		command.Stderr = &complaints
+		if err := command.Run(); err != nil && complaints.Len() == 0 {
+			return err.Error()
+		}
+		return complaints.String()
+	}
+}

@@ -1,0 +1,98 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// plainText is the rule of texts that are shown, or become names in members.
+const plainText = `!self.matches(r'[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]')`
+
+// freeText are texts that may hold anything: what a program is given, and structs of Kubernetes' own, which Kubernetes checks.
+var freeText = regexp.MustCompile(`^Plan\.(prepare|upgrade)\.(command|args|envs|envFrom|securityContext)\b|^Plan\.tolerations\b|` +
+	`^Cluster\.agent\.(tolerations|affinity|nodeSelector)\b|^RoleTemplate\.rules\b|[sS]elector\.(matchLabels|matchExpressions)\b`)
+
+// texts are the paths of all strings in a schema that may have a line break or another control character.
+func texts(path string, schema apiextensionsv1.JSONSchemaProps) []string {
+	var all []string
+	for name, property := range schema.Properties {
+		all = append(all, texts(path+"."+name, property)...)
+	}
+	if schema.Items != nil {
+		all = append(all, texts(path, *schema.Items.Schema)...)
+	}
+	if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil {
+		all = append(all, texts(path, *schema.AdditionalProperties.Schema)...)
+	}
+	plain := schema.Type != "string" || len(schema.Enum) > 0 || schema.Format != "" || freeText.MatchString(path) ||
+		slices.ContainsFunc(schema.XValidations, func(rule apiextensionsv1.ValidationRule) bool {
+			return rule.Rule == plainText || strings.HasPrefix(rule.Rule, "self.matches('^")
+		})
+	if schema.Pattern != "" {
+		pattern := regexp.MustCompile(schema.Pattern)
+		plain = plain || !slices.ContainsFunc([]string{"a\nb", "a\x1bb", "https://a\x1b/b", "/\x1b", "1\n", "1h\n", "02:00\n"}, pattern.MatchString)
+	}
+	if !plain {
+		all = append(all, path)
+	}
+	return all
+}
+
+func TestNoNameHasControlCharacters(t *testing.T) {
+	files, err := filepath.Glob(testkit.Path(t, "config/crd/bases/*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		content, err := os.ReadFile(file)
+		if err == nil {
+			err = yaml.Unmarshal(content, crd)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range texts(crd.Spec.Names.Kind, crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]) {
+			t.Errorf("%s may hold line breaks: give it a pattern, or the rule of the others", path)
+		}
+	}
+}
+
+// What would write lines of its own into an error, or turn the text of a terminal round, is refused where it is written.
+func testControlCharacters(t *testing.T, env *testkit.Env, namespace string) {
+	const want = "must not contain line breaks or other control characters"
+	for what, bad := range map[string]string{"a line break": "a\nb", "an escape code": "a\x1b[2Kb", "a C1 control": "a\u009bb", "a turn of direction": "a\u202eb", "an invisible character": "a\u200bb", "a line separator": "a\u2028b"} {
+		for kind, format := range map[string]string{
+			clusterBinding: "{clusterName: a, roleTemplateName: x, subject: {kind: User, name: %q}}",
+			projectBinding: "{projectName: a, roleTemplateName: x, subject: {kind: Group, name: %q}}",
+			roleTemplate:   "{context: Cluster, external: %q}",
+			"Plan":         "{clusterName: a, version: v1, upgrade: {image: %q}}",
+			"Cluster":      "{agent: {image: %q}}",
+		} {
+			o := object(t, namespace, kind, fmt.Sprintf(format, bad))
+			if err := env.Client.Create(t.Context(), o, client.DryRunAll); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s in a %s: %v", what, kind, err)
+			}
+		}
+	}
+	names := "{clusterName: a, roleTemplateName: x, subject: {kind: User, name: %q}}"
+	for _, good := range []string{"ldap:cn=José Müller,ou=é", "github:日本語", "saml:Alice B. O'Neil"} {
+		if err := env.Client.Create(t.Context(), object(t, namespace, clusterBinding, fmt.Sprintf(names, good)), client.DryRunAll); err != nil {
+			t.Error(err)
+		}
+	}
+}
