@@ -53,6 +53,10 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-authority"), Secret: authoritySecret,
 		Member: o.Fleet.State, Settings: o.Trust.Settings, Now: time.Now,
 	}
+	publisher := &authority.Publisher{
+		Client: mgr.GetClient(), Settings: o.Trust.Settings,
+		ConfigMap: types.NamespacedName{Namespace: o.Config.Namespace, Name: trust.AuthorityConfigMap},
+	}
 	clusters := &cluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
 		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, Synced: o.Synced, Started: o.Started, Now: time.Now,
@@ -61,6 +65,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	for _, register := range []func() error{
 		func() error { return setUpDelivery(mgr, o) },
 		func() error { return loader.Register(mgr) },
+		func() error { return publisher.Register(mgr, o.Trust.OnChange) },
 		func() error { return revoker.Register(o.Steady, o.Fleet.OnOpen) },
 		func() error {
 			return keeper.Register(mgr, authority.Wakers{Member: o.Fleet.OnChange, Trust: o.Trust.OnChange})

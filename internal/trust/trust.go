@@ -23,6 +23,9 @@ import (
 // setting the annotation v1.AnnotationRotate on it.
 const AuthoritySecret = "drover-ca"
 
+// AuthorityConfigMap is the name of the ConfigMap with the certificates to trust, in the manager's namespace, without any key.
+const AuthorityConfigMap = "drover-ca"
+
 // ErrNoAuthority says that the hub's CA has not been made or read yet.
 var ErrNoAuthority = errors.New("the hub's CA is not there yet")
 

@@ -1,0 +1,50 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package authority_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/drover-dev/drover/controllers/authority"
+	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
+	w := newWorld(t, testkit.Start(t))
+	p := &authority.Publisher{
+		Client: w.Client, Settings: w.trust.Settings,
+		ConfigMap: types.NamespacedName{Namespace: w.keeper.Secret.Namespace, Name: trust.AuthorityConfigMap},
+	}
+	published := func() *corev1.ConfigMap {
+		t.Helper()
+		if _, err := p.Reconcile(t.Context(), ctrl.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		found := &corev1.ConfigMap{}
+		if err := w.Client.Get(t.Context(), p.ConfigMap, found); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if _, err := p.Reconcile(t.Context(), ctrl.Request{}); err != nil {
+		t.Fatalf("nothing is loaded yet: %v", err)
+	}
+	active, next := w.announced()
+	first := published()
+	if got, want := first.Data["ca.crt"], string(active.Cert)+string(next.Cert); got != want {
+		t.Errorf("while a change is announced both are to be trusted: got\n%s\nwant\n%s", got, want)
+	}
+	if len(first.Data) != 1 || len(first.BinaryData) != 0 || strings.Contains(first.Data["ca.crt"], "PRIVATE") {
+		t.Errorf("more than certificates is published: %v", first.Data)
+	}
+	if again := published(); again.ResourceVersion != first.ResourceVersion {
+		t.Error("what has not changed is written again")
+	}
+}
