@@ -29,10 +29,11 @@ help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/manager, bin/drover-agent and bin/kubectl-drover.
+build: ## Build bin/manager, bin/drover-agent and bin/kubectl-drover, which is also what completes its arguments.
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/manager .
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/drover-agent ./agent
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/kubectl-drover ./cmd/kubectl-drover
+	ln -sf kubectl-drover bin/kubectl_complete-drover
 
 .PHONY: test
 test: ## Run all tests; the first time, build a Kubernetes control plane for them (minutes). RACE=1 for the race detector.

@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
@@ -40,11 +39,14 @@ func newCommand() *cobra.Command {
 
 The hub is the cluster of your kubeconfig. The workspace is the context's namespace, or --workspace. A member is asked too, if an entry of your
 kubeconfig leads to a member through the hub (a server that ends in /k8s/clusters/NAMESPACE/NAME) or --member-context names one that leads to it.`,
+		Version: version,
+
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl drover"},
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	o.bindConnection(root)
 	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newUninstall(o), &cobra.Command{
 		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
@@ -67,6 +69,7 @@ func (o *options) bindConnection(root *cobra.Command) {
 	names.ClusterOverrideFlags.APIVersion.LongName = ""
 	clientcmd.BindOverrideFlags(&o.overrides, flags, names)
 	flags.StringVar(&o.loading.ExplicitPath, "kubeconfig", "", "Path to the kubeconfig file for the hub")
+	complete(root, "context", o.completeContexts)
 }
 
 // bindQuestion adds the flags that say where something is done, and how the answer is printed.
@@ -79,34 +82,12 @@ func (o *options) bindQuestion(c *cobra.Command) {
 	flags.StringVar(&o.memberContext, "member-context", "", "A context of the kubeconfig that leads to the member, through the hub or not")
 	flags.StringVarP(&o.output, "output", "o", outputText, "The output: text, json or yaml")
 	c.MarkFlagsOneRequired("cluster")
-	complete := func(name string, choices ...string) {
-		_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)) // errs for unknown flags only
-	}
-	complete("output", outputText, outputJSON, outputYAML)
-	complete("namespace")
-	complete("workspace")
-	complete("subresource", "log", "exec", "scale", "status")
-	_ = c.RegisterFlagCompletionFunc("cluster", o.completeClusters)
-}
-
-// completeClusters offers the workspace's Clusters to the shell.
-func (o *options) completeClusters(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
-	const nothingElse = cobra.ShellCompDirectiveNoFileComp
-	hub, err := o.hub()
-	if err != nil {
-		return nil, nothingElse
-	}
-	list := &v1.ClusterList{}
-	if err := hub.List(c.Context(), list, hub.inWorkspace()); err != nil {
-		return nil, nothingElse
-	}
-	var names []string
-	for i := range list.Items {
-		if strings.HasPrefix(list.Items[i].Name, start) {
-			names = append(names, list.Items[i].Name)
-		}
-	}
-	return names, nothingElse
+	complete(c, "output", offer(outputText, outputJSON, outputYAML))
+	complete(c, "namespace", o.completeNamespaces)
+	complete(c, "workspace", o.completeWorkspaces)
+	complete(c, "subresource", offer("log", "exec", "scale", "status"))
+	complete(c, "member-context", o.completeContexts)
+	complete(c, "cluster", o.completeClusters)
 }
 
 func newWhy(o *options) *cobra.Command {
@@ -119,7 +100,10 @@ NAME is the principal as the member sees it: github:alice, hub:carol, hub:system
 Groups of a user are not known to the hub: name them with --group. For a group itself use --kind Group.
 VERB and RESOURCE are as in "kubectl auth can-i": get pods, create deployments.apps, get pods/web-0 --subresource log, get /metrics.
 
-Exit codes: 0 allowed, 1 denied, 2 an error, or it cannot be told.`,
+The answer is the member's own word. Where the member is not asked, since it is away, has never joined, or nothing leads to it, the answer is that it
+cannot be told: what the hub grants may not have arrived, and the member may grant more. What the hub grants is printed all the same.
+
+Exit codes: 0 yes, 1 no, 2 an error, or it cannot be told.`,
 		Example: `  kubectl drover why github:alice create deployments.apps --cluster prod-eu -n web
   kubectl drover why hub:system:serviceaccount:ci:deployer get secrets/registry --cluster prod-eu -n web -w team-a
   kubectl drover why github:acme/web delete pods --kind Group --cluster prod-eu -n web -o json`,
@@ -139,7 +123,7 @@ Exit codes: 0 allowed, 1 denied, 2 an error, or it cannot be told.`,
 	o.bindQuestion(c)
 	c.Flags().StringArrayVar(&o.groups, "group", nil, "A group that the user is in; can be repeated")
 	c.Flags().StringVar(&o.kind, "kind", string(v1.SubjectUser), "What NAME is: User or Group")
-	_ = c.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{string(v1.SubjectUser), string(v1.SubjectGroup)}, cobra.ShellCompDirectiveNoFileComp))
+	complete(c, "kind", offer(string(v1.SubjectUser), string(v1.SubjectGroup)))
 	return c
 }
 
@@ -149,7 +133,9 @@ func newWhoCan(o *options) *cobra.Command {
 		Short: "List who may do something in a member, and by what",
 		Long: `List who may do something in a member, and by what: bindings on the hub, and those that the member has of its own.
 
-Exit codes: 0 somebody may, 1 nobody may, 2 an error, or it cannot be told.`,
+Where the member is not asked it cannot be told who may. Whom the hub grants it to is printed all the same.
+
+Exit codes: 0 there is at least one who may, 1 nobody may, 2 an error, or it cannot be told.`,
 		Example: `  kubectl drover who-can delete pods --cluster prod-eu -n web
   kubectl drover who-can get secrets --cluster prod-eu`,
 		Args: arguments(2, "VERB RESOURCE"),
@@ -172,20 +158,6 @@ func arguments(count int, names string) cobra.PositionalArgs {
 			return fmt.Errorf("%s takes %s, and got %d arguments: see \"%s --help\"", c.CommandPath(), names, len(args), c.CommandPath())
 		}
 		return nil
-	}
-}
-
-// completeAction offers verbs for the argument at that place, and resources after it.
-func completeAction(verbAt int) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		const nothingElse = cobra.ShellCompDirectiveNoFileComp
-		switch len(args) {
-		case verbAt:
-			return []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}, nothingElse
-		case verbAt + 1:
-			return []string{"pods", "deployments.apps", "services", "secrets", "configmaps", "namespaces", "nodes"}, nothingElse
-		}
-		return nil, nothingElse
 	}
 }
 

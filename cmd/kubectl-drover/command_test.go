@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/access"
@@ -58,14 +59,35 @@ func newStand(t *testing.T) *stand {
 		t.Fatal(err)
 	}
 	delivered.Namespace = s.namespace
-	env.Apply(t, &v1.Cluster{ObjectMeta: in("prod")})
-	env.Apply(t, &v1.Project{ObjectMeta: in("web"), Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}}})
+	s.join(t, "prod", s.uid(t))
+	env.Apply(t, &v1.Project{ObjectMeta: in("web"), Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, Namespaces: []string{"site"}}})
 	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace, Labels: map[string]string{v1.LabelProject: "web"}}})
 	env.Apply(t, template)
 	env.Apply(t, binding)
 	env.Apply(t, role)
 	env.Apply(t, delivered)
 	return s
+}
+
+// uid is the one by which an API server is known.
+func (s *stand) uid(t *testing.T) string {
+	t.Helper()
+	system := &corev1.Namespace{}
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+		t.Fatal(err)
+	}
+	return string(system.UID)
+}
+
+// join makes a Cluster that the cluster of that UID has joined.
+func (s *stand) join(t *testing.T, name, uid string) {
+	t.Helper()
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: name}}
+	s.Apply(t, cluster)
+	cluster.Status.ClusterUID = uid
+	if err := s.Client.Status().Update(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // say runs a command line with the member's context and returns the exit code and what is printed.
@@ -78,6 +100,7 @@ func (s *stand) say(t *testing.T, line string) (int, string, string) {
 
 func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 	s := newStand(t)
+	s.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: "never"}})
 	const there = " --cluster prod --member-context hub"
 	s.Apply(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "own"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "ops"}}})
@@ -87,27 +110,38 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 		code int
 		want []string // in what is printed, to either
 	}{
-		"a group's right in a labelled namespace": {"why github:acme/web create deploy --kind Group -n web" + there, 0, []string{"Yes: Group github:acme/web may create deployments.apps in namespace web of cluster prod.", "both are there", "The member says yes: RBAC: allowed by RoleBinding"}},
-		"a user's by the group":                   {"why github:alice get deployments.apps/site --group github:acme/web -n web" + there, 0, []string{"for Group github:acme/web"}},
-		"not in another namespace":                {"why github:alice get deployments --group github:acme/web -n default" + there, 1, []string{"No: ", "namespace default is not in project web"}},
-		"not what no rule allows":                 {"why github:alice get pods --group github:acme/web -n web" + there, 1, []string{"no rule of role template deployer allows it"}},
-		"a subresource is another right":          {"why github:alice update deployments --subresource scale --group github:acme/web -n web" + there, 1, []string{"update deployments.apps/scale"}},
-		"the member's own binding":                {"why ops get deployments -n web" + there, 0, []string{"it is not Drover that grants it"}},
-		"who can, by both":                        {"who-can get deployments -n web" + there, 0, []string{"github:acme/web", "ProjectRoleTemplateBinding devs", "ClusterRoleBinding own (the member's)", "components of the cluster itself"}},
-		"nobody can":                              {"who-can get nosuchthings.example.com -n web --cluster prod", 1, []string{"Nobody who is known may"}},
-		"the member has no way":                   {"why github:alice get deployments --group github:acme/web -n web --cluster prod", 1, []string{"the member was not asked: it has not connected yet"}},
-		"who may list nothing on the hub":         {"why x get pods --as mallory --cluster prod", 2, []string{"you may not: ask for the right to list clusters.cluster.drover.dev in namespace " + s.workspace}},
-		"an unknown cluster":                      {"why x get pods --cluster nope", 2, []string{"cluster nope does not exist in workspace " + s.workspace + ": there are prod"}},
-		"another workspace":                       {"why x get pods --cluster prod -w other", 2, []string{"name the workspace with -w"}},
-		"an unknown context":                      {"why x get pods --cluster prod --context nope", 2, []string{`context "nope" does not exist`}},
-		"no cluster":                              {"why x get pods", 2, []string{"[cluster]"}},
-		"too few words":                           {"why x get --cluster prod", 2, []string{"takes NAME VERB RESOURCE"}},
-		"an unknown output":                       {"why x get pods --cluster prod -o xml", 2, []string{"use text, json or yaml"}},
-		"an unknown kind":                         {"why x get pods --cluster prod --kind Robot", 2, []string{"use User or Group"}},
-		"alone it helps":                          {"", 0, []string{"kubectl drover [command]", "who-can"}},
-		"its version":                             {"version", 0, []string{version}},
-		"completion of Clusters":                  {"__complete why x get pods --cluster p", 0, []string{"prod\n"}},
-		"a script for the shell":                  {"completion bash", 0, []string{"__start_kubectl-drover"}},
+		"a group's right in a labelled namespace":   {"why github:acme/web create deploy --kind Group -n web" + there, 0, []string{"Yes: Group github:acme/web may create deployments.apps in namespace web of cluster prod.", "both are there", "The member says yes: RBAC: allowed by RoleBinding"}},
+		"a user's by the group":                     {"why github:alice get deployments.apps/site --group github:acme/web -n web" + there, 0, []string{"for Group github:acme/web"}},
+		"not in another namespace":                  {"why github:alice get deployments --group github:acme/web -n default" + there, 1, []string{"No: ", "namespace default is not in project web"}},
+		"not what no rule allows":                   {"why github:alice get pods --group github:acme/web -n web" + there, 1, []string{"no rule of role template deployer allows it"}},
+		"a subresource is another right":            {"why github:alice update deployments --subresource scale --group github:acme/web -n web" + there, 1, []string{"update deployments.apps/scale"}},
+		"the member's own binding":                  {"why ops get deployments -n web" + there, 0, []string{"it is not Drover that grants it"}},
+		"who can, by both":                          {"who-can get deployments -n web" + there, 0, []string{"github:acme/web", "ProjectRoleTemplateBinding devs", "ClusterRoleBinding own (the member's)", "components of the cluster itself"}},
+		"who can, not asked there, granted to none": {"who-can get nosuchthings.example.com -n web --cluster prod", 2, []string{"It cannot be told who may", "As far as the hub knows Drover grants it to nobody", "the member was not asked: it has not connected yet"}},
+		"who can, not asked there, granted":         {"who-can get deployments -n site --cluster prod", 2, []string{"It cannot be told who may", "github:acme/web", "error: it cannot be told"}},
+		"who can, by a context that is not there":   {"who-can get deployments -n web --cluster prod --member-context nope", 2, []string{"It cannot be told who may", "context nope is not in the kubeconfig"}},
+		"who can, in what never joined":             {"who-can get deployments -n web --cluster never --member-context hub", 2, []string{"It cannot be told who may", "it has never joined the hub"}},
+		"the member is away":                        {"why github:alice get deployments --group github:acme/web -n web --cluster prod", 2, []string{"It cannot be told", "Nor can it be told whether Drover grants it.", "only the member knows whether namespace web has the label of project web", "the member was not asked: it has not connected yet: kubectl describe"}},
+		"a context that is not there":               {"why github:alice get deployments --group github:acme/web -n site --cluster prod --member-context nope", 2, []string{"It cannot be told", "Drover grants it, if the member has received it", "context nope is not in the kubeconfig: kubectl config get-contexts"}},
+		"what never joined":                         {"why ops get deployments -n web --cluster never --member-context hub", 2, []string{"It cannot be told", "it has never joined the hub", "never-registration"}},
+		"who may list nothing on the hub":           {"why x get pods --as mallory --cluster prod", 2, []string{"you may not: ask for the right to list clusters.cluster.drover.dev in namespace " + s.workspace}},
+		"an unknown cluster":                        {"why x get pods --cluster nope", 2, []string{"cluster nope does not exist in workspace " + s.workspace + ": there are never, prod"}},
+		"another workspace":                         {"why x get pods --cluster prod -w other", 2, []string{"name the workspace with -w"}},
+		"an unknown context":                        {"why x get pods --cluster prod --context nope", 2, []string{`context "nope" does not exist`}},
+		"no cluster":                                {"why x get pods", 2, []string{"[cluster]"}},
+		"too few words":                             {"why x get --cluster prod", 2, []string{"takes NAME VERB RESOURCE"}},
+		"an unknown output":                         {"why x get pods --cluster prod -o xml", 2, []string{"use text, json or yaml"}},
+		"an unknown kind":                           {"why x get pods --cluster prod --kind Robot", 2, []string{"use User or Group"}},
+		"alone it helps":                            {"", 0, []string{"kubectl drover [command]", "who-can"}},
+		"its version":                               {"version", 0, []string{version}},
+		"its version, by the flag":                  {"--version", 0, []string{version}},
+		"completion of Clusters":                    {"__complete why x get pods --cluster p", 0, []string{"prod\n"}},
+		"completion of verbs":                       {"__complete why x del", 0, []string{"delete\ndeletecollection\n"}},
+		"completion of workspaces":                  {"__complete why x get pods -w kube-p", 0, []string{"kube-public\n"}},
+		"completion of a plan's workspaces":         {"__complete plan watch -w kube-p", 0, []string{"kube-public\n"}},
+		"completion of the member's namespaces":     {"__complete why x get pods --cluster prod --member-context hub -n kube-p", 0, []string{"kube-public\n"}},
+		"completion of contexts":                    {"__complete why x get pods --member-context h", 0, []string{"hub\n"}},
+		"a script for the shell":                    {"completion bash", 0, []string{"__start_kubectl-drover"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -131,13 +165,27 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 // testSelf: alice may view the workspace, and nothing of the member's RBAC.
 func testSelf(t *testing.T, s *stand) {
 	viewer := metav1.ObjectMeta{Name: "alice-views", Namespace: s.workspace}
+	// Who is asked is known by the UID of kube-system: without the right to read that, a context could lead anywhere.
+	as := " --as github:alice --as-group github:acme/web --cluster prod --member-context hub -n web"
+	code, out, complaints := s.say(t, "why github:alice get deployments --group github:acme/web"+as)
+	if code != exitError {
+		t.Errorf("without a right on the hub: exit code %d:\n%s%s", code, out, complaints)
+	}
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings"}, Verbs: []string{"list"}}}
 	s.Apply(t, &rbacv1.Role{ObjectMeta: viewer, Rules: rules})
 	s.Apply(t, &rbacv1.RoleBinding{ObjectMeta: viewer, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: viewer.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "github:alice"}}})
 	s.AwaitRights(t, "github:alice", s.workspace, rules...)
-	as := " --as github:alice --as-group github:acme/web --cluster prod --member-context hub -n web"
-	code, out, _ := s.say(t, "why github:alice get deployments --group github:acme/web"+as)
+	code, out, _ = s.say(t, "why github:alice get deployments --group github:acme/web"+as)
+	if code != exitError || !strings.Contains(out, "It cannot be told") || !strings.Contains(out, "may lead to another cluster, and you may not read namespace kube-system there") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	system := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{metav1.NamespaceSystem}, Verbs: []string{"get"}}}
+	s.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: viewer.Name}, Rules: system})
+	s.Apply(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: viewer.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: viewer.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "github:alice"}}})
+	s.AwaitRights(t, "github:alice", "", system...)
+	code, out, _ = s.say(t, "why github:alice get deployments --group github:acme/web"+as)
 	for _, want := range []string{"Yes: ", "The member says yes", "the right to list roletemplates.cluster.drover.dev on the hub", "the namespace is in is what the hub says"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in:\n%s", want, out)
@@ -168,15 +216,10 @@ func testJSON(t *testing.T, s *stand) {
 }
 
 func testOtherMember(t *testing.T, s *stand) {
-	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: "other"}}
-	s.Apply(t, cluster)
-	cluster.Status.ClusterUID = "another"
-	if err := s.Client.Status().Update(t.Context(), cluster); err != nil {
-		t.Fatal(err)
-	}
-	_, out, _ := s.say(t, "why ops get deployments -n web --cluster other --member-context hub")
-	if !strings.Contains(out, "leads to another cluster") || strings.Contains(out, "The member says") {
-		t.Error(out)
+	s.join(t, "other", "another")
+	code, out, _ := s.say(t, "why ops get deployments -n web --cluster other --member-context hub")
+	if code != exitError || !strings.Contains(out, "It cannot be told") || !strings.Contains(out, "leads to another cluster") || strings.Contains(out, "The member says") {
+		t.Error(code, out)
 	}
 }
 

@@ -31,7 +31,7 @@ type explanation struct {
 	Action    action    `json:"action"`
 	Workspace string    `json:"workspace"`
 	Cluster   string    `json:"cluster"`
-	// Answer is Allowed, Denied or Unknown: the member's word, and what the hub's objects say where it was not asked.
+	// Answer is Allowed or Denied, which is the member's word, or Unknown where there is none: it was not asked, or did not say.
 	Answer string `json:"answer"`
 	// Drover is what the hub's objects say: Granted, NotGranted, or Unknown where only the member knows the rules of a role.
 	Drover access.Verdict `json:"drover"`
@@ -106,7 +106,11 @@ func conclude(f findings) explanation {
 			e.Drover = access.Unknown
 		}
 	}
-	e.Answer = f.outcome(e.Drover)
+	if project := f.unlabelled(); project != "" && e.Drover == access.NotGranted {
+		e.Drover = access.Unknown
+		e.Remarks = append(e.Remarks, fmt.Sprintf("only the member knows whether namespace %s has the label of project %s", f.what.Namespace, project))
+	}
+	e.Answer = f.outcome()
 	e.Remarks = append(e.Remarks, f.differences(e.Drover)...)
 	e.Remarks = append(e.Remarks, f.refusals()...)
 	return e
@@ -127,21 +131,32 @@ func (f findings) settled() access.Verdict {
 	return verdict
 }
 
-func (f findings) outcome(drover access.Verdict) string {
-	switch {
-	case f.review != nil && f.review.Allowed, f.review == nil && drover == access.Granted:
-		return allowed
-	case f.review != nil, drover == access.NotGranted:
-		return denied
+// unlabelled is a project that the namespace is in if it has the label in the member, which has not said so.
+func (f findings) unlabelled() string {
+	for _, m := range f.answer.Missing {
+		if f.review == nil && m.Lack == access.LackNamespace {
+			return m.Project
+		}
 	}
-	return cannotBeTold
+	return ""
+}
+
+// outcome is the member's word. What the hub grants may not have arrived there, and the member may grant what the hub does not.
+func (f findings) outcome() string {
+	switch {
+	case f.review == nil:
+		return cannotBeTold
+	case f.review.Allowed:
+		return allowed
+	}
+	return denied
 }
 
 // differences says why hub and member do not say the same.
 func (f findings) differences(drover access.Verdict) []string {
 	switch {
 	case f.review == nil:
-		return f.unasked(drover)
+		return f.unasked()
 	case drover == access.Granted && !f.review.Allowed:
 		return f.undelivered()
 	case drover == access.NotGranted && f.review.Allowed:
@@ -153,11 +168,8 @@ func (f findings) differences(drover access.Verdict) []string {
 }
 
 // unasked says what the hub alone cannot know.
-func (f findings) unasked(drover access.Verdict) []string {
+func (f findings) unasked() []string {
 	var remarks []string
-	if drover != access.Granted {
-		remarks = append(remarks, hubOnly)
-	}
 	for _, chain := range f.answer.Chains {
 		if chain.External != "" {
 			remarks = append(remarks, fmt.Sprintf("only the member knows the rules of ClusterRole %s", chain.External))

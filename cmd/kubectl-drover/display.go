@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -37,6 +36,9 @@ type display struct {
 }
 
 func newDisplay(out io.Writer) *display {
+	if through, ok := out.(terminal); ok {
+		out = through.out // the display writes codes of its own, and makes plain what is others'
+	}
 	d := &display{out: out, now: time.Now}
 	if file, ok := out.(*os.File); ok {
 		info, err := file.Stat()
@@ -45,7 +47,7 @@ func newDisplay(out io.Writer) *display {
 	return d
 }
 
-// plan shows a plan as it is now, and is whether there is nothing to wait for: it is complete or, with errDenied, stalled, or cannot be shown.
+// plan shows a plan as it is now, and reports whether there is nothing to wait for: it is complete or, with errDenied, stalled, or cannot be shown.
 func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.first.IsZero() {
 		d.first = d.now()
@@ -64,7 +66,7 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	return done, verdict
 }
 
-// ended is whether a plan, as it is now, waits for nothing but a person, and with which answer.
+// ended reports whether a plan, as it is now, waits for nothing but a person, and with which answer.
 func ended(p *v1.Plan) (bool, error) {
 	current := p.Status.ObservedGeneration == p.Generation
 	switch {
@@ -93,7 +95,7 @@ func (d *display) write(text string, last bool) error {
 	}
 	d.last = text
 	if !d.terminal {
-		_, err := io.WriteString(d.out, d.now().UTC().Format("15:04:05 ")+text+"\n")
+		_, err := io.WriteString(d.out, d.now().UTC().Format(time.RFC3339)+" "+text+"\n")
 		return err
 	}
 	if !last {
@@ -220,14 +222,4 @@ func stateOf(p *v1.Plan) (reason, message string) {
 		return "Pending", "waiting for Drover"
 	}
 	return plain(c.Reason), plain(c.Message)
-}
-
-// plain is text without what a terminal would obey: members say some of it.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)
 }

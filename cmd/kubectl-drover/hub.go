@@ -185,12 +185,20 @@ func (g *gathered) noteReady() {
 	}
 }
 
+// neverJoined says that there is no member behind a Cluster yet, so that nothing can be asked and no way leads to it.
+func (g *gathered) neverJoined() error {
+	if g.cluster.Status.ClusterUID != "" {
+		return nil
+	}
+	return fmt.Errorf("it has never joined the hub: run, in the cluster that is to be it, the command that Secret %s of the workspace has", g.cluster.Name+v1.RegistrationSecretSuffix)
+}
+
 // away says why the member cannot be asked through the hub at present.
 func (g *gathered) away() error {
 	c := meta.FindStatusCondition(g.cluster.Status.Conditions, v1.ConditionConnected)
 	switch {
 	case c == nil:
-		return errors.New("it has not connected yet")
+		return errors.New("it has not connected yet: kubectl describe cluster " + g.cluster.Name + " says what it waits for")
 	case c.Status != metav1.ConditionTrue:
 		return fmt.Errorf("it is not connected: %s: %s", c.Reason, c.Message)
 	}

@@ -11,8 +11,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 )
 
@@ -23,7 +27,7 @@ var version = "v0.1.0-dev"
 const (
 	exitAllowed     = 0
 	exitDenied      = 1
-	exitError       = 2
+	exitError       = 2   // also for what cannot be told
 	exitInterrupted = 130 // as shells have it for Ctrl-C
 )
 
@@ -31,16 +35,27 @@ const (
 var errDenied = errors.New("denied")
 
 func main() {
-	klog.LogToStderr(false) // what goes wrong is in the errors
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(logr.Discard()) // what goes wrong is in the errors
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := run(ctx, argumentsOf(os.Args), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
+// completerName is the name under which kubectl looks for what completes the arguments of this plugin.
+const completerName = "kubectl_complete-drover"
+
+// argumentsOf a command line. Called by that name, the plugin completes: a link with it in the PATH is all that kubectl needs.
+func argumentsOf(line []string) []string {
+	if name := strings.TrimSuffix(filepath.Base(line[0]), ".exe"); name == completerName {
+		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)
+	}
+	return line[1:]
+}
+
 // run runs one command line and returns the exit code.
 func run(ctx context.Context, args []string, out, complaints io.Writer) int {
+	out, complaints = terminal{out}, terminal{complaints}
 	command := newCommand()
 	command.SetArgs(args)
 	command.SetOut(out)
@@ -53,7 +68,7 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 	case ctx.Err() != nil:
 		return exitInterrupted // whoever did that knows it
 	default:
-		fmt.Fprintln(complaints, "error:", err)
+		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 		return exitError
 	}
 }

@@ -34,6 +34,9 @@ type member struct {
 
 // reach connects to the member and makes sure that it is the one of that Cluster.
 func (o *options) reach(ctx context.Context, h *hub, g *gathered) (*member, error) {
+	if err := g.neverJoined(); err != nil {
+		return nil, err
+	}
 	if o.memberContext == "" {
 		if err := g.away(); err != nil {
 			return nil, err
@@ -49,10 +52,13 @@ func (o *options) reach(ctx context.Context, h *hub, g *gathered) (*member, erro
 	}
 	system, err := api.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	switch {
-	case err == nil && g.cluster.Status.ClusterUID != "" && string(system.UID) != g.cluster.Status.ClusterUID:
+	case err == nil && string(system.UID) != g.cluster.Status.ClusterUID:
 		return nil, fmt.Errorf("%s leads to another cluster: name the right context with --member-context", config.Host)
 	case err != nil && !ownRefusal(err):
 		return nil, fmt.Errorf("ask %s: %w", config.Host, err)
+	case err != nil && !throughHub(config.Host, h.workspace, o.cluster):
+		return nil, fmt.Errorf("%s may lead to another cluster, and you may not read namespace kube-system there, by whose UID it is known: ask for that right, or name a context that leads through the hub",
+			config.Host)
 	}
 	return &member{api: api, mapper: mapperOf(config)}, nil
 }

@@ -86,7 +86,7 @@ func TestDisplay(t *testing.T) {
 		p.Status.Nodes.Complete = 5
 		_, _ = d.plan(p)
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != 2 || !strings.HasSuffix(lines[0], "Applying: clusters 1/4, nodes 4/6; canary 1/1; rest 0/3; b/n [31m Draining: 1 cluster at work") ||
+		if len(lines) != 2 || !strings.HasPrefix(lines[0], clock.Now().UTC().Format(time.RFC3339)+" ") || !strings.HasSuffix(lines[0], "Applying: clusters 1/4, nodes 4/6; canary 1/1; rest 0/3; b/n [31m Draining: 1 cluster at work") ||
 			!strings.Contains(lines[1], "nodes 5/6") || strings.Contains(out.String(), "\x1b") {
 			t.Errorf("%q", lines)
 		}
@@ -176,7 +176,7 @@ func TestPlanCommands(t *testing.T) {
 	for _, what := range []string{"k3s", file} {
 		t.Run("preview plays a plan on the workspace's clusters, one after the other", func(t *testing.T) {
 			code, out := command(t.Context(), "plan", "preview", what, "--upgrade", "4m", "--nodes", "2", "--start", "2027-01-02T00:00:00Z")
-			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") {
+			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") || !strings.HasPrefix(out, "2027-01-02T00:00:00Z ") {
 				t.Errorf("%d: %s", code, out)
 			}
 		})
@@ -214,19 +214,59 @@ func TestPlanCommands(t *testing.T) {
 			t.Errorf("%d: %s", code, out)
 		}
 	})
-	t.Run("preview of a file with two plans plays none of them, and says so", func(t *testing.T) {
+	t.Run("preview plays each Plan of a file, or of standard input, and passes over other kinds", func(t *testing.T) {
 		one, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for text, want := range map[string]int{"---\n" + string(one) + "---\n# the end\n": exitAllowed, string(one) + "---\n" + string(one): exitError} {
+		list := "kind: List\nitems:\n- {kind: Namespace, metadata: {name: x}}\n- {kind: Plan, metadata: {name: k3s}, spec: {clusterSelector: {}, version: v2, upgrade: {image: x}}}\n"
+		for text, want := range map[string]int{
+			"---\n" + string(one) + "---\n# the end\n":                                 1,
+			string(one) + "---\n" + string(one):                                        2,
+			"kind: Secret\nmetadata: {name: x}\n--- \n" + list + "---\n" + string(one): 2,
+			"kind: Secret\nmetadata: {name: x}\n":                                      0,
+		} {
 			several := filepath.Join(t.TempDir(), "plans.yaml")
 			if err := os.WriteFile(several, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if code, out := command(t.Context(), "plan", "preview", several); code != want || strings.Contains(out, "it has 2 documents") != (want == exitError) {
-				t.Errorf("%d: %s", code, out)
+			o := &options{workspace: s.workspace, loading: &clientcmd.ClientConfigLoadingRules{ExplicitPath: s.kubeconfig}}
+			piped := &bytes.Buffer{}
+			err := o.preview(t.Context(), strings.NewReader(text), piped, "-", &rehearsing{upgrade: time.Minute, start: "2027-01-02T01:00:00+01:00"})
+			code, out := command(t.Context(), "plan", "preview", several)
+			if got := strings.Count(out, "Complete: 3 clusters complete"); got != want || (code != 0) != (want == 0) || want == 0 && !strings.Contains(out, "it has no Plan") {
+				t.Errorf("%q: %d: %s", text, code, out)
 			}
+			if got := strings.Count(piped.String(), "Complete: 3 clusters complete"); got != want || (err != nil) != (want == 0) || want > 0 && !strings.Contains(piped.String(), "2027-01-02T00:00:00Z ") {
+				t.Errorf("%q: %v: %s", text, err, piped)
+			}
+		}
+	})
+	t.Run("preview refuses what it cannot play, and says what it can", func(t *testing.T) {
+		for args, want := range map[string]string{
+			"--nodes -3":                  "--nodes is -3: give 1 to 5000",
+			"--nodes 3000000":             "--nodes is 3000000: give 1 to 5000",
+			"--upgrade -5m":               "--upgrade is -5m0s",
+			"--start 2027-01-02T00:00:00": "give a time with its zone",
+		} {
+			if code, out := command(t.Context(), append([]string{"plan", "preview", "k3s"}, strings.Fields(args)...)...); code != exitError || !strings.Contains(out, want) {
+				t.Errorf("%s: %d: %s", args, code, out)
+			}
+		}
+		many := &rehearsing{nodes: maxNodes}
+		a := &act{whole: true}
+		for range maxPlayed/maxNodes + 1 {
+			a.script.Clusters = append(a.script.Clusters, simulated(&v1.Cluster{}, many.nodes))
+		}
+		if err := (&options{}).complete(t.Context(), "", a, many); err == nil || !strings.Contains(err.Error(), "at most 50000 can be played") {
+			t.Error(err)
+		}
+	})
+	t.Run("preview ends when it is interrupted", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if code, _ := command(ctx, "plan", "preview", "k3s"); code != exitInterrupted {
+			t.Error(code)
 		}
 	})
 	t.Run("preview in a workspace without Clusters says so", func(t *testing.T) {

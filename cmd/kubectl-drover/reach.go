@@ -29,7 +29,7 @@ func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) 
 	}
 	if o.memberContext != "" {
 		if raw.Contexts[o.memberContext] == nil {
-			return nil, fmt.Errorf("context %s is not in the kubeconfig", o.memberContext)
+			return nil, fmt.Errorf("context %s is not in the kubeconfig: kubectl config get-contexts lists those that are", o.memberContext)
 		}
 		return o.contextConfig(raw, o.memberContext)
 	}
@@ -73,7 +73,7 @@ func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 // wayTo finds a context at the hub and what its server becomes for the member: the current one, if it leads to the hub; else one
 // that leads to this member; else any at the hub. Where contexts of several hubs would do, none is taken.
 func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context, server string, err error) {
-	path := "/k8s/clusters/" + workspace + "/" + cluster
+	path := memberPath(workspace, cluster)
 	base := func(name string) (string, bool) {
 		if c := raw.Contexts[name]; c != nil && raw.Clusters[c.Cluster] != nil {
 			return hubBase(raw.Clusters[c.Cluster].Server)
@@ -106,6 +106,17 @@ func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context
 		}
 	}
 	return exact[0], first + path, nil
+}
+
+// memberPath is where a hub serves a member's Kubernetes API.
+func memberPath(workspace, cluster string) string {
+	return "/k8s/clusters/" + workspace + "/" + cluster
+}
+
+// throughHub reports whether a server is a hub's way to the member of that name.
+func throughHub(server, workspace, cluster string) bool {
+	u, err := url.Parse(server)
+	return err == nil && strings.HasSuffix(strings.TrimRight(u.Path, "/"), memberPath(workspace, cluster))
 }
 
 // hubBase is what stands before the paths that the hub serves Kubernetes' API at.

@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -36,7 +37,9 @@ func (o *options) print(out io.Writer, answer any, text func() string) error {
 		raw, err = json.MarshalIndent(answer, "", "  ")
 		raw = append(raw, '\n')
 	case outputYAML:
-		raw, err = yaml.Marshal(answer)
+		if raw, err = json.Marshal(answer); err == nil {
+			raw, err = yaml.JSONToYAML([]byte(visible(string(raw)))) // YAML takes some characters as escapes only
+		}
 	default:
 		raw = []byte(text())
 	}
@@ -49,6 +52,9 @@ func (o *options) print(out io.Writer, answer any, text func() string) error {
 	return nil
 }
 
+// errCannotBeTold ends a command that has said why there is no answer.
+var errCannotBeTold = errors.New("it cannot be told: the remarks say why")
+
 // outcomeOf is the error that an answer ends with.
 func outcomeOf(answer string) error {
 	switch answer {
@@ -57,14 +63,17 @@ func outcomeOf(answer string) error {
 	case denied:
 		return errDenied
 	}
-	return fmt.Errorf("it cannot be told: see the remarks")
+	return errCannotBeTold
 }
 
 // text is the explanation for a person.
 func (e explanation) text() string {
 	var b strings.Builder
 	verbs := map[string]string{allowed: "Yes: %s may %s %s.\n", denied: "No: %s may not %s %s.\n", cannotBeTold: "It cannot be told whether %s may %s %s.\n"}
-	fmt.Fprintf(&b, verbs[e.Answer], e.Subject, e.Action, e.Action.in(e.Cluster))
+	say(&b, verbs[e.Answer], e.Subject, e.Action, e.Action.in(e.Cluster))
+	if e.Member == nil {
+		b.WriteString(e.byHub())
+	}
 	for _, l := range e.Chains {
 		b.WriteByte('\n')
 		l.write(&b, e.Workspace)
@@ -80,36 +89,48 @@ func (e explanation) text() string {
 		if e.Member.Allowed {
 			word = "yes"
 		}
-		fmt.Fprintf(&b, "\nThe member says %s%s\n", word, cmp.Or(suffix(": ", e.Member.Reason), "."))
+		say(&b, "\nThe member says %s%s\n", word, cmp.Or(suffix(": ", e.Member.Reason), "."))
 	}
 	writeRemarks(&b, e.Remarks)
 	return b.String()
 }
 
+// byHub says what the hub's objects say, where the member has not said anything.
+func (e explanation) byHub() string {
+	switch e.Drover {
+	case access.Granted:
+		return "Drover grants it, if the member has received it: the member has not said.\n"
+	case access.NotGranted:
+		return "Drover does not grant it. The member has not said whether something of its own does.\n"
+	case access.Unknown:
+	}
+	return "Nor can it be told whether Drover grants it.\n"
+}
+
 // worthTelling are the misses that matter: none beside a chain that holds, and no advice to bind what is allowed already.
 func (e explanation) worthTelling() []miss {
-	if e.Answer != allowed {
-		return e.Missing
-	}
-	if e.Drover == access.Granted {
+	switch {
+	case e.Drover == access.Granted && e.Answer != denied:
 		return nil
+	case e.Answer != allowed:
+		return e.Missing
 	}
 	return slices.DeleteFunc(slices.Clone(e.Missing), func(m miss) bool { return m.Lack != access.LackExpired })
 }
 
 // write writes a chain, each step below the one before.
 func (l link) write(b *strings.Builder, workspace string) {
-	fmt.Fprintf(b, "%s %s in workspace %s, for %s %s", l.Binding.Kind, l.Binding.Name, workspace, l.Subject.Kind, l.Subject.Name)
+	say(b, "%s %s in workspace %s, for %s %s", l.Binding.Kind, l.Binding.Name, workspace, l.Subject.Kind, l.Subject.Name)
 	if l.Expires != nil {
-		fmt.Fprintf(b, ", until %s", l.Expires.UTC().Format(timeFormat))
+		say(b, ", until %s", l.Expires.UTC().Format(timeFormat))
 	}
-	fmt.Fprintf(b, "\n└─ role template %s\n", strings.Join(l.Templates, " → "))
+	say(b, "\n└─ role template %s\n", strings.Join(l.Templates, " → "))
 	if l.External != "" {
-		fmt.Fprintf(b, "   └─ whatever ClusterRole %s of the member allows\n", l.External)
+		say(b, "   └─ whatever ClusterRole %s of the member allows\n", l.External)
 	} else {
-		fmt.Fprintf(b, "   └─ rule: %s\n", ruleText(l.Rule))
+		say(b, "   └─ rule: %s\n", ruleText(l.Rule))
 	}
-	fmt.Fprintf(b, "      └─ in the member %s, of ClusterRole %s%s\n", name(l.Object), l.Role, suffix(": ", l.Delivered.text()))
+	say(b, "      └─ in the member %s, of ClusterRole %s%s\n", name(l.Object), l.Role, suffix(": ", l.Delivered.text()))
 }
 
 // text says what the member has of a chain.
@@ -130,10 +151,10 @@ func (d *delivered) text() string {
 
 func (m miss) write(b *strings.Builder) {
 	if m.Lack == access.LackBinding {
-		fmt.Fprintf(b, "- %s\n", m.Explanation)
+		say(b, "- %s\n", m.Explanation)
 		return
 	}
-	fmt.Fprintf(b, "- %s %s (%s, for %s %s): %s\n", m.Binding.Kind, m.Binding.Name, m.RoleTemplate, m.Subject.Kind, m.Subject.Name, m.Explanation)
+	say(b, "- %s %s (%s, for %s %s): %s\n", m.Binding.Kind, m.Binding.Name, m.RoleTemplate, m.Subject.Kind, m.Subject.Name, m.Explanation)
 }
 
 // ruleText is a rule in one line.
@@ -159,10 +180,18 @@ func ruleText(r rbacv1.PolicyRule) string {
 func (h holders) text() string {
 	var b strings.Builder
 	shown := slices.DeleteFunc(slices.Clone(h.Holders), holder.component)
-	if len(shown) == 0 {
-		fmt.Fprintf(&b, "Nobody who is known may %s %s.\n", h.Action, h.Action.in(h.Cluster))
-	} else {
-		fmt.Fprintf(&b, "Who may %s %s:\n\n", h.Action, h.Action.in(h.Cluster))
+	heading := "Who may %s %s:\n"
+	switch {
+	case !h.asked && len(shown) == 0:
+		heading = "It cannot be told who may %s %s. As far as the hub knows Drover grants it to nobody.\n"
+	case !h.asked:
+		heading = "It cannot be told who may %s %s. As far as the hub knows Drover grants it to these; the member has not said whether that is in force:\n"
+	case len(shown) == 0:
+		heading = "Nobody who is known may %s %s.\n"
+	}
+	say(&b, heading, h.Action, h.Action.in(h.Cluster))
+	if len(shown) > 0 {
+		b.WriteByte('\n')
 		table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 		fmt.Fprintln(table, "KIND\tNAME\tBY\tROLE\tUNTIL\tEFFECTIVE")
 		for _, one := range shown {
@@ -171,13 +200,13 @@ func (h holders) text() string {
 		_ = table.Flush() // a strings.Builder takes everything
 	}
 	if hidden := len(h.Holders) - len(shown); hidden > 0 {
-		fmt.Fprintf(&b, "\nBeside these %d components of the cluster itself, by bindings system:…; -o json lists them.\n", hidden)
+		say(&b, "\nBeside these %d components of the cluster itself, by bindings system:…; -o json lists them.\n", hidden)
 	}
 	writeRemarks(&b, h.Remarks)
 	return b.String()
 }
 
-// component says whether it is part of Kubernetes itself.
+// component reports whether it is part of Kubernetes itself.
 func (h holder) component() bool {
 	return h.Origin == originMember && strings.HasPrefix(h.By.Name, "system:")
 }
@@ -193,7 +222,11 @@ func (h holder) row() string {
 	if h.Subject.Namespace != "" {
 		subject = h.Subject.Namespace + "/" + subject
 	}
-	return strings.Join([]string{h.Subject.Kind, subject, by, h.Role, until, string(h.Effective)}, "\t")
+	cells := []string{h.Subject.Kind, subject, by, h.Role, until, string(h.Effective)}
+	for i := range cells {
+		cells[i] = plain(cells[i])
+	}
+	return strings.Join(cells, "\t")
 }
 
 func writeRemarks(b *strings.Builder, remarks []string) {
@@ -202,7 +235,7 @@ func writeRemarks(b *strings.Builder, remarks []string) {
 	}
 	b.WriteString("\nRemarks:\n")
 	for _, remark := range remarks {
-		fmt.Fprintf(b, "- %s\n", remark)
+		say(b, "- %s\n", remark)
 	}
 }
 

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -26,6 +25,8 @@ type holders struct {
 	Remarks   []string `json:"remarks,omitempty"`
 	// partial: something could not be read, so that there may be more.
 	partial bool
+	// asked: the member was asked, whose word it is.
+	asked bool
 }
 
 // holder is one subject, and one thing that lets it.
@@ -58,7 +59,7 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 		return err
 	}
 	chains := access.WhoCan(q.hub.Workspace, q.where, q.what.Action)
-	answer := holders{Action: q.what, Workspace: q.workspace, Cluster: o.cluster, Remarks: q.remarks, partial: len(q.hub.unread) > 0}
+	answer := holders{Action: q.what, Workspace: q.workspace, Cluster: o.cluster, Remarks: q.remarks, partial: len(q.hub.unread) > 0, asked: q.member != nil}
 	answer.Holders = fromHub(chains, q.follow(ctx, chains))
 	if answer.partial {
 		answer.Remarks = append(answer.Remarks, "there may be more: what is missing is the right to "+strings.Join(q.hub.unread, ", and to "))
@@ -71,13 +72,13 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 			answer.Remarks = append(answer.Remarks, fmt.Sprintf("there may be more: %v", err))
 		}
 	}
-	if q.member == nil {
+	if !answer.asked {
 		answer.Remarks = append(answer.Remarks, hubOnly)
 	}
 	if err := o.print(out, answer, answer.text); err != nil {
 		return err
 	}
-	return answer.outcome(q.member != nil)
+	return answer.outcome()
 }
 
 // fromHub makes holders of chains.
@@ -108,15 +109,17 @@ func (d delivered) effective() metav1.ConditionStatus {
 }
 
 // outcome tells "nobody" from "not known".
-func (h holders) outcome(asked bool) error {
+func (h holders) outcome() error {
 	effective := func(status metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })
 	}
 	switch {
-	case effective(metav1.ConditionTrue), !asked && slices.ContainsFunc(h.Holders, func(one holder) bool { return one.External == "" }):
+	case !h.asked:
+		return errCannotBeTold
+	case effective(metav1.ConditionTrue):
 		return nil
 	case h.partial || effective(metav1.ConditionUnknown):
-		return errors.New("it cannot be told whether somebody may: see the remarks")
+		return errCannotBeTold
 	}
 	return errDenied
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 
 	"sigs.k8s.io/yaml"
 
@@ -16,8 +17,12 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: plan-steps FILE (a Plan with simulated clusters, see hack/plan-steps/testdata)")
+		fmt.Fprintln(os.Stderr, "usage: plan-steps FILE (a Plan with simulated clusters, see hack/plan-steps/testdata) | --version")
 		os.Exit(2)
+	}
+	if info, found := debug.ReadBuildInfo(); found && os.Args[1] == "--version" {
+		fmt.Println(info.Main.Version)
+		return
 	}
 	if err := run(os.Args[1], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "plan-steps:", err)

@@ -15,9 +15,9 @@ func TestAScriptIsPlayedToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"2026-11-28 01:00:00  +5h0m0s     canary                      begin", // 02:00 in Berlin, a Saturday
+		"2026-11-28T01:00:00Z  +5h0m0s     canary                      begin", // 02:00 in Berlin, a Saturday
 		"c-2            retry     attempt 2",
-		"2026-11-28 02:15:30  +6h15m30s   east                        begin", // the canary was complete at 01:15:30
+		"2026-11-28T02:15:30Z  +6h15m30s   east                        begin", // the canary was complete at 01:15:30
 		"Complete: 4 clusters complete",
 	} {
 		if !strings.Contains(out.String(), want) {

@@ -18,7 +18,7 @@ func Recite(s Script, out io.Writer) error {
 	start, steps := play.Now, 0
 	play.Observe = func(l Line) error {
 		steps++
-		_, err := fmt.Fprintf(out, "%s  %-10s  %-12s %-14s %-9s %s\n", l.At.UTC().Format("2006-01-02 15:04:05"), "+"+l.At.Sub(start).String(), l.Cluster, l.Node, l.Verb, l.Note)
+		_, err := fmt.Fprintf(out, "%s  %-10s  %-12s %-14s %-9s %s\n", l.At.UTC().Format(time.RFC3339), "+"+l.At.Sub(start).String(), l.Cluster, l.Node, l.Verb, l.Note)
 		return err
 	}
 	why, err := play.Run()

@@ -1,0 +1,298 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout/rehearsal"
+)
+
+const (
+	// maxNodes is how many nodes a cluster is played with at most, whatever its agent says. Kubernetes is made for as many.
+	maxNodes = 5000
+	// maxPlayed is how many nodes of all clusters are played at most: more take gigabytes of memory, and hours.
+	maxPlayed = 50_000
+	// fromInput is the name of a file that stands for standard input.
+	fromInput = "-"
+)
+
+// rehearsing are the flags of "plan preview".
+type rehearsing struct {
+	start                   string
+	nodes                   int
+	prepare, drain, upgrade time.Duration
+}
+
+func newPlanPreview(o *options) *cobra.Command {
+	r := &rehearsing{}
+	c := &cobra.Command{
+		Use: "preview NAME | FILE | -", Short: "Print the steps that a plan would take, with their times",
+		Long: `Print the steps that a plan would take, with their times, as the planner that runs it takes them.
+
+NAME is a Plan of the workspace. FILE, or - for standard input, has Plans, which need not be on the hub: each of its documents is played by itself, and
+other kinds are passed over. A document may also be a script as hack/plan-steps plays it. A Plan is played from its beginning, as if it were not paused
+and no node had it. The Clusters are those of the workspace, with as many nodes as they have; the hub does not know which of them the plan selects, so
+all count. A Plan that names no Clusters is played on the nodes of the cluster itself.`,
+		Example: `  kubectl drover plan preview k3s-server -w team-a --upgrade 4m
+  kubectl drover plan preview plans.yaml --start 2027-01-02T00:00:00Z
+  kubectl kustomize plans | kubectl drover plan preview - --nodes 3`,
+		Args:              arguments(1, "NAME, FILE or -"),
+		ValidArgsFunction: o.completePlans(cobra.ShellCompDirectiveDefault),
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.preview(c.Context(), c.InOrStdin(), c.OutOrStdout(), args[0], r)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&r.start, "start", "", "When it begins, such as 2027-01-02T15:04:05Z (default: now)")
+	flags.IntVar(&r.nodes, "nodes", 0, fmt.Sprintf("How many nodes each cluster has, at most %d (default: as many as it has)", maxNodes))
+	flags.DurationVar(&r.prepare, "prepare", 10*time.Second, "How long prepare takes")
+	flags.DurationVar(&r.drain, "drain", 30*time.Second, "How long a drain takes")
+	flags.DurationVar(&r.upgrade, "upgrade", time.Minute, "How long an upgrade takes")
+	return c
+}
+
+// check refuses values of flags that mean nothing or cannot be played.
+func (r *rehearsing) check() error {
+	if r.nodes < 0 || r.nodes > maxNodes {
+		return fmt.Errorf("--nodes is %d: give 1 to %d, or leave it out to play as many as each cluster has", r.nodes, maxNodes)
+	}
+	for flag, d := range map[string]time.Duration{"prepare": r.prepare, "drain": r.drain, "upgrade": r.upgrade} {
+		if d < 0 {
+			return fmt.Errorf("--%s is %s: nothing takes less than no time", flag, d)
+		}
+	}
+	return nil
+}
+
+func (o *options) preview(ctx context.Context, in io.Reader, out io.Writer, what string, r *rehearsing) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	acts, err := readActs(what, in)
+	if err != nil {
+		return err
+	}
+	out = interruptible{ctx, out}
+	for i := range acts {
+		if err := o.complete(ctx, what, &acts[i], r); err != nil {
+			return err
+		}
+		if name := acts[i].script.Plan.Name; len(acts) > 1 {
+			if _, err := fmt.Fprintf(out, "# Plan %s, %d of %d\n", name, i+1, len(acts)); err != nil {
+				return err
+			}
+		}
+		if err := rehearsal.Recite(acts[i].script, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// interruptible ends what writes to it when ctx has ended: a play writes a line for each step, and knows no context.
+type interruptible struct {
+	ctx context.Context
+	out io.Writer
+}
+
+func (w interruptible) Write(text []byte) (int, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return w.out.Write(text)
+}
+
+// act is one thing to play: a Plan that is still to be given Clusters, or a whole script.
+type act struct {
+	script rehearsal.Script
+	whole  bool
+}
+
+// readActs reads a file, if there is one of that name, or standard input. Else the name is that of a Plan on the hub, and the act is empty.
+func readActs(name string, in io.Reader) ([]act, error) {
+	if name != fromInput {
+		file, err := os.Open(name)
+		if errors.Is(err, os.ErrNotExist) {
+			return make([]act, 1), nil
+		} else if err != nil {
+			return nil, fmt.Errorf("read script: %w", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	var acts []act
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(in))
+	for n := 1; ; n++ {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			acts, err = addActs(acts, document)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s, document %d: %w", name, n, err)
+		}
+	}
+	if len(acts) == 0 {
+		return nil, fmt.Errorf("read %s: it has no Plan: give one, or the name of one on the hub", name)
+	}
+	return acts, nil
+}
+
+// addActs adds the Plans of a document, of which a List has many, or the script that it is. Other kinds are passed over.
+func addActs(acts []act, document []byte) ([]act, error) {
+	var some struct {
+		metav1.TypeMeta `json:",inline"`
+		Plan            any                    `json:"plan"`
+		Items           []runtime.RawExtension `json:"items"`
+	}
+	if err := yaml.Unmarshal(document, &some); err != nil {
+		return nil, err
+	}
+	var err error
+	switch {
+	case some.Kind == "Plan":
+		var one act
+		err = yaml.UnmarshalStrict(document, &one.script.Plan)
+		acts = append(acts, one)
+	case some.Kind == "List":
+		for i := range some.Items {
+			if acts, err = addActs(acts, some.Items[i].Raw); err != nil {
+				return nil, err
+			}
+		}
+	case some.Kind == "" && some.Plan != nil:
+		one := act{whole: true}
+		err = yaml.UnmarshalStrict(document, &one.script)
+		acts = append(acts, one)
+	}
+	return acts, err
+}
+
+// complete completes an act with what the hub knows, where it is not whole, and with the flags.
+func (o *options) complete(ctx context.Context, name string, a *act, r *rehearsing) error {
+	if !a.whole {
+		h, err := o.hub()
+		if err != nil {
+			return err
+		}
+		if err := h.cast(ctx, name, &a.script, r); err != nil {
+			return err
+		}
+	}
+	if r.start != "" {
+		at, err := time.Parse(time.RFC3339, r.start)
+		if err != nil {
+			return fmt.Errorf("--start is %q: give a time with its zone, such as 2027-01-02T15:04:05Z or 2027-01-02T15:04:05+01:00", r.start)
+		}
+		a.script.Start = metav1.NewTime(at)
+	}
+	total := 0
+	for i := range a.script.Clusters {
+		total += len(a.script.Clusters[i].Nodes)
+	}
+	if total > maxPlayed {
+		return fmt.Errorf("play plan %s: its clusters have %d nodes, and at most %d can be played: give fewer for each with --nodes", a.script.Plan.Name, total, maxPlayed)
+	}
+	return nil
+}
+
+// cast completes a script with what the hub knows: the Plan, if there is none yet, and the Clusters.
+func (h *hub) cast(ctx context.Context, name string, script *rehearsal.Script, r *rehearsing) error {
+	if script.Plan.Kind == "" && script.Plan.Name == "" {
+		plan, err := h.readPlan(ctx, name)
+		if err != nil {
+			return fmt.Errorf("%w, or a file that exists", err)
+		}
+		script.Plan = *plan
+	}
+	script.Plan.Spec.Paused = false // whoever has it paused wants to know what it will do
+	if script.Plan.Spec.Channel != "" {
+		script.Latest = cmp.Or(script.Plan.Status.LatestVersion, "unknown") // no step depends on which
+	}
+	script.Start = metav1.Now()
+	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
+	script.Durations = rehearsal.Durations{Prepare: duration(r.prepare), Drain: duration(r.drain), Upgrade: duration(r.upgrade)}
+	if script.Plan.Spec.ClusterName == "" && script.Plan.Spec.ClusterSelector == nil {
+		return h.castNodes(ctx, script, r)
+	}
+	return h.castClusters(ctx, script, r)
+}
+
+// castClusters takes the Clusters of the workspace, with as many nodes as they have.
+func (h *hub) castClusters(ctx context.Context, script *rehearsal.Script, r *rehearsing) error {
+	script.Plan.Spec.NodeSelector = nil // which nodes have which labels, the hub does not know
+	var clusters v1.ClusterList
+	if err := h.List(ctx, &clusters, h.inWorkspace()); err != nil {
+		return fmt.Errorf("list clusters of %s: %w", h.workspace, err)
+	}
+	if len(clusters.Items) == 0 {
+		return fmt.Errorf("list clusters of %s: there is none to play the plan on: name another workspace with -w", h.workspace)
+	}
+	total := 0
+	for i := range clusters.Items {
+		if total += nodesOf(&clusters.Items[i], r.nodes); total > maxPlayed {
+			return fmt.Errorf("play plan %s: the clusters of %s have more than %d nodes, which is as many as can be played: give fewer for each with --nodes", script.Plan.Name, h.workspace, maxPlayed)
+		}
+		script.Clusters = append(script.Clusters, simulated(&clusters.Items[i], r.nodes))
+	}
+	return nil
+}
+
+// castNodes takes the nodes of the cluster itself: a plan without a target is for those.
+func (h *hub) castNodes(ctx context.Context, script *rehearsal.Script, r *rehearsing) error {
+	if r.nodes > 0 {
+		script.Plan.Spec.NodeSelector = nil // simulated ones have no labels
+		script.Clusters = []rehearsal.Cluster{simulated(&v1.Cluster{}, r.nodes)}
+		return nil
+	}
+	nodes := &metav1.PartialObjectMetadataList{}
+	nodes.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "NodeList"})
+	if err := h.List(ctx, nodes); err != nil {
+		return fmt.Errorf("list nodes at %s: %w: play the plan on simulated ones with --nodes", h.config.Host, err)
+	}
+	itself := rehearsal.Cluster{}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if key := v1.PlanLabel(script.Plan.Name); n.Labels[key] != v1.PlanDisabled {
+			delete(n.Labels, key) // as if it did not have the plan
+		}
+		itself.Nodes = append(itself.Nodes, rehearsal.Node{Name: n.Name, Labels: n.Labels})
+	}
+	script.Clusters = []rehearsal.Cluster{itself}
+	return nil
+}
+
+// nodesOf is how many nodes a Cluster is played with: its agent says how many it has, and may say anything.
+func nodesOf(c *v1.Cluster, nodes int) int {
+	if nodes == 0 && c.Status.Nodes != nil {
+		nodes = min(int(c.Status.Nodes.Total), maxNodes)
+	}
+	return max(nodes, 1)
+}
+
+func simulated(c *v1.Cluster, nodes int) rehearsal.Cluster {
+	s := rehearsal.Cluster{Name: c.Name, Labels: c.Labels}
+	for i := range nodesOf(c, nodes) {
+		s.Nodes = append(s.Nodes, rehearsal.Node{Name: fmt.Sprintf("node-%d", i+1)})
+	}
+	return s
+}
