@@ -5,6 +5,7 @@ package registration_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -33,7 +34,7 @@ func TestCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
 		"a certificate of another CA is refused and nothing is applied": {other, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := tlsServer(t, tc.serving)
+			server := tlsServer(t, tc.serving, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("the manifest")) })
 			command := registration.Command(registration.ManifestURL(server.URL, strings.Repeat("t", 43)), v1.TrustPinned, string(hub.Cert))
 			applied, output, err := run(t, command)
 			if applied != tc.applied || (err == nil) != (tc.applied != "") {
@@ -44,6 +45,14 @@ func TestCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
 			}
 		})
 	}
+	t.Run("what the hub says instead of a manifest is shown and not applied", func(t *testing.T) {
+		const refusal = "this join token has been used: apply 100% of the new one's manifest"
+		server := tlsServer(t, hub, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, refusal, http.StatusGone) })
+		command := registration.Command(registration.ManifestURL(server.URL, strings.Repeat("t", 43)), v1.TrustPinned, string(hub.Cert))
+		if applied, output, err := run(t, command); applied != "" || strings.TrimSpace(output) != refusal || err == nil {
+			t.Errorf("applied %q, %v, and shown is %q", applied, err, output)
+		}
+	})
 	t.Run("the certificates of the system do not count", func(t *testing.T) {
 		command := registration.Command("https://hub.example.com/x.yaml", v1.TrustPinned, string(hub.Cert))
 		if !strings.Contains(command, "--capath /dev/null") {
@@ -77,16 +86,14 @@ func newAuthority(t testing.TB) pki.KeyPair {
 	return pair
 }
 
-// tlsServer serves a manifest with a certificate of an authority, as the hub does.
-func tlsServer(t testing.TB, authority pki.KeyPair) *httptest.Server {
+// tlsServer serves with a certificate of an authority, as the hub does.
+func tlsServer(t testing.TB, authority pki.KeyPair, answer http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	cert, err := pki.IssueServing(authority, []string{"127.0.0.1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte("the manifest"))
-	}))
+	server := httptest.NewUnstartedServer(answer)
 	server.Config.ErrorLog = quiet()
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert}}
 	server.StartTLS()
@@ -104,7 +111,7 @@ func run(t testing.TB, command string) (applied, output string, err error) {
 	cmd.Env = append(os.Environ(), "HOME="+dir, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	out, err := cmd.CombinedOutput()
 	raw, readErr := os.ReadFile(kept)
-	if readErr != nil {
+	if readErr != nil && !errors.Is(readErr, os.ErrNotExist) {
 		t.Fatal(readErr)
 	}
 	return string(raw), string(out), err
