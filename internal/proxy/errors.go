@@ -20,8 +20,12 @@ import (
 // manager is back by then. Later kubectl shows at once what is wrong.
 const patience = time.Minute
 
-// memberError says in a Status why a member does not answer.
-func memberError(cluster types.NamespacedName, err error) error {
+// discoveryPatience is patience for the two paths that clients ask before anything else. A kubectl with an empty cache asks them five times, and
+// each of those ten times more when it is asked to try again: it would print what is wrong after 50 s.
+const discoveryPatience = 10 * time.Second
+
+// memberError says in a Status why a member does not answer what was asked of it.
+func memberError(cluster types.NamespacedName, path string, err error) error {
 	var (
 		refused *refusal.Error
 		gone    *NotConnectedError
@@ -33,7 +37,7 @@ func memberError(cluster types.NamespacedName, err error) error {
 		return refusal.New(http.StatusNotFound, metav1.StatusReasonNotFound,
 			fmt.Sprintf("cluster %q not found; kubectl get clusters -n %s on the hub lists what there is", cluster, cluster.Namespace)).About(cluster)
 	case errors.As(err, &gone):
-		return notConnected(cluster, gone.LastSeen, time.Now()).Because(err)
+		return notConnected(cluster, path, gone.LastSeen, time.Now()).Because(err)
 	case isTimeout(err):
 		return refusal.New(http.StatusGatewayTimeout, refusal.ReasonGatewayTimeout,
 			fmt.Sprintf("cluster %q did not answer in time; try again", cluster)).Because(err).About(cluster)
@@ -44,14 +48,18 @@ func memberError(cluster types.NamespacedName, err error) error {
 }
 
 // notConnected says since when a member is gone and where to look.
-func notConnected(cluster types.NamespacedName, lastSeen, now time.Time) *refusal.Error {
+func notConnected(cluster types.NamespacedName, path string, lastSeen, now time.Time) *refusal.Error {
 	seen := "it is not known when it was last seen"
 	if !lastSeen.IsZero() {
 		seen = fmt.Sprintf("last seen %s, %s ago", lastSeen.UTC().Format(time.RFC3339), now.Sub(lastSeen).Round(time.Second))
 	}
 	e := refusal.Unavailable(fmt.Sprintf("cluster %q is not connected to the hub: %s; kubectl describe cluster %s -n %s on the hub says why",
 		cluster, seen, cluster.Name, cluster.Namespace)).About(cluster)
-	if !lastSeen.IsZero() && now.Sub(lastSeen) > patience {
+	awaited := lastSeen.IsZero() || now.Sub(lastSeen) <= patience
+	if isDiscovery(path) {
+		awaited = !lastSeen.IsZero() && now.Sub(lastSeen) <= discoveryPatience
+	}
+	if !awaited {
 		return e.RetryAt(now.Add(patience))
 	}
 	return e

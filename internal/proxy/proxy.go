@@ -207,7 +207,7 @@ func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonation) error {
 	transport, err := h.members.Transport(ctx, c.target.cluster)
 	if err != nil {
-		return memberError(c.target.cluster, err)
+		return memberError(c.target.cluster, c.info.Path, err)
 	}
 	c.transport, c.header = transport, impersonate(c.identity)
 	if wanted == nil {
@@ -236,7 +236,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	refusal.Write(w, e)
 }
 
-// isDiscovery is whether a path is one of the two that clients ask before anything else.
+// isDiscovery reports whether a path is one of the two that clients ask before anything else.
 func isDiscovery(path string) bool {
 	return strings.HasSuffix(path, "/api") || strings.HasSuffix(path, "/apis")
 }

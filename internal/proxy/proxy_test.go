@@ -95,6 +95,26 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("Retry-After %q", response.Header.Get("Retry-After"))
 		}
 	})
+	t.Run("a kubectl with an empty cache is not made to wait by discovery, but for a moment", func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			lastSeen time.Time
+			waits    bool
+		}{
+			"just lost":  {time.Now().Add(-3 * time.Second), true},
+			"away":       {time.Now().Add(-20 * time.Second), false},
+			"never seen": {time.Time{}, false},
+		} {
+			for _, path := range []string{"/k8s/clusters/team-a/prod/api", "/k8s/clusters/team-a/prod/apis"} {
+				h := newHubSide(t)
+				h.members.fail(&NotConnectedError{LastSeen: tt.lastSeen})
+				response, body := refused(t, h, path, nil)
+				wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "is not connected to the hub")
+				if after := response.Header.Get("Retry-After"); (after == "1") != tt.waits || after == "" {
+					t.Errorf("%s, %s: Retry-After %q", name, path, after)
+				}
+			}
+		}
+	})
 	t.Run("a cluster that was never seen is 503 with Retry-After", func(t *testing.T) {
 		h := newHubSide(t)
 		h.members.fail(&NotConnectedError{})
