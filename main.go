@@ -13,13 +13,13 @@ import (
 	"os"
 	"time"
 
-	"github.com/go-logr/zapr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/drover-dev/drover/controllers"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/hub"
+	"github.com/drover-dev/drover/internal/logging"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
@@ -28,10 +28,15 @@ var version = "v0.1.0-dev"
 
 func main() {
 	path := flag.String("config", "/etc/drover/config.yaml", "path of the configuration file")
-	logging := zap.Options{}
-	logging.BindFlags(flag.CommandLine)
+	options := zap.Options{}
+	options.BindFlags(flag.CommandLine)
+	says := flag.Bool("version", false, "print the version and end")
 	flag.Parse()
-	ctrl.SetLogger(zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&logging))))
+	if *says {
+		fmt.Println(version)
+		return
+	}
+	logging.Start(options)
 
 	if err := run(ctrl.SetupSignalHandler(), *path); err != nil {
 		fmt.Fprintln(os.Stderr, "drover manager:", err)

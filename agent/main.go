@@ -38,8 +38,9 @@ func command() *cobra.Command {
 	run := func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), kubeconfig) }
 	root := &cobra.Command{
 		Use: "drover-agent", Short: "Connect the cluster that this runs in to a Drover hub", Long: "Settings come from the environment, see docs/operations.md.",
-		Args: cobra.NoArgs, RunE: run, SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.NoArgs, RunE: run, SilenceErrors: true, SilenceUsage: true, Version: version,
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster, for an agent that runs outside of it")
 	set := &cobra.Command{
 		Use: "loglevel", Short: "Change the log level of the agent that runs here", Args: cobra.NoArgs,

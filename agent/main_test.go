@@ -18,6 +18,7 @@ func TestCommand(t *testing.T) {
 		out, says string // says is in the error
 	}{
 		"version prints it":                       {args: []string{"version"}, out: version},
+		"--version prints it, too":                {args: []string{"--version"}, out: version},
 		"without a command the agent runs":        {says: "not an https URL"},
 		"run does the same":                       {args: []string{"run"}, says: "not an https URL"},
 		"loglevel needs a level":                  {args: []string{"loglevel"}, says: `"set" not set`},

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/klog/v2"
 
 	"github.com/drover-dev/drover/agent/daemon"
@@ -30,6 +31,7 @@ func run(ctx context.Context, kubeconfig string) error {
 	}
 	config := zap.NewProductionConfig()
 	config.Sampling, config.DisableStacktrace = nil, true
+	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder // the manager's, too
 	if env.Debug {
 		config.Level.SetLevel(zap.DebugLevel)
 	}
@@ -56,6 +58,6 @@ func flush(ctx context.Context, tracer *tracing.Tracer, log logr.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	if err := tracer.Close(ctx); err != nil {
-		log.Info("spans are lost", "error", err.Error())
+		log.Error(err, "spans are lost")
 	}
 }

@@ -170,7 +170,7 @@ func (t *term) load(ctx context.Context) bool {
 			}
 			return true
 		}
-		t.log().Info("waiting for stored sets", "error", err.Error())
+		t.log().Error(err, "waiting for stored sets")
 		timer := time.NewTimer(loadRetry)
 		select {
 		case <-ctx.Done():

@@ -188,7 +188,7 @@ func (a *agent) awaitUID(ctx context.Context) (string, bool) {
 		if err == nil {
 			return uid, true
 		}
-		a.options.Log.Info("waiting for the API server", "error", err.Error())
+		a.options.Log.Error(err, "waiting for the API server")
 		retry, cancel := context.WithTimeout(ctx, uidRetry)
 		<-retry.Done()
 		cancel()
@@ -203,7 +203,7 @@ func (a *agent) serveLevel(ctx context.Context) {
 		err = loglevel.Serve(ctx, listener, a.options.Environ.Socket, a.options.Level)
 	}
 	if err != nil {
-		a.options.Log.Info("the log level cannot be changed while the agent runs", "error", err.Error())
+		a.options.Log.Error(err, "the log level cannot be changed while the agent runs")
 	}
 }
 

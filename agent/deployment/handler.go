@@ -46,7 +46,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = Check(d, h.Setup)
 	}
 	if err != nil {
-		h.Log.Info("deployment refused", "error", err.Error())
+		h.Log.Error(err, "deployment refused")
 		http.Error(w, "the agent refuses the deployment: "+err.Error(), http.StatusUnprocessableEntity)
 		return
 	}

@@ -165,7 +165,7 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 			continue // somebody else wrote meanwhile: look at what. That it ends is seen to by k.writes
 		case err != nil && ctx.Err() == nil:
 			pause := k.retry.Step()
-			k.options.Log.Info("deployment not changed, trying again", "error", err.Error(), "after", pause.Round(time.Second).String())
+			k.options.Log.Error(err, "deployment not changed, trying again", "after", pause.Round(time.Second).String())
 			return pause
 		case again != nil:
 			k.retry = retries()
@@ -250,7 +250,7 @@ func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Sec
 func (k *Keeper) apply(ctx context.Context, o observed, secret *corev1.Secret) error {
 	err := k.change(ctx, o, o.record.Wanted)
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {
-		k.options.Log.Info("the API server refuses the deployment", "error", err.Error())
+		k.options.Log.Error(err, "the API server refuses the deployment")
 		return k.store.write(ctx, o.record.refused(protocol.Cut(err.Error(), maxMessage)), secret)
 	}
 	return err

@@ -151,7 +151,7 @@ func (l *Link) logFailure(err error, wait time.Duration) {
 			"error", strings.Replace(err.Error(), ": "+hs.Body, "", 1), "retryIn", wait.String())
 		return
 	}
-	l.log.Info("not connected to the hub", "error", err.Error(), "retryIn", wait.String())
+	l.log.Error(err, "not connected to the hub", "retryIn", wait.String())
 }
 
 // attempt opens a tunnel at the first server that lets it.

@@ -191,7 +191,7 @@ func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.
 // regret says of a step that it is tried again.
 func (t *term) regret(ctx context.Context, step rollout.Step, err error) {
 	if ctx.Err() == nil {
-		t.options.Log.Info("a step is tried again", "step", step.Verb, "node", step.Node, "error", err.Error())
+		t.options.Log.Error(err, "a step is tried again", "step", step.Verb, "node", step.Node)
 	}
 }
 

@@ -140,7 +140,7 @@ func (t *term) persist(ctx context.Context, what string, do func(context.Context
 		}
 		b = b.after(t.options.Now())
 		if ctx.Err() == nil {
-			t.options.Log.Info("plans wait", "for", what, "error", err.Error())
+			t.options.Log.Error(err, "plans wait", "for", what)
 			t.board.wait(what, err)
 		}
 		if !t.pauseAfter(ctx, b.wait, err) {

@@ -194,7 +194,7 @@ func (r *Reporter) setVersion(version string, err error) {
 func (r *Reporter) failed(resource string, k *knowledge, err error) {
 	r.options.Log.V(1).Info("cannot watch a resource", "resource", resource, "error", err.Error())
 	if first := r.learn(k, err); first {
-		r.options.Log.Info("numbers are missing from the report until this resource can be watched", "resource", resource, "error", err.Error())
+		r.options.Log.Error(err, "numbers are missing from the report until this resource can be watched", "resource", resource)
 	}
 	signal(r.soon)
 }

@@ -42,7 +42,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = Validate(s)
 	}
 	if err != nil {
-		h.Log.Info("settings refused", "error", err.Error())
+		h.Log.Error(err, "settings refused")
 		http.Error(w, "settings: "+err.Error(), http.StatusBadRequest)
 		return
 	}

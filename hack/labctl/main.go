@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -26,6 +27,7 @@ const usage = `labctl runs real Kubernetes control planes on this machine.
   labctl path                 the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS
   labctl up --dir D           start a control plane that lives on, with its state in folder D
   labctl down --dir D         stop it; the state stays, so that "up" finds it again
+  labctl version              print which sources this was built of
 `
 
 func main() {
@@ -55,11 +57,22 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		return up(ctx, args[1:], out, progress)
 	case "down":
 		return down(ctx, args[1:], progress)
+	case "version", "--version":
+		_, err := fmt.Fprintln(out, version())
+		return err
 	case "help", "-h", "--help":
 		_, err := io.WriteString(out, usage)
 		return err
 	}
 	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
+}
+
+// version is that of the sources, as Go has written it into the program.
+func version() string {
+	if info, found := debug.ReadBuildInfo(); found && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
 }
 
 func build(ctx context.Context, names []string, out, progress io.Writer) error {

@@ -35,6 +35,15 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
+func TestTheVersionIsPrinted(t *testing.T) {
+	for _, word := range []string{"version", "--version"} {
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{word}, &out, &out); err != nil || strings.TrimSpace(out.String()) == "" {
+			t.Errorf("%s: %q, %v", word, &out, err)
+		}
+	}
+}
+
 func TestHelpIsPrinted(t *testing.T) {
 	var out bytes.Buffer
 	if err := run(t.Context(), nil, &out, &out); err != nil || !strings.Contains(out.String(), "labctl up --dir") {

@@ -128,7 +128,7 @@ func (t *telemetry) flush(log logr.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if err := t.tracer.Close(ctx); err != nil {
-		log.Info("spans are lost", "error", err.Error())
+		log.Error(err, "spans are lost")
 	}
 }
 

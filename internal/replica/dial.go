@@ -76,7 +76,7 @@ func (n *Network) keep(d *dial) {
 			log = log.V(1) // it was said
 		}
 		if failures++; !isSelf(err) {
-			log.Info("no link to replica", "address", d.address, "cause", err.Error(), "linked", up)
+			log.Error(err, "no link to replica", "address", d.address, "linked", up)
 		}
 		n.wait(pause)
 	}

@@ -112,7 +112,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	err := e.send(ctx, spans)
 	switch was := e.failing.Swap(err != nil); {
 	case err != nil && !was:
-		e.log.Info("spans are lost: the collector does not take them", "error", err.Error())
+		e.log.Error(err, "spans are lost: the collector does not take them")
 	case err == nil && was:
 		e.log.Info("the collector takes spans again")
 	}

@@ -1,0 +1,68 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package logging makes the manager's one log, which its libraries write to as well.
+package logging
+
+import (
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	uberzap "go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+)
+
+// Start has everything in this process log as the options say: JSON with times of RFC 3339, unless they ask for something else. Stack traces are
+// of panics only, since an error names what was done to what; "-zap-stacktrace-level=error" adds them.
+func Start(options zap.Options) {
+	log := New(options)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log.WithName("client-go"))
+}
+
+// New makes the log.
+func New(options zap.Options) logr.Logger {
+	if options.StacktraceLevel == nil && !options.Development {
+		options.StacktraceLevel = zapcore.PanicLevel
+	}
+	options.ZapOpts = append(options.ZapOpts, uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return calm{core} }))
+	return zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&options)))
+}
+
+// calm is a log in which a conflict of optimistic concurrency is no error: two wrote at once, and the one that lost reads and writes again.
+type calm struct{ zapcore.Core }
+
+// With implements zapcore.Core.
+func (c calm) With(fields []zapcore.Field) zapcore.Core { return calm{c.Core.With(fields)} }
+
+// Check implements zapcore.Core.
+func (c calm) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+// Write implements zapcore.Core.
+func (c calm) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	if entry.Level == zapcore.ErrorLevel && isConflict(fields) {
+		entry.Level, entry.Stack = zapcore.DebugLevel, ""
+		if !c.Enabled(entry.Level) {
+			return nil
+		}
+	}
+	return c.Core.Write(entry, fields)
+}
+
+// isConflict reports whether what is logged is that an object has changed since it was read.
+func isConflict(fields []zapcore.Field) bool {
+	for i := range fields {
+		if err, ok := fields[i].Interface.(error); ok && fields[i].Type == zapcore.ErrorType && apierrors.IsConflict(err) {
+			return true
+		}
+	}
+	return false
+}

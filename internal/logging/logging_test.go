@@ -1,0 +1,59 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package logging_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/drover-dev/drover/internal/logging"
+)
+
+func TestTheLogIsForPeople(t *testing.T) {
+	conflict := fmt.Errorf("write status: %w", apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, "prod", errors.New("it has changed")))
+	said := func(level zapcore.Level, err error) string {
+		out := &bytes.Buffer{}
+		logging.New(zap.Options{DestWriter: out, Level: level}).WithName("cluster").WithValues("namespace", "team-a").Error(err, "Reconciler error")
+		return out.String()
+	}
+	t.Run("a failure is an error, with a time that people read, and without a stack", func(t *testing.T) {
+		var line map[string]string
+		if err := json.Unmarshal([]byte(said(zapcore.InfoLevel, errors.New("no room"))), &line); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := time.Parse(time.RFC3339, line["ts"]); err != nil || line["level"] != "error" || line["error"] != "no room" || line["stacktrace"] != "" {
+			t.Errorf("%v: %v", err, line)
+		}
+	})
+	t.Run("a conflict is no failure: it is tried again", func(t *testing.T) {
+		if got := said(zapcore.InfoLevel, conflict); got != "" {
+			t.Error(got)
+		}
+	})
+	t.Run("a conflict is there for who looks closer", func(t *testing.T) {
+		if got := said(zapcore.DebugLevel, conflict); !strings.Contains(got, `"level":"debug"`) || !strings.Contains(got, "it has changed") {
+			t.Error(got)
+		}
+	})
+	t.Run("client-go writes into the same log", func(t *testing.T) {
+		out := &bytes.Buffer{}
+		logging.Start(zap.Options{DestWriter: out})
+		defer klog.ClearLogger()
+		klog.ErrorS(errors.New("no route"), "Failed to watch")
+		if got := out.String(); !strings.Contains(got, `"logger":"client-go"`) || !strings.Contains(got, `"level":"error"`) {
+			t.Error(got)
+		}
+	})
+}
