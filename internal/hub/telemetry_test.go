@@ -172,7 +172,7 @@ func TestMetrics(t *testing.T) {
 			return found
 		}
 		alerts, runbooks := find(`(?m)^  - alert: (\w+)$`, string(rules)), find(`(?m)^### (Drover\w+)$`, string(docs))
-		links := slices.Compact(find(`runbook: docs/operations.md#(\w+)`, string(rules)))
+		links := slices.Compact(find(`runbook_url: https://github\.com/drover-dev/drover/blob/main/docs/operations\.md#(\w+)\n`, string(rules)))
 		var anchors []string
 		for _, name := range runbooks {
 			anchors = append(anchors, strings.ToLower(name))
