@@ -20,6 +20,10 @@ import (
 // maxCause bounds the text of a foreign error in a condition, in bytes.
 const maxCause = 1024
 
+// lastChecked says until when a condition is known to be true. That is not written into it, or an idle fleet would write all the time: the leading
+// manager renews its Lease anyway.
+const lastChecked = "A manager of the hub sees to it, and did so last when it renewed its Lease: kubectl -n drover-system get lease drover-manager -o yaml"
+
 // verdict is a condition's status, reason and message.
 type verdict struct {
 	ok      bool
@@ -83,8 +87,8 @@ func judgeRegistered(in *input) verdict {
 	switch {
 	case in.identity != nil:
 		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
-		if in.member.Refusal != nil {
-			message += ". Refused since: " + in.member.Refusal.Message
+		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
+			message += ". Refused since: " + r.Message // other refusals matter while the agent is away, and are told there
 		}
 		return verdict{ok: true, reason: v1.ReasonAgentJoined, message: message}
 	case in.foreignSecret:
@@ -105,8 +109,11 @@ func judgeRegistered(in *input) verdict {
 		return verdict{reason: v1.ReasonTokenExpired, stalled: true, message: fmt.Sprintf(
 			"No agent joined before the join token expired at %s; %s", in.token.Expires().UTC().Format(time.RFC3339), what)}
 	}
-	return verdict{reason: v1.ReasonAwaitingAgent, message: fmt.Sprintf(
-		"Run in the cluster: the command in Secret %s, key %s", secret, registration.KeyCommand)}
+	message := fmt.Sprintf("Run in the cluster: the command in Secret %s, key %s", secret, registration.KeyCommand)
+	if r := in.member.Refusal; r != nil {
+		message += ". The hub refuses an agent: " + r.Message
+	}
+	return verdict{reason: v1.ReasonAwaitingAgent, message: message}
 }
 
 // judgeConnected says whether the agent's tunnel is open, or why not.
@@ -115,7 +122,7 @@ func judgeConnected(in *input, registered verdict) verdict {
 	case !registered.ok:
 		return registered
 	case in.member.Connected():
-		return verdict{ok: true, reason: v1.ReasonConnected, message: "The agent's tunnel is open"}
+		return verdict{ok: true, reason: v1.ReasonConnected, message: "The agent's tunnel is open. " + lastChecked}
 	case in.member.Refusal != nil && in.member.Refusal.Reason == v1.ReasonIdentityMismatch:
 		return verdict{reason: v1.ReasonIdentityMismatch, message: capitalize(in.member.Refusal.Message), stalled: true}
 	case in.member.Refusal != nil && (in.member.Refusal.Reason == v1.ReasonAgentTooFast || in.member.Refusal.Reason == v1.ReasonTooManyTunnels):
@@ -126,6 +133,9 @@ func judgeConnected(in *input, registered verdict) verdict {
 	message := "The agent's tunnel has ended"
 	if in.member.LostBecause != nil {
 		message += ": " + in.member.LostBecause.Error()
+	}
+	if r := in.member.Refusal; r != nil {
+		return verdict{reason: v1.ReasonTunnelLost, message: message + "; the hub refuses the agent: " + r.Message}
 	}
 	return verdict{reason: v1.ReasonTunnelLost, message: message + "; it comes back by itself. If it does not, see the log of the agent in the cluster: kubectl -n " +
 		protocol.AgentNamespace + " logs deploy/" + protocol.AgentName}

@@ -190,6 +190,7 @@ func TestClusterController(t *testing.T) {
 		"orphaning leaves the agent alone":                                             testOrphan,
 		"a cluster made again under its name does not know the old agent":              testRecreated,
 		"a second cluster that was refused shows on the cluster":                       testRefusalShows,
+		"why the hub refuses an agent that is away shows, and of one that is here not": testRefusedWhileAway,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env)) })
 	}
@@ -597,6 +598,33 @@ func testRefusalShows(w *world) {
 	w.reconcile()
 	if c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionRegistered); strings.Contains(c.Message, "intruder") {
 		w.t.Error("the refusal is shown for ever")
+	}
+}
+
+func testRefusedWhileAway(w *world) {
+	message := func(kind string) string {
+		return meta.FindStatusCondition(w.cluster().Status.Conditions, kind).Message
+	}
+	agent, _ := w.joined()
+	w.fleet.Refused(w.name, v1.ReasonAwaitingAgent, "an agent asks with another key")
+	before := w.cluster().ResourceVersion
+	w.reconcile()
+	if w.cluster().ResourceVersion != before {
+		w.t.Errorf("a stranger has the status of a connected Cluster written: %q", message(v1.ConditionRegistered))
+	}
+	agent.Kill()
+	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.reconcile()
+	w.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
+	if told := message(v1.ConditionConnected); !strings.Contains(told, "the hub refuses the agent: an agent asks with another key") || strings.Contains(told, "by itself") {
+		w.t.Errorf("Connected says %q", told)
+	}
+	if err := w.Client.Delete(w.t.Context(), w.secret(registration.AgentSecret(w.name))); err != nil {
+		w.t.Fatal(err)
+	}
+	w.reconcile()
+	if told := message(v1.ConditionRegistered); !strings.Contains(told, "The hub refuses an agent: an agent asks with another key") {
+		w.t.Errorf("Registered says %q", told)
 	}
 }
 

@@ -81,10 +81,14 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	var refusal *RefusalError
 	switch {
 	case errors.Is(err, errNotProven):
+		s.tellUnproven(ctx, name)
 		return Agent{}, unproven
 	case errors.As(err, &refusal):
 		s.Refused(name, refusal.Reason, refusal.Message)
 		return Agent{}, refusal
+	case errors.Is(err, protocol.ErrConnectToken): // signed by the agent, and not valid now
+		s.Refused(name, v1.ReasonTokenInvalid, err.Error()+"; check the clocks of the agent's machine and of the hub")
+		return Agent{}, err
 	case err != nil:
 		return Agent{}, err
 	}
@@ -93,6 +97,16 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 		return Agent{}, err
 	}
 	return agent, nil
+}
+
+// tellUnproven tells of somebody who named a Cluster and is not its agent, as far as they can prove. It may be anybody: nothing of what they
+// said is told, and nothing is kept for a Cluster that the cache does not know.
+func (s *Server) tellUnproven(ctx context.Context, name types.NamespacedName) {
+	if err := s.Cache.Get(ctx, name, &v1.Cluster{}); err != nil {
+		return
+	}
+	s.Refused(name, v1.ReasonAwaitingAgent, "an agent asks with a key that is not, or no longer, that of this cluster's agent; "+
+		"if it was revoked, or the Cluster made again, apply the manifest in Secret "+RegistrationSecret(name).Name+" in the member")
 }
 
 // errNotProven says that a token does not verify with the key of the Cluster's agent, as one reader knows it.

@@ -15,6 +15,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -657,8 +658,10 @@ func testForeignConnectTokens(w *world) {
 			w.t.Errorf("%s: %d %s", name, got.code, got.body)
 		}
 	}
-	if got := w.refusals(); got != "a IdentityMismatch" {
-		w.t.Errorf("told of %q", got)
+	told := strings.Split(w.refusals(), ", ")
+	slices.Sort(told)
+	if want := []string{"a IdentityMismatch", "a TokenInvalid", "a TokenInvalid", "b AwaitingAgent"}; !slices.Equal(told, want) {
+		w.t.Errorf("told of %q, want %q", told, want)
 	}
 }
 
@@ -698,6 +701,9 @@ func testRevoked(w *world) {
 	})
 	revoked := w.connect(w.connectToken(key, response, asIs))
 	w.want(revoked, http.StatusGone, v1.ReasonAwaitingAgent)
+	if got := w.refusals(); got != "member AwaitingAgent" {
+		w.t.Errorf("told of %q: a revoked agent is to show on its Cluster", got)
+	}
 	unknown := w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "nobody" }))
 	if unknown.body != revoked.body {
 		w.t.Errorf("whether a Cluster exists shows: %s, %s", unknown.body, revoked.body)
