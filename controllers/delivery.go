@@ -31,7 +31,7 @@ import (
 // setUpDelivery adds the desk and the controllers that hand over to it.
 func setUpDelivery(mgr ctrl.Manager, o Options) error {
 	desk := delivery.New(delivery.Options{
-		Fleet: o.Fleet, Leaving: leaving(mgr.GetClient()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
+		Fleet: o.Fleet, Leaving: leaving(mgr.GetClient()), ReadOnly: readOnly(mgr.GetClient()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
 	})
 	o.Fleet.OnChange(desk.Changed)
 	labelled, err := labels.NewRequirement(v1.LabelProject, selection.Exists, nil)
@@ -74,6 +74,15 @@ func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool
 		cluster := &v1.Cluster{}
 		err := hub.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy)
 		return apierrors.IsNotFound(err) || err == nil && !cluster.DeletionTimestamp.IsZero()
+	}
+}
+
+// readOnly reports whether the spec of a Cluster says ReadOnly, from the same cache.
+func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bool, error) {
+	return func(ctx context.Context, name types.NamespacedName) (bool, error) {
+		cluster := &v1.Cluster{}
+		err := hub.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy)
+		return cluster.Spec.Agent.Profile == v1.ProfileReadOnly, client.IgnoreNotFound(err)
 	}
 }
 

@@ -145,7 +145,8 @@ const (
 	ReasonInvalidSelector = "InvalidSelector"
 	// ReasonAgentTooOld: a member's agent does not know this kind of object. Upgrade it.
 	ReasonAgentTooOld = "AgentTooOld"
-	// ReasonAgentReadOnly: a member's agent has the profile ReadOnly and takes nothing.
+	// ReasonAgentReadOnly: the Cluster's spec.agent.profile is ReadOnly, or its agent was installed so: nothing is delivered there, and what
+	// was is taken back.
 	ReasonAgentReadOnly = "AgentReadOnly"
 )
 

@@ -191,8 +191,10 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 			c.AwaySince = said.LastTransitionTime.Time
 			c.Away += " since " + c.AwaySince.UTC().Format(time.RFC3339)
 		}
+	case m.object.Spec.Agent.Profile == v1.ProfileReadOnly:
+		c.Away = "its spec.agent.profile is ReadOnly, so it runs no plans"
 	case m.state.Refuses == v1.ReasonAgentReadOnly:
-		c.Away = "its agent has the profile ReadOnly and runs no plans; set spec.agent.profile to Full"
+		c.Away = "its agent has the profile ReadOnly and runs no plans; apply the manifest of the profile Full in the member"
 	case m.state.Refuses != "":
 		c.Away = "its agent is too old to run plans; upgrade it"
 	case !m.state.Silent.IsZero() && now.Sub(m.state.Silent) > silence:

@@ -35,6 +35,8 @@ type Desk interface {
 	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
 	OnResult(kind string, f func(delivery.Key))
 	Forget(types.NamespacedName)
+	// Changed has the desk look at what is known of a member.
+	Changed(types.NamespacedName)
 }
 
 // Reconciler keeps Projects true. Register wires it to a manager.

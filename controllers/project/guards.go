@@ -54,6 +54,7 @@ func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		g.desk.Replace(key, nil)
 		return ctrl.Result{}, nil
 	}
+	g.desk.Changed(req.NamespacedName) // its profile may be another, which decides whether anything is delivered
 	g.desk.Replace(key, map[types.NamespacedName]*delivery.Set{req.NamespacedName: g.set})
 	return ctrl.Result{}, nil
 }

@@ -60,6 +60,9 @@ type Options struct {
 	Fleet Fleet
 	// Leaving is whether a member's Cluster is going, or gone: nothing is sent there any more. Nil means that none ever is.
 	Leaving func(context.Context, types.NamespacedName) bool
+	// ReadOnly reports whether the spec of a member's Cluster says that nothing is delivered there, whatever the agent says. What is there is
+	// taken back. Call Desk.Changed when it changes. Nil means that none ever does. It must not ask an API server.
+	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
 	// Observer is told what is sent. Its functions may be nil.
 	Observer Observer
 	// Pause is how long the desk waits after a first failure; it doubles up to maxPause. Zero means firstPause.

@@ -37,6 +37,8 @@ type office struct {
 	leaving atomic.Pointer[types.NamespacedName] // the member whose Cluster is going
 	asked   atomic.Bool                          // whether the desk has been told so
 
+	readOnly atomic.Pointer[types.NamespacedName] // the member whose spec says ReadOnly
+
 	mu   sync.Mutex // guards told
 	told []delivery.Key
 }
@@ -51,7 +53,12 @@ func open(t *testing.T) *office {
 // replace starts a new desk, as a manager that begins to lead has it.
 func (o *office) replace() *office {
 	next := &office{t: o.t, fleet: o.fleet}
+	next.readOnly.Store(o.readOnly.Load())
 	desk := delivery.New(delivery.Options{Fleet: o.fleet, Pause: time.Millisecond, Log: logr.Discard(),
+		ReadOnly: func(_ context.Context, name types.NamespacedName) (bool, error) {
+			readOnly := next.readOnly.Load()
+			return readOnly != nil && *readOnly == name, nil
+		},
 		Leaving: func(_ context.Context, name types.NamespacedName) bool {
 			leaving := next.leaving.Load()
 			if leaving == nil || *leaving != name {
@@ -256,6 +263,54 @@ func TestDesk(t *testing.T) {
 			outcomes := o.Outcomes("crtb/x", []types.NamespacedName{a, b})
 			if outcomes[0].Reason != v1.ReasonAgentTooOld || outcomes[1].Reason != v1.ReasonAgentReadOnly {
 				t.Error(outcomes)
+			}
+		},
+		"CVE-2021-36782: a spec that says ReadOnly has all taken back, whatever the agent says, and nothing sent": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.Expect([]delivery.Key{key("never")}) // nobody has said yet that nobody wants what is there
+			o.connect("a", sets)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			sets.Answer(http.StatusInternalServerError)
+			o.readOnly.Store(&a)
+			o.Changed(a)
+			o.stage("crtb/x", delivery.Refused, a)
+			o.until("what cannot be taken back shows", func() bool {
+				return strings.Contains(o.Outcomes("crtb/x", []types.NamespacedName{a})[0].Failures[0].Message, "could not be taken back")
+			})
+			sets.Answer(0)
+			o.until("it is taken back", func() bool { return len(sets.Held()) == 0 })
+			puts := func() int {
+				return len(slices.DeleteFunc(sets.Calls(), func(call string) bool { return !strings.HasPrefix(call, "PUT") }))
+			}
+			before := puts()
+			o.Replace(key("x"), to(set(t, "crtb/x", "2"), a))
+			o.Replace(key("y"), to(set(t, "crtb/y", "1"), a, b))
+			o.connect("b", testkit.NewSets())
+			o.stage("crtb/y", delivery.Applied, b)
+			o.stage("crtb/x", delivery.Refused, a)
+			if got := o.Outcomes("crtb/y", []types.NamespacedName{a})[0]; got.Stage != delivery.Refused || got.Reason != v1.ReasonAgentReadOnly || puts() != before {
+				t.Errorf("%+v, calls %v", got, sets.Calls())
+			}
+			o.readOnly.Store(nil)
+			o.Changed(a)
+			o.stage("crtb/x", delivery.Applied, a)
+			o.stage("crtb/y", delivery.Applied, a)
+		},
+		"a new manager sends nothing where the spec says ReadOnly, and takes back what is there": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			o.connect("a", sets)
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			o.stop()
+			o.readOnly.Store(&a)
+			next := o.replace()
+			next.Expect([]delivery.Key{key("never")})
+			next.Replace(key("x"), to(set(t, "crtb/x", "2"), a))
+			next.until("it is taken back", func() bool { return len(sets.Held()) == 0 })
+			next.stage("crtb/x", delivery.Refused, a)
+			if got := len(sets.Calls()); got != 2 {
+				t.Error(sets.Calls())
 			}
 		},
 		"an agent that comes to take none keeps nothing, until it takes them again": func(t *testing.T, o *office) {

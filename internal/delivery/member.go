@@ -21,10 +21,12 @@ type member struct {
 	connected bool
 	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does.
 	refuses string
-	stream  *stream // on which the agent tells what is there; nil if there is none
-	queued  bool    // whether it is in Desk.waiting
-	gone    bool    // whether it was forgotten
-	heard   bool    // whether its agent has ever told this desk what it has
+	// withheld is whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is taken back.
+	withheld bool
+	stream   *stream // on which the agent tells what is there; nil if there is none
+	queued   bool    // whether it is in Desk.waiting
+	gone     bool    // whether it was forgotten
+	heard    bool    // whether its agent has ever told this desk what it has
 
 	wants   map[string]wanted
 	has     map[string]*protocol.SetState // as the agent told last; kept while it is away
@@ -98,10 +100,39 @@ func (m *member) readyLocked() bool {
 	return m.connected && m.refuses == "" && !m.gone && m.stream != nil && m.stream.synced
 }
 
+// dueLocked is the set that a member is to have of this ID, nil for none.
+func (m *member) dueLocked(id string) *Set {
+	if m.withheld {
+		return nil
+	}
+	return m.wants[id].set
+}
+
 // hasLocked is whether a member has the set that it is to have of this ID, whatever came of it.
 func (m *member) hasLocked(id string) bool {
-	want, has := m.wants[id], m.has[id]
-	return want.set != nil && has != nil && has.Digest == want.set.Digest
+	due, has := m.dueLocked(id), m.has[id]
+	return due != nil && has != nil && has.Digest == due.Digest
+}
+
+// withholdLocked takes over what the spec of a member's Cluster says, and reports whether that is news. While it cannot be read, it is as it was.
+func (d *Desk) withholdLocked(m *member) bool {
+	if d.ReadOnly == nil {
+		return false
+	}
+	withheld, err := d.ReadOnly(d.ctx, m.name)
+	if err != nil || withheld == m.withheld {
+		return false
+	}
+	m.withheld = withheld
+	for id := range m.wants {
+		m.calmLocked(id)
+		m.touchLocked(id, withheld)
+	}
+	for id := range m.has {
+		m.calmLocked(id)
+		m.touchLocked(id, withheld)
+	}
+	return true
 }
 
 // lookLocked takes over what the fleet knows of a member, and returns the owners of what it lacks if its connection changed.
@@ -118,7 +149,7 @@ func (d *Desk) lookLocked(m *member) []Key {
 	if report := state.Report; connected && report != nil {
 		refuses = refusal(report)
 	}
-	changed := connected != m.connected || refuses != m.refuses
+	changed := d.withholdLocked(m) || connected != m.connected || refuses != m.refuses
 	if m.connected = connected; refuses != m.refuses {
 		m.refuseLocked(refuses)
 	}
@@ -133,6 +164,9 @@ func (d *Desk) lookLocked(m *member) []Key {
 	}
 	if m.stream == nil && connected && refuses == "" && state.Report != nil {
 		d.openLocked(m, state.Peers)
+	}
+	if changed {
+		d.pumpLocked(m)
 	}
 	if !changed {
 		return nil

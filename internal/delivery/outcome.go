@@ -94,6 +94,8 @@ func (m *member) outcomeLocked(id string) Outcome {
 	switch {
 	case m.wants[id].set == nil:
 		return Outcome{Stage: Pending}
+	case m.withheld:
+		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: "set", Message: m.withheldLocked(id)}}}
 	case m.hasLocked(id):
 		o := stateOutcome(has)
 		o.Since = m.wants[id].since
@@ -110,9 +112,23 @@ func (m *member) outcomeLocked(id string) Outcome {
 	return Outcome{Stage: Pending, Since: m.wants[id].since}
 }
 
+// withheldLocked says how it stands with a set of a Cluster whose spec says ReadOnly.
+func (m *member) withheldLocked(id string) string {
+	const why = "spec.agent.profile of the Cluster is ReadOnly: nothing is delivered"
+	switch f := m.failed[id]; {
+	case f != nil:
+		return why + ", and what is there could not be taken back: " + f.message
+	case m.has[id] != nil && m.connected:
+		return why + ", and what is there is being taken back"
+	case m.has[id] != nil:
+		return why + "; what is there is still in force and is taken back when the member connects"
+	}
+	return why
+}
+
 func refusalText(reason string) string {
 	if reason == v1.ReasonAgentReadOnly {
-		return "The agent has the profile ReadOnly and takes nothing; set spec.agent.profile of the Cluster to Full"
+		return "The agent has the profile ReadOnly and takes nothing; set spec.agent.profile of the Cluster to Full and apply its manifest in the member"
 	}
 	return "The agent is too old to take this; upgrade it"
 }

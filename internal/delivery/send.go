@@ -30,10 +30,10 @@ func (d *Desk) pumpLocked(m *member) {
 		if _, busy := m.sends[id]; busy {
 			continue // its end looks again
 		}
-		want, has := m.wants[id].set, m.has[id]
+		want, has := m.dueLocked(id), m.has[id]
 		paused := m.failed[id] != nil && m.failed[id].retry != nil
 		switch {
-		case paused, want == nil && has == nil, want != nil && m.hasLocked(id), want == nil && !removable && !d.complete:
+		case paused, want == nil && has == nil, want != nil && m.hasLocked(id), want == nil && !removable && !d.complete && !m.withheld:
 			delete(m.touched, id)
 			continue
 		case len(m.sends) >= maxMemberSends, m.bytes > 0 && m.bytes+want.size() > maxMemberBytes:
@@ -149,7 +149,7 @@ func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetSt
 		keys = m.refuseLocked(v1.ReasonAgentTooOld)
 		m.hangUpLocked()
 	default:
-		if want := m.wants[id].set; want != sent && (want == nil || sent == nil || want.Digest != sent.Digest) {
+		if want := m.dueLocked(id); want != sent && (want == nil || sent == nil || want.Digest != sent.Digest) {
 			return keys // something else is to be sent by now
 		}
 		d.failLocked(m, id, err)
@@ -181,7 +181,7 @@ func (d *Desk) failLocked(m *member, id string, err error) {
 			return
 		}
 		f.retry = nil
-		m.touchLocked(id, m.wants[id].set == nil)
+		m.touchLocked(id, m.dueLocked(id) == nil)
 		d.pumpLocked(m)
 	})
 }

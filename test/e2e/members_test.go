@@ -30,7 +30,7 @@ func testClusters(t *testing.T, s *system) {
 		"a Cluster that is made again is another":                      testMadeAgain,
 		"what config/samples applies works and stays as it was":        testSamples,
 		"the policy refuses to name a Secret to who may not read it":   testChosenTokenPolicy,
-		"the policy lets nobody change the agent who may not":          testAgentImagePolicy,
+		"the policy lets nobody change the agent who may not":          testAgentPolicy,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

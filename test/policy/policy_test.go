@@ -207,6 +207,9 @@ func (h *hub) awaitPolicies(t *testing.T) {
 	tries["drover-manager-clusters"] = func(ctx context.Context) error {
 		return h.manager(t).Patch(ctx, in(bare), merge(`{"spec":{"registration":{"tokenTTL":"1h"}}}`), client.DryRunAll)
 	}
+	tries["drover-agent"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"spec":{"agent":{"image":"x"}}}`), client.DryRunAll)
+	}
 	h.Apply(t, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}, spec: {deletionProtection: true}}"))
 	h.allow(t, "probe-facts", h.workspace, may("clusters", "create", "patch"))
 	for name, try := range tries {
@@ -239,6 +242,7 @@ func TestPolicies(t *testing.T) {
 		"labels of Clusters take a right of their own":                                           testClusterLabels,
 		"deleting a Cluster takes a right of its own":                                            testClusterDeletion,
 		"Kubernetes cleans up, whoever it does so as":                                            testCleanUp,
+		"who the agent is takes a right of its own: an editor patches every field":               testAgent,
 		"an editor changes nothing that decides rights":                                          testEditor,
 		"a manager that was taken over":                                                          testManager,
 		"a member of a project sees its namespaces":                                              testProjectNamespaces,
