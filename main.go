@@ -50,12 +50,10 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := ctrl.GetConfig()
+	kubeconfig, err := config.Kubeconfig("drover-manager/" + version)
 	if err != nil {
 		return err
 	}
-	kubeconfig.UserAgent = "drover-manager/" + version
-	kubeconfig.QPS = -1 // the API server's priority and fairness decides, not the client
 	options, err := cfg.ManagerOptions()
 	if err != nil {
 		return err

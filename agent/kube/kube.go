@@ -7,6 +7,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -34,9 +36,16 @@ func Config(path, userAgent string) (*rest.Config, error) {
 		return nil, err
 	}
 	cfg.UserAgent = userAgent
+	if cfg.Proxy == nil { // a kubeconfig may name one
+		cfg.Proxy = direct
+	}
 	cfg.QPS = -1 // the agent's own requests are few; the API server has its own limits for the rest
 	return cfg, nil
 }
+
+// direct is for a request that goes by way of no proxy. The proxies of the environment are for the way to the hub: one of them would see
+// the agent's token, or could play the API server.
+func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 func loadConfig(path string) (*rest.Config, error) {
 	if path == "" {

@@ -18,8 +18,8 @@ import (
 	"github.com/drover-dev/drover/internal/identity/decision"
 )
 
-// HubPrefix precedes the names of the hub's users and groups in a member, so that a ServiceAccount or system:masters
-// of the hub never is one of the member. Bindings name them with it.
+// HubPrefix precedes the names of the hub's users and groups in a member, and the keys of what is known of them besides, so that a ServiceAccount,
+// system:masters or a node of the hub never is one of the member. Bindings name them with it.
 const HubPrefix = "hub:"
 
 // anonymous is who nobody has identified.
@@ -33,7 +33,7 @@ type Identity struct {
 	UID string
 	// Groups are the names in a member, for example "hub:system:authenticated".
 	Groups []string
-	// Extra is what the hub's authentication says besides.
+	// Extra is what the hub's authentication says besides, with HubPrefix before each key: a node or pod that it names is the hub's.
 	Extra map[string][]string
 	// Hub is the user as the hub names it, for authorization there.
 	Hub authenticationv1.UserInfo
@@ -59,7 +59,7 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 		id.Groups = append(id.Groups, HubPrefix+group)
 	}
 	for key, values := range info.Extra {
-		id.Extra[key] = values
+		id.Extra[HubPrefix+key] = values
 	}
 	if bad, ok := id.uncarriable(); ok {
 		return Identity{}, fmt.Errorf("identify user %q: %q has control characters, or spaces at an end", info.Username, bad)

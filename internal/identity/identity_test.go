@@ -17,6 +17,24 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
+// A member's policies compare these with nodes and pods of its own.
+func TestWhereTheHubsTokensRunIsNoNodeOfAMember(t *testing.T) {
+	id, err := New(authenticationv1.UserInfo{Username: "system:serviceaccount:ci:deployer", Extra: map[string]authenticationv1.ExtraValue{
+		"authentication.kubernetes.io/node-name": {"node-1"}, "authentication.kubernetes.io/pod-name": {"a"}, "cluster.drover.dev/impersonator": {"eve"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range id.Extra {
+		if !strings.HasPrefix(key, "hub:") {
+			t.Errorf("a member hears %s", key)
+		}
+	}
+	if len(id.Extra) != 3 || id.Hub.Extra["authentication.kubernetes.io/node-name"][0] != "node-1" {
+		t.Errorf("%+v", id)
+	}
+}
+
 func TestNew(t *testing.T) {
 	t.Run("names of the hub get its prefix, so that system:masters of the hub is nobody in a member", func(t *testing.T) {
 		info := authenticationv1.UserInfo{
@@ -29,7 +47,7 @@ func TestNew(t *testing.T) {
 		}
 		want := Identity{
 			User: "hub:system:serviceaccount:ci:deployer", UID: "u-1", Groups: []string{"hub:system:masters", "hub:system:authenticated"},
-			Extra: map[string][]string{"example.org/team": {"a", "b"}}, Hub: info,
+			Extra: map[string][]string{"hub:example.org/team": {"a", "b"}}, Hub: info,
 		}
 		if !reflect.DeepEqual(want, got) {
 			t.Errorf("got  %+v\nwant %+v", got, want)

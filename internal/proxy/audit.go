@@ -24,7 +24,10 @@ func audited(r *http.Request, id identity.Identity) {
 	if record == nil {
 		return
 	}
-	user := audit.User{Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups, Extra: id.Extra}
+	user := audit.User{Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups, Extra: make(map[string][]string, len(id.Hub.Extra))}
+	for key, values := range id.Hub.Extra {
+		user.Extra[key] = values
+	}
 	// What is malformed is refused for that; what is merely not allowed is of interest here.
 	if wanted, _ := parseImpersonation(r.Header); wanted != nil {
 		record.Identified(user, &audit.User{Name: wanted.user, UID: wanted.uid, Groups: wanted.groups, Extra: wanted.extra})

@@ -21,10 +21,10 @@ import (
 
 // asAlice is what an API server must hear of alice.
 var asAlice = http.Header{
-	"Impersonate-User":                     {"hub:alice"},
-	"Impersonate-Group":                    {"hub:dev", "hub:system:authenticated"},
-	"Impersonate-Uid":                      {"u-1"},
-	"Impersonate-Extra-Example.org%2fteam": {"red", "blue"},
+	"Impersonate-User":                           {"hub:alice"},
+	"Impersonate-Group":                          {"hub:dev", "hub:system:authenticated"},
+	"Impersonate-Uid":                            {"u-1"},
+	"Impersonate-Extra-Hub%3aexample.org%2fteam": {"red", "blue"},
 }
 
 func withPrefix(h http.Header, prefix string) http.Header {

@@ -1,0 +1,27 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"net/http"
+	"net/url"
+
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// Kubeconfig says how the manager reaches the hub's API server: never by way of a proxy of the environment, which is for what is outside, such
+// as release channels, and would see the manager's token.
+func Kubeconfig(userAgent string) (*rest.Config, error) {
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, err
+	}
+	cfg.UserAgent = userAgent
+	cfg.QPS = -1 // the API server's priority and fairness decides, not the client
+	if cfg.Proxy == nil {
+		cfg.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
+	return cfg, nil
+}
