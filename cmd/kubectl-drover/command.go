@@ -93,8 +93,8 @@ func (o *options) bindQuestion(c *cobra.Command) {
 func newWhy(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "why NAME VERB RESOURCE[/OBJECT] | URL",
-		Short: "Say why somebody may do something in a member, or what is missing",
-		Long: `Say why somebody may do something in a member, or what is missing.
+		Short: "Say why a user or group may do something in a member, or what is missing",
+		Long: `Say why a user or group may do something in a member, or what is missing.
 
 NAME is the principal as the member sees it: github:alice, hub:carol, hub:system:serviceaccount:ci:deployer.
 Groups of a user are not known to the hub: name them with --group. For a group itself use --kind Group.
@@ -135,7 +135,7 @@ func newWhoCan(o *options) *cobra.Command {
 
 Where the member is not asked it cannot be told who may. Whom the hub grants it to is printed all the same.
 
-Exit codes: 0 there is at least one who may, 1 nobody may, 2 an error, or it cannot be told.`,
+Exit codes: 0 there is at least one who may, 1 no one may, 2 an error, or it cannot be told.`,
 		Example: `  kubectl drover who-can delete pods --cluster prod-eu -n web
   kubectl drover who-can get secrets --cluster prod-eu`,
 		Args: arguments(2, "VERB RESOURCE"),

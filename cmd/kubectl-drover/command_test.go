@@ -117,7 +117,7 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 		"a subresource is another right":            {"why github:alice update deployments --subresource scale --group github:acme/web -n web" + there, 1, []string{"update deployments.apps/scale"}},
 		"the member's own binding":                  {"why ops get deployments -n web" + there, 0, []string{"it is not Drover that grants it"}},
 		"who can, by both":                          {"who-can get deployments -n web" + there, 0, []string{"github:acme/web", "ProjectRoleTemplateBinding devs", "ClusterRoleBinding own (the member's)", "components of the cluster itself"}},
-		"who can, not asked there, granted to none": {"who-can get nosuchthings.example.com -n web --cluster prod", 2, []string{"It cannot be told who may", "As far as the hub knows Drover grants it to nobody", "the member was not asked: it has not connected yet"}},
+		"who can, not asked there, granted to none": {"who-can get nosuchthings.example.com -n web --cluster prod", 2, []string{"It cannot be told who may", "As far as the hub knows, Drover grants it to no one", "the member was not asked: it has not connected yet"}},
 		"who can, not asked there, granted":         {"who-can get deployments -n site --cluster prod", 2, []string{"It cannot be told who may", "github:acme/web", "error: it cannot be told"}},
 		"who can, by a context that is not there":   {"who-can get deployments -n web --cluster prod --member-context nope", 2, []string{"It cannot be told who may", "context nope is not in the kubeconfig"}},
 		"who can, in what never joined":             {"who-can get deployments -n web --cluster never --member-context hub", 2, []string{"It cannot be told who may", "it has never joined the hub"}},

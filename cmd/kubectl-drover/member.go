@@ -136,7 +136,7 @@ const (
 
 // delivered is what the member has of a chain.
 type delivered struct {
-	// Binding is Different if it grants another role or is for somebody else.
+	// Binding is Different if it grants another role or is for another subject.
 	Binding presence `json:"binding"`
 	// Role is Different if no rule of it allows the action.
 	Role presence `json:"role"`

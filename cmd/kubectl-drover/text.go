@@ -183,11 +183,11 @@ func (h holders) text() string {
 	heading := "Who may %s %s:\n"
 	switch {
 	case !h.asked && len(shown) == 0:
-		heading = "It cannot be told who may %s %s. As far as the hub knows Drover grants it to nobody.\n"
+		heading = "It cannot be told who may %s %s. As far as the hub knows, Drover grants it to no one.\n"
 	case !h.asked:
-		heading = "It cannot be told who may %s %s. As far as the hub knows Drover grants it to these; the member has not said whether that is in force:\n"
+		heading = "It cannot be told who may %s %s. As far as the hub knows, Drover grants it to these; the member has not said whether that is in force:\n"
 	case len(shown) == 0:
-		heading = "Nobody who is known may %s %s.\n"
+		heading = "No one who is known may %s %s.\n"
 	}
 	say(&b, heading, h.Action, h.Action.in(h.Cluster))
 	if len(shown) > 0 {

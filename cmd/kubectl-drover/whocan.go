@@ -108,7 +108,7 @@ func (d delivered) effective() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// outcome tells "nobody" from "not known".
+// outcome tells "no one" from "not known".
 func (h holders) outcome() error {
 	effective := func(status metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })

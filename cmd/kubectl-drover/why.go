@@ -68,7 +68,7 @@ func (q *inquiry) follow(ctx context.Context, chains []access.Chain) []delivered
 	return all
 }
 
-// why answers why somebody may do something.
+// why answers why a user or group may do something.
 func (o *options) why(ctx context.Context, out io.Writer, who principal, verb, resource string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
