@@ -6,6 +6,7 @@ package credential
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -69,10 +69,16 @@ type Keeper struct {
 	options Options
 	store   *identity.Store
 	process string // names this process to the hub
-	tried   string // digest of the join token that was tried last; of the link's goroutine alone
 
-	mu     sync.Mutex // guards digest
-	digest string     // of the settings in force
+	turn   sync.Mutex         // held while the identity is read or changed: one joins at a time
+	joined *identity.Identity // as whom the agent joined or connected last, nil for nobody yet. turn guards it.
+
+	mu      sync.Mutex // guards what follows
+	digest  string     // of the settings in force
+	tried   string     // digest of the join token that was tried last
+	later   string     // digest of the join token that may work once the agent is no longer the Cluster that it is
+	key     string     // that the last target is of, as keyOf has it
+	leaving bool       // whether the agent is being uninstalled
 }
 
 // New makes a Keeper.
@@ -99,23 +105,22 @@ func instance() string {
 // Target says where to connect and as whom, and joins first if nobody has yet, or if the hub refused who the agent was and there is a
 // new join token. Everything is read anew, so that new roots and servers apply to the next connection.
 func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
+	k.turn.Lock()
+	defer k.turn.Unlock()
 	token, bundle, err := k.registration(ctx)
 	if err != nil {
 		return nil, err
 	}
-	id, err := k.store.Ensure(ctx)
+	id, err := k.identity(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if k.tried == "" {
-		k.tried = id.JoinedWith
 	}
 	hub, err := k.resolve(ctx, id, bundle)
 	if err != nil {
 		return nil, err
 	}
-	if again := link.IsRefusal(last) && token != "" && identity.TokenDigest(token) != k.tried; !id.Joined() || again {
-		if id, err = k.join(ctx, hub, id, token); err != nil {
+	if again := link.IsRefusal(last) && k.untried(token); !id.Joined() || again {
+		if id, err = k.join(ctx, hub, id, id.Key, token); err != nil {
 			return nil, err
 		}
 		if hub, err = k.resolve(ctx, id, bundle); err != nil {
@@ -147,30 +152,40 @@ func (k *Keeper) resolve(ctx context.Context, id *identity.Identity, bundle []by
 	return trust.Resolve(ctx, k.options.Manifest, bundle, announced, trust.FetchBundle(k.options.Proxy))
 }
 
-func (k *Keeper) join(ctx context.Context, hub trust.Hub, id *identity.Identity, token string) (*identity.Identity, error) {
+// join makes the agent, which is id, the Cluster of a join token, with a key that may be another than its present one.
+func (k *Keeper) join(ctx context.Context, hub trust.Hub, id *identity.Identity, key ed25519.PrivateKey, token string) (*identity.Identity, error) {
 	if token == "" {
 		return nil, &NoTokenError{Namespace: k.options.Namespace}
 	}
-	answer, err := join.Join(ctx, hub, k.options.Proxy, join.Input{Token: token, Key: id.Key, ClusterUID: k.options.ClusterUID})
+	answer, err := join.Join(ctx, hub, k.options.Proxy, join.Input{
+		Token: token, Key: key, ClusterUID: k.options.ClusterUID, Current: id.Cluster, CurrentKey: id.Key,
+	})
 	if err != nil {
-		if link.IsRefusal(err) {
-			k.tried = identity.TokenDigest(token)
-		}
+		k.refused(token, err)
 		return nil, err
 	}
-	k.tried = identity.TokenDigest(token)
 	joined := &identity.Identity{
-		Key: id.Key, Cluster: answer.Cluster, Audience: answer.Audience, JoinedWith: k.tried,
+		Key: key, Cluster: answer.Cluster, Audience: answer.Audience, JoinedWith: identity.TokenDigest(token),
 		Settings: &answer.Settings, After: k.options.Manifest.Fingerprint(),
 	}
-	if err := k.store.Joined(ctx, joined); err != nil {
+	if key.Equal(id.Key) {
+		err = k.store.Joined(ctx, joined)
+	} else {
+		err = k.store.Put(ctx, joined)
+	}
+	k.try(token)
+	if err != nil {
 		return nil, err
 	}
+	k.joined = joined
 	k.options.Log.Info("joined", "cluster", answer.Cluster.String(), "audience", answer.Audience)
 	return joined, nil
 }
 
 func (k *Keeper) target(id *identity.Identity, hub trust.Hub) *link.Target {
+	k.mu.Lock()
+	k.key = keyOf(id.Key)
+	k.mu.Unlock()
 	dialer := &tunnel.Dialer{Config: k.options.Tunnel, TLS: hub.TLS(), Proxy: k.options.Proxy}
 	return &link.Target{
 		Servers: hub.Servers,
@@ -186,45 +201,6 @@ func (k *Keeper) target(id *identity.Identity, hub trust.Hub) *link.Target {
 				ID: rand.Text(), Audience: id.Audience, Cluster: id.Cluster, ClusterUID: k.options.ClusterUID, Instance: k.process, IssuedAt: time.Now(),
 			})
 		},
-	}
-}
-
-// Changed returns when the registration Secret holds a join token that was not tried yet, or when ctx ends.
-func (k *Keeper) Changed(ctx context.Context) {
-	for ctx.Err() == nil {
-		if k.watch(ctx) {
-			return
-		}
-		retry, cancel := context.WithTimeout(ctx, rewatch)
-		<-retry.Done()
-		cancel()
-	}
-}
-
-// watch is whether a token came before the watch ended.
-func (k *Keeper) watch(ctx context.Context) bool {
-	w, err := k.options.Secrets.Watch(ctx, protocol.RegistrationSecret)
-	if err != nil {
-		k.options.Log.V(1).Info("cannot watch for a new join token", "error", err.Error())
-		return false
-	}
-	defer w.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case event, open := <-w.ResultChan():
-			if !open {
-				return false
-			}
-			secret, ok := event.Object.(*corev1.Secret)
-			if !ok || event.Type == watch.Deleted {
-				continue
-			}
-			if digest := identity.TokenDigest(tokenOf(secret)); digest != "" && digest != k.tried {
-				return true
-			}
-		}
 	}
 }
 

@@ -165,6 +165,7 @@ func TestTarget(t *testing.T) {
 		w.target(t, nil)
 		w.api.Delete(identityPath)
 		w.give(t, "token-2")
+		w.keeper(t, w.options.Manifest) // a running one puts it back
 		w.target(t, nil)
 		if len(keys) != 2 || reflect.DeepEqual(keys["token-1"], keys["token-2"]) {
 			t.Errorf("got %v", keys)

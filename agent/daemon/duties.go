@@ -26,11 +26,12 @@ type duties struct {
 	deployment *deployment.Keeper
 	election   *leader.Election
 	sets       *apply.Applier
+	credential *credential.Keeper
 	plans      *plan.Runner // nil in an agent that may only read
 }
 
 func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
-	d := &duties{}
+	d := &duties{credential: keeper}
 	log, env := a.options.Log, a.options.Environ
 	d.deployment = deployment.New(deployment.Options{
 		Deployments: a.client.Deployment(env.Namespace, protocol.AgentName),
@@ -72,6 +73,7 @@ func (d *duties) lead(ctx context.Context) {
 	running.Go(func() { d.reporter.Lead(ctx) })
 	running.Go(func() { d.deployment.Lead(ctx) })
 	running.Go(func() { d.sets.Lead(ctx) })
+	running.Go(func() { d.credential.Follow(ctx) })
 	if d.plans != nil {
 		running.Go(func() { d.plans.Lead(ctx) })
 	}
@@ -85,6 +87,9 @@ func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	}
 	if errors.Is(err, apply.ErrNotLeading) || errors.Is(err, plan.ErrNotLeading) {
 		return nil, uninstall.ErrNotLeading
+	}
+	if err == nil && len(remaining) == 0 {
+		d.credential.Leave()
 	}
 	return remaining, err
 }

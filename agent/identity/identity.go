@@ -6,6 +6,7 @@ package identity
 
 import (
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -13,6 +14,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -56,6 +59,18 @@ func TokenDigest(token string) string {
 	}
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
+}
+
+// Of reads who the agent is from a Secret.
+func Of(secret *corev1.Secret) (*Identity, error) { return decode(secret.Data) }
+
+// NewKey makes a key.
+func NewKey() (ed25519.PrivateKey, error) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key: %w", err)
+	}
+	return key, nil
 }
 
 // decode reads the data of the Secret.

@@ -5,8 +5,6 @@ package identity
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
 	"errors"
 	"fmt"
 
@@ -55,26 +53,30 @@ func (s *Store) Ensure(ctx context.Context) (*Identity, error) {
 }
 
 func (s *Store) create(ctx context.Context) (*corev1.Secret, error) {
-	_, key, err := ed25519.GenerateKey(rand.Reader)
+	key, err := NewKey()
 	if err != nil {
-		return nil, fmt.Errorf("make key: %w", err)
+		return nil, err
 	}
 	data, err := encode(&Identity{Key: key})
 	if err != nil {
 		return nil, err
 	}
-	created, err := s.secrets.Create(ctx, &corev1.Secret{
+	created, err := s.secrets.Create(ctx, secretOf(data))
+	if apierrors.IsAlreadyExists(err) {
+		return s.secrets.Get(ctx, protocol.IdentitySecret)
+	}
+	return created, err
+}
+
+func secretOf(data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   protocol.IdentitySecret,
 			Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName, "app.kubernetes.io/managed-by": "drover"},
 		},
 		Type: corev1.SecretTypeOpaque,
 		Data: data,
-	})
-	if apierrors.IsAlreadyExists(err) {
-		return s.secrets.Get(ctx, protocol.IdentitySecret)
 	}
-	return created, err
 }
 
 // Joined stores that the agent with this key has become a Cluster. It returns ErrReplaced if the key is another one by now.
@@ -86,6 +88,25 @@ func (s *Store) Joined(ctx context.Context, joined *Identity) error {
 		*stored = *joined
 		return nil
 	})
+}
+
+// Put stores who the agent is, in place of whatever is there.
+func (s *Store) Put(ctx context.Context, id *Identity) error {
+	err := s.update(ctx, func(stored *Identity) error {
+		*stored = *id
+		return nil
+	})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	data, err := encode(id)
+	if err != nil {
+		return err
+	}
+	if _, err = s.secrets.Create(ctx, secretOf(data)); err != nil {
+		return fmt.Errorf("store identity: %w", err)
+	}
+	return nil
 }
 
 // SetSettings stores what the hub announced and under which manifest it came.

@@ -59,6 +59,9 @@ type Input struct {
 	Key ed25519.PrivateKey
 	// ClusterUID is the UID of the namespace kube-system.
 	ClusterUID string
+	// Current is the Cluster that the agent is already, with CurrentKey. Zero if it is none.
+	Current    protocol.ClusterRef
+	CurrentKey ed25519.PrivateKey
 }
 
 // Join asks the servers of the hub in turn until one answers. It returns a *RefusedError when the answer is no. The token travels only
@@ -68,11 +71,12 @@ func Join(ctx context.Context, hub trust.Hub, proxy trust.Proxy, in Input) (prot
 	if !ok {
 		return protocol.RegisterResponse{}, errors.New("join: the key is not Ed25519")
 	}
-	body, err := json.Marshal(protocol.RegisterRequest{
-		PublicKey:  public,
-		ClusterUID: in.ClusterUID,
-		Proof:      ed25519.Sign(in.Key, protocol.ProofPayload(in.Token, in.ClusterUID)),
-	})
+	payload := protocol.ProofPayload(in.Token, in.ClusterUID)
+	request := protocol.RegisterRequest{PublicKey: public, ClusterUID: in.ClusterUID, Proof: ed25519.Sign(in.Key, payload)}
+	if in.Current.UID != "" {
+		request.Current = &protocol.CurrentCluster{Cluster: in.Current, Proof: ed25519.Sign(in.CurrentKey, payload)}
+	}
+	body, err := json.Marshal(request)
 	if err != nil {
 		return protocol.RegisterResponse{}, fmt.Errorf("join: encode request: %w", err)
 	}

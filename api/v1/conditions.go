@@ -61,6 +61,8 @@ const (
 	ReasonAgentTooFast = "AgentTooFast"
 	// ReasonTooManyTunnels: the workspace has as many tunnels as the hub's configuration lets it have.
 	ReasonTooManyTunnels = "TooManyTunnels"
+	// ReasonAlreadyImported: the member's agent is another Cluster of this hub already, and can be one only.
+	ReasonAlreadyImported = "AlreadyImported"
 	// ReasonIdentityMismatch: another cluster, or another key, showed this Cluster's token or name and was refused.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected: the agent's tunnel is open.

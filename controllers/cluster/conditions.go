@@ -109,6 +109,9 @@ func judgeRegistered(in *input) verdict {
 		return verdict{reason: v1.ReasonTokenExpired, stalled: true, message: fmt.Sprintf(
 			"No agent joined before the join token expired at %s; %s", in.token.Expires().UTC().Format(time.RFC3339), what)}
 	}
+	if r := in.member.Refusal; r != nil && r.Reason == v1.ReasonAlreadyImported {
+		return verdict{reason: r.Reason, message: capitalize(r.Message), stalled: true}
+	}
 	message := fmt.Sprintf("Run in the cluster: the command in Secret %s, key %s", secret, registration.KeyCommand)
 	if r := in.member.Refusal; r != nil {
 		message += ". The hub refuses an agent: " + r.Message

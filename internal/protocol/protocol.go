@@ -59,6 +59,15 @@ type RegisterRequest struct {
 	ClusterUID string `json:"clusterUID"`
 	// Proof is the signature by PublicKey of ProofPayload: the sender owns the key.
 	Proof []byte `json:"proof"`
+	// Current is the Cluster that the agent is already, nil if it is none.
+	Current *CurrentCluster `json:"current,omitempty"`
+}
+
+// CurrentCluster says, and proves, which Cluster an agent is that asks to become another one.
+type CurrentCluster struct {
+	Cluster ClusterRef `json:"cluster"`
+	// Proof is the signature of ProofPayload by the key with which it is that Cluster.
+	Proof []byte `json:"proof"`
 }
 
 // ProofPayload is what RegisterRequest.Proof signs: a fixed context, then the join token and the member's UID, so that a

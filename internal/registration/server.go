@@ -186,6 +186,9 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 		if secret.ResourceVersion != "" && !Ours(secret, found.name.Name, v1.SecretKindAgent) {
 			return nil, refuse(v1.ReasonSecretConflict, "Secret %s exists on the hub and is not Drover's; rename or delete it", AgentSecret(found.name))
 		}
+		if err := s.elsewhere(ctx, found.name, token, request); err != nil {
+			return nil, err
+		}
 		join, refusal := DecideJoin(JoinInput{
 			Cluster: found.name.String(), OwnerUID: found.cluster.UID, Token: found.token, Current: current, Request: request, Now: s.Now(),
 		})

@@ -293,6 +293,7 @@ func TestRegistrationServer(t *testing.T) {
 	for name, test := range map[string]func(*world){
 		"an agent joins, retries and connects":                                   testJoin,
 		"tokens that are missing, malformed or unknown are answered alike":       testUnknownTokens,
+		"an agent is one Cluster at a time":                                      testElsewhere,
 		"an expired token is refused":                                            testExpiredToken,
 		"a second cluster with a used token is refused and told of":              testSecondCluster,
 		"a new token lets a rebuilt member take its name":                        testRebuiltMember,
@@ -681,6 +682,26 @@ func testRecreated(w *world) {
 	if got := w.refusals(); got != "member IdentityMismatch, member IdentityMismatch" {
 		w.t.Errorf("told of %q", got)
 	}
+}
+
+func testElsewhere(w *world) {
+	key, next := testkit.Key(w.t), testkit.Key(w.t)
+	response := w.join(w.cluster("first", asIs), key, memberUID)
+	token := w.cluster("second", asIs)
+	asks := func(prover ed25519.PrivateKey) protocol.RegisterRequest {
+		r := request(next, token, memberUID)
+		r.Current = &protocol.CurrentCluster{Cluster: response.Cluster, Proof: ed25519.Sign(prover, protocol.ProofPayload(token, memberUID))}
+		return r
+	}
+	w.want(w.register(token, asks(key)), http.StatusForbidden, v1.ReasonAlreadyImported)
+	if got := w.refusals(); got != "second AlreadyImported" {
+		w.t.Errorf("told of %q", got)
+	}
+	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
+	if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "first"}}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.want(w.register(token, asks(key)), http.StatusOK, "") // it has moved
 }
 
 func testRevoked(w *world) {

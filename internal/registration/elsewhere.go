@@ -1,0 +1,52 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// elsewhere refuses to let the agent of one Cluster become that of another one while it is the first: two would share the objects in the member,
+// and the first would be lost. That it is another Cluster's agent, the agent says and proves by itself; who keeps that back harms themselves only.
+// The error is a *RefusalError, or says that it cannot be told.
+func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, token string, request protocol.RegisterRequest) error {
+	if request.Current == nil {
+		return nil
+	}
+	ref := request.Current.Cluster
+	current := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	if current == asked || len(validation.IsDNS1123Label(ref.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(ref.Name)) > 0 {
+		return nil
+	}
+	_, id, err := s.identity(ctx, s.Live, current)
+	if err != nil {
+		return err
+	}
+	if id == nil || !ed25519.Verify(id.PublicKey, protocol.ProofPayload(token, request.ClusterUID), request.Current.Proof) {
+		return nil
+	}
+	cluster := &v1.Cluster{}
+	switch err := s.Live.Get(ctx, current, cluster); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look up cluster %s: %w", current, err)
+	case string(cluster.UID) != ref.UID || !cluster.DeletionTimestamp.IsZero():
+		return nil
+	}
+	refusal := refuse(v1.ReasonAlreadyImported,
+		"the cluster whose agent showed the join token of cluster %s is imported as cluster %s already, and can be one only; "+
+			"delete this Cluster, or, to move, set deletionPolicy Orphan on the other one and delete that", asked, current)
+	s.Refused(asked, refusal.Reason, refusal.Message)
+	return refusal
+}
