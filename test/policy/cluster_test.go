@@ -83,7 +83,7 @@ func testClusterLabels(t *testing.T, h *hub) {
 	})
 }
 
-// testClusterFacts: what the agent found is the manager's to say. Nobody else sets it, at creation or later.
+// testClusterFacts: what the agent found only the manager says, at creation and later.
 func testClusterFacts(t *testing.T, h *hub) {
 	h.allow(t, "clusters", h.workspace, may("clusters", "get", "create", "patch"), may("clusters/labels", "update"))
 	person := h.as(t, "clusters")
@@ -156,12 +156,12 @@ func testProtection(t *testing.T, h *hub, workspace string) {
 	}
 	wantTaken(t, set(undeleter, "true"))
 	const what = "kept in namespace %s is protected: to delete it, set spec.deletionProtection to false first"
-	everybody := map[string]client.Client{"who may delete": deleter, "the hub's administrator": h.Client}
+	users := map[string]client.Client{"who may delete": deleter, "the hub's administrator": h.Client}
 	for _, name := range cleaners {
 		h.allow(t, name, workspace, may("clusters", "get", "update", "patch", "delete", "deletecollection"))
-		everybody[name] = h.as(t, name)
+		users[name] = h.as(t, name)
 	}
-	for name, c := range everybody {
+	for name, c := range users {
 		t.Run("protected from "+name, func(t *testing.T) {
 			wantRefused(t, c.Delete(t.Context(), kept.DeepCopy(), client.DryRunAll), fmt.Sprintf(what, workspace))
 		})
@@ -171,12 +171,12 @@ func testProtection(t *testing.T, h *hub, workspace string) {
 	wantTaken(t, set(deleter, "false"))
 	wantTaken(t, deleter.Delete(t.Context(), kept.DeepCopy(), client.DryRunAll))
 	for _, name := range cleaners { // of an owner that is gone
-		wantTaken(t, everybody[name].Delete(t.Context(), kept.DeepCopy(), client.DryRunAll))
-		wantTaken(t, everybody[name].Patch(t.Context(), kept.DeepCopy(), merge(`{"metadata":{"finalizers":[]}}`), client.DryRunAll))
+		wantTaken(t, users[name].Delete(t.Context(), kept.DeepCopy(), client.DryRunAll))
+		wantTaken(t, users[name].Patch(t.Context(), kept.DeepCopy(), merge(`{"metadata":{"finalizers":[]}}`), client.DryRunAll))
 	}
 	wantTaken(t, set(undeleter, "true"))
 	wantTaken(t, h.Client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: workspace}}))
-	for name, c := range everybody {
+	for name, c := range users {
 		t.Run("a workspace that is deleted, by "+name, func(t *testing.T) {
 			testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { // a server learns of it a moment later
 				return c.Delete(ctx, kept.DeepCopy(), client.DryRunAll)
