@@ -150,6 +150,8 @@ const movingTime = time.Second
 func (in *input) tooEarly() time.Time {
 	arrived := in.member.LastSeen.Add(movingTime)
 	switch {
+	case in.settling() && !in.member.LastSeen.IsZero(): // it was seen to go: as soon as the other replicas were heard, it is lost
+		return in.now.Add(syncRecheck)
 	case in.settling():
 		return in.settled
 	case in.identity != nil && in.member.Left && !in.member.Connected() && in.now.Before(arrived) &&

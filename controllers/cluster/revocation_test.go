@@ -150,6 +150,7 @@ func testReplicasNotHeardYet(w *world) {
 	w.until(func(s fleet.State) bool { return !s.Connected() })
 	heard := false
 	w.r.Synced = func() bool { return heard }
+	w.r.Started = w.clock.Now() // in the first half minute, too
 	if result := w.reconcile(); result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
 		w.t.Errorf("looks again after %s", result.RequeueAfter)
 	}
