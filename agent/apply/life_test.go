@@ -36,7 +36,6 @@ func TestLife(t *testing.T) {
 	t.Run("what an earlier agent left is offered, taken over or removed", func(t *testing.T) { m.leftBehind(t) })
 	t.Run("a set larger than a Secret is kept and read again", func(t *testing.T) { m.large(t) })
 	t.Run("a set takes no longer than two writes", func(t *testing.T) { m.latency(t) })
-	t.Run("an agent that only reads names what is left from before", func(t *testing.T) { m.left(t) })
 	t.Run("what another replica or an agent that only reads is asked", func(t *testing.T) { m.refuses(t) })
 	t.Run("whatever is put, taken away and cut off, the last sets are there and nothing else", func(t *testing.T) {
 		for seed := range uint64(3) {
@@ -170,23 +169,6 @@ func (m *member) latency(t *testing.T) {
 		t.Errorf("%d writes for %d sets made and taken away", writes, n)
 	}
 	a.stop()
-}
-
-// left: an agent that only reads names what an earlier one delivered, and touches none of it.
-func (m *member) left(t *testing.T) {
-	full := m.lead(t)
-	full.applied(t, newSet(t, "role/left", objectsOf("role/left", role("drover:left", "get"))))
-	full.stop()
-	changed := make(chan struct{}, 8)
-	a := m.lead(t, func(o *apply.Options) { o.ReadOnly, o.LeftChanged = true, func() { changed <- struct{}{} } })
-	<-changed
-	if left := a.Left(); !slices.Equal(left, []string{"role.left"}) || a.writes.Load() != 0 {
-		t.Errorf("left are %v, %d writes", left, a.writes.Load())
-	}
-	a.stop()
-	full = m.lead(t)
-	full.remove(t, "role/left")
-	full.stop()
 }
 
 func (m *member) refuses(t *testing.T) {

@@ -77,8 +77,8 @@ func TestWhatIsDeliveredIsUpToTheMember(t *testing.T) {
 	k.importEdge(t, v1.ProfileReadOnly)
 	k.steps(t, []step{
 		{"an agent that only reads serves reads, refuses the rest, and takes all with another manifest", testProfile},
-		{"CVE-2021-36782: a live agent whose Cluster is patched to ReadOnly opens nothing, and nothing of the agent's is readable later", testProfilePatched},
 		{"something that changes an object back is named, and forgotten when it stops", testFight},
+		{"CVE-2021-36782: a live agent whose Cluster is patched to ReadOnly opens nothing, and nothing of the agent's is readable later", testProfilePatched},
 	})
 }
 
