@@ -23,8 +23,6 @@ type Options struct {
 	Secrets Secrets
 	// ReadOnly takes no sets, and touches nothing.
 	ReadOnly bool
-	// LeftChanged is called when Applier.Left changed. Nil for nobody.
-	LeftChanged func()
 	// Now is time.Now if it is nil.
 	Now func() time.Time
 	Log logr.Logger
@@ -34,9 +32,8 @@ type Options struct {
 type Applier struct {
 	options Options
 
-	mu   sync.Mutex // guards the rest
+	mu   sync.Mutex // guards term
 	term *term      // nil while another replica leads
-	left []string
 }
 
 // New makes an Applier.
@@ -57,7 +54,7 @@ func (a *Applier) Lead(ctx context.Context) {
 		return
 	}
 	t.board.sync()
-	a.lookForLeft(ctx)
+	<-ctx.Done()
 	t.close()
 }
 

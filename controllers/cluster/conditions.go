@@ -55,7 +55,6 @@ func tell(in *input, update *status.Update) {
 		meta.RemoveStatusCondition(&in.cluster.Status.Conditions, v1.ConditionStalled)
 	}
 	tellAgent(in, update)
-	tellWithdrawn(in, update)
 	in.cluster.Status.ObservedGeneration = in.cluster.Generation
 	tellFacts(in)
 }
@@ -90,6 +89,9 @@ func judgeRegistered(in *input) verdict {
 		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
 		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
 			message += ". Refused since: " + r.Message // other refusals matter while the agent is away, and are told there
+		}
+		if in.chosen != "" && in.chosen != in.token.Value {
+			message += fmt.Sprintf(". The token in Secret %s is another one: for it to count, delete Secret %s", in.cluster.Spec.Registration.TokenSecretRef.Name, secret)
 		}
 		return verdict{ok: true, reason: v1.ReasonAgentJoined, message: message}
 	case in.foreignSecret:

@@ -51,8 +51,9 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 
 // decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
 //
-// A token stays until it is replaced: by the user in the Secret that the spec names, or by deleting the registration Secret. One that
-// was used by an agent that has been revoked since can join nobody and is replaced here.
+// A token stays until it is replaced: by the user in the Secret that the spec names, or by deleting the registration Secret. Once an agent has
+// joined only the latter counts: who joins with another token takes the agent's place, and that takes a right that no field of the spec asks for.
+// One that was used by an agent that has been revoked since can join nobody and is replaced here.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
 	fresh := func(value string) registration.Token {
@@ -63,12 +64,14 @@ func decideToken(in *input) (registration.Token, bool) {
 		token = registration.ReadToken(in.secret, ttl)
 	}
 	made := false
+	valid := registration.ValidToken(token.Value) && !token.Created.IsZero()
 	switch {
+	case in.identity != nil && valid:
 	case in.cluster.Spec.Registration.TokenSecretRef != nil:
 		if token.Value != in.chosen {
 			token, made = fresh(in.chosen), in.chosen != ""
 		}
-	case !registration.ValidToken(token.Value), token.Created.IsZero(), token.Used && in.identity == nil:
+	case !valid, token.Used && in.identity == nil:
 		token, made = fresh(registration.NewToken()), true
 	}
 	if in.identity != nil && in.identity.TokenHash == registration.HashToken(token.Value) {

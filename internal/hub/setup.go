@@ -62,7 +62,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	limiter := limit.New(limits, observed.proxy.limits())
 	handler, err := proxy.New(proxy.Options{
 		Authenticate: authenticator.Authenticate,
-		Authorize:    identity.Chain{bound(grants, time.Now), access.ClusterProxy}.Authorize,
+		Authorize:    identity.Chain{bound(grants, members.alike, time.Now), access.ClusterProxy}.Authorize,
 		Members:      members,
 		Hub:          mgr.GetConfig(),
 		Observer:     observed.proxy.observer(),

@@ -195,6 +195,9 @@ func (h *hub) awaitPolicies(t *testing.T) {
 	tries["drover-cluster-deletion"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"finalizers":["a.b/c"]}}`), client.DryRunAll)
 	}
+	tries["drover-cluster-identity"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Create(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: x-agent, namespace: WS, labels: {cluster.drover.dev/secret: agent, cluster.drover.dev/cluster: x}}}"), client.DryRunAll)
+	}
 	tries["drover-cluster-protection"] = func(ctx context.Context) error {
 		return h.Client.Delete(ctx, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}}"), client.DryRunAll)
 	}
@@ -211,7 +214,7 @@ func (h *hub) awaitPolicies(t *testing.T) {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"spec":{"agent":{"image":"x"}}}`), client.DryRunAll)
 	}
 	h.Apply(t, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}, spec: {deletionProtection: true}}"))
-	h.allow(t, "probe-facts", h.workspace, may("clusters", "create", "patch"))
+	h.allow(t, "probe-facts", h.workspace, may("clusters", "create", "patch"), may("secrets", "create"))
 	for name, try := range tries {
 		testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 			err := try(ctx)
@@ -241,6 +244,7 @@ func TestPolicies(t *testing.T) {
 		"facts about a Cluster are the manager's to say":                                         testClusterFacts,
 		"labels of Clusters take a right of their own":                                           testClusterLabels,
 		"deleting a Cluster takes a right of its own":                                            testClusterDeletion,
+		"taking the place of an agent takes a right of its own":                                  testClusterIdentity,
 		"Kubernetes cleans up, whoever it does so as":                                            testCleanUp,
 		"who the agent is takes a right of its own: an editor patches every field":               testAgent,
 		"an editor changes nothing that decides rights":                                          testEditor,

@@ -1,0 +1,54 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// Who may edit a Cluster, or the Secret that its spec names, must not choose the token by which another agent takes the place of one that joined.
+func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	first, chosen := strings.Repeat("first-", 6), strings.Repeat("chosen-", 6)
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod"}}
+	cluster.Spec.Registration = v1.Registration{TokenTTL: metav1.Duration{Duration: time.Hour}, TokenSecretRef: &v1.SecretKeyReference{Name: "mine", Key: "token"}}
+	made := registration.ApplySecret(cluster, registration.Token{Value: first, Created: now}, registration.Content{})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: made.Annotations, Labels: made.Labels}, Data: made.Data}
+	joined := &registration.AgentIdentity{TokenHash: registration.HashToken(first), ClusterUID: "uid"}
+	for name, tt := range map[string]struct {
+		identity *registration.AgentIdentity
+		secret   *corev1.Secret
+		want     string
+		used     bool
+	}{
+		"nobody has joined":                          {nil, secret, chosen, false},
+		"an agent has joined":                        {joined, secret, first, true},
+		"it has, and the registration was deleted":   {joined, nil, chosen, false},
+		"it has, and the registration holds nothing": {joined, &corev1.Secret{}, chosen, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := &input{cluster: cluster, now: now, secret: tt.secret, identity: tt.identity, chosen: chosen}
+			in.token, _ = decideToken(in)
+			if in.token.Value != tt.want || in.token.Used != tt.used {
+				t.Errorf("the token in force is %s, used %t", in.token.Value, in.token.Used)
+			}
+			if tt.identity == nil {
+				return
+			}
+			if says := strings.Contains(judgeRegistered(in).message, "The token in Secret mine is another one: for it to count, delete Secret -registration"); says != tt.used {
+				t.Error(judgeRegistered(in).message)
+			}
+		})
+	}
+}

@@ -1,0 +1,94 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// identitySecret is a Secret as Drover makes it for a Cluster.
+func identitySecret(t *testing.T, namespace, cluster, kind, annotations string) *unstructured.Unstructured {
+	t.Helper()
+	return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: %s-%s, annotations: {%s}, labels: {cluster.drover.dev/cluster: %s, cluster.drover.dev/secret: %s}}}",
+		namespace, cluster, kind, annotations, cluster, kind))
+}
+
+// testClusterIdentity: who may edit a workspace, its Secrets included, does not take the place of an agent that has joined.
+func testClusterIdentity(t *testing.T, h *hub) {
+	workspace := h.Workspace(t)
+	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection") // as Kubernetes' role edit has them
+	h.allow(t, "seth", workspace, may("clusters", "get", "create", "update", "patch"), secrets)
+	h.allow(t, "rekeyer", workspace, secrets, may("clusters/agent", "delete"))
+	h.allow(t, "rekeyer-elsewhere", h.other, may("clusters/agent", "delete"))
+	h.allow(t, "rekeyer-elsewhere", workspace, secrets)
+	editor, holder, manager := h.as(t, "seth"), h.as(t, "rekeyer"), h.manager(t)
+	agent := identitySecret(t, workspace, "joined", "agent", "")
+	used := identitySecret(t, workspace, "joined", "registration", "cluster.drover.dev/token-used: abc")
+	unused := identitySecret(t, workspace, "awaited", "registration", "")
+	plain := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: other-agent}}", workspace))
+	for _, o := range []client.Object{agent, used, unused, plain} {
+		h.Apply(t, o)
+	}
+	const refusal = "cannot delete clusters/agent joined in namespace"
+	for name, try := range map[string]func(client.Client) error{
+		"a key that is replaced": func(c client.Client) error {
+			return c.Patch(t.Context(), agent.DeepCopy(), merge(`{"stringData":{"public-key":"mine"}}`), client.DryRunAll)
+		},
+		"a key that is no longer Drover's": func(c client.Client) error {
+			return c.Patch(t.Context(), agent.DeepCopy(), merge(`{"metadata":{"labels":null}}`), client.DryRunAll)
+		},
+		"a key that is revoked": func(c client.Client) error { return c.Delete(t.Context(), agent.DeepCopy(), client.DryRunAll) },
+		"a token that is replaced": func(c client.Client) error {
+			return c.Delete(t.Context(), used.DeepCopy(), client.DryRunAll)
+		},
+		"a token that is unused again": func(c client.Client) error {
+			return c.Patch(t.Context(), used.DeepCopy(), merge(`{"metadata":{"annotations":null}}`), client.DryRunAll)
+		},
+		"all Secrets at once": func(c client.Client) error {
+			return c.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(workspace), client.MatchingLabels{"cluster.drover.dev/cluster": "joined"}, client.DryRunAll)
+		},
+		"a token that becomes a key": func(c client.Client) error {
+			return c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"joined","cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
+		},
+		"a Secret that becomes a key": func(c client.Client) error {
+			return c.Patch(t.Context(), plain.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"joined","cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantRefused(t, try(editor), "user seth "+refusal)
+			wantRefused(t, try(h.as(t, "rekeyer-elsewhere")), refusal)
+			wantTaken(t, try(holder))
+		})
+	}
+	for _, kind := range []string{"agent", "registration"} {
+		made := identitySecret(t, workspace, "next", kind, "")
+		wantRefused(t, editor.Create(t.Context(), made.DeepCopy(), client.DryRunAll), "user seth cannot delete clusters/agent next")
+		wantTaken(t, holder.Create(t.Context(), made.DeepCopy(), client.DryRunAll))
+		made.Object["type"] = "Opaque"
+		wantTaken(t, manager.Create(t.Context(), made, client.DryRunAll))
+	}
+	wantTaken(t, manager.Patch(t.Context(), agent.DeepCopy(), merge(`{"stringData":{"public-key":"next"}}`), client.DryRunAll))
+	t.Run("the token of a Cluster that nobody has joined is free", func(t *testing.T) {
+		wantTaken(t, editor.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"annotations":{"a":"b"}}}`), client.DryRunAll))
+		wantTaken(t, editor.Delete(t.Context(), unused.DeepCopy(), client.DryRunAll))
+	})
+	for _, name := range cleaners {
+		h.allow(t, name, workspace, secrets)
+		wantTaken(t, h.as(t, name).Delete(t.Context(), agent.DeepCopy(), client.DryRunAll))
+	}
+	wantTaken(t, h.Client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: workspace}}))
+	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { // a server learns of it a moment later
+		return editor.Delete(ctx, agent.DeepCopy(), client.DryRunAll)
+	})
+}
