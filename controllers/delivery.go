@@ -26,6 +26,7 @@ import (
 	"github.com/drover-dev/drover/controllers/project"
 	"github.com/drover-dev/drover/controllers/role"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/secrets"
 )
 
 // setUpDelivery adds the desk and the controllers that hand over to it.
@@ -38,7 +39,7 @@ func setUpDelivery(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	secrets, err := labelledSecrets(mgr, *labelled)
+	labelledOnes, err := labelledSecrets(mgr, *labelled)
 	if err != nil {
 		return err
 	}
@@ -49,16 +50,16 @@ func setUpDelivery(mgr ctrl.Manager, o Options) error {
 	bindings := binding.Options{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-binding"), Desk: desk, Now: time.Now}
 	roles := &role.Reconciler{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-role"), Desk: desk, Now: time.Now}
 	projects := &project.Reconciler{
-		Client: mgr.GetClient(), Secrets: secrets, Recorder: mgr.GetEventRecorder("drover-project"), Desk: desk, Now: time.Now,
+		Client: mgr.GetClient(), Secrets: &secrets.Reader{Reader: labelledOnes, Live: mgr.GetAPIReader()}, Recorder: mgr.GetEventRecorder("drover-project"), Desk: desk, Now: time.Now,
 	}
 	for _, register := range []func() error{
-		func() error { return mgr.Add(secrets) },
+		func() error { return mgr.Add(labelledOnes) },
 		func() error { return mgr.Add(counter{Desk: desk, hub: mgr.GetClient()}) },
 		func() error { return guards.Register(mgr) },
 		func() error { return roles.Register(mgr) },
 		func() error { return binding.NewCluster(bindings).Register(mgr) },
 		func() error { return binding.NewProject(bindings).Register(mgr) },
-		func() error { return projects.Register(mgr, secrets) },
+		func() error { return projects.Register(mgr, labelledOnes) },
 		func() error { return setUpPlans(mgr, o, desk) },
 	} {
 		if err := register(); err != nil {
@@ -86,12 +87,11 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 	}
 }
 
-// labelledSecrets is a cache of the Secrets with a label. The manager's own has those that Drover made, and one cache takes one selector.
+// labelledSecrets is a cache of the Secrets with a label, without their content. The manager's own has those that Drover made, and one cache takes one selector.
 func labelledSecrets(mgr ctrl.Manager, labelled labels.Requirement) (cache.Cache, error) {
 	return cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: labels.NewSelector().Add(labelled)}},
+		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: labels.NewSelector().Add(labelled), Transform: secrets.Outline}},
 	})
 }
 

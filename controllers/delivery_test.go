@@ -671,6 +671,12 @@ func testTaken(w *world) {
 	w.ready(younger, v1.ReasonSecretRefused)
 	w.delete(token)
 	w.ready(younger, v1.ReasonApplied)
+	large := &corev1.Secret{ObjectMeta: w.meta("large"), Data: map[string][]byte{"key": []byte(strings.Repeat("a", 300<<10))}}
+	large.Labels = map[string]string{v1.LabelProject: younger.Name}
+	w.Apply(w.t, large)
+	w.says(younger, v1.ConditionReady, "Secret large is not copied: it has 300 KiB", "at most 256 KiB")
+	w.delete(large)
+	w.ready(younger, v1.ReasonApplied)
 	if got := text(w.t, agent, "project/z-younger"); !strings.Contains(got, `"shared"`) {
 		w.t.Error(got)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/internal/secrets"
 )
 
 // returnTime is how long after its start a manager waits for agents to come back before a wave goes on without them, as the Cluster controller
@@ -34,19 +35,19 @@ func setUpPlans(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
 	if err != nil {
 		return err
 	}
-	secrets, err := labelledSecrets(mgr, *usable)
+	labelledOnes, err := labelledSecrets(mgr, *usable)
 	if err != nil {
 		return err
 	}
 	plans := &plan.Reconciler{
-		Client: mgr.GetClient(), Secrets: secrets, Recorder: mgr.GetEventRecorder("drover-plan"), Desk: desk, Progress: listener, Channels: poller, Now: time.Now,
+		Client: mgr.GetClient(), Secrets: &secrets.Reader{Reader: labelledOnes, Live: mgr.GetAPIReader()}, Recorder: mgr.GetEventRecorder("drover-plan"), Desk: desk, Progress: listener, Channels: poller, Now: time.Now,
 		Settled: func() bool { return time.Since(o.Started) > returnTime && (o.Synced == nil || o.Synced()) },
 	}
 	for _, register := range []func() error{
-		func() error { return mgr.Add(secrets) },
+		func() error { return mgr.Add(labelledOnes) },
 		func() error { return mgr.Add(listener) },
 		func() error { return mgr.Add(poller) },
-		func() error { return plans.Register(mgr, secrets) },
+		func() error { return plans.Register(mgr, labelledOnes) },
 	} {
 		if err := register(); err != nil {
 			return err

@@ -177,7 +177,7 @@ const (
 	// ReasonNamespaceTaken: a namespace belongs to another Project in the same member; the message says to which. The older
 	// Project keeps it. Stalled.
 	ReasonNamespaceTaken = "NamespaceTaken"
-	// ReasonSecretRefused: a Secret that is labelled for the Project is of a type that is never copied. Stalled.
+	// ReasonSecretRefused: a Secret that is labelled for the Project is of a type that is never copied, or larger than 256 KiB. Stalled.
 	ReasonSecretRefused = "SecretRefused"
 	// ReasonQuotaFits: every namespace has the whole default for a namespace. Reason of QuotaFits=True.
 	ReasonQuotaFits = "QuotaFits"

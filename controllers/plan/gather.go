@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/reference"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/secrets"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
@@ -114,11 +116,14 @@ func (r *Reconciler) resolve(plan *v1.Plan) (release, bool) {
 func (r *Reconciler) gatherSecrets(ctx context.Context, s *scene) error {
 	digests := map[string]string{}
 	for _, name := range reference.PlanSecrets(&s.plan.Spec) {
-		source := &corev1.Secret{}
+		source, tooLarge := &corev1.Secret{}, (*secrets.TooLargeError)(nil)
 		err := r.Secrets.Get(ctx, types.NamespacedName{Namespace: s.plan.Namespace, Name: name}, source)
 		if apierrors.IsNotFound(err) {
 			s.fail(v1.ReasonSecretNotFound, fmt.Sprintf("Secret %s does not exist in namespace %s, or does not have the label %s: \"true\"",
 				name, s.plan.Namespace, v1.LabelPlansUse), true)
+			continue
+		} else if errors.As(err, &tooLarge) {
+			s.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %v", name, tooLarge), true)
 			continue
 		} else if err != nil {
 			return fmt.Errorf("read secret %s/%s: %w", s.plan.Namespace, name, err)

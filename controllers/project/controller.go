@@ -5,12 +5,15 @@
 package project
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -19,6 +22,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/secrets"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
@@ -43,7 +47,7 @@ type Desk interface {
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package reference, and writes.
 	Client client.Client
-	// Secrets reads those that are labelled for a project.
+	// Secrets reads those that are labelled for a project. secrets.Reader is one.
 	Secrets  client.Reader
 	Recorder events.EventRecorder
 	Desk     Desk
@@ -120,11 +124,11 @@ func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error
 
 // planSecrets makes the set of copies. A project without secrets has none.
 func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *plan) error {
-	var secrets corev1.SecretList
-	if err := r.Secrets.List(ctx, &secrets, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {
-		return fmt.Errorf("list secrets of project %s/%s: %w", project.Namespace, project.Name, err)
+	sources, err := r.sources(ctx, project, p)
+	if err != nil {
+		return err
 	}
-	content, refused, err := tenancy.Secrets(project, secrets.Items)
+	content, refused, err := tenancy.Secrets(project, sources)
 	if err != nil {
 		return err
 	}
@@ -143,4 +147,30 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 		p.secrets[member] = set
 	}
 	return nil
+}
+
+// sources are the Secrets that are labelled for a project, with the content of those that are copied.
+func (r *Reconciler) sources(ctx context.Context, project *v1.Project, p *plan) ([]corev1.Secret, error) {
+	var labelled corev1.SecretList
+	if err := r.Secrets.List(ctx, &labelled, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {
+		return nil, fmt.Errorf("list secrets of project %s/%s: %w", project.Namespace, project.Name, err)
+	}
+	slices.SortFunc(labelled.Items, func(a, b corev1.Secret) int { return cmp.Compare(a.Name, b.Name) })
+	sources := labelled.Items[:0]
+	for _, secret := range labelled.Items {
+		tooLarge := (*secrets.TooLargeError)(nil)
+		var err error
+		if tenancy.Uncopied(&secret) == "" {
+			err = r.Secrets.Get(ctx, client.ObjectKeyFromObject(&secret), &secret)
+		}
+		switch {
+		case errors.As(err, &tooLarge):
+			p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %v", secret.Name, tooLarge))
+		case err == nil:
+			sources = append(sources, secret)
+		case !apierrors.IsNotFound(err): // one that has gone brings us back
+			return nil, fmt.Errorf("read secret %s/%s: %w", project.Namespace, secret.Name, err)
+		}
+	}
+	return sources, nil
 }

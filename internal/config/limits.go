@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Limits of what users do through one replica. The defaults are for 1 GiB of memory.
+// Limits of what users do through one replica, and of what a workspace may cost. The defaults are for 1 GiB of memory.
 type Limits struct {
 	// Short requests are answered and over. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`
@@ -22,6 +22,29 @@ type Limits struct {
 	Queue Queue `json:"queue,omitempty"`
 	// Backlog is what is held in memory for users who do not read.
 	Backlog Backlog `json:"backlog,omitempty"`
+	// Workspace bounds what the members of one workspace cost.
+	Workspace Workspace `json:"workspace,omitempty"`
+	// Connections to the port of one replica.
+	Connections Connections `json:"connections,omitempty"`
+}
+
+// Workspace bounds what the members of one workspace cost the hub, whoever may create Clusters there.
+type Workspace struct {
+	// Clusters that get a join token. A Cluster beyond it says TooManyClusters; those that have joined stay. Default 1000.
+	Clusters int `json:"clusters,omitempty"`
+	// Tunnels of all of them at one replica. Default 4000: two agent replicas each, all of which open a new tunnel before they close the old.
+	Tunnels int `json:"tunnels,omitempty"`
+	// ClusterTunnels of one of them at one replica. Default 12.
+	ClusterTunnels int `json:"clusterTunnels,omitempty"`
+}
+
+// Connections bounds the connections to the port of one replica.
+type Connections struct {
+	// All of them, tunnels included. The next one waits to be accepted. Default 50000.
+	All int `json:"all,omitempty"`
+	// Source bounds those of one address (or IPv6 /64) on which neither a user nor an agent has been authenticated, and those of one user. The next one
+	// is closed at once. Default 4000. Tunnels do not count: behind a load balancer all agents come from one address.
+	Source int `json:"source,omitempty"`
 }
 
 // RequestLimits bound the requests that are under way at once in one replica.
@@ -62,6 +85,11 @@ func (l *Limits) setDefaults() {
 	setDefault(&l.Queue.Wait.Duration, d.Short.Wait)
 	setDefault(&l.Backlog.MemberMiB, d.Backlog.Member>>20)
 	setDefault(&l.Backlog.AllMiB, d.Backlog.All>>20)
+	setDefault(&l.Workspace.Clusters, 1000)
+	setDefault(&l.Workspace.Tunnels, 4000)
+	setDefault(&l.Workspace.ClusterTunnels, 12)
+	setDefault(&l.Connections.All, 50_000)
+	setDefault(&l.Connections.Source, 4000)
 }
 
 func (r *RequestLimits) setDefaults(d limit.Bounds) {
@@ -84,6 +112,12 @@ func (l *Limits) validate(add func(field, format string, args ...any)) {
 	}
 	if l.Backlog.MemberMiB < 1 || l.Backlog.MemberMiB > l.Backlog.AllMiB {
 		add("limits.backlog", "want 1 ≤ memberMiB ≤ allMiB")
+	}
+	if w := l.Workspace; w.Clusters < 1 || w.ClusterTunnels < 2 || w.ClusterTunnels > 16 || w.ClusterTunnels > w.Tunnels {
+		add("limits.workspace", "want 1 ≤ clusters and 2 ≤ clusterTunnels ≤ 16 and clusterTunnels ≤ tunnels: an agent that moves has two")
+	}
+	if c := l.Connections; c.Source < 1 || c.Source > c.All {
+		add("limits.connections", "want 1 ≤ source ≤ all")
 	}
 }
 

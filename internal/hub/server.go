@@ -21,6 +21,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/proxy"
@@ -36,8 +37,6 @@ const (
 	// exchangeTimeout bounds reading a request and writing its answer. The proxy lifts it for those it lets in, who may watch.
 	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
-	maxHeaderBytes  = 64 << 10
-	maxConnections  = 50_000 // agents and users; beyond, the next one waits to be accepted
 	// streamsPerUser bounds the requests of one HTTP/2 connection of a user.
 	streamsPerUser = 250
 	// uploadWindow in bytes of one HTTP/2 connection of a user: 5 MB/s at a round trip of 50 ms.
@@ -60,6 +59,8 @@ type Server struct {
 	Ready func() error
 	// Peers are the other replicas, nil if there are none.
 	Peers *replica.Network
+	// Connections bounds those of the port.
+	Connections config.Connections
 	// Stop says how it stops.
 	Stop Stop
 	Log  logr.Logger
@@ -97,7 +98,8 @@ func (s *Server) Start(ctx context.Context) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	serving.Go(func() {
-		if err := server.ServeTLS(netutil.LimitListener(frugal{listener}, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+		counted := newConnections(s.Connections.Source, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(frugal{listener}, s.Connections.All))
+		if err := server.ServeTLS(counted, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serve %s: %w", s.Listen, err)
 		}
 	})
@@ -145,12 +147,13 @@ func (s *Server) keepUp(failed chan<- error) (end func()) {
 // port is the server of the port.
 func (s *Server) port(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           handler,
+		Handler:           withinHeader(handler),
+		ConnContext:       withConnection,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       exchangeTimeout,
 		WriteTimeout:      exchangeTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
+		MaxHeaderBytes:    maxReadHeaderBytes,
 		TLSConfig: &tls.Config{
 			MinVersion:         tls.VersionTLS13,
 			GetCertificate:     s.Trust.GetCertificate,
@@ -221,5 +224,6 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		s.Log.V(1).Info("tunnel not opened", "cluster", agent.Cluster.String(), "cause", err.Error())
 		return
 	}
+	heldByAgent(r.Context())
 	s.Fleet.Add(peer, session)
 }

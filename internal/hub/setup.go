@@ -61,7 +61,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	limits := cfg.Limits.Settings()
 	limiter := limit.New(limits, observed.proxy.limits())
 	handler, err := proxy.New(proxy.Options{
-		Authenticate: authenticator.Authenticate,
+		Authenticate: heldByUser(authenticator.Authenticate),
 		Authorize:    identity.Chain{bound(grants, members.alike, time.Now), access.ClusterProxy}.Authorize,
 		Members:      members,
 		Hub:          mgr.GetConfig(),
@@ -74,9 +74,10 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	}
 	turnedAway := refused(mgr, members.fleet, observed.tunnels.refused)
 	members.fleet.OnRefused(turnedAway)
+	members.fleet.Bound(fleet.Bounds{ClusterTunnels: cfg.Limits.Workspace.ClusterTunnels, WorkspaceTunnels: cfg.Limits.Workspace.Tunnels})
 	server := &Server{
-		Listen: cfg.Server.Listen,
-		Trust:  holder,
+		Listen: cfg.Server.Listen, Connections: cfg.Limits.Connections,
+		Trust: holder,
 		Registration: &registration.Server{
 			Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
 			Settings: holder.Settings, Audience: audience,
