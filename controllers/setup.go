@@ -59,7 +59,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	clusters := &cluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
-		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, Synced: o.Synced, Started: o.Started, Now: time.Now,
+		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, MaxClusters: o.Config.Limits.Workspace.Clusters, Synced: o.Synced, Started: o.Started, Now: time.Now,
 	}
 	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Fleet}
 	for _, register := range []func() error{

@@ -55,6 +55,8 @@ const (
 	// ReasonSecretConflict: a Secret of the name that Drover needs exists and is not Drover's. Rename or delete it, or
 	// rename the Cluster.
 	ReasonSecretConflict = "SecretConflict"
+	// ReasonTooManyClusters: the workspace has as many older Clusters as the hub's configuration lets it have. Stalled.
+	ReasonTooManyClusters = "TooManyClusters"
 	// ReasonAgentJoined: an agent has joined and its key is known.
 	ReasonAgentJoined = "AgentJoined"
 	// ReasonAgentTooFast: the agent sends more reports or changes than the hub lets it; its tunnels were ended.

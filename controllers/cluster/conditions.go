@@ -97,6 +97,10 @@ func judgeRegistered(in *input) verdict {
 	case in.foreignSecret:
 		return verdict{reason: v1.ReasonSecretConflict, stalled: true, message: fmt.Sprintf(
 			"Secret %s exists and is not Drover's; rename or delete it, or rename the Cluster", secret)}
+	case in.tooMany > 0:
+		return verdict{reason: v1.ReasonTooManyClusters, stalled: true, message: fmt.Sprintf(
+			"Workspace %s has %d older Clusters, which is the limit, so this one gets no join token; delete one that is not needed, or have limits.workspace.clusters raised in the manager's configuration",
+			in.name.Namespace, in.tooMany)}
 	case in.registerErr != nil && in.secret == nil:
 		return verdict{reason: v1.ReasonRegistrationFailed, message: "The registration Secret could not be written: " + protocol.Cut(in.registerErr.Error(), maxCause)}
 	case in.chosenProblem != "":

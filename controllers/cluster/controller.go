@@ -54,6 +54,8 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// AgentImage is the image of agents whose Cluster names none.
 	AgentImage string
+	// MaxClusters is how many Clusters of one workspace get a join token. Zero means all.
+	MaxClusters int
 	// Synced is whether it is known which members other replicas hold. Nil means that it always is.
 	Synced func() bool
 	// Started is when this manager began to accept tunnels.
@@ -62,6 +64,7 @@ type Reconciler struct {
 
 	led       time.Time     // when this manager became the leader; set before the first reconcile
 	crowding  time.Duration // how much longer so many agents take to come back; set with led
+	places    places
 	manifests registration.Manifests
 	written   status.Written
 }

@@ -44,6 +44,8 @@ type input struct {
 	chosenProblem string
 	// identity of the agent that joined, nil if none has. Set by gather.
 	identity *registration.AgentIdentity
+	// tooMany is the number of Clusters that the workspace may have, if this one is beyond it and nothing was made for it yet; else 0. Set by gather.
+	tooMany int
 	// member is what the fleet knows. Set by gather.
 	member fleet.State
 	// settings that the agent is to have. Set by gather.
@@ -84,6 +86,9 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 		if in.identity, err = identify(ctx, r.Live, cluster); err != nil {
 			return nil, err
 		}
+	}
+	if in.identity == nil && in.secret == nil && !r.places.has(cluster) {
+		in.tooMany = r.places.most
 	}
 	return in, r.gatherChosenToken(ctx, in)
 }

@@ -17,7 +17,7 @@ import (
 
 // register makes the registration Secret hold the token in force and the manifest for it.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
-	if in.foreignSecret {
+	if in.foreignSecret || in.tooMany > 0 {
 		return nil // the status says so
 	}
 	made := false

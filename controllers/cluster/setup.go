@@ -38,11 +38,13 @@ type Wakers struct {
 
 // Register adds the controller to a manager.
 func (r *Reconciler) Register(mgr ctrl.Manager, wakers Wakers) error {
+	r.places.most = r.MaxClusters
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("cluster").
 		// No predicate: a status that was computed from a cache that lagged behind is put right by the event of its own write.
 		For(&v1.Cluster{}).
 		Owns(&corev1.Secret{}, builder.MatchEveryOwner).
+		Watches(&v1.Cluster{}, r.places.handler()).
 		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
 			var clusters v1.ClusterList
 			if err := mgr.GetClient().List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {

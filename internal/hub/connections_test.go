@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/pki"
 )
@@ -36,7 +38,7 @@ func port(t *testing.T) (address string, refused func() int) {
 	turnedAway := make(chan struct{}, 1000)
 	authenticate := heldByUser(func(r *http.Request) (identity.Identity, error) {
 		if name, ok := strings.CutPrefix(r.URL.Path, "/user/"); ok {
-			return identity.Identity{User: name, Groups: []string{"system:authenticated"}}, nil
+			return identity.New(authenticationv1.UserInfo{Username: name})
 		}
 		return identity.Identity{}, errors.New("unknown")
 	})

@@ -1,0 +1,96 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// places says which Clusters of a workspace are among so many as it may have: the oldest. The zero value has places for all.
+type places struct {
+	most int // of one workspace; 0 means no bound
+
+	mu         sync.Mutex // guards what follows
+	workspaces map[string][]place
+}
+
+// place orders the Clusters of a workspace.
+type place struct {
+	created time.Time
+	name    string
+}
+
+func (p place) compare(other place) int {
+	return cmp.Or(p.created.Compare(other.created), cmp.Compare(p.name, other.name))
+}
+
+func placeOf(object client.Object) place {
+	return place{created: object.GetCreationTimestamp().Time, name: object.GetName()}
+}
+
+// has reports whether there is a place for a Cluster.
+func (p *places) has(object client.Object) bool {
+	if p.most == 0 {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before, _ := slices.BinarySearchFunc(p.workspaces[object.GetNamespace()], placeOf(object), place.compare)
+	return before < p.most
+}
+
+func (p *places) add(object client.Object) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.workspaces == nil {
+		p.workspaces = map[string][]place{}
+	}
+	all := p.workspaces[object.GetNamespace()]
+	if i, known := slices.BinarySearchFunc(all, placeOf(object), place.compare); !known {
+		p.workspaces[object.GetNamespace()] = slices.Insert(all, i, placeOf(object))
+	}
+}
+
+// remove returns the Cluster that has a place now and had none before, if there is one.
+func (p *places) remove(object client.Object) (next types.NamespacedName, found bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	namespace := object.GetNamespace()
+	all := p.workspaces[namespace]
+	i, known := slices.BinarySearchFunc(all, placeOf(object), place.compare)
+	if !known {
+		return next, false
+	}
+	if all = slices.Delete(all, i, i+1); len(all) == 0 {
+		delete(p.workspaces, namespace)
+	} else {
+		p.workspaces[namespace] = all
+	}
+	if p.most == 0 || i >= p.most || len(all) < p.most {
+		return next, false
+	}
+	return types.NamespacedName{Namespace: namespace, Name: all[p.most-1].name}, true
+}
+
+// handler keeps the places by the events of Clusters, and wakes the one that gets a place.
+func (p *places) handler() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) { p.add(e.Object) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+			if next, found := p.remove(e.Object); found {
+				q.Add(reconcile.Request{NamespacedName: next})
+			}
+		},
+	}
+}
