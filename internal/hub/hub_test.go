@@ -344,6 +344,8 @@ func TestPort(t *testing.T) {
 		{"metrics need a right", testMetrics},
 		{"an agent joins, connects and is reached by who may", testAgent},
 		{"a browser that was led to open a tunnel is refused", testBrowser},
+		{"nested bodies exhaust nothing: CVE-2025-23388", testCVE2025_23388},
+		{"the token of an account that was removed is no good: CVE-2023-22650", testCVE2023_22650},
 		{"a second cluster that was refused shows as an event", testRefusalEvent},
 		{"a move loses no request, ends watches between two events, and shells in time", testMove},
 	} {
