@@ -103,8 +103,8 @@ func judgeRegistered(in *input) verdict {
 			in.name.Namespace, in.tooMany)}
 	case in.registerErr != nil && in.secret == nil:
 		return verdict{reason: v1.ReasonRegistrationFailed, message: "The registration Secret could not be written: " + protocol.Cut(in.registerErr.Error(), maxCause)}
-	case in.chosenProblem != "":
-		return verdict{reason: v1.ReasonTokenInvalid, message: capitalize(in.chosenProblem), stalled: true}
+	case in.chosen.problem != "":
+		return verdict{reason: v1.ReasonTokenInvalid, message: capitalize(in.chosen.problem), stalled: true}
 	case in.token.Used:
 		return verdict{reason: v1.ReasonTokenUsed, stalled: true, message: fmt.Sprintf(
 			"The token in Secret %s was used by an agent that has been revoked; put a new one there", in.cluster.Spec.Registration.TokenSecretRef.Name)}

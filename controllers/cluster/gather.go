@@ -39,9 +39,8 @@ type input struct {
 	secret *corev1.Secret
 	// foreignSecret is whether a Secret that is not ours has its name. Set by gather.
 	foreignSecret bool
-	// chosen is the token in the user's Secret, and chosenProblem why it can't be used. Set by gather if the spec names one.
-	chosen        string
-	chosenProblem string
+	// chosen is the token in the user's Secret, or the problem with it. Set by gather if the spec names one.
+	chosen struct{ value, problem string }
 	// identity of the agent that joined, nil if none has. Set by gather.
 	identity *registration.AgentIdentity
 	// tooMany is the number of Clusters that the workspace may have, if this one is beyond it and nothing was made for it yet; else 0. Set by gather.
@@ -126,13 +125,13 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	case err != nil:
 		return err
 	case secret == nil:
-		in.chosenProblem = fmt.Sprintf("Secret %s does not exist; create it with a join token in its key %s", ref.Name, ref.Key)
+		in.chosen.problem = fmt.Sprintf("Secret %s does not exist; create it with a join token in its key %s", ref.Name, ref.Key)
 	case len(secret.Data[ref.Key]) == 0:
-		in.chosenProblem = fmt.Sprintf("Secret %s has no key %s; put a join token there", ref.Name, ref.Key)
+		in.chosen.problem = fmt.Sprintf("Secret %s has no key %s; put a join token there", ref.Name, ref.Key)
 	case !registration.ValidToken(string(secret.Data[ref.Key])):
-		in.chosenProblem = fmt.Sprintf("the token in Secret %s, key %s, is not 32 to 256 characters of [A-Za-z0-9._~-]", ref.Name, ref.Key)
+		in.chosen.problem = fmt.Sprintf("the token in Secret %s, key %s, is not 32 to 256 characters of [A-Za-z0-9._~-]", ref.Name, ref.Key)
 	default:
-		in.chosen = string(secret.Data[ref.Key])
+		in.chosen.value = string(secret.Data[ref.Key])
 	}
 	return nil
 }

@@ -68,8 +68,8 @@ func decideToken(in *input) (registration.Token, bool) {
 	switch {
 	case in.identity != nil && valid:
 	case in.cluster.Spec.Registration.TokenSecretRef != nil:
-		if token.Value != in.chosen {
-			token, made = fresh(in.chosen), in.chosen != ""
+		if token.Value != in.chosen.value {
+			token, made = fresh(in.chosen.value), in.chosen.value != ""
 		}
 	case !valid, token.Used && in.identity == nil:
 		token, made = fresh(registration.NewToken()), true

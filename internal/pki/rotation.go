@@ -90,13 +90,14 @@ func Decide(in Input) (Decision, error) {
 	if err != nil {
 		return Decision{}, fmt.Errorf("read cross-signed CAs: %w", err)
 	}
-	if renewAt := active.Leaf.NotAfter.Add(-RenewBefore); in.Requested || !in.Now.Before(renewAt) {
+	renewAt := active.Leaf.NotAfter.Add(-RenewBefore)
+	switch {
+	case in.Requested || !in.Now.Before(renewAt):
 		return decideChange(in, active.Leaf), nil
-	} else if in.Revoked && len(in.State.Old)+len(bridges) > 0 {
+	case in.Revoked && len(in.State.Old)+len(bridges) > 0:
 		return decideRevocation(in), nil
-	} else {
-		return decideRetirement(in, bridges, renewAt), nil
 	}
+	return decideRetirement(in, bridges, renewAt), nil
 }
 
 func decideChange(in Input, active *x509.Certificate) Decision {
