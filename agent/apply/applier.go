@@ -23,6 +23,8 @@ type Options struct {
 	Secrets Secrets
 	// ReadOnly takes no sets, and touches nothing.
 	ReadOnly bool
+	// LeftChanged is called when Applier.Left changed. Nil for nobody.
+	LeftChanged func()
 	// Now is time.Now if it is nil.
 	Now func() time.Time
 	Log logr.Logger
@@ -32,8 +34,9 @@ type Options struct {
 type Applier struct {
 	options Options
 
-	mu   sync.Mutex // guards term
+	mu   sync.Mutex // guards the rest
 	term *term      // nil while another replica leads
+	left []string
 }
 
 // New makes an Applier.
@@ -54,7 +57,7 @@ func (a *Applier) Lead(ctx context.Context) {
 		return
 	}
 	t.board.sync()
-	<-ctx.Done()
+	a.lookForLeft(ctx)
 	t.close()
 }
 

@@ -41,7 +41,8 @@ func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
 		Log:         log.WithName("deployment"),
 	})
 	d.sets = apply.New(apply.Options{
-		Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace), ReadOnly: env.Profile == v1.ProfileReadOnly, Log: log.WithName("sets"),
+		Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace), ReadOnly: env.Profile == v1.ProfileReadOnly,
+		LeftChanged: func() { d.reporter.Touch() }, Log: log.WithName("sets"),
 	})
 	if env.Profile != v1.ProfileReadOnly {
 		d.plans = plan.New(plan.Options{Client: a.client.REST, Objects: a.client.Objects(), Namespace: env.Namespace, Log: log.WithName("plans")})
@@ -49,8 +50,8 @@ func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
 	d.reporter = report.New(report.Options{
 		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
 		Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
-		Capabilities: capabilities(env.Profile),
-		Log:          log.WithName("report"),
+		Left: d.sets.Left, Capabilities: capabilities(env.Profile),
+		Log: log.WithName("report"),
 	})
 	d.election = leader.New(leader.Options{
 		Leases: a.client.Lease(env.Namespace, protocol.LeaderLease), Name: cmp.Or(a.pod, keeper.Instance()),

@@ -155,7 +155,7 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		report, known, changed := r.latest.get()
 		report.SettingsDigest = r.options.SettingsDigest() // as of now: it changes between joining and connecting
 		if report.Leader {
-			report.Deployment = r.options.Deployment()
+			report.Deployment, report.Left = r.options.Deployment(), r.options.Left()
 		}
 		if line := encode(report); known && !bytes.Equal(line, sent) {
 			if _, err := w.Write(line); err != nil {

@@ -29,6 +29,8 @@ type Options struct {
 	SettingsDigest func() string
 	// Deployment is asked while this replica leads, nil if there is nothing to say. Call Reporter.Touch when the answer changes.
 	Deployment func() *protocol.Deployment
+	// Left is what protocol.Report.Left says, asked as Deployment is.
+	Left func() []string
 	// Capabilities of the agent.
 	Capabilities protocol.Capabilities
 	// NodesChanged is called after each change of the nodes, while this replica leads.
@@ -77,6 +79,9 @@ type knowledge struct {
 func New(o Options) *Reporter {
 	if o.Deployment == nil {
 		o.Deployment = func() *protocol.Deployment { return nil }
+	}
+	if o.Left == nil {
+		o.Left = func() []string { return nil }
 	}
 	if o.NodesChanged == nil {
 		o.NodesChanged = func() {}

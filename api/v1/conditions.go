@@ -34,6 +34,12 @@ const (
 	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentRolledBack, AgentRejected,
 	// AgentProfileDiffers, that for Unknown is AgentUnmanaged.
 	ConditionAgentUpToDate = "AgentUpToDate"
+
+	// ConditionWithdrawn is present, and False, only while a member has what was delivered before its agent became ReadOnly: such an agent may
+	// not take it back, so it is still in force. The message names it and says what to do.
+	//
+	// The reason for False is StillInForce.
+	ConditionWithdrawn = "Withdrawn"
 )
 
 // Reasons of a Cluster's conditions.
@@ -100,6 +106,9 @@ const (
 	// Drover. Apply the manifest in the Secret "<cluster>-registration" to have it so.
 	ReasonAgentUnmanaged = "AgentUnmanaged"
 )
+
+// ReasonStillInForce: the agent was made ReadOnly before a Full one had taken back what was delivered. Reason of Withdrawn=False.
+const ReasonStillInForce = "StillInForce"
 
 // Reasons of events on a Cluster beyond those of its conditions.
 const (

@@ -55,6 +55,7 @@ func tell(in *input, update *status.Update) {
 		meta.RemoveStatusCondition(&in.cluster.Status.Conditions, v1.ConditionStalled)
 	}
 	tellAgent(in, update)
+	tellWithdrawn(in, update)
 	in.cluster.Status.ObservedGeneration = in.cluster.Generation
 	tellFacts(in)
 }

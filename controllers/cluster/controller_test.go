@@ -179,6 +179,7 @@ func TestClusterController(t *testing.T) {
 		"a spec of another agent reaches the leader, once, and what comes of it shows": testDeploy,
 		"a Deployment that the agent refuses shows, and is not retried in a loop":      testDeployRefused,
 		"CVE-2021-36782: another profile is not rolled through the tunnel":             testOtherProfile,
+		"what an agent that only reads may not take back shows as still in force":      testStillInForce,
 		"facts stay while another replica of the agent takes the lead":                 testLeaderless,
 		"deleting a connected cluster has the agent uninstall itself":                  testRemoveConnected,
 		"an agent that goes once it has uninstalled itself leaves nothing":             testRemoveGone,

@@ -163,6 +163,25 @@ func testOtherProfile(w *world) {
 	}
 }
 
+func testStillInForce(w *world) {
+	agent, _ := w.joined()
+	w.leading(agent)
+	told := func(left ...string) *metav1.Condition {
+		agent.Report(func(r *protocol.Report) { r.Profile, r.Left = "ReadOnly", left })
+		w.until(func(s fleet.State) bool { return len(s.Report.Left) == len(left) })
+		w.reconcile()
+		return meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionWithdrawn)
+	}
+	c := told("crtb.alice-owns-prod", "project.web")
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1.ReasonStillInForce || !strings.Contains(c.Message, "crtb.alice-owns-prod, project.web") ||
+		!strings.Contains(c.Message, "-A -l cluster.drover.dev/set && kubectl -n drover-agent") {
+		w.t.Fatalf("%+v", c)
+	}
+	if c = told(); c != nil {
+		w.t.Errorf("%+v", c)
+	}
+}
+
 func testLeaderless(w *world) {
 	agent, _ := w.joined()
 	w.leading(agent)

@@ -19,6 +19,7 @@ const (
 
 	maxResources = 64
 	maxFeatures  = 32
+	maxLeft      = 16
 	maxText      = 128
 	maxMessage   = 512
 )
@@ -36,6 +37,10 @@ func (r *Report) Bound() {
 	r.Features = slices.Clone(r.Features[:min(len(r.Features), maxFeatures)])
 	for i := range r.Features {
 		r.Features[i] = Cut(r.Features[i], maxText)
+	}
+	r.Left = slices.Clone(r.Left[:min(len(r.Left), maxLeft)])
+	for i := range r.Left {
+		r.Left[i] = Cut(r.Left[i], maxText)
 	}
 	r.Health.Message = Cut(r.Health.Message, maxMessage)
 	if d := r.Deployment; d != nil {

@@ -129,6 +129,9 @@ type Report struct {
 	Leader bool `json:"leader,omitempty"`
 	// Deployment is how the agent's own Deployment is. Only the leader says, once it has looked.
 	Deployment *Deployment `json:"deployment,omitempty"`
+	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not take back. Only the
+	// leader says. At most 16.
+	Left []string `json:"left,omitempty"`
 	// Capabilities that agents of the same protocol version may differ in.
 	Capabilities
 }

@@ -78,6 +78,7 @@ func TestWhatIsDeliveredIsUpToTheMember(t *testing.T) {
 	k.steps(t, []step{
 		{"an agent that only reads serves reads, refuses the rest, and takes all with another manifest", testProfile},
 		{"something that changes an object back is named, and forgotten when it stops", testFight},
+		{"CVE-2021-36782: a live agent whose Cluster is patched to ReadOnly opens nothing, and nothing of the agent's is readable later", testProfilePatched},
 	})
 }
 
@@ -262,6 +263,58 @@ func testProfile(k *kept, t *testing.T) {
 	if out, err := k.kubectl(t, edgeCluster, demoToken, "create", "namespace", "written"); err != nil {
 		t.Error(err, out)
 	}
+}
+
+// testProfilePatched patches the profile of a live Full agent, as an attack did, and does not apply the manifest; later it does. strangers may
+// reach the member and have no right in it.
+func testProfilePatched(k *kept, t *testing.T) {
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}}}
+	create(t, k.hub.Plane, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "stranger"}, Rules: rules})
+	create(t, k.hub.Plane, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "stranger"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "stranger"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "stranger"}}})
+	refused := func(as string, args ...string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func(context.Context) error { // the hub learns of the right to reach the member in a moment
+			out, err := k.kubectl(t, edgeCluster, strangerToken, args...)
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("User %q cannot", as)) {
+				return fmt.Errorf("%v: %w %s", args, err, out)
+			}
+			return nil
+		})
+	}
+	key := []string{"get", "secret", protocol.IdentitySecret, "-n", protocol.AgentNamespace}
+	refused("hub:stranger", key...)
+	b := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "viewer"}}
+	k.reason(t, time.Minute, b, v1.ReasonApplied)
+	c := k.cluster(t, edgeCluster)
+	if err := k.hub.Client.Patch(t.Context(), c, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"agent":{"profile":"ReadOnly"}}}`))); err != nil {
+		t.Fatal(err)
+	}
+	k.awaitAgent(t, edgeCluster, time.Minute, metav1.ConditionFalse, v1.ReasonAgentProfileDiffers)
+	k.reason(t, time.Minute, b, v1.ReasonAgentReadOnly)
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		if left := owned(ctx, k.edge); len(left) > 0 {
+			return fmt.Errorf("%d objects are left, such as %s %s", len(left), left[0].GetKind(), left[0].GetName())
+		}
+		return nil
+	})
+	refused("hub:stranger", key...)
+	refused("hub:stranger", "get", "configmaps", "-A")
+	if d := k.deployment(t); strings.Contains(d.Spec.Template.Spec.Containers[0].String(), protocol.EnvProfile) {
+		t.Error("the profile came through the tunnel")
+	}
+	manifest := k.manifest(t, c)
+	kill(t, k.edgeAgent.Process)
+	k.edgeAgent = k.agent(t, manifest, "edge", k.edge, protocol.AgentNamespace)
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		_, err := k.kubectl(t, edgeCluster, strangerToken, "get", "configmaps", "-A")
+		return err
+	})
+	refused(protocol.Viewer, key...)
+	refused(protocol.Viewer, "get", "secrets", "-A")
+	k.setProfile(t, v1.ProfileFull)
+	k.reason(t, time.Minute, b, v1.ReasonApplied)
 }
 
 func amounts(cpu string) corev1.ResourceList {

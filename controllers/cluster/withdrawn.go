@@ -1,0 +1,38 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// removeLeft removes what was delivered, and leaves the agent as it is.
+const removeLeft = "kubectl delete clusterrolebindings,rolebindings,clusterroles,validatingadmissionpolicybindings,validatingadmissionpolicies," +
+	"resourcequotas,limitranges,networkpolicies,secrets -A -l " + v1.LabelSet + " && kubectl -n " + protocol.AgentNamespace +
+	" delete secrets --field-selector type=" + v1.Group + "/set"
+
+// tellWithdrawn says what is still in force in a member whose agent may take nothing back. It stays as it was while the leader has not told.
+func tellWithdrawn(in *input, update *status.Update) {
+	report := in.member.Report
+	if report == nil || !report.Leader {
+		return
+	}
+	conditions := &in.cluster.Status.Conditions
+	if len(report.Left) == 0 {
+		meta.RemoveStatusCondition(conditions, v1.ConditionWithdrawn)
+		return
+	}
+	left := verdict{reason: v1.ReasonStillInForce, message: "The agent is ReadOnly and may not take back what was delivered before, which is still in force: " +
+		strings.Join(report.Left, ", ") + ". Remove it with the kubeconfig of that cluster: " + removeLeft}
+	if meta.FindStatusCondition(*conditions, v1.ConditionWithdrawn) == nil {
+		update.Event(status.Event{Warning: true, Reason: left.reason, Action: "Observe", Message: left.message})
+	}
+	set(in, v1.ConditionWithdrawn, left)
+}

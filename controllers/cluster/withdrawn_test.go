@@ -1,0 +1,42 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
+	in := &input{cluster: &v1.Cluster{}}
+	told := func(report *protocol.Report) *metav1.Condition {
+		in.member = fleet.State{Report: report}
+		tellWithdrawn(in, status.Begin(in.cluster))
+		return meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionWithdrawn)
+	}
+	leader := func(left ...string) *protocol.Report { return &protocol.Report{Leader: true, Left: left} }
+	if c := told(leader()); c != nil {
+		t.Errorf("nothing is left: %+v", c)
+	}
+	c := told(leader("crtb.alice", "project.web"))
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1.ReasonStillInForce || !strings.Contains(c.Message, "crtb.alice, project.web") {
+		t.Fatalf("%+v", c)
+	}
+	for name, report := range map[string]*protocol.Report{"no report": nil, "one that does not lead": {}} {
+		if told(report) == nil {
+			t.Errorf("%s takes it away", name)
+		}
+	}
+	if c := told(leader()); c != nil {
+		t.Errorf("it is gone: %+v", c)
+	}
+}
