@@ -91,7 +91,7 @@ func judgeRegistered(in *input) verdict {
 		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
 			message += ". Refused since: " + r.Message // other refusals matter while the agent is away, and are told there
 		}
-		if in.chosen != "" && in.chosen != in.token.Value {
+		if in.chosen.value != "" && in.chosen.value != in.token.Value {
 			message += fmt.Sprintf(". The token in Secret %s is another one: for it to count, delete Secret %s", in.cluster.Spec.Registration.TokenSecretRef.Name, secret)
 		}
 		return verdict{ok: true, reason: v1.ReasonAgentJoined, message: message}

@@ -38,7 +38,8 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in := &input{cluster: cluster, now: now, secret: tt.secret, identity: tt.identity, chosen: chosen}
+			in := &input{cluster: cluster, now: now, secret: tt.secret, identity: tt.identity}
+			in.chosen.value = chosen
 			in.token, _ = decideToken(in)
 			if in.token.Value != tt.want || in.token.Used != tt.used {
 				t.Errorf("the token in force is %s, used %t", in.token.Value, in.token.Used)
