@@ -196,7 +196,7 @@ const (
 	// Ready has the same status and reason.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters; those for False are Applying, AwaitingRetry, AwaitingWindow, AwaitingSlot,
-	// AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, NodeFailed, TooManyFailures, those of LatestResolved, and
+	// AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, MemberAhead, NodeFailed, TooManyFailures, those of LatestResolved, and
 	// ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, DeliveryFailed.
 	ConditionComplete = "Complete"
 )
@@ -240,6 +240,9 @@ const (
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures: more members failed than maxFailedClusters. Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
+	// ReasonMemberAhead: on the hub, members completed a revision of the plan that this hub did not give them: it was restored from an older backup.
+	// Nothing begins before a person applies the plan as it should be, or annotates it with AnnotationResume. Stalled.
+	ReasonMemberAhead = "MemberAhead"
 	// ReasonMemberLost: on the hub, a member went away at work more than 5 minutes ago, and keeps its place, for its nodes may be in the middle of
 	// an upgrade. The message names it and what to do. Other members go on as far as there are places.
 	ReasonMemberLost = "MemberLost"
@@ -289,6 +292,8 @@ const (
 
 	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that it was made of. Drover sets it.
 	AnnotationRevision = Group + "/revision"
+	// AnnotationResume on a Plan of the hub lets the revision that is its value go on although members completed another: see ReasonMemberAhead.
+	AnnotationResume = Group + "/resume"
 )
 
 // PlanLabel is the key of a plan on Nodes and Clusters, of the label as of the annotation.

@@ -46,7 +46,7 @@ func (r *Reconciler) advance(ctx context.Context, s *scene) error {
 		i := slices.IndexFunc(s.clusters, func(c rollout.Cluster) bool { return c.Name == decision.Step.Cluster })
 		if decision.Step.Verb == rollout.VerbBegin && (!s.members[i].state.Heard || r.unsettled(s)) {
 			asked = append(asked, i)
-			s.clusters[i].Claim = decision.Step.Claim
+			s.clusters[i].Claim, s.clusters[i].Unheard = decision.Step.Claim, false
 			continue
 		}
 		if failed = r.write(ctx, s, i, decision.Step); failed != nil {
@@ -55,7 +55,7 @@ func (r *Reconciler) advance(ctx context.Context, s *scene) error {
 	}
 	r.follow(s)
 	for _, i := range asked {
-		s.clusters[i].Claim = readClaim(s.members[i].object, s.plan.Name)
+		s.clusters[i].Claim, s.clusters[i].Unheard = readClaim(s.members[i].object, s.plan.Name), unheard(s.members[i].state)
 	}
 	var err error
 	if s.observed, err = rollout.NewFleet(s.clusters, s.fleet, r.Now()); err == nil {
@@ -161,7 +161,9 @@ func (r *Reconciler) deliver(s *scene) {
 		if what == rollout.DeliverNothing {
 			continue
 		}
-		if made[what] == nil {
+		if what == rollout.DeliverUnchanged {
+			made[what] = delivery.Unchanged(setID(s.plan.Name))
+		} else if made[what] == nil {
 			set, err := s.set(what == rollout.DeliverPaused)
 			if err != nil {
 				s.fail(v1.ReasonDeliveryFailed, err.Error(), true)
@@ -179,6 +181,8 @@ func (s *scene) delivery(i int) rollout.Delivery {
 	switch {
 	case s.clusters[i].Claim == nil:
 		return rollout.DeliverNothing
+	case s.clusters[i].Unheard:
+		return rollout.DeliverUnchanged
 	case s.problem != nil || s.observed == nil:
 		return rollout.DeliverPaused
 	}

@@ -148,7 +148,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scene) error {
 		s.fail(v1.ReasonInvalidPlan, err.Error()+": change the plan", true)
 	}
 	revision, err := rollout.Revision(hash, &s.spec.PlanPace)
-	s.fleet = rollout.FleetPlan{Name: s.plan.Name, Spec: s.plan.Spec, Hash: hash, Revision: revision}
+	s.fleet = rollout.FleetPlan{Name: s.plan.Name, Spec: s.plan.Spec, Hash: hash, Revision: revision, Resume: s.plan.Annotations[v1.AnnotationResume]}
 	return err
 }
 
@@ -188,6 +188,7 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scene) error {
 func observe(plan string, m member, selected bool, now time.Time) rollout.Cluster {
 	c := rollout.Cluster{
 		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan), Hold: m.state.Hold, Status: m.state.Status,
+		Unheard: unheard(m.state),
 	}
 	switch {
 	case !m.state.Connected:
@@ -210,6 +211,9 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 	}
 	return c
 }
+
+// unheard says whether nothing is known of a plan in a member, not even that it is not there.
+func unheard(s progress.State) bool { return s.Status == nil && !s.Heard }
 
 // readClaim is the claim of a plan on a Cluster, nil if there is none. One that cannot be read, or has times that no status takes, is one of no
 // revision: what runs there is not known, and is let finish before the member begins again.

@@ -206,7 +206,7 @@ func (s *stand) claim(name string) *rollout.ClusterClaim {
 func (s *stand) given(name string) *v1.Plan {
 	s.t.Helper()
 	set := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]
-	if set == nil {
+	if set == nil || set.Body() == nil {
 		return nil
 	}
 	sent, p := protocol.Set{}, &v1.Plan{}
@@ -222,7 +222,7 @@ func (s *stand) given(name string) *v1.Plan {
 // says has a member say how the plan is that it was given last.
 func (s *stand) says(name, reason string, nodes v1.PlanCount, applying ...string) {
 	s.t.Helper()
-	status := &v1.PlanStatus{Revision: s.given(name).Annotations[v1.AnnotationRevision], Nodes: &nodes,
+	status := &v1.PlanStatus{Revision: s.given(name).Annotations[v1.AnnotationRevision], LatestHash: s.read().Status.LatestHash, Nodes: &nodes,
 		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: reason, Message: "as the test wants"}}}
 	for _, node := range applying {
 		status.Applying = append(status.Applying, v1.ApplyingNode{Node: node, Stage: v1.StageUpgrading, Since: metav1.NewTime(s.clock.Now()), Attempt: 1})

@@ -110,7 +110,7 @@ func (s *scene) verdict() verdict {
 		v.reason, v.message = v1.ReasonApplying, "it goes on"
 	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
 		v.complete = true
-	case v1.ReasonNodeFailed, v1.ReasonTooManyFailures, v1.ReasonInvalidPlan, v1.ReasonInvalidSelector:
+	case v1.ReasonNodeFailed, v1.ReasonTooManyFailures, v1.ReasonMemberAhead, v1.ReasonInvalidPlan, v1.ReasonInvalidSelector:
 		v.stalled = true
 	}
 	return v

@@ -96,6 +96,8 @@ func (m *member) outcomeLocked(id string) Outcome {
 		return Outcome{Stage: Pending}
 	case m.withheld:
 		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: "set", Message: m.withheldLocked(id)}}}
+	case m.wants[id].set.unchanged:
+		return Outcome{Stage: Unheard}
 	case m.hasLocked(id):
 		o := stateOutcome(has)
 		o.Since = m.wants[id].since

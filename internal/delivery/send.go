@@ -33,7 +33,7 @@ func (d *Desk) pumpLocked(m *member) {
 		want, has := m.dueLocked(id), m.has[id]
 		paused := m.failed[id] != nil && m.failed[id].retry != nil
 		switch {
-		case paused, want == nil && has == nil, want != nil && m.hasLocked(id), want == nil && !removable && !d.complete && !m.withheld:
+		case paused, want != nil && want.unchanged, want == nil && has == nil, want != nil && m.hasLocked(id), want == nil && !removable && !d.complete && !m.withheld:
 			delete(m.touched, id)
 			continue
 		case len(m.sends) >= maxMemberSends, m.bytes > 0 && m.bytes+want.size() > maxMemberBytes:

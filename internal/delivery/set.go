@@ -17,6 +17,8 @@ type Set struct {
 	ID     string
 	Digest string
 	body   []byte
+	// unchanged is for one that is not sent: the member keeps what it has.
+	unchanged bool
 	// applied is what most members say of it in the end, kept once.
 	applied *protocol.SetState
 }
@@ -34,6 +36,9 @@ func NewSet(id string, expiresAt *time.Time, content expansion.Content) (*Set, e
 	return &Set{ID: id, Digest: set.Digest, body: body, applied: &protocol.SetState{ID: id, Digest: set.Digest, Phase: protocol.SetApplied}}, nil
 }
 
+// Unchanged stands for whatever a member has of an ID: nothing is sent, and nothing removed, until another set is handed over.
+func Unchanged(id string) *Set { return &Set{ID: id, unchanged: true} }
+
 // Body is the set as members are sent it, a protocol.Set as JSON. It must not be changed.
 func (s *Set) Body() []byte { return s.body }
 
@@ -47,7 +52,7 @@ func (s *Set) size() int {
 
 // share is the state to keep for one that a member told. set may be nil.
 func share(state *protocol.SetState, set *Set) *protocol.SetState {
-	if set != nil && state.Digest == set.Digest && plain(state) {
+	if set != nil && !set.unchanged && state.Digest == set.Digest && plain(state) {
 		return set.applied
 	}
 	return state

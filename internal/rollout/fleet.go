@@ -22,6 +22,8 @@ type FleetPlan struct {
 	Spec v1.PlanSpec
 	// Hash and Revision as the functions make them, of the spec that members are given.
 	Hash, Revision string
+	// Resume is the annotation v1.AnnotationResume of the Plan: the revision that a person has let go on although members are ahead.
+	Resume string
 }
 
 // Cluster is what is observed of a member on the hub.
@@ -40,6 +42,8 @@ type Cluster struct {
 	Hold string
 	// Status of the Plan in the member as its agent last said it, for any revision. Nil when it has not.
 	Status *v1.PlanStatus
+	// Unheard says that its agent has not said yet how the plan is there, or that there is none.
+	Unheard bool
 }
 
 // ClusterClaim says that a plan is or was at work in a member. It is the annotation v1.PlanLabel(plan) of the Cluster, as JSON.
@@ -52,6 +56,8 @@ type ClusterClaim struct {
 	Complete *time.Time `json:"complete,omitempty"`
 	// Failed is when a node of it had no attempt left.
 	Failed *time.Time `json:"failed,omitempty"`
+	// Ahead is set, with no revision, for a member that had done more than this hub knew of.
+	Ahead *Ahead `json:"ahead,omitempty"`
 }
 
 // ClusterStep is one write of a Cluster.
@@ -80,6 +86,8 @@ const (
 	DeliverPaused Delivery = "Paused"
 	// DeliverPlan gives it the plan.
 	DeliverPlan Delivery = "Plan"
+	// DeliverUnchanged leaves it what it has: it has not been heard yet what that is.
+	DeliverUnchanged Delivery = "Unchanged"
 )
 
 // Fleet is a plan and its members at a time, looked at together. NewFleet makes it.
@@ -266,7 +274,9 @@ func (f *Fleet) Deliver(c *Cluster) Delivery {
 	switch {
 	case c.Claim == nil:
 		return DeliverNothing
-	case !f.counts(c), !f.current(c), f.plan.Spec.Paused:
+	case c.Unheard:
+		return DeliverUnchanged
+	case !f.counts(c), !f.current(c), f.plan.Spec.Paused, f.unlooked(c), f.ahead(c):
 		return DeliverPaused
 	case f.stopped && c.Claim.Complete == nil && c.Claim.Failed == nil:
 		return DeliverPaused

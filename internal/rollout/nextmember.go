@@ -54,6 +54,9 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 		}
 		return nil
 	}
+	if f.ahead(c) {
+		return &ClusterStep{Verb: VerbDoubt, Cluster: c.Name, Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
+	}
 	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
 		// A plan that is changed back must not find it at work, without a place.
 		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
@@ -92,6 +95,11 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 func (f *Fleet) candidate() (*Cluster, Wait) {
 	if f.plan.Spec.Paused {
 		return nil, Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to go on"}
+	}
+	for _, why := range []Wait{f.halted(), f.asked()} {
+		if why.Reason != "" {
+			return nil, why
+		}
 	}
 	if f.stopped {
 		return nil, Wait{Reason: v1.ReasonTooManyFailures, Message: fmt.Sprintf(

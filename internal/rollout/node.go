@@ -182,6 +182,7 @@ const (
 	VerbDate     Verb = "date"    // its claim had a time that lies ahead
 	VerbClean    Verb = "clean"   // a Job is no longer needed
 	VerbRecover  Verb = "recover" // a failed member is at work again
+	VerbDoubt    Verb = "doubt"   // a member has done more than this hub knows of
 	VerbYield    Verb = "yield"   // a member that the plan has left behind is idle, and waits for its turn
 )
 

@@ -1,0 +1,97 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// restored is a hub whose Plan and claims are those of a backup: members a and b have done a later revision since.
+func restored(t *testing.T, env *testkit.Env) *stand {
+	t.Helper()
+	s := newStand(t, env, "a", "b")
+	s.plan(func(spec *v1.PlanSpec) { spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 2} })
+	s.reconcile()
+	for _, name := range []string{"a", "b"} {
+		s.says(name, v1.ReasonComplete, v1.PlanCount{Total: 3, Complete: 3})
+	}
+	s.reconcile()
+	s.expect(v1.ReasonComplete)
+	s.told()
+	later := &v1.PlanStatus{Revision: "later", LatestHash: "later", Nodes: &v1.PlanCount{Total: 3, Complete: 3},
+		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionTrue, Reason: v1.ReasonComplete, Message: "done"}}}
+	for _, name := range []string{"a", "b"} {
+		s.members[name] = progress.State{Connected: true, Followed: true, Silent: s.clock.Now()}
+	}
+	s.clock.Advance(fullStop)
+	s.reconcile()
+	for _, name := range []string{"a", "b"} {
+		if set := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]; set == nil || set.Body() != nil {
+			t.Errorf("before %s is heard it is given %+v", name, set)
+		}
+		s.members[name] = progress.State{Connected: true, Heard: true, Followed: true, Status: later}
+	}
+	s.clock.Advance(fullStop)
+	s.reconcile()
+	return s
+}
+
+func TestRestoredHub(t *testing.T) {
+	env := testkit.Start(t)
+	t.Run("nothing old runs again, and the plan says what to do", func(t *testing.T) {
+		s := restored(t, env)
+		message := s.expect(v1.ReasonMemberAhead)
+		st := s.read().Status
+		if !strings.Contains(message, "a, b") || !strings.Contains(message, v1.AnnotationResume+"="+st.Revision) || !meta.IsStatusConditionTrue(st.Conditions, v1.ConditionStalled) {
+			t.Errorf("%s; status %+v", message, st)
+		}
+		for _, name := range []string{"a", "b"} {
+			if p := s.given(name); p == nil || !p.Spec.Paused || s.claim(name).Ahead == nil || s.claim(name).Complete != nil {
+				t.Errorf("%s is given %+v, its claim is %+v", name, p, s.claim(name))
+			}
+		}
+		if got := s.told(); !slices.Equal(got, []string{"Warning MemberAhead"}) {
+			t.Errorf("events %q", got)
+		}
+	})
+	t.Run("with a person's word it goes wave by wave", func(t *testing.T) {
+		s := restored(t, env)
+		p := s.read()
+		p.Spec.Rollout.MaxConcurrentClusters = 1
+		p.Annotations = map[string]string{v1.AnnotationResume: p.Status.Revision}
+		if err := s.Client.Update(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		s.says("a", v1.ReasonPaused, v1.PlanCount{Total: 3})
+		s.says("b", v1.ReasonPaused, v1.PlanCount{Total: 3})
+		s.reconcile()
+		if p := s.given("a"); p == nil || p.Spec.Paused || !s.given("b").Spec.Paused {
+			t.Errorf("a is given %+v, b %+v", p, s.given("b"))
+		}
+	})
+	t.Run("the plan as it should be finds its work done", func(t *testing.T) {
+		s := restored(t, env)
+		s.change(func(spec *v1.PlanSpec) { spec.Version = "v1.37.0+k3s1" })
+		s.clock.Advance(fullStop)
+		s.reconcile()
+		for range 2 {
+			for _, name := range []string{"a", "b"} {
+				s.says(name, v1.ReasonComplete, v1.PlanCount{Total: 3, Complete: 3})
+			}
+			s.clock.Advance(fullStop)
+			s.reconcile()
+		}
+		s.expect(v1.ReasonComplete)
+	})
+}

@@ -1,0 +1,222 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// done is the status of a plan of a revision that nodes of a member have.
+func done(revision, reason string, complete int32) *v1.PlanStatus {
+	s := said(revision, reason)
+	s.LatestHash, s.Nodes = "h-"+revision, &v1.PlanCount{Total: 3, Complete: complete}
+	return s
+}
+
+func TestMembersAhead(t *testing.T) {
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	complete := &rollout.ClusterClaim{Revision: "r", Since: now, Complete: &now}
+	working := &rollout.ClusterClaim{Revision: "r", Since: now}
+	old := &rollout.ClusterClaim{Revision: "before", Since: now, Complete: &now}
+	ahead := &rollout.ClusterClaim{Since: now, Ahead: &rollout.Ahead{Found: "later", Plan: "r"}}
+	for name, tt := range map[string]struct {
+		cluster  rollout.Cluster
+		change   func(*rollout.FleetPlan)
+		step     string
+		reason   string
+		delivery rollout.Delivery
+	}{
+		"a complete claim and another revision complete in the member": {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonComplete, 3)}, nil, "doubt a", "", rollout.DeliverPaused},
+		"some nodes of it complete":                                    {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonApplying, 1)}, nil, "doubt a", "", rollout.DeliverPaused},
+		"some nodes of it complete, and the plan paused":               {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonPaused, 1)}, nil, "doubt a", "", rollout.DeliverPaused},
+		"the claim says complete, and its nodes have nothing of that":  {rollout.Cluster{Claim: complete, Status: done("r", v1.ReasonPaused, 0)}, nil, "doubt a", "", rollout.DeliverPaused},
+		"some have": {rollout.Cluster{Claim: complete, Status: done("r", v1.ReasonPaused, 2)}, nil, "", v1.ReasonComplete, rollout.DeliverPlan},
+		"a member at work may speak of what it was given before": {rollout.Cluster{Claim: working, Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonApplying, rollout.DeliverPlan},
+		"a claim of an earlier revision":                         {rollout.Cluster{Claim: old, Status: done("later", v1.ReasonComplete, 3)}, nil, "doubt a", "", rollout.DeliverPaused},
+		"no node of it complete":                                 {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonPaused, 0)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
+		"the same work by another selector":                      {rollout.Cluster{Claim: complete, Status: func() *v1.PlanStatus { s := done("later", v1.ReasonComplete, 3); s.LatestHash = "h"; return s }()}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
+		"work that the label knows":                              {rollout.Cluster{Claim: complete, Labels: map[string]string{"plan.cluster.drover.dev/p": "h-later"}, Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
+		"a member that has not been heard is left what it has":   {rollout.Cluster{Claim: complete, Unheard: true}, nil, "", v1.ReasonApplying, rollout.DeliverUnchanged},
+		"one that is away, and has not been heard":               {rollout.Cluster{Claim: complete, Unheard: true, Away: "away"}, nil, "", v1.ReasonComplete, rollout.DeliverUnchanged},
+		"a member that was found ahead stops the plan":           {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, nil, "", v1.ReasonMemberAhead, rollout.DeliverPaused},
+		"until a person says that this revision is meant":        {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "r" }, "begin a", "", rollout.DeliverPaused},
+		"not another":         {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "q" }, "", v1.ReasonMemberAhead, rollout.DeliverPaused},
+		"or changes the plan": {rollout.Cluster{Claim: ahead, Status: done("later", v1.ReasonComplete, 3)}, func(p *rollout.FleetPlan) { p.Revision, p.Hash = "later", "h-later" }, "begin a", "", rollout.DeliverPaused},
+		"or labels the member so that the plan is not for it":             {rollout.Cluster{Claim: ahead, Labels: map[string]string{"plan.cluster.drover.dev/p": v1.PlanDisabled}, Status: done("r", v1.ReasonPaused, 0)}, nil, "release a", "", rollout.DeliverPaused},
+		"a plan that is paused says so first, and goes nowhere meanwhile": {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Spec.Paused = true }, "", v1.ReasonPaused, rollout.DeliverPaused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := tt.cluster
+			c.Name, c.Selected = "a", true
+			plan := rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r"}
+			if tt.change != nil {
+				tt.change(&plan)
+			}
+			f, err := rollout.NewFleet([]rollout.Cluster{c}, plan, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, step := f.Next(), ""
+			if d.Step != nil {
+				step = fmt.Sprintf("%s %s", d.Step.Verb, d.Step.Cluster)
+			}
+			if step != tt.step || d.Wait.Reason != tt.reason || f.Deliver(&c) != tt.delivery {
+				t.Errorf("step %q, wait %+v, delivery %s", step, d.Wait, f.Deliver(&c))
+			}
+			if d.Wait.Reason == v1.ReasonMemberAhead && !strings.Contains(d.Wait.Message, "cluster.drover.dev/resume=r") {
+				t.Error(d.Wait.Message)
+			}
+		})
+	}
+}
+
+// hub is what etcd has of a plan; site is a member, whatever the hub is.
+type hub struct {
+	plan   rollout.FleetPlan
+	claims map[string]*rollout.ClusterClaim
+	labels map[string]string
+}
+
+type site struct {
+	revision, hash string
+	paused         bool
+	done           string // the hash that its nodes have
+}
+
+func (s site) status() *v1.PlanStatus {
+	if s.revision == "" {
+		return nil
+	}
+	st := said(s.revision, v1.ReasonApplying)
+	st.LatestHash, st.Nodes = s.hash, &v1.PlanCount{Total: 1}
+	switch {
+	case s.done == s.hash:
+		st.Nodes.Complete, st.Conditions[0].Reason = 1, v1.ReasonComplete
+	case s.paused:
+		st.Conditions[0].Reason = v1.ReasonPaused
+	}
+	return st
+}
+
+func (h hub) copied() hub {
+	return hub{plan: h.plan, claims: maps.Clone(h.claims), labels: maps.Clone(h.labels)}
+}
+
+// TestRestoredHub plays plans that change at random on members that tell late. No member is ever called ahead by a hub that has lost nothing;
+// one that was restored has no member do again what it had before.
+func TestRestoredHub(t *testing.T) {
+	start := *seed
+	if start == 0 {
+		start = uint64(time.Now().UnixNano())
+	}
+	found := 0
+	for round := range 2 * *rounds {
+		r := rand.New(rand.NewPCG(start, uint64(round)))
+		if err := restored(r, &found); err != nil {
+			t.Fatalf("seed %d, round %d: %v", start, round, err)
+		}
+	}
+	if found == 0 {
+		t.Error("no member was ever found ahead: the test shows nothing")
+	}
+}
+
+func restored(r *rand.Rand, found *int) error {
+	names := []string{"a", "b", "c", "d"}[:1+r.IntN(4)]
+	h := hub{plan: planOf(r), claims: map[string]*rollout.ClusterClaim{}, labels: map[string]string{}}
+	sites, heard := map[string]*site{}, map[string]*v1.PlanStatus{}
+	for _, name := range names {
+		sites[name] = &site{}
+	}
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	backup, unheard := h.copied(), map[string]bool{}
+	restoredAt := 100 + r.IntN(100)
+	known := map[string]string{} // what members had done when the backup was made
+	for tick := range 300 {
+		now = now.Add(time.Minute)
+		switch {
+		case tick == restoredAt:
+			h, heard = backup.copied(), map[string]*v1.PlanStatus{}
+			for _, name := range names {
+				unheard[name] = true
+			}
+		case tick < restoredAt && r.IntN(20) == 0:
+			h.plan = planOf(r)
+		case tick < restoredAt && r.IntN(30) == 0 && len(h.claims) == len(names):
+			backup = h.copied()
+			for name, s := range sites {
+				known[name] = s.done
+			}
+		}
+		var clusters []rollout.Cluster
+		for _, name := range names {
+			if r.IntN(2) == 0 {
+				heard[name], unheard[name] = sites[name].status(), false
+			}
+			clusters = append(clusters, rollout.Cluster{Name: name, Selected: true, Claim: h.claims[name], Status: heard[name], Unheard: unheard[name],
+				Labels: map[string]string{v1.PlanLabel("p"): h.labels[name]}})
+		}
+		f, err := rollout.NewFleet(clusters, h.plan, now)
+		if err != nil {
+			return err
+		}
+		for i, name := range names {
+			if s := sites[name]; r.IntN(2) == 0 {
+				had := *s
+				s.take(f.Deliver(&clusters[i]), h.plan)
+				if claim := h.claims[name]; tick >= restoredAt && claim != nil && claim.Complete != nil && claim == backup.claims[name] && s.done != known[name] && s.hash != s.done && !s.paused && *s != had {
+					return fmt.Errorf("tick %d: %s had done %s and is to do %s, restored was %s", tick, name, s.done, s.hash, known[name])
+				}
+				if s.revision != "" && !s.paused && r.IntN(3) == 0 {
+					s.done = s.hash
+				}
+			}
+		}
+		step := f.Next().Step
+		if step == nil {
+			continue
+		}
+		if step.Verb == rollout.VerbDoubt {
+			if *found++; tick < restoredAt {
+				return fmt.Errorf("tick %d: %+v, claimed %+v, said %+v, plan %+v", tick, step, h.claims[step.Cluster], heard[step.Cluster], h.plan)
+			}
+		}
+		if step.Verb == rollout.VerbBegin && !reflect.DeepEqual(heard[step.Cluster], sites[step.Cluster].status()) {
+			continue // it is asked first
+		}
+		h.claims[step.Cluster] = step.Claim
+		if step.Label != "" {
+			h.labels[step.Cluster] = step.Label
+		}
+	}
+	return nil
+}
+
+// planOf is one of a few revisions, of which some do the same work.
+func planOf(r *rand.Rand) rollout.FleetPlan {
+	n := r.IntN(6)
+	p := rollout.FleetPlan{Name: "p", Revision: fmt.Sprint("r", n), Hash: fmt.Sprint("h", slices.Max([]int{n, 1}))}
+	p.Spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 1 + r.Int32N(3)}
+	return p
+}
+
+// take is what an agent does with what it is given.
+func (s *site) take(d rollout.Delivery, p rollout.FleetPlan) {
+	switch d {
+	case rollout.DeliverNothing:
+		*s = site{done: s.done}
+	case rollout.DeliverPlan, rollout.DeliverPaused:
+		s.revision, s.hash, s.paused = p.Revision, p.Hash, d == rollout.DeliverPaused
+	}
+}
