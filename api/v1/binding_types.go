@@ -37,8 +37,8 @@ type ClusterRoleTemplateBinding struct {
 
 	// status says in which members the binding is in force.
 	//
-	// Ready is True with the reasons Applied and NoClusters; False with Delivering, MembersAway, DeliveryFailed, Conflict, Fighting, RoleMissing,
-	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, Expired, and the reasons of the role template.
+	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired; False with Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
+	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, and the reasons of the role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`

@@ -117,16 +117,21 @@ const MaxFailures = 10
 // The reason for True is QuotaFits; for False, QuotaOversubscribed.
 const ConditionQuotaFits = "QuotaFits"
 
+// Conditions of what is delivered to members. Ready is True when every member has it that can be reached. Complete is True when every member
+// has it, those that are away included; it has the reason of Ready, or MembersAway. A binding that has expired is Ready with the reason
+// Expired, and Complete when no member has it any more.
+
 // Reasons of conditions of what is delivered to members: RoleTemplates, bindings, Projects. Those that a person must mend, and
 // that also stand on Stalled, say so.
 const (
-	// ReasonApplied: every member that this is for has it. Reason of Ready=True.
+	// ReasonApplied: every member that this is for, and that is connected, has it. Reason of Ready=True; of Complete=True when none is away.
 	ReasonApplied = "Applied"
 	// ReasonNoClusters: no Cluster matches clusterSelector at present. Reason of Ready=True: nothing is missing.
 	ReasonNoClusters = "NoClusters"
 	// ReasonDelivering: connected members are being served.
 	ReasonDelivering = "Delivering"
-	// ReasonMembersAway: all connected members have it; the others get it when they connect.
+	// ReasonMembersAway: all connected members have it; the others get it when they connect. Reason of Complete=False; and of Ready=True when
+	// none is connected.
 	ReasonMembersAway = "MembersAway"
 	// ReasonDeliveryFailed: a member refused an object; status.failures says which and why. It is tried again.
 	ReasonDeliveryFailed = "DeliveryFailed"

@@ -159,7 +159,7 @@ const (
 
 // ProjectStatus says how far a Project has got.
 //
-// Ready is True with the reasons Applied and NoClusters; False with Delivering, MembersAway, DeliveryFailed, Conflict, Fighting,
+// Ready is True with the reasons Applied, NoClusters and MembersAway; False with Delivering, DeliveryFailed, Conflict, Fighting,
 // ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly.
 type ProjectStatus struct {
 	DeliveryStatus `json:",inline"`

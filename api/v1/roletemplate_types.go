@@ -123,7 +123,7 @@ type RoleTemplateStatus struct {
 
 	// conditions: Ready, and Stalled when a person must act.
 	//
-	// Ready is True with the reasons Available and Applied; False with Delivering, MembersAway, DeliveryFailed, Conflict, Fighting,
+	// Ready is True with the reasons Available, Applied and MembersAway; False with Delivering, DeliveryFailed, Conflict, Fighting,
 	// RoleTemplateNotFound, InheritanceCycle, ContextMismatch, InheritsExternal, InvalidRules.
 	// +optional
 	// +listType=map

@@ -28,6 +28,7 @@ import (
 type Desk interface {
 	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
 	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+	Remains(id string, members []types.NamespacedName) (held, away int)
 	OnResult(kind string, f func(delivery.Key))
 }
 
@@ -104,6 +105,9 @@ type plan struct {
 	// problem is why there is no set, or no member; nil if nothing is wrong.
 	problem *reference.Problem
 	expires time.Duration // until it does, 0 for never
+	// expired is what to say of one that has ended, and former are the members that had it; empty for one that has not.
+	expired string
+	former  []types.NamespacedName
 }
 
 // sets are what the desk is to have.
@@ -122,7 +126,8 @@ func (p plan) sets() map[types.NamespacedName]*delivery.Set {
 func (r *Reconciler) plan(ctx context.Context, b *view) (plan, error) {
 	now := r.Now()
 	if reference.Expired(b.expires, now) {
-		return plan{problem: &reference.Problem{Reason: v1.ReasonExpired, Message: "It expired at " + b.expires.UTC().Format(time.RFC3339) + "; delete it, or set a later expiresAt"}}, nil
+		former, _, err := r.kind.members(ctx, r.Client, b.object)
+		return plan{expired: "It expired at " + b.expires.UTC().Format(time.RFC3339) + "; delete it, or set a later expiresAt", former: former}, err
 	}
 	var p plan
 	if b.expires != nil {
@@ -145,12 +150,13 @@ func (r *Reconciler) plan(ctx context.Context, b *view) (plan, error) {
 	case err != nil:
 		return plan{}, err
 	}
-	id := r.kind.name + "/" + b.object.GetName()
-	if p.set, err = delivery.NewSet(id, expiry(b.expires), content); err != nil {
+	if p.set, err = delivery.NewSet(r.setID(b), expiry(b.expires), content); err != nil {
 		p.problem = &reference.Problem{Reason: v1.ReasonDeliveryFailed, Message: err.Error(), Stalled: true}
 	}
 	return p, nil
 }
+
+func (r *Reconciler) setID(b *view) string { return r.kind.name + "/" + b.object.GetName() }
 
 func expiry(t *metav1.Time) *time.Time {
 	if t == nil {
@@ -158,6 +164,9 @@ func expiry(t *metav1.Time) *time.Time {
 	}
 	return &t.Time
 }
+
+// lookAgain is when to look again at members that are about to take an expired binding away: what is not wanted wakes no owner.
+const lookAgain = 2 * time.Second
 
 // tell writes the status.
 func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, error) {
@@ -167,6 +176,12 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 		outcomes = r.Desk.Outcomes(p.set.ID, p.members)
 	}
 	verdict := delivery.Judge(outcomes)
+	if p.expired != "" {
+		held, away := r.Desk.Remains(r.setID(b), p.former)
+		if verdict.Expire(p.expired, held, away); held > 0 {
+			result.RequeueAfter = lookAgain
+		}
+	}
 	if p.problem != nil {
 		verdict.Refuse(len(p.members), p.problem.Reason, p.problem.Message, p.problem.Stalled)
 	}
@@ -179,8 +194,7 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 	}
 	update := status.Begin(b.object)
 	if verdict.Write(&b.status.Conditions, generation, r.Now()) {
-		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway && verdict.Reason != v1.ReasonExpired,
-			Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
+		update.Event(status.Event{Warning: !verdict.Ready, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
 	b.status.ObservedGeneration, b.status.Clusters, b.status.Failures = generation, &verdict.Clusters, verdict.Failures
 	return result, r.written.Commit(ctx, update, r.Client, r.Recorder, r.Now())

@@ -31,10 +31,12 @@ const (
 	maxMessage = 512
 )
 
-// verdict is what a plan comes to: the condition Complete.
+// verdict is what a plan comes to: the conditions Complete and Ready.
 type verdict struct {
 	reason, message   string
 	complete, stalled bool
+	// ready says that all is complete that can be reached.
+	ready bool
 }
 
 // tell writes the status, and comes back when time alone may change it.
@@ -109,7 +111,9 @@ func (s *scene) verdict() verdict {
 	case "": // a step that could not be made yet
 		v.reason, v.message = v1.ReasonApplying, "it goes on"
 	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
-		v.complete = true
+		v.complete, v.ready = true, true
+	case v1.ReasonMembersAway:
+		v.ready = !slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Failed != nil })
 	case v1.ReasonNodeFailed, v1.ReasonTooManyFailures, v1.ReasonMemberAhead, v1.ReasonInvalidPlan, v1.ReasonInvalidSelector:
 		v.stalled = true
 	}
@@ -140,7 +144,7 @@ func (r *Reconciler) conclude(plan *v1.Plan, release release, v verdict) bool {
 		set(v1.ConditionLatestResolved, release.version != "", release.reason, release.message)
 	}
 	set(v1.ConditionComplete, v.complete, v.reason, v.message)
-	set(v1.ConditionReady, v.complete, v.reason, v.message)
+	set(v1.ConditionReady, v.ready, v.reason, v.message)
 	if meta.RemoveStatusCondition(conditions, v1.ConditionStalled); v.stalled {
 		set(v1.ConditionStalled, true, v.reason, v.message)
 	}

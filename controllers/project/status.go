@@ -39,7 +39,7 @@ func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctr
 	}
 	update := status.Begin(project)
 	if verdict.Write(&project.Status.Conditions, project.Generation, r.Now()) {
-		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
+		update.Event(status.Event{Warning: !verdict.Ready, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
 	if news := r.tellQuota(project, outcomes); news != nil {
 		update.Event(*news)

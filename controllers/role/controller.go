@@ -142,7 +142,7 @@ func (r *Reconciler) tell(ctx context.Context, template *v1.RoleTemplate, used u
 	update := status.Begin(template)
 	news := verdict.Write(&template.Status.Conditions, template.Generation, r.Now())
 	if news {
-		update.Event(status.Event{Warning: !verdict.Ready && verdict.Reason != v1.ReasonMembersAway, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
+		update.Event(status.Event{Warning: !verdict.Ready, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
 	template.Status.ObservedGeneration, template.Status.Clusters = template.Generation, &verdict.Clusters
 	return result, r.written.Commit(ctx, update, r.Client, r.Recorder, r.Now())

@@ -170,6 +170,8 @@ type Verdict struct {
 	Reason  string
 	Message string
 	Stalled bool
+	// Whole is the condition Complete: it speaks of all members, those that are away included.
+	Whole Whole
 	// Refused is whether the hub itself delivers nothing, or not all of it.
 	Refused bool
 	// Unheard is whether it is too early to say: what agents have is about to be told.
@@ -180,6 +182,9 @@ type Verdict struct {
 	// Failures are the first, in the order of clusters and objects.
 	Failures []v1.Failure
 }
+
+// Whole is why a set is not in all members although Ready is True. The zero value stands for the status, reason and message of Ready.
+type Whole struct{ Reason, Message string }
 
 // Judge sums up.
 func Judge(outcomes []Outcome) Verdict {
@@ -208,8 +213,12 @@ func Judge(outcomes []Outcome) Verdict {
 	case counts[Pending]+counts[Unheard] > 0:
 		v.Reason, v.Message = v1.ReasonDelivering, fmt.Sprintf("%s clusters have it; it is on its way to the others that are connected", v.Clusters.Summary)
 	case counts[Away] > 0:
-		v.Reason = v1.ReasonMembersAway
+		v.Ready, v.Reason = true, v1.ReasonApplied
+		if counts[Applied] == 0 {
+			v.Reason = v1.ReasonMembersAway
+		}
 		v.Message = fmt.Sprintf("%s clusters have it; %d are not connected and get it when they are", v.Clusters.Summary, counts[Away])
+		v.Whole = Whole{Reason: v1.ReasonMembersAway, Message: v.Message}
 	case len(outcomes) == 0:
 		v.Ready, v.Reason, v.Message = true, v1.ReasonNoClusters, "No cluster is selected at present"
 	default:
@@ -234,30 +243,44 @@ func (v Verdict) Urgent(observed bool, was *v1.ClusterCount) bool {
 
 // Refuse replaces what a verdict says by what keeps an object from being delivered, or some of it, to as many members.
 func (v *Verdict) Refuse(members int, reason, message string, stalled bool) {
-	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unheard, v.Since = false, reason, message, stalled, true, false, time.Time{}
+	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unheard, v.Since, v.Whole = false, reason, message, stalled, true, false, time.Time{}, Whole{}
 	if v.Clusters.Desired == 0 {
 		v.Clusters = v1.ClusterCount{Desired: int32(members), Summary: fmt.Sprintf("0/%d", members)}
 	}
 }
 
-// Write writes a verdict into conditions, and returns whether its reason is news that is worth an event: that all went well at once, or is under
-// way, is none.
+// Expire replaces what a verdict says by the end of a binding, which is nothing to wait for. held is how many members still have it, away how
+// many cannot be asked.
+func (v *Verdict) Expire(message string, held, away int) {
+	*v = Verdict{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Clusters: v1.ClusterCount{Summary: "0/0"}}
+	switch {
+	case held > 0:
+		v.Whole = Whole{Reason: v1.ReasonDelivering, Message: fmt.Sprintf("It is being taken away in %d clusters", held)}
+	case away > 0:
+		v.Whole = Whole{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are not connected: their agents take it away by their own clocks", away)}
+	}
+}
+
+// Write writes a verdict into conditions, and returns whether its reason is news that is worth an event: that all is under way is none.
 func (v Verdict) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
 	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
-	first := was == nil || was.Status == metav1.ConditionUnknown
-	news = (was == nil || was.Reason != v.Reason) && v.Reason != v1.ReasonDelivering && (!first || !v.Ready)
-	condition := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: v.Reason, Message: v.Message,
-		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
-	if v.Ready {
-		condition.Status = metav1.ConditionTrue
+	news = (was == nil || was.Reason != v.Reason) && v.Reason != v1.ReasonDelivering
+	set := func(kind string, is bool, reason, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
+		if is {
+			c.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(conditions, c)
 	}
-	meta.SetStatusCondition(conditions, condition)
-	if !v.Stalled {
-		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
-		return news
+	set(v1.ConditionReady, v.Ready, v.Reason, v.Message)
+	if whole := v.Whole; whole.Reason != "" {
+		set(v1.ConditionComplete, false, whole.Reason, whole.Message)
+	} else {
+		set(v1.ConditionComplete, v.Ready, v.Reason, v.Message)
 	}
-	condition.Type, condition.Status = v1.ConditionStalled, metav1.ConditionTrue
-	meta.SetStatusCondition(conditions, condition)
+	if meta.RemoveStatusCondition(conditions, v1.ConditionStalled); v.Stalled {
+		set(v1.ConditionStalled, true, v.Reason, v.Message)
+	}
 	return news
 }
 

@@ -5,6 +5,7 @@ package delivery_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -26,12 +27,14 @@ func TestJudge(t *testing.T) {
 		stalled  bool
 		summary  string
 	}{
-		"nobody is selected": {nil, v1.ReasonNoClusters, true, false, "0/0"},
-		"all have it":        {[]delivery.Outcome{at(delivery.Applied), at(delivery.Applied)}, v1.ReasonApplied, true, false, "2/2"},
-		"one is on its way":  {[]delivery.Outcome{at(delivery.Applied), at(delivery.Pending), at(delivery.Away)}, v1.ReasonDelivering, false, false, "1/3"},
-		"a role is missing":  {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
-		"only that":          {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing)}, v1.ReasonRoleMissing, false, true, "0/1"},
-		"one is away":        {[]delivery.Outcome{at(delivery.Applied), at(delivery.Away)}, v1.ReasonMembersAway, false, false, "1/2"},
+		"nobody is selected":         {nil, v1.ReasonNoClusters, true, false, "0/0"},
+		"all have it":                {[]delivery.Outcome{at(delivery.Applied), at(delivery.Applied)}, v1.ReasonApplied, true, false, "2/2"},
+		"one is on its way":          {[]delivery.Outcome{at(delivery.Applied), at(delivery.Pending), at(delivery.Away)}, v1.ReasonDelivering, false, false, "1/3"},
+		"a role is missing":          {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
+		"only that":                  {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing)}, v1.ReasonRoleMissing, false, true, "0/1"},
+		"one is away":                {[]delivery.Outcome{at(delivery.Applied), at(delivery.Away)}, v1.ReasonApplied, true, false, "1/2"},
+		"all are away":               {[]delivery.Outcome{at(delivery.Away), at(delivery.Away)}, v1.ReasonMembersAway, true, false, "0/2"},
+		"one is away, and one fails": {[]delivery.Outcome{at(delivery.Away), failed("b", v1.ReasonConflict)}, v1.ReasonConflict, false, true, "0/2"},
 		"a failure comes before what is on its way": {[]delivery.Outcome{at(delivery.Pending), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
 		"what a person must mend comes first":       {[]delivery.Outcome{failed("a", v1.ReasonDeliveryFailed), failed("b", v1.ReasonConflict)}, v1.ReasonConflict, false, true, "0/2"},
 	} {
@@ -82,17 +85,48 @@ func TestVerdict(t *testing.T) {
 			t.Error(v.Clusters)
 		}
 	})
+	t.Run("Ready speaks of what can be reached, Complete of the whole, as kstatus and kubectl wait read them", func(t *testing.T) {
+		expired := func(held, away int) delivery.Verdict {
+			var v delivery.Verdict
+			v.Expire("it expired", held, away)
+			return v
+		}
+		for name, tt := range map[string]struct {
+			verdict         delivery.Verdict
+			ready, complete string
+		}{
+			"all have it":             {delivery.Judge([]delivery.Outcome{{Stage: delivery.Applied}}), "True Applied", "True Applied"},
+			"one is away":             {delivery.Judge([]delivery.Outcome{{Stage: delivery.Applied}, {Stage: delivery.Away}}), "True Applied", "False MembersAway"},
+			"all are away":            {delivery.Judge([]delivery.Outcome{{Stage: delivery.Away}}), "True MembersAway", "False MembersAway"},
+			"one is on its way":       {delivery.Judge([]delivery.Outcome{{Stage: delivery.Pending}, {Stage: delivery.Away}}), "False Delivering", "False Delivering"},
+			"expired":                 {expired(0, 0), "True Expired", "True Expired"},
+			"expired, and there yet":  {expired(1, 1), "True Expired", "False Delivering"},
+			"expired, and one is off": {expired(0, 1), "True Expired", "False MembersAway"},
+		} {
+			var conditions []metav1.Condition
+			if news := tt.verdict.Write(&conditions, 1, now); news != (tt.verdict.Reason != v1.ReasonDelivering) {
+				t.Errorf("%s: the first state is news: %t", name, news)
+			}
+			got := map[string]string{}
+			for _, c := range conditions {
+				got[c.Type] = string(c.Status) + " " + c.Reason
+			}
+			if want := map[string]string{v1.ConditionReady: tt.ready, v1.ConditionComplete: tt.complete}; !maps.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", name, got, want)
+			}
+		}
+	})
 	t.Run("a condition that no longer stalls loses Stalled", func(t *testing.T) {
 		var conditions []metav1.Condition
 		v := delivery.Judge(nil)
 		v.Refuse(0, v1.ReasonConflict, "m", true)
-		if !v.Write(&conditions, 1, now) || len(conditions) != 2 {
+		if !v.Write(&conditions, 1, now) || len(conditions) != 3 {
 			t.Error(conditions)
 		}
 		if again := v.Write(&conditions, 1, now); again {
 			t.Error("the same was news twice")
 		}
-		if ok := delivery.Judge(nil); !ok.Write(&conditions, 2, now) || len(conditions) != 1 || conditions[0].ObservedGeneration != 2 {
+		if ok := delivery.Judge(nil); !ok.Write(&conditions, 2, now) || len(conditions) != 2 || conditions[0].ObservedGeneration != 2 {
 			t.Error(conditions)
 		}
 	})

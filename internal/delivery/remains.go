@@ -1,0 +1,23 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import "k8s.io/apimachinery/pkg/types"
+
+// Remains counts the members of which it is known, or not known yet, that they have a set that is not wanted any more, and those that cannot be
+// asked: they are not connected, or their agents take nothing.
+func (d *Desk) Remains(id string, members []types.NamespacedName) (held, away int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range members {
+		m := d.members[name]
+		switch {
+		case m == nil, !m.connected, m.refuses != "":
+			away++
+		case !m.readyLocked(), m.has[id] != nil, m.sends[id] != nil:
+			held++
+		}
+	}
+	return held, away
+}
