@@ -27,14 +27,34 @@ import (
 	"github.com/drover-dev/drover/controllers/role"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/secrets"
+	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// setUpDelivery adds the desk and the controllers that hand over to it.
-func setUpDelivery(mgr ctrl.Manager, o Options) error {
+// newDesk makes the desk, which hears of connections.
+func newDesk(mgr ctrl.Manager, o Options) *delivery.Desk {
 	desk := delivery.New(delivery.Options{
 		Fleet: o.Fleet, Leaving: leaving(mgr.GetClient()), ReadOnly: readOnly(mgr.GetClient()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
 	})
 	o.Fleet.OnChange(desk.Changed)
+	return desk
+}
+
+// guarded says how the guards are in a member.
+func guarded(desk *delivery.Desk) func(types.NamespacedName) delivery.Outcome {
+	return func(member types.NamespacedName) delivery.Outcome {
+		return desk.Outcomes(tenancy.GuardsSet, []types.NamespacedName{member})[0]
+	}
+}
+
+// onGuards calls back when something became known of the guards of a member.
+func onGuards(desk *delivery.Desk) func(func(types.NamespacedName)) {
+	return func(wake func(types.NamespacedName)) {
+		desk.OnResult(project.KindGuards, func(k delivery.Key) { wake(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}) })
+	}
+}
+
+// setUpDelivery adds the desk and the controllers that hand over to it.
+func setUpDelivery(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
 	labelled, err := labels.NewRequirement(v1.LabelProject, selection.Exists, nil)
 	if err != nil {
 		return err

@@ -91,7 +91,8 @@ func (w *world) lead() {
 	if err := reference.Index(w.t.Context(), mgr.GetFieldIndexer()); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := setUpDelivery(mgr, Options{Config: cfg, Fleet: w.fleet, Started: w.started}); err != nil {
+	shared := Options{Config: cfg, Fleet: w.fleet, Started: w.started}
+	if err := setUpDelivery(mgr, shared, newDesk(mgr, shared)); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

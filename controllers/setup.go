@@ -57,13 +57,15 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		Client: mgr.GetClient(), Settings: o.Trust.Settings,
 		ConfigMap: types.NamespacedName{Namespace: o.Config.Namespace, Name: trust.AuthorityConfigMap},
 	}
+	desk := newDesk(mgr, o)
 	clusters := &cluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
 		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, MaxClusters: o.Config.Limits.Workspace.Clusters, Synced: o.Synced, Started: o.Started, Now: time.Now,
+		Guards: guarded(desk),
 	}
 	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Fleet}
 	for _, register := range []func() error{
-		func() error { return setUpDelivery(mgr, o) },
+		func() error { return setUpDelivery(mgr, o, desk) },
 		func() error { return loader.Register(mgr) },
 		func() error { return publisher.Register(mgr, o.Trust.OnChange) },
 		func() error { return revoker.Register(o.Steady, o.Fleet.OnOpen) },
@@ -71,7 +73,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 			return keeper.Register(mgr, authority.Wakers{Member: o.Fleet.OnChange, Trust: o.Trust.OnChange})
 		},
 		func() error {
-			return clusters.Register(mgr, cluster.Wakers{Member: o.Fleet.OnChange, All: o.Trust.OnChange})
+			return clusters.Register(mgr, cluster.Wakers{Member: o.Fleet.OnChange, All: o.Trust.OnChange, Guards: onGuards(desk)})
 		},
 	} {
 		if err := register(); err != nil {

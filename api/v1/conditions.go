@@ -40,10 +40,19 @@ const (
 	//
 	// The reason for False is StillInForce.
 	ConditionWithdrawn = "Withdrawn"
+
+	// ConditionGuardsApplied is True when the admission policies are in force in the member that keep its users from changing what Projects
+	// put there. Ready does not depend on it. It is absent before this is known, and where the agent takes nothing; it stays as it was while the
+	// member is away.
+	//
+	// The reason for True is GuardsApplied, those for False are Conflict, Fighting, DeliveryFailed, AgentTooOld.
+	ConditionGuardsApplied = "GuardsApplied"
 )
 
 // Reasons of a Cluster's conditions.
 const (
+	// ReasonGuardsApplied: the policies that guard projects are in force in the member.
+	ReasonGuardsApplied = "GuardsApplied"
 	// ReasonAwaitingAgent: no agent has joined yet. Run the command in the Secret "<cluster>-registration" in the member.
 	ReasonAwaitingAgent = "AwaitingAgent"
 	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" for a new one.

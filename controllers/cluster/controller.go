@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/fleet"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
@@ -56,6 +57,8 @@ type Reconciler struct {
 	AgentImage string
 	// MaxClusters is how many Clusters of one workspace get a join token. Zero means all.
 	MaxClusters int
+	// Guards says how the guards of projects are in a member. Nil means that it is never known.
+	Guards func(types.NamespacedName) delivery.Outcome
 	// Synced is whether it is known which members other replicas hold. Nil means that it always is.
 	Synced func() bool
 	// Started is when this manager began to accept tunnels.
@@ -121,5 +124,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	r.announce(in)
 	deployErr := r.deploy(in)
 	tell(in, update)
+	tellGuards(in, r.guarded(in), update)
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }

@@ -67,13 +67,13 @@ func tellAgent(in *input, update *status.Update) {
 	if !known {
 		return
 	}
-	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
-	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 	failed := slices.Contains([]string{v1.ReasonAgentRolledBack, v1.ReasonAgentRejected, v1.ReasonAgentProfileDiffers}, now.Reason)
 	changed := before != nil && before.Reason != now.Reason
 	if failed && (changed || before == nil) || changed && now.Reason == v1.ReasonAgentUpdated {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
 	}
+	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
+	meta.SetStatusCondition(&in.cluster.Status.Conditions, now) // last: it changes what before points to
 }
 
 // judgeAgent is the condition AgentUpToDate, and whether it can be told. It is pure.

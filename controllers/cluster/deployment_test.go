@@ -94,6 +94,7 @@ func testDeploy(w *world) {
 	}
 	w.says(agent, protocol.Deployment{Digest: old, RolledOut: true, Failed: w.digest(), Rejected: true, Message: "tolerations"})
 	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRejected)
+	w.toldOnce("Warning " + v1.ReasonAgentRejected)
 	w.clock.Advance(time.Hour)
 	w.reconcile()
 	if len(agent.Deployments) > 0 {

@@ -32,6 +32,8 @@ const gatherTime = 50 * time.Millisecond
 type Wakers struct {
 	// Member is called with a function to call when one member changed.
 	Member func(func(types.NamespacedName))
+	// Guards is called with a function to call when something became known of the guards of one member. It may be nil.
+	Guards func(func(types.NamespacedName))
 	// All is called with a function to call when every Cluster must be looked at.
 	All func(func())
 }
@@ -61,7 +63,11 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // start enqueues Clusters that the wakers name. Their callbacks read the cache at most, and add to the queue.
 func (w Wakers) start(ctx context.Context, cache client.Reader, q queue) error {
-	w.Member(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, gatherTime) })
+	wake := func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, gatherTime) }
+	w.Member(wake)
+	if w.Guards != nil {
+		w.Guards(wake)
+	}
 	w.All(func() {
 		var clusters v1.ClusterList
 		if err := cache.List(ctx, &clusters); err != nil {

@@ -130,7 +130,7 @@ func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v
 	return next, nil
 }
 
-// releaseAll takes the claims of a plan that is gone off all Clusters. Their labels stay: the same plan made again finds its work done.
+// releaseAll takes the claims and labels of a plan that is gone off all Clusters. The label with which a person keeps a plan off stays.
 func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -139,11 +139,17 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 	key := v1.PlanLabel(plan.Name)
 	for i := range list.Items {
 		object := r.claims.newest(&list.Items[i])
-		if _, claimed := object.Annotations[key]; !claimed || !object.DeletionTimestamp.IsZero() {
+		_, claimed := object.Annotations[key]
+		value, labelled := object.Labels[key]
+		labelled = labelled && value != v1.PlanDisabled
+		if !claimed && !labelled || !object.DeletionTimestamp.IsZero() {
 			continue
 		}
 		if _, err := r.patch(ctx, object, func(c *v1.Cluster) error {
 			delete(c.Annotations, key)
+			if labelled {
+				delete(c.Labels, key)
+			}
 			return nil
 		}); err != nil {
 			return fmt.Errorf("release cluster %s/%s: %w", plan.Namespace, object.Name, err)

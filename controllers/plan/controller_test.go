@@ -85,7 +85,7 @@ func TestReconcile(t *testing.T) {
 				t.Errorf("events %q", got)
 			}
 		},
-		"a plan that is deleted, or is for no member any more, takes its claims off and leaves the labels": func(t *testing.T, s *stand) {
+		"a plan that is deleted, or is for no member any more, takes its claims and labels off, and leaves the one that keeps it off": func(t *testing.T, s *stand) {
 			s.plan()
 			for _, end := range []func(){
 				func() { s.change(func(spec *v1.PlanSpec) { spec.ClusterSelector = nil }) },
@@ -95,6 +95,7 @@ func TestReconcile(t *testing.T) {
 					}
 				},
 			} {
+				s.edit("a", func(c *v1.Cluster) { c.Labels = map[string]string{v1.PlanLabel("k3s"): v1.PlanDisabled} })
 				s.edit("b", func(c *v1.Cluster) {
 					c.Labels, c.Annotations = map[string]string{v1.PlanLabel("k3s"): "hash"}, map[string]string{v1.PlanLabel("k3s"): "{}"}
 				})
@@ -104,7 +105,8 @@ func TestReconcile(t *testing.T) {
 				}
 				end()
 				s.reconcile()
-				if s.claim("b") != nil || len(s.delivered) != 0 || len(s.followed) != 0 || s.cluster("b").Labels[v1.PlanLabel("k3s")] != "hash" {
+				if s.claim("b") != nil || len(s.delivered) != 0 || len(s.followed) != 0 || s.cluster("b").Labels[v1.PlanLabel("k3s")] != "" ||
+					s.cluster("a").Labels[v1.PlanLabel("k3s")] != v1.PlanDisabled {
 					t.Errorf("claim %v, delivered %v, followed %v", s.claim("b"), s.delivered, s.followed)
 				}
 				if s.Client.Get(t.Context(), s.name, &v1.Plan{}) == nil {

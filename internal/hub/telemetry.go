@@ -110,7 +110,7 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 			}
 			return 1
 		}),
-		certificates{holder}, clusterStates{clusters}, planStates{clusters},
+		certificates{holder}, clusterStates{clusters}, guardStates{clusters}, planStates{clusters},
 	)
 }
 

@@ -248,13 +248,15 @@ func TestScrape(t *testing.T) {
 		return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Status: v1.ClusterStatus{Conditions: conditions}}
 	}
 	lost := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1.ReasonTunnelLost}
+	unguarded := metav1.Condition{Type: v1.ConditionGuardsApplied, Status: metav1.ConditionFalse, Reason: v1.ReasonConflict}
 	stalled := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}, Status: v1.PlanStatus{Conditions: []metav1.Condition{
 		{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1.ReasonNodeFailed}, {Type: v1.ConditionStalled, Status: metav1.ConditionTrue}}}}
 	stalled.Spec.ClusterName = "x"
 	own := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "own"}}
-	o, list := seen(t, cluster("x", lost), cluster("y", lost), cluster("z"), stalled, own)
+	o, list := seen(t, cluster("x", lost, unguarded), cluster("y", lost), cluster("z"), stalled, own)
 	for _, want := range []string{
 		"drover_clusters ready=False,reason=TunnelLost 2", "drover_clusters ready=Unknown,reason=Pending 1",
+		"drover_cluster_guards applied=False,reason=Conflict 1", "drover_cluster_guards applied=Unknown,reason=Pending 2",
 		"drover_plans reason=NodeFailed,stalled=true 1", "drover_replica_ready  1", "drover_stopping_seconds  0", "drover_peers_heard  1", "drover_peers_hearing  2",
 	} {
 		if !strings.Contains(scrape(t, list), want+"\n") {

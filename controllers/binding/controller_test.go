@@ -1,0 +1,103 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package binding_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/binding"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/testkit"
+)
+
+// desk says what a test has members say.
+type desk struct {
+	outcomes   []delivery.Outcome
+	held, away int
+	sets       map[types.NamespacedName]*delivery.Set
+}
+
+func (d *desk) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) { d.sets = sets }
+func (d *desk) Outcomes(string, []types.NamespacedName) []delivery.Outcome          { return d.outcomes }
+func (d *desk) Remains(string, []types.NamespacedName) (held, away int)             { return d.held, d.away }
+func (d *desk) OnResult(string, func(delivery.Key))                                 {}
+
+func TestReconcile(t *testing.T) {
+	env := testkit.Start(t)
+	env.Apply(t, &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "binding-test"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster, External: "view"}})
+	applied, away := delivery.Outcome{Cluster: "a", Stage: delivery.Applied}, delivery.Outcome{Cluster: "b", Stage: delivery.Away}
+	conflict := delivery.Outcome{Cluster: "b", Stage: delivery.Failed, Reason: v1.ReasonConflict,
+		Failures: []v1.Failure{{Cluster: "b", Object: "ClusterRoleBinding x", Message: "it is not bound while ClusterRole drover:cluster:x is not as Drover makes it"}}}
+	for name, tt := range map[string]struct {
+		desk            desk
+		expired         bool
+		ready, complete string
+		stalled         bool
+		event           string
+		sets            int
+	}{
+		"all have it, and an event says so":                     {desk{outcomes: []delivery.Outcome{applied}}, false, "True Applied", "True Applied", false, "Normal Applied", 2},
+		"one is away":                                           {desk{outcomes: []delivery.Outcome{applied, away}}, false, "True Applied", "False MembersAway", false, "Normal Applied", 2},
+		"all are away":                                          {desk{outcomes: []delivery.Outcome{away}}, false, "True MembersAway", "False MembersAway", false, "Normal MembersAway", 2},
+		"a role that is not Drover's is not bound":              {desk{outcomes: []delivery.Outcome{applied, conflict}}, false, "False Conflict", "False Conflict", true, "Warning Conflict", 2},
+		"an end is nothing to wait for":                         {desk{}, true, "True Expired", "True Expired", false, "Normal Expired", 0},
+		"it is being taken away":                                {desk{held: 1}, true, "True Expired", "False Delivering", false, "Normal Expired", 0},
+		"where it is not known whether it was, the whole waits": {desk{away: 1}, true, "True Expired", "False MembersAway", false, "Normal Expired", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			workspace := env.Workspace(t)
+			for _, cluster := range []string{"a", "b"} {
+				env.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: cluster}})
+			}
+			b := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "alice"}}
+			b.Spec.ClusterSelector = &metav1.LabelSelector{}
+			b.Spec.RoleTemplateName, b.Spec.Subject = "binding-test", v1.Subject{Kind: v1.SubjectUser, Name: "github:alice"}
+			now := time.Now()
+			b.Spec.ExpiresAt = &metav1.Time{Time: now.Add(time.Hour)}
+			if tt.expired {
+				now = now.Add(2 * time.Hour)
+			}
+			env.Apply(t, b)
+			recorder := events.NewFakeRecorder(10)
+			r := binding.NewCluster(binding.Options{Client: env.Client, Recorder: recorder, Desk: &tt.desk, Now: func() time.Time { return now }})
+			name := types.NamespacedName{Namespace: workspace, Name: "alice"}
+			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (tt.desk.held > 0) != (tt.expired && result.RequeueAfter > 0) {
+				t.Errorf("it looks again after %v", result.RequeueAfter)
+			}
+			if err := env.Client.Get(t.Context(), name, b); err != nil {
+				t.Fatal(err)
+			}
+			for kind, want := range map[string]string{v1.ConditionReady: tt.ready, v1.ConditionComplete: tt.complete} {
+				c := meta.FindStatusCondition(b.Status.Conditions, kind)
+				if c == nil || string(c.Status)+" "+c.Reason != want || c.ObservedGeneration != b.Generation {
+					t.Errorf("%s is %+v, want %s", kind, c, want)
+				}
+			}
+			if meta.IsStatusConditionTrue(b.Status.Conditions, v1.ConditionStalled) != tt.stalled || b.Status.ObservedGeneration != b.Generation || len(tt.desk.sets) != tt.sets {
+				t.Errorf("status %+v, %d sets", b.Status, len(tt.desk.sets))
+			}
+			select {
+			case event := <-recorder.Events:
+				if !strings.HasPrefix(event, tt.event+" ") {
+					t.Errorf("event %q, want %s", event, tt.event)
+				}
+			default:
+				t.Errorf("no event, want %s", tt.event)
+			}
+		})
+	}
+}
