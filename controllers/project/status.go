@@ -84,7 +84,7 @@ func (r *Reconciler) tellQuota(project *v1.Project, outcomes []delivery.Outcome)
 		Message: "Every namespace has the whole default", ObservedGeneration: project.Generation, LastTransitionTime: metav1.NewTime(r.Now())}
 	if len(short) > 0 {
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1.ReasonQuotaOversubscribed
-		condition.Message = fmt.Sprintf("Less than the default, or nothing, is left for %s; raise resourceQuota, or lower namespaceDefaultResourceQuota", named(short, ", "))
+		condition.Message = fmt.Sprintf("Less than the default is left for %s: where that is nothing, no pod can start. Raise resourceQuota, lower namespaceDefaultResourceQuota, or take a namespace out of the project", named(short, ", "))
 	}
 	was := meta.FindStatusCondition(project.Status.Conditions, v1.ConditionQuotaFits)
 	news := was != nil && was.Reason != condition.Reason || was == nil && len(short) > 0
