@@ -187,7 +187,7 @@ func (s *scene) delivery(i int) rollout.Delivery {
 	switch {
 	case s.clusters[i].Claim == nil:
 		return rollout.DeliverNothing
-	case s.clusters[i].Unheard:
+	case (s.problem != nil || s.observed == nil) && s.clusters[i].Unheard:
 		return rollout.DeliverUnchanged
 	case s.problem != nil || s.observed == nil:
 		return rollout.DeliverPaused

@@ -274,9 +274,11 @@ func (f *Fleet) Deliver(c *Cluster) Delivery {
 	switch {
 	case c.Claim == nil:
 		return DeliverNothing
+	case !f.counts(c):
+		return DeliverPaused
 	case c.Unheard:
 		return DeliverUnchanged
-	case !f.counts(c), !f.current(c), f.plan.Spec.Paused, f.unlooked(c), f.ahead(c):
+	case !f.current(c), f.plan.Spec.Paused, f.unlooked(c), f.ahead(c):
 		return DeliverPaused
 	case f.stopped && c.Claim.Complete == nil && c.Claim.Failed == nil:
 		return DeliverPaused
