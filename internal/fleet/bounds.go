@@ -98,6 +98,36 @@ func (r *Registry) TooFast(name types.NamespacedName, what string) {
 	}
 }
 
+// Unproven remembers that somebody named a member and was turned away who has shown nothing of it, and reports whether that is told. It may have been
+// anybody, so it matters only for a member that is away, and never takes the place of what was proved, nor of another of these.
+func (r *Registry) Unproven(name types.NamespacedName, reason, message string) (told bool) {
+	connected := r.State(name).Connected()
+	r.mu.Lock()
+	m, now := r.memberLocked(name), r.now()
+	standing := m.refusal != nil && now.Sub(m.refusal.At) < RefusalMemory
+	if connected || standing {
+		if !connected && m.refusal.Unproven { // it goes on
+			m.refusal = &Refusal{Reason: m.refusal.Reason, Message: m.refusal.Message, At: now, Unproven: true}
+		}
+		r.dropLocked(name, m)
+		r.mu.Unlock()
+		return false
+	}
+	m.refusal = &Refusal{Reason: reason, Message: message, At: now, Unproven: true}
+	r.mu.Unlock()
+	r.log.V(1).Info("unknown agent refused", "cluster", name, "reason", reason)
+	r.changed(name)
+	return true
+}
+
+// outweighs reports whether this refusal is to be shown rather than another one: it was proved, or is newer.
+func (f *Refusal) outweighs(other *Refusal) bool {
+	if other == nil || f.Unproven != other.Unproven {
+		return other == nil || other.Unproven
+	}
+	return f.At.After(other.At)
+}
+
 // turnAway notes a refusal of the registry's own, and tells of it.
 func (r *Registry) turnAway(name types.NamespacedName, reason, message string) {
 	r.mu.Lock()

@@ -27,6 +27,7 @@ func TestBounds(t *testing.T) {
 		"a report without end ends the tunnel, and the member waits before it opens another": testTooFast,
 		"a workspace has so many tunnels, and another workspace has its own":                 testWorkspaceFull,
 		"refusals that come one after another are told once in a minute":                     testRefusalsArePaced,
+		"who proves nothing hides nothing, and costs next to nothing":                        testUnprovenRefusals,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
@@ -113,6 +114,48 @@ func testRefusalsArePaced(w *world) {
 	if told != 2 || w.changed() != 2 {
 		w.t.Errorf("told %d times, %d changes: each is a write of the status", told, w.changed())
 	}
+}
+
+// Whoever reaches the port can name any Cluster. That must neither hide what was proved, nor be told of a member that is there.
+func testUnprovenRefusals(w *world) {
+	const unknown, thief = "an unknown key", "a used token"
+	says := func(want string) {
+		w.t.Helper()
+		if r := w.State(name("member")).Refusal; r == nil && want != "" || r != nil && r.Message != want {
+			w.t.Errorf("it says %+v, want %q", r, want)
+		}
+	}
+	if !w.Unproven(name("member"), v1.ReasonAwaitingAgent, unknown) {
+		w.t.Error("it is not told")
+	}
+	says(unknown)
+	if !w.Refused(name("member"), v1.ReasonIdentityMismatch, thief) {
+		w.t.Error("a thief of a token hides behind somebody who named the Cluster a moment before")
+	}
+	for range 5 {
+		w.pass(time.Minute)
+		if w.Unproven(name("member"), v1.ReasonAwaitingAgent, unknown) {
+			w.t.Error("it takes the place of what was proved")
+		}
+		says(thief)
+	}
+	w.pass(fleet.RefusalMemory)
+	says("")
+	before := w.changed()
+	for range 30 {
+		w.Unproven(name("member"), v1.ReasonAwaitingAgent, unknown)
+		w.pass(time.Minute)
+	}
+	says(unknown)
+	if more := w.changed() - before; more != 1 {
+		w.t.Errorf("%d changes: each is a write of the status", more)
+	}
+	w.pass(fleet.RefusalMemory)
+	w.serve("member", "key", reporting(said("")))
+	if w.Unproven(name("member"), v1.ReasonAwaitingAgent, unknown) {
+		w.t.Error("it is told of a member that is there")
+	}
+	says("")
 }
 
 // Twelve tunnels that stream reports without end cost 13.5 MiB for each Cluster: what the hub did not read yet was held in the tunnels' windows.

@@ -87,6 +87,8 @@ type Refusal struct {
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
 	At      time.Time `json:"at"`
+	// Unproven is whether anybody may have caused it: whoever it was has shown neither a token nor a key of the member.
+	Unproven bool `json:"unproven,omitempty"`
 }
 
 // Registry holds the tunnels that end in this process, and knows of those that end at other replicas. New makes it. All methods may be
@@ -243,7 +245,7 @@ func (r *Registry) epochLocked(m *member) int64 {
 func (r *Registry) Refused(name types.NamespacedName, reason, message string) (told bool) {
 	r.mu.Lock()
 	m, now := r.memberLocked(name), r.now()
-	if m.refusal != nil && now.Sub(m.refusal.At) < refusalPause {
+	if m.refusal != nil && !m.refusal.Unproven && now.Sub(m.refusal.At) < refusalPause {
 		r.mu.Unlock()
 		return false
 	}

@@ -56,7 +56,11 @@ func (r *Registry) State(name types.NamespacedName) State {
 	}
 	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded)}
 	said := m.saidHere()
-	refusal := m.refusal
+	fresh := func(refusal *Refusal) bool { return refusal != nil && r.now().Sub(refusal.At) < RefusalMemory }
+	var refusal *Refusal
+	if fresh(m.refusal) {
+		refusal = m.refusal
+	}
 	for _, s := range m.sessions {
 		state.Peers = append(state.Peers, s.peer)
 	}
@@ -67,12 +71,12 @@ func (r *Registry) State(name types.NamespacedName) State {
 		if lost := record.Loss; lost != nil && lost.At.After(state.LastSeen) {
 			state.LastSeen, state.LostBecause, state.Left = lost.At, errors.New(lost.Because), lost.Left
 		}
-		if record.Refusal != nil && (refusal == nil || record.Refusal.At.After(refusal.At)) {
+		if fresh(record.Refusal) && record.Refusal.outweighs(refusal) {
 			refusal = record.Refusal
 		}
 	}
 	state.Report, state.ReportErr = said.report, said.err
-	if refusal != nil && r.now().Sub(refusal.At) < RefusalMemory {
+	if refusal != nil {
 		shown := *refusal
 		state.Refusal = &shown
 	}

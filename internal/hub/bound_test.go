@@ -37,9 +37,9 @@ func TestABindingOpensNoMemberThatServesEverybodyAlike(t *testing.T) {
 		connected   bool
 		open        bool
 	}{
-		"that is Full":                                     {v1.ProfileFull, v1.ProfileFull, true, true},
-		"that is away":                                     {v1.ProfileFull, v1.ProfileFull, false, true}, // and is then said to be away
-		"that is ReadOnly":                                 {v1.ProfileReadOnly, v1.ProfileReadOnly, true, false},
+		"that is Full":     {v1.ProfileFull, v1.ProfileFull, true, true},
+		"that is away":     {v1.ProfileFull, v1.ProfileFull, false, true}, // and is then said to be away
+		"that is ReadOnly": {v1.ProfileReadOnly, v1.ProfileReadOnly, true, false},
 		"whose spec says ReadOnly, before its manifest":    {v1.ProfileReadOnly, v1.ProfileFull, true, false},
 		"whose agent says ReadOnly, whatever the spec":     {v1.ProfileFull, v1.ProfileReadOnly, true, false},
 		"whose spec says ReadOnly, before its agent comes": {v1.ProfileReadOnly, v1.ProfileFull, false, false},

@@ -82,7 +82,11 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 			Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
 			Settings: holder.Settings, Audience: audience,
 			Refused: turnedAway,
-			Now:     time.Now, Log: logger.WithName("registration"),
+			Unproven: func(name types.NamespacedName, reason, message string) {
+				observed.tunnels.refused.WithLabelValues(reason).Inc()
+				members.fleet.Unproven(name, reason, message)
+			},
+			Now: time.Now, Log: logger.WithName("registration"),
 		},
 		Fleet:   members.fleet,
 		Tunnel:  observed.tunnels.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),

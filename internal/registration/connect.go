@@ -100,12 +100,12 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 }
 
 // tellUnproven tells of somebody who named a Cluster and is not its agent, as far as they can prove. It may be anybody: nothing of what they
-// said is told, and nothing is kept for a Cluster that the cache does not know.
+// said is told, nothing is kept for a Cluster that the cache does not know, and of many Clusters that are named so few are told of in a second.
 func (s *Server) tellUnproven(ctx context.Context, name types.NamespacedName) {
-	if err := s.Cache.Get(ctx, name, &v1.Cluster{}); err != nil {
+	if err := s.Cache.Get(ctx, name, &v1.Cluster{}); err != nil || !s.limits.tell(s.Now()) {
 		return
 	}
-	s.Refused(name, v1.ReasonAwaitingAgent, "an agent asks with a key that is not, or no longer, that of this cluster's agent; "+
+	s.Unproven(name, v1.ReasonAwaitingAgent, "an agent asks with a key that is not, or no longer, that of this cluster's agent; "+
 		"if it was revoked, or the Cluster made again, apply the manifest in Secret "+RegistrationSecret(name).Name+" in the member")
 }
 

@@ -21,6 +21,9 @@ const (
 	// Joins of one Cluster, by whoever has its token, also after it was used.
 	joinsPerSecond = 1
 	joinBurst      = 10
+	// Clusters on which is shown that somebody named them. That is a write to the API server for whoever can reach the port.
+	tellsPerSecond = 1
+	tellBurst      = 20
 	// maxIdleLimits is from how many Clusters on those that nobody has joined of late are forgotten.
 	maxIdleLimits = 1000
 )
@@ -32,6 +35,7 @@ var errBusy = errors.New("the hub is asked too often at the moment; try again")
 type limits struct {
 	mu      sync.Mutex // guards what follows
 	lookups *rate.Limiter
+	tells   *rate.Limiter
 	joins   map[types.NamespacedName]*rate.Limiter
 }
 
@@ -43,6 +47,16 @@ func (l *limits) lookup(now time.Time) bool {
 		l.lookups = rate.NewLimiter(lookupsPerSecond, lookupBurst)
 	}
 	return l.lookups.AllowN(now, 1)
+}
+
+// tell reports whether it may be shown on one more Cluster that somebody named it.
+func (l *limits) tell(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tells == nil {
+		l.tells = rate.NewLimiter(tellsPerSecond, tellBurst)
+	}
+	return l.tells.AllowN(now, 1)
 }
 
 // join reports whether somebody with the token of a Cluster may try to join now. Only names of Clusters that exist belong here.

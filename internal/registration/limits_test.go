@@ -109,3 +109,17 @@ func TestLimits(t *testing.T) {
 		}
 	})
 }
+
+func TestWhoNamesManyClustersIsToldOfOnFew(t *testing.T) {
+	t.Parallel()
+	var l limits
+	told := 0
+	for i := range 6000 { // a hundred a second
+		if l.tell(noon.Add(time.Duration(i) * 10 * time.Millisecond)) {
+			told++
+		}
+	}
+	if told > 80 {
+		t.Errorf("told of %d in a minute: each is a write of a status", told)
+	}
+}

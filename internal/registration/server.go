@@ -53,8 +53,10 @@ type Server struct {
 	Audience string
 	// Refused is told of those who showed a Cluster's token or key and were turned away.
 	Refused func(cluster types.NamespacedName, reason, message string)
-	Now     func() time.Time
-	Log     logr.Logger
+	// Unproven is told of those who named a Cluster that there is, and showed nothing of it. It may be anybody.
+	Unproven func(cluster types.NamespacedName, reason, message string)
+	Now      func() time.Time
+	Log      logr.Logger
 
 	replays replayGuard
 	limits  limits

@@ -112,6 +112,7 @@ func newWorld(t *testing.T, env *testkit.Env, c cache.Cache) *world {
 			w.refused = append(w.refused, name.Name+" "+reason)
 		},
 	}
+	w.server.Unproven = w.server.Refused
 	mux := http.NewServeMux()
 	w.server.Register(mux)
 	mux.HandleFunc("GET "+protocol.PathConnect, func(rw http.ResponseWriter, r *http.Request) {
