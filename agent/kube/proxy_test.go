@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
 		_ = os.Unsetenv(name)
 	}
-	os.Exit(m.Run())
+	m.Run()
 }
 
 // recorded has all connections of a config recorded, and refused.

@@ -44,7 +44,8 @@ func TestAnAnswerRulesNoTerminal(t *testing.T) {
 	}{"why": {conclude(f), conclude(f).text}, "who-can": {h, h.text}} {
 		for _, format := range []string{outputText, outputJSON, outputYAML} {
 			out := &bytes.Buffer{}
-			if err := (&options{output: format}).print(terminal{out}, answer.value, answer.text); err != nil {
+			o := &options{output: format}
+			if err := o.print(terminal{out}, answer.value, answer.text); err != nil {
 				t.Fatal(err)
 			}
 			if got := out.String(); strings.ContainsAny(got, obeyed) || !strings.Contains(got, "mallory") {
