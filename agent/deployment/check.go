@@ -83,6 +83,14 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	if len(c.Resources.Claims) > 0 {
 		return errors.New("its container claims devices")
 	}
+	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+		for name := range list {
+			// A node offers any other by its own word: asking for it would lead the agent, with its key, to that node.
+			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
+				return fmt.Errorf("its container asks for %s: an agent takes cpu, memory and ephemeral-storage only", name)
+			}
+		}
+	}
 	if err := checkEnv(c.Env, setup); err != nil {
 		return err
 	}

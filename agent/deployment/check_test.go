@@ -115,7 +115,10 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 		"a hook":                func(d *appsv1.Deployment) { main(d).Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.Signal)} },
 		"a port of the host":    func(d *appsv1.Deployment) { main(d).Ports[0].HostPort = 80 },
 		"a device":              func(d *appsv1.Deployment) { main(d).Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}} },
-		"no image":              func(d *appsv1.Deployment) { main(d).Image = "" },
+		"a resource that a node offers by its own word": func(d *appsv1.Deployment) {
+			main(d).Resources.Requests = corev1.ResourceList{"example.com/mine": main(d).Resources.Requests[corev1.ResourceCPU]}
+		},
+		"no image": func(d *appsv1.Deployment) { main(d).Image = "" },
 		"environment of a Secret": func(d *appsv1.Deployment) {
 			main(d).EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{}}}
 		},
