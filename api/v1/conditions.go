@@ -116,8 +116,11 @@ const (
 	ReasonAgentUnmanaged = "AgentUnmanaged"
 )
 
-// ReasonStillInForce: the agent was made ReadOnly before a Full one had taken back what was delivered. Reason of Withdrawn=False.
-const ReasonStillInForce = "StillInForce"
+// The reason of the condition Withdrawn.
+const (
+	// ReasonStillInForce: the agent was made ReadOnly before a Full one had taken back what was delivered.
+	ReasonStillInForce = "StillInForce"
+)
 
 // Reasons of events on a Cluster beyond those of its conditions.
 const (
