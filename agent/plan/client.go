@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/footprint"
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 	pathJobs       = "/apis/batch/v1/namespaces/" + v1.PlansNamespace + "/jobs"
 
 	// fieldManager owns what this package writes.
-	fieldManager = "drover-agent"
+	fieldManager = footprint.PlanManager
 	// pageSize is how many objects a page of a list has.
 	pageSize = 500
 	// logLines and logBytes are how much is read of a log. A status keeps less.

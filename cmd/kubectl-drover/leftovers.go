@@ -117,7 +117,7 @@ func (u *uninstaller) delivered(ctx context.Context, k footprint.Kind) ([]remova
 	var all []removal
 	for _, o := range found {
 		switch {
-		case !applied(o):
+		case !applied(o, footprint.FieldManager):
 		case k.Name != "Namespace":
 			all = append(all, deletion(k, o))
 		case o.Name != v1.PlansNamespace && o.Labels[footprint.LabelName] != protocol.AgentName:
@@ -133,10 +133,10 @@ func (u *uninstaller) delivered(ctx context.Context, k footprint.Kind) ([]remova
 	return all, nil
 }
 
-// applied is whether the agent has applied something of an object: a copy that a person made has the labels only.
-func applied(o *metav1.PartialObjectMetadata) bool {
+// applied reports whether the agent has applied something of an object as a field manager: a copy that a person made has the labels only.
+func applied(o *metav1.PartialObjectMetadata, manager string) bool {
 	return slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
-		return f.Manager == footprint.FieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
+		return f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
 	})
 }
 
@@ -208,7 +208,7 @@ func (u *uninstaller) plans(ctx context.Context) ([]removal, error) {
 			return nil, err
 		}
 		for _, o := range found {
-			if slices.Contains([]string{footprint.PlanAccount, footprint.PlanSchema, v1.PlansNamespace}, o.Name) && applied(o) {
+			if slices.Contains([]string{footprint.PlanAccount, footprint.PlanSchema, v1.PlansNamespace}, o.Name) && applied(o, footprint.PlanManager) {
 				all = append(all, deletion(k, o))
 			}
 		}

@@ -6,8 +6,11 @@ package footprint
 
 import v1 "github.com/drover-dev/drover/api/v1"
 
-// FieldManager is as whom the agent applies objects. A copy that a person made of one has the labels and not the manager.
+// FieldManager is as whom the agent applies objects of sets. A copy that a person made of one has the labels and not the manager.
 const FieldManager = "drover"
+
+// PlanManager is as whom the agent applies what it installs for Plans.
+const PlanManager = "drover-agent"
 
 // LabelName is the label whose value AgentName marks what the agent's manifest brings.
 const LabelName = "app.kubernetes.io/name"
