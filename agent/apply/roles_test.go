@@ -172,7 +172,8 @@ func replaced(t *testing.T, m *member, a *agent, roles, bindings protocol.Set, b
 		return nil
 	})
 	a.await(t, roles.ID, protocol.SetConflict)
-	if state := a.await(t, bindings.ID, protocol.SetConflict); !strings.Contains(state.Objects[0].Message, "not Drover's") {
+	// The rest of the message says whether the agent met the role as it was made or as it was changed.
+	if state := a.await(t, bindings.ID, protocol.SetConflict); !strings.Contains(state.Objects[0].Message, "it is not bound while ClusterRole "+name) {
 		t.Errorf("the state is %+v", state)
 	}
 	m.eventuallyGone(t, bound)
