@@ -28,7 +28,7 @@ import (
 type Desk interface {
 	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
 	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
-	Remains(id string, members []types.NamespacedName) (held, away int)
+	Remains(id string, members []types.NamespacedName) (held, away, unheard int)
 	OnResult(kind string, f func(delivery.Key))
 }
 
@@ -177,8 +177,8 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 	}
 	verdict := delivery.Judge(outcomes)
 	if p.expired != "" {
-		held, away := r.Desk.Remains(r.setID(b), p.former)
-		if verdict.Expire(p.expired, held, away); held > 0 {
+		held, away, unheard := r.Desk.Remains(r.setID(b), p.former)
+		if verdict.Expire(p.expired, held, away, unheard); held+unheard > 0 {
 			result.RequeueAfter = lookAgain
 		}
 	}

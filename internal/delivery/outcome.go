@@ -250,11 +250,12 @@ func (v *Verdict) Refuse(members int, reason, message string, stalled bool) {
 }
 
 // Expire replaces what a verdict says by the end of a binding, which is nothing to wait for. held is how many members still have it, away how
-// many cannot be asked.
-func (v *Verdict) Expire(message string, held, away int) {
-	*v = Verdict{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Clusters: v1.ClusterCount{Summary: "0/0"}}
+// many cannot be asked. While unheard ones are about to tell what they have it is too early to say: a manager that starts changes no status.
+func (v *Verdict) Expire(message string, held, away, unheard int) {
+	*v = Verdict{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unheard: unheard > 0, Clusters: v1.ClusterCount{Summary: "0/0"}}
 	switch {
-	case held > 0:
+	case held+unheard > 0:
+		held += unheard
 		v.Whole = Whole{Reason: v1.ReasonDelivering, Message: fmt.Sprintf("It is being taken away in %d clusters", held)}
 	case away > 0:
 		v.Whole = Whole{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are not connected: their agents take it away by their own clocks", away)}

@@ -88,7 +88,7 @@ func TestVerdict(t *testing.T) {
 	t.Run("Ready speaks of what can be reached, Complete of the whole, as kstatus and kubectl wait read them", func(t *testing.T) {
 		expired := func(held, away int) delivery.Verdict {
 			var v delivery.Verdict
-			v.Expire("it expired", held, away)
+			v.Expire("it expired", held, away, 0)
 			return v
 		}
 		for name, tt := range map[string]struct {

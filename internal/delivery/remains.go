@@ -3,21 +3,29 @@
 
 package delivery
 
-import "k8s.io/apimachinery/pkg/types"
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Remains counts the members of which it is known, or not known yet, that they have a set that is not wanted any more, and those that cannot be
 // asked: they are not connected, or their agents take nothing.
-func (d *Desk) Remains(id string, members []types.NamespacedName) (held, away int) {
+func (d *Desk) Remains(id string, members []types.NamespacedName) (held, away, unheard int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, name := range members {
 		m := d.members[name]
 		switch {
+		case (m == nil || !m.connected && !m.heard) && time.Since(d.started) < settleTime:
+			unheard++
 		case m == nil, !m.connected, m.refuses != "":
 			away++
-		case !m.readyLocked(), m.has[id] != nil, m.sends[id] != nil:
+		case !m.readyLocked():
+			unheard++
+		case m.has[id] != nil, m.sends[id] != nil:
 			held++
 		}
 	}
-	return held, away
+	return held, away, unheard
 }

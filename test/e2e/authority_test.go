@@ -153,8 +153,8 @@ func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped
 		return nil
 	})
 	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
-		if out, err := s.kubectlTrusting(t, before.Active.Cert, m.cluster, demoToken, "get", "namespaces"); err == nil || !strings.Contains(out, "certificate") {
-			return fmt.Errorf("a kubeconfig with the old CA alone still works: %s", out)
+		if out, err := s.kubectlTrusting(t, before.Active.Cert, m.cluster, demoToken, "get", "namespaces"); err == nil || !strings.Contains(err.Error(), "certificate") {
+			return fmt.Errorf("a kubeconfig with the old CA alone still works: %w: %s", err, out)
 		}
 		return nil
 	})

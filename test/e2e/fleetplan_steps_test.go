@@ -49,7 +49,7 @@ func testWaves(f *fleet, t *testing.T) {
 		t.Errorf("the witness has seen %+v", most)
 	}
 	out, err := f.hub.Kubectl(t.Context(), nil, "get", "plans", "k3s")
-	shown := regexp.MustCompile(`^NAME +IMAGE +CHANNEL +VERSION +CLUSTERS +NODES +COMPLETE +AGE\nk3s +rancher/k3s-upgrade +v1\.36\.3\+k3s1 +3/3 +9/9 +True +\S+\n$`)
+	shown := regexp.MustCompile(`^NAME +IMAGE +CHANNEL +VERSION +CLUSTERS +NODES +COMPLETE +REASON +AGE\nk3s +rancher/k3s-upgrade +v1\.36\.3\+k3s1 +3/3 +9/9 +True +Complete +\S+\n$`)
 	if err != nil || !shown.MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
