@@ -29,8 +29,10 @@ type desk struct {
 
 func (d *desk) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) { d.sets = sets }
 func (d *desk) Outcomes(string, []types.NamespacedName) []delivery.Outcome          { return d.outcomes }
-func (d *desk) Remains(string, []types.NamespacedName) (held, away, unheard int)    { return d.held, d.away, 0 }
-func (d *desk) OnResult(string, func(delivery.Key))                                 {}
+func (d *desk) Remains(string, []types.NamespacedName) (held, away, unheard int) {
+	return d.held, d.away, 0
+}
+func (d *desk) OnResult(string, func(delivery.Key)) {}
 
 func TestReconcile(t *testing.T) {
 	env := testkit.Start(t)
