@@ -168,6 +168,9 @@ func expiry(t *metav1.Time) *time.Time {
 // lookAgain is when to look again at members that are about to take an expired binding away: what is not wanted wakes no owner.
 const lookAgain = 2 * time.Second
 
+// lookForAway is the same for members that cannot be asked: that they come back wakes no owner of what is not wanted either.
+const lookForAway = 10 * time.Second
+
 // tell writes the status.
 func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: p.expires}
@@ -180,6 +183,8 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 		held, away, unheard := r.Desk.Remains(r.setID(b), p.former)
 		if verdict.Expire(p.expired, held, away, unheard); held+unheard > 0 {
 			result.RequeueAfter = lookAgain
+		} else if away > 0 {
+			result.RequeueAfter = lookForAway
 		}
 	}
 	if p.problem != nil {

@@ -18,6 +18,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -66,6 +67,14 @@ func testAlone(k *kept, t *testing.T) {
 	k.await(t, cluster("prod"), time.Minute, stage.Ready)
 	k.reason(t, 30*time.Second, soon, v1.ReasonExpired)
 	k.reason(t, 30*time.Second, later, v1.ReasonExpired)
+	for _, b := range []*v1.ClusterRoleTemplateBinding{soon, later} {
+		testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+			if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(b), b); err != nil || meta.IsStatusConditionTrue(b.Status.Conditions, v1.ConditionComplete) {
+				return err
+			}
+			return fmt.Errorf("binding %s is not known to be taken away: %+v", b.Name, b.Status.Conditions)
+		})
+	}
 }
 
 // ends waits until a binding's time is over: by then its subject may still do something, and soon after no longer.

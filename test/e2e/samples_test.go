@@ -85,8 +85,8 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 		// A right may take the API server a moment to notice.
 		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return apply(ctx, "dave") })
 	})
-	t.Run("who may not get it may still label the Cluster, and not name another", func(t *testing.T) {
-		if _, err := s.hub.Kubectl(t.Context(), nil, "label", "cluster", "policy", "env=test", "--as=carol"); err != nil {
+	t.Run("who may not get it may still annotate the Cluster, and not name another", func(t *testing.T) {
+		if _, err := s.hub.Kubectl(t.Context(), nil, "annotate", "cluster", "policy", "example.com/note=test", "--as=carol"); err != nil {
 			t.Error(err)
 		}
 		_, err := s.hub.Kubectl(t.Context(), nil, "patch", "cluster", "policy", "--as=carol", "--type=merge", "-p",
