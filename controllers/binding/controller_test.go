@@ -77,7 +77,7 @@ func TestReconcile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (tt.desk.held > 0) != (tt.expired && result.RequeueAfter > 0) {
+			if (tt.desk.held+tt.desk.away > 0) != (tt.expired && result.RequeueAfter > 0) {
 				t.Errorf("it looks again after %v", result.RequeueAfter)
 			}
 			if err := env.Client.Get(t.Context(), name, b); err != nil {

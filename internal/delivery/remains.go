@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Remains counts the members of which it is known, or not known yet, that they have a set that is not wanted any more, and those that cannot be
+// Remains counts the members that still have a set that is no longer wanted, those that have not said yet what they have, and those that cannot be
 // asked: they are not connected, or their agents take nothing.
 func (d *Desk) Remains(id string, members []types.NamespacedName) (held, away, unheard int) {
 	d.mu.Lock()
