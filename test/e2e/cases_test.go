@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -187,7 +189,25 @@ func testNothingLeaks(t *testing.T, s *system) {
 	}
 }
 
+// expectLeading waits until an agent that runs now leads: one that was killed holds the Lease until that ends.
+func (s *system) expectLeading(t *testing.T) {
+	t.Helper()
+	began := time.Now()
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		key := types.NamespacedName{Namespace: protocol.AgentNamespace, Name: protocol.LeaderLease}
+		if err := s.member.Client.Get(ctx, key, lease); err != nil {
+			return err
+		}
+		if renewed := lease.Spec.RenewTime; renewed == nil || renewed.Time.Before(began) {
+			return fmt.Errorf("no running agent leads: the Lease was last renewed at %s", renewed)
+		}
+		return nil
+	})
+}
+
 func testRemoval(t *testing.T, s *system, cluster types.NamespacedName, agent *stage.Agent) {
+	s.expectLeading(t)
 	object := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
 	if err := s.hub.Client.Delete(t.Context(), object); err != nil {
 		t.Fatal(err)

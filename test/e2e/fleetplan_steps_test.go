@@ -196,8 +196,8 @@ func testPlanDeleted(f *fleet, t *testing.T) {
 				t.Errorf("%s/%s: %v", name, n.Name, slices.Collect(maps.Keys(n.Labels)))
 			}
 		}
-		if c := f.cluster(t, cluster(name)); c.Labels[key] == "" {
-			t.Errorf("Cluster %s has lost its label", name)
+		if c := f.cluster(t, cluster(name)); c.Labels[key] != "" {
+			t.Errorf("Cluster %s has the label of a deleted plan", name)
 		}
 	}
 	f.expectNoHarm(t)

@@ -81,7 +81,7 @@ func TestAPlanOfAFleet(t *testing.T) {
 		{"waves are done in their order, and members are as the plan says", testWaves},
 		{"an image that fails stops it, and the hub has the last lines of the log", testBadImage},
 		{"a version that is mended goes on", testMended},
-		{"a plan that is deleted leaves nothing but labels", testPlanDeleted},
+		{"a plan that is deleted leaves nothing but labels of Nodes", testPlanDeleted},
 		{"managers and agents that are killed at any time do no harm", testPlanSurvives},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.test(f, t) }) {
