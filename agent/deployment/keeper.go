@@ -196,8 +196,13 @@ func (k *Keeper) once(ctx context.Context) (again *time.Duration, err error) {
 	if nodes, known := k.options.Nodes(); known {
 		o.nodes = nodes
 	}
-	k.tell(report(o))
-	s := next(o)
+	s, told := next(o), report(o)
+	if s.act == await && !told.RolledOut && deadlineExceeded(live) {
+		if told.NotReady, err = k.whyNotReady(ctx, told.Digest); err != nil {
+			return nil, err
+		}
+	}
+	k.tell(told)
 	if s.act == await {
 		return &s.again, nil
 	}
@@ -229,11 +234,10 @@ func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Sec
 		k.options.Log.Info("putting the deployment before back", "message", o.record.Message)
 		return k.change(ctx, o, o.record.Previous)
 	case explain:
-		pods, err := k.options.Deployments.Pods(ctx)
-		if err != nil {
+		var err error
+		if s.record.Message, err = k.whyNotReady(ctx, s.record.Digest); err != nil {
 			return err
 		}
-		s.record.Message = protocol.Cut(whyNotReady(pods, s.record.Digest), maxMessage)
 		return k.store.write(ctx, s.record, secret)
 	case scale:
 		k.options.Log.Info("number of replicas", "nodes", o.nodes, "replicas", s.replicas)
@@ -244,6 +248,12 @@ func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Sec
 		return k.options.Deployments.Patch(ctx, patch)
 	}
 	return nil
+}
+
+// whyNotReady asks the pods of a digest what keeps them from being ready.
+func (k *Keeper) whyNotReady(ctx context.Context, digest string) (string, error) {
+	pods, err := k.options.Deployments.Pods(ctx)
+	return protocol.Cut(whyNotReady(pods, digest), maxMessage), err
 }
 
 // apply makes the Deployment the one that is wanted, or notes that the API server refuses that.

@@ -271,11 +271,12 @@ func TestKeeper(t *testing.T) {
 			}
 			return err
 		})
-		if d := m.keeper.Report(); d.Digest != back || d.RolledOut || d.Failed != "" {
+		d := m.await(t, "its deadline is over", func(d protocol.Deployment) bool { return d.NotReady == "no pod of it was made" })
+		if d.Digest != back || d.RolledOut || d.Failed != "" {
 			t.Errorf("got %+v", d)
 		}
 		m.play(t, true)
-		m.await(t, "rolled out", func(d protocol.Deployment) bool { return d.RolledOut })
+		m.await(t, "rolled out", func(d protocol.Deployment) bool { return d.RolledOut && d.NotReady == "" })
 	})
 	t.Run("one that the API server refuses changes nothing and says why", func(t *testing.T) {
 		before := m.live(t)

@@ -202,6 +202,9 @@ func whyNotReady(pods []corev1.Pod, digest string) string {
 				return "pod " + p.Name + ": " + c.Reason + ": " + c.Message
 			}
 		}
+		if p.Spec.NodeName == "" {
+			return "pod " + p.Name + " was given no node to run on"
+		}
 	}
 	if none {
 		return "no pod of it was made"

@@ -140,6 +140,7 @@ func TestWhyNotReady(t *testing.T) {
 	pod := func(digest string, status corev1.PodStatus) corev1.Pod {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{v1.AnnotationAgentDigest: digest}}, Status: status}
 	}
+	onNode := func(p corev1.Pod) corev1.Pod { p.Spec.NodeName = "n"; return p }
 	waiting := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}}
 	unscheduled := corev1.PodStatus{Conditions: []corev1.PodCondition{{
@@ -152,7 +153,8 @@ func TestWhyNotReady(t *testing.T) {
 		"a pod of another one":       {[]corev1.Pod{pod("old", waiting)}, "no pod of it was made"},
 		"an image that is not there": {[]corev1.Pod{pod("old", unscheduled), pod("new", waiting)}, "ImagePullBackOff: no such image"},
 		"no node":                    {[]corev1.Pod{pod("new", unscheduled)}, "Unschedulable: 0/3 nodes"},
-		"a pod that does not connect": {[]corev1.Pod{pod("new", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{}}})},
+		"no scheduler":               {[]corev1.Pod{pod("new", corev1.PodStatus{})}, "pod p was given no node to run on"},
+		"a pod that does not connect": {[]corev1.Pod{onNode(pod("new", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{}}}))},
 			"did not connect to the hub"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ const (
 	// absent before the first report and stays as it was while the member is away.
 	//
 	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentRolledBack, AgentRejected,
-	// AgentProfileDiffers, that for Unknown is AgentUnmanaged.
+	// AgentProfileDiffers, AgentNotReady, that for Unknown is AgentUnmanaged.
 	ConditionAgentUpToDate = "AgentUpToDate"
 
 	// ConditionWithdrawn is present, and False, only while a member has what was delivered before its agent became ReadOnly: such an agent may
@@ -102,6 +102,9 @@ const (
 	ReasonAgentUpdated = "AgentUpdated"
 	// ReasonAgentUpdating: the agent's Deployment was changed and its pods are not ready yet, or it is about to be changed.
 	ReasonAgentUpdating = "AgentUpdating"
+	// ReasonAgentNotReady: the agent's Deployment is as spec.agent says, and its deadline (progressDeadlineSeconds) has passed before all of its
+	// pods are ready. The message says what keeps them. Requests may be served all the same, by the pods that are ready.
+	ReasonAgentNotReady = "AgentNotReady"
 	// ReasonAgentRolledBack: with what spec.agent says the agent did not become ready in time, and was put back to what it
 	// was. The message says why. It is not tried again until spec.agent, or the hub's configuration, changes.
 	ReasonAgentRolledBack = "AgentRolledBack"

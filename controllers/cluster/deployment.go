@@ -67,7 +67,7 @@ func tellAgent(in *input, update *status.Update) {
 	if !known {
 		return
 	}
-	failed := slices.Contains([]string{v1.ReasonAgentRolledBack, v1.ReasonAgentRejected, v1.ReasonAgentProfileDiffers}, now.Reason)
+	failed := slices.Contains([]string{v1.ReasonAgentRolledBack, v1.ReasonAgentRejected, v1.ReasonAgentProfileDiffers, v1.ReasonAgentNotReady}, now.Reason)
 	changed := before != nil && before.Reason != now.Reason
 	if failed && (changed || before == nil) || changed && now.Reason == v1.ReasonAgentUpdated {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
@@ -106,6 +106,9 @@ func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known 
 			protocol.Cut(in.deployed.Err.Error(), maxCause))
 	case d.Digest != want:
 		return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is being changed")
+	case d.NotReady != "":
+		return condition(metav1.ConditionFalse, v1.ReasonAgentNotReady, "The agent's Deployment is as spec.agent says, and its deadline has passed before all of its pods were ready: "+
+			d.NotReady+". See in the member: kubectl -n "+protocol.AgentNamespace+" get pods")
 	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue: // a pod that is not ready for a while is no other Deployment
 		return condition(metav1.ConditionTrue, v1.ReasonAgentUpdated, "The agent's Deployment is as spec.agent says")
 	}
@@ -114,12 +117,12 @@ func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known 
 
 // otherProfile says what to do about an agent of another profile, and what holds until then.
 func otherProfile(in *input) string {
-	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile: the rights of an agent come with its manifest. "+
+	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile, which only its manifest can change. "+
 		"Apply %s in the member", in.cluster.Spec.Agent.Profile, manifestOf(in))
 	if in.cluster.Spec.Agent.Profile == v1.ProfileReadOnly {
-		return message + ". Until then people keep the rights that the member itself gives them; nothing is delivered, and what was is taken back"
+		return message + ". Until then people keep the rights that the member itself gives them, the hub delivers nothing there, and the agent takes back what the hub delivered before"
 	}
-	return message + ". Until then it serves reads alone, and nothing is delivered"
+	return message + ". Until then the agent serves reads only, and the hub delivers nothing there"
 }
 
 // manifestOf says where the manifest for the member is.

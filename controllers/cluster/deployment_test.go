@@ -87,6 +87,13 @@ func testDeploy(w *world) {
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 	w.says(agent, protocol.Deployment{Digest: w.digest()})
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated) // a pod that is not ready for a while
+	w.says(agent, protocol.Deployment{Digest: w.digest(), NotReady: "pod p was given no node to run on"})
+	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentNotReady); !strings.Contains(message, "pod p was given no node to run on. See in the member") {
+		w.t.Error(message)
+	}
+	w.toldOnce("Warning " + v1.ReasonAgentNotReady)
+	w.leading(agent)
+	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 
 	w.says(agent, protocol.Deployment{Digest: old, RolledOut: true, Failed: w.digest(), Message: "ImagePullBackOff"})
 	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRolledBack); !strings.Contains(message, "ImagePullBackOff") {
@@ -134,8 +141,8 @@ func testOtherProfile(w *world) {
 		installed string
 		until     string
 	}{
-		{v1.ProfileReadOnly, "", "what was is taken back"},
-		{v1.ProfileFull, "ReadOnly", "nothing is delivered"},
+		{v1.ProfileReadOnly, "", "takes back what the hub delivered before"},
+		{v1.ProfileFull, "ReadOnly", "the hub delivers nothing there"},
 	} {
 		agent.Report(func(r *protocol.Report) { r.Profile = tc.installed })
 		w.until(func(s fleet.State) bool { return s.Report.Profile == tc.installed })

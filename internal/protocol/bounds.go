@@ -44,7 +44,8 @@ func (r *Report) Bound() {
 	}
 	r.Health.Message = Cut(r.Health.Message, maxMessage)
 	if d := r.Deployment; d != nil {
-		d.Digest, d.Failed, d.Message = Cut(d.Digest, maxText), Cut(d.Failed, maxText), Cut(d.Message, maxMessage)
+		d.Digest, d.Failed = Cut(d.Digest, maxText), Cut(d.Failed, maxText)
+		d.Message, d.NotReady = Cut(d.Message, maxMessage), Cut(d.NotReady, maxMessage)
 	}
 	if n := r.Nodes; n != nil {
 		n.Total, n.Ready = max(n.Total, 0), max(n.Ready, 0)

@@ -154,6 +154,8 @@ type Deployment struct {
 	Digest string `json:"digest,omitempty"`
 	// RolledOut is whether all pods are of the Deployment in force, and ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
+	// NotReady says what keeps the pods of the Deployment in force from being ready, once its deadline has passed. At most 512 bytes.
+	NotReady string `json:"notReady,omitempty"`
 	// Failed is the digest of the last Deployment that was put back or refused. One that is in force is never in it.
 	Failed string `json:"failed,omitempty"`
 	// Rejected is whether Failed was refused by the API server, and not put back because it did not become ready.
