@@ -151,7 +151,7 @@ const (
 	// ReasonAgentTooOld: a member's agent does not know this kind of object. Upgrade it.
 	ReasonAgentTooOld = "AgentTooOld"
 	// ReasonAgentReadOnly: the Cluster's spec.agent.profile is ReadOnly, or its agent was installed so: nothing is delivered there, and what
-	// was is taken back.
+	// was delivered before is taken back.
 	ReasonAgentReadOnly = "AgentReadOnly"
 )
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -126,7 +127,7 @@ func (d *display) line(p *v1.Plan) string {
 	if len(p.Status.Failures) > 0 {
 		parts = append(parts, failure(&p.Status.Failures[0]))
 	}
-	return strings.Join(parts, "; ") + ": " + message
+	return strings.Join(append(parts, message), "; ")
 }
 
 // picture is a plan in several lines.
@@ -163,10 +164,10 @@ func place(cluster, node string) string { return plain(strings.TrimPrefix(cluste
 
 // failure is why a node failed, with the last line of its log.
 func failure(f *v1.NodeFailure) string {
-	text := fmt.Sprintf("%s %s: %s", place(f.Cluster, f.Node), plain(f.Reason), plain(f.Message))
+	text := fmt.Sprintf("%s failed (%s): %s", place(f.Cluster, f.Node), plain(f.Reason), plain(f.Message))
 	log := strings.TrimSpace(f.Log)
 	if last := log[strings.LastIndexByte(log, '\n')+1:]; last != "" {
-		text += ": " + plain(last)
+		text += ", its log ends with " + strconv.Quote(plain(last))
 	}
 	return text
 }

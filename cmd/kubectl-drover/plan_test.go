@@ -86,7 +86,7 @@ func TestDisplay(t *testing.T) {
 		p.Status.Nodes.Complete = 5
 		_, _ = d.plan(p)
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != 2 || !strings.HasPrefix(lines[0], clock.Now().UTC().Format(time.RFC3339)+" ") || !strings.HasSuffix(lines[0], "Applying: clusters 1/4, nodes 4/6; canary 1/1; rest 0/3; b/n [31m Draining: 1 cluster at work") ||
+		if len(lines) != 2 || !strings.HasPrefix(lines[0], clock.Now().UTC().Format(time.RFC3339)+" ") || !strings.HasSuffix(lines[0], "Applying: clusters 1/4, nodes 4/6; canary 1/1; rest 0/3; b/n [31m Draining; 1 cluster at work") ||
 			!strings.Contains(lines[1], "nodes 5/6") || strings.Contains(out.String(), "\x1b") {
 			t.Errorf("%q", lines)
 		}
@@ -116,7 +116,7 @@ func TestDisplay(t *testing.T) {
 		p.Status.Clusters, p.Status.Waves, p.Status.Applying = nil, nil, nil
 		p.Status.Failures = []v1.NodeFailure{{Node: "a", Reason: v1.ReasonUpgradeFailed, Message: "it ended with 1", Log: "begin\nno space\x1b left\n"}}
 		_, _ = d.plan(p)
-		if !strings.Contains(out.String(), "Applying: nodes 4/6; a UpgradeFailed: it ended with 1: no space  left: ") {
+		if !strings.Contains(out.String(), `Applying: nodes 4/6; a failed (UpgradeFailed): it ended with 1, its log ends with "no space  left"; `) {
 			t.Errorf("%q", out)
 		}
 	})

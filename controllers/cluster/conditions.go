@@ -39,10 +39,11 @@ func tell(in *input, update *status.Update) {
 	connected := judgeConnected(in, registered)
 	ready := judgeReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// An awaited report is there in an instant; that a new Cluster awaits its agent, the event of its token has told.
+	// An awaited report is there in an instant; that a new Cluster awaits its agent, the event of its token has told; that an agent is turned
+	// away, the one that the replica wrote which did so.
 	first := was == nil || was.Status == metav1.ConditionUnknown
-	untold := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent
-	if (was == nil || was.Reason != ready.reason) && !untold {
+	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
+	if (was == nil || was.Reason != ready.reason) && !skip {
 		update.Event(status.Event{Warning: !ready.ok && ready.reason != v1.ReasonAwaitingAgent,
 			Reason: ready.reason, Action: "Observe", Message: ready.message})
 	}
@@ -58,6 +59,12 @@ func tell(in *input, update *status.Update) {
 	tellWithdrawn(in, update)
 	in.cluster.Status.ObservedGeneration = in.cluster.Generation
 	tellFacts(in)
+}
+
+// repeats reports whether a verdict says no more than that the hub has refused the agent.
+func (in *input) repeats(v verdict) bool {
+	r := in.member.Refusal
+	return r != nil && v.message == capitalize(r.Message)
 }
 
 // tellRemoving says that a deleted Cluster waits for its agent.

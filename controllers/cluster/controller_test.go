@@ -191,6 +191,7 @@ func TestClusterController(t *testing.T) {
 		"orphaning leaves the agent alone":                                             testOrphan,
 		"a cluster made again under its name does not know the old agent":              testRecreated,
 		"a second cluster that was refused shows on the cluster":                       testRefusalShows,
+		"that an agent is refused is told once, by the replica that refused it":        testRefusalIsToldOnce,
 		"why the hub refuses an agent that is away shows, and of one that is here not": testRefusedWhileAway,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env)) })
@@ -600,6 +601,23 @@ func testRefusalShows(w *world) {
 	if c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionRegistered); strings.Contains(c.Message, "intruder") {
 		w.t.Error("the refusal is shown for ever")
 	}
+}
+
+// testRefusalIsToldOnce: the replica that refused the agent has written an event, which this fake of one has not.
+func testRefusalIsToldOnce(w *world) {
+	w.create(v1.ClusterSpec{})
+	w.reconcile()
+	w.fleet.Refused(w.name, v1.ReasonAlreadyImported, "the cluster is imported as cluster other already")
+	w.reconcile()
+	w.ready(metav1.ConditionFalse, v1.ReasonAlreadyImported)
+	for e := range drain(w.recorder) {
+		if strings.Contains(e, v1.ReasonAlreadyImported) {
+			w.t.Errorf("the controller repeats it: %s", e)
+		}
+	}
+	w.clock.Advance(fleet.RefusalMemory)
+	w.reconcile()
+	w.toldOnce("Normal " + v1.ReasonAwaitingAgent)
 }
 
 func testRefusedWhileAway(w *world) {

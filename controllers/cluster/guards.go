@@ -37,7 +37,7 @@ func judgeGuards(o delivery.Outcome) (v verdict, known bool) {
 	case delivery.Failed, delivery.Refused:
 		v = verdict{reason: o.Reason, message: "The policies that guard projects are not all in force in the member"}
 		if len(o.Failures) > 0 {
-			v.message += ": " + o.Failures[0].Object + ": " + o.Failures[0].Message
+			v.message += ". " + delivery.Explain(o.Failures[0])
 		}
 		return v, true
 	}

@@ -6,7 +6,6 @@ package plan
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -256,7 +255,7 @@ func describe(c *rollout.Cluster, revision string, o delivery.Outcome) v1.PlanMe
 	case c.Away != "":
 		m.Reason, m.Message = v1.ReasonMembersAway, c.Away
 	case o.Stage == delivery.Failed || o.Stage == delivery.Refused:
-		m.Reason, m.Message = o.Reason, fmt.Sprintf("%s: %s", o.Failures[0].Object, o.Failures[0].Message)
+		m.Reason, m.Message = o.Reason, delivery.Explain(o.Failures[0])
 	}
 	m.Message = protocol.Cut(m.Message, maxMessage)
 	return m

@@ -95,7 +95,7 @@ func (m *member) outcomeLocked(id string) Outcome {
 	case m.wants[id].set == nil:
 		return Outcome{Stage: Pending}
 	case m.withheld:
-		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: "set", Message: m.withheldLocked(id)}}}
+		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: wholeSet, Message: m.withheldLocked(id)}}}
 	case m.wants[id].set.unchanged:
 		return Outcome{Stage: Unheard}
 	case m.hasLocked(id):
@@ -105,9 +105,9 @@ func (m *member) outcomeLocked(id string) Outcome {
 	case !m.connected:
 		return Outcome{Stage: Away}
 	case m.refuses != "":
-		return Outcome{Stage: Refused, Reason: m.refuses, Failures: []v1.Failure{{Object: "set", Message: refusalText(m.refuses)}}}
+		return Outcome{Stage: Refused, Reason: m.refuses, Failures: []v1.Failure{{Object: wholeSet, Message: refusalText(m.refuses)}}}
 	case f != nil && (f.refused || f.count >= patience):
-		return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: "set", Message: "It could not be sent: " + f.message}}}
+		return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: wholeSet, Message: "It could not be sent: " + f.message}}}
 	case m.stream == nil || !m.stream.synced:
 		return Outcome{Stage: Unheard}
 	}
@@ -135,6 +135,17 @@ func refusalText(reason string) string {
 	return "The agent is too old to take this; upgrade it"
 }
 
+// wholeSet is the object of a failure that is of all objects of a set.
+const wholeSet = "set"
+
+// Explain is a failure in one sentence: of which object, unless it is of all, and why.
+func Explain(f v1.Failure) string {
+	if f.Object == wholeSet {
+		return f.Message
+	}
+	return f.Object + ": " + f.Message
+}
+
 // stateOutcome is what an agent's word means.
 func stateOutcome(s *protocol.SetState) Outcome {
 	o := Outcome{Stage: Failed, Namespaces: s.Namespaces, Short: s.Short}
@@ -158,7 +169,7 @@ func stateOutcome(s *protocol.SetState) Outcome {
 		o.Failures = append(o.Failures, v1.Failure{Object: object.Object, Message: object.Message})
 	}
 	if len(o.Failures) == 0 {
-		o.Failures = []v1.Failure{{Object: "set", Message: cmp.Or(s.Message, "The agent says "+string(s.Phase))}}
+		o.Failures = []v1.Failure{{Object: wholeSet, Message: cmp.Or(s.Message, "The agent says "+string(s.Phase))}}
 	}
 	return o
 }
@@ -208,8 +219,8 @@ func Judge(outcomes []Outcome) Verdict {
 	switch {
 	case worst.Reason != "":
 		v.Reason, v.Stalled = worst.Reason, slices.Contains([]string{v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting}, worst.Reason)
-		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it; %s, %s: %s",
-			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, worst.Failures[0].Object, worst.Failures[0].Message)
+		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it. In cluster %s: %s",
+			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, Explain(worst.Failures[0]))
 	case counts[Pending]+counts[Unheard] > 0:
 		v.Reason, v.Message = v1.ReasonDelivering, fmt.Sprintf("%s clusters have it; it is on its way to the others that are connected", v.Clusters.Summary)
 	case counts[Away] > 0:

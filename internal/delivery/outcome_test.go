@@ -45,6 +45,20 @@ func TestJudge(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the message is a sentence about one cluster, and about one object unless all are meant", func(t *testing.T) {
+		of := func(object, message string) string {
+			o := failed("b", v1.ReasonConflict)
+			o.Failures[0].Object, o.Failures[0].Message = object, message
+			return delivery.Judge([]delivery.Outcome{at(delivery.Applied), o}).Message
+		}
+		const start = "1 of 2 clusters do not have all of it. In cluster b: "
+		if got := of("set", "It could not be sent"); got != start+"It could not be sent" {
+			t.Error(got)
+		}
+		if got := of("ClusterRole x", "it is not Drover's"); got != start+"ClusterRole x: it is not Drover's" {
+			t.Error(got)
+		}
+	})
 	t.Run("ten failures are named at most", func(t *testing.T) {
 		var many []delivery.Outcome
 		for i := range 30 {

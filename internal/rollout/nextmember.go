@@ -103,7 +103,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	}
 	if f.stopped {
 		return nil, Wait{Reason: v1.ReasonTooManyFailures, Message: fmt.Sprintf(
-			"%s failed, rollout.maxFailedClusters is %d: see status.failures; change the plan to try again, or raise maxFailedClusters to go on without them", Clusters(f.failed), f.maxFailed())}
+			"%s failed and rollout.maxFailedClusters allows %d, so no other begins. See status.failures for the cause, then change the plan to try again, or raise maxFailedClusters to go on without what failed", Clusters(f.failed), f.maxFailed())}
 	}
 	open, why := f.openWaves()
 	var best *Cluster
