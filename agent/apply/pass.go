@@ -191,7 +191,7 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 		p.problem(ref{kind: "set", name: p.set.id}, protocol.SetFailed, err.Error())
 		return
 	}
-	state.Namespaces, state.Short = living(namespaces), result.Short
+	state.Namespaces, state.Short, state.Spent = living(namespaces), result.Short, result.Spent
 	p.applyAll(ctx, ordered[0])
 	p.applyAll(ctx, p.bindable(ctx, ordered[1]))
 	p.applyAll(ctx, ordered[2])

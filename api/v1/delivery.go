@@ -114,7 +114,7 @@ const MaxFailures = 10
 // ConditionQuotaFits is on a Project with a resourceQuota: True when every namespace has the whole of the default for a
 // namespace, in every member.
 //
-// The reason for True is QuotaFits; for False, QuotaOversubscribed.
+// The reason for True is QuotaFits; for False, QuotaOversubscribed and QuotaSpent.
 const ConditionQuotaFits = "QuotaFits"
 
 // Conditions of what is delivered to members. Ready is True when every member has it that can be reached. Complete is True when every member
@@ -186,7 +186,10 @@ const (
 	ReasonSecretRefused = "SecretRefused"
 	// ReasonQuotaFits: every namespace has the whole default for a namespace. Reason of QuotaFits=True.
 	ReasonQuotaFits = "QuotaFits"
+	// ReasonQuotaSpent: the Project has more namespaces than its quota is good for, and nothing of some resource is left for those that came
+	// last: no pod can start there. The message names them.
+	ReasonQuotaSpent = "QuotaSpent"
 	// ReasonQuotaOversubscribed: the Project has more namespaces than its quota is good for; those that came last have less
-	// than the default, or nothing. The message names them.
+	// than the default. The message names them.
 	ReasonQuotaOversubscribed = "QuotaOversubscribed"
 )

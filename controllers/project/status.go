@@ -5,7 +5,7 @@ package project
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -74,25 +74,46 @@ func (r *Reconciler) tellQuota(project *v1.Project, outcomes []delivery.Outcome)
 		meta.RemoveStatusCondition(&project.Status.Conditions, v1.ConditionQuotaFits)
 		return nil
 	}
-	var short []string
-	for _, o := range outcomes {
-		for _, namespace := range o.Short {
-			short = append(short, o.Cluster+"/"+namespace)
-		}
-	}
-	condition := metav1.Condition{Type: v1.ConditionQuotaFits, Status: metav1.ConditionTrue, Reason: v1.ReasonQuotaFits,
-		Message: "Every namespace has the whole default", ObservedGeneration: project.Generation, LastTransitionTime: metav1.NewTime(r.Now())}
-	if len(short) > 0 {
-		condition.Status, condition.Reason = metav1.ConditionFalse, v1.ReasonQuotaOversubscribed
-		condition.Message = fmt.Sprintf("Less than the default is left for %s: where that is nothing, no pod can start. Raise resourceQuota, lower namespaceDefaultResourceQuota, or take a namespace out of the project", named(short, ", "))
-	}
+	condition := judgeQuota(outcomes)
+	condition.Type, condition.ObservedGeneration, condition.LastTransitionTime = v1.ConditionQuotaFits, project.Generation, metav1.NewTime(r.Now())
 	was := meta.FindStatusCondition(project.Status.Conditions, v1.ConditionQuotaFits)
-	news := was != nil && was.Reason != condition.Reason || was == nil && len(short) > 0
+	fits := condition.Status == metav1.ConditionTrue
+	news := was != nil && was.Reason != condition.Reason || was == nil && !fits
 	meta.SetStatusCondition(&project.Status.Conditions, condition)
 	if !news {
 		return nil
 	}
-	return &status.Event{Warning: len(short) > 0, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
+	return &status.Event{Warning: !fits, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
+}
+
+// judgeQuota is the condition QuotaFits: whether some namespace has less than the default, and the worse, whether one has nothing. It is pure.
+func judgeQuota(outcomes []delivery.Outcome) metav1.Condition {
+	var short, spent []string
+	for _, o := range outcomes {
+		for _, namespace := range o.Short {
+			if !slices.Contains(o.Spent, namespace) {
+				short = append(short, o.Cluster+"/"+namespace)
+			}
+		}
+		for _, namespace := range o.Spent {
+			spent = append(spent, o.Cluster+"/"+namespace)
+		}
+	}
+	const mend = ". Raise resourceQuota, lower namespaceDefaultResourceQuota, or take a namespace out of the project"
+	less := "Less than the default is left for " + named(short, ", ")
+	none := "Nothing is left for " + named(spent, ", ") + ", where no pod can start"
+	unfit := metav1.Condition{Status: metav1.ConditionFalse, Reason: v1.ReasonQuotaSpent}
+	switch {
+	case len(spent) > 0 && len(short) > 0:
+		unfit.Message = none + ". " + less + mend
+	case len(spent) > 0:
+		unfit.Message = none + mend
+	case len(short) > 0:
+		unfit.Reason, unfit.Message = v1.ReasonQuotaOversubscribed, less+mend
+	default:
+		return metav1.Condition{Status: metav1.ConditionTrue, Reason: v1.ReasonQuotaFits, Message: "Every namespace has the whole default"}
+	}
+	return unfit
 }
 
 // messages are those of problems. The first problem gives the reason; a person mends them one by one, and wants to see them all.

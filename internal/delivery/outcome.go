@@ -59,9 +59,9 @@ type Outcome struct {
 	Reason string
 	// Failures name what is not as it should be, for Failed and Refused.
 	Failures []v1.Failure
-	// Namespaces and Short are what the agent says of the namespaces that the set is expanded for.
-	Namespaces int32
-	Short      []string
+	// Namespaces, Short and Spent are what the agent says of the namespaces that the set is expanded for.
+	Namespaces   int32
+	Short, Spent []string
 	// Since is when it was handed over, for Pending.
 	Since time.Time
 }
@@ -148,7 +148,7 @@ func Explain(f v1.Failure) string {
 
 // stateOutcome is what an agent's word means.
 func stateOutcome(s *protocol.SetState) Outcome {
-	o := Outcome{Stage: Failed, Namespaces: s.Namespaces, Short: s.Short}
+	o := Outcome{Stage: Failed, Namespaces: s.Namespaces, Short: s.Short, Spent: s.Spent}
 	switch s.Phase {
 	case protocol.SetApplied:
 		o.Stage = Applied

@@ -75,6 +75,8 @@ type Result struct {
 	Objects []*unstructured.Unstructured
 	// Short are the namespaces that got less quota than the default, in the order of their names.
 	Short []string
+	// Spent are those of them that got nothing of some resource.
+	Spent []string
 }
 
 // Reserved says whether a namespace belongs to the cluster and is never part of a project, whatever its labels say.
@@ -108,6 +110,9 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 			out.Objects = append(out.Objects, quotaObject(ns.Name, share.Hard, labels))
 			if share.Short {
 				out.Short = append(out.Short, ns.Name)
+			}
+			if share.Spent {
+				out.Spent = append(out.Spent, ns.Name)
 			}
 		}
 		out.Objects = append(out.Objects, p.instances(ns.Name, labels)...)

@@ -41,6 +41,9 @@ func pods(shares map[string]expansion.Share) map[string]string {
 		if share.Short {
 			out[name] += " short"
 		}
+		if share.Spent != (out[name] == "0 short") {
+			out[name] += " spent wrongly"
+		}
 	}
 	return out
 }

@@ -24,6 +24,8 @@ type Share struct {
 	Hard corev1.ResourceList
 	// Short is true when some resource is less than the default.
 	Short bool
+	// Spent is true when nothing is left of some resource: no pod that takes any of it can start.
+	Spent bool
 }
 
 // Divide gives each namespace its share. Whatever is given:
@@ -50,7 +52,7 @@ func (q *Quota) Divide(namespaces []Namespace) map[string]Share {
 			share := shares[name]
 			share.Hard[key] = amount
 			if full, wanted := q.Default[key]; wanted && amount.Cmp(full) < 0 {
-				share.Short = true
+				share.Short, share.Spent = true, share.Spent || amount.IsZero()
 			}
 			shares[name] = share
 		}

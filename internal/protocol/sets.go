@@ -155,6 +155,8 @@ type SetState struct {
 	Namespaces int32 `json:"namespaces,omitempty"`
 	// Short are the first MaxSetObjects namespaces that got less quota than the default.
 	Short []string `json:"short,omitempty"`
+	// Spent are the first MaxSetObjects of them that got nothing of some resource. An older agent names none.
+	Spent []string `json:"spent,omitempty"`
 }
 
 // SetObject is an object that is not as it should be.
@@ -187,9 +189,11 @@ func (s *SetState) Bound() {
 		o := &s.Objects[i]
 		o.Object, o.Phase, o.Message = Cut(o.Object, maxMessage), SetPhase(Cut(string(o.Phase), maxText)), Cut(o.Message, maxMessage)
 	}
-	s.Short = slices.Clone(s.Short[:min(len(s.Short), MaxSetObjects)])
-	for i := range s.Short {
-		s.Short[i] = Cut(s.Short[i], maxText)
+	for _, names := range []*[]string{&s.Short, &s.Spent} {
+		*names = slices.Clone((*names)[:min(len(*names), MaxSetObjects)])
+		for i, name := range *names {
+			(*names)[i] = Cut(name, maxText)
+		}
 	}
 }
 
