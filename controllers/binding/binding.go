@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,8 +116,8 @@ func (p plan) sets() map[types.NamespacedName]*delivery.Set {
 	if p.set == nil {
 		return nil
 	}
-	sets := make(map[types.NamespacedName]*delivery.Set, len(p.members))
-	for _, member := range p.members {
+	sets := make(map[types.NamespacedName]*delivery.Set, len(p.members)+len(p.former))
+	for _, member := range slices.Concat(p.members, p.former) {
 		sets[member] = p.set
 	}
 	return sets
@@ -127,7 +128,8 @@ func (r *Reconciler) plan(ctx context.Context, b *view) (plan, error) {
 	now := r.Now()
 	if reference.Expired(b.expires, now) {
 		former, _, err := r.kind.members(ctx, r.Client, b.object)
-		return plan{expired: "It expired at " + b.expires.UTC().Format(time.RFC3339) + "; delete it, or set a later expiresAt", former: former}, err
+		return plan{set: delivery.Absent(r.setID(b)), former: former,
+			expired: "It expired at " + b.expires.UTC().Format(time.RFC3339) + "; delete it, or set a later expiresAt"}, err
 	}
 	var p plan
 	if b.expires != nil {
@@ -165,27 +167,17 @@ func expiry(t *metav1.Time) *time.Time {
 	return &t.Time
 }
 
-// lookAgain is when to look again at members that are about to take an expired binding away: what is not wanted wakes no owner.
-const lookAgain = 2 * time.Second
-
-// lookForAway is the same for members that cannot be asked: that they come back wakes no owner of what is not wanted either.
-const lookForAway = 10 * time.Second
-
 // tell writes the status.
 func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: p.expires}
 	var outcomes []delivery.Outcome
-	if p.set != nil {
+	if p.set != nil && p.expired == "" {
 		outcomes = r.Desk.Outcomes(p.set.ID, p.members)
 	}
 	verdict := delivery.Judge(outcomes)
 	if p.expired != "" {
-		held, away, unheard := r.Desk.Remains(r.setID(b), p.former)
-		if verdict.Expire(p.expired, held, away, unheard); held+unheard > 0 {
-			result.RequeueAfter = lookAgain
-		} else if away > 0 {
-			result.RequeueAfter = lookForAway
-		}
+		held, away, unheard := r.Desk.Remains(p.set.ID, p.former)
+		verdict.Expire(p.expired, held, away, unheard)
 	}
 	if p.problem != nil {
 		verdict.Refuse(len(p.members), p.problem.Reason, p.problem.Message, p.problem.Stalled)

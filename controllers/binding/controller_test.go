@@ -4,6 +4,7 @@
 package binding_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -52,9 +53,9 @@ func TestReconcile(t *testing.T) {
 		"one is away":                                           {desk{outcomes: []delivery.Outcome{applied, away}}, false, "True Applied", "False MembersAway", false, "Normal Applied", 2},
 		"all are away":                                          {desk{outcomes: []delivery.Outcome{away}}, false, "True MembersAway", "False MembersAway", false, "Normal MembersAway", 2},
 		"a role that is not Drover's is not bound":              {desk{outcomes: []delivery.Outcome{applied, conflict}}, false, "False Conflict", "False Conflict", true, "Warning Conflict", 2},
-		"an end is nothing to wait for":                         {desk{}, true, "True Expired", "True Expired", false, "Normal Expired", 0},
-		"it is being taken away":                                {desk{held: 1}, true, "True Expired", "False Delivering", false, "Normal Expired", 0},
-		"where it is not known whether it was, the whole waits": {desk{away: 1}, true, "True Expired", "False MembersAway", false, "Normal Expired", 0},
+		"an end is nothing to wait for":                         {desk{}, true, "True Expired", "True Expired", false, "Normal Expired", 2},
+		"it is being taken away":                                {desk{held: 1}, true, "True Expired", "False Delivering", false, "Normal Expired", 2},
+		"where it is not known whether it was, the whole waits": {desk{away: 1}, true, "True Expired", "False MembersAway", false, "Normal Expired", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			workspace := env.Workspace(t)
@@ -77,8 +78,13 @@ func TestReconcile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (tt.desk.held+tt.desk.away > 0) != (tt.expired && result.RequeueAfter > 0) {
-				t.Errorf("it looks again after %v", result.RequeueAfter)
+			if tt.expired && result.RequeueAfter > 0 {
+				t.Errorf("it looks again after %v, and the desk wakes it", result.RequeueAfter)
+			}
+			for member, set := range tt.desk.sets {
+				if is := reflect.DeepEqual(set, delivery.Absent("crtb/alice")); is != tt.expired {
+					t.Errorf("%s is to have nothing: %t", member, is)
+				}
 			}
 			if err := env.Client.Get(t.Context(), name, b); err != nil {
 				t.Fatal(err)

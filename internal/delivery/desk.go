@@ -218,7 +218,7 @@ func (d *Desk) wantLocked(m *member, key Key, set *Set) {
 	}
 	m.wants[set.ID] = wanted{key: key, set: set, since: time.Now()}
 	m.calmLocked(set.ID) // what was refused of another content is of no matter for this one
-	m.touchLocked(set.ID, false)
+	m.touchLocked(set.ID, set.absent)
 	d.pumpLocked(m)
 }
 

@@ -85,6 +85,15 @@ func (o *office) replace() *office {
 	return next
 }
 
+// heard is how often an owner was told of something, since it was asked last.
+func (o *office) heard(name string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := len(o.told)
+	o.told = slices.DeleteFunc(o.told, func(k delivery.Key) bool { return k == key(name) })
+	return before - len(o.told)
+}
+
 func member(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "team-a", Name: name}
 }
@@ -205,6 +214,35 @@ func TestDesk(t *testing.T) {
 			next.until("z is removed, which nobody wants", func() bool { return slices.Equal(sets.Held(), []string{"crtb/x", "crtb/y"}) })
 			if got := len(sets.Calls()); got != 4 {
 				t.Error(sets.Calls())
+			}
+		},
+		"who wants nothing to be there hears of members that come back with it, or without it": func(t *testing.T, o *office) {
+			sets := testkit.NewSets()
+			agent := o.connect("a", sets)
+			o.connect("b", testkit.NewSets())
+			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			agent.Kill()
+			o.until("lost", func() bool { return !o.fleet.State(a).Connected() })
+			remains := func(held, away, unheard int) func() bool {
+				return func() bool {
+					h, w, u := o.Remains("crtb/x", []types.NamespacedName{a, b})
+					return h == held && w == away && u == unheard
+				}
+			}
+			o.Replace(key("x"), to(delivery.Absent("crtb/x"), a, b))
+			o.until("one is away with it, the other never had it", remains(0, 1, 0))
+			o.until("all that was before is told", func() bool { return o.heard("x") > 0 })
+			again := o.connect("a", sets)
+			o.until("removal", remains(0, 0, 0))
+			o.until("the owner hears of it", func() bool { return o.heard("x") > 0 })
+			if len(sets.Held()) > 0 {
+				t.Error(sets.Held())
+			}
+			again.Kill()
+			o.until("lost again", func() bool { return !o.fleet.State(a).Connected() })
+			if !remains(0, 0, 0)() {
+				t.Error("a member that had lost it counts again when it goes")
 			}
 		},
 		"a withdrawal does not wait for the others": func(t *testing.T, o *office) {

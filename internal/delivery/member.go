@@ -102,16 +102,22 @@ func (m *member) readyLocked() bool {
 
 // dueLocked is the set that a member is to have of this ID, nil for none.
 func (m *member) dueLocked(id string) *Set {
-	if m.withheld {
+	set := m.wants[id].set
+	if m.withheld || set != nil && set.absent {
 		return nil
 	}
-	return m.wants[id].set
+	return set
 }
 
 // hasLocked is whether a member has the set that it is to have of this ID, whatever came of it.
 func (m *member) hasLocked(id string) bool {
 	due, has := m.dueLocked(id), m.has[id]
 	return due != nil && has != nil && has.Digest == due.Digest
+}
+
+// ridLocked reports whether a member is known to have nothing of an ID: its agent said so last, whether it is here now or not.
+func (m *member) ridLocked(id string) bool {
+	return m.heard && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.readyLocked())
 }
 
 // withholdLocked takes over what the spec of a member's Cluster says, and reports whether that is news. While it cannot be read, it is as it was.
@@ -179,6 +185,7 @@ func (d *Desk) lookLocked(m *member) []Key {
 func (m *member) refuseLocked(reason string) []Key {
 	m.refuses = reason
 	if reason != "" {
+		m.heard = false
 		clear(m.has)
 	}
 	return m.lackingLocked()
@@ -188,6 +195,9 @@ func (m *member) refuseLocked(reason string) []Key {
 func (m *member) lackingLocked() []Key {
 	var keys []Key
 	for id, want := range m.wants {
+		if want.set.absent && m.ridLocked(id) {
+			continue
+		}
 		if !m.hasLocked(id) {
 			keys = append(keys, want.key)
 		}

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Remains counts the members that still have a set that is no longer wanted, those that have not said yet what they have, and those that cannot be
-// asked: they are not connected, or their agents take nothing.
+// Remains counts the members that still have a set of which Absent was handed over, those that have not said yet what they have, and those that
+// cannot be asked: they are not connected and had it when they were, or their agents take nothing.
 func (d *Desk) Remains(id string, members []types.NamespacedName) (held, away, unheard int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -19,6 +19,7 @@ func (d *Desk) Remains(id string, members []types.NamespacedName) (held, away, u
 		switch {
 		case (m == nil || !m.connected && !m.heard) && time.Since(d.started) < settleTime:
 			unheard++
+		case m != nil && m.ridLocked(id):
 		case m == nil, !m.connected, m.refuses != "":
 			away++
 		case !m.readyLocked():

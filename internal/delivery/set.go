@@ -19,6 +19,8 @@ type Set struct {
 	body   []byte
 	// unchanged is for one that is not sent: the member keeps what it has.
 	unchanged bool
+	// absent is for one that is removed where it is, and whose owner hears of it.
+	absent bool
 	// applied is what most members say of it in the end, kept once.
 	applied *protocol.SetState
 }
@@ -39,6 +41,10 @@ func NewSet(id string, expiresAt *time.Time, content expansion.Content) (*Set, e
 // Unchanged stands for whatever a member has of an ID: nothing is sent, and nothing removed, until another set is handed over.
 func Unchanged(id string) *Set { return &Set{ID: id, unchanged: true} }
 
+// Absent stands for nothing of an ID: what a member has of it is removed, and who handed this over hears of it as of any other set. Remains counts
+// where it is still there.
+func Absent(id string) *Set { return &Set{ID: id, absent: true} }
+
 // Body is the set as members are sent it, a protocol.Set as JSON. It must not be changed.
 func (s *Set) Body() []byte { return s.body }
 
@@ -52,7 +58,7 @@ func (s *Set) size() int {
 
 // share is the state to keep for one that a member told. set may be nil.
 func share(state *protocol.SetState, set *Set) *protocol.SetState {
-	if set != nil && !set.unchanged && state.Digest == set.Digest && plain(state) {
+	if set != nil && set.applied != nil && state.Digest == set.Digest && plain(state) {
 		return set.applied
 	}
 	return state
