@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -26,17 +28,22 @@ type Publisher struct {
 	ConfigMap types.NamespacedName
 	// Settings that agents are to have: their bundle is what is published.
 	Settings func() protocol.Settings
-
-	published string // bundle that was written last; of the one worker alone
 }
 
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,verbs=create;patch
+// +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,resourceNames=drover-ca,verbs=get;list;watch
 
-// Reconcile writes the bundle if it is another than the one written last.
+// Reconcile writes the bundle unless it is there.
 func (p *Publisher) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	bundle := p.Settings().CABundle
-	if bundle == "" || bundle == p.published {
-		return ctrl.Result{}, nil // nothing is loaded yet, or nothing has changed
+	if bundle == "" {
+		return ctrl.Result{}, nil // nothing is loaded yet
+	}
+	found := &corev1.ConfigMap{}
+	if err := p.Client.Get(ctx, p.ConfigMap, found); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read ConfigMap %s: %w", p.ConfigMap, err)
+	} else if err == nil && found.Data[protocol.KeyCABundle] == bundle {
+		return ctrl.Result{}, nil
 	}
 	want := corev1ac.ConfigMap(p.ConfigMap.Name, p.ConfigMap.Namespace).
 		WithLabels(map[string]string{"app.kubernetes.io/part-of": "drover"}).
@@ -44,7 +51,6 @@ func (p *Publisher) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result,
 	if err := p.Client.Apply(ctx, want, client.FieldOwner(v1.ManagedBy), client.ForceOwnership); err != nil {
 		return ctrl.Result{}, fmt.Errorf("publish the hub's CA in ConfigMap %s: %w", p.ConfigMap, err)
 	}
-	p.published = bundle
 	return ctrl.Result{}, nil
 }
 
@@ -53,6 +59,7 @@ func (p *Publisher) Register(mgr ctrl.Manager, onTrust func(func())) error {
 	request := reconcile.Request{NamespacedName: p.ConfigMap}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("authority-publisher").
+		For(&corev1.ConfigMap{}, builder.WithPredicates(only(p.ConfigMap))).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			q.Add(request)
 			onTrust(func() { q.Add(request) })

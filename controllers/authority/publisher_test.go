@@ -53,4 +53,15 @@ func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
 	if again := published(); again.ResourceVersion != first.ResourceVersion {
 		t.Error("what has not changed is written again")
 	}
+	first.Data["ca.crt"] = "another"
+	if err := w.Client.Update(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if got := published().Data["ca.crt"]; got != w.trust.Settings().CABundle {
+		t.Errorf("what somebody else wrote stays: %s", got)
+	}
+	if err := w.Client.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	published()
 }

@@ -71,10 +71,12 @@ func startHub(t *testing.T) *hub {
 	loader := &authority.Loader{Client: mgr.GetClient(), Trust: h.trust, Authority: h.secret, Now: time.Now}
 	keeper := &authority.Keeper{Client: mgr.GetClient(), Recorder: recorder, Secret: h.secret,
 		Member: h.fleet.State, Settings: h.trust.Settings, Now: time.Now}
+	publisher := &authority.Publisher{Client: mgr.GetClient(), Settings: h.trust.Settings, ConfigMap: types.NamespacedName{Namespace: h.secret.Namespace, Name: trust.AuthorityConfigMap}}
 	clusters := &cluster.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Fleet: h.fleet,
 		Settings: h.trust.Settings, AgentImage: "drover:test", Started: time.Now().Add(-time.Hour), Now: time.Now}
 	for _, err := range []error{
 		loader.Register(mgr),
+		publisher.Register(mgr, h.trust.OnChange),
 		keeper.Register(mgr, authority.Wakers{Member: h.fleet.OnChange, Trust: h.trust.OnChange}),
 		clusters.Register(mgr, cluster.Wakers{Member: h.fleet.OnChange, All: h.trust.OnChange}),
 	} {
@@ -282,6 +284,19 @@ func (h *hub) knocking(m *member) (stop func()) {
 
 func TestChangeOfTheAuthorityStrandsNobody(t *testing.T) {
 	h := startHub(t)
+	published := func(ctx context.Context) *corev1.ConfigMap {
+		found := &corev1.ConfigMap{}
+		if err := h.Client.Get(ctx, types.NamespacedName{Namespace: h.secret.Namespace, Name: trust.AuthorityConfigMap}, found); err != nil {
+			return nil
+		}
+		return found
+	}
+	h.eventually("the certificates are published", func() bool { return published(t.Context()) != nil })
+	first := published(t.Context())
+	if err := h.Client.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	h.eventually("what somebody deletes is put back", func() bool { now := published(t.Context()); return now != nil && now.UID != first.UID })
 	if !h.signs(h.state().Active) {
 		t.Fatal("the first authority does not sign")
 	}

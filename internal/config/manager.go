@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -17,13 +18,14 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
 )
 
 // leaseName is the name of the Lease that manager replicas elect their leader with.
 const leaseName = "drover-manager"
 
 // ManagerOptions are the options of the manager that a configuration asks for. Of all Secrets, Roles and RoleBindings it caches those that
-// Drover made, and of Secrets all in the manager's own namespace.
+// Drover made, of Secrets all in the manager's own namespace, and of ConfigMaps the one that it publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, v1.AddToScheme} {
@@ -45,6 +47,9 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
 					c.Namespace:         {LabelSelector: labels.Everything()},
 					cache.AllNamespaces: {LabelSelector: labels.NewSelector().Add(*ours), Transform: registration.Trim},
+				}},
+				&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
+					c.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", trust.AuthorityConfigMap)},
 				}},
 				&rbacv1.Role{}: made, &rbacv1.RoleBinding{}: made,
 				&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{
