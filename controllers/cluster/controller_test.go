@@ -167,6 +167,7 @@ func TestClusterController(t *testing.T) {
 		"reconciling again without a change writes nothing":                            testIdle,
 		"a lost agent shows with reason and time, and what was known stays":            testLost,
 		"an agent that was connected before a restart gets time to come back":          testSettling,
+		"an agent that comes and is killed just after a restart shows at once":         testKilledWhileSettling,
 		"of an agent that joined before the start nothing is said until it is back":    testFoundJoined,
 		"nobody is called lost, or let go, before the other replicas have been heard":  testReplicasNotHeardYet,
 		"an unhealthy API server shows":                                                testUnhealthy,
@@ -297,6 +298,22 @@ func testSettling(w *world) {
 		w.t.Fatalf("looks again after %s", result.RequeueAfter)
 	}
 	w.clock.Advance(result.RequeueAfter)
+	restarted.reconcile()
+	restarted.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
+}
+
+func testKilledWhileSettling(w *world) {
+	first, key := w.joined()
+	first.Kill()
+	w.until(func(s fleet.State) bool { return !s.Connected() })
+	restarted := newWorld(w.t, w.Env)
+	restarted.name, restarted.clock, restarted.r.Now, restarted.r.Started = w.name, w.clock, w.clock.Now, w.clock.Now()
+	restarted.settings = w.settings
+	agent := restarted.connect(key, testkit.HealthyReport())
+	restarted.reconcile()
+	restarted.ready(metav1.ConditionTrue, v1.ReasonConnected)
+	agent.Kill()
+	restarted.until(func(s fleet.State) bool { return !s.Connected() })
 	restarted.reconcile()
 	restarted.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 }

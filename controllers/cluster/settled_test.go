@@ -6,6 +6,12 @@ package cluster
 import (
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/registration"
 )
 
 func TestSettled(t *testing.T) {
@@ -23,6 +29,36 @@ func TestSettled(t *testing.T) {
 			r := &Reconciler{Started: start, led: start.Add(tt.led), crowding: crowding(tt.clusters)}
 			if got := r.settled().Sub(start); got != tt.want {
 				t.Errorf("settled after %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestAMemberThatThisManagerSawGoIsLostAtOnce(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	gone := fleet.State{LastSeen: now}
+	for name, tt := range map[string]struct {
+		member   fleet.State
+		unsynced bool
+		was      metav1.ConditionStatus
+		want     time.Duration // after now, 0 for at once
+	}{
+		"seen to go":                         {gone, false, metav1.ConditionTrue, 0},
+		"seen to go, before it was Ready":    {gone, false, metav1.ConditionUnknown, 0},
+		"seen to take its leave":             {fleet.State{LastSeen: now, Left: true}, false, metav1.ConditionTrue, movingTime},
+		"seen to go, it may be at a replica": {gone, true, metav1.ConditionTrue, syncRecheck},
+		"not seen since the start":           {fleet.State{}, false, metav1.ConditionTrue, settleTime},
+		"not seen, and known to be lost":     {fleet.State{}, false, metav1.ConditionFalse, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := &v1.Cluster{Status: v1.ClusterStatus{Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: tt.was}}}}
+			in := &input{cluster: cluster, identity: &registration.AgentIdentity{}, member: tt.member, now: now, settled: now.Add(settleTime), synced: !tt.unsynced}
+			want := time.Time{}
+			if tt.want > 0 {
+				want = now.Add(tt.want)
+			}
+			if got := in.tooEarly(); !got.Equal(want) {
+				t.Errorf("nothing is said until %s, want %s", got, want)
 			}
 		})
 	}
