@@ -5,7 +5,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
@@ -81,7 +83,8 @@ func (o *options) bindQuestion(c *cobra.Command) {
 	flags.StringVar(&o.subresource, "subresource", "", "The subresource, such as log or scale")
 	flags.StringVar(&o.memberContext, "member-context", "", "A context of the kubeconfig that leads to the member, through the hub or not")
 	flags.StringVarP(&o.output, "output", "o", outputText, "The output: text, json or yaml")
-	c.MarkFlagsOneRequired("cluster")
+	c.MarkFlagsOneRequired("cluster")                                     // has shells offer it
+	c.PreRunE = func(*cobra.Command, []string) error { return o.check() } // before cobra says it in words of its own
 	complete(c, "output", offer(outputText, outputJSON, outputYAML))
 	complete(c, "namespace", o.completeNamespaces)
 	complete(c, "workspace", o.completeWorkspaces)
@@ -109,9 +112,6 @@ Exit codes: 0 yes, 1 no, 2 an error, or it cannot be told.`,
   kubectl drover why github:acme/web delete pods --kind Group --cluster prod-eu -n web -o json`,
 		Args: arguments(3, "NAME VERB RESOURCE"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			who, err := newPrincipal(args[0], v1.SubjectKind(o.kind), o.groups)
 			if err != nil {
 				return err
@@ -140,9 +140,6 @@ Exit codes: 0 there is at least one who may, 1 no one may, 2 an error, or it can
   kubectl drover who-can get secrets --cluster prod-eu`,
 		Args: arguments(2, "VERB RESOURCE"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			return o.whoCan(c.Context(), c.OutOrStdout(), args[0], args[1])
 		},
 		ValidArgsFunction: completeAction(0),
@@ -163,8 +160,10 @@ func arguments(count int, names string) cobra.PositionalArgs {
 
 // check refuses values of flags that mean nothing.
 func (o *options) check() error {
-	switch o.output {
-	case outputText, outputJSON, outputYAML:
+	if o.cluster == "" {
+		return errors.New("it is not said in which member: give --cluster NAME, a Cluster of the workspace as \"kubectl get clusters\" lists them")
+	}
+	if slices.Contains([]string{outputText, outputJSON, outputYAML}, o.output) {
 		return nil
 	}
 	return fmt.Errorf("output %q is unknown: use %s, %s or %s", o.output, outputText, outputJSON, outputYAML)

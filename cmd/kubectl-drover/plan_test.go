@@ -176,7 +176,7 @@ func TestPlanCommands(t *testing.T) {
 	for _, what := range []string{"k3s", file} {
 		t.Run("preview plays a plan on the workspace's clusters, one after the other", func(t *testing.T) {
 			code, out := command(t.Context(), "plan", "preview", what, "--upgrade", "4m", "--nodes", "2", "--start", "2027-01-02T00:00:00Z")
-			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") || !strings.HasPrefix(out, "2027-01-02T00:00:00Z ") {
+			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") || !strings.HasPrefix(out, "# each cluster is played with 2 nodes, as --nodes says\n2027-01-02T00:00:00Z ") {
 				t.Errorf("%d: %s", code, out)
 			}
 		})
@@ -194,7 +194,7 @@ func TestPlanCommands(t *testing.T) {
 		if err := os.WriteFile(paused, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, out := command(t.Context(), "plan", "preview", paused); code != 0 || !strings.Contains(out, "Complete: ") {
+		if code, out := command(t.Context(), "plan", "preview", paused); code != 0 || !strings.Contains(out, "Complete: ") || !strings.HasPrefix(out, "# the plan is paused: ") {
 			t.Errorf("%d: %s", code, out)
 		}
 	})
@@ -260,6 +260,34 @@ func TestPlanCommands(t *testing.T) {
 		}
 		if err := (&options{}).complete(t.Context(), "", a, many); err == nil || !strings.Contains(err.Error(), "at most 50000 can be played") {
 			t.Error(err)
+		}
+	})
+	t.Run("preview says which nodes are made up, and which of a plan's words it cannot follow", func(t *testing.T) {
+		count := func(total int32) *v1.NodeCount { return &v1.NodeCount{Total: total} }
+		for name, nodes := range map[string]*v1.NodeCount{"a": count(2), "b": nil, "prod": count(math.MaxInt32)} {
+			c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: name}}
+			if err := s.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c); err != nil {
+				t.Fatal(err)
+			}
+			c.Status.Nodes = nodes
+			if err := s.Client.Status().Update(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text := "kind: Plan\nmetadata: {name: k3s}\nspec: {clusterSelector: {}, version: v2, nodeSelector: {matchLabels: {a: b}}, upgrade: {image: x}}\n"
+		some := filepath.Join(t.TempDir(), "plan.yaml")
+		if err := os.WriteFile(some, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out := command(t.Context(), "plan", "preview", some)
+		for _, want := range []string{
+			"# the hub does not know which nodes nodeSelector selects: all are played\n",
+			"# the hub does not know the nodes of b: each is played with 1 node; say with --nodes how many\n",
+			"# of the nodes of prod only 5000 are played\n", " 5000/5000 nodes",
+		} {
+			if code != 0 || !strings.Contains(out, want) {
+				t.Errorf("%d: %q is not in %.600s", code, want, out)
+			}
 		}
 	})
 	t.Run("preview ends when it is interrupted", func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,7 +50,8 @@ func newPlanPreview(o *options) *cobra.Command {
 NAME is a Plan of the workspace. FILE, or - for standard input, has Plans, which need not be on the hub: each of its documents is played by itself, and
 other kinds are passed over. A document may also be a script as hack/plan-steps plays it. A Plan is played from its beginning, as if it were not paused
 and no node had it. The Clusters are those of the workspace, with as many nodes as they have; the hub does not know which of them the plan selects, so
-all count. A Plan that names no Clusters is played on the nodes of the cluster itself.`,
+all count. A Plan that names no Clusters is played on the nodes of the cluster itself. Lines that begin with "#" say where this is not what the plan
+would find.`,
 		Example: `  kubectl drover plan preview k3s-server -w team-a --upgrade 4m
   kubectl drover plan preview plans.yaml --start 2027-01-02T00:00:00Z
   kubectl kustomize plans | kubectl drover plan preview - --nodes 3`,
@@ -99,6 +101,11 @@ func (o *options) preview(ctx context.Context, in io.Reader, out io.Writer, what
 				return err
 			}
 		}
+		for _, remark := range acts[i].remarks {
+			if _, err := fmt.Fprintln(out, "#", plain(remark)); err != nil {
+				return err
+			}
+		}
 		if err := rehearsal.Recite(acts[i].script, out); err != nil {
 			return err
 		}
@@ -123,6 +130,12 @@ func (w interruptible) Write(text []byte) (int, error) {
 type act struct {
 	script rehearsal.Script
 	whole  bool
+	// remarks are where the play is not what the plan would find.
+	remarks []string
+}
+
+func (a *act) remark(format string, words ...any) {
+	a.remarks = append(a.remarks, fmt.Sprintf(format, words...))
 }
 
 // readActs reads a file, if there is one of that name, or standard input. Else the name is that of a Plan on the hub, and the act is empty.
@@ -194,7 +207,7 @@ func (o *options) complete(ctx context.Context, name string, a *act, r *rehearsi
 		if err != nil {
 			return err
 		}
-		if err := h.cast(ctx, name, &a.script, r); err != nil {
+		if err := h.cast(ctx, name, a, r); err != nil {
 			return err
 		}
 	}
@@ -215,8 +228,9 @@ func (o *options) complete(ctx context.Context, name string, a *act, r *rehearsi
 	return nil
 }
 
-// cast completes a script with what the hub knows: the Plan, if there is none yet, and the Clusters.
-func (h *hub) cast(ctx context.Context, name string, script *rehearsal.Script, r *rehearsing) error {
+// cast completes an act with what the hub knows: the Plan, if there is none yet, and the Clusters.
+func (h *hub) cast(ctx context.Context, name string, a *act, r *rehearsing) error {
+	script := &a.script
 	if script.Plan.Kind == "" && script.Plan.Name == "" {
 		plan, err := h.readPlan(ctx, name)
 		if err != nil {
@@ -224,7 +238,10 @@ func (h *hub) cast(ctx context.Context, name string, script *rehearsal.Script, r
 		}
 		script.Plan = *plan
 	}
-	script.Plan.Spec.Paused = false // whoever has it paused wants to know what it will do
+	if script.Plan.Spec.Paused { // whoever has it paused wants to know what it will do
+		script.Plan.Spec.Paused = false
+		a.remark("the plan is paused: it takes none of these steps until spec.paused is false")
+	}
 	if script.Plan.Spec.Channel != "" {
 		script.Latest = cmp.Or(script.Plan.Status.LatestVersion, "unknown") // no step depends on which
 	}
@@ -232,14 +249,18 @@ func (h *hub) cast(ctx context.Context, name string, script *rehearsal.Script, r
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	script.Durations = rehearsal.Durations{Prepare: duration(r.prepare), Drain: duration(r.drain), Upgrade: duration(r.upgrade)}
 	if script.Plan.Spec.ClusterName == "" && script.Plan.Spec.ClusterSelector == nil {
-		return h.castNodes(ctx, script, r)
+		return h.castNodes(ctx, a, r)
 	}
-	return h.castClusters(ctx, script, r)
+	return h.castClusters(ctx, a, r)
 }
 
 // castClusters takes the Clusters of the workspace, with as many nodes as they have.
-func (h *hub) castClusters(ctx context.Context, script *rehearsal.Script, r *rehearsing) error {
-	script.Plan.Spec.NodeSelector = nil // which nodes have which labels, the hub does not know
+func (h *hub) castClusters(ctx context.Context, a *act, r *rehearsing) error {
+	script := &a.script
+	if script.Plan.Spec.NodeSelector != nil {
+		script.Plan.Spec.NodeSelector = nil
+		a.remark("the hub does not know which nodes nodeSelector selects: all are played")
+	}
 	var clusters v1.ClusterList
 	if err := h.List(ctx, &clusters, h.inWorkspace()); err != nil {
 		return fmt.Errorf("list clusters of %s: %w", h.workspace, err)
@@ -254,12 +275,55 @@ func (h *hub) castClusters(ctx context.Context, script *rehearsal.Script, r *reh
 		}
 		script.Clusters = append(script.Clusters, simulated(&clusters.Items[i], r.nodes))
 	}
+	a.remarkNodes(clusters.Items, r.nodes)
 	return nil
 }
 
+// remarkNodes says of which Clusters the nodes are made up.
+func (a *act) remarkNodes(clusters []v1.Cluster, nodes int) {
+	if nodes > 0 {
+		a.remark("each cluster is played with %s, as --nodes says", counted(nodes))
+		return
+	}
+	var unknown, large []string
+	for i := range clusters {
+		switch c := &clusters[i]; {
+		case c.Status.Nodes == nil || c.Status.Nodes.Total < 1:
+			unknown = append(unknown, c.Name)
+		case c.Status.Nodes.Total > maxNodes:
+			large = append(large, c.Name)
+		}
+	}
+	if len(unknown) > 0 {
+		a.remark("the hub does not know the nodes of %s: each is played with 1 node; say with --nodes how many", listed(unknown))
+	}
+	if len(large) > 0 {
+		a.remark("of the nodes of %s only %d are played", listed(large), maxNodes)
+	}
+}
+
+// counted is "1 node", or "3 nodes".
+func counted(nodes int) string {
+	if nodes == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", nodes)
+}
+
+// listed are some names, the first few of many.
+func listed(names []string) string {
+	const shown = 5
+	if len(names) <= shown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+}
+
 // castNodes takes the nodes of the cluster itself: a plan without a target is for those.
-func (h *hub) castNodes(ctx context.Context, script *rehearsal.Script, r *rehearsing) error {
+func (h *hub) castNodes(ctx context.Context, a *act, r *rehearsing) error {
+	script := &a.script
 	if r.nodes > 0 {
+		a.remark("the cluster is played with %s, as --nodes says, and each is selected", counted(r.nodes))
 		script.Plan.Spec.NodeSelector = nil // simulated ones have no labels
 		script.Clusters = []rehearsal.Cluster{simulated(&v1.Cluster{}, r.nodes)}
 		return nil

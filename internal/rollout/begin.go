@@ -36,7 +36,7 @@ type obstacles struct {
 }
 
 func (v *view) count() tally {
-	var t tally
+	t := tally{total: v.Aside.Total, complete: v.Aside.Complete}
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		if t.exclusive == "" && v.plan.Spec.Exclusive {
@@ -56,7 +56,7 @@ func (v *view) count() tally {
 			continue
 		}
 		t.total++
-		if n.Labels[v1.PlanLabel(v.plan.Name)] == v.plan.Hash {
+		if n.Labels[v.label] == v.plan.Hash {
 			t.complete++
 			if !n.Ready {
 				t.places++
@@ -131,17 +131,17 @@ func (v *view) otherExclusive(n *Node) string {
 	return ""
 }
 
-// begin is the step with which the next node begins, or the reason why none does.
-func (v *view) begin() Decision {
+// begin is the next node that begins, or the reason why none does.
+func (v *view) begin() (*Node, Wait) {
 	t := v.count()
 	limit := concurrency(v.plan.Spec.Concurrency, t.total)
 	gate := v.gate()
 	if t.next != nil && gate == nil && t.failed == 0 && t.exclusive == "" && t.places < limit {
-		return Decision{Step: write(VerbBegin, t.next, Claim{}, v.fresh(t.next, Claim{}))}
+		return t.next, Wait{}
 	}
 	w := v.reason(&t, gate)
 	w.Until = v.until
-	return Decision{Wait: w}
+	return nil, w
 }
 
 // reason to wait, the one that most needs a person first.
@@ -172,11 +172,11 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 	case t.exclusive != "":
 		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("exclusive plan %s is at work", t.exclusive)}
 	case t.lostNode != "":
-		return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("node %s is complete and has not become ready again: mend it, or label it %s=disabled", t.lostNode, v1.PlanLabel(v.plan.Name))}
+		return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("node %s is complete and has not become ready again: mend it, or label it %s=disabled", t.lostNode, v.label)}
 	case t.rival != "":
 		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("plan %s is at work on node %s", t.rival, t.rivalNode)}
 	}
-	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: mend it, or label it %s=disabled", counted(t.unready, t.unreadyNode), v1.PlanLabel(v.plan.Name))}
+	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: mend it, or label it %s=disabled", counted(t.unready, t.unreadyNode), v.label)}
 }
 
 // concurrency is how many of total may be at work at once; at least one.

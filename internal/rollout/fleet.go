@@ -93,6 +93,7 @@ const (
 // Fleet is a plan and its members at a time, looked at together. NewFleet makes it.
 type Fleet struct {
 	plan     FleetPlan
+	label    string // of Clusters that have the plan
 	now      time.Time
 	clusters []Cluster
 	waves    []wave
@@ -114,7 +115,7 @@ type wave struct {
 
 // NewFleet looks at a plan and its members, which are sorted by name. It fails for selectors that cannot be used.
 func NewFleet(clusters []Cluster, plan FleetPlan, now time.Time) (*Fleet, error) {
-	f := &Fleet{plan: plan, now: now, clusters: clusters, of: make([]int, len(clusters)), opened: -1}
+	f := &Fleet{plan: plan, label: v1.PlanLabel(plan.Name), now: now, clusters: clusters, of: make([]int, len(clusters)), opened: -1}
 	selectors, err := f.readWaves()
 	if err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (f *Fleet) join(w *wave, c *Cluster) {
 
 // counts says whether the plan is for a member.
 func (f *Fleet) counts(c *Cluster) bool {
-	return c.Selected && c.Labels[v1.PlanLabel(f.plan.Name)] != v1.PlanDisabled
+	return c.Selected && c.Labels[f.label] != v1.PlanDisabled
 }
 
 // current says whether a member has begun with the plan as it is now.

@@ -4,7 +4,9 @@
 package rollout
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,19 +20,82 @@ const keepJobs = 15 * time.Minute
 
 // Next is the next step of a plan in a member, or the reason to wait.
 func Next(m Member, p Plan, now time.Time) Decision {
+	var next *Step
+	wait, _ := Settle(&m, p, now, func(s *Step) error {
+		next = s
+		return errOneStep
+	})
+	return Decision{Step: next, Wait: wait}
+}
+
+// errOneStep ends Settle after the first step.
+var errOneStep = errors.New("one step is enough")
+
+// Settle takes the steps of a plan in a member, one after the other in the order of Next, until there is none, and returns the reason to wait. It
+// looks at the member once and not for each step: take does in m what the step asks for, and leaves the nodes where they are in m.Nodes.
+func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, error) {
 	v, err := look(m, p, now)
 	if err != nil {
-		return Decision{Wait: Wait{Reason: v1.ReasonInvalidPlan, Message: err.Error() + ": change the plan"}}
+		return Wait{Reason: v1.ReasonInvalidPlan, Message: err.Error() + ": change the plan"}, nil
 	}
+	v.take = take
 	for i := range m.Nodes {
-		if step := v.work(&m.Nodes[i]); step != nil {
-			return Decision{Step: step}
+		if err := v.finish(&m.Nodes[i]); err != nil {
+			return Wait{}, err
 		}
 	}
-	if step := v.clean(); step != nil {
-		return Decision{Step: step}
+	for _, step := range v.clean() {
+		if err := v.do(step); err != nil {
+			return Wait{}, err
+		}
 	}
-	return v.begin()
+	for {
+		n, wait := v.begin()
+		if n == nil {
+			return wait, nil
+		}
+		if err := v.do(write(VerbBegin, n, Claim{}, v.fresh(n, Claim{}))); err != nil {
+			return Wait{}, err
+		}
+		if err := v.finish(n); err != nil {
+			return Wait{}, err
+		}
+	}
+}
+
+// finish takes the steps of a node until it waits.
+func (v *view) finish(n *Node) error {
+	for step := v.work(n); step != nil; step = v.work(n) {
+		if err := v.do(step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// do takes a step, and looks at what it changed.
+func (v *view) do(s *Step) error {
+	if err := v.take(s); err != nil {
+		return err
+	}
+	switch s.Act {
+	case DeleteJob:
+		v.jobs[s.Node] = slices.DeleteFunc(v.jobs[s.Node], func(j Job) bool { return j.Name == s.Job.Name })
+	case CreateJob:
+		v.jobs[s.Node] = nil
+		v.index(func(j *Job) bool { return j.Node == s.Node })
+	case WriteNode, StartDrain:
+	}
+	return nil
+}
+
+// index notes Jobs of the plan.
+func (v *view) index(those func(*Job) bool) {
+	for i := range v.Jobs {
+		if j := &v.Jobs[i]; j.Plan == v.plan.Name && those(j) {
+			v.jobs[j.Node] = append(v.jobs[j.Node], *j)
+		}
+	}
 }
 
 // Orphans releases the nodes of plans that are no more. plans has the UIDs of those that are there, by name.
@@ -50,8 +115,10 @@ func Orphans(nodes []Node, plans map[string]string) []Step {
 
 // view is what steps are decided from.
 type view struct {
-	Member
+	*Member
+	take   func(*Step) error
 	plan   Plan
+	label  string // of nodes that have the plan
 	now    time.Time
 	wants  labels.Selector
 	window *Window
@@ -59,7 +126,7 @@ type view struct {
 	until  time.Time        // when to look again at the latest
 }
 
-func look(m Member, p Plan, now time.Time) (*view, error) {
+func look(m *Member, p Plan, now time.Time) (*view, error) {
 	wants := labels.Everything()
 	if p.Spec.NodeSelector != nil {
 		var err error
@@ -71,18 +138,14 @@ func look(m Member, p Plan, now time.Time) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Member: m, plan: p, now: now, wants: wants, window: window, jobs: map[string][]Job{}}
-	for _, j := range m.Jobs {
-		if j.Plan == p.Name {
-			v.jobs[j.Node] = append(v.jobs[j.Node], j)
-		}
-	}
+	v := &view{Member: m, plan: p, label: v1.PlanLabel(p.Name), now: now, wants: wants, window: window, jobs: map[string][]Job{}}
+	v.index(func(*Job) bool { return true })
 	return v, nil
 }
 
 // wanted says whether the plan is for a node.
 func (v *view) wanted(n *Node) bool {
-	return n.Hostname != "" && n.Labels[v1.PlanLabel(v.plan.Name)] != v1.PlanDisabled && v.wants.Matches(labels.Set(n.Labels))
+	return n.Hostname != "" && n.Labels[v.label] != v1.PlanDisabled && v.wants.Matches(labels.Set(n.Labels))
 }
 
 // claim of this plan on a node.
@@ -135,23 +198,27 @@ func opens(what string, at time.Time) string {
 	return fmt.Sprintf("%s opens at %s", what, at.UTC().Format(time.RFC3339))
 }
 
-// clean deletes a Job that no node needs: at once one that is not finished, the others after a while.
-func (v *view) clean() *Step {
+// clean deletes Jobs that no node needs: at once those that are not finished, the others after a while.
+func (v *view) clean() []*Step {
+	if len(v.Jobs) == 0 {
+		return nil
+	}
 	needed := map[string]Claim{}
 	for i := range v.Nodes {
 		if c, ok := v.claim(&v.Nodes[i]); ok {
 			needed[v.Nodes[i].Name] = c
 		}
 	}
+	var steps []*Step
 	for _, j := range v.Jobs {
 		if c, ok := needed[j.Node]; j.Plan != v.plan.Name || ok && j.of(c) {
 			continue
 		}
 		if step := v.discard(j); step != nil {
-			return step
+			steps = append(steps, step)
 		}
 	}
-	return nil
+	return steps
 }
 
 func (v *view) discard(j Job) *Step {

@@ -25,6 +25,8 @@ type Plan struct {
 type Member struct {
 	// Nodes are all nodes of the member, by name.
 	Nodes []Node
+	// Aside counts nodes that are left out of Nodes.
+	Aside Aside
 	// Jobs are those of plans, of any plan and any state.
 	Jobs []Job
 	// Drains that this process began, by node.
@@ -35,6 +37,12 @@ type Member struct {
 	Hold string
 	// Window of the member itself. Nil is always open.
 	Window *Window
+}
+
+// Aside counts nodes of a plan with which no plan is at work, that are ready, and that have the plan or are to begin after all others. They need not be
+// looked at for each step.
+type Aside struct {
+	Total, Complete int
 }
 
 // Node is a node of a member.

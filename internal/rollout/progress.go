@@ -23,7 +23,7 @@ type Progress struct {
 
 // ProgressOf is how far a plan is in a member. It fails as Next waits with InvalidPlan.
 func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
-	v, err := look(m, p, now)
+	v, err := look(&m, p, now)
 	if err != nil {
 		return Progress{}, err
 	}

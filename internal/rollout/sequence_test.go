@@ -5,12 +5,20 @@ package rollout_test
 
 import (
 	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
 	"github.com/drover-dev/drover/internal/rollout/rehearsal"
 )
 
@@ -114,5 +122,92 @@ func TestSequences(t *testing.T) {
 				t.Errorf("got  %s: %s (%s)\nwant %s: %s", joined, why.Reason, why.Message, tt.want, tt.reason)
 			}
 		})
+	}
+}
+
+// stepwise plays the first cluster of a script with one look for each step, as an agent does.
+func stepwise(t *testing.T, s rehearsal.Script) (lines []string) {
+	t.Helper()
+	m, err := rehearsal.NewMember(s.Clusters[0], s.Durations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := rollout.ForMember(s.Plan.Name, &s.Plan.Spec, s.Plan.Spec.Version)
+	hash, err := rollout.Hash(&spec.NodeWork, s.Plan.Spec.Version, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := rollout.Plan{Name: s.Plan.Name, UID: "rehearsal", Generation: 1, Spec: *spec, Version: s.Plan.Spec.Version, Hash: hash}
+	for now := s.Start.Time; ; {
+		d := rollout.Next(m.Member, p, now)
+		if d.Step != nil {
+			lines = append(lines, fmt.Sprint(now.Sub(s.Start.Time), d.Step.Node, d.Step.Verb))
+			if err := m.Apply(d.Step, &p, now); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		next := m.Due()
+		if at := d.Wait.Until; next.IsZero() || !at.IsZero() && at.Before(next) {
+			next = at
+		}
+		if d.Wait.Reason == v1.ReasonComplete || d.Wait.Reason == v1.ReasonNoNodes || next.IsZero() {
+			return append(lines, fmt.Sprint(d.Wait))
+		}
+		now = next
+		m.Advance(now)
+	}
+}
+
+func TestAPlayTakesTheStepsThatAnAgentTakesOneByOne(t *testing.T) {
+	for seed := range uint64(*rounds) {
+		s := generated(rand.New(rand.NewPCG(seed, 0)))
+		s.Plan.Spec.ClusterSelector, s.Plan.Spec.Rollout, s.Clusters = nil, nil, s.Clusters[:1]
+		r := rand.New(rand.NewPCG(0, seed))
+		for i := range s.Clusters[0].Nodes {
+			s.Clusters[0].Nodes[i].NotReady = r.IntN(9) == 0
+			s.Clusters[0].Nodes[i].Labels = map[string]string{"some": fmt.Sprint(r.IntN(4))}
+		}
+		if r.IntN(2) == 0 {
+			s.Plan.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "some", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"0"}}}}
+		}
+		var lines []string
+		p, err := rehearsal.New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Observe = func(l rehearsal.Line) error {
+			lines = append(lines, fmt.Sprint(l.At.Sub(s.Start.Time), l.Node, l.Verb))
+			return nil
+		}
+		why, err := p.Run()
+		if want := stepwise(t, s); err != nil || !slices.Equal(append(lines, fmt.Sprint(why)), want) {
+			t.Fatalf("seed %d: %v, it goes\n%s\n%v\nand not\n%s", seed, err, strings.Join(lines, "\n"), why, strings.Join(want, "\n"))
+		}
+	}
+}
+
+// Four times as many nodes take about four times as long, and not sixteen times. Few ones do not show it: finished Jobs are kept for a while.
+func TestAPlayTakesAsLongAsItHasNodes(t *testing.T) {
+	lasts := func(nodes int, concurrency intstr.IntOrString) time.Duration {
+		s := rehearsal.Script{Clusters: make([]rehearsal.Cluster, 1)}
+		s.Plan.Name, s.Plan.Spec.Version, s.Plan.Spec.Drain, s.Plan.Spec.Concurrency = "p", "v1", &v1.Drain{}, &concurrency
+		for i := range nodes {
+			s.Clusters[0].Nodes = append(s.Clusters[0].Nodes, rehearsal.Node{Name: fmt.Sprintf("n%04d", i)})
+		}
+		shortest := time.Duration(math.MaxInt64)
+		for range 2 { // other work on the machine makes it longer, and nothing shorter
+			start := time.Now()
+			if err := rehearsal.Recite(s, io.Discard); err != nil {
+				t.Fatal(err)
+			}
+			shortest = min(shortest, time.Since(start))
+		}
+		return shortest
+	}
+	for _, concurrency := range []intstr.IntOrString{intstr.FromInt32(1), intstr.FromInt32(50)} {
+		if few, many := lasts(1000, concurrency), lasts(4000, concurrency); many > 10*few {
+			t.Errorf("concurrency %v: 1000 nodes take %v, and 4000 %v", &concurrency, few, many)
+		}
 	}
 }

@@ -23,6 +23,9 @@ type Member struct {
 	base   Durations
 	jobs   map[string]time.Time // when Jobs end, by name
 	drains map[string]time.Time // when drains end, by node
+	active *active
+	// changed is set where something happens that steps do not do.
+	changed bool
 }
 
 // NewMember sets a member up.
@@ -31,7 +34,7 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up cluster %s: %w", c.Name, err)
 	}
-	c.Nodes = slices.Clone(c.Nodes) // a play uses up their failures
+	c.Nodes = slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) }) // a copy: a play uses up their failures
 	m := &Member{script: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
 	m.Hold, m.Window, m.Drains = c.Hold, window, map[string]rollout.Drain{}
 	for _, n := range c.Nodes {
@@ -43,20 +46,20 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 			Name: n.Name, Hostname: n.Name, Labels: labels, Unschedulable: n.Unschedulable, Ready: !n.NotReady, Claims: map[string]rollout.Claim{},
 		})
 	}
-	slices.SortFunc(m.Nodes, func(a, b rollout.Node) int { return strings.Compare(a.Name, b.Name) })
 	return m, nil
 }
 
 // Crash forgets what only the agent's process knows.
 func (m *Member) Crash() {
+	m.changed = true
 	clear(m.Drains)
 	clear(m.drains)
 }
 
 // Apply does what a step of a plan asks for. It fails where an API server would refuse.
 func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
-	at := slices.IndexFunc(m.Nodes, func(n rollout.Node) bool { return n.Name == s.Node })
-	if at < 0 && s.Act != rollout.DeleteJob {
+	at, found := slices.BinarySearchFunc(m.Nodes, s.Node, func(n rollout.Node, name string) int { return strings.Compare(n.Name, name) })
+	if !found && s.Act != rollout.DeleteJob {
 		return fmt.Errorf("%s node %s: it does not exist", s.Verb, s.Node)
 	}
 	switch s.Act {
@@ -77,6 +80,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 
 // Remove does what happens when a plan is taken away: its Jobs end with it, and its nodes are let go.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
+	m.active, m.changed = nil, true
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
 		if j.Plan == plan.Name {
 			delete(m.jobs, j.Name)
@@ -134,6 +138,7 @@ func (m *Member) Advance(now time.Time) {
 			continue
 		}
 		delete(m.jobs, j.Name)
+		m.changed = true
 		j.State, j.Finished = rollout.Succeeded, end
 		if script := m.node(j.Node); j.Kind == rollout.Upgrade && script.Fails > 0 {
 			script.Fails--
@@ -145,7 +150,7 @@ func (m *Member) Advance(now time.Time) {
 	}
 	for node, end := range m.drains {
 		if d := m.Drains[node]; !now.Before(end) {
-			d.Done = true
+			d.Done, m.changed = true, true
 			m.Drains[node] = d
 			delete(m.drains, node)
 		}
@@ -165,7 +170,7 @@ func (m *Member) Due() time.Time {
 
 // Status of a plan as the agent would say it.
 func (m *Member) Status(plan *rollout.Plan, why rollout.Wait, revision string, now time.Time) (*v1.PlanStatus, error) {
-	progress, err := rollout.ProgressOf(m.Member, *plan, now)
+	progress, err := rollout.ProgressOf(*m.seen(), *plan, now)
 	if err != nil {
 		return nil, err
 	}
@@ -178,12 +183,8 @@ func (m *Member) Status(plan *rollout.Plan, why rollout.Wait, revision string, n
 
 // node is what is to happen on a node. It exists: steps name nodes of the member.
 func (m *Member) node(name string) *Node {
-	for i := range m.script.Nodes {
-		if m.script.Nodes[i].Name == name {
-			return &m.script.Nodes[i]
-		}
-	}
-	return &Node{}
+	at, _ := slices.BinarySearchFunc(m.script.Nodes, name, func(n Node, name string) int { return strings.Compare(n.Name, name) })
+	return &m.script.Nodes[at]
 }
 
 func sooner(a, b time.Time) time.Time {

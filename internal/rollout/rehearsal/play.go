@@ -40,6 +40,7 @@ type Play struct {
 	plan     rollout.Plan
 	fleet    *rollout.FleetPlan // nil for a plan of one cluster
 	given    []gift             // to each of Members
+	rests    []rest             // of each of Members
 	// Observe, where set, is called after each line.
 	Observe func(Line) error
 }
@@ -51,9 +52,15 @@ type gift struct {
 	generation int64
 }
 
+// rest is what a member waits for, until it is given something else or something happens there.
+type rest struct {
+	gift gift
+	why  rollout.Wait
+}
+
 // New sets a play up.
 func New(s Script) (*Play, error) {
-	p := &Play{Now: s.Start.Time, source: s.Plan, version: s.Latest, given: make([]gift, len(s.Clusters))}
+	p := &Play{Now: s.Start.Time, source: s.Plan, version: s.Latest, given: make([]gift, len(s.Clusters)), rests: make([]rest, len(s.Clusters))}
 	slices.SortFunc(s.Clusters, func(a, b Cluster) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range s.Clusters {
 		m, err := NewMember(c, s.Durations)
@@ -182,7 +189,7 @@ func (p *Play) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
 	case p.Clusters[i].Away != "":
 		return rollout.Wait{}, nil
 	case is.what == rollout.DeliverNothing && given.generation > 0:
-		*given, p.Clusters[i].Status = gift{}, nil
+		*given, p.rests[i], p.Clusters[i].Status = gift{}, rest{}, nil
 		return rollout.Wait{}, p.Members[i].Remove(&p.plan, p.Now)
 	case is.what == rollout.DeliverNothing:
 		return rollout.Wait{}, nil
@@ -191,12 +198,16 @@ func (p *Play) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
 		is.generation++
 	}
 	*given = is
+	if r := &p.rests[i]; r.gift == is && !p.Members[i].changed && (r.why.Until.IsZero() || p.Now.Before(r.why.Until)) {
+		return r.why, nil
+	}
 	plan := p.plan
 	plan.Spec.Paused, plan.Generation = is.what == rollout.DeliverPaused, is.generation
 	why, err := p.member(i, plan)
 	if err != nil {
 		return why, err
 	}
+	p.rests[i] = rest{gift: is, why: why}
 	p.Clusters[i].Status, err = p.Members[i].Status(&plan, why, p.fleet.Revision, p.Now)
 	return why, err
 }
@@ -220,23 +231,33 @@ func (p *Play) apply(s *rollout.ClusterStep) error {
 // member takes all steps in a member that can be taken now.
 func (p *Play) member(i int, plan rollout.Plan) (rollout.Wait, error) {
 	m := p.Members[i]
-	for range maxSteps {
-		d := rollout.Next(m.Member, plan, p.Now)
-		if d.Step == nil {
-			return d.Wait, nil
+	take := func(s *rollout.Step) error {
+		if err := m.Apply(s, &plan, p.Now); err != nil {
+			return err
 		}
-		if err := m.Apply(d.Step, &plan, p.Now); err != nil {
-			return rollout.Wait{}, err
-		}
-		line := Line{At: p.Now, Node: d.Step.Node, Verb: d.Step.Verb, Note: note(d.Step)}
+		m.active.member.Jobs = m.Jobs
+		line := Line{At: p.Now, Node: s.Node, Verb: s.Verb, Note: note(s)}
 		if p.fleet != nil {
 			line.Cluster = p.Clusters[i].Name
 		}
-		if err := p.say(line); err != nil {
-			return rollout.Wait{}, err
+		return p.say(line)
+	}
+	if err := m.narrow(&plan, p.Now); err != nil {
+		return rollout.Wait{}, err
+	}
+	for {
+		m.changed = false
+		why, err := rollout.Settle(m.seen(), plan, p.Now, take)
+		switch {
+		case err != nil:
+			return why, err
+		case m.changed: // who observes the steps had it crash
+			continue
+		}
+		if more, err := m.widen(&plan, p.Now); err != nil || !more {
+			return why, err
 		}
 	}
-	return rollout.Wait{}, fmt.Errorf("play plan %s: it does not come to rest", plan.Name)
 }
 
 func (p *Play) say(l Line) error {
