@@ -6,6 +6,7 @@ package hub
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-dev/drover/internal/protocol"
@@ -74,10 +76,15 @@ func testCVE2025_23388(t *testing.T, w *world) {
 }
 
 // testCVE2023_22650: in Rancher the tokens of a user who was removed stayed good. Here a token is as good as the hub's API server says, and its word is
-// remembered for 10 s here, and as long there.
+// remembered for 10 s here, and as long there. What is open ends at the next look.
 func testCVE2023_22650(t *testing.T, w *world) {
-	c := w.client(true)
-	token := w.user("leaver")
+	c, m := w.client(true), w.moves(t, "left")
+	token, demoted, stayer := w.reader("leaver"), w.reader("demoted"), w.reader("stayer")
+	watches := []<-chan error{w.watch(t, c, m.path, token), w.watch(t, c, m.path, demoted)}
+	sh, goesOn := w.shell(t, m.path, demoted), w.watch(t, c, m.path, stayer)
+	if err := w.Client.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "demoted"}}); err != nil {
+		t.Fatal(err)
+	}
 	if got := w.send(c, http.MethodGet, "/k8s/local/version", token); got.code != http.StatusOK {
 		t.Fatalf("before: %d %s", got.code, got.body)
 	}
@@ -94,5 +101,26 @@ func testCVE2023_22650(t *testing.T, w *world) {
 	w.Apply(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "leaver"}})
 	if got := w.send(c, http.MethodGet, "/k8s/local/version", token); got.code != http.StatusUnauthorized {
 		t.Errorf("it is good again for another account of the name: %d", got.code)
+	}
+	for i, watch := range watches {
+		select {
+		case err := <-watch:
+			if err != nil {
+				t.Errorf("watch %d ended %v", i, err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("watch %d goes on", i)
+		}
+	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if sh.says("still here") == nil {
+			return errors.New("the shell goes on")
+		}
+		return nil
+	})
+	select {
+	case err := <-goesOn:
+		t.Errorf("the watch of who may still have it ended: %v", err)
+	default:
 	}
 }

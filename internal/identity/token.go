@@ -5,8 +5,10 @@ package identity
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/net/http/httpguts"
@@ -87,6 +89,27 @@ func protocolToken(h http.Header) (string, error) {
 		return "", refusal.Unauthorized("the token among the subprotocols is not base64url without padding")
 	}
 	return string(token), nil
+}
+
+// Expired reports whether the token of a request says of itself that its time has passed. What it says is worth something only if the token
+// was accepted before. One that says nothing has not expired.
+func Expired(r *http.Request, now time.Time) bool {
+	token, err := Token(r)
+	if err != nil {
+		return false
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return false
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return false
+	}
+	var claims struct {
+		Expires float64 `json:"exp"`
+	}
+	return json.Unmarshal(payload, &claims) == nil && claims.Expires > 0 && now.After(time.Unix(int64(claims.Expires), 0))
 }
 
 // RemoveToken takes every token out of a header, wherever Token could have found it, and leaves other subprotocols as they are.

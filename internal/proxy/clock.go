@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// clock runs while a member has all that it needs to begin its answer, and not while its user sends. The zero value never runs.
+// clock says when something has taken too long, or is due again. The zero value never runs.
 type clock struct {
 	limit time.Duration
 
@@ -17,14 +17,14 @@ type clock struct {
 	ended bool
 }
 
-// start calls late, once, when the clock has run for limit without a pause.
+// start calls late when the clock has run for limit without a pause, and again after each resume.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limit, c.timer = limit, time.AfterFunc(limit, late)
 }
 
-// pause is for the time in which the user is waited for; resume begins anew.
+// pause is for the time that does not count, in which the user is waited for; resume begins anew.
 func (c *clock) pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

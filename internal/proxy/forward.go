@@ -50,6 +50,7 @@ type call struct {
 	base      *url.URL    // of the hub's API server, nil for a member
 	tooLarge  atomic.Bool // the body turned out to be larger than allowed
 	clock     clock       // for the beginning of the answer
+	look      clock       // for the next look at whether the call may go on
 }
 
 type callKey struct{}
@@ -70,6 +71,8 @@ func (h *Handler) forward(w http.ResponseWriter, r *http.Request, c *call) {
 	if !c.info.Long {
 		c.clock.start(h.limits.Answer, func() { cancel(errNoAnswer) })
 		defer c.clock.end()
+	} else {
+		defer h.lookAgain(r, c, cancel)()
 	}
 	h.forwarder.ServeHTTP(guarded, r.WithContext(ctx))
 }
@@ -167,11 +170,11 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 	}
 	var full *limit.FullError // at another replica
 	c := callOf(r.Context())
-	if errors.Is(context.Cause(r.Context()), errNoAnswer) {
-		err = errNoAnswer
+	if cause := context.Cause(r.Context()); errors.Is(cause, errNoAnswer) || refused(cause) {
+		err = cause
 	}
 	switch {
-	case c == nil:
+	case c == nil, refused(err):
 		h.refuse(w, r, err)
 	case c.tooLarge.Load():
 		h.refuse(w, r, tooLarge(h.limits.Body))

@@ -148,7 +148,7 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 		ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 		defer cancel()
 		for _, right := range rights {
-			allowed, err := c.reviewAccess(ctx, right)
+			allowed, err := c.reviewAccess(ctx, impersonate(c.identity), right)
 			if err != nil || !allowed {
 				return decision.Answer[bool]{For: grantedFor}, err
 			}
@@ -165,8 +165,8 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 	return nil
 }
 
-// reviewAccess asks the member whether the call's identity has a right.
-func (c *call) reviewAccess(ctx context.Context, right authorizationv1.ResourceAttributes) (bool, error) {
+// reviewAccess asks the member whether whom a header names has a right.
+func (c *call) reviewAccess(ctx context.Context, as http.Header, right authorizationv1.ResourceAttributes) (bool, error) {
 	body, err := json.Marshal(&authorizationv1.SelfSubjectAccessReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
 		Spec:     authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},
@@ -178,7 +178,7 @@ func (c *call) reviewAccess(ctx context.Context, right authorizationv1.ResourceA
 	if err != nil {
 		return false, fmt.Errorf("make review: %w", err)
 	}
-	request.Header = impersonate(c.identity)
+	request.Header = as.Clone()
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json")
 	response, err := c.transport.RoundTrip(request)

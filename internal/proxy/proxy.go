@@ -72,6 +72,8 @@ type Limits struct {
 	// Answer is how long a member may take to begin its answer to a request that is not meant to last. 70 s by default: an API
 	// server gives up after 60 s by itself, so whoever takes longer hangs, and must not hold the seats of others.
 	Answer time.Duration
+	// Look is after how long, at most, it is looked again whether a request that lasts may go on. 30 s by default.
+	Look time.Duration
 }
 
 // Options of a Handler. All but Limits and Limiter are needed.
@@ -125,6 +127,9 @@ func New(o Options) (*Handler, error) {
 	}
 	if o.Limits.Answer <= 0 {
 		o.Limits.Answer = 70 * time.Second
+	}
+	if o.Limits.Look <= 0 {
+		o.Limits.Look = 30 * time.Second
 	}
 	if o.Limiter == nil {
 		o.Limiter = limit.New(limit.Defaults(), limit.Observers{})

@@ -254,7 +254,7 @@ func TestBodyLimit(t *testing.T) {
 		}
 	})
 	t.Run("the default is 16 MiB", func(t *testing.T) {
-		if h := newHubSide(t); h.handler.limits != (Limits{Body: 16 << 20, Stall: 3 * time.Minute, Answer: 70 * time.Second}) {
+		if h := newHubSide(t); h.handler.limits != (Limits{Body: 16 << 20, Stall: 3 * time.Minute, Answer: 70 * time.Second, Look: 30 * time.Second}) {
 			t.Errorf("limits %+v", h.handler.limits)
 		}
 	})

@@ -395,6 +395,9 @@ func TestStalledUsers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			member, proxyEnd := net.Pipe()
 			conn := dialProxy(t, roundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				if r.URL.Path == pathAccessReview { // whether it may go on
+					return nil, errors.New("not here")
+				}
 				return &http.Response{
 					StatusCode: http.StatusSwitchingProtocols, ProtoMajor: 1, ProtoMinor: 1, Body: proxyEnd, Request: r,
 					Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}},
