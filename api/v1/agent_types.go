@@ -58,8 +58,8 @@ type Agent struct {
 	// +structType=atomic
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
-	// resources of the agent's container. Default: requests of 20m CPU and 32Mi memory, and a limit of 256Mi memory.
-	// What is set here takes the place of all three.
+	// resources of the agent's container: cpu, memory and ephemeral-storage. Any other is refused, by the agent too: it could lead the agent
+	// to a chosen node. Default: requests of 20m CPU and 32Mi memory, and a limit of 256Mi memory. What is set here takes the place of all three.
 	// +optional
 	// +structType=atomic
 	Resources *AgentResources `json:"resources,omitempty"`
@@ -84,15 +84,17 @@ type Agent struct {
 
 // AgentResources are the compute resources of the agent's container.
 type AgentResources struct {
-	// requests are what the scheduler sets aside, by resource name.
+	// requests are what the scheduler sets aside, by cpu, memory and ephemeral-storage.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:MaxProperties=3
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits are what the container can have at most, by resource name. An agent needs 64Mi of memory in a member with
+	// limits are what the container can have at most, by cpu, memory and ephemeral-storage. An agent needs 64Mi of memory in a member with
 	// thousands of nodes.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:MaxProperties=3
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
 

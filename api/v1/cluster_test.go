@@ -41,9 +41,11 @@ func TestClusterSpec(t *testing.T) {
 		"a variable twice":                       {`{"agent": {"env": [{"name": "A"}, {"name": "A"}]}}`, "Duplicate value"},
 		"too many tolerations":                   {`{"agent": {"tolerations": ` + many(17, `{"operator": "Exists"}`) + `}}`, "must have at most 16 items"},
 		"tolerations, affinity, resources and a priority": {`{"agent": {"tolerations": [{"operator": "Exists"}], "priorityClassName": "high", "nodeSelector": {"a": "b"},
-			"resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "1Gi"}},
+			"resources": {"requests": {"cpu": "50m", "memory": "32Mi", "ephemeral-storage": "1Mi"}, "limits": {"memory": "1Gi"}},
 			"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}}}}`, ""},
-		"resources that are no quantity": {`{"agent": {"resources": {"limits": {"memory": "much"}}}}`, "spec.agent.resources.limits"},
+		"resources that are no quantity":                {`{"agent": {"resources": {"limits": {"memory": "much"}}}}`, "spec.agent.resources.limits"},
+		"a resource that a node offers by its own word": {`{"agent": {"resources": {"limits": {"evil.example/gpu": 1}}}}`, "cpu, memory and ephemeral-storage only"},
+		"huge pages for the agent":                      {`{"agent": {"resources": {"requests": {"hugepages-2Mi": "2Mi"}}}}`, "cpu, memory and ephemeral-storage only"},
 		// Whoever reads it would compute for hours: the manager with it, for all.
 		"resources with an exponent": {`{"agent": {"resources": {"limits": {"memory": "1e-100000000"}}}}`, "spec.agent.resources.limits"},
 		"a trust that nobody knows":  {`{"agent": {"trust": "Blind"}}`, "spec.agent.trust"},
