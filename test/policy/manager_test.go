@@ -10,15 +10,26 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // managerUser is the account that config/manager runs the manager with.
-const managerUser = "system:serviceaccount:drover-system:drover-manager"
+func managerUser(t *testing.T) string {
+	t.Helper()
+	for _, o := range manifests(t, "config/manager") {
+		if account, ok, _ := unstructured.NestedString(o.Object, "spec", "template", "spec", "serviceAccountName"); ok {
+			return "system:serviceaccount:" + o.GetNamespace() + ":" + account
+		}
+	}
+	t.Fatal("config/manager has no Deployment with an account")
+	return ""
+}
 
 // manager acts as the manager, with the rights of config/rbac.
-func (h *hub) manager(t *testing.T) client.Client { return h.as(t, managerUser) }
+func (h *hub) manager(t *testing.T) client.Client { return h.as(t, managerUser(t)) }
 
 // deployManager makes what the manager's account has in a hub.
 func (h *hub) deployManager(t *testing.T) {
@@ -27,7 +38,7 @@ func (h *hub) deployManager(t *testing.T) {
 	for _, o := range manifests(t, "config/rbac") {
 		h.Apply(t, o)
 	}
-	h.AwaitRights(t, managerUser, h.workspace, may("clusters", "patch"), may("clusters/status", "update"), may("secrets", "create"))
+	h.AwaitRights(t, managerUser(t), h.workspace, may("clusters", "patch"), may("clusters/status", "update"), may("secrets", "create"))
 }
 
 // testManager: what the manager may create and change is what it makes. A manager that was taken over mints no token and gives nothing away.
@@ -96,10 +107,27 @@ func testManager(t *testing.T, h *hub) {
 			wantRefused(t, manager.Patch(t.Context(), spec.DeepCopy(), merge("%s", patch)), "")
 		}
 	})
+	t.Run("an overlay that gives it another namespace and name leaves it its limits", func(t *testing.T) {
+		user := "system:serviceaccount:" + h.other + ":acme-drover-manager-blue"
+		h.allow(t, user, "", may("secrets", "create"), may("clusters", "create"), rbacv1.PolicyRule{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"roles"}, Verbs: []string{"create", "escalate"}})
+		renamed := h.as(t, user)
+		for _, tt := range []struct {
+			object client.Object
+			want   string
+		}{
+			{secret(h.workspace, "x", account+"}, type: kubernetes.io/service-account-token}"), secrets},
+			{secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},
+			{rule("drover:crtb:b", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), roles},
+			{cluster(t, h.workspace, "made", ""), "makes no Cluster"},
+		} {
+			wantRefused(t, renamed.Create(t.Context(), tt.object, client.DryRunAll), tt.want)
+		}
+		wantTaken(t, renamed.Create(t.Context(), secret(h.other, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"), client.DryRunAll))
+	})
 	t.Run("it has no other way to a token or to rights", func(t *testing.T) {
 		for _, resource := range []string{"serviceaccounts/token", "pods", "pods/exec"} {
 			base, sub, _ := strings.Cut(resource, "/")
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: managerUser,
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: managerUser(t),
 				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: h.workspace, Verb: "create", Resource: base, Subresource: sub}}}
 			wantTaken(t, h.Client.Create(t.Context(), review))
 			if review.Status.Allowed {
