@@ -42,7 +42,7 @@ type Workspace struct {
 type Connections struct {
 	// All of them, tunnels included. The next one waits to be accepted. Default 50000.
 	All int `json:"all,omitempty"`
-	// Source bounds those of one address (or IPv6 /64) on which neither a user nor an agent has been authenticated, and those of one user. The next one
+	// Source bounds those of one address (or IPv6 /64) on which neither a user nor an agent has been authenticated, and those of one user or of the service accounts of one namespace. The next one
 	// is closed at once. Default 4000. Tunnels do not count: behind a load balancer all agents come from one address.
 	Source int `json:"source,omitempty"`
 }

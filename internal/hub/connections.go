@@ -126,7 +126,7 @@ func heldByUser(authenticate func(*http.Request) (identity.Identity, error)) fun
 	return func(r *http.Request) (identity.Identity, error) {
 		id, err := authenticate(r)
 		if conn, ok := r.Context().Value(connectionKey{}).(*countedConn); ok && err == nil && id.Valid() {
-			conn.heldBy("user " + id.User)
+			conn.heldBy("user " + id.Sharer())
 		}
 		return id, err
 	}

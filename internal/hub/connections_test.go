@@ -114,10 +114,18 @@ func TestConnectionsOfOneAddressAreBounded(t *testing.T) {
 					}
 				}
 			}
-			for range 3 { // beyond what alice may have, hers count with her address
+			for _, user := range []string{"system:serviceaccount:ci:a", "system:serviceaccount:ci:b", "system:serviceaccount:ci:c"} {
+				if err := open(t, address, "/user/"+user, h2); err != nil {
+					t.Fatalf("%s: %v", user, err)
+				}
+			}
+			for range 2 { // beyond what alice may have, hers count with her address
 				if err := open(t, address, "/user/alice", h2); err != nil {
 					t.Fatalf("alice: %v", err)
 				}
+			}
+			if err := open(t, address, "/user/system:serviceaccount:ci:d", h2); err != nil { // nor have the accounts of a namespace, together, more than one user
+				t.Fatal(err)
 			}
 			if refused() > 0 {
 				t.Errorf("%d were turned away", refused())

@@ -100,7 +100,7 @@ func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spe
 	if !id.Valid() {
 		return false, nil
 	}
-	return a.known.Get(ctx, key, id.User, func(ctx context.Context) (decision.Answer[bool], error) {
+	return a.known.Get(ctx, key, id.Sharer(), func(ctx context.Context) (decision.Answer[bool], error) {
 		spec.User, spec.UID, spec.Groups = id.Hub.Username, id.Hub.UID, id.Hub.Groups
 		spec.Extra = make(map[string]authorizationv1.ExtraValue, len(id.Hub.Extra))
 		for key, values := range id.Hub.Extra {

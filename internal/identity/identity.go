@@ -12,6 +12,7 @@ import (
 	"hash"
 	"maps"
 	"slices"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 
@@ -69,6 +70,16 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 
 // Valid is whether it is somebody.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
+
+// Sharer is who shares the hub with others. The service accounts of a namespace have one share: who may make one may make thousands.
+func (id Identity) Sharer() string {
+	const accounts = "system:serviceaccount:"
+	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {
+		namespace, _, _ := strings.Cut(rest, ":")
+		return accounts + namespace
+	}
+	return id.Hub.Username
+}
 
 // uncarriable finds what would not arrive as it is sent.
 func (id Identity) uncarriable() (string, bool) {

@@ -219,3 +219,18 @@ func hasTokenProtocol(values []string) bool {
 	}
 	return false
 }
+
+func TestSharer(t *testing.T) {
+	for name, tt := range map[string]struct{ user, want string }{
+		"a user is one": {"alice", "alice"},
+		"the service accounts of a namespace are one":    {"system:serviceaccount:ci:deployer", "system:serviceaccount:ci"},
+		"who is only called like one is one":             {"x:system:serviceaccount:ci:a", "x:system:serviceaccount:ci:a"},
+		"an odd service account is of its odd namespace": {"system:serviceaccount:ci", "system:serviceaccount:ci"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := (Identity{Hub: authenticationv1.UserInfo{Username: tt.user}}).Sharer(); got != tt.want {
+				t.Errorf("%q shares as %q, want %q", tt.user, got, tt.want)
+			}
+		})
+	}
+}

@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"strings"
 	"time"
 
-	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/limit"
 )
@@ -25,7 +23,7 @@ const (
 
 // enter finds room for a call, or refuses it with 429. Who acts as somebody else is counted himself.
 func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
-	who := limit.Asker{User: sharer(c.identity)}
+	who := limit.Asker{User: c.identity.Sharer()}
 	if !c.target.local {
 		who.Member = c.target.cluster.String()
 	}
@@ -35,16 +33,6 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 		return nil, tooMany(c, full)
 	}
 	return seat, err
-}
-
-// sharer is who shares the hub with others. The service accounts of a namespace have one share: who may make one may make thousands.
-func sharer(id identity.Identity) string {
-	const accounts = "system:serviceaccount:"
-	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {
-		namespace, _, _ := strings.Cut(rest, ":")
-		return accounts + namespace
-	}
-	return id.Hub.Username
 }
 
 // tooMany says whose requests are too many.

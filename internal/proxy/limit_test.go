@@ -212,21 +212,6 @@ func TestStrangersTakeNoSeats(t *testing.T) {
 	wantFree(t, l)
 }
 
-func TestSharer(t *testing.T) {
-	for name, tt := range map[string]struct{ user, want string }{
-		"a user is himself":                              {"alice", "alice"},
-		"the service accounts of a namespace are one":    {"system:serviceaccount:ci:deployer", "system:serviceaccount:ci"},
-		"who is only called like one is himself":         {"x:system:serviceaccount:ci:a", "x:system:serviceaccount:ci:a"},
-		"an odd service account is of its odd namespace": {"system:serviceaccount:ci", "system:serviceaccount:ci"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := sharer(identity.Identity{Hub: authenticationv1.UserInfo{Username: tt.user}}); got != tt.want {
-				t.Errorf("%q shares as %q, want %q", tt.user, got, tt.want)
-			}
-		})
-	}
-}
-
 func TestMembersThatDoNotAnswer(t *testing.T) {
 	hung := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		<-r.Context().Done()
