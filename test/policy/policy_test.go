@@ -454,10 +454,15 @@ func testHints(t *testing.T, h *hub) {
 		object  *unstructured.Unstructured
 		warning string // none if empty
 	}{
-		"a verb that nothing asks for": {template("get, lst, read"), "no such verb: lst, read"},
-		"verbs that there are":         {template("'*', deletecollection, impersonate"), ""},
-		"a name without a prefix":      {named("alice"), "did you mean hub:alice"},
-		"a name with a prefix":         {named("github:alice"), ""},
+		"a verb that nothing asks for":                {template("get, lst, read"), "no such verb: lst, read"},
+		"verbs that there are":                        {template("'*', deletecollection, impersonate"), ""},
+		"a name without a prefix":                     {named("alice"), "did you mean hub:alice"},
+		"a name with a prefix":                        {named("github:alice"), ""},
+		"a project for what agents say of themselves": {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterSelector: {matchLabels: {cluster.drover.dev/distribution: k3s}}}}"), "what the agent of a Cluster says"},
+		"a binding for what agents say of themselves": {object(t, "{kind: ClusterRoleTemplateBinding, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {roleTemplateName: cluster-viewer, "+
+			"subject: {kind: User, name: 'github:alice'}, clusterSelector: {matchExpressions: [{key: cluster.drover.dev/version, operator: Exists}]}}}"), "what the agent of a Cluster says"},
+		"a project for labels of one's own": {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterSelector: {matchLabels: {env: prod}}}}"), ""},
+		"a project for one Cluster":         {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterName: prod}}"), ""},
 	} {
 		said.all = nil
 		wantTaken(t, c.Create(t.Context(), tc.object, client.DryRunAll))
