@@ -314,7 +314,7 @@ func TestFile(t *testing.T) {
 		t.Errorf("more files are kept than asked for: %v", err)
 	}
 	if about, err := os.Stat(path); err != nil || about.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v: others may read it", about.Mode(), err)
+		t.Errorf("mode %v, %v: others may read it (CVE-2023-32197)", about.Mode(), err)
 	}
 	if _, err := Open(Settings{Level: LevelMetadata, Path: filepath.Join(path, "no")}, Observer{}, logr.Discard()); err == nil {
 		t.Error("a path that cannot be is no error")

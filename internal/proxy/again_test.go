@@ -116,7 +116,7 @@ func TestWhoIsLetInIsLookedAtAgain(t *testing.T) {
 		"a watch ends when its user may no longer reach the member":             {watch, "t", func(s *standing) { s.reach.Store(forbidden) }, false},
 		"a shell ends when its user may no longer reach the member":             {exec, "t", func(s *standing) { s.reach.Store(forbidden) }, false},
 		"a watch ends when the right to it is gone in the member":               {watch, "t", func(s *standing) { s.inside.Store(false) }, false},
-		"a watch ends when its user has lost a group": {watch, "t", func(s *standing) {
+		"CVE-2023-22648: a watch ends when its user has lost a group": {watch, "t", func(s *standing) {
 			s.user.Store(&authenticationv1.UserInfo{Username: "alice", UID: "u-1", Groups: []string{"system:authenticated"}})
 		}, false},
 		"a watch goes on when its user has a group more": {watch, "t", func(s *standing) {
