@@ -40,7 +40,7 @@ func (h *Handler) lookAgain(r *http.Request, c *call, end context.CancelCauseFun
 }
 
 // still returns the refusal with which a call that is under way would not be admitted now. What could not be found out ends nothing: while the hub's API
-// server does not answer, nobody takes a right away.
+// server does not answer, no right is taken away either.
 func (h *Handler) still(r *http.Request, c *call, askMember bool) error {
 	id, err := h.authenticate(r)
 	switch {
