@@ -24,9 +24,14 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-func TestTheHubIsToldAndTheAgentLeaves(t *testing.T) {
+func TestWhatPlansNeedIsTakenAwayAndPutBack(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
+	t.Run("the hub is told and the agent leaves", func(t *testing.T) { testLeaving(t, s) })
+	t.Run("what somebody removes is put back", func(t *testing.T) { testPutBack(t, s) })
+}
+
+func testLeaving(t *testing.T, s *stand) {
 	t.Run("with the rights of an older manifest the hub is told what to do, and nothing is in the way of leaving", func(t *testing.T) {
 		r := s.run(t, options{wrap: func(next http.RoundTripper) http.RoundTripper { return older{next} }})
 		events := listen(t, r)

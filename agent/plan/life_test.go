@@ -27,10 +27,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
+// TestPlansRun is not parallel: one of its cases measures memory.
 func TestPlansRun(t *testing.T) {
-	t.Parallel()
 	s := newStand(t)
-	s.run(t, options{ask: s.ask})
+	// These have runners of their own, one after the other.
+	t.Run("plans elsewhere take no memory", func(t *testing.T) { testPlansElsewhereTakeNoMemory(t, s) })
+	t.Run("a plan says that it is complete without waiting for its pace", func(t *testing.T) { testPrompt(t, s) })
+	r := s.run(t, options{ask: s.ask})
 	cases := map[string]func(*testing.T, *stand){
 		"prepare, cordon, drain, upgrade, label, uncordon, node after node":      testWholeSequence,
 		"a plan that is edited mid-way does the begun node to its end and again": testEdited,
@@ -54,6 +57,7 @@ func TestPlansRun(t *testing.T) {
 		"a drain that pods hinder fails and uncordons":                           testDrainHindered,
 		"a drain that is no longer wanted ends":                                  testDrainCanceled,
 		"a plan elsewhere is told where plans run":                               testWrongNamespace,
+		"a plan elsewhere has no say about the hub's":                            func(t *testing.T, s *stand) { testElsewhere(t, s, r) },
 		"a plan follows its channel, and says so when that leads nowhere":        testChannel,
 		"a window that closes under way lets the node finish and no other begin": testWindowCloses,
 		"a pod that a PodDisruptionBudget holds goes when that lets it":          testBudget,
@@ -554,10 +558,7 @@ func (r *runner) told(t *testing.T) string {
 }
 
 // Whoever may write Plans in some namespace of a member would otherwise say how the hub's are.
-func TestAPlanElsewhereHasNoSayAboutTheHubs(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	r := s.run(t, options{})
+func testElsewhere(t *testing.T, s *stand, r *runner) {
 	s.nodes(t, "fleet", "fleet-a")
 	for _, namespace := range []string{v1.PlansNamespace, "kube-system"} {
 		p := newPlan("fleet", 0)

@@ -11,9 +11,7 @@ import (
 )
 
 // While the clock stands still, nothing falls due that has to wait.
-func TestAPlanSaysThatItIsCompleteWithoutWaitingForItsPace(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
+func testPrompt(t *testing.T, s *stand) {
 	now := time.Now()
 	s.run(t, options{now: func() time.Time { return now }})
 	s.nodes(t, "prompt", "prompt-a")

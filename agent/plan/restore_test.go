@@ -19,9 +19,7 @@ import (
 	"github.com/drover-dev/drover/hack/nodesim"
 )
 
-func TestWhatSomebodyRemovesIsPutBack(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
+func testPutBack(t *testing.T, s *stand) {
 	s.run(t, options{})
 	s.completes(t, "before")
 	t.Run("the account of plans' pods, before the next Job", func(t *testing.T) {
