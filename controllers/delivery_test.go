@@ -34,6 +34,8 @@ import (
 	"github.com/drover-dev/drover/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 // world is a workspace of a hub with the controllers that deliver, and members in memory.
 type world struct {
 	*testkit.Env
@@ -260,7 +262,7 @@ func text(t *testing.T, agent *testkit.Agent, id string) string {
 }
 
 func TestDelivery(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	for name, test := range map[string]func(*world){
 		"a binding brings role and binding to its member, follows changes, and takes them away":    testBinding,
 		"a selector follows the labels of Clusters":                                                testSelector,

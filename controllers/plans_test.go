@@ -162,7 +162,7 @@ func (w *world) claim(cluster, plan string) (string, string) {
 }
 
 func TestPlans(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	for name, test := range map[string]func(*testing.T, *world){
 		"a plan of one member goes through to complete, and its removal leaves nothing": func(t *testing.T, w *world) {
 			a := w.member("prod", nil)

@@ -188,8 +188,10 @@ func signedBy(t *testing.T, holder *trust.Holder, authority pki.KeyPair) bool {
 	return err == nil
 }
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 func TestAuthority(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	for name, test := range map[string]func(*world){
 		"of several replicas that start at once one makes the first CA":        testFirst,
 		"an authority that is in order is left alone":                          testIdle,

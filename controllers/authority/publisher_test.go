@@ -18,7 +18,7 @@ import (
 )
 
 func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
-	w := newWorld(t, testkit.Start(t))
+	w := newWorld(t, testkit.Shared(t))
 	p := &authority.Publisher{
 		Client: w.Client, Settings: w.trust.Settings,
 		ConfigMap: types.NamespacedName{Namespace: w.keeper.Secret.Namespace, Name: trust.AuthorityConfigMap},

@@ -45,7 +45,7 @@ type hub struct {
 
 func startHub(t *testing.T) *hub {
 	t.Helper()
-	h := &hub{Env: testkit.Start(t), t: t}
+	h := &hub{Env: testkit.Start(t), t: t} // of its own: its controllers see to all Clusters that there are
 	h.secret = types.NamespacedName{Namespace: h.Workspace(t), Name: trust.AuthoritySecret}
 	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, "+
 		"server: {urls: [\"https://hub.example.com\"]}, leaderElection: {enabled: false}}", h.secret.Namespace))

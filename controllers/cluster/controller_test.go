@@ -158,8 +158,10 @@ func (w *world) joined() (*testkit.Agent, ed25519.PublicKey) {
 	return agent, key
 }
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 func TestClusterController(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	for name, test := range map[string]func(*world){
 		"a new cluster gets a token, a manifest and a command":                         testNewCluster,
 		"the manifest holds no more than its cluster's own token":                      testSecretsStayInSecrets,

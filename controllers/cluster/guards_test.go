@@ -26,7 +26,7 @@ func (w *world) toldOnce(want string) {
 }
 
 func TestGuards(t *testing.T) {
-	w := newWorld(t, testkit.Start(t))
+	w := newWorld(t, testkit.Shared(t))
 	guards := delivery.Outcome{Stage: delivery.Pending}
 	w.r.Guards = func(name types.NamespacedName) delivery.Outcome {
 		if name != w.name {

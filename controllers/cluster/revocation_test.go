@@ -85,7 +85,7 @@ func (b behindSecrets) Get(ctx context.Context, name client.ObjectKey, object cl
 }
 
 func TestRevokerOnAFollower(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	for title, test := range map[string]func(*world, *follower){
 		"a rightful tunnel stays": func(_ *world, f *follower) { f.revoke(true) },
 		"a tunnel ends when the agent's Secret is deleted": func(w *world, f *follower) {

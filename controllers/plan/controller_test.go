@@ -20,8 +20,10 @@ import (
 	"github.com/drover-dev/drover/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 func TestReconcile(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	for name, test := range map[string]func(*testing.T, *stand){
 		"a member that has said nothing yet is asked, and nothing is written on it": func(t *testing.T, s *stand) {
 			s.members["a"] = progress.State{Connected: true, Silent: s.clock.Now()}

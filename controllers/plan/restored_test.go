@@ -48,7 +48,7 @@ func restored(t *testing.T, env *testkit.Env) *stand {
 }
 
 func TestRestoredHub(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	t.Run("nothing old runs again, and the plan says what to do", func(t *testing.T) {
 		s := restored(t, env)
 		message := s.expect(v1.ReasonMemberAhead)

@@ -20,9 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 // A member's API server decides random actions of principals who are bound to random templates as the templates say.
 func TestAMembersAPIServerDecidesAsTheTemplatesSay(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -150,7 +150,7 @@ func addOns() map[string][]string {
 }
 
 func testBuiltInsOnAServer(t *testing.T, templates access.Templates) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	served := resources(t, env)
 	for name, template := range templates {
 		if err := env.Client.Create(t.Context(), template.DeepCopy(), client.DryRunAll); err != nil {

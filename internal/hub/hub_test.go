@@ -42,6 +42,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 // world is a hub's port as main makes it, on a real API server, without controllers.
 type world struct {
 	*testkit.Env
@@ -60,7 +62,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	ca, err := pki.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func (e everywhere) Start(ctx context.Context) error {
 // A replica that drains for minutes must not lead meanwhile, and still needs its cache.
 func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	t.Parallel()
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}}", namespace))
 	if err != nil {

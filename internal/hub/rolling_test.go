@@ -33,7 +33,7 @@ type pair struct {
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	ca, err := pki.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -54,7 +54,7 @@ func kubectl(t *testing.T, config *rest.Config, stdin []byte, args ...string) (s
 }
 
 func TestManifestInAMember(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	in := manifestInput(t)
 	manifest, err := registration.Manifest(in)
 	if err != nil {

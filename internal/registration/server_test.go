@@ -288,8 +288,10 @@ func (w *world) want(got answer, code int, reason string) {
 
 func asIs[T any](*T) {}
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 func TestRegistrationServer(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	c := startCache(t, env)
 	for name, test := range map[string]func(*world){
 		"an agent joins, retries and connects":                                   testJoin,

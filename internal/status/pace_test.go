@@ -17,7 +17,7 @@ import (
 )
 
 func TestPace(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "member"}}
 	env.Apply(t, cluster)
 	var written status.Written

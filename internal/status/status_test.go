@@ -18,8 +18,10 @@ import (
 	"github.com/drover-dev/drover/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 func TestCommit(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	event := status.Event{Reason: "Seen", Action: "Look", Message: "100 %s"}
 	for name, tc := range map[string]struct {
 		change func(*v1.Cluster)

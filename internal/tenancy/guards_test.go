@@ -20,6 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 // member is an API server with the guards.
 type member struct {
 	*testkit.Env
@@ -28,7 +30,7 @@ type member struct {
 
 func guarded(t *testing.T) member {
 	t.Helper()
-	m := member{testkit.Start(t), t}
+	m := member{testkit.Shared(t), t}
 	c, err := tenancy.Guards()
 	if err != nil {
 		t.Fatal(err)
@@ -166,12 +168,12 @@ func TestGuards(t *testing.T) {
 
 func TestGuardOfQuotaStatus(t *testing.T) {
 	m := guarded(t)
-	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "drover-project", Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}}
+	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "depot"}})
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "depot", Name: "drover-project", Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}}
 	m.Apply(t, quota)
-	own := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"}}
+	own := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "depot", Name: "own"}}
 	m.Apply(t, own)
-	stranger, agent := m.user("stranger"), m.user("agent", on("sets", nil, "manage"))
+	stranger, agent := m.user("depot-stranger"), m.user("depot-agent", on("sets", nil, "manage"))
 	counter := m.user("system:serviceaccount:kube-system:resourcequota-controller")
 	raise := func(c client.Client, quota *corev1.ResourceQuota, labels string) error {
 		patch := `{"metadata":{"labels":` + labels + `},"status":{"hard":{"pods":"1000"}}}`

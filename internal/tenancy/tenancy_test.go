@@ -124,7 +124,7 @@ func TestContent(t *testing.T) {
 
 // What a project becomes is taken by a real API server, twice without a difference.
 func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	secrets, _, err := tenancy.Secrets(full(), []corev1.Secret{*source("registry")})
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/hack/lab"
 )
 
-// Env is a real API server with etcd, with the kinds of api/v1 in it, for one test and its subtests.
+// Env is a real API server with etcd, with the kinds of api/v1 in it.
 type Env struct {
 	// Config is the administrator's.
 	Config *rest.Config
@@ -36,51 +36,68 @@ type Env struct {
 	Client client.WithWatch
 }
 
-// Start starts an API server that ends with the test. The binaries are taken from where lab.Binaries finds or builds them.
+// Start starts an API server that ends with the test. It is for a test that changes, or looks at, more than what it made itself: others
+// have one in common, see Shared. The binaries are taken from where lab.Binaries finds or builds them.
 func Start(t testing.TB) *Env {
 	t.Helper()
-	assets, err := lab.Binaries(t.Context(), os.Stderr, lab.Etcd, lab.APIServer, lab.Kubectl)
+	env, stop, err := start(t.Context(), Path(t, "config/crd/bases"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return env
+}
+
+// start starts an API server with the CRDs of a folder.
+func start(ctx context.Context, crds string) (*Env, func() error, error) {
+	assets, err := lab.Binaries(ctx, os.Stderr, lab.Etcd, lab.APIServer, lab.Kubectl)
+	if err != nil {
+		return nil, nil, err
 	}
 	dir, err := assets.EnvtestDir()
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	environment := &envtest.Environment{
 		BinaryAssetsDirectory: dir,
-		CRDDirectoryPaths:     []string{Path(t, "config/crd/bases")},
+		CRDDirectoryPaths:     []string{crds},
 		ErrorIfCRDPathMissing: true,
 		// The usual 20 s are short on a machine that runs the tests of other packages beside.
 		ControlPlaneStartTimeout: Patience * time.Minute,
 	}
 	config, err := environment.Start()
 	if err != nil {
-		t.Fatal(errors.Join(err, environment.Stop())) // CRDs that are refused would leave both programs running
+		return nil, nil, errors.Join(err, environment.Stop()) // CRDs that are refused would leave both programs running
 	}
-	t.Cleanup(func() {
-		if err := environment.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
 	config.QPS = -1
-	c, err := client.NewWithWatch(config, client.Options{Scheme: Scheme(t)})
+	s, err := newScheme()
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, errors.Join(err, environment.Stop())
 	}
-	return &Env{Config: config, Client: c}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: s})
+	if err != nil {
+		return nil, nil, errors.Join(err, environment.Stop())
+	}
+	return &Env{Config: config, Client: c}, environment.Stop, nil
 }
 
 // Scheme knows the kinds of Kubernetes and of api/v1.
 func Scheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1.AddToScheme} {
-		if err := add(s); err != nil {
-			t.Fatal(err)
-		}
+	s, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return s
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	return s, errors.Join(scheme.AddToScheme(s), v1.AddToScheme(s))
 }
 
 // Path is the path of a file or folder of the repository.
