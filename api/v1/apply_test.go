@@ -5,6 +5,7 @@ package v1_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -123,21 +125,22 @@ func emptied(value any, path []string) (any, bool) {
 	return value, false
 }
 
-// applied is one object that is applied in turn with all that its kind can have, and with one part of it empty. The specs are
+// applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The specs are
 // what becomes of each where it is new.
 type applied struct {
 	full, empty         *unstructured.Unstructured
 	fullSpec, emptySpec any
+	parts               []string // paths of what is empty; none holds another
 }
 
-// partsOf makes an object for every part of each kind that may be empty at all.
-func partsOf(t *testing.T, env *testkit.Env, namespace string) []applied {
+// objectsOf makes objects in which every part of each kind that may be empty at all is so in one of them.
+func objectsOf(t *testing.T, env *testkit.Env, namespace string) []*applied {
 	t.Helper()
 	files, err := filepath.Glob(testkit.Path(t, "config/crd/bases/*.yaml"))
 	if err != nil || len(files) != len(fullSpecs) {
 		t.Fatalf("%d kinds, %d specs: %v", len(files), len(fullSpecs), err)
 	}
-	var all []applied
+	var all []*applied
 	for _, file := range files {
 		crd := &apiextensionsv1.CustomResourceDefinition{}
 		text, err := os.ReadFile(file)
@@ -148,46 +151,79 @@ func partsOf(t *testing.T, env *testkit.Env, namespace string) []applied {
 			t.Fatal(err)
 		}
 		kind := crd.Spec.Names.Kind
-		for _, path := range optionals(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"], nil) {
-			name := "a" + strings.ToLower(strings.ReplaceAll(strings.Join(path, "."), ".0", ""))
-			part := applied{full: object(t, namespace, kind, fullSpecs[kind]), empty: object(t, namespace, kind, fullSpecs[kind])}
-			part.full.SetName(name)
-			part.empty.SetName(name)
-			if _, found := emptied(part.empty.Object["spec"], path); !found {
-				t.Errorf("%s: the spec of the test lacks %s", kind, strings.Join(path, "."))
-				continue
-			}
-			full, empty := part.full.DeepCopy(), part.empty.DeepCopy()
-			if err := env.Client.Create(t.Context(), full, client.DryRunAll); err != nil {
-				t.Fatal(err)
-			}
-			if err := env.Client.Create(t.Context(), empty, client.DryRunAll); err != nil {
-				continue // it must not be empty
-			}
-			part.fullSpec, part.emptySpec = full.Object["spec"], empty.Object["spec"]
-			all = append(all, part)
+		full := object(t, namespace, kind, fullSpecs[kind])
+		fullSpec := taken(t, env, full)
+		if fullSpec == nil {
+			t.Fatalf("%s: the spec of the test is refused", kind)
 		}
+		var ofKind []*applied
+		for _, path := range optionals(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"], nil) {
+			alone := &applied{full: full.DeepCopy(), empty: full, fullSpec: fullSpec}
+			if !alone.clear(t, env, path) || slices.ContainsFunc(ofKind, func(a *applied) bool { return a.clear(t, env, path) }) {
+				continue // it must not be empty, or is so beside others
+			}
+			name := fmt.Sprintf("a%d", len(ofKind))
+			alone.full.SetName(name)
+			alone.empty.SetName(name)
+			ofKind = append(ofKind, alone)
+		}
+		all = append(all, ofKind...)
 	}
 	return all
 }
 
+// clear empties one more part, and reports whether the API server takes the object so. If not, it stays as it is.
+func (a *applied) clear(t *testing.T, env *testkit.Env, path []string) bool {
+	t.Helper()
+	part := strings.Join(path, ".")
+	if slices.ContainsFunc(a.parts, func(other string) bool {
+		return strings.HasPrefix(part+".", other+".") || strings.HasPrefix(other+".", part+".")
+	}) {
+		return false
+	}
+	empty := a.empty.DeepCopy()
+	if _, found := emptied(empty.Object["spec"], path); !found {
+		t.Errorf("%s: the spec of the test lacks %s", a.empty.GetKind(), part)
+		return false
+	}
+	spec := taken(t, env, empty)
+	if spec == nil {
+		return false
+	}
+	a.empty, a.emptySpec, a.parts = empty, spec, append(a.parts, part)
+	return true
+}
+
+// taken is the spec that becomes of a new object; nil if the API server refuses it.
+func taken(t *testing.T, env *testkit.Env, o *unstructured.Unstructured) any {
+	t.Helper()
+	o = o.DeepCopy()
+	if err := env.Client.Create(t.Context(), o, client.DryRunAll); err != nil {
+		if !apierrors.IsInvalid(err) {
+			t.Fatal(err)
+		}
+		return nil
+	}
+	return o.Object["spec"]
+}
+
 // TestEveryKindIsAppliedOnEitherSide applies every kind, with every part empty and full, on the client's side and on the server's in turn.
 func TestEveryKindIsAppliedOnEitherSide(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
-	parts := partsOf(t, env, namespace)
+	objects := objectsOf(t, env, namespace)
 	apply := kubectl(t, env.Config)
 	for _, steps := range []string{"CSA empty, SSA empty, CSA empty", "SSA empty, CSA empty, SSA empty", "CSA full, SSA empty, CSA full, SSA full, CSA empty, SSA empty"} {
 		t.Run(steps, func(t *testing.T) {
 			for step := range strings.SplitSeq(steps, ", ") {
 				side, what, _ := strings.Cut(step, " ")
 				var documents [][]byte
-				for _, part := range parts {
-					o := part.empty
+				for _, o := range objects {
+					content := o.empty
 					if what == "full" {
-						o = part.full
+						content = o.full
 					}
-					text, err := yaml.Marshal(o.Object)
+					text, err := yaml.Marshal(content.Object)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -202,10 +238,10 @@ func TestEveryKindIsAppliedOnEitherSide(t *testing.T) {
 						t.Errorf("%s: %s", step, complaint)
 					}
 				}
-				wantSpecs(t, env, step, parts)
+				wantSpecs(t, env, step, objects)
 			}
-			for _, part := range parts {
-				if err := env.Client.Delete(t.Context(), part.empty.DeepCopy()); err != nil {
+			for _, o := range objects {
+				if err := env.Client.Delete(t.Context(), o.empty.DeepCopy()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -213,17 +249,17 @@ func TestEveryKindIsAppliedOnEitherSide(t *testing.T) {
 	}
 }
 
-func wantSpecs(t *testing.T, env *testkit.Env, step string, parts []applied) {
+func wantSpecs(t *testing.T, env *testkit.Env, step string, objects []*applied) {
 	t.Helper()
-	for _, part := range parts {
-		got, want := part.empty.DeepCopy(), part.emptySpec
+	for _, o := range objects {
+		got, want := o.empty.DeepCopy(), o.emptySpec
 		if strings.HasSuffix(step, "full") {
-			want = part.fullSpec
+			want = o.fullSpec
 		}
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(got), got); err != nil {
 			t.Error(err)
 		} else if !reflect.DeepEqual(withoutEmptyLists(got.Object["spec"]), withoutEmptyLists(want)) {
-			t.Errorf("%s: %s %s is %v, want %v", step, got.GetKind(), got.GetName(), got.Object["spec"], want)
+			t.Errorf("%s: %s without %s is %v, want %v", step, got.GetKind(), o.parts, got.Object["spec"], want)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 // What a Cluster may say is in its schema: each case is a spec that the API server takes, or refuses in words that say what to do.
 func TestClusterSpec(t *testing.T) {
 	t.Parallel()
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	workspace := env.Workspace(t)
 	many := func(n int, entry string) string {
 		return "[" + strings.TrimSuffix(strings.Repeat(entry+",", n), ",") + "]"

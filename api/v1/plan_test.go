@@ -28,7 +28,7 @@ window: {days: [Sat, Sun], startTime: "02:00", endTime: "06:00", timeZone: Europ
 `
 
 func TestPlanSpec(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	plan := func(t *testing.T, change string) *unstructured.Unstructured {
 		t.Helper()

@@ -18,6 +18,8 @@ import (
 	"github.com/drover-dev/drover/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 // object is one of kind with the spec, as a user writes it.
 func object(t *testing.T, namespace, kind, spec string) *unstructured.Unstructured {
 	t.Helper()
@@ -41,7 +43,7 @@ const (
 )
 
 func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	dryRun := func(o client.Object) error { return env.Client.Create(t.Context(), o, client.DryRunAll) }
 
