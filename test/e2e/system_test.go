@@ -60,7 +60,7 @@ func buildPrograms(m *testing.M) error {
 		return err
 	}
 	// Collecting garbage is a fifth of what an API server does in its short life here.
-	programs.PlaneEnv = []string{"GOGC=300"}
+	programs.PlaneEnv = []string{"GOGC=300", "GOMEMLIMIT=320MiB"}
 	m.Run()
 	return nil
 }
