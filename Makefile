@@ -16,6 +16,10 @@ PKGS      ?= ./...
 
 export IMG URL KUBECTL VERSION
 
+# One setting for all: what one target compiles, the next one finds in Go's cache, in a clone elsewhere too. The race detector needs cgo.
+export CGO_ENABLED := $(if $(RACE),1,0)
+export GOFLAGS     += -trimpath
+
 # Tools are Go tools with versions of their own: hack/tools/<tool>.mod. Their dependencies stay out of go.mod.
 tool = go tool -modfile=hack/tools/$(1).mod $(1)
 
@@ -32,9 +36,9 @@ help: ## Print this list.
 
 .PHONY: build
 build: ## Build bin/manager, bin/drover-agent and bin/kubectl-drover, which is also what completes its arguments.
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/manager .
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/drover-agent ./agent
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/kubectl-drover ./cmd/kubectl-drover
+	go build -ldflags "$(LDFLAGS)" -o bin/manager .
+	go build -ldflags "$(LDFLAGS)" -o bin/drover-agent ./agent
+	go build -ldflags "$(LDFLAGS)" -o bin/kubectl-drover ./cmd/kubectl-drover
 	ln -sf kubectl-drover bin/kubectl_complete-drover
 
 .PHONY: test

@@ -67,7 +67,7 @@ func Build(ctx context.Context, root, dir string) (Programs, error) {
 	}
 	p := Programs{Root: root, Manager: filepath.Join(dir, "manager"), Agent: filepath.Join(dir, "drover-agent"), Kubectl: assets[lab.Kubectl]}
 	for binary, source := range map[string]string{p.Manager: ".", p.Agent: "./agent"} {
-		build := exec.CommandContext(ctx, "go", "build", "-o", binary, source)
+		build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", binary, source)
 		build.Dir = root
 		if out, err := build.CombinedOutput(); err != nil {
 			return Programs{}, fmt.Errorf("build %s: %w\n%s", source, err, out)

@@ -17,8 +17,8 @@ import (
 // are often half as fast and busy with other packages. What a test claims of a time it compares itself, see e2e's awaitWithin.
 const Patience = 5
 
-// memoryForClusters is what a hub and a member with their programs take at most, in bytes, measured as 0.9 GiB.
-const memoryForClusters = 3 << 29
+// memoryForHub is what a hub and a member with their programs take at most, in bytes, measured as 0.9 GiB.
+const memoryForHub = 3 << 29
 
 // Parallel lets n tests of a package run at once, unless the command line says otherwise. It is for a TestMain of tests that mostly wait: by
 // default as many run as there are processors.
@@ -29,14 +29,14 @@ func Parallel(n int) {
 	}
 }
 
-// ParallelClusters is Parallel for tests of which each has a hub and a member of its own: two for each processor, since they mostly wait, as
-// far as there is memory for them.
-func ParallelClusters() {
+// Hubs returns how many tests with a hub and a member of their own may run at once: two for each processor, since they mostly wait, as far
+// as there is memory for them.
+func Hubs() int {
 	n := 2 * runtime.GOMAXPROCS(0)
 	if free, ok := availableMemory(); ok {
-		n = min(n, int(free/memoryForClusters))
+		n = min(n, int(free/memoryForHub))
 	}
-	Parallel(max(1, n))
+	return max(1, n)
 }
 
 // availableMemory is in bytes, and known on Linux only.

@@ -37,9 +37,13 @@ const (
 // programs are built once for all tests.
 var programs stage.Programs
 
+// hubs has an element for each test that has control planes of its own at this moment. Their memory bounds how many run at once; subtests that
+// share a hub run beside each other without.
+var hubs = make(chan struct{}, testkit.Hubs())
+
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	testkit.ParallelClusters()
+	testkit.Parallel(4 * cap(hubs))
 	if err := buildPrograms(m); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
@@ -113,6 +117,8 @@ func startAlone(t *testing.T) *system {
 
 func build(t *testing.T) *system {
 	t.Helper()
+	hubs <- struct{}{}
+	t.Cleanup(func() { <-hubs })
 	return &system{t: t, programs: programs, dir: t.TempDir()}
 }
 
