@@ -254,6 +254,7 @@ func TestPolicies(t *testing.T) {
 		"CVE-2021-25320, CVE-2026-44935: a Secret is given to plans by who may read it":          testPlanSecret,
 		"claims of plans are the manager's to say":                                               testPlanClaims,
 		"the workspace's own roles hold what the policies ask":                                   testWorkspaceRoles,
+		"whoever is logged in sees when a manager was last at work":                              testLease,
 		"the samples are taken":                                                                  testSamples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
