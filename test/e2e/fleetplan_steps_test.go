@@ -53,6 +53,7 @@ func testWaves(f *fleet, t *testing.T) {
 	if err != nil || !shown.MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
+	f.backup = f.backUp(t, p)
 }
 
 // expectOrder fails unless the nodes of the second wave began when the first had been complete for its soak.

@@ -35,6 +35,7 @@ type fleet struct {
 	agents  map[string]*stage.Agent
 	witness *witness
 	chance  *chance
+	backup  backup // of when the first version was complete
 }
 
 const (
@@ -69,7 +70,7 @@ spec:
     - {name: canary, clusterSelector: {matchLabels: {ring: canary}}, soak: 2s}
 `
 
-// TestAPlanOfAFleet rolls a plan out to members with control planes of their own, lets it fail, mends and deletes it; and then has another
+// TestAPlanOfAFleet rolls a plan out to members with control planes of their own, lets it fail, mends it, restores an old hub and deletes it; and then has another
 // one run while managers and agents are killed.
 func TestAPlanOfAFleet(t *testing.T) {
 	t.Parallel()
@@ -81,6 +82,7 @@ func TestAPlanOfAFleet(t *testing.T) {
 		{"waves are done in their order, and members are as the plan says", testWaves},
 		{"an image that fails stops it, and the hub has the last lines of the log", testBadImage},
 		{"a version that is mended goes on", testMended},
+		{"a hub that is restored from an older backup runs nothing old again before a person says so", testRestored},
 		{"a plan that is deleted leaves nothing but labels of Nodes", testPlanDeleted},
 		{"managers and agents that are killed at any time do no harm", testPlanSurvives},
 	} {

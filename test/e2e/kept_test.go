@@ -137,25 +137,25 @@ func (s *system) startPair(t *testing.T) {
 func seconds(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
 
 // killManagers ends both as a power cut does, and startManagers starts them.
-func (k *kept) killManagers(t *testing.T) {
+func (s *system) killManagers(t *testing.T) {
 	t.Helper()
-	for _, replica := range k.hub.Replicas {
+	for _, replica := range s.hub.Replicas {
 		kill(t, replica.Process)
 	}
 }
 
-func (k *kept) startManagers(t *testing.T) {
+func (s *system) startManagers(t *testing.T) {
 	t.Helper()
-	started := make(chan error, len(k.hub.Replicas))
-	for _, replica := range k.hub.Replicas {
+	started := make(chan error, len(s.hub.Replicas))
+	for _, replica := range s.hub.Replicas {
 		go func() { started <- replica.Start(within(t, time.Minute)) }()
 	}
-	for range k.hub.Replicas {
+	for range s.hub.Replicas {
 		if err := <-started; err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := k.hub.AwaitBalanced(within(t, time.Minute)); err != nil {
+	if err := s.hub.AwaitBalanced(within(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 }
