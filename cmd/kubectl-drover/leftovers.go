@@ -80,10 +80,8 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 	if err != nil {
 		return nil, nil, err
 	}
-	whole := map[string]bool{}
-	for _, o := range spaces {
-		whole[o.Name] = true // it goes with all that is in it
-	}
+	spaces = slices.DeleteFunc(spaces, func(o *metav1.PartialObjectMetadata) bool { return o.Name != protocol.AgentNamespace }) // another is an operator's
+	whole := len(spaces) > 0                                                                                                    // it goes with all that is in it
 	for i, k := range footprint.ManifestKinds() {
 		found, err := u.list(ctx, k, selector)
 		if err != nil {
@@ -93,7 +91,7 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 			switch r := deletion(k, o); {
 			case i == 0:
 				rights = append(rights, r)
-			case !whole[o.Namespace]:
+			case !whole || o.Namespace != protocol.AgentNamespace:
 				rest = append(rest, r)
 			}
 		}
@@ -120,7 +118,7 @@ func (u *uninstaller) delivered(ctx context.Context, k footprint.Kind) ([]remova
 		case !applied(o, footprint.FieldManager):
 		case k.Name != "Namespace":
 			all = append(all, deletion(k, o))
-		case o.Name != v1.PlansNamespace && o.Labels[footprint.LabelName] != protocol.AgentName:
+		case o.Name != v1.PlansNamespace && o.Name != protocol.AgentNamespace:
 			r := deletion(k, o)
 			r.done, r.patchType = "released", types.ApplyPatchType
 			r.patch, err = json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": o.Name, "uid": o.UID}})
@@ -187,6 +185,10 @@ func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed b
 
 // plans are what the agent installed for plans. It stays where a person has Plans of their own there: they would go with their kind.
 func (u *uninstaller) plans(ctx context.Context) ([]removal, error) {
+	hub, err := u.isHub(ctx)
+	if err != nil {
+		return nil, err
+	}
 	own, err := u.list(ctx, footprint.Kind{Name: "Plan", APIVersion: v1.GroupVersion.String(), Resource: "plans"}, "!"+v1.LabelSet)
 	if err != nil {
 		return nil, err
@@ -201,19 +203,39 @@ func (u *uninstaller) plans(ctx context.Context) ([]removal, error) {
 		{Name: "ClusterRoleBinding", APIVersion: rbac, Resource: "clusterrolebindings"},
 		{Name: "ClusterRole", APIVersion: rbac, Resource: "clusterroles"},
 		{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"},
-		{Name: "CustomResourceDefinition", APIVersion: "apiextensions.k8s.io/v1", Resource: "customresourcedefinitions"},
+		definitions(),
 	} {
 		found, err := u.list(ctx, k, v1.LabelManagedBy+"="+v1.ManagedBy)
 		if err != nil {
 			return nil, err
 		}
 		for _, o := range found {
-			if slices.Contains([]string{footprint.PlanAccount, footprint.PlanSchema, v1.PlansNamespace}, o.Name) && applied(o, footprint.PlanManager) {
+			if slices.Contains([]string{footprint.PlanAccount, footprint.PlanSchema, v1.PlansNamespace}, o.Name) && applied(o, footprint.PlanManager) && (!hub || k.Name != crdKind) {
 				all = append(all, deletion(k, o))
 			}
 		}
 	}
 	return all, nil
+}
+
+const crdKind = "CustomResourceDefinition"
+
+func definitions() footprint.Kind {
+	return footprint.Kind{Name: crdKind, APIVersion: "apiextensions.k8s.io/v1", Resource: "customresourcedefinitions"}
+}
+
+// isHub reports whether the cluster is a hub too, and says so. The hub's own objects, and the kinds that it needs, stay.
+func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
+	const clusters = "clusters." + v1.Group
+	_, err := u.objects.Resource(resourceOf(definitions())).Get(ctx, clusters, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read %s %s: %w", crdKind, clusters, err)
+	}
+	u.say("the cluster at " + u.server + " is a hub: only what an agent brought is removed; for the hub itself run \"make undeploy\" in Drover's sources")
+	return true, nil
 }
 
 // list lists the metadata of a kind. One that the API server does not have has no objects.

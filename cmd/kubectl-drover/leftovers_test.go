@@ -4,8 +4,8 @@
 package main
 
 import (
-	"io"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,10 +14,11 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/footprint"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// TestUninstallFindsWhatPlansNeed keeps uninstall to the field manager as whom the agent installs for plans, which is not that of sets.
-func TestUninstallFindsWhatPlansNeed(t *testing.T) {
+// TestUninstallFindsWhatIsDrovers keeps uninstall to what the agent brought: for plans, by the field manager as whom it installs that, which is not that of sets.
+func TestUninstallFindsWhatIsDrovers(t *testing.T) {
 	brought := func(apiVersion, kind, name, manager string) *metav1.PartialObjectMetadata {
 		o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind}}
 		o.Name, o.Labels = name, map[string]string{v1.LabelManagedBy: v1.ManagedBy}
@@ -33,10 +34,25 @@ func TestUninstallFindsWhatPlansNeed(t *testing.T) {
 			brought("apiextensions.k8s.io/v1", "CustomResourceDefinition", footprint.PlanSchema, manager),
 		}
 	}
+	agents := func(kind, apiVersion, namespace, name string) *metav1.PartialObjectMetadata {
+		o := brought(apiVersion, kind, name, "kubectl")
+		o.Namespace, o.Labels[footprint.LabelName] = namespace, protocol.AgentName
+		return o
+	}
+	hub := brought("apiextensions.k8s.io/v1", "CustomResourceDefinition", "clusters."+v1.Group, "kubectl")
 	for name, c := range map[string]struct {
 		there []runtime.Object
 		want  []string
 	}{
+		"the agent's own namespace goes with all that is in it": {[]runtime.Object{
+			agents("Namespace", "v1", "", protocol.AgentNamespace), agents("Secret", "v1", protocol.AgentNamespace, "identity"),
+		}, []string{"Namespace " + protocol.AgentNamespace}},
+		"a namespace that an operator chose for the agent stays, without what is the agent's": {[]runtime.Object{
+			agents("Namespace", "v1", "", "edge"), agents("Secret", "v1", "edge", "identity"), agents("Deployment", "apps/v1", "edge", "drover-agent"),
+		}, []string{"Deployment edge/drover-agent", "Secret edge/identity"}},
+		"a hub keeps the kind of its Plans": {append(all(footprint.PlanManager), hub), []string{
+			"ClusterRoleBinding " + footprint.PlanAccount, "ClusterRole " + footprint.PlanAccount, "Namespace " + v1.PlansNamespace,
+		}},
 		"what the agent installed goes": {all(footprint.PlanManager), []string{
 			"ClusterRoleBinding " + footprint.PlanAccount, "ClusterRole " + footprint.PlanAccount,
 			"Namespace " + v1.PlansNamespace, "CustomResourceDefinition " + footprint.PlanSchema,
@@ -48,7 +64,8 @@ func TestUninstallFindsWhatPlansNeed(t *testing.T) {
 			if err := metav1.AddMetaToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
-			u := &uninstaller{objects: fake.NewSimpleMetadataClient(scheme, c.there...), out: io.Discard, said: map[string]bool{}}
+			out := &strings.Builder{}
+			u := &uninstaller{objects: fake.NewSimpleMetadataClient(scheme, c.there...), out: out, said: map[string]bool{}}
 			found, err := u.gather(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -59,6 +76,9 @@ func TestUninstallFindsWhatPlansNeed(t *testing.T) {
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("uninstall finds %q, want %q", got, c.want)
+			}
+			if onHub := slices.Contains(c.there, runtime.Object(hub)); onHub != strings.Contains(out.String(), "is a hub: only what an agent brought is removed") {
+				t.Errorf("on a hub %v, it says %q", onHub, out)
 			}
 		})
 	}

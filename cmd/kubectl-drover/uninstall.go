@@ -32,7 +32,7 @@ func newUninstall(o *options) *cobra.Command {
 that projects and bindings brought, and what plans need. Nodes that a plan cordoned are let go.
 
 The member is the cluster of your kubeconfig or of --context: neither hub nor agent is needed, and what you run it as must be an administrator there.
-Nothing else is touched. Namespaces of projects stay and lose Drover's labels. Where somebody has Plans of their own in the member, what plans need stays.
+Nothing else is touched. An agent's namespace goes if it is drover-agent: another one is yours, and only loses what is Drover's. A hub stays a hub. Namespaces of projects stay and lose Drover's labels. Where somebody has Plans of their own in the member, what plans need stays.
 It can be run again: what is gone is gone. Usually "kubectl delete cluster" on the hub is enough; this is for a member that was not reached then.
 
 Exit codes: 0 nothing is left, 2 an error, or something is left.`,
@@ -118,7 +118,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !found:
-		u.say("nothing of Drover is in the cluster at " + u.server)
+		u.say("nothing that an agent brought is in the cluster at " + u.server)
 	case !u.dryRun:
 		u.say("nothing of Drover is left in the cluster at " + u.server)
 	}

@@ -63,6 +63,14 @@ func testUninstall(t *testing.T, s *system) {
 		return nil
 	})
 	s.bind(t, next, "second-guest")
+	for _, object := range []client.Object{ // an agent that is killed before has left nothing for plans to find
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: footprint.PlanAccount}},
+	} {
+		testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+			return s.member.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
+		})
+	}
 	kill(t, agent.Process)
 	s.orphan(t, next)
 	plugin := filepath.Join(s.dir, "kubectl-drover")
