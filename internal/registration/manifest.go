@@ -138,12 +138,11 @@ func marshal(objects ...any) ([]byte, error) {
 // is not verified (CVE-2025-67601). What the hub answers instead of a manifest goes to standard error, and nothing is applied: "curl --fail"
 // would show the status only, and a curl before 7.76 knows no --fail-with-body.
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
-	if trust == v1.TrustSystem || caBundle == "" {
-		return "kubectl apply -f " + manifestURL
+	fetch := "curl -sS -w '%{http_code}' "
+	if trust != v1.TrustSystem && caBundle != "" {
+		fetch = fmt.Sprintf("printf %%s %s | base64 -d | %s--cacert /dev/stdin --capath /dev/null ", base64.StdEncoding.EncodeToString([]byte(caBundle)), fetch)
 	}
-	fetch := fmt.Sprintf("printf %%s %s | base64 -d | curl -sS -w '%%{http_code}' --cacert /dev/stdin --capath /dev/null %s",
-		base64.StdEncoding.EncodeToString([]byte(caBundle)), manifestURL)
-	return `(m=$(` + fetch + `) && case "$m" in *200) printf %s "${m%200}" | kubectl apply -f - ;; *) printf '%s\n' "${m%???}" >&2; exit 1 ;; esac)`
+	return `(m=$(` + fetch + manifestURL + `) && case "$m" in *200) printf %s "${m%200}" | kubectl apply -f - ;; *) printf '%s\n' "${m%???}" >&2; exit 1 ;; esac)`
 }
 
 // ManifestURL is where the manifest for a token is served.
