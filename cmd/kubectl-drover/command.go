@@ -49,6 +49,9 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see \"%s --help\"", err, c.CommandPath())
+	})
 	o.bindConnection(root)
 	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newUninstall(o), &cobra.Command{
 		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,

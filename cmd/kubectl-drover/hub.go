@@ -47,7 +47,9 @@ func (o *options) kubeconfig() clientcmd.ClientConfig {
 func (o *options) hub() (*hub, error) {
 	loaded := o.kubeconfig()
 	config, err := loaded.ClientConfig()
-	if err != nil {
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("read kubeconfig: there is none, or it names no cluster: give the hub's with --kubeconfig or KUBECONFIG")
+	} else if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w: name the hub's with --kubeconfig or --context", err)
 	}
 	workspace, _, err := loaded.Namespace()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -233,8 +234,10 @@ func (h *hub) cast(ctx context.Context, name string, a *act, r *rehearsing) erro
 	script := &a.script
 	if script.Plan.Kind == "" && script.Plan.Name == "" {
 		plan, err := h.readPlan(ctx, name)
-		if err != nil {
-			return fmt.Errorf("%w, or a file that exists", err)
+		if apierrors.IsNotFound(err) {
+			return fmt.Errorf("%w, or give a file that exists", err)
+		} else if err != nil {
+			return err
 		}
 		script.Plan = *plan
 	}

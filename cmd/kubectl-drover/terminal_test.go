@@ -7,12 +7,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/access"
@@ -88,5 +92,39 @@ func TestKubectlsNameForTheCompleterCompletes(t *testing.T) {
 		if got := strings.Join(argumentsOf([]string{name, "plan"}), " "); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
+	}
+}
+
+func TestErrorsSayWhatToGive(t *testing.T) {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["away"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}
+	config.Contexts["away"] = &clientcmdapi.Context{Cluster: "away"}
+	config.CurrentContext = "away"
+	away, empty := filepath.Join(t.TempDir(), "away"), filepath.Join(t.TempDir(), "empty")
+	if err := errors.Join(clientcmd.WriteToFile(*config, away), os.WriteFile(empty, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"why x get pods --clustr y":                         `error: unknown flag: --clustr: see "kubectl drover why --help"`,
+		"plan preview -f x":                                 `error: unknown shorthand flag: 'f' in -f: see "kubectl drover plan preview --help"`,
+		"plan watch x --kubeconfig " + empty:                "it names no cluster: give the hub's with --kubeconfig or KUBECONFIG",
+		"uninstall --kubeconfig " + empty:                   "it names no cluster: give the member's with --kubeconfig or KUBECONFIG",
+		"uninstall --context nope --kubeconfig " + away:     "name the member's with --kubeconfig or --context",
+		"plan preview nosuch --kubeconfig " + away:          "connection refused\n",
+		"who-can get pods --cluster c --kubeconfig " + away: "connection refused\n",
+	} {
+		var out strings.Builder
+		if code := run(t.Context(), strings.Fields(line), &out, &out); code != exitError || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %d: %s", line, code, out.String())
+		}
+	}
+}
+
+func TestANameAddsNoLineToWhatUninstallSays(t *testing.T) {
+	var out strings.Builder
+	u := &uninstaller{out: terminal{&out}, said: map[string]bool{}}
+	u.say(removal{kind: "ClusterRoleBinding", name: "x" + evil}.String() + " deleted")
+	if said := out.String(); strings.Count(said, "\n") != 1 || strings.ContainsAny(said, obeyed) {
+		t.Errorf("%q", said)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // lookInterval is how long to wait before it is looked again what is left.
@@ -67,8 +68,10 @@ type uninstaller struct {
 // uninstaller connects to the cluster of the kubeconfig itself.
 func (o *options) uninstaller(out io.Writer, dryRun bool) (*uninstaller, error) {
 	config, err := o.kubeconfig().ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("read kubeconfig: there is none, or it names no cluster: give the member's with --kubeconfig or KUBECONFIG")
+	} else if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w: name the member's with --kubeconfig or --context", err)
 	}
 	if _, through := hubBase(config.Host); through {
 		return nil, fmt.Errorf("%s leads through the hub to the agent that is to be removed: name a context with --context that leads to the member itself", config.Host)
@@ -153,6 +156,6 @@ func (u *uninstaller) remove(ctx context.Context, r removal) error {
 func (u *uninstaller) say(line string) {
 	if !u.said[line] {
 		u.said[line] = true
-		fmt.Fprintln(u.out, line)
+		fmt.Fprintln(u.out, plain(line)) // names of roles and bindings may have any character
 	}
 }
