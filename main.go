@@ -18,8 +18,8 @@ import (
 
 	"github.com/drover-dev/drover/controllers"
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/internal/hub"
 	"github.com/drover-dev/drover/internal/logging"
+	"github.com/drover-dev/drover/internal/server"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
@@ -66,22 +66,22 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	server, err := hub.New(ctx, mgr, cfg, holder)
+	serving, err := server.New(ctx, mgr, cfg, holder)
 	if err != nil {
 		return err
 	}
-	leader, err := hub.NewLeader(mgr, cfg)
+	leader, err := server.NewLeader(mgr, cfg)
 	if err != nil {
 		return err
 	}
-	steady, err := server.NewSteady(mgr, cfg)
+	steady, err := serving.NewSteady(mgr, cfg)
 	if err != nil {
 		return err
 	}
-	if err := controllers.Setup(leader.Manager, controllers.Options{Config: cfg, Fleet: server.Fleet, Trust: holder, Steady: steady, Synced: server.Synced, Deliveries: server.Deliveries()}); err != nil {
+	if err := controllers.Setup(leader.Manager, controllers.Options{Config: cfg, Members: serving.Members, Trust: holder, Steady: steady, Synced: serving.Synced, Deliveries: serving.Deliveries()}); err != nil {
 		return err
 	}
-	if err := errors.Join(mgr.Add(leader), mgr.Add(server)); err != nil {
+	if err := errors.Join(mgr.Add(leader), mgr.Add(serving)); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

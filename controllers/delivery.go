@@ -33,9 +33,9 @@ import (
 // newDesk makes the desk, which hears of connections.
 func newDesk(mgr ctrl.Manager, o Options) *delivery.Desk {
 	desk := delivery.New(delivery.Options{
-		Fleet: o.Fleet, Leaving: leaving(mgr.GetClient()), ReadOnly: readOnly(mgr.GetClient()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
+		Members: o.Members, Leaving: leaving(mgr.GetClient()), ReadOnly: readOnly(mgr.GetClient()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
 	})
-	o.Fleet.OnChange(desk.Changed)
+	o.Members.OnChange(desk.Changed)
 	return desk
 }
 

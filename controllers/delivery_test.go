@@ -28,10 +28,10 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/reference"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -42,7 +42,7 @@ type world struct {
 	t         *testing.T
 	workspace string
 	other     string // a second workspace; empty if the manager sees to all that there are
-	fleet     *fleet.Registry
+	fleet     *members.Registry
 	manager   ctrl.Manager
 	started   time.Time // when the manager says it began to accept tunnels
 	settings  string    // more of the manager's configuration, as ", key: value"
@@ -64,7 +64,7 @@ func newWholeWorld(t *testing.T) *world {
 
 func (w *world) begin() *world {
 	w.t.Helper()
-	w.fleet, w.started = fleet.New(logr.Discard(), time.Now), time.Now().Add(-time.Hour)
+	w.fleet, w.started = members.New(logr.Discard(), time.Now), time.Now().Add(-time.Hour)
 	w.t.Cleanup(w.fleet.Close)
 	w.lead()
 	return w
@@ -90,10 +90,10 @@ func (w *world) lead() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := reference.Index(w.t.Context(), mgr.GetFieldIndexer()); err != nil {
+	if err := index.Index(w.t.Context(), mgr.GetFieldIndexer()); err != nil {
 		w.t.Fatal(err)
 	}
-	shared := Options{Config: cfg, Fleet: w.fleet, Started: w.started}
+	shared := Options{Config: cfg, Members: w.fleet, Started: w.started}
 	if err := setUpDelivery(mgr, shared, newDesk(mgr, shared)); err != nil {
 		w.t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func (w *world) cluster(name string, labels map[string]string) {
 func (w *world) connect(name string, sets *testkit.Sets) *testkit.Agent {
 	w.t.Helper()
 	agent := testkit.ConnectAgentWith(w.t, testkit.HealthyReport(), sets)
-	w.fleet.Add(fleet.Peer{Cluster: protocol.ClusterRef{Namespace: w.workspace, Name: name, UID: "u"}, Key: "k"}, agent.Session)
+	w.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: w.workspace, Name: name, UID: "u"}, Key: "k"}, agent.Session)
 	return agent
 }
 

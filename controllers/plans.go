@@ -12,9 +12,9 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/plan"
-	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/secrets"
 )
 
@@ -24,13 +24,13 @@ const returnTime = 25 * time.Second
 
 // setUpPlans adds the controller of plans, and what hears from members and asks channels for it.
 func setUpPlans(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
-	listener := progress.New(progress.Options{Fleet: o.Fleet, Log: mgr.GetLogger().WithName("progress")})
-	o.Fleet.OnChange(listener.Changed)
-	reach := channel.Public
+	listener := progress.New(progress.Options{Members: o.Members, Log: mgr.GetLogger().WithName("progress")})
+	o.Members.OnChange(listener.Changed)
+	reach := release.Public
 	if o.Config.Channels.Private {
-		reach = channel.Private
+		reach = release.Private
 	}
-	poller := channel.NewPoller(channel.New(reach).Latest, time.Now)
+	poller := release.NewPoller(release.New(reach).Latest, time.Now)
 	usable, err := labels.NewRequirement(v1.LabelPlansUse, selection.Equals, []string{"true"})
 	if err != nil {
 		return err

@@ -32,10 +32,10 @@ import (
 	"github.com/drover-dev/drover/agent/apply"
 	"github.com/drover-dev/drover/agent/kube"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/testkit"
-	"github.com/drover-dev/drover/internal/testkit/member"
+	"github.com/drover-dev/drover/test/testkit"
+	"github.com/drover-dev/drover/test/testkit/member"
 )
 
 var (
@@ -212,7 +212,7 @@ func (r *rightsWorld) lead() {
 func (r *rightsWorld) connect() {
 	r.t.Helper()
 	r.tunnel = testkit.ConnectAgentServing(r.t, testkit.HealthyReport(), r.agent)
-	r.fleet.Add(fleet.Peer{Cluster: protocol.ClusterRef{Namespace: r.workspace, Name: "prod", UID: "u"}, Key: "k"}, r.tunnel.Session)
+	r.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: r.workspace, Name: "prod", UID: "u"}, Key: "k"}, r.tunnel.Session)
 }
 
 // round does something, waits until the member is as the model says, and returns what was done.

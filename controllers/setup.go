@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/controllers/cluster"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
@@ -25,7 +25,7 @@ import (
 // Options are what the controllers share with the hub's server.
 type Options struct {
 	Config config.Config
-	Fleet  *fleet.Registry
+	Members  *members.Registry
 	Trust  *trust.Holder
 	// Steady has the controllers that every replica needs until it has ended its last tunnel.
 	Steady ctrl.Manager
@@ -51,7 +51,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	keeper := &authority.Keeper{
 		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-authority"), Secret: authoritySecret,
-		Member: o.Fleet.State, Settings: o.Trust.Settings, Now: time.Now,
+		Member: o.Members.State, Settings: o.Trust.Settings, Now: time.Now,
 	}
 	publisher := &authority.Publisher{
 		Client: mgr.GetClient(), Settings: o.Trust.Settings,
@@ -60,20 +60,20 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	desk := newDesk(mgr, o)
 	clusters := &cluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
-		Fleet: o.Fleet, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, MaxClusters: o.Config.Limits.Workspace.Clusters, Synced: o.Synced, Started: o.Started, Now: time.Now,
+		Members: o.Members, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, MaxClusters: o.Config.Limits.Workspace.Clusters, Synced: o.Synced, Started: o.Started, Now: time.Now,
 		Guards: guarded(desk),
 	}
-	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Fleet}
+	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Members}
 	for _, register := range []func() error{
 		func() error { return setUpDelivery(mgr, o, desk) },
 		func() error { return loader.Register(mgr) },
 		func() error { return publisher.Register(mgr, o.Trust.OnChange) },
-		func() error { return revoker.Register(o.Steady, o.Fleet.OnOpen) },
+		func() error { return revoker.Register(o.Steady, o.Members.OnOpen) },
 		func() error {
-			return keeper.Register(mgr, authority.Wakers{Member: o.Fleet.OnChange, Trust: o.Trust.OnChange})
+			return keeper.Register(mgr, authority.Wakers{Member: o.Members.OnChange, Trust: o.Trust.OnChange})
 		},
 		func() error {
-			return clusters.Register(mgr, cluster.Wakers{Member: o.Fleet.OnChange, All: o.Trust.OnChange, Guards: onGuards(desk)})
+			return clusters.Register(mgr, cluster.Wakers{Member: o.Members.OnChange, All: o.Trust.OnChange, Guards: onGuards(desk)})
 		},
 	} {
 		if err := register(); err != nil {

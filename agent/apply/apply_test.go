@@ -34,8 +34,8 @@ import (
 	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tenancy"
-	"github.com/drover-dev/drover/internal/testkit"
-	start "github.com/drover-dev/drover/internal/testkit/member"
+	"github.com/drover-dev/drover/test/testkit"
+	start "github.com/drover-dev/drover/test/testkit/member"
 )
 
 const patience = 20 * time.Second

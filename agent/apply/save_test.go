@@ -23,7 +23,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/apply"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // secrets can keep Secrets from being written.

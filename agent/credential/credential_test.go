@@ -17,11 +17,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/join"
 	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/link"
-	"github.com/drover-dev/drover/agent/stand"
 	"github.com/drover-dev/drover/agent/trust"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -36,15 +36,15 @@ const (
 // world is a hub, a member's API server and a Keeper.
 type world struct {
 	*Keeper
-	hub *stand.Hub
-	api *stand.APIServer
-	ca  *stand.Authority
+	hub *agenttest.Hub
+	api *agenttest.APIServer
+	ca  *agenttest.Authority
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	ca := stand.NewAuthority(t, "hub CA")
-	w := &world{hub: stand.NewHub(t, ca), api: stand.NewAPIServer(t), ca: ca}
+	ca := agenttest.NewAuthority(t, "hub CA")
+	w := &world{hub: agenttest.NewHub(t, ca), api: agenttest.NewAPIServer(t), ca: ca}
 	w.keeper(t, trust.Manifest{Mode: v1.TrustPinned, Servers: []string{w.hub.URL}, Checksums: []string{ca.Checksum()}})
 	return w
 }
@@ -200,7 +200,7 @@ func TestTarget(t *testing.T) {
 		if got := w.target(t, nil).Servers; !reflect.DeepEqual(got, []string{"https://new.example", w.hub.URL}) || w.Digest() != s.Digest() {
 			t.Errorf("servers %v, digest %q", got, w.Digest())
 		}
-		next := stand.NewAuthority(t, "next")
+		next := agenttest.NewAuthority(t, "next")
 		w.keeper(t, trust.Manifest{Mode: v1.TrustPinned, Servers: []string{w.hub.URL}, Checksums: []string{w.ca.Checksum(), next.Checksum()}})
 		if got := w.target(t, nil).Servers; !reflect.DeepEqual(got, []string{w.hub.URL}) || w.Digest() != "" {
 			t.Errorf("servers %v, digest %q under another manifest", got, w.Digest())
@@ -262,7 +262,7 @@ func TestDial(t *testing.T) {
 		w := newWorld(t)
 		w.give(t, "token-1")
 		w.target(t, nil)
-		w.hub.Serve(stand.NewAuthority(t, "another").Serving(t))
+		w.hub.Serve(agenttest.NewAuthority(t, "another").Serving(t))
 		before := len(w.hub.Seen())
 		if err := dial(t, w); err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("got %v", err)

@@ -26,10 +26,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/daemon"
 	"github.com/drover-dev/drover/agent/environ"
 	"github.com/drover-dev/drover/agent/loglevel"
-	"github.com/drover-dev/drover/agent/stand"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -44,9 +44,9 @@ const (
 
 // world is a hub, a member and an agent between them.
 type world struct {
-	hub    *stand.Hub
-	ca     *stand.Authority
-	api    *stand.APIServer
+	hub    *agenttest.Hub
+	ca     *agenttest.Authority
+	api    *agenttest.APIServer
 	socket string
 	probes string
 	log    *lines
@@ -77,8 +77,8 @@ func (l *lines) String() string {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	ca := stand.NewAuthority(t, "hub CA")
-	w := &world{hub: stand.NewHub(t, ca), ca: ca, api: stand.NewAPIServer(t), log: &lines{}}
+	ca := agenttest.NewAuthority(t, "hub CA")
+	w := &world{hub: agenttest.NewHub(t, ca), ca: ca, api: agenttest.NewAPIServer(t), log: &lines{}}
 	w.api.Put(t, "/api/v1/namespaces/drover-agent", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "drover-agent"}})
 	w.api.Put(t, registration, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: protocol.RegistrationSecret, Namespace: "drover-agent"},
@@ -261,7 +261,7 @@ func TestAgent(t *testing.T) {
 		s := w.session(t)
 		stream := reports(t, s)
 		nextReport(t, stream)
-		next := protocol.Settings{Servers: []string{w.hub.URL, "https://new.example"}, CABundle: w.ca.Bundle() + stand.NewAuthority(t, "next").Bundle()}
+		next := protocol.Settings{Servers: []string{w.hub.URL, "https://new.example"}, CABundle: w.ca.Bundle() + agenttest.NewAuthority(t, "next").Bundle()}
 		raw, _ := json.Marshal(next)
 		for range 2 { // the second time changes nothing
 			if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil, string(raw)); resp.StatusCode != http.StatusNoContent {
@@ -282,7 +282,7 @@ func TestAgent(t *testing.T) {
 		w := newWorld(t)
 		w.start(t)
 		s := w.session(t)
-		next := stand.NewAuthority(t, "next")
+		next := agenttest.NewAuthority(t, "next")
 		raw, _ := json.Marshal(protocol.Settings{Servers: []string{w.hub.URL}, CABundle: w.ca.Bundle() + next.Bundle()})
 		if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil, string(raw)); resp.StatusCode != http.StatusNoContent {
 			t.Fatalf("%s %s", resp.Status, body)

@@ -33,10 +33,10 @@ import (
 	"github.com/drover-dev/drover/agent/deployment"
 	"github.com/drover-dev/drover/agent/kube"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/lab"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 const patience = 20 * time.Second

@@ -13,17 +13,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/kube"
-	"github.com/drover-dev/drover/agent/stand"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
 const path = "/api/v1/namespaces/drover-agent/secrets/" + protocol.IdentitySecret
 
-func newStore(t *testing.T) (*identity.Store, *stand.APIServer) {
+func newStore(t *testing.T) (*identity.Store, *agenttest.APIServer) {
 	t.Helper()
-	api := stand.NewAPIServer(t)
+	api := agenttest.NewAPIServer(t)
 	client, err := kube.New(api.Config())
 	if err != nil {
 		t.Fatal(err)

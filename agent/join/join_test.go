@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/join"
-	"github.com/drover-dev/drover/agent/stand"
 	"github.com/drover-dev/drover/agent/trust"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -30,7 +30,7 @@ func newInput(t *testing.T) join.Input {
 	return join.Input{Token: token, Key: key, ClusterUID: "member-uid"}
 }
 
-func trusting(t *testing.T, ca *stand.Authority, servers ...string) trust.Hub {
+func trusting(t *testing.T, ca *agenttest.Authority, servers ...string) trust.Hub {
 	t.Helper()
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(ca.Bundle())) {
@@ -43,8 +43,8 @@ func TestJoin(t *testing.T) {
 	t.Parallel()
 	t.Run("proves that it has the key, for this token and this member", func(t *testing.T) {
 		t.Parallel()
-		ca := stand.NewAuthority(t, "ca")
-		hub := stand.NewHub(t, ca)
+		ca := agenttest.NewAuthority(t, "ca")
+		hub := agenttest.NewHub(t, ca)
 		hub.OnRegister(func(got string, r protocol.RegisterRequest) (int, any) {
 			if got != token || r.ClusterUID != "member-uid" || !ed25519.Verify(r.PublicKey, protocol.ProofPayload(token, "member-uid"), r.Proof) {
 				t.Errorf("got %q, %+v", got, r)
@@ -59,8 +59,8 @@ func TestJoin(t *testing.T) {
 
 	t.Run("goes on to the next server when one is down", func(t *testing.T) {
 		t.Parallel()
-		ca := stand.NewAuthority(t, "ca")
-		hub := stand.NewHub(t, ca)
+		ca := agenttest.NewAuthority(t, "ca")
+		hub := agenttest.NewHub(t, ca)
 		if _, err := join.Join(t.Context(), trusting(t, ca, "https://127.0.0.1:1", hub.URL), nil, newInput(t)); err != nil {
 			t.Error(err)
 		}
@@ -68,12 +68,12 @@ func TestJoin(t *testing.T) {
 
 	t.Run("CVE-2024-22030: no token over a connection that does not verify, or without TLS", func(t *testing.T) {
 		t.Parallel()
-		hub := stand.NewHub(t, stand.NewAuthority(t, "theirs"))
+		hub := agenttest.NewHub(t, agenttest.NewAuthority(t, "theirs"))
 		plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			t.Errorf("the token went out in the clear: %v", r.Header)
 		}))
 		t.Cleanup(plain.Close)
-		_, err := join.Join(t.Context(), trusting(t, stand.NewAuthority(t, "ours"), hub.URL, plain.URL), nil, newInput(t))
+		_, err := join.Join(t.Context(), trusting(t, agenttest.NewAuthority(t, "ours"), hub.URL, plain.URL), nil, newInput(t))
 		if err == nil || strings.Contains(err.Error(), token) {
 			t.Errorf("got %v", err)
 		}
@@ -105,8 +105,8 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ca := stand.NewAuthority(t, "ca")
-			hub := stand.NewHub(t, ca)
+			ca := agenttest.NewAuthority(t, "ca")
+			hub := agenttest.NewHub(t, ca)
 			hub.OnRegister(func(string, protocol.RegisterRequest) (int, any) { return tc.status, tc.body })
 			_, err := join.Join(t.Context(), trusting(t, ca, hub.URL), nil, newInput(t))
 			var refused *join.RefusedError

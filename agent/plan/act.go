@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
@@ -53,7 +53,7 @@ func (t *term) resolve(next *deadline) []resolved {
 		if elsewhere && strays > maxStrays {
 			continue
 		}
-		var found channel.Answer
+		var found release.Answer
 		if o.Spec.Version == "" && !elsewhere {
 			found = t.channels.Answer(o.Spec.Channel)
 			next.by(found.Next)

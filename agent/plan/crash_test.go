@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/nodesim"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/nodesim"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // accidents is how many plans have them. It is even.

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/nodesim"
+	"github.com/drover-dev/drover/test/nodesim"
 )
 
 func testPutBack(t *testing.T, s *stand) {

@@ -13,7 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 
-	"github.com/drover-dev/drover/internal/channel"
+	"github.com/drover-dev/drover/internal/release"
 )
 
 // Options of a Runner.
@@ -24,7 +24,7 @@ type Options struct {
 	Objects Objects
 	// Namespace of the agent, whose pods no drain evicts.
 	Namespace string
-	// Ask asks a channel which version it leads to. Its errors are shown on the Plan. Nil asks as channel.Asker does, private addresses
+	// Ask asks a channel which version it leads to. Its errors are shown on the Plan. Nil asks as release.Asker does, private addresses
 	// included: who makes Plans in a member may do more there than look at its network.
 	Ask func(ctx context.Context, url string) (string, error)
 	// Now is time.Now if it is nil.
@@ -46,7 +46,7 @@ func New(o Options) *Runner {
 		o.Now = time.Now
 	}
 	if o.Ask == nil {
-		o.Ask = channel.New(channel.Private).Latest
+		o.Ask = release.New(release.Private).Latest
 	}
 	return &Runner{options: o}
 }

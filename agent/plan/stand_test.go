@@ -26,9 +26,9 @@ import (
 	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/plan"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/hack/nodesim"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/nodesim"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestMain(m *testing.M) {

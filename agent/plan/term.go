@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/channel"
+	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
@@ -26,7 +26,7 @@ type term struct {
 	board    *board
 	drains   *drains
 	logs     *logs
-	channels *channel.Poller
+	channels *release.Poller
 	wake     chan struct{} // something may have changed
 	retired  chan retirement
 
@@ -80,7 +80,7 @@ type refusal struct {
 func newTerm(o Options) *term {
 	t := &term{
 		options: o, member: member{o.Client}, board: newBoard(), wake: make(chan struct{}, 1), retired: make(chan retirement),
-		book: book{refused: map[refusal]string{}, courses: map[string]*course{}}, channels: channel.NewPoller(o.Ask, o.Now),
+		book: book{refused: map[refusal]string{}, courses: map[string]*course{}}, channels: release.NewPoller(o.Ask, o.Now),
 	}
 	t.channels.OnAnswer(func(string) { t.touch() })
 	t.drains, t.logs = newDrains(t.member, o, t.touch), newLogs(t.member, t.touch)

@@ -23,9 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/report"
-	"github.com/drover-dev/drover/agent/stand"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -50,7 +50,7 @@ func pod(name, cpu string) *corev1.Pod {
 
 // world is an API server and a Reporter that watches it.
 type world struct {
-	api      *stand.APIServer
+	api      *agenttest.APIServer
 	reporter *report.Reporter
 	stream   *bufio.Reader
 	digest   atomic.Value
@@ -63,7 +63,7 @@ type world struct {
 
 func prepare(t *testing.T) *world {
 	t.Helper()
-	w := &world{api: stand.NewAPIServer(t), logged: &strings.Builder{}, mu: &sync.Mutex{}}
+	w := &world{api: agenttest.NewAPIServer(t), logged: &strings.Builder{}, mu: &sync.Mutex{}}
 	w.digest.Store("")
 	return w
 }

@@ -15,14 +15,14 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/settings"
-	"github.com/drover-dev/drover/agent/stand"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
 func TestHandler(t *testing.T) {
 	t.Parallel()
-	bundle := stand.NewAuthority(t, "ca").Bundle()
+	bundle := agenttest.NewAuthority(t, "ca").Bundle()
 	body := func(servers []string, bundle string) string {
 		raw, err := json.Marshal(protocol.Settings{Servers: servers, CABundle: bundle})
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/drover-dev/drover/agent/stand"
+	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/trust"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -27,11 +27,11 @@ func serves(bundle string) trust.Fetch {
 }
 
 // trusts is which of the CAs a hub trusts, by trying.
-func trusts(t *testing.T, hub trust.Hub, cas map[string]*stand.Authority) []string {
+func trusts(t *testing.T, hub trust.Hub, cas map[string]*agenttest.Authority) []string {
 	t.Helper()
 	var names []string
 	for name, ca := range cas {
-		server := stand.NewHub(t, ca)
+		server := agenttest.NewHub(t, ca)
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: hub.TLS(), DisableKeepAlives: true}}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+protocol.PathCACerts, nil)
 		if err != nil {
@@ -53,8 +53,8 @@ func trusts(t *testing.T, hub trust.Hub, cas map[string]*stand.Authority) []stri
 
 func TestResolve(t *testing.T) {
 	t.Parallel()
-	a, b := stand.NewAuthority(t, "a"), stand.NewAuthority(t, "b")
-	cas := map[string]*stand.Authority{"a": a, "b": b}
+	a, b := agenttest.NewAuthority(t, "a"), agenttest.NewAuthority(t, "b")
+	cas := map[string]*agenttest.Authority{"a": a, "b": b}
 	both := a.Bundle() + b.Bundle()
 	pinned := func(sums ...string) trust.Manifest {
 		return trust.Manifest{Mode: v1.TrustPinned, Servers: []string{"https://m"}, Checksums: sums}
@@ -166,8 +166,8 @@ func TestFingerprint(t *testing.T) {
 
 func TestFetchBundle(t *testing.T) {
 	t.Parallel()
-	ca := stand.NewAuthority(t, "ca")
-	hub := stand.NewHub(t, ca)
+	ca := agenttest.NewAuthority(t, "ca")
+	hub := agenttest.NewHub(t, ca)
 	bundle, err := trust.FetchBundle(nil)(t.Context(), hub.URL)
 	if err != nil || string(bundle) != ca.Bundle() {
 		t.Errorf("%q, %v", bundle, err)
@@ -181,7 +181,7 @@ func TestFetchBundle(t *testing.T) {
 
 // TestCVE2024_22030 is about a hub's domain that fell into other hands: the system trusts the new owner's certificate.
 func TestCVE2024_22030(t *testing.T) {
-	ours, public := stand.NewAuthority(t, "ours"), stand.NewAuthority(t, "public")
+	ours, public := agenttest.NewAuthority(t, "ours"), agenttest.NewAuthority(t, "public")
 	store := filepath.Join(t.TempDir(), "system.pem")
 	if err := os.WriteFile(store, []byte(public.Bundle()), 0o600); err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func TestCVE2024_22030(t *testing.T) {
 	}
 	t.Setenv("SSL_CERT_FILE", store)
 	t.Setenv("SSL_CERT_DIR", t.TempDir())
-	cas := map[string]*stand.Authority{"ours": ours, "public": public}
+	cas := map[string]*agenttest.Authority{"ours": ours, "public": public}
 	system, err := trust.Resolve(t.Context(), trust.Manifest{Mode: v1.TrustSystem, Servers: []string{"https://m"}}, nil, trust.Announced{}, noFetch)
 	if err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/kube"
-	"github.com/drover-dev/drover/agent/stand"
 	"github.com/drover-dev/drover/agent/uninstall"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -31,9 +31,9 @@ const (
 )
 
 // installed is an API server with all that the manifest brings, in a namespace.
-func installed(t *testing.T, namespace string) *stand.APIServer {
+func installed(t *testing.T, namespace string) *agenttest.APIServer {
 	t.Helper()
-	api := stand.NewAPIServer(t)
+	api := agenttest.NewAPIServer(t)
 	api.Put(t, namespaces+namespace, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	for _, path := range []string{role, binding} {
 		api.Put(t, path, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "drover-agent"}})
@@ -45,7 +45,7 @@ func installed(t *testing.T, namespace string) *stand.APIServer {
 }
 
 // ask uninstalls and returns what remains and whether the agent should end.
-func ask(t *testing.T, api *stand.APIServer, namespace string) (remaining []string, done bool) {
+func ask(t *testing.T, api *agenttest.APIServer, namespace string) (remaining []string, done bool) {
 	t.Helper()
 	client, err := kube.New(api.Config())
 	if err != nil {
@@ -69,7 +69,7 @@ func ask(t *testing.T, api *stand.APIServer, namespace string) (remaining []stri
 	}
 }
 
-func owner(t *testing.T, api *stand.APIServer, path string) string {
+func owner(t *testing.T, api *agenttest.APIServer, path string) string {
 	t.Helper()
 	raw, err := json.Marshal(api.Get(path))
 	if err != nil {
@@ -138,7 +138,7 @@ func TestUninstall(t *testing.T) {
 
 	t.Run("nothing there is fine", func(t *testing.T) {
 		t.Parallel()
-		if remaining, done := ask(t, stand.NewAPIServer(t), "drover-agent"); len(remaining) > 0 || !done {
+		if remaining, done := ask(t, agenttest.NewAPIServer(t), "drover-agent"); len(remaining) > 0 || !done {
 			t.Errorf("remaining %q, done %t", remaining, done)
 		}
 	})

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // fullSpecs has a spec of each kind in which every optional struct, map and list is filled.

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 const planBase = `

@@ -21,7 +21,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/access"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // stand is an API server that is hub and member at once, a kubeconfig for it, and a workspace where a project's people have their rights.

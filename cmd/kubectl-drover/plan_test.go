@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func goingPlan() *v1.Plan {

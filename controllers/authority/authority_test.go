@@ -25,12 +25,12 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/authority"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
 	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // world is one hub's CA with the keeper and the loader, which are called directly, and what members report.
@@ -59,15 +59,15 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	w.loader = &authority.Loader{Client: env.Client, Trust: w.trust, Authority: secret, Now: w.clock.Now,
 		Given: types.NamespacedName{Namespace: namespace, Name: "given"}}
 	w.keeper = &authority.Keeper{Client: env.Client, Recorder: w.recorder, Secret: secret, Settings: w.trust.Settings, Now: w.clock.Now,
-		Member: func(name types.NamespacedName) fleet.State {
+		Member: func(name types.NamespacedName) members.State {
 			digest, ok := w.members[name]
 			switch {
 			case !ok:
-				return fleet.State{Report: &protocol.Report{SettingsDigest: "of one that is away"}}
+				return members.State{Report: &protocol.Report{SettingsDigest: "of one that is away"}}
 			case digest == "":
-				return fleet.State{Peers: []fleet.Peer{{}}}
+				return members.State{Peers: []members.Peer{{}}}
 			}
-			return fleet.State{Peers: []fleet.Peer{{}}, Report: &protocol.Report{SettingsDigest: digest}}
+			return members.State{Peers: []members.Peer{{}}, Report: &protocol.Report{SettingsDigest: digest}}
 		}}
 	return w
 }
@@ -137,13 +137,13 @@ func (w *world) member(name string, spec v1.ClusterSpec) types.NamespacedName {
 }
 
 // join writes who the agent of a Cluster is, as registration does.
-func join(t *testing.T, env *testkit.Env, cluster *v1.Cluster) fleet.Peer {
+func join(t *testing.T, env *testkit.Env, cluster *v1.Cluster) members.Peer {
 	t.Helper()
 	key := testkit.Key(t).Public().(ed25519.PublicKey)
 	secret := &corev1.Secret{}
 	registration.WriteIdentity(secret, cluster, registration.AgentIdentity{PublicKey: key, ClusterUID: "member-uid", OwnerUID: cluster.UID, Joined: time.Now()})
 	env.Apply(t, secret)
-	return fleet.Peer{Cluster: protocol.ClusterRef{Namespace: cluster.Namespace, Name: cluster.Name, UID: string(cluster.UID)}, Key: registration.KeyID(key)}
+	return members.Peer{Cluster: protocol.ClusterRef{Namespace: cluster.Namespace, Name: cluster.Name, UID: string(cluster.UID)}, Key: registration.KeyID(key)}
 }
 
 // changed asks for a change and returns the authorities before and after it.

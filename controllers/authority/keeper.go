@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -32,7 +32,7 @@ type Keeper struct {
 	// Secret is where the authority is kept.
 	Secret types.NamespacedName
 	// Member says what is known of a connected member.
-	Member func(types.NamespacedName) fleet.State
+	Member func(types.NamespacedName) members.State
 	// Settings that agents with that trust are to have.
 	Settings func() protocol.Settings
 	Now      func() time.Time

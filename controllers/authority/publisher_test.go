@@ -13,8 +13,8 @@ import (
 
 	"github.com/drover-dev/drover/controllers/authority"
 	"github.com/drover-dev/drover/internal/pki"
-	"github.com/drover-dev/drover/internal/testkit"
 	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {

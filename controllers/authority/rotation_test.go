@@ -27,11 +27,11 @@ import (
 	"github.com/drover-dev/drover/controllers/authority"
 	"github.com/drover-dev/drover/controllers/cluster"
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/testkit"
 	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // hub is a manager with the controllers that a change of the authority takes, started as main starts them.
@@ -39,7 +39,7 @@ type hub struct {
 	*testkit.Env
 	t      *testing.T
 	trust  *trust.Holder
-	fleet  *fleet.Registry
+	fleet  *members.Registry
 	secret types.NamespacedName
 }
 
@@ -66,13 +66,13 @@ func startHub(t *testing.T) *hub {
 	if h.trust, err = trust.New(cfg.Server.URLs, nil, time.Now); err != nil {
 		t.Fatal(err)
 	}
-	h.fleet = fleet.New(logr.Discard(), time.Now)
+	h.fleet = members.New(logr.Discard(), time.Now)
 	recorder := &events.FakeRecorder{} // keeps nothing
 	loader := &authority.Loader{Client: mgr.GetClient(), Trust: h.trust, Authority: h.secret, Now: time.Now}
 	keeper := &authority.Keeper{Client: mgr.GetClient(), Recorder: recorder, Secret: h.secret,
 		Member: h.fleet.State, Settings: h.trust.Settings, Now: time.Now}
 	publisher := &authority.Publisher{Client: mgr.GetClient(), Settings: h.trust.Settings, ConfigMap: types.NamespacedName{Namespace: h.secret.Namespace, Name: trust.AuthorityConfigMap}}
-	clusters := &cluster.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Fleet: h.fleet,
+	clusters := &cluster.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Members: h.fleet,
 		Settings: h.trust.Settings, AgentImage: "drover:test", Started: time.Now().Add(-time.Hour), Now: time.Now}
 	for _, err := range []error{
 		loader.Register(mgr),
@@ -103,7 +103,7 @@ func startHub(t *testing.T) *hub {
 // member is an agent with what it pins.
 type member struct {
 	name  types.NamespacedName
-	peer  fleet.Peer
+	peer  members.Peer
 	trust v1.Trust
 
 	mu     sync.Mutex // guards what follows

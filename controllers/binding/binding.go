@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/expansion"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -55,7 +55,7 @@ type kind struct {
 	name    string
 	object  func() client.Object
 	view    func(client.Object) *view
-	members func(context.Context, client.Reader, client.Object) ([]types.NamespacedName, *reference.Problem, error)
+	members func(context.Context, client.Reader, client.Object) ([]types.NamespacedName, *index.Problem, error)
 	content func(access.Templates, client.Object) (expansion.Content, error)
 	wakers  []waker
 }
@@ -104,7 +104,7 @@ type plan struct {
 	set     *delivery.Set // nil if there is none
 	members []types.NamespacedName
 	// problem is why there is no set, or no member; nil if nothing is wrong.
-	problem *reference.Problem
+	problem *index.Problem
 	expires time.Duration // until it does, 0 for never
 	// expired is what to say of one that has ended, and former are the members that had it; empty for one that has not.
 	expired string
@@ -126,7 +126,7 @@ func (p plan) sets() map[types.NamespacedName]*delivery.Set {
 // plan gathers and decides. An error is one of reading: what is wrong with the binding is a problem, so that it takes away what was there.
 func (r *Reconciler) plan(ctx context.Context, b *view) (plan, error) {
 	now := r.Now()
-	if reference.Expired(b.expires, now) {
+	if index.Expired(b.expires, now) {
 		former, _, err := r.kind.members(ctx, r.Client, b.object)
 		return plan{set: delivery.Absent(r.setID(b)), former: former,
 			expired: "It expired at " + b.expires.UTC().Format(time.RFC3339) + "; delete it, or set a later expiresAt"}, err
@@ -147,13 +147,13 @@ func (r *Reconciler) plan(ctx context.Context, b *view) (plan, error) {
 	var refused *access.Error
 	switch {
 	case errors.As(err, &refused):
-		p.problem = &reference.Problem{Reason: refused.Reason, Message: refused.Message, Stalled: refused.Reason != v1.ReasonRoleTemplateNotFound}
+		p.problem = &index.Problem{Reason: refused.Reason, Message: refused.Message, Stalled: refused.Reason != v1.ReasonRoleTemplateNotFound}
 		return p, nil
 	case err != nil:
 		return plan{}, err
 	}
 	if p.set, err = delivery.NewSet(r.setID(b), expiry(b.expires), content); err != nil {
-		p.problem = &reference.Problem{Reason: v1.ReasonDeliveryFailed, Message: err.Error(), Stalled: true}
+		p.problem = &index.Problem{Reason: v1.ReasonDeliveryFailed, Message: err.Error(), Stalled: true}
 	}
 	return p, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/expansion"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 )
 
 // Kinds of the keys under which bindings are delivered.
@@ -32,8 +32,8 @@ func NewCluster(o Options) *Reconciler {
 			b := o.(*v1.ClusterRoleTemplateBinding)
 			return &view{object: b, subject: b.Spec.Subject, expires: b.Spec.ExpiresAt, status: &b.Status}
 		},
-		members: func(ctx context.Context, reader client.Reader, o client.Object) ([]types.NamespacedName, *reference.Problem, error) {
-			return reference.Members(ctx, reader, o.GetNamespace(), o.(*v1.ClusterRoleTemplateBinding).Spec.ClusterTarget)
+		members: func(ctx context.Context, reader client.Reader, o client.Object) ([]types.NamespacedName, *index.Problem, error) {
+			return index.Members(ctx, reader, o.GetNamespace(), o.(*v1.ClusterRoleTemplateBinding).Spec.ClusterTarget)
 		},
 		content: func(templates access.Templates, o client.Object) (expansion.Content, error) {
 			binding, err := access.ClusterBinding(templates, o.(*v1.ClusterRoleTemplateBinding))
@@ -44,8 +44,8 @@ func NewCluster(o Options) *Reconciler {
 			return expansion.Content{Objects: []*unstructured.Unstructured{object}}, err
 		},
 		wakers: []waker{
-			{&v1.Cluster{}, reference.ClusterToClusterBindings},
-			{&v1.RoleTemplate{}, reference.RoleToClusterBindings},
+			{&v1.Cluster{}, index.ClusterToClusterBindings},
+			{&v1.RoleTemplate{}, index.RoleToClusterBindings},
 		},
 	}}
 }
@@ -59,8 +59,8 @@ func NewProject(o Options) *Reconciler {
 			b := o.(*v1.ProjectRoleTemplateBinding)
 			return &view{object: b, subject: b.Spec.Subject, expires: b.Spec.ExpiresAt, status: &b.Status}
 		},
-		members: func(ctx context.Context, reader client.Reader, o client.Object) ([]types.NamespacedName, *reference.Problem, error) {
-			return reference.ProjectMembers(ctx, reader, o.(*v1.ProjectRoleTemplateBinding))
+		members: func(ctx context.Context, reader client.Reader, o client.Object) ([]types.NamespacedName, *index.Problem, error) {
+			return index.ProjectMembers(ctx, reader, o.(*v1.ProjectRoleTemplateBinding))
 		},
 		content: func(templates access.Templates, o client.Object) (expansion.Content, error) {
 			b := o.(*v1.ProjectRoleTemplateBinding)
@@ -73,9 +73,9 @@ func NewProject(o Options) *Reconciler {
 			return expansion.Content{PerNamespace: per}, err
 		},
 		wakers: []waker{
-			{&v1.Cluster{}, reference.ClusterToProjectBindings},
-			{&v1.Project{}, reference.ProjectToProjectBindings},
-			{&v1.RoleTemplate{}, reference.RoleToProjectBindings},
+			{&v1.Cluster{}, index.ClusterToProjectBindings},
+			{&v1.Project{}, index.ProjectToProjectBindings},
+			{&v1.RoleTemplate{}, index.RoleToProjectBindings},
 		},
 	}}
 }

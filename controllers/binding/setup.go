@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 )
 
 // workers reconcile at once. A reconcile waits for the hub's API server at most.
@@ -29,7 +29,7 @@ const gatherTime = 100 * time.Millisecond
 // waker is a kind whose changes concern bindings.
 type waker struct {
 	object    client.Object
-	concerned func(client.Reader) reference.Concerned
+	concerned func(client.Reader) index.Concerned
 }
 
 // Register adds the controller to a manager.
@@ -37,7 +37,7 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 	// No predicate: a status that was computed from a cache that lagged behind is put right by the event of its own write.
 	builder := ctrl.NewControllerManagedBy(mgr).Named(r.kind.name).For(r.kind.object()).
 		Owns(&rbacv1.Role{}).Owns(&rbacv1.RoleBinding{}).
-		WatchesRawSource(source.Func(func(_ context.Context, q reference.Queue) error {
+		WatchesRawSource(source.Func(func(_ context.Context, q index.Queue) error {
 			r.Desk.OnResult(r.kind.name, func(k delivery.Key) {
 				q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: k.Namespace, Name: k.Name}}, gatherTime)
 			})
@@ -45,7 +45,7 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
 	for _, w := range r.kind.wakers {
-		builder = builder.Watches(w.object, reference.Wake(w.concerned(mgr.GetClient())))
+		builder = builder.Watches(w.object, index.Wake(w.concerned(mgr.GetClient())))
 	}
 	return builder.Complete(r)
 }

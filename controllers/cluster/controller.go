@@ -16,7 +16,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
@@ -32,16 +32,16 @@ const takeoverTime = 15 * time.Second
 // their hub are back within their first few attempts, which lie within it.
 const settleTime = 25 * time.Second
 
-// returnsPerSecond is how many agents a hub on two cores lets in, see internal/hub/pace.go.
+// returnsPerSecond is how many agents a hub on two cores lets in, see internal/server/pace.go.
 const returnsPerSecond = 400
 
-// Fleet is what this controller needs of the connected members.
-type Fleet interface {
-	State(types.NamespacedName) fleet.State
+// Members is what this controller needs of the connected members.
+type Members interface {
+	State(types.NamespacedName) members.State
 	Forget(types.NamespacedName)
-	Announce(types.NamespacedName, protocol.Settings) fleet.Errand
-	Deploy(name types.NamespacedName, digest string, deployment []byte) fleet.Errand
-	Dismantle(types.NamespacedName) fleet.Errand
+	Announce(types.NamespacedName, protocol.Settings) members.Errand
+	Deploy(name types.NamespacedName, digest string, deployment []byte) members.Errand
+	Dismantle(types.NamespacedName) members.Errand
 }
 
 // Reconciler keeps Clusters true. Register wires it to a manager.
@@ -50,7 +50,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Fleet    Fleet
+	Members    Members
 	// Settings that agents with that trust are to have.
 	Settings func() protocol.Settings
 	// AgentImage is the image of agents whose Cluster names none.

@@ -24,11 +24,11 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/cluster"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // world is one Cluster with the reconciler that is called for it, and a fleet that agents in memory connect to.
@@ -36,7 +36,7 @@ type world struct {
 	*testkit.Env
 	t        *testing.T
 	clock    *testkit.Clock
-	fleet    *fleet.Registry
+	fleet    *members.Registry
 	recorder *events.FakeRecorder
 	r        *cluster.Reconciler
 	name     types.NamespacedName
@@ -51,11 +51,11 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	}
 	w := &world{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(100),
 		settings: protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: string(ca.Cert)}}
-	w.fleet = fleet.New(logr.Discard(), w.clock.Now)
+	w.fleet = members.New(logr.Discard(), w.clock.Now)
 	t.Cleanup(w.fleet.Close)
 	w.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "member"}
 	w.r = &cluster.Reconciler{
-		Client: env.Client, Live: env.Client, Recorder: w.recorder, Fleet: w.fleet,
+		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: w.fleet,
 		Settings:   func() protocol.Settings { return w.settings },
 		AgentImage: "drover:test", Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
 	}
@@ -129,14 +129,14 @@ func (w *world) join() ed25519.PublicKey {
 func (w *world) connect(key ed25519.PublicKey, report protocol.Report) *testkit.Agent {
 	w.t.Helper()
 	agent := testkit.ConnectAgent(w.t, report)
-	w.fleet.Add(fleet.Peer{
+	w.fleet.Add(members.Peer{
 		Cluster: protocol.ClusterRef{Namespace: w.name.Namespace, Name: w.name.Name, UID: string(w.cluster().UID)}, Key: registration.KeyID(key),
 	}, agent.Session)
-	w.until(func(s fleet.State) bool { return s.Report != nil })
+	w.until(func(s members.State) bool { return s.Report != nil })
 	return agent
 }
 
-func (w *world) until(is func(fleet.State) bool) {
+func (w *world) until(is func(members.State) bool) {
 	w.t.Helper()
 	testkit.Eventually(w.t, 10*time.Second, func(context.Context) error {
 		if state := w.fleet.State(w.name); !is(state) {
@@ -153,7 +153,7 @@ func (w *world) joined() (*testkit.Agent, ed25519.PublicKey) {
 	key := w.join()
 	agent := w.connect(key, testkit.HealthyReport())
 	w.reconcile()
-	w.until(func(s fleet.State) bool { return s.Report.SettingsDigest == w.settings.Digest() })
+	w.until(func(s members.State) bool { return s.Report.SettingsDigest == w.settings.Digest() })
 	w.reconcile()
 	return agent, key
 }
@@ -274,7 +274,7 @@ func testIdle(w *world) {
 func testLost(w *world) {
 	agent, key := w.joined()
 	agent.Kill()
-	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.until(func(s members.State) bool { return !s.Connected() })
 	w.reconcile()
 	w.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 	s := w.cluster().Status
@@ -307,7 +307,7 @@ func testSettling(w *world) {
 func testKilledWhileSettling(w *world) {
 	first, key := w.joined()
 	first.Kill()
-	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.until(func(s members.State) bool { return !s.Connected() })
 	restarted := newWorld(w.t, w.Env)
 	restarted.name, restarted.clock, restarted.r.Now, restarted.r.Started = w.name, w.clock, w.clock.Now, w.clock.Now()
 	restarted.settings = w.settings
@@ -315,7 +315,7 @@ func testKilledWhileSettling(w *world) {
 	restarted.reconcile()
 	restarted.ready(metav1.ConditionTrue, v1.ReasonConnected)
 	agent.Kill()
-	restarted.until(func(s fleet.State) bool { return !s.Connected() })
+	restarted.until(func(s members.State) bool { return !s.Connected() })
 	restarted.reconcile()
 	restarted.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 }
@@ -351,7 +351,7 @@ func testFoundJoined(w *world) {
 func testUnhealthy(w *world) {
 	agent, _ := w.joined()
 	agent.Report(func(r *protocol.Report) { r.Health = protocol.Health{Message: "etcd failed"} })
-	w.until(func(s fleet.State) bool { return !s.Report.Health.Healthy })
+	w.until(func(s members.State) bool { return !s.Report.Health.Healthy })
 	w.reconcile()
 	w.ready(metav1.ConditionFalse, v1.ReasonAPIServerUnhealthy)
 }
@@ -359,7 +359,7 @@ func testUnhealthy(w *world) {
 func testVersionSkew(w *world) {
 	agent, _ := w.joined()
 	agent.Report(func(r *protocol.Report) { r.Protocol, r.MinProtocol = protocol.Version+2, protocol.Version+1 })
-	w.until(func(s fleet.State) bool { return s.Report.Protocol != protocol.Version })
+	w.until(func(s members.State) bool { return s.Report.Protocol != protocol.Version })
 	w.reconcile()
 	w.ready(metav1.ConditionFalse, v1.ReasonVersionSkew)
 	if !meta.IsStatusConditionTrue(w.cluster().Status.Conditions, v1.ConditionStalled) {
@@ -387,7 +387,7 @@ func testAgentRevocation(w *world) {
 		w.t.Fatal(err)
 	}
 	w.reconcile()
-	w.until(func(s fleet.State) bool { return !s.Connected() && errors.Is(s.LostBecause, fleet.ErrRevoked) })
+	w.until(func(s members.State) bool { return !s.Connected() && errors.Is(s.LostBecause, members.ErrRevoked) })
 	if w.token() == old {
 		w.t.Error("the used token stays in force although its agent was revoked")
 	}
@@ -435,7 +435,7 @@ func testAnnounce(w *world) {
 	if got := <-agent.Settings; got.Digest() != w.settings.Digest() {
 		w.t.Errorf("announced %+v", got)
 	}
-	w.until(func(s fleet.State) bool { return s.Report.SettingsDigest == w.settings.Digest() })
+	w.until(func(s members.State) bool { return s.Report.SettingsDigest == w.settings.Digest() })
 	w.reconcile()
 	select {
 	case again := <-agent.Settings:
@@ -464,10 +464,10 @@ func testRemoveConnected(w *world) {
 	w.delete()
 	w.reconcile()
 	<-agent.Uninstalled
-	w.until(func(fleet.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	w.until(func(members.State) bool { return w.fleet.Dismantle(w.name).Done() })
 	w.reconcile()
 	w.gone()
-	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.until(func(s members.State) bool { return !s.Connected() })
 }
 
 func testRemoveGone(w *world) {
@@ -475,9 +475,9 @@ func testRemoveGone(w *world) {
 	w.delete()
 	w.reconcile()
 	<-agent.Uninstalled
-	w.until(func(fleet.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	w.until(func(members.State) bool { return w.fleet.Dismantle(w.name).Done() })
 	agent.Kill()
-	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.until(func(s members.State) bool { return !s.Connected() })
 	w.reconcile()
 	w.gone()
 	if told := w.events(); !strings.Contains(told, v1.ReasonUninstalled) || strings.Contains(told, v1.ReasonLeftBehind) {
@@ -491,7 +491,7 @@ func testRemoveInterrupted(w *world) {
 	w.delete()
 	w.reconcile()
 	agent.Kill()
-	w.until(func(s fleet.State) bool { return !s.Connected() && !w.fleet.Dismantle(w.name).Running })
+	w.until(func(s members.State) bool { return !s.Connected() && !w.fleet.Dismantle(w.name).Running })
 	if result := w.reconcile(); result.RequeueAfter == 0 {
 		w.t.Fatal("it is not waited for")
 	}
@@ -499,7 +499,7 @@ func testRemoveInterrupted(w *world) {
 	again := w.connect(key, testkit.HealthyReport())
 	w.reconcile()
 	<-again.Uninstalled
-	w.until(func(fleet.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	w.until(func(members.State) bool { return w.fleet.Dismantle(w.name).Done() })
 	w.reconcile()
 	w.gone()
 }
@@ -520,7 +520,7 @@ func (w *world) events() string {
 func testRemoveUnreachable(w *world) {
 	agent, _ := w.joined()
 	agent.Kill()
-	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.until(func(s members.State) bool { return !s.Connected() })
 	w.delete()
 	result := w.reconcile()
 	w.ready(metav1.ConditionFalse, v1.ReasonRemoving)
@@ -601,7 +601,7 @@ func testRecreated(w *world) {
 	}
 	w.create(v1.ClusterSpec{}) // its Secrets are still there: the garbage collector has not come by
 	w.reconcile()
-	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.until(func(s members.State) bool { return !s.Connected() })
 	w.reconcile()
 	w.ready(metav1.ConditionFalse, v1.ReasonAwaitingAgent)
 }
@@ -634,7 +634,7 @@ func testRefusalIsToldOnce(w *world) {
 			w.t.Errorf("the controller repeats it: %s", e)
 		}
 	}
-	w.clock.Advance(fleet.RefusalMemory)
+	w.clock.Advance(members.RefusalMemory)
 	w.reconcile()
 	w.toldOnce("Normal " + v1.ReasonAwaitingAgent)
 }
@@ -651,7 +651,7 @@ func testRefusedWhileAway(w *world) {
 		w.t.Errorf("a stranger has the status of a connected Cluster written: %q", message(v1.ConditionRegistered))
 	}
 	agent.Kill()
-	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.until(func(s members.State) bool { return !s.Connected() })
 	w.reconcile()
 	w.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 	if told := message(v1.ConditionConnected); !strings.Contains(told, "the hub refuses the agent: an agent asks with another key") || strings.Contains(told, "by itself") {

@@ -25,7 +25,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/cluster"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestAWorkspaceThatIsFullHasOneClusterMoreWaitForAPlace(t *testing.T) {

@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // agentIs wants a status and reason of the condition AgentUpToDate, and returns its message.
@@ -50,7 +50,7 @@ func (w *world) leading(agent *testkit.Agent) {
 func (w *world) says(agent *testkit.Agent, d protocol.Deployment) {
 	w.t.Helper()
 	agent.Report(func(r *protocol.Report) { r.Leader, r.Deployment = true, &d })
-	w.until(func(s fleet.State) bool { return s.Report.Deployment != nil && *s.Report.Deployment == d })
+	w.until(func(s members.State) bool { return s.Report.Deployment != nil && *s.Report.Deployment == d })
 	w.reconcile()
 }
 
@@ -145,7 +145,7 @@ func testOtherProfile(w *world) {
 		{v1.ProfileFull, "ReadOnly", "the hub delivers nothing there"},
 	} {
 		agent.Report(func(r *protocol.Report) { r.Profile = tc.installed })
-		w.until(func(s fleet.State) bool { return s.Report.Profile == tc.installed })
+		w.until(func(s members.State) bool { return s.Report.Profile == tc.installed })
 		c := w.cluster()
 		c.Spec.Agent.Profile, c.Spec.Agent.Image = tc.spec, "drover:other"
 		if err := w.Client.Update(w.t.Context(), c); err != nil {
@@ -163,7 +163,7 @@ func testOtherProfile(w *world) {
 		}
 	}
 	agent.Report(func(r *protocol.Report) { r.Profile = "" }) // the manifest was applied
-	w.until(func(s fleet.State) bool { return s.Report.Profile == "" })
+	w.until(func(s members.State) bool { return s.Report.Profile == "" })
 	w.reconcile()
 	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentUpdating)
 	if got := string(<-agent.Deployments); !strings.Contains(got, "drover:other") {
@@ -176,7 +176,7 @@ func testStillInForce(w *world) {
 	w.leading(agent)
 	told := func(left ...string) *metav1.Condition {
 		agent.Report(func(r *protocol.Report) { r.Profile, r.Left = "ReadOnly", left })
-		w.until(func(s fleet.State) bool { return len(s.Report.Left) == len(left) })
+		w.until(func(s members.State) bool { return len(s.Report.Left) == len(left) })
 		w.reconcile()
 		return meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionWithdrawn)
 	}
@@ -194,7 +194,7 @@ func testLeaderless(w *world) {
 	agent, _ := w.joined()
 	w.leading(agent)
 	agent.Report(func(r *protocol.Report) { r.Leader, r.Deployment, r.Nodes, r.Distribution = false, nil, nil, "" })
-	w.until(func(s fleet.State) bool { return !s.Report.Leader })
+	w.until(func(s members.State) bool { return !s.Report.Leader })
 	before := w.cluster()
 	w.reconcile()
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 )
@@ -46,7 +46,7 @@ type input struct {
 	// tooMany is the number of Clusters that the workspace may have, if this one is beyond it and nothing was made for it yet; else 0. Set by gather.
 	tooMany int
 	// member is what the fleet knows. Set by gather.
-	member fleet.State
+	member members.State
 	// settings that the agent is to have. Set by gather.
 	settings protocol.Settings
 
@@ -55,7 +55,7 @@ type input struct {
 	// registerErr is why the registration Secret could not be written. Set by Reconcile.
 	registerErr error
 	// announced is how handing over the settings stands, zero if the agent has them. Set by announce.
-	announced fleet.Errand
+	announced members.Errand
 	// deployed is the agent's Deployment that the spec makes, and how handing it over stands. Set by deploy.
 	deployed deployed
 }
@@ -73,7 +73,7 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	if !in.synced && in.settled.Before(in.now.Add(syncRecheck)) {
 		in.settled = in.now.Add(syncRecheck)
 	}
-	in.member = r.Fleet.State(in.name)
+	in.member = r.Members.State(in.name)
 	var err error
 	if err = gatherSecret(ctx, in, r.Client, r.Live); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func gatherSecret(ctx context.Context, in *input, readers ...client.Reader) erro
 
 func (in *input) peersRightful() bool {
 	keep := rightful(in.cluster, in.identity)
-	return !slices.ContainsFunc(in.member.Peers, func(p fleet.Peer) bool { return !keep(p) })
+	return !slices.ContainsFunc(in.member.Peers, func(p members.Peer) bool { return !keep(p) })
 }
 
 func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
@@ -190,16 +190,16 @@ func (in *input) lookAgain() time.Duration {
 		moments = append(moments, in.tunnelExpected())
 	}
 	if !in.announced.At.IsZero() {
-		moments = append(moments, in.announced.At.Add(fleet.ErrandPause))
+		moments = append(moments, in.announced.At.Add(members.ErrandPause))
 	}
 	if !in.deployed.At.IsZero() && !in.deployed.refused() {
-		moments = append(moments, in.deployed.At.Add(fleet.ErrandPause))
+		moments = append(moments, in.deployed.At.Add(members.ErrandPause))
 	}
 	if in.foreignSecret {
 		moments = append(moments, in.now.Add(chosenTokenRecheck))
 	}
 	if in.member.Refusal != nil {
-		moments = append(moments, in.member.Refusal.At.Add(fleet.RefusalMemory))
+		moments = append(moments, in.member.Refusal.At.Add(members.RefusalMemory))
 	}
 	var wait time.Duration
 	for _, moment := range moments {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -42,7 +42,7 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 		return ctrl.Result{}, r.release(ctx, in)
 	}
 	// An agent that has removed itself has gone, and its tunnel with it: what it answered counts before whether it is connected.
-	errand := r.Fleet.Dismantle(in.name)
+	errand := r.Members.Dismantle(in.name)
 	undecided := errand.Running || !errand.Done() && !in.member.Connected()
 	if undecided && in.now.Before(deadline) {
 		tellRemoving(in, update)
@@ -58,9 +58,9 @@ func neverThere(in *input) bool {
 }
 
 // uninstalled tells how the uninstallation went. Nothing that happens there holds up the deletion.
-func uninstalled(errand fleet.Errand) status.Event {
+func uninstalled(errand members.Errand) status.Event {
 	switch {
-	case errors.Is(errand.Err, fleet.ErrNotConnected):
+	case errors.Is(errand.Err, members.ErrNotConnected):
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "The agent was not connected; " + cleanupHint}
 	case errand.Running:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall", Message: "The agent did not answer; " + cleanupHint}
@@ -79,6 +79,6 @@ func (r *Reconciler) release(ctx context.Context, in *input) error {
 	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	r.Fleet.Forget(in.name)
+	r.Members.Forget(in.name)
 	return nil
 }

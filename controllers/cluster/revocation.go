@@ -19,14 +19,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/registration"
 )
 
 // Tunnels are those that end at this replica.
 type Tunnels interface {
-	Local(name types.NamespacedName) []fleet.Peer
-	Disconnect(name types.NamespacedName, keep func(fleet.Peer) bool)
+	Local(name types.NamespacedName) []members.Peer
+	Disconnect(name types.NamespacedName, keep func(members.Peer) bool)
 	Forget(types.NamespacedName)
 }
 
@@ -80,7 +80,7 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 		return nil
 	}
 	var agent *registration.AgentIdentity
-	var keep func(fleet.Peer) bool
+	var keep func(members.Peer) bool
 	for i, reader := range []client.Reader{r.Client, r.Live} {
 		if i > 0 { // the Cluster may be another one by now
 			if err := reader.Get(ctx, name, cluster); err != nil {
@@ -92,7 +92,7 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 			return err
 		}
 		keep = rightful(cluster, agent)
-		if !slices.ContainsFunc(peers, func(p fleet.Peer) bool { return !keep(p) }) {
+		if !slices.ContainsFunc(peers, func(p members.Peer) bool { return !keep(p) }) {
 			return nil
 		}
 	}
@@ -121,8 +121,8 @@ func identify(ctx context.Context, reader client.Reader, cluster *v1.Cluster) (*
 }
 
 // rightful is whether a tunnel is that of a Cluster's agent.
-func rightful(cluster *v1.Cluster, agent *registration.AgentIdentity) func(fleet.Peer) bool {
-	return func(p fleet.Peer) bool {
+func rightful(cluster *v1.Cluster, agent *registration.AgentIdentity) func(members.Peer) bool {
+	return func(p members.Peer) bool {
 		return agent != nil && p.Key == registration.KeyID(agent.PublicKey) && p.Cluster.UID == string(cluster.UID)
 	}
 }

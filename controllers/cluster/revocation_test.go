@@ -19,25 +19,25 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/cluster"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // follower is a replica that does not lead, with a tunnel of the world's member.
 type follower struct {
 	*world
-	fleet   *fleet.Registry
+	fleet   *members.Registry
 	revoker *cluster.Revoker
 }
 
 func newFollower(w *world, key ed25519.PublicKey) *follower {
 	w.t.Helper()
-	f := &follower{world: w, fleet: fleet.New(logr.Discard(), w.clock.Now)}
+	f := &follower{world: w, fleet: members.New(logr.Discard(), w.clock.Now)}
 	w.t.Cleanup(f.fleet.Close)
 	f.revoker = &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: f.fleet}
-	f.fleet.Add(fleet.Peer{
+	f.fleet.Add(members.Peer{
 		Cluster: protocol.ClusterRef{Namespace: w.name.Namespace, Name: w.name.Name, UID: string(w.cluster().UID)}, Key: registration.KeyID(key),
 	}, testkit.ConnectAgent(w.t, testkit.HealthyReport()).Session)
 	return f
@@ -147,7 +147,7 @@ func (w *world) finalize() {
 func testReplicasNotHeardYet(w *world) {
 	agent, _ := w.joined()
 	agent.Kill()
-	w.until(func(s fleet.State) bool { return !s.Connected() })
+	w.until(func(s members.State) bool { return !s.Connected() })
 	heard := false
 	w.r.Synced = func() bool { return heard }
 	w.r.Started = w.clock.Now() // in the first half minute, too

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/registration"
 )
 
@@ -36,19 +36,19 @@ func TestSettled(t *testing.T) {
 
 func TestAMemberThatThisManagerSawGoIsLostAtOnce(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	gone := fleet.State{LastSeen: now}
+	gone := members.State{LastSeen: now}
 	for name, tt := range map[string]struct {
-		member   fleet.State
+		member   members.State
 		unsynced bool
 		was      metav1.ConditionStatus
 		want     time.Duration // after now, 0 for at once
 	}{
 		"seen to go":                         {gone, false, metav1.ConditionTrue, 0},
 		"seen to go, before it was Ready":    {gone, false, metav1.ConditionUnknown, 0},
-		"seen to take its leave":             {fleet.State{LastSeen: now, Left: true}, false, metav1.ConditionTrue, movingTime},
+		"seen to take its leave":             {members.State{LastSeen: now, Left: true}, false, metav1.ConditionTrue, movingTime},
 		"seen to go, it may be at a replica": {gone, true, metav1.ConditionTrue, syncRecheck},
-		"not seen since the start":           {fleet.State{}, false, metav1.ConditionTrue, settleTime},
-		"not seen, and known to be lost":     {fleet.State{}, false, metav1.ConditionFalse, 0},
+		"not seen since the start":           {members.State{}, false, metav1.ConditionTrue, settleTime},
+		"not seen, and known to be lost":     {members.State{}, false, metav1.ConditionFalse, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := &v1.Cluster{Status: v1.ClusterStatus{Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: tt.was}}}}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -19,7 +19,7 @@ import (
 func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
 	in := &input{cluster: &v1.Cluster{}}
 	told := func(report *protocol.Report) *metav1.Condition {
-		in.member = fleet.State{Report: report}
+		in.member = members.State{Report: report}
 		tellWithdrawn(in, status.Begin(in.cluster))
 		return meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionWithdrawn)
 	}

@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/progress"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -41,9 +41,9 @@ type Progress interface {
 	OnLink(f func(member types.NamespacedName))
 }
 
-// Channels knows what release channels lead to. channel.Poller is one.
+// Channels knows what release channels lead to. release.Poller is one.
 type Channels interface {
-	Answer(url string) channel.Answer
+	Answer(url string) release.Answer
 	OnAnswer(f func(url string))
 }
 
@@ -79,7 +79,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	plan := &v1.Plan{}
 	if err := r.Client.Get(ctx, req.NamespacedName, plan); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read plan %s: %w", req.NamespacedName, err)
-	} else if err != nil || !plan.DeletionTimestamp.IsZero() || reference.PlanTarget(plan) == (v1.ClusterTarget{}) {
+	} else if err != nil || !plan.DeletionTimestamp.IsZero() || index.PlanTarget(plan) == (v1.ClusterTarget{}) {
 		return ctrl.Result{}, r.remove(ctx, req.NamespacedName)
 	}
 	stale := r.written.Missing(plan)

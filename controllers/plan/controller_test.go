@@ -15,9 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/progress"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/release"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -190,7 +190,7 @@ func testGates(t *testing.T, env *testkit.Env) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t, env, "a", "b")
-			s.answer = channel.Answer{Asked: true, Err: errors.New("it answers 500")}
+			s.answer = release.Answer{Asked: true, Err: errors.New("it answers 500")}
 			if tt.secret != nil {
 				tt.secret.Namespace, tt.secret.Name = s.name.Namespace, "token"
 				s.Apply(t, tt.secret)
@@ -220,8 +220,8 @@ func testGates(t *testing.T, env *testkit.Env) {
 func testChannels(t *testing.T, env *testkit.Env) {
 	const url = "https://example.org/channel"
 	follow := func(s *v1.PlanSpec) { s.Version, s.Channel = "", url }
-	found := func(version string, err error) channel.Answer {
-		return channel.Answer{Version: version, Err: err, Asked: true}
+	found := func(version string, err error) release.Answer {
+		return release.Answer{Version: version, Err: err, Asked: true}
 	}
 	down := errors.New("no answer: not within 10s")
 	t.Run("nothing is said or begun until it has been asked", func(t *testing.T) {

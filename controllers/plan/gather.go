@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/progress"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/reference"
 	"github.com/drover-dev/drover/internal/rollout"
 	"github.com/drover-dev/drover/internal/secrets"
 	"github.com/drover-dev/drover/internal/tenancy"
@@ -35,7 +35,7 @@ const silence = 15 * time.Second
 // scene is a plan and all that its next step is decided from.
 type scene struct {
 	plan    *v1.Plan
-	release release
+	release resolved
 	// spec is what members are given; secrets are the copies that go with it.
 	spec    *v1.PlanSpec
 	secrets []*corev1.Secret
@@ -44,7 +44,7 @@ type scene struct {
 	clusters []rollout.Cluster
 	members  []member
 	// problem keeps the plan from going on: nothing begins, and what has begun is paused.
-	problem *reference.Problem
+	problem *index.Problem
 
 	// observed and decision are what clusters came to, after all steps were made.
 	observed *rollout.Fleet
@@ -57,8 +57,8 @@ type member struct {
 	state  progress.State
 }
 
-// release is what is known of the version.
-type release struct {
+// resolved is what is known of the version.
+type resolved struct {
 	version string // empty if none is known
 	reason  string // of the condition LatestResolved
 	message string
@@ -85,25 +85,25 @@ func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scene, error) 
 // fail notes what keeps a plan from going on, unless something else does already.
 func (s *scene) fail(reason, message string, stalled bool) {
 	if s.problem == nil {
-		s.problem = &reference.Problem{Reason: reason, Message: message, Stalled: stalled}
+		s.problem = &index.Problem{Reason: reason, Message: message, Stalled: stalled}
 	}
 }
 
 // resolve finds the version. It is not known while a channel is asked for the first time. What this plan's status says of a channel is the
 // memory of what was found there: it serves a new leader while the channel is down.
-func (r *Reconciler) resolve(plan *v1.Plan) (release, bool) {
+func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
-		return release{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
+		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
 	}
 	answer := r.Channels.Answer(plan.Spec.Channel)
-	found := release{version: answer.Version, reason: v1.ReasonChannel, message: "The version was found in the channel", next: answer.Next}
+	found := resolved{version: answer.Version, reason: v1.ReasonChannel, message: "The version was found in the channel", next: answer.Next}
 	if was := meta.FindStatusCondition(plan.Status.Conditions, v1.ConditionLatestResolved); found.version == "" && was != nil &&
 		was.Reason == v1.ReasonChannel && was.ObservedGeneration == plan.Generation {
 		found.version = plan.Status.LatestVersion
 	}
 	switch {
 	case found.version == "" && !answer.Asked:
-		return release{}, false
+		return resolved{}, false
 	case found.version == "":
 		found.reason, found.message = v1.ReasonChannelFailed, fmt.Sprintf("The channel leads to no version: %v", answer.Err)
 	case answer.Err != nil:
@@ -115,7 +115,7 @@ func (r *Reconciler) resolve(plan *v1.Plan) (release, bool) {
 // gatherSecrets copies the Secrets that a plan names, and makes the hashes that cover them.
 func (r *Reconciler) gatherSecrets(ctx context.Context, s *scene) error {
 	digests := map[string]string{}
-	for _, name := range reference.PlanSecrets(&s.plan.Spec) {
+	for _, name := range index.PlanSecrets(&s.plan.Spec) {
 		source, tooLarge := &corev1.Secret{}, (*secrets.TooLargeError)(nil)
 		err := r.Secrets.Get(ctx, types.NamespacedName{Namespace: s.plan.Namespace, Name: name}, source)
 		if apierrors.IsNotFound(err) {

@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 )
 
 // workers reconcile at once.
@@ -33,9 +33,9 @@ func (r *Reconciler) Register(mgr ctrl.Manager, secrets cache.Cache) error {
 	return ctrl.NewControllerManagedBy(mgr).Named(Kind).
 		// No predicate: a status that was computed from a cache that lagged behind is put right by the event of its own write.
 		For(&v1.Plan{}).
-		Watches(&v1.Cluster{}, reference.Wake(reference.ClusterToPlans(reader))).
-		WatchesRawSource(source.Kind(secrets, client.Object(&corev1.Secret{}), reference.Wake(reference.SecretToPlans(reader)))).
-		WatchesRawSource(source.Func(func(ctx context.Context, q reference.Queue) error {
+		Watches(&v1.Cluster{}, index.Wake(index.ClusterToPlans(reader))).
+		WatchesRawSource(source.Kind(secrets, client.Object(&corev1.Secret{}), index.Wake(index.SecretToPlans(reader)))).
+		WatchesRawSource(source.Func(func(ctx context.Context, q index.Queue) error {
 			wake := func(plan types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: plan}, gatherTime) }
 			r.Desk.OnResult(Kind, func(k delivery.Key) { wake(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}) })
 			r.Progress.OnChange(wake)
@@ -53,7 +53,7 @@ func (r *Reconciler) wakeAll(ctx context.Context, member types.NamespacedName, w
 	if err := r.Client.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy); err != nil {
 		return // it is gone, or not known yet: its own event wakes them
 	}
-	plans, err := reference.ClusterToPlans(r.Client)(ctx, cluster)
+	plans, err := index.ClusterToPlans(r.Client)(ctx, cluster)
 	if err != nil { // a cache that cannot be read is one that is being stopped
 		ctrl.LoggerFrom(ctx).Error(err, "plans not woken")
 	}

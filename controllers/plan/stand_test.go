@@ -24,12 +24,12 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/plan"
-	"github.com/drover-dev/drover/internal/channel"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/progress"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/rollout"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // stand is a workspace whose Plan "k3s" the reconciler is called for, with members that say what a test has them say.
@@ -41,7 +41,7 @@ type stand struct {
 	r         *plan.Reconciler
 	name      types.NamespacedName
 	members   map[string]progress.State // those that are not here are connected, and have said nothing of the plan
-	answer    channel.Answer
+	answer    release.Answer
 	delivered map[types.NamespacedName]*delivery.Set
 	followed  []types.NamespacedName
 	claims    int                    // writes of Clusters
@@ -124,7 +124,7 @@ func (s *stand) State(_ string, member types.NamespacedName) progress.State {
 func (s *stand) OnChange(func(types.NamespacedName)) {}
 func (s *stand) OnLink(func(types.NamespacedName))   {}
 
-func (s *stand) Answer(string) channel.Answer { return s.answer }
+func (s *stand) Answer(string) release.Answer { return s.answer }
 func (s *stand) OnAnswer(func(string))        {}
 
 // What tests do.

@@ -125,7 +125,7 @@ func (v verdict) warning() bool {
 }
 
 // conclude writes the conditions, and is whether the plan has taken a turn: another reason.
-func (r *Reconciler) conclude(plan *v1.Plan, release release, v verdict) bool {
+func (r *Reconciler) conclude(plan *v1.Plan, release resolved, v verdict) bool {
 	now := metav1.NewTime(r.Now())
 	conditions := &plan.Status.Conditions
 	set := func(kind string, is bool, reason, message string) {

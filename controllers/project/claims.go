@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
@@ -59,7 +59,7 @@ func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *pl
 
 // rivals are the other projects of the workspace that list a namespace of this one.
 func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Project, error) {
-	listing, err := reference.ProjectsListing(ctx, r.Client, project.Namespace, project.Spec.Namespaces)
+	listing, err := index.ProjectsListing(ctx, r.Client, project.Namespace, project.Spec.Namespaces)
 	return slices.DeleteFunc(listing, func(other *v1.Project) bool {
 		return other.Name == project.Name || !other.DeletionTimestamp.IsZero()
 	}), err
@@ -76,7 +76,7 @@ func (r *Reconciler) taken(ctx context.Context, project *v1.Project, rivals []*v
 	}
 	there := []*v1.Project{project}
 	for _, rival := range rivals {
-		if reference.Selects(rival.Spec.ClusterTarget, member.Name, cluster.Labels) {
+		if index.Selects(rival.Spec.ClusterTarget, member.Name, cluster.Labels) {
 			there = append(there, rival)
 		}
 	}

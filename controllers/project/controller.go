@@ -21,7 +21,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/secrets"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/tenancy"
@@ -100,18 +100,18 @@ type plan struct {
 	projects map[types.NamespacedName]*delivery.Set
 	secrets  map[types.NamespacedName]*delivery.Set
 	// problems are what keeps it from being delivered, or some of it, the first first.
-	problems []reference.Problem
+	problems []index.Problem
 }
 
 // fail notes what only a person can mend.
 func (p *plan) fail(reason, message string) {
-	p.problems = append(p.problems, reference.Problem{Reason: reason, Message: message, Stalled: true})
+	p.problems = append(p.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
 // plan gathers and decides. An error is one of reading: what is wrong with the project is a problem, so that it takes away what was there.
 func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error) {
 	p := plan{projects: map[types.NamespacedName]*delivery.Set{}, secrets: map[types.NamespacedName]*delivery.Set{}}
-	members, problem, err := reference.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
+	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
 	if err != nil {
 		return plan{}, err
 	}

@@ -19,8 +19,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/project"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // desk says what a test has members say, and keeps what was handed over.
@@ -99,7 +99,7 @@ func TestReconcile(t *testing.T) {
 			env.Apply(t, p)
 			recorder := events.NewFakeRecorder(10)
 			d := &desk{outcomes: tt.outcomes, sets: map[string]map[types.NamespacedName]*delivery.Set{}}
-			r := &project.Reconciler{Client: env.Indexed(t, reference.Index), Secrets: env.Client, Recorder: recorder, Desk: d, Now: time.Now}
+			r := &project.Reconciler{Client: env.Indexed(t, index.Index), Secrets: env.Client, Recorder: recorder, Desk: d, Now: time.Now}
 			name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 			reconcile := func() {
 				t.Helper()

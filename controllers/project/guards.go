@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
@@ -65,7 +65,7 @@ func (g *Guards) Register(mgr ctrl.Manager) error {
 		return []types.NamespacedName{client.ObjectKeyFromObject(states[0])}, nil
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named(KindGuards).
-		Watches(&v1.Cluster{}, reference.Wake(self)).
+		Watches(&v1.Cluster{}, index.Wake(self)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(g)
 }

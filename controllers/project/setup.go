@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 )
 
 // workers reconcile at once.
@@ -33,10 +33,10 @@ func (r *Reconciler) Register(mgr ctrl.Manager, secrets cache.Cache) error {
 	return ctrl.NewControllerManagedBy(mgr).Named(Kind).
 		// No predicate: a status that was computed from a cache that lagged behind is put right by the event of its own write.
 		For(&v1.Project{}).
-		Watches(&v1.Project{}, reference.Wake(reference.ProjectToRivals(reader))).
-		Watches(&v1.Cluster{}, reference.Wake(reference.ClusterToProjects(reader))).
-		WatchesRawSource(source.Kind(secrets, client.Object(&corev1.Secret{}), reference.Wake(reference.SecretToProjects))).
-		WatchesRawSource(source.Func(func(_ context.Context, q reference.Queue) error {
+		Watches(&v1.Project{}, index.Wake(index.ProjectToRivals(reader))).
+		Watches(&v1.Cluster{}, index.Wake(index.ClusterToProjects(reader))).
+		WatchesRawSource(source.Kind(secrets, client.Object(&corev1.Secret{}), index.Wake(index.SecretToProjects))).
+		WatchesRawSource(source.Func(func(_ context.Context, q index.Queue) error {
 			wake := func(k delivery.Key) {
 				q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: k.Namespace, Name: k.Name}}, gatherTime)
 			}

@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
@@ -117,7 +117,7 @@ func judgeQuota(outcomes []delivery.Outcome) metav1.Condition {
 }
 
 // messages are those of problems. The first problem gives the reason; a person mends them one by one, and wants to see them all.
-func messages(problems []reference.Problem) []string {
+func messages(problems []index.Problem) []string {
 	texts := make([]string, len(problems))
 	for i, problem := range problems {
 		texts[i] = problem.Message

@@ -18,8 +18,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/role"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // desk says what a test has members say, and keeps what was handed over.
@@ -77,7 +77,7 @@ func TestReconcile(t *testing.T) {
 				env.Apply(t, b)
 			}
 			d := &desk{outcomes: tt.outcomes}
-			r := &role.Reconciler{Client: env.Indexed(t, reference.Index), Recorder: events.NewFakeRecorder(10), Desk: d, Now: func() time.Time { return now }}
+			r := &role.Reconciler{Client: env.Indexed(t, index.Index), Recorder: events.NewFakeRecorder(10), Desk: d, Now: func() time.Time { return now }}
 			name := types.NamespacedName{Name: template.Name}
 			reconcile := func() ctrl.Result {
 				t.Helper()

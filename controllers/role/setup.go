@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 )
 
 // workers reconcile at once.
@@ -30,12 +30,12 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named(Kind).
 		// No predicate: a status that was computed from a cache that lagged behind is put right by the event of its own write.
 		For(&v1.RoleTemplate{}).
-		Watches(&v1.RoleTemplate{}, reference.Wake(reference.RoleToRoles(cache))).
-		Watches(&v1.ClusterRoleTemplateBinding{}, reference.Wake(reference.BindingToRoles)).
-		Watches(&v1.ProjectRoleTemplateBinding{}, reference.Wake(reference.BindingToRoles)).
-		Watches(&v1.Project{}, reference.Wake(reference.ProjectToRoles(cache))).
-		Watches(&v1.Cluster{}, reference.Wake(reference.ClusterToRoles(cache))).
-		WatchesRawSource(source.Func(func(_ context.Context, q reference.Queue) error {
+		Watches(&v1.RoleTemplate{}, index.Wake(index.RoleToRoles(cache))).
+		Watches(&v1.ClusterRoleTemplateBinding{}, index.Wake(index.BindingToRoles)).
+		Watches(&v1.ProjectRoleTemplateBinding{}, index.Wake(index.BindingToRoles)).
+		Watches(&v1.Project{}, index.Wake(index.ProjectToRoles(cache))).
+		Watches(&v1.Cluster{}, index.Wake(index.ClusterToRoles(cache))).
+		WatchesRawSource(source.Func(func(_ context.Context, q index.Queue) error {
 			r.Desk.OnResult(Kind, func(k delivery.Key) {
 				q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: k.Name}}, gatherTime)
 			})

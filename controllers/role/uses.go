@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/reference"
+	"github.com/drover-dev/drover/internal/index"
 )
 
 // uses is where a template is bound.
@@ -25,7 +25,7 @@ type uses struct {
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {
-		bindings, err := reference.ClusterBindingsWith(ctx, r.Client, template.Name)
+		bindings, err := index.ClusterBindingsWith(ctx, r.Client, template.Name)
 		if err != nil {
 			return uses{}, err
 		}
@@ -34,7 +34,7 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 			if !b.DeletionTimestamp.IsZero() || found.expired(b.Spec.ExpiresAt) || found.same(b.Namespace, b.Spec.ClusterTarget) {
 				continue
 			}
-			members, _, err := reference.Members(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget)
+			members, _, err := index.Members(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget)
 			if err != nil {
 				return uses{}, err
 			}
@@ -42,7 +42,7 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 		}
 		return found.uses, nil
 	}
-	bindings, err := reference.ProjectBindingsWith(ctx, r.Client, template.Name)
+	bindings, err := index.ProjectBindingsWith(ctx, r.Client, template.Name)
 	if err != nil {
 		return uses{}, err
 	}
@@ -54,7 +54,7 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 			continue
 		}
 		projects[project] = struct{}{}
-		members, _, err := reference.ProjectMembers(ctx, r.Client, b)
+		members, _, err := index.ProjectMembers(ctx, r.Client, b)
 		if err != nil {
 			return uses{}, err
 		}
@@ -73,7 +73,7 @@ type finding struct {
 
 // expired is whether a binding has ended, and notes when it will.
 func (f *finding) expired(end *metav1.Time) bool {
-	if reference.Expired(end, f.now) {
+	if index.Expired(end, f.now) {
 		return true
 	}
 	if end != nil {

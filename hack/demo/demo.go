@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // demo is one run of "up".

@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // objectLimit is how long one object may take to come or to go. Deletion of a Cluster may take 30 s.

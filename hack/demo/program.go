@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // programLimit is how long manager and agent may take until they serve; they need a second.

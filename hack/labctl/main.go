@@ -17,7 +17,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 const usage = `labctl runs real Kubernetes control planes on this machine.

@@ -40,7 +40,7 @@ func effects() []string {
 
 // rules is the import table of the architecture. Tests are free: they may reach across to build what they need.
 func rules() []rule {
-	hub := []string{"./controllers", "./internal/fleet", "./internal/proxy", "./internal/identity", "./internal/registration"}
+	hub := []string{"./controllers", "./internal/members", "./internal/proxy", "./internal/identity", "./internal/registration"}
 	return []rule{
 		{
 			from: "api", only: []string{"std", "k8s.io/apimachinery", "k8s.io/api", "./api"},
@@ -79,19 +79,19 @@ func rules() []rule {
 			why: "protocol is linked into hub and agent; it has words, not clients",
 		},
 		{
-			from: "internal/identity", never: []string{"./internal/fleet", "./internal/tunnel", "sigs.k8s.io/controller-runtime"},
+			from: "internal/identity", never: []string{"./internal/members", "./internal/tunnel", "sigs.k8s.io/controller-runtime"},
 			why: "who somebody is does not depend on what is connected; verifiers come in by interfaces",
 		},
 		{
-			from: "internal/fleet", never: []string{"./internal/proxy", "./internal/identity"},
-			why: "the fleet serves controllers and proxy alike and knows neither",
+			from: "internal/members", never: []string{"./internal/proxy", "./internal/identity"},
+			why: "members serves controllers and proxy alike and knows neither",
 		},
 		{
-			from: "internal/replica", ours: []string{"./internal/answer", "./internal/drain", "./internal/fleet", "./internal/limit", "./internal/protocol", "./internal/request", "./internal/tunnel"},
-			why: "a link between replicas carries what the fleet knows and requests as they come, as many as there is room for; who sends them and whether they may was decided before",
+			from: "internal/peer", ours: []string{"./internal/answer", "./internal/drain", "./internal/members", "./internal/limit", "./internal/protocol", "./internal/request", "./internal/tunnel"},
+			why: "a link between replicas carries what is known of members and requests as they come, as many as there is room for; who sends them and whether they may was decided before",
 		},
 		{
-			from: "internal/proxy", never: []string{"./internal/fleet", "./internal/tunnel", "./internal/access", "./internal/rollout", "./internal/tenancy", "sigs.k8s.io/controller-runtime"},
+			from: "internal/proxy", never: []string{"./internal/members", "./internal/tunnel", "./internal/access", "./internal/rollout", "./internal/tenancy", "sigs.k8s.io/controller-runtime"},
 			why: "the proxy takes transports by an interface of its own, so that no test of who may pass needs a tunnel",
 		},
 		{
@@ -99,27 +99,27 @@ func rules() []rule {
 			why: "internal packages are used by programs and controllers, never the other way round",
 		},
 		{
-			from: "controllers", never: []string{"./internal/proxy", "./internal/tunnel", "./agent", "./hack"},
-			why: "a controller reaches members through the fleet; users' requests are none of its business",
+			from: "controllers", never: []string{"./internal/proxy", "./internal/tunnel", "./agent", "./hack", "./test"},
+			why: "a controller reaches members through internal/members; users' requests are none of its business",
 		},
 		{
 			from: "controllers/*", never: []string{"./controllers"},
 			why: "kinds meet only through the API: labels, conditions, owner references",
 		},
 		{
-			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/channel", "./internal/request", "./internal/answer", "./internal/tracing", "./internal/expansion", "./internal/footprint", "./config/crd"},
+			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/release", "./internal/request", "./internal/answer", "./internal/tracing", "./internal/expansion", "./internal/footprint", "./config/crd"},
 			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
 			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner, what traces requests, and what each must find out alone, without the other); a small binary is a feature",
 		},
 		{
-			from: ".", never: []string{"./agent", "./hack", "./test", "./internal/testkit", "./internal/arch"},
+			from: ".", never: []string{"./agent", "./hack", "./test", "./internal/arch"},
 			why: "the manager is built from the hub's side of the tree",
 		},
 	}
 }
 
 // testOnly are packages that no program that ships may import.
-func testOnly() []string { return []string{"./internal/testkit", "./agent/stand", "./hack", "./test"} }
+func testOnly() []string { return []string{"./test", "./hack", "./agent/agenttest"} }
 
 func TestImportsPointOneWay(t *testing.T) {
 	files := goFiles(t)
@@ -150,7 +150,7 @@ func (r rule) problems(own string, files []source) []string {
 	var problems []string
 	for _, f := range files {
 		home, applies := r.home(f.dir())
-		if !applies || f.test() || inside(f.dir(), "internal/testkit") { // testkit is imported by tests only
+		if !applies || f.test() {
 			continue
 		}
 		for _, spec := range f.ast.Imports {
@@ -245,9 +245,9 @@ func TestImportRules(t *testing.T) {
 		"api may not use the rest of ours":        {"api/v1/a.go", "own.dev/m/internal/tunnel", "types and nothing else"},
 		"the tunnel may use the standard library": {"internal/tunnel/a.go", "net/http", ""},
 		"the tunnel may not know Kubernetes":      {"internal/tunnel/a.go", "k8s.io/apimachinery/pkg/types", "nothing of Kubernetes"},
-		"a rule covers folders below":             {"internal/tunnel/sub/a.go", "own.dev/m/internal/fleet", "nothing of Kubernetes"},
-		"a like-named folder is another":          {"internal/tunnelling/a.go", "own.dev/m/internal/fleet", ""},
-		"tests are free":                          {"internal/tunnel/a_test.go", "own.dev/m/internal/fleet", ""},
+		"a rule covers folders below":             {"internal/tunnel/sub/a.go", "own.dev/m/internal/members", "nothing of Kubernetes"},
+		"a like-named folder is another":          {"internal/tunnelling/a.go", "own.dev/m/internal/members", ""},
+		"tests are free":                          {"internal/tunnel/a_test.go", "own.dev/m/internal/members", ""},
 		"pure packages have no context":           {"internal/access/a.go", "context", "access is pure"},
 		"pure packages do not know each other":    {"internal/access/a.go", "own.dev/m/internal/rollout", "access is pure"},
 		"roles do not know of projects":           {"internal/access/a.go", "own.dev/m/internal/tenancy", "access is pure"},
@@ -260,7 +260,7 @@ func TestImportRules(t *testing.T) {
 		"the agent may use the tunnel":            {"agent/link/a.go", "own.dev/m/internal/tunnel", ""},
 		"the agent may not use the hub's side":    {"agent/link/a.go", "own.dev/m/internal/status", "agent and hub meet"},
 		"the agent stays small":                   {"agent/main.go", "sigs.k8s.io/controller-runtime/pkg/client", "agent and hub meet"},
-		"internal does not know controllers":      {"internal/hub/a.go", "own.dev/m/controllers", "never the other way round"},
+		"internal does not know controllers":      {"internal/server/a.go", "own.dev/m/controllers", "never the other way round"},
 		"main may use controllers":                {"main.go", "own.dev/m/controllers", ""},
 		"main may not use the agent":              {"main.go", "own.dev/m/agent/link", "hub's side"},
 	}
@@ -275,9 +275,9 @@ func TestImportRules(t *testing.T) {
 		})
 	}
 	t.Run("what ships imports nothing that is made for tests", func(t *testing.T) {
-		text := "package a\n\nimport _ \"own.dev/m/internal/testkit\"\n"
-		expect(t, testOnlyProblems("own.dev/m", []source{fixture(t, "internal/fleet/a.go", text)}), "only tests")
-		expect(t, testOnlyProblems("own.dev/m", []source{fixture(t, "internal/fleet/a_test.go", text)}), "")
+		text := "package a\n\nimport _ \"own.dev/m/test/testkit\"\n"
+		expect(t, testOnlyProblems("own.dev/m", []source{fixture(t, "internal/members/a.go", text)}), "only tests")
+		expect(t, testOnlyProblems("own.dev/m", []source{fixture(t, "internal/members/a_test.go", text)}), "")
 		expect(t, testOnlyProblems("own.dev/m", []source{fixture(t, "hack/demo/a.go", text)}), "")
 	})
 }
@@ -311,5 +311,5 @@ func TestClockRule(t *testing.T) {
 	text := "package rollout\n\nimport \"time\"\n\nfunc f() time.Time { return time.Now() }\n"
 	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a.go", text)}), "time.Now: a pure package is given the time")
 	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a_test.go", text)}), "")
-	expect(t, clockProblems([]source{fixture(t, "internal/fleet/a.go", text)}), "")
+	expect(t, clockProblems([]source{fixture(t, "internal/members/a.go", text)}), "")
 }

@@ -84,7 +84,7 @@ func TestPackageSentenceRule(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			expect(t, sentenceProblems([]source{fixture(t, "internal/fleet/a.go", tt.source)}), tt.want)
+			expect(t, sentenceProblems([]source{fixture(t, "internal/members/a.go", tt.source)}), tt.want)
 		})
 	}
 	t.Run("a name that says nothing fails", func(t *testing.T) {

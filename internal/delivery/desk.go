@@ -17,7 +17,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -35,9 +35,9 @@ const (
 	slowSend = 500 * time.Millisecond
 )
 
-// Fleet is what the desk needs of the connected members.
-type Fleet interface {
-	State(types.NamespacedName) fleet.State
+// Members is what the desk needs of the connected members.
+type Members interface {
+	State(types.NamespacedName) members.State
 	// Leading leads to the agent that takes sets.
 	Leading(types.NamespacedName) (http.RoundTripper, error)
 	// TooFast turns a member away for a while whose agent says more of something than it may.
@@ -57,7 +57,7 @@ func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name 
 
 // Options of a Desk.
 type Options struct {
-	Fleet Fleet
+	Members Members
 	// Leaving is whether a member's Cluster is going, or gone: nothing is sent there any more. Nil means that none ever is.
 	Leaving func(context.Context, types.NamespacedName) bool
 	// ReadOnly reports whether the spec of a member's Cluster says that nothing is delivered there, whatever the agent says. What is there is
@@ -299,7 +299,7 @@ func (d *Desk) Start(ctx context.Context) error {
 	return nil
 }
 
-// Changed looks at a member's connection. It is for fleet.Registry.OnChange.
+// Changed looks at a member's connection. It is for members.Registry.OnChange.
 func (d *Desk) Changed(name types.NamespacedName) {
 	d.mu.Lock()
 	if d.closed {

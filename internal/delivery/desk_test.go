@@ -22,16 +22,16 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/expansion"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // office is a desk with a fleet that agents in memory connect to.
 type office struct {
 	*delivery.Desk
 	t     *testing.T
-	fleet *fleet.Registry
+	fleet *members.Registry
 
 	stop    func()
 	leaving atomic.Pointer[types.NamespacedName] // the member whose Cluster is going
@@ -45,7 +45,7 @@ type office struct {
 
 func open(t *testing.T) *office {
 	t.Helper()
-	o := &office{t: t, fleet: fleet.New(logr.Discard(), time.Now)}
+	o := &office{t: t, fleet: members.New(logr.Discard(), time.Now)}
 	t.Cleanup(o.fleet.Close)
 	return o.replace()
 }
@@ -54,7 +54,7 @@ func open(t *testing.T) *office {
 func (o *office) replace() *office {
 	next := &office{t: o.t, fleet: o.fleet}
 	next.readOnly.Store(o.readOnly.Load())
-	desk := delivery.New(delivery.Options{Fleet: o.fleet, Pause: time.Millisecond, Log: logr.Discard(),
+	desk := delivery.New(delivery.Options{Members: o.fleet, Pause: time.Millisecond, Log: logr.Discard(),
 		ReadOnly: func(_ context.Context, name types.NamespacedName) (bool, error) {
 			readOnly := next.readOnly.Load()
 			return readOnly != nil && *readOnly == name, nil
@@ -105,7 +105,7 @@ func (o *office) connect(name string, sets *testkit.Sets, change ...func(*protoc
 		f(&report)
 	}
 	agent := testkit.ConnectAgentWith(o.t, report, sets)
-	o.fleet.Add(fleet.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: name, UID: "u"}, Key: "k"}, agent.Session)
+	o.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: name, UID: "u"}, Key: "k"}, agent.Session)
 	return agent
 }
 

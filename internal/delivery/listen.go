@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -46,9 +46,9 @@ const (
 const usualEvent = 512
 
 // openLocked has a member's agent tell what it has.
-func (d *Desk) openLocked(m *member, peers []fleet.Peer) {
+func (d *Desk) openLocked(m *member, peers []members.Peer) {
 	ctx, cancel := context.WithCancel(d.ctx)
-	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: fleet.NewPace(eventRate, eventBurst, maxAhead)}
+	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: members.NewPace(eventRate, eventBurst, maxAhead)}
 	for _, p := range peers {
 		s.peers = append(s.peers, p.ID)
 	}
@@ -67,7 +67,7 @@ func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
 		synced := s.synced
 		s.synced, s.offer = false, nil
 		var lacking []Key
-		unknown := fleet.IsAnswer(err, http.StatusNotFound)
+		unknown := members.IsAnswer(err, http.StatusNotFound)
 		if unknown && m.stream == s {
 			m.stream = nil // its next report or connection has it asked again
 			lacking = m.refuseLocked(v1.ReasonAgentTooOld)
@@ -89,8 +89,8 @@ func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
 
 // rest waits before an agent is asked again, and is whether ctx has not ended by then. One that ran ahead is not woken.
 func (d *Desk) rest(ctx context.Context, m *member, s *stream, cause error, failures int) bool {
-	if errors.Is(cause, fleet.ErrTooFast) {
-		d.Fleet.TooFast(m.name, "changes of sets")
+	if errors.Is(cause, members.ErrTooFast) {
+		d.Members.TooFast(m.name, "changes of sets")
 		return pause(ctx, nil, tooFastPause)
 	}
 	return pause(ctx, s.wake, backoff(d.Pause, failures, maxStreamPause))
@@ -129,7 +129,7 @@ func (d *Desk) read(ctx context.Context, m *member, s *stream) error {
 	d.mu.Lock()
 	s.offer = map[string]*protocol.SetState{}
 	d.mu.Unlock()
-	lines := fleet.NewLines(resp.Body, usualEvent, protocol.MaxSetEvent)
+	lines := members.NewLines(resp.Body, usualEvent, protocol.MaxSetEvent)
 	for left, synced := maxOffer, false; lines.Scan(); {
 		var event protocol.SetEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {

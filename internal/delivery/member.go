@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -64,7 +64,7 @@ type stream struct {
 	peers  []string      // tunnels that there were when it was opened
 	synced bool          // whether all that is there has been told
 	offer  map[string]*protocol.SetState
-	pace   *fleet.Pace // of events that are read
+	pace   *members.Pace // of events that are read
 }
 
 func newMember(name types.NamespacedName) *member {
@@ -146,7 +146,7 @@ func (d *Desk) lookLocked(m *member) []Key {
 	if !d.running {
 		return nil
 	}
-	state := d.Fleet.State(m.name)
+	state := d.Members.State(m.name)
 	if m.gone {
 		m.connected = state.Connected() // for when to drop it
 		return nil
@@ -218,8 +218,8 @@ func refusal(r *protocol.Report) string {
 
 // current is whether the tunnels are still there that there were when the stream was opened. One of them leads to the agent; if it is given
 // up, the stream must move with the agent.
-func (s *stream) current(peers []fleet.Peer) bool {
+func (s *stream) current(peers []members.Peer) bool {
 	return !slices.ContainsFunc(s.peers, func(id string) bool {
-		return !slices.ContainsFunc(peers, func(p fleet.Peer) bool { return p.ID == id })
+		return !slices.ContainsFunc(peers, func(p members.Peer) bool { return p.ID == id })
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -145,7 +145,7 @@ func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetSt
 	case err == nil:
 		m.calmLocked(id)
 		m.has[id] = share(state, sent)
-	case fleet.IsAnswer(err, http.StatusNotFound):
+	case members.IsAnswer(err, http.StatusNotFound):
 		keys = m.refuseLocked(v1.ReasonAgentTooOld)
 		m.hangUpLocked()
 	default:
@@ -166,7 +166,7 @@ func (d *Desk) failLocked(m *member, id string, err error) {
 	}
 	f.count++
 	f.message = err.Error()
-	f.refused = fleet.IsAnswer(err, http.StatusUnprocessableEntity) || fleet.IsAnswer(err, http.StatusRequestEntityTooLarge)
+	f.refused = members.IsAnswer(err, http.StatusUnprocessableEntity) || members.IsAnswer(err, http.StatusRequestEntityTooLarge)
 	wait := backoff(d.Pause, f.count-1, maxPause)
 	if f.refused {
 		wait = maxPause
@@ -220,9 +220,9 @@ func (d *Desk) remove(name types.NamespacedName, id string) error {
 
 // request sends a request to the leader among a member's agents and returns a good answer.
 func (d *Desk) request(ctx context.Context, name types.NamespacedName, method, path string, body []byte) (*http.Response, error) {
-	agent, err := d.Fleet.Leading(name)
+	agent, err := d.Members.Leading(name)
 	if err != nil {
 		return nil, err
 	}
-	return fleet.Ask(ctx, agent, method, path, body)
+	return members.Ask(ctx, agent, method, path, body)
 }

@@ -18,13 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Fleet is what a listener needs of the connected members.
-type Fleet interface {
-	State(types.NamespacedName) fleet.State
+// Members is what a listener needs of the connected members.
+type Members interface {
+	State(types.NamespacedName) members.State
 	// Leading leads to the agent that runs plans.
 	Leading(types.NamespacedName) (http.RoundTripper, error)
 	// TooFast turns a member away for a while whose agent says more of something than it may.
@@ -33,7 +33,7 @@ type Fleet interface {
 
 // Options of a Listener.
 type Options struct {
-	Fleet Fleet
+	Members Members
 	// Pause is how long is waited after a first failure; it doubles up to maxPause. Zero means firstPause.
 	Pause time.Duration
 	Log   logr.Logger
@@ -93,7 +93,7 @@ type stream struct {
 	synced bool
 	hold   string
 	offer  map[string]*v1.PlanStatus // before all has been told
-	pace   *fleet.Pace               // of events that are read
+	pace   *members.Pace             // of events that are read
 }
 
 // New makes a listener that listens to nobody before Start.
@@ -162,7 +162,7 @@ func (l *Listener) leaveLocked(m *member, plan string) {
 // State is what is known of a plan in a member that it follows; of others only the connection.
 func (l *Listener) State(plan string, name types.NamespacedName) State {
 	state := State{}
-	connection := l.Fleet.State(name)
+	connection := l.Members.State(name)
 	state.Connected = connection.Connected()
 	if state.Connected && connection.Report != nil {
 		state.Refuses = refusal(connection.Report)
@@ -186,7 +186,7 @@ func (l *Listener) State(plan string, name types.NamespacedName) State {
 	return state
 }
 
-// Changed looks at a member's connection. It is for fleet.Registry.OnChange.
+// Changed looks at a member's connection. It is for members.Registry.OnChange.
 func (l *Listener) Changed(name types.NamespacedName) {
 	l.mu.Lock()
 	if l.closed {
@@ -209,7 +209,7 @@ func (l *Listener) Changed(name types.NamespacedName) {
 // linkLocked takes over whether a member is connected and runs plans, and is whether that is news.
 func (l *Listener) linkLocked(name types.NamespacedName) bool {
 	was, known := l.links[name]
-	state := l.Fleet.State(name)
+	state := l.Members.State(name)
 	if !state.Connected() || state.Report == nil {
 		delete(l.links, name)
 		return known
@@ -254,7 +254,7 @@ func (l *Listener) lookLocked(m *member) {
 	if !l.running {
 		return
 	}
-	state := l.Fleet.State(m.name)
+	state := l.Members.State(m.name)
 	if m.stream != nil && (!state.Connected() || !m.stream.current(state.Peers)) {
 		m.hangUpLocked()
 	}

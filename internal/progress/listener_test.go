@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/progress"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func name(n string) types.NamespacedName { return types.NamespacedName{Namespace: "team-a", Name: n} }
@@ -29,14 +29,14 @@ func name(n string) types.NamespacedName { return types.NamespacedName{Namespace
 type ear struct {
 	*progress.Listener
 	t     *testing.T
-	fleet *fleet.Registry
+	fleet *members.Registry
 }
 
 func listen(t *testing.T) *ear {
 	t.Helper()
-	e := &ear{t: t, fleet: fleet.New(logr.Discard(), time.Now)}
+	e := &ear{t: t, fleet: members.New(logr.Discard(), time.Now)}
 	t.Cleanup(e.fleet.Close)
-	e.Listener = progress.New(progress.Options{Fleet: e.fleet, Pause: time.Millisecond, Log: logr.Discard()})
+	e.Listener = progress.New(progress.Options{Members: e.fleet, Pause: time.Millisecond, Log: logr.Discard()})
 	e.fleet.OnChange(e.Changed)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -55,7 +55,7 @@ func (e *ear) connect(n string, sets *testkit.Sets, change ...func(*protocol.Rep
 		f(&report)
 	}
 	agent := testkit.ConnectAgentWith(e.t, report, sets)
-	e.fleet.Add(fleet.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: n, UID: "u"}, Key: "k"}, agent.Session)
+	e.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: n, UID: "u"}, Key: "k"}, agent.Session)
 	return agent
 }
 

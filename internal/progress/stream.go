@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/fleet"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -47,9 +47,9 @@ const (
 const usualEvent = 1024
 
 // openLocked has a member's agent tell how its plans are.
-func (l *Listener) openLocked(m *member, peers []fleet.Peer) {
+func (l *Listener) openLocked(m *member, peers []members.Peer) {
 	ctx, cancel := context.WithCancel(l.ctx)
-	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: fleet.NewPace(eventRate, eventBurst, maxAhead)}
+	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: members.NewPace(eventRate, eventBurst, maxAhead)}
 	for _, p := range peers {
 		s.peers = append(s.peers, p.ID)
 	}
@@ -70,7 +70,7 @@ func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
 		if synced {
 			m.silent = time.Now()
 		}
-		unknown := fleet.IsAnswer(err, http.StatusNotFound)
+		unknown := members.IsAnswer(err, http.StatusNotFound)
 		if unknown && mine {
 			m.refuses, m.stream = v1.ReasonAgentTooOld, nil // its next report or connection has it asked again
 		}
@@ -95,8 +95,8 @@ func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
 // rest waits before an agent is asked again, the longer the more often it failed, and is whether ctx has not ended by then. It ends when the stream
 // is woken, but for one whose agent ran ahead.
 func (l *Listener) rest(ctx context.Context, m *member, s *stream, cause error, failures int) bool {
-	if errors.Is(cause, fleet.ErrTooFast) {
-		l.Fleet.TooFast(m.name, "changes of plans")
+	if errors.Is(cause, members.ErrTooFast) {
+		l.Members.TooFast(m.name, "changes of plans")
 		return pause(ctx, nil, tooFastPause)
 	}
 	whole := maxPause
@@ -129,11 +129,11 @@ func (s *stream) wakeUp() {
 
 // read reads one stream to its end.
 func (l *Listener) read(ctx context.Context, m *member, s *stream) error {
-	agent, err := l.Fleet.Leading(m.name)
+	agent, err := l.Members.Leading(m.name)
 	if err != nil {
 		return err
 	}
-	resp, err := fleet.Ask(ctx, agent, http.MethodGet, protocol.PathPlans, nil)
+	resp, err := members.Ask(ctx, agent, http.MethodGet, protocol.PathPlans, nil)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (l *Listener) read(ctx context.Context, m *member, s *stream) error {
 	l.mu.Lock()
 	s.hold, s.offer = "", map[string]*v1.PlanStatus{}
 	l.mu.Unlock()
-	lines := fleet.NewLines(resp.Body, usualEvent, protocol.MaxPlanEvent)
+	lines := members.NewLines(resp.Body, usualEvent, protocol.MaxPlanEvent)
 	for left, synced := maxOffer, false; lines.Scan(); {
 		var event protocol.PlanEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
@@ -213,8 +213,8 @@ func (m *member) concernedLocked(plan string) []types.NamespacedName {
 
 // current is whether the tunnels are still there that there were when the stream was opened. One of them leads to the agent; if it is given
 // up, the stream must move with the agent.
-func (s *stream) current(peers []fleet.Peer) bool {
+func (s *stream) current(peers []members.Peer) bool {
 	return !slices.ContainsFunc(s.peers, func(id string) bool {
-		return !slices.ContainsFunc(peers, func(p fleet.Peer) bool { return p.ID == id })
+		return !slices.ContainsFunc(peers, func(p members.Peer) bool { return p.ID == id })
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // What a real kubectl without any cache does of a member that is away was: ask fifty times, a second apart, and then say why.

@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

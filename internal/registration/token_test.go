@@ -17,7 +17,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func uid(s string) types.UID { return types.UID(s) }

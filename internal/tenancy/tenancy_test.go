@@ -20,7 +20,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/tenancy"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func list(pairs ...string) corev1.ResourceList {

@@ -14,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/drover-dev/drover/internal/pki"
-	"github.com/drover-dev/drover/internal/testkit"
 	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestReplicaTLS(t *testing.T) {

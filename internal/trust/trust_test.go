@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/drover-dev/drover/internal/pki"
-	"github.com/drover-dev/drover/internal/testkit"
 	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // world is a holder, its clock and how often it told of a change.

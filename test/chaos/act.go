@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/hack/relay"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/relay"
 )
 
 const (

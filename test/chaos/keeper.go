@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 const (

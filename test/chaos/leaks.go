@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // How much more than at the start is no leak: connections are spread otherwise, and what is warm is larger.

@@ -19,8 +19,8 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/drover-dev/drover/hack/relay"
-	"github.com/drover-dev/drover/hack/traffic"
+	"github.com/drover-dev/drover/test/relay"
+	"github.com/drover-dev/drover/test/traffic"
 )
 
 // options of a run.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/hack/stage"
-	"github.com/drover-dev/drover/hack/traffic"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/traffic"
 )
 
 const (

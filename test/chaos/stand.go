@@ -20,13 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/fleetsim/sim"
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/hack/relay"
-	"github.com/drover-dev/drover/hack/stage"
-	"github.com/drover-dev/drover/hack/traffic"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/fleetsim/sim"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/relay"
+	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/traffic"
 )
 
 const (
@@ -171,7 +171,7 @@ func (s *stand) startSimulator(ctx context.Context) error {
 		s.clusters.simulated = append(s.clusters.simulated, sim.ClusterName(i, workspaces))
 	}
 	binary := filepath.Join(s.dir, "fleetsim")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./hack/fleetsim").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./test/fleetsim").CombinedOutput(); err != nil {
 		return fmt.Errorf("build fleetsim: %w\n%s", err, out)
 	}
 	bundle, err := s.hub.Bundle(ctx)

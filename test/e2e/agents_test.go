@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // TestTwoAgents runs two replicas of one member's agent. Its Deployment is real and has a real controller; the test is the kubelet of its

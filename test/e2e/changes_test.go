@@ -9,9 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/drover-dev/drover/hack/relay"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/relay"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // TestChanges runs, one after the other, what concerns a whole hub that is its own member and is reached by way of a relay.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 func TestAMemberIsImportedAndReached(t *testing.T) {

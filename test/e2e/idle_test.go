@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // idleFor is how long nobody does anything: longer than what agent and manager look at on their own.

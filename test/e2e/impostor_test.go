@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // impostor is somebody who got hold of the hub's address, with a certificate for it from another CA.

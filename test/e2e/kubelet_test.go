@@ -23,7 +23,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 const (

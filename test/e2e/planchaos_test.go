@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/nodesim"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/nodesim"
 )
 
 var (

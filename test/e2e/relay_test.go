@@ -6,7 +6,7 @@ package e2e
 import (
 	"testing"
 
-	"github.com/drover-dev/drover/hack/relay"
+	"github.com/drover-dev/drover/test/relay"
 )
 
 // startRelay starts a relay to a server that ends with the test.

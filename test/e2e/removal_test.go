@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // testLeftBehind: nobody waits for a member that is gone for good.

@@ -18,11 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/hack/stage"
-	"github.com/drover-dev/drover/hack/traffic"
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/testkit"
+	"github.com/drover-dev/drover/test/traffic"
 )
 
 // What is under way while replicas are restarted.

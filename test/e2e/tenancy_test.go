@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // team is a hub with two members of their own API servers.

@@ -19,10 +19,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // registrationOf is the Secret that a Cluster's agent joins by.

@@ -22,10 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/footprint"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // testUninstall removes only the agent of a member by hand, twice: a new agent finds what is left the first time, the plugin the second time.

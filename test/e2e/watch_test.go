@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // through is demo's client for a member through the hub.

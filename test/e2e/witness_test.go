@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // witness follows the nodes and pods of members, and the Clusters of the hub, while a plan runs, and notes what must never be.

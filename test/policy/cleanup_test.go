@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // TestAWorkspaceIsDeleted lets kube-controller-manager delete a workspace, and what belongs to an object that is gone, in both of the ways

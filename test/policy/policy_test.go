@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/testkit"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // hub is an API server with the policies and role templates of config/, and two workspaces.

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/drover-dev/drover/hack/nodesim"
+	"github.com/drover-dev/drover/test/nodesim"
 )
 
 // usual is how long a pod runs whose command says nothing of it: long enough to watch.

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/drover-dev/drover/hack/nodesim"
+	"github.com/drover-dev/drover/test/nodesim"
 )
 
 func TestOutcome(t *testing.T) {

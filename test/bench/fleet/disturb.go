@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/drover-dev/drover/hack/fleetsim/sim"
+	"github.com/drover-dev/drover/test/fleetsim/sim"
 )
 
 // storm is what came of cutting most tunnels at once.

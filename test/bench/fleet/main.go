@@ -3,7 +3,7 @@
 
 // Command fleet measures one manager, and then several, with many members, beside the goals.
 //
-// It brings up a hub's control plane and the managers as processes, and the members as agents of hack/fleetsim in a process of their
+// It brings up a hub's control plane and the managers as processes, and the members as agents of test/fleetsim in a process of their
 // own: real tunnels over real TLS, with faked clusters behind them. Agents are enrolled by writing their Secrets, not by joining with tokens.
 package main
 
@@ -22,8 +22,8 @@ import (
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/drover-dev/drover/hack/fleetsim/sim"
-	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/test/fleetsim/sim"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // settings of a run.
@@ -84,7 +84,7 @@ func run(ctx context.Context, s settings) error {
 		programs.Manager = s.manager
 	}
 	simulator := filepath.Join(dir, "fleetsim")
-	build := exec.CommandContext(ctx, "go", "build", "-o", simulator, "./hack/fleetsim")
+	build := exec.CommandContext(ctx, "go", "build", "-o", simulator, "./test/fleetsim")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the fleet simulator: %w\n%s", err, out)
 	}

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // probe looks at a manager and its hub from outside.

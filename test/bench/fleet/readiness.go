@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // readiness follows which Clusters the hub shows as Ready.

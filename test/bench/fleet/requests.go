@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/drover-dev/drover/hack/fleetsim/sim"
+	"github.com/drover-dev/drover/test/fleetsim/sim"
 )
 
 // requestInterval is the time between requests. They are sent whether or not earlier ones are answered, so that a slow hub does

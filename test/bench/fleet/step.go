@@ -16,9 +16,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/fleetsim/sim"
-	"github.com/drover-dev/drover/hack/lab"
-	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/test/fleetsim/sim"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // user reaches the members through the hub, and the managers' metrics.

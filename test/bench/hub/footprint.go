@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // freshRepeats is how often the manager is started anew to weigh it: its garbage collection makes single samples differ.

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/stage"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // startTimed starts an agent and returns how long it took until its Cluster was Ready, which it must not be before.

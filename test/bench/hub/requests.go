@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 const (

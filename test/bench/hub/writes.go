@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // writeCount counts the writes that an API server serves, by resource.

@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/fleetsim/sim"
-	"github.com/drover-dev/drover/hack/stage"
-	"github.com/drover-dev/drover/internal/hub"
+	"github.com/drover-dev/drover/internal/server"
+	"github.com/drover-dev/drover/test/fleetsim/sim"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 const (
@@ -92,7 +92,7 @@ func enrol(ctx context.Context, h *stage.Hub, members int) (*sim.Sim, error) {
 	if err != nil {
 		return nil, err
 	}
-	audience, err := hub.Audience(ctx, clients)
+	audience, err := server.Audience(ctx, clients)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 const (

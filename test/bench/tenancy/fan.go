@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/hack/fleetsim/sim"
-	"github.com/drover-dev/drover/hack/stage"
-	"github.com/drover-dev/drover/internal/hub"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/server"
+	"github.com/drover-dev/drover/test/fleetsim/sim"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 // goalFan is within what time all members of a fleet are to have what is written once.
@@ -80,7 +80,7 @@ func (f *fan) enrol(ctx context.Context) (*sim.Sim, error) {
 	if err != nil {
 		return nil, err
 	}
-	audience, err := hub.Audience(ctx, clients)
+	audience, err := server.Audience(ctx, clients)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,7 @@
 
 // Command tenancy measures how long a binding takes from the hub to the member, each figure beside a direct write into the member.
 //
-// Hub and member are two control planes of hack/lab; the manager and the agent are processes with the rights that they have in real clusters.
+// Hub and member are two control planes of test/lab; the manager and the agent are processes with the rights that they have in real clusters.
 //
 //	go run ./test/bench/tenancy > docs/bench/tenancy.md      about three minutes on two cores
 package main
@@ -25,8 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/drover-dev/drover/hack/stage"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/stage"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/drover-dev/drover/hack/lab"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // restTime is how long nothing happens before memory is read.

@@ -1,0 +1,199 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package index
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// errNotSynced says that bindings may exist that are not in the cache yet.
+var errNotSynced = errors.New("look up bindings: not all of them have been read yet")
+
+// Principals are who somebody is, by the names that bindings use.
+type Principals struct {
+	User   string
+	Groups []string
+}
+
+func (p Principals) subjects() []v1.Subject {
+	subjects := make([]v1.Subject, 0, 1+len(p.Groups))
+	subjects = append(subjects, v1.Subject{Kind: v1.SubjectUser, Name: p.User})
+	for _, group := range p.Groups {
+		subjects = append(subjects, v1.Subject{Kind: v1.SubjectGroup, Name: group})
+	}
+	return subjects
+}
+
+// Grants knows who is bound to which Cluster. NewGrants makes it; it may be used concurrently.
+//
+// It is asked at every request to a member, for the user and for each of his groups, so it looks into the indexes of the informers: a List of
+// a cache would take as long as all else that the hub does with a small request.
+type Grants struct {
+	reader             client.Reader // of Projects and Clusters
+	clusters, projects synced        // bindings, by subject
+}
+
+// Informers have the caches' informers, like cache.Cache.
+type Informers interface {
+	GetInformer(ctx context.Context, object client.Object, opts ...cache.InformerGetOption) (cache.Informer, error)
+}
+
+// synced is an informer that can be looked into.
+type synced interface {
+	GetIndexer() toolscache.Indexer
+	HasSynced() bool
+}
+
+// NewGrants adds indexes to the informers of bindings. Reader reads from the same caches.
+func NewGrants(ctx context.Context, informers Informers, reader client.Reader) (*Grants, error) {
+	g := &Grants{reader: reader}
+	var err error
+	if g.clusters, err = indexSubjects(ctx, informers, &v1.ClusterRoleTemplateBinding{}); err != nil {
+		return nil, err
+	}
+	g.projects, err = indexSubjects(ctx, informers, &v1.ProjectRoleTemplateBinding{})
+	return g, err
+}
+
+func indexSubjects(ctx context.Context, informers Informers, kind client.Object) (synced, error) {
+	informer, err := informers.GetInformer(ctx, kind)
+	if err != nil {
+		return nil, fmt.Errorf("index %T by %s: %w", kind, bySubject, err)
+	}
+	index, ok := informer.(synced)
+	if !ok {
+		return nil, fmt.Errorf("index %T by %s: its informer is a %T, which has no index", kind, bySubject, informer)
+	}
+	err = informer.AddIndexers(toolscache.Indexers{bySubject: func(object any) ([]string, error) {
+		o, ok := object.(client.Object)
+		if !ok {
+			return nil, fmt.Errorf("index by %s: unexpected %T", bySubject, object)
+		}
+		return []string{subjectKey(o.GetNamespace(), SubjectOf(o))}, nil
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("index %T by %s: %w", kind, bySubject, err)
+	}
+	return index, nil
+}
+
+// Bound is whether a binding that has not expired is for one of the principals and for a Cluster. What the role of the binding grants is of no
+// matter: the member decides that. An error says that it is not known.
+func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.NamespacedName, now time.Time) (bool, error) {
+	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
+		return false, errNotSynced
+	}
+	target := lazyCluster{reader: g.reader, name: cluster}
+	for _, subject := range who.subjects() {
+		key := subjectKey(cluster.Namespace, subject)
+		if found, err := g.boundToCluster(ctx, key, &target, now); found || err != nil {
+			return found, err
+		}
+		if found, err := g.boundToProject(ctx, key, &target, now); found || err != nil {
+			return found, err
+		}
+	}
+	return false, nil
+}
+
+func (g *Grants) boundToCluster(ctx context.Context, key string, cluster *lazyCluster, now time.Time) (bool, error) {
+	bindings, err := lookInto[*v1.ClusterRoleTemplateBinding](g.clusters, key)
+	if err != nil {
+		return false, err
+	}
+	for _, b := range bindings {
+		if !b.DeletionTimestamp.IsZero() || Expired(b.Spec.ExpiresAt, now) {
+			continue
+		}
+		if is, err := cluster.selectedBy(ctx, b.Spec.ClusterTarget); is || err != nil {
+			return is, err
+		}
+	}
+	return false, nil
+}
+
+func (g *Grants) boundToProject(ctx context.Context, key string, cluster *lazyCluster, now time.Time) (bool, error) {
+	bindings, err := lookInto[*v1.ProjectRoleTemplateBinding](g.projects, key)
+	if err != nil {
+		return false, err
+	}
+	for _, b := range bindings {
+		if !b.DeletionTimestamp.IsZero() || Expired(b.Spec.ExpiresAt, now) {
+			continue
+		}
+		project := &v1.Project{}
+		err := g.reader.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.ProjectName}, project)
+		if apierrors.IsNotFound(err) || err == nil && !project.DeletionTimestamp.IsZero() {
+			continue
+		} else if err != nil {
+			return false, fmt.Errorf("read project %s: %w", b.Spec.ProjectName, err)
+		}
+		if is, err := cluster.selectedBy(ctx, project.Spec.ClusterTarget); is || err != nil {
+			return is, err
+		}
+	}
+	return false, nil
+}
+
+// lookInto reads the bindings of a subject. They belong to the cache.
+func lookInto[T any](index synced, key string) ([]T, error) {
+	objects, err := index.GetIndexer().ByIndex(bySubject, key)
+	if err != nil {
+		return nil, fmt.Errorf("look up bindings by %s: %w", bySubject, err)
+	}
+	if len(objects) == 0 {
+		return nil, nil
+	}
+	bindings := make([]T, 0, len(objects))
+	for _, object := range objects {
+		if binding, ok := object.(T); ok {
+			bindings = append(bindings, binding)
+		}
+	}
+	return bindings, nil
+}
+
+// subjectKey is the value of bySubject for the bindings of a workspace.
+func subjectKey(workspace string, s v1.Subject) string {
+	return workspace + "/" + string(s.Kind) + "/" + s.Name
+}
+
+// Expired is whether a binding with that end has ended.
+func Expired(end *metav1.Time, now time.Time) bool { return end != nil && !now.Before(end.Time) }
+
+// lazyCluster is a Cluster that is read when its labels matter.
+type lazyCluster struct {
+	reader  client.Reader
+	name    types.NamespacedName
+	read    bool
+	cluster *v1.Cluster // nil if it does not exist
+}
+
+func (c *lazyCluster) selectedBy(ctx context.Context, t v1.ClusterTarget) (bool, error) {
+	if t.ClusterSelector == nil {
+		return t.ClusterName == c.name.Name, nil
+	}
+	if !c.read {
+		cluster := &v1.Cluster{}
+		if err := c.reader.Get(ctx, c.name, cluster); client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("read cluster %s: %w", c.name, err)
+		} else if err == nil {
+			c.cluster = cluster
+		}
+		c.read = true
+	}
+	return c.cluster != nil && Selects(t, c.name.Name, c.cluster.Labels), nil
+}

@@ -1,0 +1,141 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package index_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	crcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/index"
+)
+
+// indexed takes the indexes of package reference for a fake client.
+type indexed struct{ *fake.ClientBuilder }
+
+func (i indexed) IndexField(_ context.Context, o client.Object, field string, keys client.IndexerFunc) error {
+	i.WithIndex(o, field, keys)
+	return nil
+}
+
+func cache(t *testing.T, objects ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	builder := indexed{fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)}
+	if err := index.Index(t.Context(), builder); err != nil {
+		t.Fatal(err)
+	}
+	return builder.Build()
+}
+
+func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "team-a", Name: name} }
+
+func TestBound(t *testing.T) {
+	now := time.Now()
+	past := metav1.NewTime(now.Add(-time.Second))
+	prod := &v1.Cluster{ObjectMeta: named("prod")}
+	prod.Labels = map[string]string{"env": "prod"}
+	byName, bySelector := v1.ClusterTarget{ClusterName: "prod"}, v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}
+	elsewhere := v1.ClusterTarget{ClusterName: "edge"}
+	alice, devs := v1.Subject{Kind: v1.SubjectUser, Name: "hub:alice"}, v1.Subject{Kind: v1.SubjectGroup, Name: "hub:devs"}
+	crtb := func(target v1.ClusterTarget, s v1.Subject, end *metav1.Time) client.Object {
+		return &v1.ClusterRoleTemplateBinding{ObjectMeta: named("b"), Spec: v1.ClusterRoleTemplateBindingSpec{ClusterTarget: target, Subject: s, ExpiresAt: end}}
+	}
+	prtb := &v1.ProjectRoleTemplateBinding{ObjectMeta: named("p"), Spec: v1.ProjectRoleTemplateBindingSpec{ProjectName: "web", Subject: alice}}
+	project := func(target v1.ClusterTarget) client.Object {
+		return &v1.Project{ObjectMeta: named("web"), Spec: v1.ProjectSpec{ClusterTarget: target}}
+	}
+	for name, tt := range map[string]struct {
+		objects []client.Object
+		want    bool
+	}{
+		"nobody is bound":                                 {[]client.Object{prod}, false},
+		"a user by the name of the Cluster":               {[]client.Object{prod, crtb(byName, alice, nil)}, true},
+		"a group by a selector":                           {[]client.Object{prod, crtb(bySelector, devs, nil)}, true},
+		"a user of a group's name is not the group":       {[]client.Object{prod, crtb(byName, v1.Subject{Kind: v1.SubjectUser, Name: "hub:devs"}, nil)}, false},
+		"a binding that has expired opens nothing":        {[]client.Object{prod, crtb(byName, alice, &past)}, false},
+		"a binding for another Cluster opens nothing":     {[]client.Object{prod, crtb(elsewhere, alice, nil)}, false},
+		"a binding in a project of the member":            {[]client.Object{prod, prtb, project(bySelector)}, true},
+		"a binding in a project of another member":        {[]client.Object{prod, prtb, project(elsewhere)}, false},
+		"a binding in a project that does not exist":      {[]client.Object{prod, prtb}, false},
+		"a selector selects no Cluster that is not known": {[]client.Object{crtb(bySelector, alice, nil)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			who := index.Principals{User: "hub:alice", Groups: []string{"hub:devs"}}
+			got, err := grants(t, tt.objects...).Bound(t.Context(), who, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now)
+			if err != nil || got != tt.want {
+				t.Errorf("bound: %t %v", got, err)
+			}
+			other := types.NamespacedName{Namespace: "team-b", Name: "prod"}
+			if got, err := grants(t, tt.objects...).Bound(t.Context(), who, other, now); got || err != nil {
+				t.Errorf("bound in another workspace: %t %v", got, err)
+			}
+		})
+	}
+	t.Run("a cache that has not read everything opens nothing", func(t *testing.T) {
+		g, err := index.NewGrants(t.Context(), informers{{SharedIndexInformer: newInformer()}, {SharedIndexInformer: newInformer()}}, cache(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := g.Bound(t.Context(), index.Principals{User: "hub:alice"}, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now); got || err == nil {
+			t.Errorf("bound: %t %v", got, err)
+		}
+	})
+}
+
+// grants are those of a cache that holds the objects.
+func grants(t *testing.T, objects ...client.Object) *index.Grants {
+	t.Helper()
+	clusters, projects := &informer{newInformer(), true}, &informer{newInformer(), true}
+	g, err := index.NewGrants(t.Context(), informers{clusters, projects}, cache(t, objects...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		switch o.(type) {
+		case *v1.ClusterRoleTemplateBinding:
+			err = clusters.GetIndexer().Add(o)
+		case *v1.ProjectRoleTemplateBinding:
+			err = projects.GetIndexer().Add(o)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
+
+// informers are that of ClusterRoleTemplateBindings and, last, that of ProjectRoleTemplateBindings.
+type informers []*informer
+
+func (i informers) GetInformer(_ context.Context, o client.Object, _ ...crcache.InformerGetOption) (crcache.Informer, error) {
+	if _, ok := o.(*v1.ClusterRoleTemplateBinding); ok {
+		return i[0], nil
+	}
+	return i[len(i)-1], nil
+}
+
+// informer is filled by hand.
+type informer struct {
+	toolscache.SharedIndexInformer
+	synced bool
+}
+
+func (i *informer) HasSynced() bool { return i.synced }
+
+func newInformer() toolscache.SharedIndexInformer {
+	return toolscache.NewSharedIndexInformer(nil, nil, 0, toolscache.Indexers{})
+}

@@ -1,0 +1,47 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Ask sends a request to an agent by a transport of the Registry, with a body of JSON if there is one, and returns an answer of 200, whose
+// body the caller closes. Any other answer is an *AnswerError.
+func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, agentURL+path, reader)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := agent.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what there is of it
+	return nil, &AnswerError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxAnswer))}
+}
+
+// IsAnswer is whether an error is an agent's answer with a status.
+func IsAnswer(err error, code int) bool {
+	var answer *AnswerError
+	return errors.As(err, &answer) && answer.Code == code
+}

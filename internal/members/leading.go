@@ -1,0 +1,119 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// ErrNoLeader says that of a member's agents that are connected none leads, as far as they know themselves.
+var ErrNoLeader = errors.New("none of the agents leads")
+
+// maxAsked is how many agents, or tunnels, a request to the leader is shown at most.
+const maxAsked = 8
+
+// Leading carries requests to the one among a member's agents that leads, wherever its tunnel ends: the one that says so in its report, and if
+// it answers 421 or cannot be reached, the others in turn. It returns ErrNotConnected for a member that is not connected. Requests
+// with a body need GetBody.
+func (r *Registry) Leading(name types.NamespacedName) (http.RoundTripper, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[name]; m != nil && m.connected() {
+		return leading{registry: r, name: name}, nil
+	}
+	return nil, ErrNotConnected
+}
+
+// leading leads to the leader of one member, whichever it is at the moment.
+type leading struct {
+	registry *Registry
+	name     types.NamespacedName
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		defer r.Body.Close()
+	}
+	cause := ErrNotConnected
+	var tried []string
+	for range maxAsked {
+		next, kin, found := l.registry.leader(l.name, tried)
+		if !found {
+			break
+		}
+		attempt := r.Clone(r.Context())
+		if r.GetBody != nil {
+			body, err := r.GetBody()
+			if err != nil {
+				return nil, fmt.Errorf("read the body of a request to cluster %s again: %w", l.name, err)
+			}
+			attempt.Body = body
+		}
+		response, err := next.carrier.RoundTrip(attempt)
+		switch {
+		case errors.Is(err, tunnel.ErrNotProcessed):
+			tried, cause = append(tried, next.id), fmt.Errorf("%w: %w", ErrNotConnected, err)
+		case err == nil && response.StatusCode == http.StatusMisdirectedRequest:
+			_ = response.Body.Close() // all is said
+			tried, cause = append(tried, kin...), ErrNoLeader
+		default:
+			return response, err
+		}
+	}
+	return nil, cause
+}
+
+// leader is the best route to the agent that says that it leads, or else to another one, and all tunnels of that agent's process.
+func (r *Registry) leader(name types.NamespacedName, tried []string) (found route, kin []string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[name]
+	if m == nil {
+		return route{}, nil, false
+	}
+	routes := m.routes()
+	of := func(instance string) []route {
+		return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
+	}
+	if instance, known := m.leadingInstance(routes); known {
+		found, ok = best(of(instance), tried)
+	}
+	if !ok {
+		found, ok = best(slices.Clone(routes), tried)
+	}
+	for _, other := range of(found.instance) {
+		kin = append(kin, other.id)
+	}
+	return found, kin, ok
+}
+
+// leadingInstance is the process that says that it leads, by its newest tunnel. Registry.mu is held.
+func (m *member) leadingInstance(routes []route) (instance string, known bool) {
+	epochs := map[int64]bool{}
+	for _, s := range m.sessions {
+		if s.report != nil && s.report.Leader {
+			epochs[s.peer.Epoch] = true
+		}
+	}
+	for _, other := range m.remote {
+		if other.record.Report != nil && other.record.Report.Leader {
+			epochs[other.record.Reported] = true
+		}
+	}
+	var newest int64
+	for _, candidate := range routes {
+		if epochs[candidate.epoch] && candidate.epoch > newest {
+			instance, known, newest = candidate.instance, true, candidate.epoch
+		}
+	}
+	return instance, known
+}

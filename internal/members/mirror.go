@@ -1,0 +1,212 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Mirror is what another replica knows of its members, as it told last. Its owner calls Begin, then Update and Complete as it is told,
+// Detach when the replica is out of reach, and then Begin again or Close. One goroutine at a time may call its methods.
+type Mirror struct {
+	registry *Registry
+	replica  string // for logs
+
+	// Registry.mu guards what follows.
+	via      func(Peer) http.RoundTripper // nil while the replica is out of reach
+	round    int                          // counts Begin
+	told     map[types.NamespacedName]int // by member: the round in which it was told of last
+	detached time.Time                    // when the replica was out of reach
+}
+
+// remote is what another replica knows of a member. Registry.mu guards it.
+type remote struct {
+	mirror *Mirror
+	record Record
+}
+
+// carrier leads through a tunnel that ends at the other replica; nil while that is out of reach.
+func (r remote) carrier(p Peer) http.RoundTripper {
+	if r.mirror.via == nil {
+		return nil
+	}
+	return r.mirror.via(p)
+}
+
+// Mirror makes an empty mirror of another replica, whose name is for logs.
+func (r *Registry) Mirror(replica string) *Mirror {
+	return &Mirror{registry: r, replica: replica, told: map[types.NamespacedName]int{}}
+}
+
+// Begin says that the replica is within reach by via, which must not block, and begins to tell what it knows. What it does not tell
+// again before Complete is no longer so.
+func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
+	r := m.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.via = via
+	m.round++
+	for name := range m.told { // ways that were there before are ways again
+		if member := r.members[name]; member != nil {
+			member.wakeLocked()
+		}
+	}
+}
+
+// Update takes over what the replica tells.
+func (m *Mirror) Update(records ...Record) {
+	r := m.registry
+	var fresh []Peer
+	var replayed []*session
+	names := make([]types.NamespacedName, 0, len(records))
+	r.mu.Lock()
+	now := r.now()
+	for _, record := range records {
+		record.notAfter(now)
+		opened := m.updateLocked(record)
+		fresh = append(fresh, opened...)
+		replayed = append(replayed, r.replayedLocked(opened)...)
+		names = append(names, record.Cluster())
+	}
+	listeners := r.listeners.tokens
+	r.mu.Unlock()
+	for _, s := range replayed {
+		s.Close()
+	}
+	for _, peer := range fresh {
+		for _, f := range listeners {
+			f(peer)
+		}
+	}
+	r.notify(names...)
+}
+
+// updateLocked returns the tunnels that were not known before.
+func (m *Mirror) updateLocked(record Record) []Peer {
+	name := record.Cluster()
+	if record.empty() {
+		delete(m.told, name)
+		m.setLocked(name, nil)
+		return nil
+	}
+	m.told[name] = m.round
+	before := m.setLocked(name, &record)
+	opened := slices.DeleteFunc(slices.Clone(record.Tunnels), func(p Peer) bool {
+		return slices.ContainsFunc(before.Tunnels, func(old Peer) bool { return old.ID == p.ID })
+	})
+	if len(opened) > 0 {
+		member := m.registry.members[name]
+		member.forgotten = false
+		member.arrivedLocked()
+		m.registry.tellFeedsLocked(name)
+	}
+	return opened
+}
+
+// setLocked replaces what the replica knows of a member, nil for nothing, and returns what it knew before.
+func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Record) {
+	member := m.registry.memberLocked(name)
+	i := slices.IndexFunc(member.remote, func(r remote) bool { return r.mirror == m })
+	if i >= 0 {
+		before = member.remote[i].record
+	}
+	switch {
+	case record != nil && i >= 0:
+		member.remote[i].record = *record
+	case record != nil:
+		member.remote = append(member.remote, remote{mirror: m, record: *record})
+	case i >= 0:
+		member.remote = slices.Delete(member.remote, i, i+1)
+	}
+	m.registry.dropLocked(name, member)
+	return before
+}
+
+// replayedLocked are the tunnels here that were opened with the token of one that was opened before elsewhere.
+func (r *Registry) replayedLocked(opened []Peer) []*session {
+	var replayed []*session
+	for _, p := range opened {
+		member := r.members[p.Name()]
+		if member == nil || p.TokenID == "" {
+			continue
+		}
+		for _, s := range member.sessions {
+			if s.peer.TokenID == p.TokenID && s.peer.Key == p.Key && s.peer.Epoch > p.Epoch && s.cause == nil {
+				s.cause = ErrReplayed
+				replayed = append(replayed, s)
+			}
+		}
+	}
+	return replayed
+}
+
+// Complete says that the replica has told all that it knows.
+func (m *Mirror) Complete() {
+	r := m.registry
+	var gone []types.NamespacedName
+	r.mu.Lock()
+	for name, round := range m.told {
+		if round != m.round {
+			delete(m.told, name)
+			m.setLocked(name, nil)
+			gone = append(gone, name)
+		}
+	}
+	r.mu.Unlock()
+	r.notify(gone...)
+}
+
+// Detach says that the replica is out of reach. Its members count as connected still: their agents may be on their way to another
+// replica, or the replica may come back.
+func (m *Mirror) Detach() {
+	m.registry.mu.Lock()
+	defer m.registry.mu.Unlock()
+	m.via = nil
+	m.detached = m.registry.now()
+}
+
+// Close says that the replica is gone. Those of its members that have no tunnel elsewhere are lost.
+func (m *Mirror) Close() {
+	r := m.registry
+	var names []types.NamespacedName
+	r.mu.Lock()
+	m.via = nil
+	for name := range m.told {
+		names = append(names, name)
+		m.closeLocked(name)
+	}
+	clear(m.told)
+	r.mu.Unlock()
+	if len(names) > 0 {
+		r.log.Info("replica gone", "replica", m.replica, "members", len(names))
+	}
+	r.notify(names...)
+}
+
+func (m *Mirror) closeLocked(name types.NamespacedName) {
+	member := m.registry.memberLocked(name)
+	i := slices.IndexFunc(member.remote, func(r remote) bool { return r.mirror == m })
+	if i < 0 {
+		return
+	}
+	lost := loss{at: m.detached, because: ErrReplicaGone}
+	record := member.remote[i].record
+	if len(record.Tunnels) == 0 && record.Loss != nil { // it was lost before; that is remembered here from now on
+		lost.at, lost.because = record.Loss.At, record.Loss
+	}
+	if lost.at.After(member.loss.at) && (len(record.Tunnels) > 0 || record.Loss != nil) {
+		member.loss = lost
+	}
+	m.setLocked(name, nil)
+}
+
+// Error implements error: the cause, as it was told.
+func (l *Loss) Error() string { return l.Because }
+
+// Is implements the matching of errors.Is.
+func (l *Loss) Is(target error) bool { return l.Left && target == ErrReportEnded }

@@ -1,0 +1,177 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/protocol/watch"
+)
+
+// Timing of moves.
+const (
+	movesPerCore = 200 // a second: each brings the handshake of a new tunnel to another replica, which takes no more at once
+	moveBurst    = 50
+	moveTimeout  = 10 * time.Second // for an agent to say that it will; it has nothing to do before
+
+	// lateRequests is for how long a tunnel still takes requests after its agent took leave: of those who had looked it up before.
+	lateRequests = time.Second
+
+	// moveSilence is how long it is waited for agents that have said that they will move, after the last one that did. An agent dials within
+	// seconds; one that cannot has stayed, and has nothing from being waited for.
+	moveSilence = 10 * time.Second
+)
+
+// Move asks the agents at the far end of all tunnels here to open another one, wherever the hub's address leads them, and to leave the
+// one here, which they may use for keep from now on. It asks no faster than other replicas can take them. It returns how many have moved
+// and how many have not: who did not answer, does not know how, or had not moved
+// when ctx ended, or nobody had for 10 s.
+func (r *Registry) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
+	sessions := r.open()
+	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
+	ctx, give := context.WithCancel(ctx)
+	defer give()
+	silence := time.AfterFunc(moveSilence, give)
+	defer silence.Stop()
+	var asking sync.WaitGroup
+	for _, s := range sessions {
+		if limiter.Wait(ctx) != nil {
+			break
+		}
+		silence.Reset(moveSilence) // it is asked now, and may take as long
+		asking.Go(func() {
+			if err := s.askToMove(ctx, keep); err != nil {
+				r.log.V(1).Info("agent does not move", "cluster", s.peer.Name(), "cause", err.Error())
+				return
+			}
+			if l, ok := s.Session.(*leaving); ok {
+				if l.await(ctx); l.left() {
+					silence.Reset(moveSilence)
+				}
+			}
+		})
+	}
+	asking.Wait()
+	left := 0
+	for _, s := range sessions {
+		if l, ok := s.Session.(*leaving); ok && l.left() {
+			left++
+		}
+	}
+	return left, len(sessions) - left
+}
+
+// open are the tunnels that end here and carry new requests.
+func (r *Registry) open() []*session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var open []*session
+	for _, m := range r.members {
+		open = append(open, m.sessions...)
+	}
+	return open
+}
+
+// askToMove returns nil when the agent has said that it will move.
+func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, moveTimeout)
+	defer cancel()
+	body, err := json.Marshal(protocol.MoveRequest{Seconds: int64(keep / time.Second)})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, agentURL+protocol.PathMove, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := s.RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("ask to move: %w", err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, protocol.MaxBody)) // an answer that breaks off has said enough
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("ask to move: the agent answers %d", resp.StatusCode)
+	}
+	return nil
+}
+
+// leaving is a tunnel whose agent can take its leave without anybody noticing: watches through it then end between two events, as
+// they do when it breaks; requests that are just on their way to it are still let in.
+type leaving struct {
+	Session
+	going context.Context // ends when the agent takes leave
+	leave context.CancelFunc
+}
+
+func newLeaving(tunnel Session) *leaving {
+	l := &leaving{Session: tunnel}
+	l.going, l.leave = context.WithCancel(context.Background())
+	return l
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := l.Session.RoundTrip(r)
+	if err == nil && watch.Is(r) && strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/") {
+		watch.EndWithSource(l.going, response, func(error) bool { return l.broken() })
+	}
+	return response, err // a transport's errors stay as they are
+}
+
+// broken is whether the tunnel has ended. Then so has a watch between two events, as if its API server had ended it: its user goes on
+// where he was, by another tunnel.
+func (l *leaving) broken() bool {
+	select {
+	case <-l.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// Drain ends watches, lets in what is just on its way, and then does what Session.Drain does.
+func (l *leaving) Drain(ctx context.Context) error {
+	l.leave()
+	late := time.NewTimer(lateRequests)
+	defer late.Stop()
+	select {
+	case <-late.C:
+	case <-l.Done():
+	}
+	return l.Session.Drain(ctx)
+}
+
+// await returns when the agent has taken leave or the tunnel has ended, or with ctx.
+func (l *leaving) await(ctx context.Context) {
+	select {
+	case <-l.going.Done():
+	case <-l.Done():
+	case <-ctx.Done():
+	}
+}
+
+// left is whether the agent has taken leave or is gone.
+func (l *leaving) left() bool { return l.going.Err() != nil || l.broken() }
+
+// Streams is how many requests are under way, 0 for a tunnel that does not count.
+func (l *leaving) Streams() int {
+	if counting, ok := l.Session.(interface{ Streams() int }); ok {
+		return counting.Streams()
+	}
+	return 0
+}

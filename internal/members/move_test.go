@@ -1,0 +1,198 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// nomad is an agent that knows how to move: it ends its report when it was asked to and has a new tunnel.
+type nomad struct {
+	asked  chan protocol.MoveRequest
+	leave  chan struct{}
+	answer int
+}
+
+func newNomad(answer int) *nomad {
+	return &nomad{asked: make(chan protocol.MoveRequest, 8), leave: make(chan struct{}), answer: answer}
+}
+
+func (n *nomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case protocol.PathMove:
+		var move protocol.MoveRequest
+		if err := json.NewDecoder(r.Body).Decode(&move); err != nil || r.Method != http.MethodPost {
+			http.Error(w, "malformed", http.StatusBadRequest)
+			return
+		}
+		n.asked <- move
+		w.WriteHeader(n.answer)
+	case protocol.PathReport:
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-n.leave:
+		case <-r.Context().Done():
+		}
+	default: // a watch
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, "{}\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}
+}
+
+func TestMove(t *testing.T) {
+	for name, test := range map[string]func(*world){
+		"it returns when all have moved, and says who stayed":         testMoved,
+		"an agent that promises and does not move is waited for 10 s": testMovePromised,
+		"agents are asked no faster than others can take them":        testMovePaced,
+		"a watch ends between two events when its agent takes leave":  testWatchLeave,
+		"a watch ends between two events when its agent is killed":    testWatchKill,
+		"a request that was just on its way to a tunnel gets through": testLate,
+	} {
+		t.Run(name, func(t *testing.T) { inBubble(t, test) })
+	}
+}
+
+// move runs Move beside the test.
+func (w *world) move(ctx context.Context) <-chan string {
+	result := make(chan string, 1)
+	go func() {
+		moved, stayed := w.Move(ctx, 90*time.Second)
+		result <- fmt.Sprintf("%d moved, %d stayed", moved, stayed)
+	}()
+	synctest.Wait()
+	return result
+}
+
+func testMoved(w *world) {
+	n, old, gone := newNomad(http.StatusAccepted), newNomad(http.StatusNotFound), newNomad(http.StatusAccepted)
+	w.serve("member", "key", n.ServeHTTP)
+	w.serve("old", "key", old.ServeHTTP)
+	lost := w.serve("gone", "key", gone.ServeHTTP)
+	result := w.move(w.t.Context())
+	if got := <-n.asked; got.Keep() != 90*time.Second {
+		w.t.Errorf("it may keep the old tunnel for %s", got.Keep())
+	}
+	_ = lost.conn.Close()
+	if synctest.Wait(); len(result) > 0 {
+		w.t.Error("it does not wait")
+	}
+	close(n.leave)
+	if got := <-result; got != "2 moved, 1 stayed" {
+		w.t.Error(got)
+	}
+	if w.State(name("member")).Connected() || !w.State(name("old")).Connected() {
+		w.t.Error("who left is connected, or who stayed is not")
+	}
+}
+
+func testMovePromised(w *world) {
+	w.serve("member", "key", newNomad(http.StatusAccepted).ServeHTTP)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	begun := time.Now()
+	if got := <-w.move(ctx); got != "0 moved, 1 stayed" || time.Since(begun) != 10*time.Second {
+		w.t.Errorf("%s after %s", got, time.Since(begun))
+	}
+	late := newNomad(http.StatusAccepted)
+	w.serve("late", "key", late.ServeHTTP)
+	begun = time.Now()
+	result := w.move(ctx)
+	w.pass(9 * time.Second)
+	close(late.leave)
+	if got := <-result; got != "1 moved, 1 stayed" || time.Since(begun) != 19*time.Second {
+		w.t.Errorf("%s after %s: others that move are waited for", got, time.Since(begun))
+	}
+}
+
+func testMovePaced(w *world) {
+	const members = 300
+	var asked atomic.Int32
+	for i := range members {
+		w.serve(fmt.Sprintf("member-%d", i), "key", func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == protocol.PathMove {
+				asked.Add(1)
+				http.NotFound(rw, r)
+				return
+			}
+			_ = http.NewResponseController(rw).Flush()
+			<-r.Context().Done()
+		})
+	}
+	result := w.move(w.t.Context())
+	if n := asked.Load(); n > 60 {
+		w.t.Errorf("%d are asked at once", n)
+	}
+	if got := <-result; got != "0 moved, 300 stayed" || asked.Load() != members {
+		w.t.Errorf("%s, %d were asked", got, asked.Load())
+	}
+}
+
+// watch follows a watch of a member to its end.
+func (w *world) watch() <-chan string {
+	ended := make(chan string, 1)
+	go func() {
+		text, err := w.get("member", protocol.PathKubernetes+"/api/v1/pods?watch=true")
+		ended <- fmt.Sprintf("%q, %v", text, err)
+	}()
+	synctest.Wait()
+	if len(ended) > 0 {
+		w.t.Error("the watch ended by itself")
+	}
+	return ended
+}
+
+func testWatchLeave(w *world) {
+	n := newNomad(http.StatusAccepted)
+	w.serve("member", "key", n.ServeHTTP)
+	ended := w.watch()
+	close(n.leave)
+	begun := time.Now()
+	if got := <-ended; got != `"{}\n", <nil>` || time.Since(begun) > 0 {
+		w.t.Errorf("it ended with %s after %s", got, time.Since(begun))
+	}
+}
+
+func testWatchKill(w *world) {
+	a := w.serve("member", "key", newNomad(http.StatusAccepted).ServeHTTP)
+	ended := w.watch()
+	_ = a.conn.Close()
+	if got := <-ended; got != `"{}\n", <nil>` {
+		w.t.Errorf("it ended with %s", got)
+	}
+}
+
+func testLate(w *world) {
+	n := newNomad(http.StatusAccepted)
+	w.serve("member", "key", n.ServeHTTP)
+	late, err := w.Here(name("member"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	close(n.leave)
+	synctest.Wait()
+	if _, err := w.Here(name("member")); err == nil {
+		w.t.Error("a tunnel that was left is still found")
+	}
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://agent/x", nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	resp, err := late.RoundTrip(req)
+	if err != nil {
+		w.t.Fatalf("a request of a moment later: %v", err)
+	}
+	_ = resp.Body.Close()
+}

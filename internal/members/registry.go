@@ -1,0 +1,395 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package members knows which members are connected to which replica of the hub, yields a transport to each and wakes those who wait for a change.
+package members
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// ErrNotConnected says that a member has no open tunnel.
+var ErrNotConnected = errors.New("not connected")
+
+// Reasons for the hub to end a tunnel.
+var (
+	// ErrRevoked ends tunnels of an agent that is no longer the Cluster's.
+	ErrRevoked = errors.New("the agent is no longer the cluster's agent")
+	// ErrTooManyTunnels ends the oldest tunnel of a member that has more than Bounds allow.
+	ErrTooManyTunnels = errors.New("too many tunnels of one member")
+	// ErrReportEnded ends a tunnel whose agent stopped reporting, as an agent does that is about to stop.
+	ErrReportEnded = errors.New("the agent ended its report")
+	// ErrReportMalformed ends a tunnel whose agent reported what cannot be read.
+	ErrReportMalformed = errors.New("the agent's report cannot be read")
+	// ErrReplayed ends a tunnel that was opened with a connect token that had opened one at another replica before.
+	ErrReplayed = errors.New("the connect token was used at another replica of the hub before")
+)
+
+// ErrReplicaGone is why a member is lost whose tunnel ended at a replica that is gone.
+var ErrReplicaGone = errors.New("the hub's replica that held the tunnel is gone")
+
+// drainTimeout is how long the requests of an agent that takes its leave may go on, shells included. The agent itself gives them less time
+// when it stops.
+const drainTimeout = time.Hour
+
+// RefusalMemory is how long a refusal is shown after it last happened. Refused agents come back within five minutes.
+const RefusalMemory = 10 * time.Minute
+
+// Session is one open tunnel. tunnel.Session is one.
+type Session interface {
+	http.RoundTripper
+	// Done is closed when the tunnel has ended.
+	Done() <-chan struct{}
+	// Err is why it ended.
+	Err() error
+	// Drain takes no more requests, and ends the tunnel when those under way are done or ctx ends.
+	Drain(ctx context.Context) error
+	// Close ends it.
+	Close() error
+}
+
+// Peer says whose tunnel a session is.
+type Peer struct {
+	// Cluster that the agent proved to be the agent of.
+	Cluster protocol.ClusterRef `json:"cluster"`
+	// Key that it proved it with, as registration.KeyID has it.
+	Key string `json:"key"`
+	// Instance names the agent's process among those of its cluster. Empty if it does not say.
+	Instance string `json:"instance,omitempty"`
+	// TokenID is the ID of the connect token that opened the tunnel, which nothing else may open.
+	TokenID string `json:"tokenID,omitempty"`
+	// ID of the tunnel. Registry.Add makes it.
+	ID string `json:"id"`
+	// Epoch orders tunnels: when it was accepted, in nanoseconds of the replica's clock, but later than all that were known of the
+	// Cluster there. Registry.Add makes it.
+	Epoch int64 `json:"epoch"`
+}
+
+// Name of the Cluster on the hub.
+func (p Peer) Name() types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Cluster.Namespace, Name: p.Cluster.Name}
+}
+
+// Refusal is why somebody who claimed to be a member was turned away.
+type Refusal struct {
+	// Reason is one of the Reason constants of api/v1.
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	At      time.Time `json:"at"`
+	// Unproven is whether anybody may have caused it: whoever it was has shown neither a token nor a key of the member.
+	Unproven bool `json:"unproven,omitempty"`
+}
+
+// Registry holds the tunnels that end in this process, and knows of those that end at other replicas. New makes it. All methods may be
+// called concurrently.
+type Registry struct {
+	log logr.Logger
+	now func() time.Time
+
+	sessions sync.WaitGroup  // one for each session's watch goroutine and each errand
+	ctx      context.Context // of errands; stop ends it
+	stop     context.CancelFunc
+
+	mu      sync.Mutex // guards what follows; never held during I/O
+	closed  bool
+	epoch   int64 // of the newest tunnel
+	members map[types.NamespacedName]*member
+	// workspaces counts the tunnels that end here, those that carry nothing new included.
+	workspaces map[string]int
+	bounds     Bounds
+	feeds      map[*Feed]struct{}
+	listeners  listeners
+}
+
+// listeners are those who wait for a change. Registry.mu guards them.
+type listeners struct {
+	changed []func(types.NamespacedName)
+	opened  []func(types.NamespacedName)
+	tokens  []func(Peer)
+	refused []func(name types.NamespacedName, reason, message string)
+}
+
+// member is what is known of one Cluster. Registry.mu guards it.
+type member struct {
+	sessions  []*session // the newest last
+	draining  []*session // those that carry nothing new and are no connection any more
+	remote    []remote   // what other replicas know of it, one each
+	loss      loss       // of the last tunnel here
+	refusal   *Refusal
+	errand    *errand       // the latest, nil if there is none
+	paused    time.Time     // until when it may open no tunnel
+	forgotten bool          // whether to drop this with the last tunnel
+	arrival   chan struct{} // closed when there is a new way to it; nil while nobody waits for one
+}
+
+// loss is when and why a member lost its last tunnel, as one replica sees it.
+type loss struct {
+	at      time.Time
+	because error
+}
+
+// session is one tunnel in the registry. Registry.mu guards report, reportErr and cause.
+type session struct {
+	Session
+	peer      Peer
+	report    *protocol.Report
+	reportErr error
+	cause     error // why we ended it, nil if we did not
+}
+
+// New makes an empty registry.
+func New(log logr.Logger, now func() time.Time) *Registry {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Registry{
+		log: log, now: now, ctx: ctx, stop: stop,
+		members: map[types.NamespacedName]*member{}, workspaces: map[string]int{}, bounds: DefaultBounds(), feeds: map[*Feed]struct{}{},
+	}
+}
+
+// OnChange has f called after each change of a member on whatever replica: connected, lost, reported, refused. f must not block.
+func (r *Registry) OnChange(f func(types.NamespacedName)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listeners.changed = append(r.listeners.changed, f)
+}
+
+// OnOpen has f called after a tunnel was opened here. f must not block.
+func (r *Registry) OnOpen(f func(types.NamespacedName)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listeners.opened = append(r.listeners.opened, f)
+}
+
+// OnToken has f called when a tunnel becomes known that was opened at another replica. f must not block.
+func (r *Registry) OnToken(f func(Peer)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listeners.tokens = append(r.listeners.tokens, f)
+}
+
+// Add takes over an open tunnel until it ends, and gives it ID and epoch. The newest tunnel of a member carries its requests. A closed
+// registry closes it, and so does one that has heard of a tunnel with the same token at another replica.
+func (r *Registry) Add(peer Peer, tunnel Session) {
+	peer.ID = rand.Text()
+	name := peer.Name()
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		tunnel.Close()
+		return
+	}
+	m := r.memberLocked(name)
+	_, refused := r.admitLocked(name) // again: others may have been let in since it was asked whether this one may
+	if m.opened(peer) {
+		refused = ErrReplayed
+	}
+	if refused != nil {
+		r.dropLocked(name, m)
+		r.mu.Unlock()
+		r.log.Info("tunnel refused", "cluster", name, "cause", refused.Error())
+		tunnel.Close()
+		return
+	}
+	r.workspaces[name.Namespace]++
+	peer.Epoch = r.epochLocked(m)
+	s := &session{Session: newLeaving(tunnel), peer: peer}
+	m.sessions, m.forgotten = append(m.sessions, s), false
+	m.arrivedLocked()
+	surplus := m.surplusLocked(r.bounds.ClusterTunnels)
+	r.sessions.Add(1)
+	opened := r.listeners.opened
+	r.mu.Unlock()
+
+	go r.watch(s)
+	if surplus != nil {
+		surplus.Close()
+	}
+	r.log.Info("tunnel opened", "cluster", name, "instance", peer.Instance)
+	r.changed(name)
+	for _, f := range opened {
+		f(name)
+	}
+}
+
+// opened is whether another replica has a tunnel that the same token opened. The token was not known to be used when this one was let
+// in: whoever opens two at the same time can draw out the handshake of one until the other is known.
+func (m *member) opened(with Peer) bool {
+	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
+		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool { return p.TokenID == with.TokenID && p.Key == with.Key })
+	})
+}
+
+// epochLocked is that of a tunnel that a member opens now. It is after those that are known, however the clocks of replicas differ.
+func (r *Registry) epochLocked(m *member) int64 {
+	r.epoch = max(r.epoch+1, r.now().UnixNano())
+	epoch := r.epoch
+	for _, known := range m.routes() {
+		epoch = max(epoch, known.epoch+1)
+	}
+	return epoch
+}
+
+// Refused remembers that somebody who claimed to be a member was turned away, and reports whether that is told: of those who come within a minute
+// of another one, it is not.
+func (r *Registry) Refused(name types.NamespacedName, reason, message string) (told bool) {
+	r.mu.Lock()
+	m, now := r.memberLocked(name), r.now()
+	if m.refusal != nil && !m.refusal.Unproven && now.Sub(m.refusal.At) < refusalPause {
+		r.mu.Unlock()
+		return false
+	}
+	m.refusal = &Refusal{Reason: reason, Message: message, At: now}
+	r.mu.Unlock()
+	r.log.Info("agent refused", "cluster", name, "reason", reason, "message", message)
+	r.changed(name)
+	return true
+}
+
+// Local are the tunnels of a member that end here, those that carry nothing new included.
+func (r *Registry) Local(name types.NamespacedName) []Peer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[name]
+	if m == nil {
+		return nil
+	}
+	var peers []Peer
+	for _, s := range slices.Concat(m.sessions, m.draining) {
+		peers = append(peers, s.peer)
+	}
+	return peers
+}
+
+// Disconnect ends the tunnels of a member that end here and whose peer does not satisfy keep.
+func (r *Registry) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
+	var ended []*session
+	r.mu.Lock()
+	if m := r.members[name]; m != nil {
+		for _, s := range slices.Concat(m.sessions, m.draining) {
+			if !keep(s.peer) {
+				s.cause = ErrRevoked
+				ended = append(ended, s)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, s := range ended {
+		s.Close()
+	}
+}
+
+// Forget ends all tunnels here of a Cluster that is gone and drops what is known of it.
+func (r *Registry) Forget(name types.NamespacedName) {
+	r.Disconnect(name, func(Peer) bool { return false })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[name]; m != nil {
+		m.forgotten = true
+		r.dropLocked(name, m)
+		r.tellFeedsLocked(name)
+	}
+}
+
+// Close ends all tunnels, takes no more and returns when everything that belonged to them has ended.
+func (r *Registry) Close() {
+	var all []*session
+	r.mu.Lock()
+	r.closed = true
+	for _, m := range r.members {
+		all = append(all, m.sessions...)
+		all = append(all, m.draining...)
+	}
+	r.mu.Unlock()
+	for _, s := range all {
+		s.Close()
+	}
+	r.stop()
+	r.sessions.Wait()
+}
+
+func (r *Registry) memberLocked(name types.NamespacedName) *member {
+	m := r.members[name]
+	if m == nil {
+		m = &member{}
+		r.members[name] = m
+	}
+	return m
+}
+
+// surplusLocked returns the tunnel that is one too many, if there is one. Those that are being ended already do not count.
+func (m *member) surplusLocked(most int) *session {
+	var oldest *session
+	open := 0
+	for _, s := range slices.Backward(m.sessions) {
+		if s.cause == nil {
+			oldest = s
+			open++
+		}
+	}
+	if open <= most {
+		return nil
+	}
+	oldest.cause = ErrTooManyTunnels
+	return oldest
+}
+
+// dropLocked forgets a member whose Cluster is gone and whose last tunnel has ended, or of which nothing is left to know.
+func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
+	if m.connected() || len(m.draining) > 0 {
+		return
+	}
+	if m.forgotten || len(m.remote) == 0 && m.loss.at.IsZero() && m.refusal == nil && m.arrival == nil && m.paused.IsZero() {
+		delete(r.members, name)
+	}
+}
+
+// connected is whether there is a tunnel, wherever it ends.
+func (m *member) connected() bool {
+	return len(m.sessions) > 0 || slices.ContainsFunc(m.remote, func(r remote) bool { return len(r.record.Tunnels) > 0 })
+}
+
+// arrivedLocked is for a new tunnel, wherever it ends. An errand of before is of no matter for it, nor is the loss of one before: when it
+// is lost itself, it is the one who was seen last, even if who held it can tell nobody any more.
+func (m *member) arrivedLocked() {
+	m.errand, m.loss = nil, loss{}
+	m.wakeLocked()
+}
+
+// wakeLocked wakes those who wait for a way to a member.
+func (m *member) wakeLocked() {
+	if m.arrival != nil {
+		close(m.arrival)
+		m.arrival = nil
+	}
+}
+
+// changed tells of a change that happened here.
+func (r *Registry) changed(name types.NamespacedName) {
+	r.mu.Lock()
+	r.tellFeedsLocked(name)
+	r.mu.Unlock()
+	r.notify(name)
+}
+
+// notify tells of a change, wherever it happened.
+func (r *Registry) notify(names ...types.NamespacedName) {
+	r.mu.Lock()
+	listeners := r.listeners.changed
+	r.mu.Unlock()
+	for _, f := range listeners {
+		for _, name := range names {
+			f(name)
+		}
+	}
+}

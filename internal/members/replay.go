@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+)
+
+// maxReplay is how many bytes of a request's body are kept, until there is an answer, for sending them once more.
+const maxReplay = 64 << 10
+
+// errSpoilt says that a body cannot be sent again: more of it was read than is kept.
+var errSpoilt = errors.New("the body cannot be sent once more")
+
+// replay is a request's body that may be sent more than once, as long as no more than maxReplay bytes of it were read. A nil one is
+// that of a request without a body.
+type replay struct {
+	body    io.ReadCloser
+	current *attempt
+	turn    chan struct{} // has a token while nobody reads body; who holds it may use record and at
+	record  []byte        // what was read so far
+	spoiler *attempt      // the one that read more than is kept
+	spoilt  atomic.Bool   // whether there is a spoiler
+
+	mu        sync.Mutex // guards the rest
+	committed bool       // whether this attempt is the last, so that the body is the transport's
+	closed    bool       // whether the transport has closed it
+}
+
+func newReplay(r *http.Request) *replay {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	p := &replay{body: r.Body, turn: make(chan struct{}, 1)}
+	p.turn <- struct{}{}
+	return p
+}
+
+// attach is a request like r that reads the body from its start.
+func (p *replay) attach(r *http.Request) *http.Request {
+	if p == nil {
+		return r
+	}
+	p.current = &attempt{replay: p}
+	out := new(http.Request)
+	*out = *r
+	out.Body, out.GetBody = p.current, nil
+	return out
+}
+
+// rewind gives up the present attempt and is whether there can be another.
+func (p *replay) rewind() bool {
+	if p == nil {
+		return true
+	}
+	p.current.over.Store(true)
+	p.mu.Lock()
+	p.closed = false
+	p.mu.Unlock()
+	return !p.spoilt.Load()
+}
+
+// commit says that the present attempt is the last: the transport has the body.
+func (p *replay) commit() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.committed = true
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		_ = p.body.Close() // as late as it is, nobody is told
+	}
+}
+
+// discard does what a RoundTripper owes a body that it did not send.
+func (p *replay) discard() {
+	if p != nil {
+		_ = p.body.Close()
+	}
+}
+
+// attempt is the body as one transport sees it.
+type attempt struct {
+	*replay
+	at   int         // bytes of record that were read
+	over atomic.Bool // whether it was given up
+}
+
+// Read returns what attempts before have read, and then what comes. What an attempt still reads after it was given up is kept for the next.
+func (a *attempt) Read(p []byte) (int, error) {
+	<-a.turn
+	defer func() { a.turn <- struct{}{} }()
+	switch {
+	case a.over.Load():
+		return 0, http.ErrBodyReadAfterClose
+	case a.spoilt.Load() && a.spoiler != a:
+		return 0, errSpoilt
+	case a.at < len(a.record):
+		n := copy(p, a.record[a.at:])
+		a.at += n
+		return n, nil
+	}
+	n, err := a.body.Read(p)
+	a.keep(p[:n])
+	return n, err // a reader's errors stay as they are
+}
+
+// keep remembers what was read if it may be needed again. The turn is held.
+func (a *attempt) keep(p []byte) {
+	a.mu.Lock()
+	committed := a.committed
+	a.mu.Unlock()
+	switch {
+	case a.over.Load():
+		a.record = append(a.record, p...)
+	case committed || a.spoilt.Load():
+	case len(a.record)+len(p) > maxReplay:
+		a.spoiler = a
+		a.spoilt.Store(true)
+	default:
+		a.record = append(a.record, p...)
+		a.at += len(p)
+	}
+}
+
+// Close closes the body if no other attempt can follow.
+func (a *attempt) Close() error {
+	a.mu.Lock()
+	last := a.committed && !a.over.Load()
+	a.closed = a.closed || !a.over.Load()
+	a.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return a.body.Close() // it is the same body
+}

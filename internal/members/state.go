@@ -1,0 +1,168 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// State is what the fleet knows of a member.
+type State struct {
+	// Peers of the open tunnels, on whatever replica.
+	Peers []Peer
+	// Report is the newest report of a connected member's leading agent, or of any of its agents if none leads; nil before the first.
+	Report *protocol.Report
+	// ReportErr is why a connected member's report cannot be had.
+	ReportErr error
+	// LastSeen is when the last tunnel ended, zero if none ended since this process started.
+	LastSeen time.Time
+	// LostBecause is why the last tunnel ended.
+	LostBecause error
+	// Left is whether it ended because the agent took its leave: it stops, or moves.
+	Left bool
+	// Refusal is the last one of the past minutes, nil if there was none.
+	Refusal *Refusal
+}
+
+// Connected is whether a tunnel is open.
+func (s State) Connected() bool { return len(s.Peers) > 0 }
+
+// Agents is the number of the member's agents that are connected. Of one that moves there is more than one tunnel.
+func (s State) Agents() int {
+	instances, nameless := map[string]struct{}{}, 0
+	for _, p := range s.Peers {
+		if p.Instance == "" {
+			nameless++
+		} else {
+			instances[p.Instance] = struct{}{}
+		}
+	}
+	return len(instances) + nameless
+}
+
+// State says what is known of a member.
+func (r *Registry) State(name types.NamespacedName) State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[name]
+	if m == nil {
+		return State{}
+	}
+	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded)}
+	said := m.saidHere()
+	fresh := func(refusal *Refusal) bool { return refusal != nil && r.now().Sub(refusal.At) < RefusalMemory }
+	var refusal *Refusal
+	if fresh(m.refusal) {
+		refusal = m.refusal
+	}
+	for _, s := range m.sessions {
+		state.Peers = append(state.Peers, s.peer)
+	}
+	for _, other := range m.remote {
+		record := other.record
+		state.Peers = append(state.Peers, record.Tunnels...)
+		said = louder(said, record.said())
+		if lost := record.Loss; lost != nil && lost.At.After(state.LastSeen) {
+			state.LastSeen, state.LostBecause, state.Left = lost.At, errors.New(lost.Because), lost.Left
+		}
+		if fresh(record.Refusal) && record.Refusal.outweighs(refusal) {
+			refusal = record.Refusal
+		}
+	}
+	state.Report, state.ReportErr = said.report, said.err
+	if refusal != nil {
+		shown := *refusal
+		state.Refusal = &shown
+	}
+	return state
+}
+
+// statement is what the agent at the far end of one tunnel says of its cluster, or why it says nothing.
+type statement struct {
+	report *protocol.Report
+	err    error
+	epoch  int64 // of the tunnel
+}
+
+// louder is the one of two statements to go by: a leader's rather than another's, something rather than nothing, and else the newer one.
+func louder(a, b statement) statement {
+	rank := func(s statement) int {
+		switch {
+		case s.report != nil && s.report.Leader:
+			return 2
+		case s.report != nil || s.err != nil:
+			return 1
+		}
+		return 0
+	}
+	if x, y := rank(a), rank(b); x != y {
+		if x > y {
+			return a
+		}
+		return b
+	}
+	if a.epoch >= b.epoch {
+		return a
+	}
+	return b
+}
+
+// saidHere is what is said through the tunnels that end here. Registry.mu is held.
+func (m *member) saidHere() statement {
+	var said statement
+	for _, s := range m.sessions {
+		said = louder(said, statement{report: s.report, err: s.reportErr, epoch: s.peer.Epoch})
+	}
+	return said
+}
+
+// Size is the number of connected members and of their tunnels, on whatever replica.
+func (r *Registry) Size() (members, tunnels int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.members {
+		n := len(m.sessions)
+		for _, remote := range m.remote {
+			n += len(remote.record.Tunnels)
+		}
+		if n > 0 {
+			members++
+			tunnels += n
+		}
+	}
+	return members, tunnels
+}
+
+// LocalSize is the number of members that are connected to this replica and of their tunnels here.
+func (r *Registry) LocalSize() (members, tunnels int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.members {
+		if len(m.sessions) > 0 {
+			members++
+			tunnels += len(m.sessions)
+		}
+	}
+	return members, tunnels
+}
+
+// Streams is the number of requests under way in all tunnels that end here.
+func (r *Registry) Streams() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	streams := 0
+	for _, m := range r.members {
+		for _, s := range m.sessions {
+			if counting, ok := s.Session.(interface{ Streams() int }); ok {
+				streams += counting.Streams()
+			}
+		}
+	}
+	return streams
+}

@@ -1,0 +1,128 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// routePatience is how long a request waits for another way to a member whose last one has just gone.
+const routePatience = 2 * time.Second
+
+// attempts is how often a request is sent at most: a stale route is looked up once more, never in a loop.
+const attempts = 2
+
+// Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for any other member.
+//
+// A request that no agent has seen, because its tunnel ended or had moved, is sent once more by another way if there is one within two
+// seconds, and else fails with ErrNotConnected.
+func (r *Registry) Transport(name types.NamespacedName) (http.RoundTripper, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[name]; m != nil && m.connected() {
+		return way{registry: r, name: name}, nil
+	}
+	return nil, ErrNotConnected
+}
+
+// Here carries requests to a member's agent by the newest tunnel that ends here. It returns ErrNotConnected if none does.
+func (r *Registry) Here(name types.NamespacedName) (http.RoundTripper, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[name]; m != nil && len(m.sessions) > 0 {
+		return m.sessions[len(m.sessions)-1], nil
+	}
+	return nil, ErrNotConnected
+}
+
+// way leads to one member, whichever its tunnels are at the moment.
+type way struct {
+	registry *Registry
+	name     types.NamespacedName
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := newReplay(r)
+	var cause error
+	var tried []string
+	for len(tried) < attempts {
+		next, err := w.registry.await(r.Context(), w.name, tried)
+		if err != nil {
+			body.discard()
+			return nil, because(err, cause)
+		}
+		response, err := next.carrier.RoundTrip(body.attach(r))
+		if err == nil || !errors.Is(err, tunnel.ErrNotProcessed) {
+			body.commit()
+			return response, err // it says what was done, and to whom is the caller's knowledge
+		}
+		tried, cause = append(tried, next.id), err
+		if !body.rewind() {
+			break
+		}
+	}
+	body.discard()
+	return nil, because(ErrNotConnected, cause)
+}
+
+func because(err, cause error) error {
+	if cause == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// await returns the best route that was not tried before, and waits for one at most routePatience.
+func (r *Registry) await(ctx context.Context, name types.NamespacedName, tried []string) (route, error) {
+	if found, arrival := r.look(name, tried); found.carrier != nil {
+		return found, nil
+	} else if arrival == nil {
+		return route{}, ErrNotConnected
+	}
+	waiting, cancel := context.WithTimeout(ctx, routePatience)
+	defer cancel()
+	for {
+		found, arrival := r.look(name, tried)
+		if found.carrier != nil {
+			return found, nil
+		}
+		select {
+		case <-arrival:
+		case <-r.ctx.Done():
+			return route{}, ErrNotConnected
+		case <-waiting.Done():
+			if ctx.Err() != nil {
+				return route{}, ctx.Err()
+			}
+			return route{}, ErrNotConnected
+		}
+	}
+}
+
+// look returns the best route, or what is closed when there may be another; neither for a member that nothing is known of. It is one
+// step: no arrival falls between.
+func (r *Registry) look(name types.NamespacedName, tried []string) (route, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[name]
+	if m == nil {
+		return route{}, nil
+	}
+	if found, ok := best(m.routes(), tried); ok {
+		return found, nil
+	}
+	if m.arrival == nil {
+		m.arrival = make(chan struct{})
+	}
+	return route{}, m.arrival
+}

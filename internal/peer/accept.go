@@ -1,0 +1,212 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// How long the members of a replica that is out of reach still count as connected. It ends within ten seconds after the replica was
+// last heard of, and leaves its agents time to come to another replica meanwhile.
+const (
+	grace      = 9500 * time.Millisecond // after it was last heard of
+	leastGrace = time.Second
+)
+
+// peer is another replica that has dialled this one.
+type peer struct {
+	mirror *members.Mirror
+	turn   chan struct{} // has a token while no link uses mirror
+
+	// Network.mu guards what follows.
+	current  *link
+	complete bool // whether it has ever told all that it knows
+}
+
+// link is one tunnel of a peer.
+type link struct {
+	session    *tunnel.Session
+	begun      time.Time
+	heard      atomic.Int64  // when something came last, in nanoseconds after begun: no change of the clock matters
+	superseded chan struct{} // closed when there is a newer one
+	down       bool          // Network.mu guards it
+}
+
+// newLink makes a link of a session that start makes. A peer that hangs may end it itself, so that the cause of the end does not say
+// for how long it was not heard of.
+func (n *Network) newLink(start func(tunnel.Config) (*tunnel.Session, error)) (*link, error) {
+	l := &link{begun: time.Now(), superseded: make(chan struct{})}
+	cfg := n.config()
+	cfg.Observer.BytesRead = func(int) { l.heard.Store(int64(time.Since(l.begun))) }
+	var err error
+	l.session, err = start(cfg)
+	return l, err
+}
+
+// grace is how long the members of the peer still count as connected, now that its link has ended.
+func (l *link) grace() time.Duration {
+	return max(leastGrace, grace-(time.Since(l.begun)-time.Duration(l.heard.Load())))
+}
+
+// accept makes a link of another replica's request and keeps it until it ends.
+func (n *Network) accept(w http.ResponseWriter, r *http.Request) {
+	id := r.Header.Get(headerReplica)
+	switch {
+	case id == "" || len(id) > maxID || strings.ContainsFunc(id, func(c rune) bool { return c < '!' || c > '~' }):
+		http.Error(w, headerReplica+" has to be the id of a replica", http.StatusBadRequest)
+		return
+	case id == n.id:
+		http.Error(w, "this is yourself", http.StatusConflict)
+		return
+	}
+	n.mu.Lock()
+	if n.ctx.Err() != nil {
+		n.mu.Unlock()
+		http.Error(w, "stopping", http.StatusServiceUnavailable)
+		return
+	}
+	n.running.Add(1)
+	n.mu.Unlock()
+	defer n.running.Done()
+	l, err := n.newLink(func(cfg tunnel.Config) (*tunnel.Session, error) { return tunnel.Accept(w, r, cfg) })
+	if err != nil {
+		n.options.Log.V(1).Info("no link with replica", "replica", id, "cause", err.Error())
+		return
+	}
+	n.hold(id, l)
+}
+
+// hold mirrors a peer's members until its link ends, and then until it is clear that the peer is gone.
+func (n *Network) hold(id string, l *link) {
+	defer l.session.Close()
+	p := n.enter(id, l)
+	select {
+	case <-p.turn:
+		defer func() { p.turn <- struct{}{} }()
+	case <-n.ctx.Done():
+		return
+	}
+	n.options.Log.Info("linked with replica", "replica", id, "from", l.session.RemoteAddr().String())
+	p.mirror.Begin(func(to members.Peer) http.RoundTripper {
+		return hop{session: l.session, member: to.Name(), forwarded: n.options.Forwarded}
+	})
+	err := n.follow(l.session, p)
+	l.session.Close()
+	p.mirror.Detach()
+	n.mu.Lock()
+	l.down = true
+	n.mu.Unlock()
+	if n.ctx.Err() != nil {
+		return
+	}
+	n.options.Log.Info("link with replica ended", "replica", id, "cause", err.Error())
+	timer := time.NewTimer(l.grace())
+	defer timer.Stop()
+	select {
+	case <-l.superseded:
+	case <-n.ctx.Done():
+	case <-timer.C:
+		if n.leave(id, p, l) {
+			p.mirror.Close()
+		}
+	}
+}
+
+// enter makes a link that of its peer. One that was there before ends: the peer has given it up, or had two ways here.
+func (n *Network) enter(id string, l *link) *peer {
+	n.mu.Lock()
+	p := n.peers[id]
+	if p == nil {
+		p = &peer{mirror: n.options.Members.Mirror(id), turn: make(chan struct{}, 1)}
+		p.turn <- struct{}{}
+		n.peers[id] = p
+	}
+	former := p.current
+	p.current = l
+	n.mu.Unlock()
+	if former != nil {
+		close(former.superseded)
+		former.session.Close()
+	}
+	return p
+}
+
+// leave drops a peer and is whether its last link is still l.
+func (n *Network) leave(id string, p *peer, l *link) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p.current != l {
+		return false
+	}
+	delete(n.peers, id)
+	return true
+}
+
+// follow reads what a peer tells of its members until the link ends, and returns why.
+func (n *Network) follow(session *tunnel.Session, p *peer) error {
+	stop := context.AfterFunc(n.ctx, func() { _ = session.Close() })
+	defer stop()
+	req, err := http.NewRequestWithContext(n.ctx, http.MethodGet, "http://replica"+pathMembers, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set(headerReplica, n.id)
+	resp, err := session.RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("ask for members: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("ask for members: the replica answers %d: it may be of another version", resp.StatusCode)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
+	for lines.Scan() {
+		m, err := parse(lines.Bytes())
+		if err != nil {
+			return fmt.Errorf("read members: %w", err)
+		}
+		n.take(p, m)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read members: %w", err)
+	}
+	return errors.New("read members: the replica tells no more of them: it stops")
+}
+
+func (n *Network) take(p *peer, m message) {
+	switch {
+	case m.Member != nil:
+		p.mirror.Update(*m.Member)
+	case m.Complete:
+		p.mirror.Complete()
+		n.mu.Lock()
+		p.complete = true
+		n.mu.Unlock()
+	}
+}
+
+// quietLog passes what net/http logs to a logger at debug level.
+func quietLog(logger logr.Logger) *log.Logger { return log.New(logWriter{logger}, "", 0) }
+
+type logWriter struct{ logr.Logger }
+
+// Write implements io.Writer.
+func (l logWriter) Write(line []byte) (int, error) {
+	l.V(1).Info("http server", "message", strings.TrimSpace(string(line)))
+	return len(line), nil
+}

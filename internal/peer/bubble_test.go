@@ -1,0 +1,329 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+var member = types.NamespacedName{Namespace: "team-a", Name: "prod"}
+
+func agentOf(name types.NamespacedName, instance string) members.Peer {
+	return members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"}, Key: "key", Instance: instance, TokenID: "token-" + instance}
+}
+
+// bubble is a test with a time of its own.
+type bubble struct {
+	*testing.T
+	// pass lets the time pass.
+	pass func(time.Duration)
+}
+
+// node is a replica without a port, in a bubble of time.
+type node struct {
+	*Network
+	fleet *members.Registry
+	end   context.CancelFunc
+}
+
+func newNode(t *bubble) *node {
+	t.Helper()
+	registry := members.New(logr.Discard(), time.Now)
+	ctx, cancel := context.WithCancel(context.Background())
+	n := &node{Network: New(Options{Members: registry, Log: logr.Discard()}), fleet: registry, end: cancel}
+	n.begin(ctx)
+	t.Cleanup(func() {
+		cancel()
+		registry.Close()
+		n.running.Wait()
+	})
+	return n
+}
+
+// wire is the network between two replicas.
+type wire struct {
+	net.Conn
+	dead atomic.Bool
+}
+
+// Read swallows what comes through a dead wire.
+func (w *wire) Read(p []byte) (int, error) {
+	for {
+		n, err := w.Conn.Read(p)
+		if err != nil || !w.dead.Load() {
+			return n, err
+		}
+	}
+}
+
+// offerTo links two replicas as if n had dialled to.
+func (n *node) offerTo(t *bubble, to *node) *wire {
+	t.Helper()
+	near, far := net.Pipe()
+	w := &wire{Conn: far}
+	conn := tunnel.NewConn(near, n.config())
+	d := &dial{wanted: true}
+	n.running.Go(func() { _ = conn.Serve(n.ctx, n.offered(d)) })
+	l, err := to.newLink(func(cfg tunnel.Config) (*tunnel.Session, error) { return tunnel.NewSession(t.Context(), w, cfg) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	to.running.Go(func() { to.hold(n.id, l) })
+	synctest.Wait()
+	return w
+}
+
+func get(n *node, name types.NamespacedName) (string, error) {
+	transport, err := n.fleet.Transport(name)
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequest(http.MethodGet, "http://member/v1/k8s/version", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err
+}
+
+func TestMembersOfAnotherReplica(t *testing.T) {
+	for name, test := range map[string]func(*bubble){
+		"are known with their reports, and what changes of them":                            testMirror,
+		"are lost ten seconds after it died, with the reason":                               testDeath,
+		"are lost ten seconds after it was last heard of, if it hangs":                      testHang,
+		"that come back elsewhere in time are never shown as lost":                          testComeBack,
+		"stay as they are if it links again":                                                testRelink,
+		"that it told of before it died and that were lost already stay lost for the cause": testLostBefore,
+		"are no longer routed to once it is out of reach":                                   testUnreachable,
+		"are not reached by two hops":                                                       testOneHop,
+		"that are connected anew are not shown with the loss of long ago":                   testOldLoss,
+		"whose connect token is used here, too, have the later tunnel ended":                testReplay,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				test(&bubble{T: t, pass: func(d time.Duration) {
+					time.Sleep(d)
+					synctest.Wait()
+				}})
+			})
+		})
+	}
+}
+
+func testMirror(t *bubble) {
+	a, b := newNode(t), newNode(t)
+	a.offerTo(t, b)
+	agent := testkit.ConnectAgent(t, testkit.HealthyReport())
+	a.fleet.Add(agentOf(member, "one"), agent.Session)
+	synctest.Wait()
+	state := b.fleet.State(member)
+	if !state.Connected() || state.Report == nil || state.Report.Version != "v1.36.3+k3s1" || state.Peers[0].Instance != "one" {
+		t.Fatalf("state %+v", state)
+	}
+	agent.Report(func(r *protocol.Report) { r.Version = "v1.37.0" })
+	synctest.Wait()
+	if got := b.fleet.State(member).Report.Version; got != "v1.37.0" {
+		t.Errorf("version %s", got)
+	}
+	a.fleet.Refused(member, "IdentityMismatch", "somebody else")
+	agent.Kill()
+	synctest.Wait()
+	state = b.fleet.State(member)
+	if state.Connected() || state.LastSeen.IsZero() || state.LostBecause == nil || state.Refusal == nil || state.Left {
+		t.Errorf("state %+v", state)
+	}
+	a.fleet.Forget(member)
+	synctest.Wait()
+	if state := b.fleet.State(member); !state.LastSeen.IsZero() || state.Refusal != nil {
+		t.Errorf("a forgotten member: %+v", state)
+	}
+}
+
+// connected is two replicas and a member of the first, which the second knows.
+func connected(t *bubble) (a, b *node, w *wire) {
+	t.Helper()
+	a, b = newNode(t), newNode(t)
+	w = a.offerTo(t, b)
+	a.fleet.Add(agentOf(member, "one"), testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
+	synctest.Wait()
+	if !b.fleet.State(member).Connected() {
+		t.Fatal("not mirrored")
+	}
+	return a, b, w
+}
+
+// lostAfter is how long it takes until a member is lost.
+func (t *bubble) lostAfter(n *node) time.Duration {
+	begun := time.Now()
+	for n.fleet.State(member).Connected() && time.Since(begun) < time.Minute {
+		t.pass(100 * time.Millisecond)
+	}
+	return time.Since(begun)
+}
+
+func testDeath(t *bubble) {
+	_, b, w := connected(t)
+	_ = w.Close()
+	if took := t.lostAfter(b); took < 5*time.Second || took > 10*time.Second {
+		t.Errorf("lost after %s", took)
+	}
+	if state := b.fleet.State(member); !errors.Is(state.LostBecause, members.ErrReplicaGone) || time.Since(state.LastSeen) > 10*time.Second {
+		t.Errorf("state %+v", state)
+	}
+	if heard, _ := b.Links(); heard != 0 {
+		t.Errorf("hears %d", heard)
+	}
+}
+
+func testHang(t *bubble) {
+	_, b, w := connected(t)
+	w.dead.Store(true)
+	if took := t.lostAfter(b); took > 10*time.Second {
+		t.Errorf("lost after %s", took)
+	}
+}
+
+func testComeBack(t *bubble) {
+	_, b, w := connected(t)
+	_ = w.Close()
+	t.pass(8 * time.Second)
+	back := agentOf(member, "one")
+	back.TokenID = "another" // it makes one for each attempt
+	b.fleet.Add(back, testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
+	over := false
+	b.fleet.OnChange(func(types.NamespacedName) {
+		if !over && !b.fleet.State(member).Connected() {
+			t.Error("shown as lost")
+		}
+	})
+	t.pass(time.Minute)
+	over = true
+	if state := b.fleet.State(member); !state.Connected() || len(state.Peers) != 1 {
+		t.Errorf("state %+v", state)
+	}
+}
+
+func testRelink(t *bubble) {
+	a, b, w := connected(t)
+	gone := types.NamespacedName{Namespace: "team-a", Name: "gone"}
+	second := testkit.ConnectAgent(t, testkit.HealthyReport())
+	a.fleet.Add(agentOf(gone, "two"), second.Session)
+	synctest.Wait()
+	_ = w.Close()
+	synctest.Wait()
+	second.Kill()
+	synctest.Wait()
+	a.fleet.Forget(gone)
+	if !b.fleet.State(gone).Connected() {
+		t.Error("it cannot know yet")
+	}
+	a.offerTo(t, b)
+	if state := b.fleet.State(gone); state.Connected() {
+		t.Errorf("what it does not tell of any more is still there: %+v", state)
+	}
+	t.pass(time.Minute)
+	if !b.fleet.State(member).Connected() {
+		t.Error("lost although the replica is linked")
+	}
+}
+
+func testLostBefore(t *bubble) {
+	a, b := newNode(t), newNode(t)
+	w := a.offerTo(t, b)
+	agent := testkit.ConnectAgent(t, testkit.HealthyReport())
+	a.fleet.Add(agentOf(member, "one"), agent.Session)
+	synctest.Wait()
+	agent.Kill()
+	synctest.Wait()
+	before := b.fleet.State(member)
+	_ = w.Close()
+	t.pass(time.Minute)
+	after := b.fleet.State(member)
+	if !after.LastSeen.Equal(before.LastSeen) || after.LostBecause.Error() != before.LostBecause.Error() {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+func testUnreachable(t *bubble) {
+	_, b, w := connected(t)
+	_ = w.Close()
+	synctest.Wait()
+	begun := time.Now()
+	_, err := get(b, member)
+	if !errors.Is(err, members.ErrNotConnected) || time.Since(begun) > 3*time.Second {
+		t.Errorf("%v after %s", err, time.Since(begun))
+	}
+}
+
+func testReplay(t *bubble) {
+	a, b := newNode(t), newNode(t)
+	first, second := testkit.ConnectAgent(t, testkit.HealthyReport()), testkit.ConnectAgent(t, testkit.HealthyReport())
+	a.fleet.Add(agentOf(member, "one"), first.Session)
+	t.pass(time.Millisecond)
+	b.fleet.Add(agentOf(member, "one"), second.Session)
+	a.offerTo(t, b)
+	b.offerTo(t, a)
+	if len(a.fleet.Local(member)) != 1 || len(b.fleet.Local(member)) != 0 {
+		t.Errorf("first %v, second %v", a.fleet.Local(member), b.fleet.Local(member))
+	}
+}
+
+// What another replica asks for by hop goes to a tunnel that ends there, or comes back.
+func testOneHop(t *bubble) {
+	a, b, _ := connected(t)
+	ask := func(n *node) *httptest.ResponseRecorder {
+		answer := httptest.NewRecorder()
+		path := pathMembers + "/" + member.Namespace + "/" + member.Name + protocol.PathReport + "/none"
+		n.offered(&dial{}).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		return answer
+	}
+	if got := ask(a); got.Code != http.StatusNotFound || got.Header().Get(headerHop) != "" { // the agent's answer
+		t.Errorf("where the tunnel ends: %d %v", got.Code, got.Header())
+	}
+	if got := ask(b); got.Code != http.StatusMisdirectedRequest || got.Header().Get(headerHop) != hopMisdirected {
+		t.Errorf("where it is mirrored: %d %v", got.Code, got.Header())
+	}
+}
+
+func testOldLoss(t *bubble) {
+	a, b, c := newNode(t), newNode(t), newNode(t)
+	a.offerTo(t, c)
+	b.offerTo(t, a)
+	first := testkit.ConnectAgent(t, testkit.HealthyReport())
+	a.fleet.Add(agentOf(member, "one"), first.Session)
+	synctest.Wait()
+	first.Kill()
+	synctest.Wait()
+	if c.fleet.State(member).LastSeen.IsZero() {
+		t.Fatal("the loss is not known")
+	}
+	t.pass(time.Hour)
+	b.fleet.Add(agentOf(member, "one"), testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
+	synctest.Wait()
+	if state := c.fleet.State(member); !state.LastSeen.IsZero() { // it does not hear b
+		t.Errorf("state %+v", state)
+	}
+}

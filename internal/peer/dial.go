@@ -1,0 +1,149 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// Waits between two attempts to dial a replica.
+const (
+	firstWait   = 100 * time.Millisecond
+	longestWait = 2 * time.Second
+	healthy     = 10 * time.Second
+	// selfWait is for an address that turned out to be this replica's own; another may have it one day.
+	selfWait = time.Minute
+)
+
+// dial is an address of a replica. Network.mu guards it.
+type dial struct {
+	address string
+	wanted  bool   // whether a replica is said to be there
+	self    bool   // whether it is this one
+	up      bool   // whether there is a link
+	peer    string // id of the replica there, empty until it has asked for members
+}
+
+// found takes over where the replicas are. A link outlives that: a replica that stops is not to be found and still has tunnels.
+func (n *Network) found(addresses []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.discovered = true
+	for _, d := range n.dials {
+		d.wanted = false
+	}
+	for _, address := range addresses {
+		if d := n.dials[address]; d != nil {
+			d.wanted = true
+			continue
+		}
+		if n.ctx.Err() != nil {
+			return
+		}
+		d := &dial{address: address, wanted: true}
+		n.dials[address] = d
+		n.running.Go(func() { n.keep(d) })
+	}
+}
+
+// keep links with the replica at an address, again whenever the link ends, until no replica is said to be there.
+func (n *Network) keep(d *dial) {
+	failures := 0
+	for n.wanted(d) {
+		begun := time.Now()
+		up, err := n.offer(d)
+		if n.ctx.Err() != nil {
+			return
+		}
+		if up && time.Since(begun) >= healthy {
+			failures = 0
+		}
+		pause := wait.Jitter(min(longestWait, firstWait<<min(failures, 10))/2, 1)
+		if isSelf(err) {
+			pause = selfWait
+		}
+		log := n.options.Log
+		if failures > 0 {
+			log = log.V(1) // it was said
+		}
+		if failures++; !isSelf(err) {
+			log.Error(err, "no link to replica", "address", d.address, "linked", up)
+		}
+		n.wait(pause)
+	}
+}
+
+// wanted is whether to dial an address. If not, it is forgotten.
+func (n *Network) wanted(d *dial) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ctx.Err() != nil {
+		return false
+	}
+	if !d.wanted {
+		delete(n.dials, d.address)
+	}
+	return d.wanted
+}
+
+func (n *Network) wait(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-n.ctx.Done():
+	}
+}
+
+// offer dials a replica and offers it the members here until the link ends. It returns whether there was one, and why it ended.
+func (n *Network) offer(d *dial) (up bool, err error) {
+	config, err := n.options.TLS()
+	if err != nil {
+		return false, err
+	}
+	dialer := &tunnel.Dialer{Config: n.config(), TLS: config, Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
+	conn, err := dialer.Dial(n.ctx, "wss://"+d.address+PathLink, http.Header{headerReplica: {n.id}})
+	n.mu.Lock()
+	d.self, d.up = isSelf(err), err == nil
+	n.mu.Unlock()
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		d.up = false
+	}()
+	return true, conn.Serve(n.ctx, n.offered(d))
+}
+
+func isSelf(err error) bool {
+	var refused *tunnel.HandshakeError
+	return errors.As(err, &refused) && refused.StatusCode == http.StatusConflict
+}
+
+// offered is what the replica at the far end of a link can ask for.
+func (n *Network) offered(d *dial) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == pathMembers && r.Method == http.MethodGet:
+			n.mu.Lock()
+			d.peer = r.Header.Get(headerReplica)
+			n.mu.Unlock()
+			n.tell(w, r)
+		case strings.HasPrefix(r.URL.Path, pathMembers+"/"):
+			n.forward(w, r)
+		default:
+			http.Error(w, "this replica does not know the path: the replicas may differ in version", http.StatusNotFound)
+		}
+	})
+}

@@ -1,0 +1,106 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// +kubebuilder:rbac:groups=discovery.k8s.io,namespace=drover-system,resources=endpointslices,verbs=get;list;watch
+
+// portName is the name of the replicas' port in their Service.
+const portName = "peers"
+
+// Finder says where the replicas are, by calling found with all their addresses (host:port) whenever that changes, until ctx ends.
+type Finder func(ctx context.Context, found func(addresses []string)) error
+
+// Static finds replicas whose addresses never change.
+func Static(addresses []string) Finder {
+	return func(ctx context.Context, found func([]string)) error {
+		found(addresses)
+		<-ctx.Done()
+		return nil
+	}
+}
+
+// Endpoints finds the replicas behind a headless Service, whose EndpointSlices the cache has.
+func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
+	return func(ctx context.Context, found func([]string)) error {
+		informer, err := endpoints.GetInformer(ctx, &discoveryv1.EndpointSlice{})
+		if err != nil {
+			return fmt.Errorf("watch endpoints of service %s: %w", service, err)
+		}
+		changed := make(chan struct{}, 1)
+		wake := func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+		registered, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { wake() }, UpdateFunc: func(_, _ any) { wake() }, DeleteFunc: func(any) { wake() },
+		})
+		if err != nil {
+			return fmt.Errorf("watch endpoints of service %s: %w", service, err)
+		}
+		defer func() { _ = informer.RemoveEventHandler(registered) }() // fails for an informer that has stopped
+		if !toolscache.WaitForCacheSync(ctx.Done(), registered.HasSynced) {
+			return nil
+		}
+		for wake(); ; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changed:
+			}
+			var list discoveryv1.EndpointSliceList
+			if err := endpoints.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service}); err != nil {
+				return fmt.Errorf("list endpoints of service %s: %w", service, err)
+			}
+			found(addresses(list.Items))
+		}
+	}
+}
+
+// addresses are those of the replicas in the slices of their Service, one for each: that of IPv4 if it has one. Readiness does not
+// matter, for a replica that stops has tunnels still.
+func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
+	byReplica := map[string]string{}
+	slices.SortFunc(endpointSlices, func(a, b discoveryv1.EndpointSlice) int { // IPv6 first, so that IPv4 replaces it
+		return strings.Compare(string(b.AddressType), string(a.AddressType))
+	})
+	for _, slice := range endpointSlices {
+		port := slices.IndexFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool { return p.Name != nil && *p.Name == portName && p.Port != nil })
+		if port < 0 || slice.AddressType == discoveryv1.AddressTypeFQDN {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			if len(e.Addresses) == 0 {
+				continue
+			}
+			address := net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(*slice.Ports[port].Port)))
+			replica := address
+			if e.TargetRef != nil {
+				replica = string(e.TargetRef.UID) + "/" + e.TargetRef.Name
+			}
+			byReplica[replica] = address
+		}
+	}
+	found := make([]string, 0, len(byReplica))
+	for _, address := range byReplica {
+		found = append(found, address)
+	}
+	slices.Sort(found)
+	return found
+}

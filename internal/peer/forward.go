@@ -1,0 +1,215 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/answer"
+	"github.com/drover-dev/drover/internal/drain"
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// headerHop marks an answer that is the other replica's own and not the member's.
+const headerHop = "Drover-Hop"
+
+// Values of headerHop.
+const (
+	hopMisdirected = "misdirected" // the member has no tunnel there, and nobody has seen the request
+	hopFailed      = "failed"      // the tunnel there failed; the body says how
+	hopTimeout     = "timeout"     // as hopFailed, because somebody took too long
+	hopFull        = "full"        // there is no room for one more there; the body says what is full
+)
+
+// maxReason bounds the text of a failure, in bytes.
+const maxReason = 1 << 10
+
+// hop sends requests to a member by way of the replica where its tunnel ends.
+type hop struct {
+	session   *tunnel.Session
+	member    types.NamespacedName
+	forwarded func(result string)
+}
+
+// RoundTrip implements http.RoundTripper. The error is tunnel.ErrNotProcessed if nobody has seen the request.
+func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
+	out := new(http.Request)
+	*out = *r
+	target := *r.URL
+	prefix := pathMembers + "/" + h.member.Namespace + "/" + h.member.Name
+	target.Path = prefix + r.URL.Path
+	if r.URL.RawPath != "" {
+		target.RawPath = prefix + r.URL.RawPath
+	}
+	out.URL = &target
+	response, err := h.session.RoundTrip(out)
+	if err != nil {
+		h.forwarded("failed")
+		return nil, fmt.Errorf("by way of another replica: %w", err)
+	}
+	kind := response.Header.Get(headerHop)
+	if kind == "" {
+		h.forwarded("answered")
+		response.Request = r
+		return response, nil
+	}
+	defer response.Body.Close()
+	if kind == hopMisdirected {
+		h.forwarded("misdirected")
+		return nil, fmt.Errorf("by way of another replica: %w: the tunnel has moved", tunnel.ErrNotProcessed)
+	}
+	if kind == hopFull {
+		h.forwarded("refused")
+		return nil, fmt.Errorf("by way of another replica: %w", full(response.Body))
+	}
+	h.forwarded("failed")
+	reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason)) // what there is of it
+	return nil, &failure{reason: strings.TrimSpace(string(reason)), timeout: kind == hopTimeout}
+}
+
+// full is what a replica says that has no room.
+func full(body io.Reader) error {
+	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // what there is of it
+	if strings.TrimSpace(string(scope)) == string(limit.ScopeAll) {
+		return &limit.FullError{Scope: limit.ScopeAll}
+	}
+	return &limit.FullError{Scope: limit.ScopeMember}
+}
+
+// failure is why a request failed at the other replica.
+type failure struct {
+	reason  string
+	timeout bool
+}
+
+// Error implements error.
+func (f *failure) Error() string { return "by way of another replica: " + f.reason }
+
+// Timeout is whether somebody took too long, as net.Error has it.
+func (f *failure) Timeout() bool { return f.timeout }
+
+// Temporary implements net.Error.
+func (f *failure) Temporary() bool { return f.timeout }
+
+var _ net.Error = (*failure)(nil)
+
+// errNoMember says that a path names no member.
+var errNoMember = errors.New("the path names no member")
+
+// target is the member that a request by hop is for, and its path there.
+type target struct {
+	member        types.NamespacedName
+	path, rawPath string
+	transport     http.RoundTripper
+}
+
+// parseTarget takes a path apart. What follows the member's name stays as it came: the API server shall judge it.
+func parseTarget(u *url.URL) (target, error) {
+	rest, found := strings.CutPrefix(u.Path, pathMembers+"/")
+	namespace, rest, slash := strings.Cut(rest, "/")
+	name, path, more := strings.Cut(rest, "/")
+	if !found || !slash || !more || namespace == "" || name == "" {
+		return target{}, errNoMember
+	}
+	t := target{member: types.NamespacedName{Namespace: namespace, Name: name}, path: "/" + path}
+	if u.RawPath == "" {
+		return t, nil
+	}
+	raw, found := strings.CutPrefix(u.RawPath, pathMembers+"/"+namespace+"/"+name+"/")
+	if !found { // names of members need no escapes
+		return target{}, errNoMember
+	}
+	t.rawPath = "/" + raw
+	return t, nil
+}
+
+type targetKey struct{}
+
+func targetOf(ctx context.Context) *target {
+	t, _ := ctx.Value(targetKey{}).(*target)
+	return t
+}
+
+// forward sends a request on to a member whose tunnel ends here, and never further: there is no second hop.
+func (n *Network) forward(w http.ResponseWriter, r *http.Request) {
+	t, err := parseTarget(r.URL)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	if t.transport, err = n.options.Members.Here(t.member); err != nil {
+		misdirected(w)
+		return
+	}
+	n.served.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, &t)))
+}
+
+func misdirected(w http.ResponseWriter) {
+	w.Header().Set(headerHop, hopMisdirected)
+	http.Error(w, "the member is not connected to this replica", http.StatusMisdirectedRequest)
+}
+
+// newForwarder makes the one proxy for all requests by hop.
+func newForwarder() *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			t := targetOf(p.In.Context())
+			if t == nil {
+				return // forwardTransport refuses it
+			}
+			p.Out.URL.Scheme, p.Out.URL.Host = "http", "member"
+			p.Out.URL.Path, p.Out.URL.RawPath = t.path, t.rawPath
+			p.Out.URL.RawQuery = p.In.URL.RawQuery // httputil drops what it can't parse
+			p.Out.Host = p.In.Host
+		},
+		Transport: forwardTransport{},
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Del(headerHop) // ours alone
+			drain.EndAnswer(r, r.Request)
+			return nil
+		},
+		ErrorHandler: forwardFailed,
+		BufferPool:   &answer.Buffers{},
+		ErrorLog:     log.New(io.Discard, "", 0), // answers that break off are told to who asked
+	}
+}
+
+// forwardTransport sends each request by its target's transport.
+type forwardTransport struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (forwardTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	t := targetOf(r.Context())
+	if t == nil {
+		return nil, errNoMember
+	}
+	return t.transport.RoundTrip(r) // forwardFailed knows its errors
+}
+
+// forwardFailed tells the other replica why nothing came back.
+func forwardFailed(w http.ResponseWriter, _ *http.Request, err error) {
+	var network net.Error
+	kind := hopFailed
+	switch {
+	case errors.Is(err, tunnel.ErrNotProcessed):
+		misdirected(w)
+		return
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		kind = hopTimeout
+	}
+	w.Header().Set(headerHop, kind)
+	http.Error(w, err.Error(), http.StatusBadGateway)
+}

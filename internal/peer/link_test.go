@@ -1,0 +1,392 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/peer"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+var member = types.NamespacedName{Namespace: "team-a", Name: "prod"}
+
+// authority is a hub's CA.
+func authority(t testing.TB) pki.State {
+	t.Helper()
+	pair, err := pki.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pki.State{Active: pair}
+}
+
+// holder is what a hub with that CA serves with.
+func holder(t testing.TB, state pki.State) *trust.Holder {
+	t.Helper()
+	h, err := trust.New([]string{"https://hub.example.com"}, []string{"127.0.0.1"}, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{}
+	pki.WriteSecret(secret, state)
+	if err := h.LoadAuthority(secret); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// hub is one replica with a port.
+type hub struct {
+	*peer.Network
+	fleet   *members.Registry
+	address string
+	results atomic.Pointer[string] // of the last hop
+	kill    context.CancelFunc
+}
+
+// hubs are replicas that know each other.
+func hubs(t testing.TB, n int, change ...func(*peer.Options)) []*hub {
+	t.Helper()
+	state := authority(t)
+	var listeners []net.Listener
+	var addresses []string
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners, addresses = append(listeners, listener), append(addresses, listener.Addr().String())
+	}
+	all := make([]*hub, n)
+	for i, listener := range listeners {
+		all[i] = serve(t, listener, holder(t, state).ReplicaTLS, addresses, change...)
+	}
+	for _, h := range all {
+		until(t, "the replicas are linked", func() bool {
+			heard, hearing := h.Links()
+			return heard == n-1 && hearing == n-1 && h.Synced()
+		})
+	}
+	return all
+}
+
+func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, error), addresses []string, change ...func(*peer.Options)) *hub {
+	h := &hub{fleet: members.New(logr.Discard(), time.Now), address: listener.Addr().String()}
+	options := peer.Options{
+		Members: h.fleet, TLS: config, Find: peer.Static(addresses), Log: logr.Discard(),
+		Forwarded: func(result string) { h.results.Store(&result) },
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	h.Network = peer.New(options)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = h.Serve(ctx, listener)
+	}()
+	h.kill = func() {
+		cancel()
+		<-served
+		h.fleet.Close()
+	}
+	t.Cleanup(h.kill)
+	return h
+}
+
+// until waits for a condition that the replicas bring about by themselves.
+func until(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(30 * time.Second)
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// connect connects an agent that answers with handler, as instance, and returns how to cut it.
+func (h *hub) connect(t testing.TB, instance string, handler http.Handler) (cut func()) {
+	t.Helper()
+	hubEnd, agentEnd := net.Pipe()
+	conn := tunnel.NewConn(agentEnd, tunnel.Config{})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = conn.Serve(context.Background(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != protocol.PathReport {
+				handler.ServeHTTP(w, r)
+				return
+			}
+			_, _ = io.WriteString(w, `{"agentVersion":"`+instance+`"}`+"\n")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}))
+	}()
+	cut = func() {
+		_ = conn.Close()
+		<-served
+	}
+	t.Cleanup(cut)
+	session, err := tunnel.NewSession(t.Context(), hubEnd, tunnel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.fleet.Add(members.Peer{
+		Cluster: protocol.ClusterRef{Namespace: member.Namespace, Name: member.Name, UID: "uid"}, Key: "key", Instance: instance,
+	}, session)
+	return cut
+}
+
+// knows waits until a replica has a way to the member.
+func (h *hub) knows(t testing.TB) {
+	t.Helper()
+	until(t, "the member is known", func() bool { return h.fleet.State(member).Report != nil })
+}
+
+// send sends a request to the member.
+func (h *hub) send(t testing.TB, method, target string, body io.Reader, header http.Header) *http.Response {
+	t.Helper()
+	transport, err := h.fleet.Transport(member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://member"+target, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+func text(t testing.TB, resp *http.Response) string {
+	t.Helper()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+func TestRequestsByHop(t *testing.T) {
+	all := hubs(t, 2)
+	here, there := all[0], all[1]
+	there.connect(t, "one", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if handler, ok := handlers()[strings.TrimPrefix(r.URL.Path, "/v1/k8s/")]; ok {
+			handler(w, r)
+			return
+		}
+		w.Header().Set("Seen", fmt.Sprint(r.Method, " ", r.URL.RequestURI(), " ", r.Header["X-One"], " ", r.Header["Impersonate-User"], " ", r.Host))
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	here.knows(t)
+	idle := there.fleet.Streams()
+	for name, test := range map[string]func(*testing.T, *hub){
+		"go as they came: path, query and headers":           testAsItCame,
+		"stream: an event is there as soon as it happens":    testStream,
+		"upgrade, and either end may end its writing":        testUpgrade,
+		"carry a body of 16 MiB there and back":              testBulk,
+		"that the member answers with 421 are answered so":   testOwn421,
+		"pass on a refusal to upgrade":                       testNoUpgrade,
+		"do not claim by a header what is the replicas' own": testForgedMark,
+		"are cut where the answer was cut":                   testCut,
+		"with a header that is nearly too large just fit":    testLargeHeader,
+		"bring what the member says at the end":              testTrailer,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, here) })
+	}
+	t.Run("end there when their user has gone", func(t *testing.T) {
+		until(t, "the requests before have ended", func() bool { return there.fleet.Streams() == idle })
+		resp := here.send(t, http.MethodGet, "/v1/k8s/events", nil, nil)
+		until(t, "the request is there", func() bool { return there.fleet.Streams() > idle })
+		_ = resp.Body.Close()
+		until(t, "the request ends", func() bool { return there.fleet.Streams() == idle })
+	})
+}
+
+// handlers is what the member answers with.
+func handlers() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"events": func(w http.ResponseWriter, r *http.Request) {
+			control := http.NewResponseController(w)
+			for i := range 3 {
+				_, _ = fmt.Fprintf(w, "event %d\n", i)
+				_ = control.Flush()
+			}
+			<-r.Context().Done()
+		},
+		"echo": func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) },
+		"421": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Drover-Hop", "misdirected")
+			http.Error(w, "mine", http.StatusMisdirectedRequest)
+		},
+		"forbidden": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) },
+		"cut": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		},
+		"trailer": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "Sum")
+			_, _ = io.WriteString(w, "body")
+			w.Header().Set("Sum", "42")
+		},
+		"shell": func(w http.ResponseWriter, r *http.Request) {
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+r.Header.Get("Upgrade")+"\r\n\r\nhello ")
+			all, _ := io.ReadAll(rw) // to the end of their writing
+			_, _ = fmt.Fprintf(conn, "%s, and more after that", all)
+		},
+	}
+}
+
+func testAsItCame(t *testing.T, h *hub) {
+	raw := "/v1/k8s/show//a%2Fb/../%E2%82%AC?watch=1;x=%zz&y"
+	transport, err := h.fleet.Transport(member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, query, _ := strings.Cut(raw, "?")
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := (&http.Request{Method: "PATCH", URL: &url.URL{Scheme: "http", Host: "member", Path: plain, RawPath: path, RawQuery: query},
+		Header: http.Header{"X-One": {"a", "b"}, "Impersonate-User": {"alice"}, "Connection": {"Impersonate-User"}}}).WithContext(t.Context())
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got := resp.Header.Get("Seen"); resp.StatusCode != http.StatusTeapot || got != "PATCH "+raw+" [a b] [alice] member" {
+		t.Errorf("%d %s", resp.StatusCode, got)
+	}
+}
+
+func testStream(t *testing.T, h *hub) {
+	resp := h.send(t, http.MethodGet, "/v1/k8s/events", nil, nil)
+	lines := bufio.NewReader(resp.Body)
+	for i := range 3 {
+		if line, err := lines.ReadString('\n'); err != nil || line != fmt.Sprintf("event %d\n", i) {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+}
+
+func testUpgrade(t *testing.T, h *hub) {
+	resp := h.send(t, http.MethodGet, "/v1/k8s/shell", nil, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}})
+	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != "SPDY/3.1" {
+		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
+	}
+	stream, ok := resp.Body.(interface {
+		io.ReadWriteCloser
+		CloseWrite() error
+	})
+	if !ok {
+		t.Fatalf("a body of %T", resp.Body)
+	}
+	if _, err := io.WriteString(stream, "world"); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got := text(t, resp); got != "hello world, and more after that" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func testBulk(t *testing.T, h *hub) {
+	sent := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
+	resp := h.send(t, http.MethodPut, "/v1/k8s/echo", io.NopCloser(bytes.NewReader(sent)), nil)
+	sum := sha256.New()
+	if n, err := io.Copy(sum, resp.Body); err != nil || n != int64(len(sent)) || !bytes.Equal(sum.Sum(nil), sumOf(sent)) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+func sumOf(p []byte) []byte {
+	sum := sha256.Sum256(p)
+	return sum[:]
+}
+
+func testOwn421(t *testing.T, h *hub) {
+	resp := h.send(t, http.MethodGet, "/v1/k8s/421", nil, nil)
+	if got := text(t, resp); resp.StatusCode != http.StatusMisdirectedRequest || got != "mine\n" || resp.Header.Get("Drover-Hop") != "" {
+		t.Errorf("%d %q %v", resp.StatusCode, got, resp.Header)
+	}
+}
+
+func testNoUpgrade(t *testing.T, h *hub) {
+	resp := h.send(t, http.MethodGet, "/v1/k8s/forbidden", nil, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}})
+	if got := text(t, resp); resp.StatusCode != http.StatusForbidden || got != "no\n" {
+		t.Errorf("%d %q", resp.StatusCode, got)
+	}
+}
+
+func testForgedMark(t *testing.T, h *hub) {
+	resp := h.send(t, http.MethodPost, "/v1/k8s/echo", strings.NewReader("x"), http.Header{"Drover-Hop": {"failed"}, "Drover-Replica": {"me"}})
+	if got := text(t, resp); resp.StatusCode != http.StatusOK || got != "x" {
+		t.Errorf("%d %q", resp.StatusCode, got)
+	}
+}
+
+func testCut(t *testing.T, h *hub) {
+	resp := h.send(t, http.MethodGet, "/v1/k8s/cut", nil, nil)
+	if body, err := io.ReadAll(resp.Body); err == nil || string(body) != "half" {
+		t.Errorf("%q, %v: it looks whole", body, err)
+	}
+}
+
+func testLargeHeader(t *testing.T, h *hub) {
+	resp := h.send(t, http.MethodGet, "/v1/k8s/echo", nil, http.Header{"X-Large": {strings.Repeat("x", 63<<10)}})
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("%d", resp.StatusCode)
+	}
+}
+
+func testTrailer(t *testing.T, h *hub) {
+	resp := h.send(t, http.MethodGet, "/v1/k8s/trailer", nil, nil)
+	if got := text(t, resp); got != "body" || resp.Trailer.Get("Sum") != "42" {
+		t.Errorf("%q %v", got, resp.Trailer)
+	}
+}

@@ -1,0 +1,87 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/drover-dev/drover/internal/members"
+)
+
+// pathMembers answers GET with a stream of messages, one JSON object a line. Below it are the members themselves:
+// "/v1/members/<namespace>/<name>" is the prefix of what is sent to their agents.
+const pathMembers = "/v1/members"
+
+// Bounds of the stream.
+const (
+	maxLine = 256 << 10 // bytes: a report of 64 KiB, as it may grow in JSON, and what is around it
+	batch   = 256       // members between two flushes
+)
+
+// message is one line: exactly one of its fields is set. A reader ignores a line of which it knows none.
+type message struct {
+	// Member is what the replica knows of one member. It replaces what it told of it before.
+	Member *members.Record `json:"member,omitempty"`
+	// Complete says that every member was told of once.
+	Complete bool `json:"complete,omitempty"`
+}
+
+var errMalformed = errors.New("a line cannot be understood: the replica may be of another version")
+
+// parse reads a line and cuts it to size.
+func parse(line []byte) (message, error) {
+	var m message
+	if err := json.Unmarshal(line, &m); err != nil {
+		return message{}, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	if m.Member == nil {
+		return m, nil
+	}
+	if len(validation.IsDNS1123Label(m.Member.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(m.Member.Name)) > 0 {
+		return message{}, fmt.Errorf("%w: it names no member", errMalformed)
+	}
+	m.Member.Bound()
+	return m, nil
+}
+
+// tell answers with what is known of the members here, and then with what changes, until the request or this replica ends.
+func (n *Network) tell(w http.ResponseWriter, r *http.Request) {
+	feed := n.options.Members.Feed()
+	defer feed.Close()
+	w.Header().Set("Content-Type", "application/jsonl")
+	encoder, control := json.NewEncoder(w), http.NewResponseController(w)
+	complete := false
+	for {
+		records := feed.Take(batch)
+		for i := range records {
+			if encoder.Encode(message{Member: &records[i]}) != nil {
+				return // the link has ended
+			}
+		}
+		if len(records) == 0 && !complete {
+			complete = true
+			if encoder.Encode(message{Complete: true}) != nil {
+				return
+			}
+		}
+		if control.Flush() != nil {
+			return
+		}
+		if len(records) > 0 {
+			continue
+		}
+		select {
+		case <-feed.Wake():
+		case <-r.Context().Done():
+			return
+		case <-n.ctx.Done():
+			panic(http.ErrAbortHandler) // not an end of the members
+		}
+	}
+}

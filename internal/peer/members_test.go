@@ -1,0 +1,123 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/members"
+)
+
+func TestParseLine(t *testing.T) {
+	for name, tt := range map[string]struct {
+		line string
+		good bool
+	}{
+		"a member":                               {`{"member":{"namespace":"team-a","name":"prod"}}`, true},
+		"the end of the snapshot":                {`{"complete":true}`, true},
+		"something that a later version tells":   {`{"weather":"fine","member":{"namespace":"a","name":"b","mood":1}}`, true},
+		"no JSON":                                {`member`, false},
+		"a member without a name":                {`{"member":{"namespace":"team-a"}}`, false},
+		"a name that leads out of its path":      {`{"member":{"namespace":"team-a","name":"../x"}}`, false},
+		"a namespace that has another's in it":   {`{"member":{"namespace":"a/b","name":"x"}}`, false},
+		"a member of another form than expected": {`{"member":["team-a","prod"]}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := parse([]byte(tt.line)); (err == nil) != tt.good || err != nil && !errors.Is(err, errMalformed) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func FuzzParseLine(f *testing.F) {
+	line, err := json.Marshal(message{Member: &members.Record{Namespace: "team-a", Name: "prod", Tunnels: []members.Peer{agentOf(member, "one")},
+		Loss: &members.Loss{At: time.Unix(1, 0), Because: "closed"}, Refusal: &members.Refusal{Reason: "X"}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(line)
+	f.Add([]byte(`{"complete":true}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		m, err := parse(line)
+		if err != nil || m.Member == nil {
+			return
+		}
+		for _, p := range m.Member.Tunnels {
+			if p.Name() != m.Member.Cluster() || p.ID == "" {
+				t.Errorf("tunnel %+v of %s", p, m.Member.Cluster())
+			}
+		}
+		out, err := json.Marshal(m)
+		if err != nil || len(out) > maxLine {
+			t.Errorf("%d bytes told on, %v", len(out), err)
+		}
+	})
+}
+
+func TestParseTarget(t *testing.T) {
+	for raw, want := range map[string]target{
+		"/v1/members/team-a/prod/v1/k8s/api":     {member: member, path: "/v1/k8s/api"},
+		"/v1/members/team-a/prod//":              {member: member, path: "//"},
+		"/v1/members/team-a/prod/a%2Fb//../c":    {member: member, path: "/a/b//../c", rawPath: "/a%2Fb//../c"},
+		"/v1/members/team-a/prod/%e2%82%ac":      {member: member, path: "/€", rawPath: "/%e2%82%ac"},
+		"/v1/members/team-a/prod":                {},
+		"/v1/members/team-a/":                    {},
+		"/v1/members/":                           {},
+		"/v1/members//prod/x":                    {},
+		"/v1/members/team-a%2Fprod/x/%2F":        {},
+		"/v1/members/team%2da/prod/x":            {},
+		"/v2/members/team-a/prod/x":              {},
+		"/v1/members/team-a/prod%2Fv1/k8s/%2Fx/": {},
+	} {
+		t.Run(raw, func(t *testing.T) {
+			u, err := url.ParseRequestURI(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := parseTarget(u)
+			if (err == nil) != (want.path != "") || got != want {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	port, other, name, otherName := int32(8444), int32(8443), portName, "https"
+	slice := func(family discoveryv1.AddressType, endpoints ...discoveryv1.Endpoint) discoveryv1.EndpointSlice {
+		return discoveryv1.EndpointSlice{AddressType: family, Endpoints: endpoints,
+			Ports: []discoveryv1.EndpointPort{{Name: &otherName, Port: &other}, {Name: &name, Port: &port}}}
+	}
+	ready := false
+	pod := func(name, address string) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &corev1.ObjectReference{Name: name, UID: types.UID(name)}}
+	}
+	for title, tt := range map[string]struct {
+		slices []discoveryv1.EndpointSlice
+		want   string
+	}{
+		"none":                          {nil, ""},
+		"those that are not ready, too": {[]discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, pod("b", "10.0.0.2"), pod("a", "10.0.0.1"))}, "10.0.0.1:8444 10.0.0.2:8444"},
+		"one of each replica": {[]discoveryv1.EndpointSlice{
+			slice(discoveryv1.AddressTypeIPv4, pod("a", "10.0.0.1")), slice(discoveryv1.AddressTypeIPv6, pod("a", "fd00::1"), pod("b", "fd00::2"))}, "10.0.0.1:8444 [fd00::2]:8444"},
+		"none without the port": {[]discoveryv1.EndpointSlice{{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{pod("a", "10.0.0.1")}}}, ""},
+	} {
+		t.Run(title, func(t *testing.T) {
+			if got := strings.Join(addresses(tt.slices), " "); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,230 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package peer joins the replicas of the hub: each knows the members of all, and forwards requests to those of others by one hop.
+//
+// Each replica dials every other by internal/tunnel, over mutual TLS, and offers its members: who was dialled mirrors them in its fleet and
+// sends requests to them back through the same tunnel. docs/design/0002-replicas-and-moves.md says why.
+package peer
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// PathLink is the WebSocket upgrade that becomes the link between two replicas.
+const PathLink = "/v1/link"
+
+// headerReplica has the id of the replica that dials, or asks.
+const headerReplica = "Drover-Replica"
+
+// Limits of the port.
+const (
+	headerTimeout  = 5 * time.Second
+	maxHeaderBytes = 16 << 10
+	maxConnections = 1000
+	maxID          = 128
+)
+
+// SyncPatience is how long after its start a replica waits for the others before it judges without them.
+const SyncPatience = 10 * time.Second
+
+// Options of a Network.
+type Options struct {
+	// Listen is the address of the port for other replicas.
+	Listen string
+	// Members is shared with the others.
+	Members *members.Registry
+	// TLS is for one connection, at either end. It has to let nobody in but replicas.
+	TLS func() (*tls.Config, error)
+	// Find says where the replicas are, this one among them or not.
+	Find Finder
+	// Buffers are shared with the tunnels of agents; nil makes some.
+	Buffers *tunnel.WriteBuffers
+	// Calls, if set, sees the requests that other replicas send to members by way of this one.
+	Calls func(http.Handler) http.Handler
+	// Limiter bounds them, by member; users have seats of their own. Nil makes one with the defaults.
+	Limiter *limit.Limiter
+	// Forwarded is told of the outcome of each request that was sent to another replica: "answered", "misdirected" if the member is
+	// there no longer, "refused" if there was no room, "failed". May be nil; must not block.
+	Forwarded func(result string)
+	Log       logr.Logger
+}
+
+// Network is this replica among the others. New makes it. All methods may be called concurrently.
+type Network struct {
+	options   Options
+	id        string // of this process
+	forwarder http.Handler
+	served    http.Handler // forwarder with all that is around it
+
+	running sync.WaitGroup // one for each goroutine
+
+	mu         sync.Mutex // guards the rest
+	ctx        context.Context
+	begun      time.Time // when Serve was called
+	discovered bool      // whether it is known where the others are
+	dials      map[string]*dial
+	peers      map[string]*peer
+}
+
+// New makes a replica with an id of its own.
+func New(o Options) *Network {
+	if o.Buffers == nil {
+		o.Buffers = &tunnel.WriteBuffers{}
+	}
+	if o.Forwarded == nil {
+		o.Forwarded = func(string) {}
+	}
+	if o.Limiter == nil {
+		o.Limiter = limit.New(limit.Defaults(), limit.Observers{})
+	}
+	n := &Network{options: o, id: rand.Text(), dials: map[string]*dial{}, peers: map[string]*peer{}}
+	n.forwarder, n.served = newForwarder(), http.HandlerFunc(n.serve)
+	if o.Calls != nil {
+		n.served = o.Calls(n.served)
+	}
+	return n
+}
+
+// Run listens and serves until ctx ends.
+func (n *Network) Run(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", n.options.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for replicas on %s: %w", n.options.Listen, err)
+	}
+	return n.Serve(ctx, listener)
+}
+
+// Serve links this replica with the others until ctx ends, and returns when all that belongs to it has ended. Call it once.
+func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer n.running.Wait()
+	defer cancel()
+	n.begin(ctx)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+PathLink, n.accept)
+	server := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: headerTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		TLSConfig: &tls.Config{
+			MinVersion:         tls.VersionTLS13,
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return n.options.TLS() },
+		},
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // a tunnel is made of HTTP/1.1
+		ErrorLog:     quietLog(n.options.Log),
+	}
+	n.options.Log.Info("serving replicas", "address", listener.Addr().String(), "id", n.id)
+	served := make(chan error, 1)
+	n.running.Go(func() { served <- n.serveTLS(server, bound(listener)) })
+	n.running.Go(func() { n.find(ctx) })
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve replicas: %w", err)
+	case <-ctx.Done():
+		return server.Close()
+	}
+}
+
+func (n *Network) begin(ctx context.Context) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ctx, n.begun = ctx, time.Now()
+}
+
+// find looks for the other replicas until ctx ends, again when that fails: an API server that was away for a moment must not leave this
+// replica without the others for as long as it lives.
+func (n *Network) find(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
+			n.options.Log.Error(err, "other replicas are not found", "retryIn", longestWait.String())
+		}
+		n.wait(longestWait)
+	}
+}
+
+// serveTLS needs no certificate files: each connection gets its configuration.
+func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
+	err := server.Serve(tls.NewListener(listener, server.TLSConfig))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Synced is whether it is known which members the other replicas hold, or it was waited for long enough. Before, a member that is not
+// connected here may well be connected elsewhere.
+func (n *Network) Synced() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.begun.IsZero():
+		return false
+	case time.Since(n.begun) >= SyncPatience:
+		return true
+	case !n.discovered:
+		return false
+	}
+	return !slices.ContainsFunc(slices.Collect(maps.Values(n.dials)), func(d *dial) bool { return d.wanted && !n.syncedLocked(d) })
+}
+
+func (n *Network) syncedLocked(d *dial) bool {
+	p := n.peers[d.peer]
+	return d.self || p != nil && p.complete
+}
+
+// Links is the number of other replicas that this one hears, and of those that hear it.
+func (n *Network) Links() (heard, hearing int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range n.peers {
+		if p.current != nil && !p.current.down {
+			heard++
+		}
+	}
+	for _, d := range n.dials {
+		if d.up {
+			hearing++
+		}
+	}
+	return heard, hearing
+}
+
+// config has the settings of a link: a peer that hangs is noticed within eight seconds.
+func (n *Network) config() tunnel.Config {
+	return tunnel.Config{
+		PingInterval:     pingInterval,
+		PingTimeout:      pingTimeout,
+		HandshakeTimeout: headerTimeout,
+		DrainTimeout:     drainTimeout,
+		MaxHeaderBytes:   linkHeaderBytes,
+		WriteBuffers:     n.options.Buffers,
+		ErrorLog:         quietLog(n.options.Log),
+	}
+}
+
+// Settings of a link that differ from those of an agent's tunnel.
+const (
+	pingInterval = 3 * time.Second
+	pingTimeout  = 5 * time.Second
+	// drainTimeout is what requests by hop get when this replica stops: they had time before.
+	drainTimeout = time.Second
+	// linkHeaderBytes leaves room for what a hop adds to a header that an agent's tunnel lets through.
+	linkHeaderBytes = 68 << 10
+)

@@ -1,0 +1,186 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package release asks release channels which version they lead to.
+//
+// Whoever may create a Plan chooses the URL that the hub asks, from where the hub, or the agent of a member, stands in the network. So an Asker sends nothing but a GET
+// without credentials, follows no redirect, tells nothing of a body, and, unless it is told otherwise, connects to public addresses only:
+// names are judged by the address that is dialled, so that one that resolves to another address the second time gains nothing.
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Bounds of a question.
+const (
+	// timeout of a question, from the look-up of the name to the header of the answer.
+	timeout = 10 * time.Second
+	// maxHeader is how long the header of an answer may be, in bytes.
+	maxHeader = 32 << 10
+	// maxVersion is how long a version may be, as in the schema of Plan.
+	maxVersion = 128
+)
+
+// Reach is to which addresses an Asker connects.
+type Reach int
+
+const (
+	// Public addresses only.
+	Public Reach = iota
+	// Private addresses too (RFC 1918, RFC 4193, shared address space), for sites with a channel server of their own.
+	Private
+	// Anywhere is also this machine, and addresses of its link, where clouds serve credentials.
+	Anywhere
+)
+
+// ErrAddress says that a channel is at an address that is not to be connected to. What it is wrapped with says what to do.
+var ErrAddress = errors.New("its address is not one that channels are asked at")
+
+// refusal is what is said of all addresses that a reach does not include: which of them it is, is nobody's business.
+func (r Reach) refusal() error {
+	if r == Public {
+		return fmt.Errorf("%w: use one with a public address, or set channels.private in the manager's configuration", ErrAddress)
+	}
+	return fmt.Errorf("%w: use one that is not of this machine, of its link or reserved", ErrAddress)
+}
+
+// Asker asks channels. New makes it. It may be used concurrently.
+type Asker struct {
+	reach           Reach
+	direct, proxied http.RoundTripper
+	proxy           func(*http.Request) (*url.URL, error)
+}
+
+// New makes an Asker. It uses the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name; what is asked through it, the proxy judges.
+func New(reach Reach) *Asker {
+	transport := func(proxy func(*http.Request) (*url.URL, error), dial func(context.Context, string, string) (net.Conn, error)) http.RoundTripper {
+		return &http.Transport{Proxy: proxy, DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, TLSHandshakeTimeout: timeout}
+	}
+	return &Asker{
+		reach: reach, direct: transport(nil, reach.dialer().DialContext), proxied: transport(http.ProxyFromEnvironment, nil), proxy: http.ProxyFromEnvironment,
+	}
+}
+
+// dialer judges addresses when it dials them.
+func (r Reach) dialer() *net.Dialer {
+	return &net.Dialer{Timeout: timeout, Control: func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil || !r.includes(to.Addr()) {
+			return r.refusal()
+		}
+		return nil
+	}}
+}
+
+func (r Reach) includes(a netip.Addr) bool {
+	a = a.Unmap()
+	switch {
+	case r == Anywhere:
+		return true
+	case !a.IsGlobalUnicast(), in(never(), a): // loopback, link-local, multicast, unspecified, broadcast
+		return false
+	case a.IsPrivate(), in(shared(), a):
+		return r == Private
+	}
+	return true
+}
+
+func in(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// shared is the address space of carriers, which sites use for pods and services.
+func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")} }
+
+// never are addresses that nobody on the Internet has, or that lead to others: "this network", those of protocols, for benchmarks and
+// reserved; of IPv6 those that stand for IPv4 ones and would pass for public (also Teredo's), and those of sites. The last are where clouds serve credentials
+// and look like anybody's: of AWS and Google by IPv6, of Alibaba and Azure.
+func never() []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range []string{
+		"0.0.0.0/8", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "::ffff:0:0:0/96", "2002::/16", "fec0::/10",
+		"fd00:ec2::/32", "fd20:ce::/32", "100.100.100.200/32", "168.63.129.16/32",
+	} {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// Latest asks a channel once, and returns the version that it leads to: the last element of the path in the Location of an answer 302, 303, 307
+// or 308. It has a digit: a page to log in at is none. Nothing else is an answer, nor is a Location with the channel's own path, as servers send whose
+// channels are at https. An error never has the URL in it.
+func (a *Asker) Latest(ctx context.Context, channel string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, channel, nil)
+	if err != nil || req.URL.Host == "" || req.URL.Scheme != "https" && req.URL.Scheme != "http" {
+		return "", errors.New("it is no URL of the form https://host/path")
+	}
+	if req.URL.User != nil {
+		return "", errors.New("it has a user or a password in it: whoever may read the plan can read them")
+	}
+	transport := a.direct
+	if proxy, err := a.proxy(req); err != nil {
+		return "", errors.New("the proxy of the environment cannot be used")
+	} else if proxy != nil {
+		transport = a.proxied
+	}
+	resp, err := transport.RoundTrip(req) // a client would follow
+	if err != nil {
+		return "", fmt.Errorf("no answer: %w", a.reason(err))
+	}
+	defer resp.Body.Close()
+	if !slices.Contains([]int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect}, resp.StatusCode) {
+		return "", fmt.Errorf("it answers %d, and not 302, 303, 307 or 308", resp.StatusCode)
+	}
+	return versionOf(req.URL, resp.Header.Values("Location"))
+}
+
+// reason leaves of an error what says nothing of the network behind the hub: whether a port of it is open is nobody's business.
+func (a *Asker) reason(err error) error {
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, ErrAddress):
+		return a.reach.refusal()
+	case errors.As(err, &dns):
+		return errors.New("the name of its host cannot be resolved")
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("not within %s", timeout)
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
+	}
+	return errors.New("it cannot be reached, or its certificate is not trusted")
+}
+
+var versionForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`)
+
+func versionOf(channel *url.URL, locations []string) (string, error) {
+	if len(locations) != 1 {
+		return "", fmt.Errorf("its redirection has %d Locations", len(locations))
+	}
+	to, err := channel.Parse(locations[0])
+	if err != nil {
+		return "", errors.New("its Location is no URL")
+	}
+	if to.Path == channel.Path {
+		return "", errors.New("it redirects to itself: if it is at https, say so in the URL")
+	}
+	version := path.Base(to.Path)
+	if strings.HasSuffix(to.Path, "/") || len(version) > maxVersion || !versionForm.MatchString(version) || !strings.ContainsAny(version, "0123456789") {
+		return "", errors.New("the last element of its Location is no version")
+	}
+	return version, nil
+}

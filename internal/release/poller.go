@@ -1,0 +1,152 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// Times between questions.
+const (
+	// Interval is how often a channel is asked; each time a tenth of it more or less.
+	Interval = 15 * time.Minute
+	// firstRetry is when one that did not answer is asked again; it doubles up to Interval.
+	firstRetry = 15 * time.Second
+)
+
+// maxAsking is how many channels are asked at once.
+const maxAsking = 8
+
+// Answer is what is known of a channel.
+type Answer struct {
+	// Version that was found last; empty if none was.
+	Version string
+	// Err is why the last question had no answer.
+	Err error
+	// Asked is whether any question has ended.
+	Asked bool
+	// Next is when it is asked again.
+	Next time.Time
+}
+
+// Poller keeps the answers of channels. It asks when somebody wants to know and the last answer is old; nobody waits for it. NewPoller
+// makes it. It may be used concurrently.
+type Poller struct {
+	ask   func(context.Context, string) (string, error)
+	now   func() time.Time
+	slots chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	ctx      context.Context
+	tasks    sync.WaitGroup
+	channels map[string]*asked
+	ended    []func(channel string)
+}
+
+// asked is a channel. Poller.mu guards it.
+type asked struct {
+	Answer
+	running  bool
+	failures int
+	wanted   time.Time
+}
+
+// NewPoller makes a Poller that asks with ask, such as Asker.Latest.
+func NewPoller(ask func(context.Context, string) (string, error), now func() time.Time) *Poller {
+	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxAsking), channels: map[string]*asked{}}
+}
+
+// OnAnswer has f called after each question that ended. f must not block.
+func (p *Poller) OnAnswer(f func(channel string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = append(p.ended, f)
+}
+
+// Start lets questions be asked until ctx ends, and returns when none is under way.
+func (p *Poller) Start(ctx context.Context) error {
+	p.mu.Lock()
+	p.ctx = ctx
+	ended := append([]func(string){}, p.ended...)
+	var waiting []string
+	for channel := range p.channels {
+		waiting = append(waiting, channel)
+	}
+	p.mu.Unlock()
+	for _, channel := range waiting {
+		for _, f := range ended {
+			f(channel)
+		}
+	}
+	<-ctx.Done()
+	p.mu.Lock()
+	p.ctx = nil // nothing begins any more
+	p.mu.Unlock()
+	p.tasks.Wait()
+	return nil
+}
+
+// Answer is what is known of a channel now. It has it asked if that is due.
+func (p *Poller) Answer(channel string) Answer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	c := p.channels[channel]
+	if c == nil {
+		p.forgetLocked(now)
+		c = &asked{}
+		p.channels[channel] = c
+	}
+	c.wanted = now
+	if p.ctx != nil && p.ctx.Err() == nil && !c.running && !now.Before(c.Next) {
+		c.running = true
+		ctx := p.ctx
+		p.tasks.Go(func() { p.run(ctx, channel) })
+	}
+	return c.Answer
+}
+
+// forgetLocked drops channels that nobody has wanted to know of for long.
+func (p *Poller) forgetLocked(now time.Time) {
+	for channel, c := range p.channels {
+		if !c.running && now.Sub(c.wanted) > 2*Interval {
+			delete(p.channels, channel)
+		}
+	}
+}
+
+func (p *Poller) run(ctx context.Context, channel string) {
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	version, err := p.ask(ctx, channel)
+	<-p.slots
+	p.mu.Lock()
+	c := p.channels[channel]
+	c.running, c.Asked, c.Err = false, true, err
+	pause := Interval
+	if err == nil {
+		c.Version, c.failures = version, 0
+	} else {
+		if c.failures < 10 {
+			pause = min(firstRetry<<c.failures, Interval)
+		}
+		c.failures++
+	}
+	c.Next = p.now().Add(jitter(pause))
+	ended := append([]func(string){}, p.ended...)
+	p.mu.Unlock()
+	for _, f := range ended {
+		f(channel)
+	}
+}
+
+// jitter is a duration between nine and eleven tenths of d.
+func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }

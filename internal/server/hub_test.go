@@ -1,0 +1,619 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// world is a hub's port as main makes it, on a real API server, without controllers.
+type world struct {
+	*testkit.Env
+	t         *testing.T
+	server    *Server
+	manager   ctrl.Manager
+	ca        pki.KeyPair
+	address   chan string // told once it serves
+	base      string      // address, then
+	namespace string
+
+	mu      sync.Mutex // guards what follows
+	logged  bytes.Buffer
+	secrets []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	env := testkit.Shared(t)
+	ca, err := pki.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newReplica(t, env, env.Workspace(t), ca, "drain: {delay: 0s}")
+}
+
+// newReplica is one of several hubs' ports on one API server, with more configuration.
+func newReplica(t *testing.T, env *testkit.Env, namespace string, ca pki.KeyPair, more string) *world {
+	t.Helper()
+	w := &world{Env: env, t: t, address: make(chan string, 1), namespace: namespace, ca: ca}
+	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, "+
+		"server: {listen: \"127.0.0.1:0\", urls: [\"https://127.0.0.1\"]}, leaderElection: {enabled: false}, %s}", w.namespace, more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options, err := cfg.ManagerOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Logger = funcr.NewJSON(w.log, funcr.Options{Verbosity: 10})
+	if w.manager, err = ctrl.NewManager(w.Config, options); err != nil {
+		t.Fatal(err)
+	}
+	holder, err := trust.New(cfg.Server.URLs, nil, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.server, err = New(t.Context(), w.manager, cfg, holder); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.manager.Add(w.server); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// log keeps what is logged and looks out for the address.
+func (w *world) log(line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logged.WriteString(line + "\n")
+	var said struct{ Msg, Address string }
+	if json.Unmarshal([]byte(line), &said) == nil && said.Msg == "serving" {
+		w.address <- said.Address
+	}
+}
+
+// secret has the test fail if a token shows in a log.
+func (w *world) secret(token string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.secrets = append(w.secrets, token)
+	return token
+}
+
+// start starts the hub and returns what stops it and gives what Start returned.
+func (w *world) start() (stop func() error) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.manager.Start(ctx) }()
+	w.t.Cleanup(cancel)
+	secret := &corev1.Secret{}
+	pki.WriteSecret(secret, pki.State{Active: w.ca})
+	if err := w.server.Trust.LoadAuthority(secret); err != nil {
+		w.t.Fatal(err)
+	}
+	select {
+	case address := <-w.address:
+		w.base = address
+	case err := <-ended:
+		w.t.Fatal(err)
+	}
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+// roots trust the hub's CA.
+func (w *world) roots() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(w.ca.Cert)
+	return pool
+}
+
+// client speaks HTTP/2 if h2, else HTTP/1.1, and follows no redirect.
+func (w *world) client(h2 bool) *http.Client {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}, ForceAttemptHTTP2: h2}
+	if !h2 {
+		transport.TLSClientConfig.NextProtos = []string{"http/1.1"}
+	}
+	w.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// answer is what the hub answered.
+type answer struct {
+	code   int
+	body   string
+	header http.Header
+	proto  string
+}
+
+func (w *world) send(c *http.Client, method, path, bearer string) answer {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), method, "https://"+w.base+path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return answer{resp.StatusCode, string(raw), resp.Header, resp.Proto}
+}
+
+// raw sends a request line as it is, which net/http's client would tidy up first.
+func (w *world) raw(line string, headers ...string) answer {
+	w.t.Helper()
+	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots(), NextProtos: []string{"http/1.1"}}}
+	conn, err := dialer.DialContext(w.t.Context(), "tcp", w.base)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, line+" HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n"+strings.Join(headers, "")+"\r\n"); err != nil {
+		w.t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return answer{resp.StatusCode, string(body), resp.Header, resp.Proto}
+}
+
+// user is the token of a new ServiceAccount with some rights on the whole hub.
+func (w *world) user(name string, rules ...rbacv1.PolicyRule) string {
+	w.t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+	w.Apply(w.t, account)
+	if len(rules) > 0 {
+		w.Apply(w.t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
+		w.Apply(w.t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: name}}})
+	}
+	request := &authenticationv1.TokenRequest{}
+	if err := w.Client.SubResource("token").Create(w.t.Context(), account, request); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.secret(request.Status.Token)
+}
+
+// cluster makes a Cluster with a join token.
+func (w *world) cluster(name string) string {
+	w.t.Helper()
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+	w.Apply(w.t, cluster)
+	token := registration.Token{Value: w.secret(registration.NewToken()), Created: time.Now()}
+	if err := w.Client.Apply(w.t.Context(), registration.ApplySecret(cluster, token, registration.Content{Manifest: []byte("manifest")}),
+		client.FieldOwner("drover")); err != nil {
+		w.t.Fatal(err)
+	}
+	testkit.Eventually(w.t, 10*time.Second, func(context.Context) error {
+		if got := w.send(w.client(true), http.MethodGet, protocol.PathImport+token.Value+".yaml", ""); got.code != http.StatusOK {
+			return fmt.Errorf("the token is not known yet: %d", got.code)
+		}
+		return nil
+	})
+	return token.Value
+}
+
+// register joins with a token, as the member with a UID.
+func (w *world) register(token string, key ed25519.PrivateKey, uid string) (protocol.RegisterResponse, int) {
+	w.t.Helper()
+	body, err := json.Marshal(protocol.RegisterRequest{PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: uid,
+		Proof: ed25519.Sign(key, protocol.ProofPayload(token, uid))})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "https://"+w.base+protocol.PathRegister, bytes.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := w.client(true).Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var response protocol.RegisterResponse
+	if err := json.NewDecoder(resp.Body).Decode(&response); err != nil {
+		w.t.Fatal(err)
+	}
+	return response, resp.StatusCode
+}
+
+// connectToken is good for one connect.
+func (w *world) connectToken(key ed25519.PrivateKey, joined protocol.RegisterResponse) string {
+	w.t.Helper()
+	token, err := protocol.SignConnectToken(key, protocol.ConnectClaims{ID: rand.Text(), Audience: joined.Audience, Cluster: joined.Cluster,
+		ClusterUID: "member-uid", IssuedAt: time.Now()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.secret(token)
+}
+
+// agent connects as an agent does, over a real WebSocket, and returns its end of the tunnel and what ends with it.
+func (w *world) agent(key ed25519.PrivateKey, joined protocol.RegisterResponse) (ended <-chan error) {
+	w.t.Helper()
+	dialer := tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}
+	conn, err := dialer.Dial(w.t.Context(), "wss://"+w.base+protocol.PathConnect,
+		http.Header{"Authorization": {"Bearer " + w.connectToken(key, joined)}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() {
+		served <- conn.Serve(context.Background(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != protocol.PathReport {
+				fmt.Fprint(rw, "the member's answer to ", r.URL.Path)
+				return
+			}
+			_ = json.NewEncoder(rw).Encode(testkit.HealthyReport())
+			_ = http.NewResponseController(rw).Flush()
+			<-r.Context().Done()
+		}))
+	}()
+	w.t.Cleanup(func() { _ = conn.Close() })
+	name := types.NamespacedName{Namespace: joined.Cluster.Namespace, Name: joined.Cluster.Name}
+	testkit.Eventually(w.t, 10*time.Second, func(context.Context) error {
+		if w.server.Members.State(name).Report == nil {
+			return errors.New("not connected yet")
+		}
+		return nil
+	})
+	return served
+}
+
+func TestPort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	t.Run("before there is a CA it is alive and not ready", func(t *testing.T) {
+		handler := w.server.handler(t.Context())
+		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
+			recorder := httptest.NewRecorder()
+			handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+			if recorder.Code != want {
+				t.Errorf("%s: %d, want %d", path, recorder.Code, want)
+			}
+		}
+	})
+	stop := w.start()
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *world)
+	}{
+		{"once its caches are filled it is ready", testReady},
+		{"the CA bundle is there for everybody", testCACerts},
+		{"paths and methods that are not served are refused", testUnknownPaths},
+		{"path tricks reach the proxy as they are and no mux redirects them", testPathTricks},
+		{"users get HTTP/2 and who asks for HTTP/1.1 gets that", testALPN},
+		{"TLS below 1.3 is refused", testOldTLS},
+		{"a header that is too large is refused", testLargeHeader},
+		{"metrics need a right", testMetrics},
+		{"an agent joins, connects and is reached by who may", testAgent},
+		{"a browser that was led to open a tunnel is refused", testBrowser},
+		{"nested bodies exhaust nothing: CVE-2025-23388", testCVE2025_23388},
+		{"the token of an account that was removed is no good: CVE-2023-22650", testCVE2023_22650},
+		{"a second cluster that was refused shows as an event", testRefusalEvent},
+		{"a move loses no request, ends watches between two events, and shells in time", testMove},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w.t = t
+			test.run(t, w)
+		})
+	}
+	w.t = t
+	t.Run("stopping ends tunnels, closes the port and returns", func(t *testing.T) {
+		w.t = t
+		testStop(t, w, stop)
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, secret := range w.secrets {
+		if strings.Contains(w.logged.String(), secret) {
+			t.Error("a token shows in the log")
+		}
+	}
+}
+
+func testReady(t *testing.T, w *world) {
+	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
+		if got := w.send(w.client(true), http.MethodGet, "/readyz", ""); got.code != http.StatusOK {
+			return errors.New(got.body)
+		}
+		return nil
+	})
+	stopping, cancel := context.WithCancel(t.Context())
+	cancel()
+	if w.server.readiness(stopping) == nil {
+		t.Error("ready while it stops")
+	}
+}
+
+func testCACerts(t *testing.T, w *world) {
+	if got := w.send(w.client(true), http.MethodGet, protocol.PathCACerts, ""); got.code != http.StatusOK || got.body != string(w.ca.Cert) {
+		t.Errorf("answer %d %s", got.code, got.body)
+	}
+}
+
+func testUnknownPaths(t *testing.T, w *world) {
+	for line, want := range map[string]int{
+		"GET /":                    http.StatusNotFound,
+		"GET /v1":                  http.StatusNotFound,
+		"GET /v1/import/":          http.StatusNotFound,
+		"GET /k8s":                 http.StatusNotFound,
+		"GET /k8s/other":           http.StatusNotFound,
+		"GET /debug/pprof/":        http.StatusNotFound,
+		"POST /v1/connect":         http.StatusMethodNotAllowed,
+		"GET /v1/register":         http.StatusMethodNotAllowed,
+		"POST /v1/cacerts":         http.StatusMethodNotAllowed,
+		"DELETE /metrics":          http.StatusMethodNotAllowed,
+		"GET /v1/connect":          http.StatusUnauthorized,
+		"GET /metrics":             http.StatusUnauthorized,
+		"POST /v1/register":        http.StatusUnauthorized,
+		"GET /metrics/../healthz":  http.StatusTemporaryRedirect, // to /healthz, which is for everybody
+		"GET https://evil/healthz": http.StatusOK,
+	} {
+		if got := w.raw(line); got.code != want {
+			t.Errorf("%s: %d, want %d", line, got.code, want)
+		}
+	}
+}
+
+func testPathTricks(t *testing.T, w *world) {
+	for _, target := range []string{
+		"/k8s/clusters/a/b/../../../healthz",
+		"/k8s/clusters/a/b/%2e%2e/%2e%2e/v1/cacerts",
+		"/k8s/clusters/a/b//api",
+		"/k8s/clusters//b/api",
+		"/k8s/clusters/a%2fb/c/api",
+		"/k8s%2fclusters/a/b/api",
+		"/k8s/clusters/a/b/./api/",
+		"/k8s/local/../clusters/a/b",
+		"/k8s/local",
+		"/k8s/local//api",
+		"https://evil.example.com/k8s/clusters/a/b/../api",
+	} {
+		got := w.raw("GET " + target)
+		var status metav1.Status
+		if err := json.Unmarshal([]byte(got.body), &status); err != nil || status.Kind != "Status" || got.code/100 != 4 || int(status.Code) != got.code {
+			t.Errorf("%s: %d %s", target, got.code, got.body)
+		}
+		if got.header.Get("Location") != "" {
+			t.Errorf("%s is redirected to %s", target, got.header.Get("Location"))
+		}
+	}
+	if got := w.raw("GET //k8s/clusters/a/b/api"); got.code/100 == 2 {
+		t.Errorf("two slashes: %d", got.code)
+	}
+}
+
+func testALPN(t *testing.T, w *world) {
+	for h2, want := range map[bool]string{true: "HTTP/2.0", false: "HTTP/1.1"} {
+		if got := w.send(w.client(h2), http.MethodGet, "/healthz", ""); got.proto != want {
+			t.Errorf("asked for HTTP/2 %t: %s", h2, got.proto)
+		}
+	}
+}
+
+func testOldTLS(t *testing.T, w *world) {
+	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: w.roots()}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", w.base)
+	if err == nil {
+		_ = conn.Close()
+		t.Error("TLS 1.2 is accepted")
+	}
+	other, err := pki.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(other.Cert)
+	_, err = (&tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}}).Dial(t.Context(), "wss://"+w.base+protocol.PathConnect, http.Header{})
+	var unknown x509.UnknownAuthorityError
+	if !errors.As(err, &unknown) {
+		t.Errorf("an agent that pins another CA: %v", err)
+	}
+}
+
+func testLargeHeader(t *testing.T, w *world) {
+	for size, want := range map[int]int{32 << 10: http.StatusOK, 90 << 10: http.StatusRequestHeaderFieldsTooLarge, 128 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+		filler := strings.Repeat("x", size)
+		if got := w.raw("GET /healthz", "X-Filler: "+filler+"\r\n"); got.code != want {
+			t.Errorf("%d bytes: %d", size, got.code)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.base+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Filler", filler)
+		resp, err := w.client(true).Do(req)
+		if err != nil {
+			t.Errorf("%d bytes by HTTP/2: %v", size, err)
+			continue
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want || resp.ProtoMajor != 2 {
+			t.Errorf("%d bytes by %s: %d", size, resp.Proto, resp.StatusCode)
+		}
+	}
+	if got := w.raw("GET /healthz", "X-Filler: "+strings.Repeat("x", 512<<10)+"\r\n"); got.code != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("512 KiB: %d", got.code)
+	}
+}
+
+func testMetrics(t *testing.T, w *world) {
+	c := w.client(true)
+	stranger := w.user("stranger")
+	reader := w.user("metrics-reader", rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}})
+	for token, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, stranger: http.StatusForbidden, reader: http.StatusOK} {
+		if got := w.send(c, http.MethodGet, "/metrics", token); got.code != want || (want == http.StatusOK) != strings.Contains(got.body, "go_goroutines") {
+			t.Errorf("%d, want %d", got.code, want)
+		}
+	}
+}
+
+func testAgent(t *testing.T, w *world) {
+	const path = "/api/v1/namespaces"
+	key, c := testkit.Key(t), w.client(true)
+	joinToken := w.cluster("member")
+	user := w.user("proxy-user", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
+	at := func(cluster string) string { return "/k8s/clusters/" + w.namespace + "/" + cluster + path }
+
+	if got := w.send(c, http.MethodGet, at("nobody"), user); got.code != http.StatusNotFound || !strings.Contains(got.body, `"Status"`) {
+		t.Errorf("an unknown cluster: %d %s", got.code, got.body)
+	}
+	seen := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	cluster := &v1.Cluster{}
+	if err := w.Client.Get(t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "member"}, cluster); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Status.LastSeen = &seen
+	if err := w.Client.Status().Update(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the cache follows
+		got := w.send(c, http.MethodGet, at("member"), user)
+		if got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "2026-01-02T03:04:05Z") {
+			return fmt.Errorf("not connected: %d %s", got.code, got.body)
+		}
+		return nil
+	})
+	joined, code := w.register(joinToken, key, "member-uid")
+	if code != http.StatusOK {
+		t.Fatalf("join: %d", code)
+	}
+	w.agent(key, joined)
+	if got := w.send(c, http.MethodGet, at("member"), user); got.code != http.StatusOK || got.body != "the member's answer to "+protocol.PathKubernetes+path {
+		t.Errorf("connected: %d %s", got.code, got.body)
+	}
+	if got := w.send(c, http.MethodGet, at("member"), w.user("nobody")); got.code != http.StatusForbidden {
+		t.Errorf("without the right: %d", got.code)
+	}
+	// What is no WebSocket, over HTTP/2 for example, becomes no tunnel, whatever it bears.
+	if got := w.send(c, http.MethodGet, protocol.PathConnect, w.connectToken(key, joined)); got.code/100 != 4 {
+		t.Errorf("a connect by HTTP/2: %d", got.code)
+	}
+}
+
+// CVE-2019-13209.
+func testBrowser(t *testing.T, w *world) {
+	key := testkit.Key(t)
+	joined, _ := w.register(w.cluster("browsed"), key, "member-uid")
+	got := w.raw("GET "+protocol.PathConnect, "Authorization: Bearer "+w.connectToken(key, joined)+"\r\n", "Origin: https://evil.example.com\r\n",
+		"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "+tunnel.Subprotocol+"\r\n")
+	if got.code != http.StatusForbidden {
+		t.Errorf("answer %d %s", got.code, got.body)
+	}
+}
+
+func testRefusalEvent(t *testing.T, w *world) {
+	token := w.cluster("contested")
+	if _, code := w.register(token, testkit.Key(t), "member-uid"); code != http.StatusOK {
+		t.Fatalf("join: %d", code)
+	}
+	if _, code := w.register(token, testkit.Key(t), "intruder-uid"); code != http.StatusForbidden {
+		t.Fatalf("the intruder: %d", code)
+	}
+	if got := w.server.Members.State(types.NamespacedName{Namespace: w.namespace, Name: "contested"}).Refusal; got == nil || got.Reason != v1.ReasonIdentityMismatch {
+		t.Errorf("the fleet knows of %+v", got)
+	}
+	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
+		var events eventsv1.EventList
+		if err := w.Client.List(ctx, &events, client.InNamespace(w.namespace)); err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if strings.Contains(e.String(), token) {
+				t.Error("an event holds the token")
+			}
+			if e.Regarding.Name == "contested" && e.Reason == v1.ReasonIdentityMismatch && strings.Contains(e.Note, "intruder-uid") {
+				return nil
+			}
+		}
+		return fmt.Errorf("no event among %d", len(events.Items))
+	})
+}
+
+func testStop(t *testing.T, w *world, stop func() error) {
+	key := testkit.Key(t)
+	joined, _ := w.register(w.cluster("last"), key, "member-uid")
+	ended := w.agent(key, joined)
+	begun := time.Now()
+	if err := stop(); err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, tunnel.ErrPeerClosed) {
+			t.Errorf("the agent's tunnel ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the agent's tunnel did not end")
+	}
+	if took := time.Since(begun); took > lastWords+time.Second {
+		t.Errorf("took %s although nothing was under way", took)
+	}
+	conn, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}).DialContext(t.Context(), "tcp", w.base)
+	if err == nil {
+		_ = conn.Close()
+		t.Error("the port is still open")
+	}
+	if members, tunnels := w.server.Members.Size(); members+tunnels != 0 {
+		t.Errorf("%d members, %d tunnels", members, tunnels)
+	}
+}

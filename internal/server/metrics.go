@@ -1,0 +1,79 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// tunnelMetrics observes the tunnels that end here. docs/operations.md lists what operators see.
+type tunnelMetrics struct {
+	ended       *prometheus.CounterVec
+	refused     *prometheus.CounterVec
+	bytes       *prometheus.CounterVec
+	pings       prometheus.Histogram
+	blocked     prometheus.Histogram
+	http2Errors *prometheus.CounterVec
+	hops        *prometheus.CounterVec
+}
+
+// newTunnelMetrics registers the metrics of one hub. members is asked at each scrape.
+func newTunnelMetrics(registry prometheus.Registerer, members *members.Registry) *tunnelMetrics {
+	m := &tunnelMetrics{
+		ended:       counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
+		refused:     counters("drover_agents_refused_total", "Agents that showed a cluster's token or key and were refused, by reason.", "reason"),
+		bytes:       counters("drover_tunnel_bytes_total", "Bytes through tunnels, without TLS, by direction as the hub sees it.", "direction"),
+		hops:        counters("drover_peer_requests_total", "Requests sent to members by way of another replica, by result.", "result"),
+		http2Errors: counters("drover_tunnel_http2_errors_total", "Errors of HTTP/2 in tunnels, by kind.", "kind"),
+		pings: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_tunnel_ping_seconds",
+			Help: "Round trips of keepalive pings.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 9)}),
+		blocked: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_tunnel_write_blocked_seconds",
+			Help: "Waits of over 100 ms for the network to take a write.", Buckets: prometheus.ExponentialBuckets(0.1, 2, 8)}),
+	}
+	registry.MustRegister(m.ended, m.refused, m.bytes, m.http2Errors, m.hops, m.pings, m.blocked,
+		gauge("drover_members_connected", "Members with an open tunnel to this replica.", func() float64 {
+			connected, _ := members.LocalSize()
+			return float64(connected)
+		}),
+		gauge("drover_members_known", "Members with an open tunnel to any replica, as far as this one knows.", func() float64 {
+			known, _ := members.Size()
+			return float64(known)
+		}),
+		gauge("drover_tunnels", "Open tunnels to this replica.", func() float64 {
+			_, tunnels := members.LocalSize()
+			return float64(tunnels)
+		}),
+		gauge("drover_tunnel_streams", "Requests under way in tunnels, watches and upgraded connections included.", func() float64 {
+			return float64(members.Streams())
+		}))
+	return m
+}
+
+// observe has a tunnel's configuration feed the metrics.
+func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
+	received, sent := m.bytes.WithLabelValues("received"), m.bytes.WithLabelValues("sent")
+	seconds := func(h prometheus.Histogram) func(time.Duration) {
+		return func(d time.Duration) { h.Observe(d.Seconds()) }
+	}
+	cfg.Observer = tunnel.Observer{
+		BytesRead:    func(n int) { received.Add(float64(n)) },
+		BytesWritten: func(n int) { sent.Add(float64(n)) },
+		Ping:         seconds(m.pings),
+		WriteBlocked: seconds(m.blocked),
+		HTTP2Error: func(kind string) {
+			if strings.Contains(kind, "ERR_UNKNOWN") { // it ends in a number that the agent chose
+				kind = "unknown"
+			}
+			m.http2Errors.WithLabelValues(kind).Inc()
+		},
+	}
+	cfg.OnEnd = func(err error) { m.ended.WithLabelValues(tunnel.Reason(err)).Inc() }
+	return cfg
+}

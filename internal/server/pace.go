@@ -1,0 +1,80 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/drover-dev/drover/internal/limit"
+)
+
+// How fast connections are let in. Thousands of agents that lost the hub together come back within a second, and anybody may open
+// connections without end: their handshakes would leave nothing for users, for the tunnels that stand, and for the Lease.
+const (
+	agentsPerCore = 200 // a second; that many handshakes take about an eighth of a core's time, with what follows them
+	othersPerCore = 400 // a second; who reaches that is no user
+	paceBurst     = 50
+	pacePatience  = 4 * time.Second // who would wait for longer is sent away before anything is computed for him, and comes back
+)
+
+// errTooMany is what is sent away with.
+var errTooMany = errors.New("too many connections are opened at the same time")
+
+// pace bounds the rate of TLS handshakes, those of agents apart from all others, so that neither can starve the other. In each lane the
+// addresses that connections come from take turns: who opens them without end waits behind himself.
+type pace struct {
+	agents, others *lane
+	refused        func() // called for each connection that is sent away
+}
+
+func newPace(refused func()) *pace {
+	cores := runtime.GOMAXPROCS(0)
+	return &pace{refused: refused, agents: newLane(agentsPerCore*cores, paceBurst), others: newLane(othersPerCore*cores, paceBurst)}
+}
+
+// lane lets in some handshakes a second. Each takes one of burst seats and gives it back after a fixed time, whatever becomes of it,
+// as a client that stalls must not hold up others.
+type lane struct {
+	gate *limit.Gate
+	hold time.Duration
+}
+
+func newLane(perSecond, burst int) *lane {
+	// As many may wait as will get their turn in time.
+	bounds := limit.Bounds{All: burst, Queue: perSecond * int(pacePatience/time.Second), Wait: pacePatience}
+	return &lane{gate: limit.NewGate(bounds, limit.Observer{}), hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
+}
+
+func (l *lane) enter(ctx context.Context, address string) error {
+	seat, err := l.gate.Enter(ctx, limit.Asker{User: address})
+	if err != nil {
+		return err
+	}
+	time.AfterFunc(l.hold, seat.Release)
+	return nil
+}
+
+// hello is for tls.Config.GetConfigForClient, which is called before the costly part of a handshake. It changes no configuration.
+func (p *pace) hello(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	in := p.others
+	if soundsLikeAgent(hello.SupportedProtos) {
+		in = p.agents
+	}
+	if in.enter(hello.Context(), limit.Source(hello.Conn.RemoteAddr().String())) != nil {
+		p.refused()
+		return nil, errTooMany
+	}
+	return nil, nil
+}
+
+// soundsLikeAgent tells agents from others by the protocols that they offer: HTTP/1.1 alone, for the WebSocket. kubectl and browsers
+// offer HTTP/2 first, the kubelet's probes nothing. Whoever poses as one or the other shares that one's lane: this is no lock.
+func soundsLikeAgent(protocols []string) bool {
+	return slices.Equal(protocols, []string{"http/1.1"})
+}

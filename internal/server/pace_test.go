@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/pki"
+)
+
+func TestSoundsLikeAgent(t *testing.T) {
+	for name, tt := range map[string]struct {
+		protocols []string
+		want      bool
+	}{
+		"an agent offers HTTP/1.1 alone":         {[]string{"http/1.1"}, true},
+		"kubectl offers HTTP/2 first":            {[]string{"h2", "http/1.1"}, false},
+		"a probe of the kubelet offers nothing":  {nil, false},
+		"something else is nobody that we pace":  {[]string{"acme-tls/1"}, false},
+		"HTTP/1.1 and HTTP/2 is no agent either": {[]string{"http/1.1", "h2"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := soundsLikeAgent(tt.protocols); got != tt.want {
+				t.Errorf("%q: got %t", tt.protocols, got)
+			}
+		})
+	}
+}
+
+// handshake does one over a pipe, with the protocols that a client offers, and returns the server's error.
+func handshake(t *testing.T, p *pace, cert *tls.Certificate, protocols ...string) error {
+	t.Helper()
+	near, far := net.Pipe()
+	server := tls.Server(near, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13, GetConfigForClient: p.hello})
+	client := tls.Client(far, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}) // only the server is looked at
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if client.HandshakeContext(ctx) == nil {
+			_, _ = client.Read(make([]byte, 1)) // what the server sends after its handshake
+		}
+	}()
+	err := server.HandshakeContext(ctx)
+	_ = near.Close()
+	<-done
+	return err
+}
+
+func TestPace(t *testing.T) {
+	authority, err := pki.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := pki.IssueServing(authority, []string{"localhost"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	one := func() *lane {
+		return &lane{gate: limit.NewGate(limit.Bounds{All: 1}, limit.Observer{}), hold: time.Hour}
+	}
+	never := &pace{agents: one(), others: one(), refused: func() { refused++ }}
+	for _, step := range []struct {
+		name      string
+		protocols []string
+		in        bool
+	}{
+		{"an agent within the rate is let in", []string{"http/1.1"}, true},
+		{"one beyond it is sent away", []string{"http/1.1"}, false},
+		{"a user is let in all the same", []string{"h2", "http/1.1"}, true},
+		{"one beyond the rate of users is sent away", []string{"h2", "http/1.1"}, false},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			before := refused
+			if err := handshake(t, never, cert, step.protocols...); (err == nil) != step.in || refused-before == 1 == step.in {
+				t.Errorf("error %v, %d sent away", err, refused-before)
+			}
+		})
+	}
+}
+
+func TestLane(t *testing.T) {
+	const rate, burst = 100, 10
+	// flood opens connections without end from each of so many addresses.
+	flood := func(ctx context.Context, l *lane, addresses int) (*sync.WaitGroup, *atomic.Int64) {
+		all, in := &sync.WaitGroup{}, &atomic.Int64{}
+		for n := range 500 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if l.enter(ctx, fmt.Sprint("bad", n%addresses)) == nil {
+						in.Add(1)
+					} else {
+						<-time.After(50 * time.Millisecond)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		return all, in
+	}
+	for name, tt := range map[string]struct {
+		addresses int
+		want      time.Duration
+	}{
+		"who opens connections without end from one address holds up another by a turn":   {1, 2 * time.Second * burst / rate},
+		"who does it from a hundred addresses holds up another by a turn of each of them": {100, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLane(rate, burst)
+				ctx, stop := context.WithCancel(t.Context())
+				all, in := flood(ctx, l, tt.addresses)
+				begun := time.Now()
+				for range 3 {
+					if err := l.enter(ctx, "good"); err != nil {
+						t.Error(err)
+					}
+				}
+				if took := time.Since(begun); took > 3*tt.want {
+					t.Errorf("three connections took %s, want at most %s", took, 3*tt.want)
+				}
+				if most := int64(time.Since(begun).Seconds()*rate) + 2*burst; in.Load() > most {
+					t.Errorf("%d were let in within %s, want at most %d", in.Load(), time.Since(begun), most)
+				}
+				stop()
+				all.Wait()
+				time.Sleep(time.Second) // until the last seats are given back
+			})
+		})
+	}
+}

@@ -1,0 +1,72 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"net/http"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/peer"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// join makes a server one of several replicas, if the configuration says that there may be others.
+func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, forwarded func(result string)) {
+	if !cfg.Peers.Enabled() {
+		return
+	}
+	find := peer.Static(cfg.Peers.Addresses)
+	if cfg.Peers.Service != "" {
+		find = peer.Endpoints(mgr.GetCache(), cfg.Namespace, cfg.Peers.Service)
+	}
+	s.Peers = peer.New(peer.Options{
+		Listen: cfg.Peers.Listen, Members: s.Members, TLS: s.Trust.ReplicaTLS, Find: find, Buffers: s.Tunnel.WriteBuffers,
+		Calls: func(next http.Handler) http.Handler { return s.Stop.Calls.Handler(s.telemetry.hop(next)) }, Limiter: hops, Forwarded: forwarded, Log: s.Log.WithName("peers"),
+	})
+	s.telemetry.watchLinks(s.Peers.Links)
+	s.Stop.Links = s.Peers.Run
+	s.Stop.Others = func() int {
+		others, _ := s.Peers.Links()
+		return others
+	}
+	s.Members.OnToken(refuseReplays(s.Registration))
+}
+
+// hopLimits bound what users of other replicas do by way of this one. They have as many seats as the users here, apart from theirs, and what
+// is held for both counts together. No share is a user's: he has had it where he came in.
+func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
+	s.Short.User, s.Long.User = 0, 0
+	hops := limit.New(s, o)
+	hops.Backlog = users.Backlog
+	return hops
+}
+
+// refuseReplays has connect tokens refused here that opened a tunnel at another replica.
+func refuseReplays(r *registration.Server) func(members.Peer) {
+	return func(p members.Peer) {
+		if expires := tokenExpires(p, r.Now()); p.TokenID != "" && expires.After(r.Now()) {
+			r.TokenUsed(p.Key, p.TokenID, expires)
+		}
+	}
+}
+
+// tokenExpires is when the token that opened a tunnel is refused as too old: it was accepted before it ended, by a clock that differs by
+// so much at most. An epoch may be ahead of all clocks, and what is remembered of an agent is bounded.
+func tokenExpires(p members.Peer, now time.Time) time.Time {
+	const longest = protocol.ConnectTokenTTL + 2*protocol.ClockSkew
+	expires := time.Unix(0, p.Epoch).Add(longest)
+	if latest := now.Add(longest); expires.After(latest) {
+		return latest
+	}
+	return expires
+}
+
+// Synced is whether it is known which members other replicas hold, or it was waited for long enough.
+func (s *Server) Synced() bool { return s.Peers == nil || s.Peers.Synced() }

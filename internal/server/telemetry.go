@@ -1,0 +1,199 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tracing"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+// flushTimeout is how long the last spans may take when the hub stops.
+const flushTimeout = 3 * time.Second
+
+// registry is a prometheus.Registry, or what a test has in its place.
+type registry interface {
+	prometheus.Registerer
+	prometheus.Gatherer
+}
+
+// telemetry is what the operator of this replica sees of it. docs/operations.md lists all of it.
+type telemetry struct {
+	registry registry
+	tracer   *tracing.Tracer
+	tunnels  *tunnelMetrics
+	proxy    *proxyMetrics
+
+	moved      *prometheus.CounterVec
+	turnedAway prometheus.Counter
+	stopping   atomic.Pointer[time.Time] // when it began to stop, nil before
+}
+
+// newTelemetry makes what the configuration asks for. agent is the user agent of this program.
+func newTelemetry(ctx context.Context, cfg config.Tracing, agent string, members *members.Registry, log logr.Logger) (*telemetry, error) {
+	host, _ := os.Hostname() // the pod's name; without one the spans of replicas look alike
+	service, version, _ := strings.Cut(agent, "/")
+	tracer, err := tracing.New(ctx, tracing.Options{
+		Endpoint: cfg.Endpoint, Ratio: *cfg.SampleRatio, Service: service, Version: version, Instance: host,
+		Environ: os.LookupEnv, Log: log.WithName("tracing"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return observe(tracer, members, prometheus.NewRegistry()), nil
+}
+
+// observe registers the metrics of one hub.
+func observe(tracer *tracing.Tracer, members *members.Registry, registry registry) *telemetry {
+	t := &telemetry{
+		registry: registry, tracer: tracer, tunnels: newTunnelMetrics(registry, members), proxy: newProxyMetrics(registry),
+		moved: counters("drover_agents_moved_total", "Agents asked to open their tunnel to another replica because this one stops.", "result"),
+		turnedAway: prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_handshakes_refused_total",
+			Help: "Connections that were sent away before their TLS handshake because too many came at once. Agents come again."}),
+	}
+	registry.MustRegister(t.moved, t.turnedAway,
+		gauge("drover_stopping_seconds", "For how long this replica has been stopping, 0 while it is not.", func() float64 {
+			if begun := t.stopping.Load(); begun != nil {
+				return time.Since(*begun).Seconds()
+			}
+			return 0
+		}))
+	return t
+}
+
+// serve has what next serves to users counted and traced.
+func (t *telemetry) serve(next http.Handler) http.Handler {
+	return t.proxy.observe(t.tracer.Entrance(next, describe))
+}
+
+// hop has what next serves to other replicas traced.
+func (t *telemetry) hop(next http.Handler) http.Handler {
+	return t.tracer.Continue(next, func(r *http.Request) tracing.About {
+		_, path, _ := strings.Cut(r.URL.Path, protocol.PathKubernetes)
+		return tracing.Kubernetes(r, path, "replica", "")
+	})
+}
+
+// watchLinks shows the links to other replicas: as many hear this one as it hears, and as many as there are others.
+func (t *telemetry) watchLinks(links func() (heard, hearing int)) {
+	t.registry.MustRegister(
+		gauge("drover_peers_heard", "Other replicas that tell this one of their members.", func() float64 { heard, _ := links(); return float64(heard) }),
+		gauge("drover_peers_hearing", "Other replicas that this one tells of its members.", func() float64 { _, hearing := links(); return float64(hearing) }),
+	)
+}
+
+// watchServer shows what a server says of itself at each scrape.
+func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, clusters client.Reader) {
+	t.registry.MustRegister(
+		gauge("drover_replica_ready", "1 if this replica serves users and agents, else 0.", func() float64 {
+			if ready() != nil {
+				return 0
+			}
+			return 1
+		}),
+		certificates{holder}, clusterStates{clusters}, guardStates{clusters}, planStates{clusters},
+	)
+}
+
+// stop notes that this replica stops.
+func (t *telemetry) stop(now time.Time) { t.stopping.CompareAndSwap(nil, &now) }
+
+// movedAgents notes how many agents have opened a tunnel elsewhere, and how many have not.
+func (t *telemetry) movedAgents(moved, stayed int) {
+	t.moved.WithLabelValues("moved").Add(float64(moved))
+	t.moved.WithLabelValues("stayed").Add(float64(stayed))
+}
+
+// flush sends the last spans.
+func (t *telemetry) flush(log logr.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := t.tracer.Close(ctx); err != nil {
+		log.Error(err, "spans are lost")
+	}
+}
+
+func gauge(name, help string, value func() float64) prometheus.GaugeFunc {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+}
+
+// certificates shows when the hub's own certificates expire.
+type certificates struct{ *trust.Holder }
+
+func (certificates) desc() *prometheus.Desc {
+	return prometheus.NewDesc("drover_certificate_expiry_timestamp_seconds", "When a certificate of the hub expires, in seconds since 1970.", []string{"certificate"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c certificates) Describe(out chan<- *prometheus.Desc) { out <- c.desc() }
+
+// Collect implements prometheus.Collector.
+func (c certificates) Collect(out chan<- prometheus.Metric) {
+	send := func(name string, expiry time.Time) {
+		out <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(expiry.Unix()), name)
+	}
+	if state, ok := c.Authority(); ok {
+		if block, _ := pem.Decode(state.Active.Cert); block != nil {
+			if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
+				send("authority", cert.NotAfter)
+			}
+		}
+	}
+	if serving, err := c.GetCertificate(nil); err == nil && serving.Leaf != nil {
+		send("serving", serving.Leaf.NotAfter)
+	}
+}
+
+// clusterStates counts Clusters by what their condition Ready says. Every replica shows all of them, from its cache.
+type clusterStates struct{ client.Reader }
+
+func (clusterStates) desc() *prometheus.Desc {
+	return prometheus.NewDesc("drover_clusters", "Clusters by status and reason of their condition Ready. Every replica counts all.", []string{"ready", "reason"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c clusterStates) Describe(out chan<- *prometheus.Desc) { out <- c.desc() }
+
+// scrapePatience bounds how long a scrape waits for a cache that is not filled yet.
+const scrapePatience = time.Second
+
+// Collect implements prometheus.Collector.
+func (c clusterStates) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
+	defer cancel()
+	var list v1.ClusterList
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return // no number is better than a wrong one
+	}
+	type state struct{ ready, reason string }
+	counts := map[state]int{}
+	for i := range list.Items {
+		s := state{string(metav1.ConditionUnknown), v1.ReasonPending}
+		if ready := meta.FindStatusCondition(list.Items[i].Status.Conditions, v1.ConditionReady); ready != nil {
+			s = state{string(ready.Status), ready.Reason}
+		}
+		counts[s]++
+	}
+	for s, n := range counts {
+		out <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(n), s.ready, s.reason)
+	}
+}

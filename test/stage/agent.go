@@ -1,0 +1,112 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stage
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	appsv1 "k8s.io/api/apps/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/lab"
+)
+
+// Agent is an agent as a process, for a member that has no node to run it on.
+type Agent struct {
+	// Process that runs.
+	Process *lab.Process
+	// Address of its health endpoints. Log is the file that it logs to. Socket is for "drover-agent loglevel".
+	Address, Log, Socket string
+
+	command lab.Command
+}
+
+// InstallAgent applies a manifest in a member and prepares the agent that its Deployment describes. Start starts it.
+//
+// All agents of one member plane share the manifest's objects, as replicas do, unless namespace is another than the manifest's:
+// then the agent has Secrets of its own, and so can be another Cluster's.
+func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, namespace string) (*Agent, error) {
+	manifest = moved(manifest, namespace)
+	if err := ApplyManifest(ctx, member, manifest, namespace); err != nil {
+		return nil, err
+	}
+	account := protocol.AgentName
+	if namespace != protocol.AgentNamespace {
+		account = namespace // the manifest's names and its namespace are the same word
+	}
+	kubeconfig, err := member.accountKubeconfig(ctx, namespace, account, filepath.Join(member.dir, name+".kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	env, err := DeploymentEnv(manifest)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{Log: filepath.Join(member.dir, name+".log"), Socket: filepath.Join(member.dir, name+".sock")}
+	if a.Address, err = freeAddress(ctx); err != nil {
+		return nil, err
+	}
+	a.command = lab.Command{
+		Name: "agent-" + name, Path: member.programs.Agent, Args: []string{"--kubeconfig=" + kubeconfig}, LogFile: a.Log,
+		Env: append(env, protocol.EnvNamespace+"="+namespace, protocol.EnvListen+"="+a.Address, protocol.EnvSocket+"="+a.Socket),
+	}
+	return a, nil
+}
+
+// ApplyManifest applies the manifest of an agent, as a person does to make an agent that runs join again. namespace is as for InstallAgent.
+func ApplyManifest(ctx context.Context, member *Plane, manifest []byte, namespace string) error {
+	_, err := member.Kubectl(ctx, moved(manifest, namespace), "apply", "--server-side", "--force-conflicts", "-f", "-")
+	return err
+}
+
+// moved is a manifest for another namespace, with all names changed alike.
+func moved(manifest []byte, namespace string) []byte {
+	for _, field := range []string{"namespace: ", "name: "} {
+		manifest = bytes.ReplaceAll(manifest, []byte(field+protocol.AgentNamespace+"\n"), []byte(field+namespace+"\n"))
+	}
+	return manifest
+}
+
+// Start starts the agent, again after it ended. More environment is added for this start only.
+func (a *Agent) Start(moreEnv ...string) error {
+	command := a.command
+	command.Env = append(append([]string{}, command.Env...), moreEnv...)
+	process, err := command.Start()
+	if err != nil {
+		return err
+	}
+	a.Process = process
+	return nil
+}
+
+// DeploymentEnv is the environment of the first container in the Deployment of a manifest.
+func DeploymentEnv(manifest []byte) ([]string, error) {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	for {
+		raw, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil, errors.New("read manifest: there is no Deployment in it")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read manifest: %w", err)
+		}
+		deployment := appsv1.Deployment{}
+		if err := yaml.Unmarshal(raw, &deployment); err != nil || deployment.Kind != "Deployment" {
+			continue
+		}
+		var env []string
+		for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
+			env = append(env, variable.Name+"="+variable.Value)
+		}
+		return env, nil
+	}
+}

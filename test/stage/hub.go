@@ -1,0 +1,196 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/balancer"
+	"github.com/drover-dev/drover/test/lab"
+)
+
+// Where the manager is, and as whom, as config/ has it.
+const (
+	managerNamespace = "drover-system"
+	managerAccount   = "drover-manager"
+)
+
+// Hub is a control plane with Drover on it, and its managers as processes.
+type Hub struct {
+	*Plane
+	// Manager is the running process of the first manager.
+	Manager *lab.Process
+	// Replicas are all managers. Balancer is in front of them if there are several.
+	Replicas []*Replica
+	Balancer *balancer.Balancer
+	// Address of the only manager, or of the balancer; URL leads there.
+	Address string
+	// Announced are the base URLs that the managers tell agents from their next start on. None means URL alone.
+	Announced []string
+
+	layout Layout
+}
+
+// InstallHub applies what "make deploy" applies, but for the Deployment, and starts one manager as its ServiceAccount.
+func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
+	return InstallReplicas(ctx, plane, Layout{Replicas: 1})
+}
+
+// InstallReplicas is InstallHub for managers in any layout. What runs when it errs ends with StopManagers of the Hub that it returns.
+func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
+	h := &Hub{Plane: plane, Announced: layout.URLs, layout: layout}
+	for _, args := range [][]string{
+		{"apply", "--server-side", "-f", "config/manager/namespace.yaml"},
+		{"apply", "--server-side", "-k", "config/crd"},
+		{"wait", "--for=condition=Established", "crd", "--all"},
+		{"apply", "--server-side", "-k", "config/policy"},
+		{"apply", "--server-side", "-k", "config/roles"},
+		{"apply", "--server-side", "-k", "config/rbac"},
+	} {
+		if _, err := h.Kubectl(ctx, nil, args...); err != nil {
+			return h, err
+		}
+	}
+	if err := h.layOut(ctx); err != nil {
+		return h, err
+	}
+	started := make(chan error, len(h.Replicas))
+	for _, replica := range h.Replicas {
+		go func() { started <- replica.Start(ctx) }() // all at once: each waits for the others before it is ready
+	}
+	var errs []error
+	for range h.Replicas {
+		errs = append(errs, <-started)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return h, err
+	}
+	return h, h.AwaitBalanced(ctx)
+}
+
+// URL is the hub's base URL.
+func (h *Hub) URL() string { return "https://" + h.Address }
+
+// StartManager starts the first manager, again after it ended, and returns when its port is ready.
+func (h *Hub) StartManager(ctx context.Context, moreURLs ...string) error {
+	return h.Replicas[0].Start(ctx, moreURLs...)
+}
+
+// StopManagers ends the balancer and kills all managers.
+func (h *Hub) StopManagers() error {
+	var errs []error
+	for _, replica := range h.Replicas {
+		if replica.Process != nil {
+			errs = append(errs, replica.Process.Kill())
+		}
+	}
+	if h.Balancer != nil {
+		errs = append(errs, h.Balancer.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Bundle is the CA bundle that agents and people pin, as PEM.
+func (h *Hub) Bundle(ctx context.Context) ([]byte, error) {
+	secret := &corev1.Secret{}
+	if err := h.Client.Get(ctx, types.NamespacedName{Namespace: managerNamespace, Name: trust.AuthoritySecret}, secret); err != nil {
+		return nil, fmt.Errorf("read the hub's CA: %w", err)
+	}
+	return secret.Data["ca.crt"], nil
+}
+
+// CreateCluster creates a Cluster and returns the manifest that the manager makes for it.
+func (h *Hub) CreateCluster(ctx context.Context, name types.NamespacedName) ([]byte, error) {
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	if err := h.Client.Create(ctx, cluster); err != nil {
+		return nil, fmt.Errorf("create cluster %s: %w", name, err)
+	}
+	return h.Manifest(ctx, name, cluster.UID)
+}
+
+// Manifest waits for the agent's manifest for one Cluster object.
+func (h *Hub) Manifest(ctx context.Context, name types.NamespacedName, uid types.UID) ([]byte, error) {
+	secret := &corev1.Secret{}
+	err := await(ctx, func(ctx context.Context) error {
+		if err := h.Client.Get(ctx, registration.RegistrationSecret(name), secret); err != nil {
+			return err
+		}
+		for _, owner := range secret.OwnerReferences {
+			if owner.UID == uid {
+				return nil
+			}
+		}
+		return errors.New("the registration Secret is that of a former Cluster")
+	})
+	return secret.Data[registration.KeyManifest], err
+}
+
+// AwaitCluster waits until a Cluster is as wanted, by watching it, and returns it.
+func (h *Hub) AwaitCluster(ctx context.Context, name types.NamespacedName, wanted func(*v1.Cluster) bool) (*v1.Cluster, error) {
+	for {
+		watch, err := h.Client.Watch(ctx, &v1.ClusterList{}, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})
+		if err != nil {
+			return nil, fmt.Errorf("watch cluster %s: %w", name, err)
+		}
+		last := &v1.Cluster{}
+		for event := range watch.ResultChan() {
+			if cluster, ok := event.Object.(*v1.Cluster); ok {
+				if last = cluster; wanted(cluster) {
+					watch.Stop()
+					return cluster, nil
+				}
+			}
+		}
+		if ctx.Err() != nil {
+			return last, fmt.Errorf("cluster %s: %w; last seen: %+v", name, ctx.Err(), last.Status.Conditions)
+		}
+	}
+}
+
+// Ready is for AwaitCluster: the Cluster is Ready.
+func Ready(c *v1.Cluster) bool {
+	return meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionReady)
+}
+
+// NotReady is for AwaitCluster: the Cluster is not Ready for a reason.
+func NotReady(reason string) func(*v1.Cluster) bool {
+	return func(c *v1.Cluster) bool {
+		condition := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady)
+		return condition != nil && condition.Status == metav1.ConditionFalse && condition.Reason == reason
+	}
+}
+
+// AwaitGone waits until an object does not exist.
+func (p *Plane) AwaitGone(ctx context.Context, object client.Object) error {
+	return await(ctx, func(ctx context.Context) error {
+		switch err := p.Client.Get(ctx, client.ObjectKeyFromObject(object), object); {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		}
+		return fmt.Errorf("%T %s is still there", object, client.ObjectKeyFromObject(object))
+	})
+}
+
+// ProxyKubeconfig writes a kubeconfig for a member through the hub, for the bearer of a token, and returns its path.
+func (h *Hub) ProxyKubeconfig(ctx context.Context, name types.NamespacedName, token, file string) (string, error) {
+	bundle, err := h.Bundle(ctx)
+	if err != nil {
+		return "", err
+	}
+	return file, WriteKubeconfig(file, h.URL()+"/k8s/clusters/"+name.String(), bundle, token)
+}

@@ -1,0 +1,300 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stage
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/test/balancer"
+	"github.com/drover-dev/drover/test/lab"
+)
+
+// managerGrace is terminationGracePeriodSeconds of the manager's Deployment at most.
+const managerGrace = 10 * time.Minute
+
+// Parties of a Layout beside the managers, whose names are those of the Replicas.
+const (
+	PartyBalancer  = "balancer"
+	PartyAPIServer = "api"
+)
+
+// Layout says how the managers of a hub are laid out.
+type Layout struct {
+	// Replicas is how many managers there are. In front of several there is a balancer.
+	Replicas int
+	// URLs are Announced from the first start on. None means the URL of the balancer, or of the only manager.
+	URLs []string
+	// Configure, if set, changes the configuration of a manager at each of its starts.
+	Configure func(*config.Config)
+	// Link, if set, returns the address at which one party reaches another, so that there can be something in between.
+	Link func(from, to, address string) (string, error)
+}
+
+// Replica is one manager.
+type Replica struct {
+	// Name is "manager-0" and so on; of an only manager "manager".
+	Name string
+	// Address of its port, and Peers that for the other managers.
+	Address, Peers string
+	// Process that runs, or ran last.
+	Process *lab.Process
+
+	hub        *Hub
+	others     []string // where it reaches the peers' ports of the others
+	backend    string   // where the balancer reaches it
+	kubeconfig string
+}
+
+// layOut finds addresses for all managers and starts the balancer.
+func (h *Hub) layOut(ctx context.Context) error {
+	if h.layout.Link == nil {
+		h.layout.Link = func(_, _, address string) (string, error) { return address, nil }
+	}
+	for i := range h.layout.Replicas {
+		replica := &Replica{Name: "manager-" + strconv.Itoa(i), hub: h}
+		if h.layout.Replicas == 1 {
+			replica.Name = "manager"
+		}
+		var err error
+		if replica.Address, err = freeAddress(ctx); err != nil {
+			return err
+		}
+		if replica.Peers, err = freeAddress(ctx); err != nil {
+			return err
+		}
+		h.Replicas = append(h.Replicas, replica)
+	}
+	if err := h.connect(ctx); err != nil {
+		return err
+	}
+	h.Address = h.Replicas[0].Address
+	if h.layout.Replicas == 1 {
+		return nil
+	}
+	return h.startBalancer(ctx)
+}
+
+// connect gives each manager its ways to the API server and to the others.
+func (h *Hub) connect(ctx context.Context) error {
+	token, err := h.accountToken(ctx, managerNamespace, managerAccount)
+	if err != nil {
+		return err
+	}
+	api, err := url.Parse(h.Plane.URL())
+	if err != nil {
+		return fmt.Errorf("read the URL of the API server: %w", err)
+	}
+	for _, replica := range h.Replicas {
+		server, err := h.layout.Link(replica.Name, PartyAPIServer, api.Host)
+		if err != nil {
+			return err
+		}
+		replica.kubeconfig = filepath.Join(h.dir, replica.Name+".kubeconfig")
+		if err := WriteKubeconfig(replica.kubeconfig, "https://"+server, h.CA(), token); err != nil {
+			return err
+		}
+		for _, other := range h.Replicas {
+			if other == replica {
+				continue
+			}
+			address, err := h.layout.Link(replica.Name, other.Name, other.Peers)
+			if err != nil {
+				return err
+			}
+			replica.others = append(replica.others, address)
+		}
+	}
+	return nil
+}
+
+func (h *Hub) startBalancer(ctx context.Context) error {
+	var backends []string
+	for _, replica := range h.Replicas {
+		backend, err := h.layout.Link(PartyBalancer, replica.Name, replica.Address)
+		if err != nil {
+			return err
+		}
+		replica.backend = backend
+		backends = append(backends, backend)
+	}
+	var err error
+	if h.Balancer, err = balancer.Start(ctx, backends, h.balancerCheck()); err == nil {
+		h.Address = h.Balancer.Address()
+	}
+	return err
+}
+
+// AwaitBalanced returns when the balancer leads to every manager.
+func (h *Hub) AwaitBalanced(ctx context.Context) error {
+	if h.Balancer == nil {
+		return nil
+	}
+	for _, replica := range h.Replicas {
+		if err := h.Balancer.Await(ctx, replica.backend, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Start starts the manager, again after it ended, and returns when its port is ready.
+func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
+	configFile, err := r.configure(moreURLs)
+	if err != nil {
+		return err
+	}
+	env, err := r.hub.managerEnv()
+	if err != nil {
+		return err
+	}
+	process, err := lab.Command{
+		Name: r.Name, Path: r.hub.programs.Manager, Env: env, Args: []string{"--config=" + configFile, "--kubeconfig=" + r.kubeconfig},
+		LogFile: filepath.Join(r.hub.dir, r.Name+".log"), Grace: managerGrace,
+	}.Start()
+	if err != nil {
+		return err
+	}
+	r.Process = process
+	if r == r.hub.Replicas[0] {
+		r.hub.Manager = process
+	}
+	return process.WaitReady(ctx, func(ctx context.Context) error { return r.hub.readyAt(ctx, r.Address) })
+}
+
+// configure writes the configuration file and returns its path.
+func (r *Replica) configure(moreURLs []string) (string, error) {
+	h := r.hub
+	urls := h.Announced
+	if len(urls) == 0 {
+		urls = []string{h.URL()}
+	}
+	settings := config.Config{TypeMeta: metav1.TypeMeta{APIVersion: config.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
+		Server: config.Server{Listen: r.Address, URLs: slices.Concat(urls, moreURLs)}}
+	if len(r.others) == 0 {
+		settings.Drain.Delay = &metav1.Duration{} // there is nothing in front that would have to notice
+	} else {
+		settings.Peers = config.Peers{Listen: r.Peers, Addresses: r.others}
+	}
+	if h.layout.Configure != nil {
+		h.layout.Configure(&settings)
+	}
+	content, err := yaml.Marshal(settings)
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(h.dir, r.Name+".yaml")
+	return file, os.WriteFile(file, content, 0o600)
+}
+
+// managerEnv is our environment and what the manager's Deployment adds to it.
+func (h *Hub) managerEnv() ([]string, error) {
+	manifest, err := os.ReadFile(filepath.Join(h.programs.Root, "config", "manager", "deployment.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("read the manager's Deployment: %w", err)
+	}
+	env, err := DeploymentEnv(manifest)
+	return append(os.Environ(), env...), err
+}
+
+// readyAt says why the manager at an address does not serve, or nil.
+func (h *Hub) readyAt(ctx context.Context, address string) error {
+	roots, err := h.roots(ctx)
+	if err != nil {
+		return err
+	}
+	return readyz(ctx, address, roots)
+}
+
+func (h *Hub) roots(ctx context.Context) (*x509.CertPool, error) {
+	bundle, err := h.Bundle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		return nil, errors.New("read the hub's CA: it has no certificate")
+	}
+	return roots, nil
+}
+
+// balancerCheck is readyAt that reads the hub's CA only when it has to: a balancer does not depend on the hub's API server.
+func (h *Hub) balancerCheck() balancer.Check {
+	var mu sync.Mutex // guards known
+	var known *x509.CertPool
+	return func(ctx context.Context, backend string) error {
+		mu.Lock()
+		roots := known
+		mu.Unlock()
+		var unknown x509.UnknownAuthorityError
+		if roots != nil {
+			if err := readyz(ctx, backend, roots); !errors.As(err, &unknown) {
+				return err
+			}
+		}
+		roots, err := h.roots(ctx)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		known = roots
+		mu.Unlock()
+		return readyz(ctx, backend, roots)
+	}
+}
+
+// readyz asks a manager.
+func readyz(ctx context.Context, address string, roots *x509.CertPool) error {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	return expectOK(transport, request)
+}
+
+// AwaitServed waits until a replica serves a member to the bearer of a token.
+func (h *Hub) AwaitServed(ctx context.Context, replica *Replica, cluster types.NamespacedName, token string) error {
+	roots, err := h.roots(ctx)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
+	return await(ctx, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+replica.Address+"/k8s/clusters/"+cluster.String()+"/version", nil)
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		return expectOK(transport, request)
+	})
+}
+
+func expectOK(transport http.RoundTripper, request *http.Request) error {
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %d", request.URL, response.StatusCode)
+	}
+	return nil
+}

@@ -1,0 +1,207 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stage puts Drover on the lab's control planes: manager and agents as processes, with the rights that they have in real clusters.
+package stage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/lab"
+)
+
+// Programs are the binaries of one build, and the folder of the sources.
+type Programs struct {
+	// PlaneEnv are variables for the programs of control planes.
+	PlaneEnv       []string
+	Root           string
+	Manager, Agent string
+	Kubectl        string
+}
+
+// Sources is the folder of this module, in which or below which a program runs.
+func Sources() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("find the sources: no folder above has a PROJECT file: run this in the repository")
+		}
+		dir = parent
+	}
+}
+
+// Build builds manager and agent of the sources at root into dir, and finds kubectl.
+func Build(ctx context.Context, root, dir string) (Programs, error) {
+	assets, err := lab.Binaries(ctx, os.Stderr)
+	if err != nil {
+		return Programs{}, err
+	}
+	p := Programs{Root: root, Manager: filepath.Join(dir, "manager"), Agent: filepath.Join(dir, "drover-agent"), Kubectl: assets[lab.Kubectl]}
+	for binary, source := range map[string]string{p.Manager: ".", p.Agent: "./agent"} {
+		build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", binary, source)
+		build.Dir = root
+		if out, err := build.CombinedOutput(); err != nil {
+			return Programs{}, fmt.Errorf("build %s: %w\n%s", source, err, out)
+		}
+	}
+	return p, nil
+}
+
+// Plane is a control plane with its administrator's client.
+type Plane struct {
+	*lab.ControlPlane
+	Client client.WithWatch
+
+	programs Programs
+	dir      string
+}
+
+// StartPlane starts a control plane with a controller manager. It keeps its files in dir.
+func StartPlane(ctx context.Context, programs Programs, name, dir string, users ...lab.User) (*Plane, error) {
+	plane, err := lab.Start(ctx, lab.Options{
+		Name: name, Dir: filepath.Join(dir, name), ControllerManager: true, Users: users, Progress: os.Stderr,
+		ExtraEnv: programs.PlaneEnv,
+		// Nobody renews the leases of nodes here.
+		ExtraArgs: map[string][]string{lab.ControllerManager: {"--node-monitor-grace-period=24h"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	kinds := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(kinds), v1.AddToScheme(kinds)); err != nil {
+		return nil, err
+	}
+	config := plane.RESTConfig()
+	config.QPS = -1
+	c, err := client.NewWithWatch(config, client.Options{Scheme: kinds})
+	if err != nil {
+		return nil, errors.Join(err, plane.Stop())
+	}
+	p := &Plane{ControlPlane: plane, Client: c, programs: programs, dir: filepath.Join(dir, name)}
+	return p, plane.WriteKubeconfig(p.adminKubeconfig())
+}
+
+// Kill ends the plane at once: one that is thrown away need not end well, and an API server with open watches takes seconds to.
+func (p *Plane) Kill() error {
+	var errs []error
+	for _, program := range []string{lab.ControllerManager, lab.APIServer, lab.Etcd} {
+		if process := p.Process(program); process != nil {
+			errs = append(errs, process.Kill())
+		}
+	}
+	return errors.Join(append(errs, p.Stop())...)
+}
+
+func (p *Plane) adminKubeconfig() string { return filepath.Join(p.dir, "stage-admin.kubeconfig") }
+
+// Kubectl runs kubectl as the administrator and returns what it prints.
+func (p *Plane) Kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	return Kubectl(ctx, p.programs, p.adminKubeconfig(), stdin, args...)
+}
+
+// Kubectl runs kubectl with a kubeconfig and returns what it prints. The error holds what it prints to standard error.
+func Kubectl(ctx context.Context, programs Programs, kubeconfig string, stdin []byte, args ...string) (string, error) {
+	var out, complaint bytes.Buffer
+	command := exec.CommandContext(ctx, programs.Kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)
+	command.Dir, command.Stdin, command.Stdout, command.Stderr = programs.Root, bytes.NewReader(stdin), &out, &complaint
+	if err := command.Run(); err != nil {
+		return out.String(), fmt.Errorf("kubectl %v: %w: %s", args, err, complaint.String())
+	}
+	return out.String(), nil
+}
+
+// accountKubeconfig writes a kubeconfig of a ServiceAccount and returns its path.
+func (p *Plane) accountKubeconfig(ctx context.Context, namespace, account, file string) (string, error) {
+	token, err := p.accountToken(ctx, namespace, account)
+	if err != nil {
+		return "", err
+	}
+	return file, WriteKubeconfig(file, p.URL(), p.CA(), token)
+}
+
+// accountToken is a token of a ServiceAccount for a day.
+func (p *Plane) accountToken(ctx context.Context, namespace, account string) (string, error) {
+	day := int64(24 * time.Hour / time.Second)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}
+	object := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}
+	if err := p.Client.SubResource("token").Create(ctx, object, request); err != nil {
+		return "", fmt.Errorf("request token of ServiceAccount %s/%s: %w", namespace, account, err)
+	}
+	return request.Status.Token, nil
+}
+
+// WriteKubeconfig writes a kubeconfig for one server and one token, readable for its owner only.
+func WriteKubeconfig(file, server string, ca []byte, token string) error {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["drover"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
+	config.AuthInfos["drover"] = &clientcmdapi.AuthInfo{Token: token}
+	config.Contexts["drover"] = &clientcmdapi.Context{Cluster: "drover", AuthInfo: "drover"}
+	config.CurrentContext = "drover"
+	return clientcmd.WriteToFile(*config, file)
+}
+
+// Ports of managers and agents are below those that the kernel gives to connections, so that one that starts again finds its own free.
+const firstPort, lastPort = 20_000, 32_000
+
+// portsGiven counts the ports that were given: the next one is given to nobody else in this process, however late its server listens there.
+var portsGiven, portsFrom = atomic.Uint32{}, rand.Uint32N(lastPort - firstPort)
+
+// freeAddress is a loopback address that nobody listens on at this moment.
+func freeAddress(ctx context.Context) (string, error) {
+	for {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(firstPort+(portsFrom+portsGiven.Add(1))%(lastPort-firstPort))))
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		switch {
+		case err == nil:
+			return address, listener.Close()
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return "", fmt.Errorf("find a free port: %w", err)
+		}
+	}
+}
+
+// await asks check every 20 ms until it returns nil, or until ctx ends, and then returns what it said last.
+func await(ctx context.Context, check func(context.Context) error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,202 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package testkit has what tests of several packages need: an API server, objects, and an agent in memory.
+package testkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/lab"
+)
+
+// Env is a real API server with etcd, with the kinds of api/v1 in it.
+type Env struct {
+	// Config is the administrator's.
+	Config *rest.Config
+	// Client reads from the API server itself, not from a cache.
+	Client client.WithWatch
+}
+
+// Start starts an API server that ends with the test. It is for a test that changes, or looks at, more than what it made itself: others
+// have one in common, see Shared. The binaries are taken from where lab.Binaries finds or builds them.
+func Start(t testing.TB) *Env {
+	t.Helper()
+	env, stop, err := start(t.Context(), Path(t, "config/crd/bases"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return env
+}
+
+// start starts an API server with the CRDs of a folder.
+func start(ctx context.Context, crds string) (*Env, func() error, error) {
+	assets, err := lab.Binaries(ctx, os.Stderr, lab.Etcd, lab.APIServer, lab.Kubectl)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := assets.EnvtestDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	environment := &envtest.Environment{
+		BinaryAssetsDirectory: dir,
+		CRDDirectoryPaths:     []string{crds},
+		ErrorIfCRDPathMissing: true,
+		// The usual 20 s are short on a machine that runs the tests of other packages beside.
+		ControlPlaneStartTimeout: Patience * time.Minute,
+	}
+	config, err := environment.Start()
+	if err != nil {
+		return nil, nil, errors.Join(err, environment.Stop()) // CRDs that are refused would leave both programs running
+	}
+	config.QPS = -1
+	s, err := newScheme()
+	if err != nil {
+		return nil, nil, errors.Join(err, environment.Stop())
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: s})
+	if err != nil {
+		return nil, nil, errors.Join(err, environment.Stop())
+	}
+	return &Env{Config: config, Client: c}, environment.Stop, nil
+}
+
+// Scheme knows the kinds of Kubernetes and of api/v1.
+func Scheme(t testing.TB) *runtime.Scheme {
+	t.Helper()
+	s, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	return s, errors.Join(scheme.AddToScheme(s), v1.AddToScheme(s))
+}
+
+// Path is the path of a file or folder of the repository.
+func Path(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
+			return filepath.Join(dir, name)
+		}
+		if parent := filepath.Dir(dir); parent != dir {
+			dir = parent
+			continue
+		}
+		t.Fatal("not inside the repository")
+	}
+}
+
+// Workspace makes a namespace of its own for a test.
+func (e *Env) Workspace(t testing.TB) string {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "workspace-"}}
+	if err := e.Client.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	return namespace.Name
+}
+
+// Apply creates an object, and fails the test if the API server refuses it.
+func (e *Env) Apply(t testing.TB, object client.Object) {
+	t.Helper()
+	if err := e.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// AwaitRights waits until the API server knows that the user has the rights, in the namespace or, where that is empty, everywhere: it
+// learns of roles and bindings a moment after they are made. Of rules with several verbs or resources each is asked for.
+func (e *Env) AwaitRights(t testing.TB, user, namespace string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	Eventually(t, 10*time.Second, func(ctx context.Context) error {
+		for _, attributes := range attributesOf(namespace, rules) {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &attributes}}
+			if err := e.Client.Create(ctx, review); err != nil {
+				return fmt.Errorf("review %s: %w", user, err)
+			}
+			if !review.Status.Allowed {
+				return fmt.Errorf("%s may not yet %s %s", user, attributes.Verb, attributes.Resource)
+			}
+		}
+		return nil
+	})
+}
+
+func attributesOf(namespace string, rules []rbacv1.PolicyRule) []authorizationv1.ResourceAttributes {
+	var all []authorizationv1.ResourceAttributes
+	for _, rule := range rules {
+		names := rule.ResourceNames
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, verb := range rule.Verbs {
+			for _, resource := range rule.Resources {
+				base, sub, _ := strings.Cut(resource, "/")
+				all = append(all, authorizationv1.ResourceAttributes{
+					Namespace: namespace, Verb: verb, Group: rule.APIGroups[0], Resource: base, Subresource: sub, Name: names[0]})
+			}
+		}
+	}
+	return all
+}
+
+// Eventually waits until check returns nil, for what another goroutine or process does. It fails the test with the last error. within is what
+// an idle machine never needs; a busy one has Patience times as long.
+func Eventually(t testing.TB, within time.Duration, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within*Patience)
+	defer cancel()
+	wait := pause(0)
+	next := time.NewTimer(wait)
+	defer next.Stop()
+	var err error
+	for {
+		last := check(ctx)
+		if last == nil {
+			return
+		}
+		if err == nil || ctx.Err() == nil { // what is cut off by the end says nothing
+			err = last
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within %s: %v", within*Patience, err)
+		case <-next.C:
+			wait = pause(wait)
+			next.Reset(wait)
+		}
+	}
+}
