@@ -24,9 +24,9 @@ import (
 
 // Options are what the controllers share with the hub's server.
 type Options struct {
-	Config config.Config
-	Members  *members.Registry
-	Trust  *trust.Holder
+	Config  config.Config
+	Members *members.Registry
+	Trust   *trust.Holder
 	// Steady has the controllers that every replica needs until it has ended its last tunnel.
 	Steady ctrl.Manager
 	// Deliveries is told what is sent to members.

@@ -50,7 +50,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Members    Members
+	Members  Members
 	// Settings that agents with that trust are to have.
 	Settings func() protocol.Settings
 	// AgentImage is the image of agents whose Cluster names none.

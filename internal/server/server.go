@@ -48,7 +48,7 @@ type Server struct {
 	Listen       string
 	Trust        *trust.Holder
 	Registration *registration.Server
-	Members        *members.Registry
+	Members      *members.Registry
 	Tunnel       tunnel.Config
 	// Proxy serves proxy.PathClusters and proxy.PathLocal; Metrics serves /metrics and guards itself.
 	Proxy   http.Handler

@@ -88,7 +88,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 			},
 			Now: time.Now, Log: logger.WithName("registration"),
 		},
-		Members:   connected.fleet,
+		Members: connected.fleet,
 		Tunnel:  observed.tunnels.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),
 		Proxy:   observed.serve(handler),
 		Metrics: identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
