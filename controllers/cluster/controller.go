@@ -39,9 +39,9 @@ const returnsPerSecond = 400
 type Members interface {
 	State(types.NamespacedName) members.State
 	Forget(types.NamespacedName)
-	Announce(types.NamespacedName, protocol.Settings) members.Errand
-	Deploy(name types.NamespacedName, digest string, deployment []byte) members.Errand
-	Dismantle(types.NamespacedName) members.Errand
+	StartSettings(types.NamespacedName, protocol.Settings) members.Call
+	StartDeployment(name types.NamespacedName, digest string, deployment []byte) members.Call
+	StartUninstall(types.NamespacedName) members.Call
 }
 
 // Reconciler keeps Clusters true. Register wires it to a manager.

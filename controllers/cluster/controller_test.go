@@ -464,7 +464,7 @@ func testRemoveConnected(w *world) {
 	w.delete()
 	w.reconcile()
 	<-agent.Uninstalled
-	w.until(func(members.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	w.until(func(members.State) bool { return w.fleet.StartUninstall(w.name).Done() })
 	w.reconcile()
 	w.gone()
 	w.until(func(s members.State) bool { return !s.Connected() })
@@ -475,7 +475,7 @@ func testRemoveGone(w *world) {
 	w.delete()
 	w.reconcile()
 	<-agent.Uninstalled
-	w.until(func(members.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	w.until(func(members.State) bool { return w.fleet.StartUninstall(w.name).Done() })
 	agent.Kill()
 	w.until(func(s members.State) bool { return !s.Connected() })
 	w.reconcile()
@@ -491,7 +491,7 @@ func testRemoveInterrupted(w *world) {
 	w.delete()
 	w.reconcile()
 	agent.Kill()
-	w.until(func(s members.State) bool { return !s.Connected() && !w.fleet.Dismantle(w.name).Running })
+	w.until(func(s members.State) bool { return !s.Connected() && !w.fleet.StartUninstall(w.name).Running })
 	if result := w.reconcile(); result.RequeueAfter == 0 {
 		w.t.Fatal("it is not waited for")
 	}
@@ -499,7 +499,7 @@ func testRemoveInterrupted(w *world) {
 	again := w.connect(key, testkit.HealthyReport())
 	w.reconcile()
 	<-again.Uninstalled
-	w.until(func(members.State) bool { return w.fleet.Dismantle(w.name).Done() })
+	w.until(func(members.State) bool { return w.fleet.StartUninstall(w.name).Done() })
 	w.reconcile()
 	w.gone()
 }

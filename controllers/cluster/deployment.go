@@ -22,13 +22,13 @@ import (
 
 // deployed is how handing an agent its Deployment stands: zero if there is nothing to hand over.
 type deployed struct {
-	members.Errand
+	members.Call
 	digest string // of the Deployment that the spec makes; empty while nobody asks
 }
 
 // refused is whether the agent will not take this Deployment, however often it is asked.
 func (d deployed) refused() bool {
-	answer := (*members.AnswerError)(nil)
+	answer := (*members.ResponseError)(nil)
 	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
 }
 
@@ -56,7 +56,7 @@ func (r *Reconciler) deploy(in *input) error {
 	if announcing || in.profileDiffers() || report.Deployment.Digest == want.Digest || report.Deployment.Failed == want.Digest {
 		return nil
 	}
-	in.deployed.Errand = r.Members.Deploy(in.name, want.Digest, want.JSON)
+	in.deployed.Call = r.Members.StartDeployment(in.name, want.Digest, want.JSON)
 	return nil
 }
 
@@ -83,7 +83,7 @@ func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known 
 		return c, false // away, or a new leader has not looked yet, or none leads
 	}
 	d, want := report.Deployment, in.deployed.digest
-	answer := (*members.AnswerError)(nil)
+	answer := (*members.ResponseError)(nil)
 	condition := func(status metav1.ConditionStatus, reason, message string) (metav1.Condition, bool) {
 		return metav1.Condition{Status: status, Reason: reason, Message: message}, true
 	}

@@ -117,7 +117,7 @@ func testDeployRefused(w *world) {
 	w.leading(agent)
 	w.setAgent(agent, "refuse-me")
 	testkit.Eventually(w.t, 10*time.Second, func(context.Context) error {
-		w.reconcile() // as the end of the errand has it done
+		w.reconcile() // as the end of the call has it done
 		if c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionAgentUpToDate); c.Reason != v1.ReasonAgentRejected {
 			return errors.New(c.Reason)
 		}

@@ -55,7 +55,7 @@ type input struct {
 	// registerErr is why the registration Secret could not be written. Set by Reconcile.
 	registerErr error
 	// announced is how handing over the settings stands, zero if the agent has them. Set by announce.
-	announced members.Errand
+	announced members.Call
 	// deployed is the agent's Deployment that the spec makes, and how handing it over stands. Set by deploy.
 	deployed deployed
 }
@@ -190,10 +190,10 @@ func (in *input) lookAgain() time.Duration {
 		moments = append(moments, in.tunnelExpected())
 	}
 	if !in.announced.At.IsZero() {
-		moments = append(moments, in.announced.At.Add(members.ErrandPause))
+		moments = append(moments, in.announced.At.Add(members.CallPause))
 	}
 	if !in.deployed.At.IsZero() && !in.deployed.refused() {
-		moments = append(moments, in.deployed.At.Add(members.ErrandPause))
+		moments = append(moments, in.deployed.At.Add(members.CallPause))
 	}
 	if in.foreignSecret {
 		moments = append(moments, in.now.Add(chosenTokenRecheck))

@@ -42,13 +42,13 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 		return ctrl.Result{}, r.release(ctx, in)
 	}
 	// An agent that has removed itself has gone, and its tunnel with it: what it answered counts before whether it is connected.
-	errand := r.Members.Dismantle(in.name)
-	undecided := errand.Running || !errand.Done() && !in.member.Connected()
+	call := r.Members.StartUninstall(in.name)
+	undecided := call.Running || !call.Done() && !in.member.Connected()
 	if undecided && in.now.Before(deadline) {
 		tellRemoving(in, update)
-		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil // the end of the errand, or a tunnel, wakes us before
+		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil // the end of the call, or a tunnel, wakes us before
 	}
-	update.Event(uninstalled(errand))
+	update.Event(uninstalled(call))
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
@@ -58,18 +58,18 @@ func neverThere(in *input) bool {
 }
 
 // uninstalled tells how the uninstallation went. Nothing that happens there holds up the deletion.
-func uninstalled(errand members.Errand) status.Event {
+func uninstalled(call members.Call) status.Event {
 	switch {
-	case errors.Is(errand.Err, members.ErrNotConnected):
+	case errors.Is(call.Err, members.ErrNotConnected):
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "The agent was not connected; " + cleanupHint}
-	case errand.Running:
+	case call.Running:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall", Message: "The agent did not answer; " + cleanupHint}
-	case errand.Err != nil:
+	case call.Err != nil:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
-			Message: fmt.Sprintf("The agent did not uninstall itself: %v; %s", errand.Err, cleanupHint)}
-	case len(errand.Remaining) > 0:
+			Message: fmt.Sprintf("The agent did not uninstall itself: %v; %s", call.Err, cleanupHint)}
+	case len(call.Remaining) > 0:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
-			Message: "The agent could not remove all: " + strings.Join(errand.Remaining, "; ") + "; " + cleanupHint}
+			Message: "The agent could not remove all: " + strings.Join(call.Remaining, "; ") + "; " + cleanupHint}
 	}
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }

@@ -10,5 +10,5 @@ func (r *Reconciler) announce(in *input) {
 	if report == nil || versionSkew(report) != "" || report.SettingsDigest == in.settings.Digest() {
 		return
 	}
-	in.announced = r.Members.Announce(in.name, in.settings)
+	in.announced = r.Members.StartSettings(in.name, in.settings)
 }

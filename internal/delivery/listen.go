@@ -67,7 +67,7 @@ func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
 		synced := s.synced
 		s.synced, s.offer = false, nil
 		var lacking []Key
-		unknown := members.IsAnswer(err, http.StatusNotFound)
+		unknown := members.IsStatus(err, http.StatusNotFound)
 		if unknown && m.stream == s {
 			m.stream = nil // its next report or connection has it asked again
 			lacking = m.refuseLocked(v1.ReasonAgentTooOld)

@@ -145,7 +145,7 @@ func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetSt
 	case err == nil:
 		m.calmLocked(id)
 		m.has[id] = share(state, sent)
-	case members.IsAnswer(err, http.StatusNotFound):
+	case members.IsStatus(err, http.StatusNotFound):
 		keys = m.refuseLocked(v1.ReasonAgentTooOld)
 		m.hangUpLocked()
 	default:
@@ -166,7 +166,7 @@ func (d *Desk) failLocked(m *member, id string, err error) {
 	}
 	f.count++
 	f.message = err.Error()
-	f.refused = members.IsAnswer(err, http.StatusUnprocessableEntity) || members.IsAnswer(err, http.StatusRequestEntityTooLarge)
+	f.refused = members.IsStatus(err, http.StatusUnprocessableEntity) || members.IsStatus(err, http.StatusRequestEntityTooLarge)
 	wait := backoff(d.Pause, f.count-1, maxPause)
 	if f.refused {
 		wait = maxPause

@@ -56,7 +56,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	found, err := a.known.Get(r.Context(), sha256.Sum256([]byte(token)), limit.Source(r.RemoteAddr), func(ctx context.Context) (decision.Answer[verdict], error) {
+	found, err := a.known.Get(r.Context(), sha256.Sum256([]byte(token)), limit.Source(r.RemoteAddr), func(ctx context.Context) (decision.Result[verdict], error) {
 		return a.review(ctx, token)
 	})
 	var full *limit.FullError
@@ -72,12 +72,12 @@ func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	return found.id, nil
 }
 
-func (a *Authenticator) review(ctx context.Context, token string) (decision.Answer[verdict], error) {
+func (a *Authenticator) review(ctx context.Context, token string) (decision.Result[verdict], error) {
 	review, err := a.reviews.Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return decision.Answer[verdict]{}, fmt.Errorf("review token: %w", err)
+		return decision.Result[verdict]{}, fmt.Errorf("review token: %w", err)
 	}
 	if !review.Status.Authenticated {
 		return rejected(refusal.Unauthorized("the hub does not accept the token; it may have expired, log in again")), nil
@@ -86,9 +86,9 @@ func (a *Authenticator) review(ctx context.Context, token string) (decision.Answ
 	if err != nil {
 		return rejected(refusal.Unauthorized("the token's user has a name that the hub can't pass on").Because(err)), nil
 	}
-	return decision.Answer[verdict]{Value: verdict{id: id}, For: acceptedFor, Yes: true}, nil
+	return decision.Result[verdict]{Value: verdict{id: id}, For: acceptedFor, Yes: true}, nil
 }
 
-func rejected(why *refusal.Error) decision.Answer[verdict] {
-	return decision.Answer[verdict]{Value: verdict{refused: why}, For: rejectedFor}
+func rejected(why *refusal.Error) decision.Result[verdict] {
+	return decision.Result[verdict]{Value: verdict{refused: why}, For: rejectedFor}
 }

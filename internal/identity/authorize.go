@@ -100,7 +100,7 @@ func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spe
 	if !id.Valid() {
 		return false, nil
 	}
-	return a.known.Get(ctx, key, id.Sharer(), func(ctx context.Context) (decision.Answer[bool], error) {
+	return a.known.Get(ctx, key, id.Sharer(), func(ctx context.Context) (decision.Result[bool], error) {
 		spec.User, spec.UID, spec.Groups = id.Hub.Username, id.Hub.UID, id.Hub.Groups
 		spec.Extra = make(map[string]authorizationv1.ExtraValue, len(id.Hub.Extra))
 		for key, values := range id.Hub.Extra {
@@ -108,12 +108,12 @@ func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spe
 		}
 		review, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		if err != nil {
-			return decision.Answer[bool]{}, fmt.Errorf("review access: %w", err)
+			return decision.Result[bool]{}, fmt.Errorf("review access: %w", err)
 		}
 		if review.Status.Allowed && !review.Status.Denied {
-			return decision.Answer[bool]{Value: true, For: allowedFor, Yes: true}, nil
+			return decision.Result[bool]{Value: true, For: allowedFor, Yes: true}, nil
 		}
-		return decision.Answer[bool]{Value: false, For: deniedFor}, nil
+		return decision.Result[bool]{Value: false, For: deniedFor}, nil
 	})
 }
 

@@ -33,8 +33,8 @@ func (r *Registry) PutSettings(ctx context.Context, name types.NamespacedName, s
 	return err
 }
 
-// AnswerError says that an agent answered, and not well.
-type AnswerError struct {
+// ResponseError says that an agent answered, and not well.
+type ResponseError struct {
 	// Code is the HTTP status.
 	Code int
 	// Text is what the agent says, at most 512 bytes.
@@ -42,7 +42,7 @@ type AnswerError struct {
 }
 
 // Error says so.
-func (e *AnswerError) Error() string {
+func (e *ResponseError) Error() string {
 	if e.Text == "" {
 		return fmt.Sprintf("the agent answers %d", e.Code)
 	}
@@ -50,7 +50,7 @@ func (e *AnswerError) Error() string {
 }
 
 // PutDeployment hands a member's agent its Deployment, as JSON. When it returns nil, the agent has stored it; its report says what came
-// of it. An *AnswerError with the code 422 means that the agent refuses it for good.
+// of it. A *ResponseError with the code 422 means that the agent refuses it for good.
 func (r *Registry) PutDeployment(ctx context.Context, name types.NamespacedName, deployment []byte) error {
 	_, err := r.call(ctx, name, http.MethodPut, protocol.PathDeployment, deployment)
 	return err
@@ -107,7 +107,7 @@ func (r *Registry) callBy(
 		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
 	}
 	if resp.StatusCode/100 != 2 {
-		answer := &AnswerError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(raw), maxAnswer))}
+		answer := &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(raw), maxAnswer))}
 		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, answer)
 	}
 	return raw, nil

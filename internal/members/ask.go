@@ -15,7 +15,7 @@ import (
 )
 
 // Ask sends a request to an agent by a transport of the Registry, with a body of JSON if there is one, and returns an answer of 200, whose
-// body the caller closes. Any other answer is an *AnswerError.
+// body the caller closes. Any other answer is a *ResponseError.
 func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
 	var reader io.Reader
 	if body != nil {
@@ -37,11 +37,11 @@ func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what there is of it
-	return nil, &AnswerError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxAnswer))}
+	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxAnswer))}
 }
 
-// IsAnswer is whether an error is an agent's answer with a status.
-func IsAnswer(err error, code int) bool {
-	var answer *AnswerError
+// IsStatus reports whether an error is a response of an agent with that status code.
+func IsStatus(err error, code int) bool {
+	var answer *ResponseError
 	return errors.As(err, &answer) && answer.Code == code
 }

@@ -107,13 +107,13 @@ func (r *Registry) Unproven(name types.NamespacedName, reason, message string) (
 	standing := m.refusal != nil && now.Sub(m.refusal.At) < RefusalMemory
 	if connected || standing {
 		if !connected && m.refusal.Unproven { // it goes on
-			m.refusal = &Refusal{Reason: m.refusal.Reason, Message: m.refusal.Message, At: now, Unproven: true}
+			m.refusal = &Rejection{Reason: m.refusal.Reason, Message: m.refusal.Message, At: now, Unproven: true}
 		}
 		r.dropLocked(name, m)
 		r.mu.Unlock()
 		return false
 	}
-	m.refusal = &Refusal{Reason: reason, Message: message, At: now, Unproven: true}
+	m.refusal = &Rejection{Reason: reason, Message: message, At: now, Unproven: true}
 	r.mu.Unlock()
 	r.log.V(1).Info("unknown agent refused", "cluster", name, "reason", reason)
 	r.changed(name)
@@ -121,7 +121,7 @@ func (r *Registry) Unproven(name types.NamespacedName, reason, message string) (
 }
 
 // outweighs reports whether this refusal is to be shown rather than another one: it was proved, or is newer.
-func (f *Refusal) outweighs(other *Refusal) bool {
+func (f *Rejection) outweighs(other *Rejection) bool {
 	if other == nil || f.Unproven != other.Unproven {
 		return other == nil || other.Unproven
 	}

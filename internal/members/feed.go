@@ -31,8 +31,8 @@ type Record struct {
 	ReportErr string           `json:"reportErr,omitempty"`
 	Reported  int64            `json:"reported,omitempty"`
 	// Loss is how the last tunnel there ended.
-	Loss    *Loss    `json:"loss,omitempty"`
-	Refusal *Refusal `json:"refusal,omitempty"`
+	Loss    *Loss      `json:"loss,omitempty"`
+	Refusal *Rejection `json:"refusal,omitempty"`
 }
 
 // Loss is when and why the last tunnel of a member ended at one replica.

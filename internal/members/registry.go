@@ -81,8 +81,8 @@ func (p Peer) Name() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Cluster.Namespace, Name: p.Cluster.Name}
 }
 
-// Refusal is why somebody who claimed to be a member was turned away.
-type Refusal struct {
+// Rejection is why somebody who claimed to be a member was turned away.
+type Rejection struct {
 	// Reason is one of the Reason constants of api/v1.
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
@@ -97,8 +97,8 @@ type Registry struct {
 	log logr.Logger
 	now func() time.Time
 
-	sessions sync.WaitGroup  // one for each session's watch goroutine and each errand
-	ctx      context.Context // of errands; stop ends it
+	sessions sync.WaitGroup  // one for each session's watch goroutine and each call
+	ctx      context.Context // of calls; stop ends it
 	stop     context.CancelFunc
 
 	mu      sync.Mutex // guards what follows; never held during I/O
@@ -126,8 +126,8 @@ type member struct {
 	draining  []*session // those that carry nothing new and are no connection any more
 	remote    []remote   // what other replicas know of it, one each
 	loss      loss       // of the last tunnel here
-	refusal   *Refusal
-	errand    *errand       // the latest, nil if there is none
+	refusal   *Rejection
+	lastCall  *agentCall    // the latest, nil if there is none
 	paused    time.Time     // until when it may open no tunnel
 	forgotten bool          // whether to drop this with the last tunnel
 	arrival   chan struct{} // closed when there is a new way to it; nil while nobody waits for one
@@ -249,7 +249,7 @@ func (r *Registry) Refused(name types.NamespacedName, reason, message string) (t
 		r.mu.Unlock()
 		return false
 	}
-	m.refusal = &Refusal{Reason: reason, Message: message, At: now}
+	m.refusal = &Rejection{Reason: reason, Message: message, At: now}
 	r.mu.Unlock()
 	r.log.Info("agent refused", "cluster", name, "reason", reason, "message", message)
 	r.changed(name)
@@ -359,10 +359,10 @@ func (m *member) connected() bool {
 	return len(m.sessions) > 0 || slices.ContainsFunc(m.remote, func(r remote) bool { return len(r.record.Tunnels) > 0 })
 }
 
-// arrivedLocked is for a new tunnel, wherever it ends. An errand of before is of no matter for it, nor is the loss of one before: when it
+// arrivedLocked is for a new tunnel, wherever it ends. A call or a loss from before does not count for it: when it
 // is lost itself, it is the one who was seen last, even if who held it can tell nobody any more.
 func (m *member) arrivedLocked() {
-	m.errand, m.loss = nil, loss{}
+	m.lastCall, m.loss = nil, loss{}
 	m.wakeLocked()
 }
 

@@ -309,7 +309,7 @@ func TestRecordsAreCutToSize(t *testing.T) {
 	long, foreign := peer, peer
 	long.Instance, foreign.Cluster.Name = strings.Repeat("x", 300), "other"
 	record := Record{Namespace: "team-a", Name: "prod", Tunnels: []Peer{long, foreign, {}, peer}, ReportErr: strings.Repeat("x", 5000),
-		Loss: &Loss{Because: strings.Repeat("x", 5000)}, Refusal: &Refusal{Message: strings.Repeat("x", 5000)}}
+		Loss: &Loss{Because: strings.Repeat("x", 5000)}, Refusal: &Rejection{Message: strings.Repeat("x", 5000)}}
 	for range 50 {
 		record.Tunnels = append(record.Tunnels, peer)
 	}
@@ -406,7 +406,7 @@ func TestALossByAClockThatIsAhead(t *testing.T) {
 	m := r.Mirror("ahead")
 	m.Begin(func(Peer) http.RoundTripper { return nil })
 	later := time.Now().Add(5 * time.Minute)
-	record := Record{Namespace: prod.Namespace, Name: prod.Name, Loss: &Loss{At: later, Left: true}, Refusal: &Refusal{At: later}}
+	record := Record{Namespace: prod.Namespace, Name: prod.Name, Loss: &Loss{At: later, Left: true}, Refusal: &Rejection{At: later}}
 	m.Update(record)
 	now := time.Now()
 	if state := r.State(prod); state.LastSeen.After(now) || !state.Left || state.Refusal.At.After(now) {

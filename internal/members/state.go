@@ -27,7 +27,7 @@ type State struct {
 	// Left is whether it ended because the agent took its leave: it stops, or moves.
 	Left bool
 	// Refusal is the last one of the past minutes, nil if there was none.
-	Refusal *Refusal
+	Refusal *Rejection
 }
 
 // Connected is whether a tunnel is open.
@@ -56,8 +56,8 @@ func (r *Registry) State(name types.NamespacedName) State {
 	}
 	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded)}
 	said := m.saidHere()
-	fresh := func(refusal *Refusal) bool { return refusal != nil && r.now().Sub(refusal.At) < RefusalMemory }
-	var refusal *Refusal
+	fresh := func(refusal *Rejection) bool { return refusal != nil && r.now().Sub(refusal.At) < RefusalMemory }
+	var refusal *Rejection
 	if fresh(m.refusal) {
 		refusal = m.refusal
 	}

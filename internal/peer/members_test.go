@@ -42,7 +42,7 @@ func TestParseLine(t *testing.T) {
 
 func FuzzParseLine(f *testing.F) {
 	line, err := json.Marshal(message{Member: &members.Record{Namespace: "team-a", Name: "prod", Tunnels: []members.Peer{agentOf(member, "one")},
-		Loss: &members.Loss{At: time.Unix(1, 0), Because: "closed"}, Refusal: &members.Refusal{Reason: "X"}}})
+		Loss: &members.Loss{At: time.Unix(1, 0), Because: "closed"}, Refusal: &members.Rejection{Reason: "X"}}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
 		if synced {
 			m.silent = time.Now()
 		}
-		unknown := members.IsAnswer(err, http.StatusNotFound)
+		unknown := members.IsStatus(err, http.StatusNotFound)
 		if unknown && mine {
 			m.refuses, m.stream = v1.ReasonAgentTooOld, nil // its next report or connection has it asked again
 		}

@@ -144,16 +144,16 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 	if err != nil {
 		return fmt.Errorf("list rights to impersonate: %w", err)
 	}
-	granted, err := h.granted.Get(ctx, c.identity.Digest(c.target.cluster.String(), string(key)), c.target.cluster.String(), func(ctx context.Context) (decision.Answer[bool], error) {
+	granted, err := h.granted.Get(ctx, c.identity.Digest(c.target.cluster.String(), string(key)), c.target.cluster.String(), func(ctx context.Context) (decision.Result[bool], error) {
 		ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 		defer cancel()
 		for _, right := range rights {
 			allowed, err := c.reviewAccess(ctx, impersonate(c.identity), right)
 			if err != nil || !allowed {
-				return decision.Answer[bool]{For: grantedFor}, err
+				return decision.Result[bool]{For: grantedFor}, err
 			}
 		}
-		return decision.Answer[bool]{Value: true, For: grantedFor, Yes: true}, nil
+		return decision.Result[bool]{Value: true, For: grantedFor, Yes: true}, nil
 	})
 	switch {
 	case err != nil:

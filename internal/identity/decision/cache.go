@@ -37,15 +37,15 @@ const (
 // Key of a question. Make it with a hash over everything that the answer depends on.
 type Key [32]byte
 
-// Answer is a value and for how long it may be given again. An Answer with For zero is not remembered.
-type Answer[V any] struct {
+// Result is a value and for how long it may be given again. A Result with For zero is not remembered.
+type Result[V any] struct {
 	Value V
 	For   time.Duration
 	// Yes is whether the value lets somebody do something. There is a place of its own for such answers.
 	Yes bool
 }
 
-// Cache remembers answers. New makes it. All methods may be called concurrently.
+// Cache remembers results. New makes it. All methods may be called concurrently.
 type Cache[V any] struct {
 	yes, no  *cache.LRUExpireCache
 	familiar *cache.LRUExpireCache // the keys that were answered with yes
@@ -70,7 +70,7 @@ func New[V any]() *Cache[V] {
 //
 // asker is who has to take turns with others: nobody's questions wait for more than a fair share of another's. Who asks too much
 // at once gets a *limit.FullError.
-func (c *Cache[V]) Get(ctx context.Context, key Key, asker string, ask func(context.Context) (Answer[V], error)) (V, error) {
+func (c *Cache[V]) Get(ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error)) (V, error) {
 	for _, remembered := range []*cache.LRUExpireCache{c.yes, c.no} {
 		if known, ok := remembered.Get(key); ok {
 			return known.(V), nil // only V is ever added
@@ -91,7 +91,7 @@ func (c *Cache[V]) Get(ctx context.Context, key Key, asker string, ask func(cont
 	}
 }
 
-func (c *Cache[V]) ask(ctx context.Context, key Key, asker string, ask func(context.Context) (Answer[V], error)) (V, error) {
+func (c *Cache[V]) ask(ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error)) (V, error) {
 	var none V
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -104,23 +104,23 @@ func (c *Cache[V]) ask(ctx context.Context, key Key, asker string, ask func(cont
 		return none, fmt.Errorf("wait for one of %d questions to be answered: %w", concurrency, err)
 	}
 	defer seat.Release()
-	answer, err := ask(ctx)
+	result, err := ask(ctx)
 	if err != nil {
 		return none, err
 	}
-	c.remember(key, answer)
-	return answer.Value, nil
+	c.remember(key, result)
+	return result.Value, nil
 }
 
-func (c *Cache[V]) remember(key Key, answer Answer[V]) {
-	if answer.For <= 0 {
+func (c *Cache[V]) remember(key Key, result Result[V]) {
+	if result.For <= 0 {
 		return
 	}
-	if !answer.Yes {
+	if !result.Yes {
 		c.familiar.Remove(key)
-		c.no.Add(key, answer.Value, answer.For)
+		c.no.Add(key, result.Value, result.For)
 		return
 	}
 	c.familiar.Add(key, struct{}{}, familiarFor)
-	c.yes.Add(key, answer.Value, answer.For)
+	c.yes.Add(key, result.Value, result.For)
 }

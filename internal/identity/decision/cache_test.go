@@ -15,9 +15,9 @@ func TestCache(t *testing.T) {
 	t.Run("an answer is given again for as long as it says, and not longer", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, asked := New[int](), 0
-			ask := func(context.Context) (Answer[int], error) {
+			ask := func(context.Context) (Result[int], error) {
 				asked++
-				return Answer[int]{Value: asked, For: time.Second}, nil
+				return Result[int]{Value: asked, For: time.Second}, nil
 			}
 			for _, want := range []int{1, 1} {
 				if got, err := c.Get(t.Context(), Key{1}, "a", ask); got != want || err != nil {
@@ -34,15 +34,15 @@ func TestCache(t *testing.T) {
 		c, asked := New[int](), 0
 		failed := errors.New("down")
 		for range 2 {
-			if _, err := c.Get(t.Context(), Key{1}, "a", func(context.Context) (Answer[int], error) {
+			if _, err := c.Get(t.Context(), Key{1}, "a", func(context.Context) (Result[int], error) {
 				asked++
-				return Answer[int]{Value: 1, For: time.Hour}, failed
+				return Result[int]{Value: 1, For: time.Hour}, failed
 			}); !errors.Is(err, failed) {
 				t.Errorf("Get = %v", err)
 			}
-			if _, err := c.Get(t.Context(), Key{1}, "a", func(context.Context) (Answer[int], error) {
+			if _, err := c.Get(t.Context(), Key{1}, "a", func(context.Context) (Result[int], error) {
 				asked++
-				return Answer[int]{Value: 1}, nil
+				return Result[int]{Value: 1}, nil
 			}); err != nil {
 				t.Errorf("Get = %v", err)
 			}
@@ -54,8 +54,8 @@ func TestCache(t *testing.T) {
 	t.Run("no more answers are remembered than there is room for", func(t *testing.T) {
 		c := New[int]()
 		for n := range capacity + 100 {
-			if _, err := c.Get(t.Context(), Key{byte(n), byte(n >> 8), byte(n >> 16)}, "a", func(context.Context) (Answer[int], error) {
-				return Answer[int]{Value: n, For: time.Hour}, nil
+			if _, err := c.Get(t.Context(), Key{byte(n), byte(n >> 8), byte(n >> 16)}, "a", func(context.Context) (Result[int], error) {
+				return Result[int]{Value: n, For: time.Hour}, nil
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -66,10 +66,10 @@ func TestCache(t *testing.T) {
 	})
 	t.Run("answers with no make none with yes forgotten", func(t *testing.T) {
 		c := New[bool]()
-		yes := func(context.Context) (Answer[bool], error) {
-			return Answer[bool]{Value: true, For: time.Hour, Yes: true}, nil
+		yes := func(context.Context) (Result[bool], error) {
+			return Result[bool]{Value: true, For: time.Hour, Yes: true}, nil
 		}
-		no := func(context.Context) (Answer[bool], error) { return Answer[bool]{For: time.Hour}, nil }
+		no := func(context.Context) (Result[bool], error) { return Result[bool]{For: time.Hour}, nil }
 		if _, err := c.Get(t.Context(), Key{}, "a", yes); err != nil {
 			t.Fatal(err)
 		}
@@ -78,8 +78,8 @@ func TestCache(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, err := c.Get(t.Context(), Key{}, "a", func(context.Context) (Answer[bool], error) {
-			return Answer[bool]{}, errors.New("asked again")
+		got, err := c.Get(t.Context(), Key{}, "a", func(context.Context) (Result[bool], error) {
+			return Result[bool]{}, errors.New("asked again")
 		})
 		if !got || err != nil {
 			t.Errorf("Get = %v, %v", got, err)
@@ -90,14 +90,14 @@ func TestCache(t *testing.T) {
 			c, begun := New[int](), time.Now()
 			for n := range 1000 {
 				go func() {
-					_, _ = c.Get(t.Context(), Key{1, byte(n), byte(n >> 8)}, "hung", func(ctx context.Context) (Answer[int], error) {
+					_, _ = c.Get(t.Context(), Key{1, byte(n), byte(n >> 8)}, "hung", func(ctx context.Context) (Result[int], error) {
 						<-ctx.Done()
-						return Answer[int]{}, ctx.Err()
+						return Result[int]{}, ctx.Err()
 					})
 				}()
 			}
 			synctest.Wait()
-			got, err := c.Get(t.Context(), Key{}, "other", func(context.Context) (Answer[int], error) { return Answer[int]{Value: 1}, nil })
+			got, err := c.Get(t.Context(), Key{}, "other", func(context.Context) (Result[int], error) { return Result[int]{Value: 1}, nil })
 			if got != 1 || err != nil || time.Since(begun) > 0 {
 				t.Errorf("Get = %d, %v after %s", got, err, time.Since(begun))
 			}

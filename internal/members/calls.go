@@ -1,0 +1,96 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	// callTimeout bounds one call to an agent. The agent has little to do for it, but it may have to wait for its leadership.
+	callTimeout = 20 * time.Second
+	// CallPause is how long the outcome of a call is kept before the same call to the same agent is made again.
+	CallPause = time.Minute
+)
+
+// Call is a call to an agent that runs in the background. A change of the member is reported when it ends.
+type Call struct {
+	// Running reports whether the agent has not answered yet.
+	Running bool
+	// Err is why the call was not made or did not succeed.
+	Err error
+	// At is when the outcome became known.
+	At time.Time
+	// Remaining is what an uninstalling agent could not remove.
+	Remaining []string
+}
+
+// Done reports whether the call succeeded.
+func (c Call) Done() bool { return !c.Running && c.Err == nil }
+
+// StartSettings puts settings to a member in the background, unless that runs or was tried within CallPause. It returns the call's state.
+func (r *Registry) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
+	return r.start(name, protocol.PathSettings+settings.Digest(), func(ctx context.Context) ([]string, error) {
+		return nil, r.PutSettings(ctx, name, settings)
+	})
+}
+
+// StartDeployment gives a member's agent its Deployment in the background, unless that runs or was tried within CallPause. It returns the
+// call's state.
+func (r *Registry) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
+	return r.start(name, protocol.PathDeployment+digest, func(ctx context.Context) ([]string, error) {
+		return nil, r.PutDeployment(ctx, name, deployment)
+	})
+}
+
+// StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within CallPause. It returns the
+// call's state.
+func (r *Registry) StartUninstall(name types.NamespacedName) Call {
+	return r.start(name, protocol.PathUninstall, func(ctx context.Context) ([]string, error) {
+		result, err := r.Uninstall(ctx, name)
+		return result.Remaining, err
+	})
+}
+
+// start runs send for a member in the background. Only a member's latest call is kept, until the member has a new tunnel. An agent that
+// removes itself answers and disconnects, so the outcome is kept while the member is not connected.
+func (r *Registry) start(name types.NamespacedName, kind string, send func(context.Context) ([]string, error)) Call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[name]
+	if m != nil && m.lastCall != nil && m.lastCall.currentLocked(kind, r.now()) {
+		return m.lastCall.Call
+	}
+	if m == nil || !m.connected() || r.closed {
+		return Call{Err: ErrNotConnected, At: r.now()}
+	}
+	c := &agentCall{kind: kind, Call: Call{Running: true}}
+	m.lastCall = c
+	r.sessions.Go(func() {
+		ctx, cancel := context.WithTimeout(r.ctx, callTimeout) // the end of the tunnel ends it, too
+		defer cancel()
+		remaining, err := send(ctx)
+		r.mu.Lock()
+		c.Call = Call{Err: err, At: r.now(), Remaining: remaining}
+		r.mu.Unlock()
+		r.notify(name)
+	})
+	return c.Call
+}
+
+// agentCall is a Call of one kind. Registry.mu guards it.
+type agentCall struct {
+	Call
+	kind string
+}
+
+// currentLocked reports whether the call is of that kind and runs, or ended within CallPause. Registry.mu is held.
+func (c *agentCall) currentLocked(kind string, now time.Time) bool {
+	return c.kind == kind && (c.Running || now.Sub(c.At) < CallPause)
+}
