@@ -37,7 +37,7 @@ func command() *cobra.Command {
 	var kubeconfig, level string
 	run := func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), kubeconfig) }
 	root := &cobra.Command{
-		Use: "drover-agent", Short: "Connect the cluster that this runs in to a Drover hub", Long: "Settings come from the environment, see docs/operations.md.",
+		Use: "drover-agent", Short: "Connect the cluster that this runs in to a Drover hub", Long: "Settings come from the environment, see docs/operations/agents.md.",
 		Args: cobra.NoArgs, RunE: run, SilenceErrors: true, SilenceUsage: true, Version: version,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")

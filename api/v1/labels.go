@@ -20,7 +20,7 @@ const (
 	LabelVersion = Group + "/version"
 
 	// AnnotationRotate on the hub's CA Secret starts the change to a new certificate authority
-	// (docs/operations.md). Any value that differs from the last one counts.
+	// (docs/operations/certificates.md). Any value that differs from the last one counts.
 	AnnotationRotate = Group + "/rotate"
 
 	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends the trust in the authority that was

@@ -193,7 +193,7 @@ func (h *hub) state() pki.State {
 	return state
 }
 
-// rotate asks for another authority, as docs/operations.md says, and returns it once it signs and all who are connected know it.
+// rotate asks for another authority, as docs/operations/certificates.md says, and returns it once it signs and all who are connected know it.
 func (h *hub) rotate(value string, connected ...*member) pki.KeyPair {
 	h.t.Helper()
 	before := h.state().Active

@@ -15,9 +15,9 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// TestEveryKeyIsDocumented looks for each key of the file in the table of docs/operations.md, which abbreviates "a.b, a.c" as "a.b, .c".
+// TestEveryKeyIsDocumented looks for each key of the file in the table of docs/operations/configuration.md, which abbreviates "a.b, a.c" as "a.b, .c".
 func TestEveryKeyIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/operations/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 			known = known || strings.HasPrefix(row[1], "`"+top) && last.MatchString(row[1])
 		}
 		if !known {
-			t.Errorf("docs/operations.md has no key %s", key)
+			t.Errorf("docs/operations/configuration.md has no key %s", key)
 		}
 		found++
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Settings of a Limiter. docs/operations.md says what each default is good for.
+// Settings of a Limiter. docs/operations/limits.md says what each default is good for.
 type Settings struct {
 	// Short bounds requests that are answered and over.
 	Short Bounds

@@ -104,7 +104,7 @@ func decideChange(in Input, active *x509.Certificate) Decision {
 	switch {
 	case !mayVouch(active):
 		return Decision{Step: StepWait, Why: "the authority must be changed and cannot vouch for another: its certificate allows no authority below it. " +
-			"See \"When the CA's key is lost\" in docs/operations.md"}
+			"See \"When the CA's key is lost\" in docs/operations/certificates.md"}
 	case in.Requested:
 		return Decision{Step: StepChange, Why: "a change was requested; " + until(active)}
 	}

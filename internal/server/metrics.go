@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// tunnelMetrics observes the tunnels that end here. docs/operations.md lists what operators see.
+// tunnelMetrics observes the tunnels that end here. docs/operations/monitoring.md lists what operators see.
 type tunnelMetrics struct {
 	ended       *prometheus.CounterVec
 	refused     *prometheus.CounterVec

@@ -36,7 +36,7 @@ type registry interface {
 	prometheus.Gatherer
 }
 
-// telemetry is what the operator of this replica sees of it. docs/operations.md lists all of it.
+// telemetry is what the operator of this replica sees of it. docs/operations/monitoring.md lists all of it.
 type telemetry struct {
 	registry registry
 	tracer   *tracing.Tracer

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -143,15 +144,22 @@ func TestMetrics(t *testing.T) {
 		})
 	}
 	t.Run("each metric of Drover is documented", func(t *testing.T) {
-		documented := namesIn(t, "docs/operations.md", known)
+		documented := namesIn(t, "docs/operations/monitoring.md", known)
 		for _, name := range list.names {
 			if !slices.Contains(documented, name) {
-				t.Errorf("%s is not in docs/operations.md", name)
+				t.Errorf("%s is not in docs/operations/monitoring.md", name)
 			}
+		}
+		pages, err := filepath.Glob("../../docs/operations/*.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range pages {
+			documented = append(documented, namesIn(t, strings.TrimPrefix(page, "../../"), known)...)
 		}
 		for _, name := range documented {
 			if strings.HasPrefix(name, "drover_") && !slices.Contains(known, name) {
-				t.Errorf("%s is in docs/operations.md and does not exist", name)
+				t.Errorf("%s is in docs/operations and does not exist", name)
 			}
 		}
 	})
@@ -160,7 +168,7 @@ func TestMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		docs, err := os.ReadFile("../../docs/operations.md")
+		docs, err := os.ReadFile("../../docs/operations/alerts.md")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +180,7 @@ func TestMetrics(t *testing.T) {
 			return found
 		}
 		alerts, runbooks := find(`(?m)^  - alert: (\w+)$`, string(rules)), find(`(?m)^### (Drover\w+)$`, string(docs))
-		links := slices.Compact(find(`runbook_url: https://github\.com/drover-dev/drover/blob/main/docs/operations\.md#(\w+)\n`, string(rules)))
+		links := slices.Compact(find(`runbook_url: https://github\.com/drover-dev/drover/blob/main/docs/operations/alerts\.md#(\w+)\n`, string(rules)))
 		var anchors []string
 		for _, name := range runbooks {
 			anchors = append(anchors, strings.ToLower(name))
