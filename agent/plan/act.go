@@ -53,9 +53,9 @@ func (t *term) resolve(next *deadline) []resolved {
 		if elsewhere && strays > maxStrays {
 			continue
 		}
-		var found release.Answer
+		var found release.Result
 		if o.Spec.Version == "" && !elsewhere {
-			found = t.channels.Answer(o.Spec.Channel)
+			found = t.channels.Result(o.Spec.Channel)
 			next.by(found.Next)
 		}
 		all = append(all, resolve(o, found, secrets))

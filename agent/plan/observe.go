@@ -238,7 +238,7 @@ type problem struct {
 
 // versionOf is the version of a Plan, given what is known of its channel, and empty if there is none. What its status says of a channel is the
 // memory of what was found there: it serves a new leader while the channel is down.
-func versionOf(o *v1.Plan, found release.Answer) string {
+func versionOf(o *v1.Plan, found release.Result) string {
 	version := cmp.Or(o.Spec.Version, found.Version)
 	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)
 	if version == "" && was != nil && was.Reason == v1.ReasonChannel && was.ObservedGeneration == o.Generation {
@@ -248,7 +248,7 @@ func versionOf(o *v1.Plan, found release.Answer) string {
 }
 
 // resolve finds version and hash of a Plan. found is what is known of its channel.
-func resolve(o *v1.Plan, found release.Answer, secrets map[string]string) resolved {
+func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
 	r := resolved{object: o}
 	version := versionOf(o, found)
 	r.plan = rollout.Plan{Name: o.Name, UID: string(o.UID), Generation: o.Generation, Spec: o.Spec, Version: rollout.Version(version)}

@@ -24,7 +24,7 @@ type Options struct {
 	Objects Objects
 	// Namespace of the agent, whose pods no drain evicts.
 	Namespace string
-	// Ask asks a channel which version it leads to. Its errors are shown on the Plan. Nil asks as release.Asker does, private addresses
+	// Ask asks a channel which version it leads to. Its errors are shown on the Plan. Nil asks as release.Client does, private addresses
 	// included: who makes Plans in a member may do more there than look at its network.
 	Ask func(ctx context.Context, url string) (string, error)
 	// Now is time.Now if it is nil.

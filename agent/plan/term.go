@@ -82,7 +82,7 @@ func newTerm(o Options) *term {
 		options: o, member: member{o.Client}, board: newBoard(), wake: make(chan struct{}, 1), retired: make(chan retirement),
 		book: book{refused: map[refusal]string{}, courses: map[string]*course{}}, channels: release.NewPoller(o.Ask, o.Now),
 	}
-	t.channels.OnAnswer(func(string) { t.touch() })
+	t.channels.OnPolled(func(string) { t.touch() })
 	t.drains, t.logs = newDrains(t.member, o, t.touch), newLogs(t.member, t.touch)
 	t.shelves = shelves{
 		plans: newShelf(readPlan, trimPlan, t.touch), space: newShelf(readVeto, nil, t.touch), nodes: newShelf(readNode, trimNode, t.touch),

@@ -43,8 +43,8 @@ type Progress interface {
 
 // Channels knows what release channels lead to. release.Poller is one.
 type Channels interface {
-	Answer(url string) release.Answer
-	OnAnswer(f func(url string))
+	Result(url string) release.Result
+	OnPolled(f func(url string))
 }
 
 // Reconciler keeps Plans true that are for members. Register wires it to a manager.

@@ -190,7 +190,7 @@ func testGates(t *testing.T, env *testkit.Env) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t, env, "a", "b")
-			s.answer = release.Answer{Asked: true, Err: errors.New("it answers 500")}
+			s.answer = release.Result{Asked: true, Err: errors.New("it answers 500")}
 			if tt.secret != nil {
 				tt.secret.Namespace, tt.secret.Name = s.name.Namespace, "token"
 				s.Apply(t, tt.secret)
@@ -220,8 +220,8 @@ func testGates(t *testing.T, env *testkit.Env) {
 func testChannels(t *testing.T, env *testkit.Env) {
 	const url = "https://example.org/channel"
 	follow := func(s *v1.PlanSpec) { s.Version, s.Channel = "", url }
-	found := func(version string, err error) release.Answer {
-		return release.Answer{Version: version, Err: err, Asked: true}
+	found := func(version string, err error) release.Result {
+		return release.Result{Version: version, Err: err, Asked: true}
 	}
 	down := errors.New("no answer: not within 10s")
 	t.Run("nothing is said or begun until it has been asked", func(t *testing.T) {

@@ -40,7 +40,7 @@ func (r *Reconciler) Register(mgr ctrl.Manager, secrets cache.Cache) error {
 			r.Desk.OnResult(Kind, func(k delivery.Key) { wake(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}) })
 			r.Progress.OnChange(wake)
 			r.Progress.OnLink(func(member types.NamespacedName) { r.wakeAll(ctx, member, wake) })
-			r.Channels.OnAnswer(func(url string) { r.wakeReaders(ctx, url, wake) })
+			r.Channels.OnPolled(func(url string) { r.wakeReaders(ctx, url, wake) })
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).

@@ -41,7 +41,7 @@ type stand struct {
 	r         *plan.Reconciler
 	name      types.NamespacedName
 	members   map[string]progress.State // those that are not here are connected, and have said nothing of the plan
-	answer    release.Answer
+	answer    release.Result
 	delivered map[types.NamespacedName]*delivery.Set
 	followed  []types.NamespacedName
 	claims    int                    // writes of Clusters
@@ -124,8 +124,8 @@ func (s *stand) State(_ string, member types.NamespacedName) progress.State {
 func (s *stand) OnChange(func(types.NamespacedName)) {}
 func (s *stand) OnLink(func(types.NamespacedName))   {}
 
-func (s *stand) Answer(string) release.Answer { return s.answer }
-func (s *stand) OnAnswer(func(string))        {}
+func (s *stand) Result(string) release.Result { return s.answer }
+func (s *stand) OnPolled(func(string))        {}
 
 // What tests do.
 

@@ -3,7 +3,7 @@
 
 // Package release asks release channels which version they lead to.
 //
-// Whoever may create a Plan chooses the URL that the hub asks, from where the hub, or the agent of a member, stands in the network. So an Asker sends nothing but a GET
+// Whoever may create a Plan chooses the URL that the hub asks, from where the hub, or the agent of a member, stands in the network. So a Client sends nothing but a GET
 // without credentials, follows no redirect, tells nothing of a body, and, unless it is told otherwise, connects to public addresses only:
 // names are judged by the address that is dialled, so that one that resolves to another address the second time gains nothing.
 package release
@@ -34,7 +34,7 @@ const (
 	maxVersion = 128
 )
 
-// Reach is to which addresses an Asker connects.
+// Reach is to which addresses a Client connects.
 type Reach int
 
 const (
@@ -57,19 +57,19 @@ func (r Reach) refusal() error {
 	return fmt.Errorf("%w: use one that is not of this machine, of its link or reserved", ErrAddress)
 }
 
-// Asker asks channels. New makes it. It may be used concurrently.
-type Asker struct {
+// Client asks channels. New makes it. It may be used concurrently.
+type Client struct {
 	reach           Reach
 	direct, proxied http.RoundTripper
 	proxy           func(*http.Request) (*url.URL, error)
 }
 
-// New makes an Asker. It uses the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name; what is asked through it, the proxy judges.
-func New(reach Reach) *Asker {
+// New makes a Client. It uses the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name; what is asked through it, the proxy judges.
+func New(reach Reach) *Client {
 	transport := func(proxy func(*http.Request) (*url.URL, error), dial func(context.Context, string, string) (net.Conn, error)) http.RoundTripper {
 		return &http.Transport{Proxy: proxy, DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, TLSHandshakeTimeout: timeout}
 	}
-	return &Asker{
+	return &Client{
 		reach: reach, direct: transport(nil, reach.dialer().DialContext), proxied: transport(http.ProxyFromEnvironment, nil), proxy: http.ProxyFromEnvironment,
 	}
 }
@@ -122,7 +122,7 @@ func never() []netip.Prefix {
 // Latest asks a channel once, and returns the version that it leads to: the last element of the path in the Location of an answer 302, 303, 307
 // or 308. It has a digit: a page to log in at is none. Nothing else is an answer, nor is a Location with the channel's own path, as servers send whose
 // channels are at https. An error never has the URL in it.
-func (a *Asker) Latest(ctx context.Context, channel string) (string, error) {
+func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, channel, nil)
@@ -132,15 +132,15 @@ func (a *Asker) Latest(ctx context.Context, channel string) (string, error) {
 	if req.URL.User != nil {
 		return "", errors.New("it has a user or a password in it: whoever may read the plan can read them")
 	}
-	transport := a.direct
-	if proxy, err := a.proxy(req); err != nil {
+	transport := c.direct
+	if proxy, err := c.proxy(req); err != nil {
 		return "", errors.New("the proxy of the environment cannot be used")
 	} else if proxy != nil {
-		transport = a.proxied
+		transport = c.proxied
 	}
 	resp, err := transport.RoundTrip(req) // a client would follow
 	if err != nil {
-		return "", fmt.Errorf("no answer: %w", a.reason(err))
+		return "", fmt.Errorf("no answer: %w", c.reason(err))
 	}
 	defer resp.Body.Close()
 	if !slices.Contains([]int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect}, resp.StatusCode) {
@@ -150,11 +150,11 @@ func (a *Asker) Latest(ctx context.Context, channel string) (string, error) {
 }
 
 // reason leaves of an error what says nothing of the network behind the hub: whether a port of it is open is nobody's business.
-func (a *Asker) reason(err error) error {
+func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, ErrAddress):
-		return a.reach.refusal()
+		return c.reach.refusal()
 	case errors.As(err, &dns):
 		return errors.New("the name of its host cannot be resolved")
 	case errors.Is(err, context.DeadlineExceeded):

@@ -268,8 +268,8 @@ func TestPoller(t *testing.T) {
 			return answer, fault
 		}, time.Now)
 		told := 0
-		p.OnAnswer(func(string) { told++ })
-		if got := p.Answer("a"); got.Asked || asked > 0 {
+		p.OnPolled(func(string) { told++ })
+		if got := p.Result("a"); got.Asked || asked > 0 {
 			t.Fatalf("asked before the start: %+v", got)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -280,9 +280,9 @@ func TestPoller(t *testing.T) {
 		}()
 		see := func(version string, failed bool, questions int) {
 			t.Helper()
-			p.Answer("a")
+			p.Result("a")
 			synctest.Wait()
-			if got := p.Answer("a"); got.Version != version || (got.Err != nil) != failed || asked != questions {
+			if got := p.Result("a"); got.Version != version || (got.Err != nil) != failed || asked != questions {
 				t.Errorf("%+v after %d questions; want %s after %d", got, asked, version, questions)
 			}
 		}

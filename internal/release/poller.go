@@ -19,11 +19,11 @@ const (
 	firstRetry = 15 * time.Second
 )
 
-// maxAsking is how many channels are asked at once.
-const maxAsking = 8
+// maxRequests is how many channels are asked at once.
+const maxRequests = 8
 
-// Answer is what is known of a channel.
-type Answer struct {
+// Result is what is known of a channel.
+type Result struct {
 	// Version that was found last; empty if none was.
 	Version string
 	// Err is why the last question had no answer.
@@ -44,25 +44,25 @@ type Poller struct {
 	mu       sync.Mutex // guards what follows
 	ctx      context.Context
 	tasks    sync.WaitGroup
-	channels map[string]*asked
+	channels map[string]*channelState
 	ended    []func(channel string)
 }
 
-// asked is a channel. Poller.mu guards it.
-type asked struct {
-	Answer
+// channelState is what the Poller knows of a channel. Poller.mu guards it.
+type channelState struct {
+	Result
 	running  bool
 	failures int
 	wanted   time.Time
 }
 
-// NewPoller makes a Poller that asks with ask, such as Asker.Latest.
+// NewPoller makes a Poller that asks with ask, such as Client.Latest.
 func NewPoller(ask func(context.Context, string) (string, error), now func() time.Time) *Poller {
-	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxAsking), channels: map[string]*asked{}}
+	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxRequests), channels: map[string]*channelState{}}
 }
 
-// OnAnswer has f called after each question that ended. f must not block.
-func (p *Poller) OnAnswer(f func(channel string)) {
+// OnPolled has f called after each question that ended. f must not block.
+func (p *Poller) OnPolled(f func(channel string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = append(p.ended, f)
@@ -91,15 +91,15 @@ func (p *Poller) Start(ctx context.Context) error {
 	return nil
 }
 
-// Answer is what is known of a channel now. It has it asked if that is due.
-func (p *Poller) Answer(channel string) Answer {
+// Result is what is known of a channel now. It has it asked if that is due.
+func (p *Poller) Result(channel string) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
 	c := p.channels[channel]
 	if c == nil {
 		p.forgetLocked(now)
-		c = &asked{}
+		c = &channelState{}
 		p.channels[channel] = c
 	}
 	c.wanted = now
@@ -108,7 +108,7 @@ func (p *Poller) Answer(channel string) Answer {
 		ctx := p.ctx
 		p.tasks.Go(func() { p.run(ctx, channel) })
 	}
-	return c.Answer
+	return c.Result
 }
 
 // forgetLocked drops channels that nobody has wanted to know of for long.
