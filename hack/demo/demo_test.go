@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 func TestState(t *testing.T) {
@@ -296,11 +296,11 @@ func TestManifests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		env, err := stage.DeploymentEnv(manifest)
+		env, err := framework.DeploymentEnv(manifest)
 		if err != nil || !slices.Contains(env, "DROVER_SERVER=https://hub.example.com") {
 			t.Errorf("got %v, %v", env, err)
 		}
-		if _, err := stage.DeploymentEnv([]byte("kind: Secret\n")); err == nil {
+		if _, err := framework.DeploymentEnv([]byte("kind: Secret\n")); err == nil {
 			t.Error("a manifest without a Deployment was taken")
 		}
 	})

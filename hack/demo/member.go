@@ -21,7 +21,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // objectLimit is how long one object may take to come or to go. Deletion of a Cluster may take 30 s.
@@ -109,7 +109,7 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	env, err := stage.DeploymentEnv(manifest)
+	env, err := framework.DeploymentEnv(manifest)
 	if err != nil {
 		return "", err
 	}

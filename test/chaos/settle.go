@@ -11,7 +11,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/traffic"
 )
 
@@ -38,7 +38,7 @@ func (s *stand) settle(ctx context.Context, truth *traffic.Truth, loads []*traff
 		return err
 	}
 	for _, cluster := range s.clusters.all() {
-		if _, err := s.hub.AwaitCluster(limited, cluster, stage.Ready); err != nil {
+		if _, err := s.hub.AwaitCluster(limited, cluster, framework.Ready); err != nil {
 			return err
 		}
 	}
@@ -86,7 +86,7 @@ func (s *stand) loseAgents(ctx context.Context, truth *traffic.Truth) error {
 	limited, cancel := context.WithTimeout(ctx, noticeLimit)
 	defer cancel()
 	began := time.Now()
-	_, err := s.hub.AwaitCluster(limited, s.clusters.real[0], stage.NotReady(v1.ReasonTunnelLost))
+	_, err := s.hub.AwaitCluster(limited, s.clusters.real[0], framework.NotReady(v1.ReasonTunnelLost))
 	if err == nil {
 		s.journal.note("it shows after %s", time.Since(began).Round(time.Millisecond))
 		pause(ctx, calm)

@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/relay"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/traffic"
 )
 
@@ -44,9 +44,9 @@ const (
 type stand struct {
 	options
 	journal  *journal
-	programs stage.Programs
-	hub      *stage.Hub
-	planes   []*stage.Plane
+	programs framework.Programs
+	hub      *framework.Hub
+	planes   []*framework.Plane
 	links    map[string]*relay.Relay
 	keepers  map[string]*keeper
 	agents   []string // names of the keepers of real agents
@@ -64,7 +64,7 @@ func (m members) all() []types.NamespacedName {
 // setUp brings everything up. What runs ends with tearDown, also if setUp errs.
 func (s *stand) setUp(ctx context.Context) error {
 	var err error
-	if s.programs, err = stage.Build(ctx, ".", s.dir); err != nil {
+	if s.programs, err = framework.Build(ctx, ".", s.dir); err != nil {
 		return err
 	}
 	if err := s.startHub(ctx); err != nil {
@@ -78,7 +78,7 @@ func (s *stand) setUp(ctx context.Context) error {
 		k.process = replica.Process
 		s.keepers[replica.Name] = k
 	}
-	member, err := stage.StartPlane(ctx, s.programs, "member", s.dir)
+	member, err := framework.StartPlane(ctx, s.programs, "member", s.dir)
 	if err != nil {
 		return err
 	}
@@ -93,12 +93,12 @@ func (s *stand) setUp(ctx context.Context) error {
 }
 
 func (s *stand) startHub(ctx context.Context) error {
-	plane, err := stage.StartPlane(ctx, s.programs, "hub", s.dir, lab.User{Name: user, Token: userToken})
+	plane, err := framework.StartPlane(ctx, s.programs, "hub", s.dir, lab.User{Name: user, Token: userToken})
 	if err != nil {
 		return err
 	}
 	s.planes = append(s.planes, plane)
-	s.hub, err = stage.InstallReplicas(ctx, plane, stage.Layout{
+	s.hub, err = framework.InstallReplicas(ctx, plane, framework.Layout{
 		Replicas: s.replicas, URLs: []string{hubURL},
 		Configure: func(c *config.Config) {
 			c.Drain = config.Drain{Delay: &metav1.Duration{Duration: drainDelay}, Sessions: &metav1.Duration{Duration: drainSessions}}
@@ -135,7 +135,7 @@ func (s *stand) link(ctx context.Context, name, address string, proxy bool) (str
 }
 
 // importReal imports a plane as a Cluster with so many agents, each with a link of its own.
-func (s *stand) importReal(ctx context.Context, name string, plane *stage.Plane, agents int) error {
+func (s *stand) importReal(ctx context.Context, name string, plane *framework.Plane, agents int) error {
 	cluster := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}
 	s.clusters.real = append(s.clusters.real, cluster)
 	manifest, err := s.hub.CreateCluster(ctx, cluster)
@@ -148,7 +148,7 @@ func (s *stand) importReal(ctx context.Context, name string, plane *stage.Plane,
 	}
 	for i := range agents {
 		name := name + "-" + strconv.Itoa(i)
-		agent, err := stage.InstallAgent(ctx, plane, manifest, name, protocol.AgentNamespace)
+		agent, err := framework.InstallAgent(ctx, plane, manifest, name, protocol.AgentNamespace)
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -34,12 +34,12 @@ func TestTwoAgents(t *testing.T) {
 	s := start(t)
 	s.addNode(t, "one")
 	cluster, manifest := s.created(t, "member")
-	pair := []*stage.Agent{
+	pair := []*framework.Agent{
 		s.agent(t, manifest, "first", s.member, protocol.AgentNamespace),
 		s.agent(t, manifest, "second", s.member, protocol.AgentNamespace),
 	}
 	s.await(t, cluster, 30*time.Second, func(c *v1.Cluster) bool {
-		return stage.Ready(c) && c.Status.Agent.Replicas == 2 && c.Status.Nodes != nil && c.Status.Nodes.Total == 1
+		return framework.Ready(c) && c.Status.Agent.Replicas == 2 && c.Status.Nodes != nil && c.Status.Nodes.Total == 1
 	})
 	t.Run("the leader's Deployment is rolled out", func(t *testing.T) {
 		s.runPods(t, s.deployment(t))
@@ -75,7 +75,7 @@ func TestTwoAgents(t *testing.T) {
 	})
 }
 
-func testLeaderKilled(t *testing.T, s *system, cluster types.NamespacedName, pair []*stage.Agent) {
+func testLeaderKilled(t *testing.T, s *system, cluster types.NamespacedName, pair []*framework.Agent) {
 	leader, other := pair[0], pair[1]
 	if raw, err := os.ReadFile(other.Log); err != nil || strings.Contains(string(raw), `"leading"`) {
 		leader, other = other, leader
@@ -85,7 +85,7 @@ func testLeaderKilled(t *testing.T, s *system, cluster types.NamespacedName, pai
 	kill(t, leader.Process)
 	killed := time.Now()
 	s.await(t, cluster, 5*time.Second, func(c *v1.Cluster) bool {
-		if !stage.Ready(c) || c.Status.Nodes == nil || c.Status.Nodes.Total != 2 {
+		if !framework.Ready(c) || c.Status.Nodes == nil || c.Status.Nodes.Total != 2 {
 			t.Errorf("between leaders the status is %+v", c.Status)
 		}
 		return c.Status.Agent.Replicas == 1
@@ -99,7 +99,7 @@ func testLeaderKilled(t *testing.T, s *system, cluster types.NamespacedName, pai
 		t.Error("the Lease is still the old leader's")
 	}
 	s.addNode(t, "three")
-	s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool { return stage.Ready(c) && c.Status.Nodes.Total == 3 })
+	s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool { return framework.Ready(c) && c.Status.Nodes.Total == 3 })
 	s.startAgent(t, leader)
 	s.await(t, cluster, 20*time.Second, func(c *v1.Cluster) bool { return c.Status.Agent.Replicas == 2 })
 }
@@ -121,7 +121,7 @@ func testRolledBack(t *testing.T, s *system, cluster types.NamespacedName) {
 	if got, want := after.Spec.Template.Annotations[v1.AnnotationAgentDigest], before.Spec.Template.Annotations[v1.AnnotationAgentDigest]; got != want {
 		t.Errorf("the digest is %s, want %s", got, want)
 	}
-	if !stage.Ready(s.cluster(t, cluster)) {
+	if !framework.Ready(s.cluster(t, cluster)) {
 		t.Error("the Cluster is not Ready")
 	}
 	s.changeAgent(t, cluster, v1.Agent{Env: []v1.AgentEnv{{Name: "NO_PROXY", Value: "10.0.0.0/8"}}})

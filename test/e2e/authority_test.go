@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/trust"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -102,7 +102,7 @@ func testAuthority(t *testing.T, s *system, m *member) {
 	connectedSince := meta.FindStatusCondition(s.cluster(t, m.cluster).Status.Conditions, v1.ConditionConnected).LastTransitionTime
 	t.Run("an agent that is away holds up no change, and others learn it", func(t *testing.T) {
 		kill(t, sleeper.Process)
-		s.await(t, stopped, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.await(t, stopped, 10*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 		s.annotate(t, v1.AnnotationRotate, "first")
 		s.awaitSettings(t, knows(s.awaitAuthority(t, changed(before)).Active))
 	})
@@ -120,15 +120,15 @@ func testAuthority(t *testing.T, s *system, m *member) {
 	})
 	t.Run("agents come back, with what they learnt and without", func(t *testing.T) {
 		s.startAgent(t, sleeper)
-		s.await(t, stopped, 20*time.Second, stage.Ready)
+		s.await(t, stopped, 20*time.Second, framework.Ready)
 		now := meta.FindStatusCondition(s.cluster(t, m.cluster).Status.Conditions, v1.ConditionConnected)
 		if !now.LastTransitionTime.Equal(&connectedSince) {
 			t.Errorf("the agent was lost: %+v", now)
 		}
 		kill(t, m.agent.Process)
-		s.await(t, m.cluster, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.await(t, m.cluster, 10*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 		s.startAgent(t, m.agent)
-		s.await(t, m.cluster, 20*time.Second, stage.Ready)
+		s.await(t, m.cluster, 20*time.Second, framework.Ready)
 	})
 	t.Run("retire-now cuts off who trusts only the old one", func(t *testing.T) { testRetireNow(t, s, m, before, stopped, sleeper) })
 	t.Run("a new agent joins by the new manifest", func(t *testing.T) {
@@ -136,9 +136,9 @@ func testAuthority(t *testing.T, s *system, m *member) {
 	})
 }
 
-func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped types.NamespacedName, sleeper *stage.Agent) {
+func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped types.NamespacedName, sleeper *framework.Agent) {
 	kill(t, sleeper.Process)
-	s.await(t, stopped, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+	s.await(t, stopped, 10*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 	first, err := s.authority(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped
 		t.Fatal(err)
 	}
 	s.agent(t, manifest, stopped.Name, s.member, agentNamespace(stopped.Name))
-	s.await(t, stopped, 20*time.Second, stage.Ready)
+	s.await(t, stopped, 20*time.Second, framework.Ready)
 }
 
 // kubectlTrusting is a person whose kubeconfig has one CA of the hub and nothing else.
@@ -184,7 +184,7 @@ func (s *system) kubectlTrusting(t *testing.T, ca []byte, cluster types.Namespac
 	if err := clientcmd.WriteToFile(*config, path); err != nil {
 		t.Fatal(err)
 	}
-	return stage.Kubectl(within(t, 30*time.Second), s.programs, path, nil, args...)
+	return framework.Kubectl(within(t, 30*time.Second), s.programs, path, nil, args...)
 }
 
 // knows is whether an agent has stored an authority.

@@ -24,7 +24,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -108,7 +108,7 @@ func testManagerStops(t *testing.T, s *system, cluster types.NamespacedName) {
 			_, err := s.kubectl(t, cluster, demoToken, "get", "ns")
 			return err
 		})
-		s.await(t, cluster, 15*time.Second, stage.Ready)
+		s.await(t, cluster, 15*time.Second, framework.Ready)
 	}
 }
 
@@ -125,7 +125,7 @@ func testSecondCluster(t *testing.T, s *system, cluster types.NamespacedName) {
 	intruder := s.agent(t, manifest, "intruder", s.hub.Plane, protocol.AgentNamespace)
 	s.await(t, cluster, 15*time.Second, func(c *v1.Cluster) bool {
 		condition := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionRegistered)
-		return stage.Ready(c) && condition != nil && strings.Contains(condition.Message, "showed the join token")
+		return framework.Ready(c) && condition != nil && strings.Contains(condition.Message, "showed the join token")
 	})
 	out, err := s.hub.Kubectl(t.Context(), nil, "get", "events.events.k8s.io", "--field-selector", "reason="+v1.ReasonIdentityMismatch)
 	if err != nil || !strings.Contains(out, "cluster/member") {
@@ -136,7 +136,7 @@ func testSecondCluster(t *testing.T, s *system, cluster types.NamespacedName) {
 	}
 }
 
-func testLogLevel(t *testing.T, s *system, agent *stage.Agent) {
+func testLogLevel(t *testing.T, s *system, agent *framework.Agent) {
 	command := exec.CommandContext(t.Context(), s.programs.Agent, "loglevel", "--set", "debug")
 	command.Env = []string{protocol.EnvSocket + "=" + agent.Socket}
 	if out, err := command.CombinedOutput(); err != nil || !strings.Contains(string(out), "debug") {
@@ -206,7 +206,7 @@ func (s *system) expectLeading(t *testing.T) {
 	})
 }
 
-func testRemoval(t *testing.T, s *system, cluster types.NamespacedName, agent *stage.Agent) {
+func testRemoval(t *testing.T, s *system, cluster types.NamespacedName, agent *framework.Agent) {
 	s.expectLeading(t)
 	object := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
 	if err := s.hub.Client.Delete(t.Context(), object); err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/relay"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // TestChanges runs, one after the other, what concerns a whole hub that is its own member and is reached by way of a relay.
@@ -21,7 +21,7 @@ func TestChanges(t *testing.T) {
 	link := startRelay(t, s.hub.Address)
 	s.announce(t, "https://"+link.Address())
 	cluster, agent := s.imported(t, "member", s.member, protocol.AgentNamespace)
-	s.await(t, cluster, 30*time.Second, stage.Ready)
+	s.await(t, cluster, 30*time.Second, framework.Ready)
 	if open, _ := link.Counts(); open != 2 {
 		t.Fatalf("the agent does not use the relay: %d connections", open)
 	}
@@ -35,7 +35,7 @@ func TestChanges(t *testing.T) {
 // member is a Cluster whose agent reaches the hub by way of a relay.
 type member struct {
 	cluster types.NamespacedName
-	agent   *stage.Agent
+	agent   *framework.Agent
 	relay   *relay.Relay
 }
 

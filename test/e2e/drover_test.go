@@ -11,14 +11,14 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 func TestAMemberIsImportedAndReached(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	cluster, agent := s.imported(t, "member", s.member, protocol.AgentNamespace)
-	took := s.await(t, cluster, 30*time.Second, stage.Ready)
+	took := s.await(t, cluster, 30*time.Second, framework.Ready)
 	t.Logf("agent start to Ready: %s", took)
 
 	t.Run("kubectl get clusters says True Connected and the version", func(t *testing.T) {
@@ -42,23 +42,23 @@ func TestAMemberIsImportedAndReached(t *testing.T) {
 		if err := agent.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		s.awaitWithin(t, cluster, 2*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.awaitWithin(t, cluster, 2*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 		if _, err := s.kubectl(t, cluster, demoToken, "get", "namespaces"); err == nil || !strings.Contains(err.Error(), "not connected") {
 			t.Errorf("kubectl says %v", err)
 		}
 		s.startAgent(t, agent)
-		s.await(t, cluster, 10*time.Second, stage.Ready)
+		s.await(t, cluster, 10*time.Second, framework.Ready)
 	})
 	t.Run("an agent that hangs shows in thirty seconds and heals", func(t *testing.T) {
 		if err := agent.Process.Pause(); err != nil {
 			t.Fatal(err)
 		}
-		took := s.awaitWithin(t, cluster, 30*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		took := s.awaitWithin(t, cluster, 30*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 		t.Logf("noticed after %s", took)
 		if err := agent.Process.Resume(); err != nil {
 			t.Fatal(err)
 		}
-		s.await(t, cluster, 40*time.Second, stage.Ready)
+		s.await(t, cluster, 40*time.Second, framework.Ready)
 	})
 	t.Run("a manager that is killed and started again changes no status and the agent comes back", func(t *testing.T) { testManagerRestart(t, s, cluster) })
 	t.Run("a manager that is stopped in good order and started again, often, leaves the status true", func(t *testing.T) { testManagerStops(t, s, cluster) })
@@ -70,9 +70,9 @@ func TestAMemberIsImportedAndReached(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.restartManager(t)
-		s.awaitWithin(t, cluster, 60*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.awaitWithin(t, cluster, 60*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 		s.startAgent(t, agent)
-		s.await(t, cluster, 30*time.Second, stage.Ready)
+		s.await(t, cluster, 30*time.Second, framework.Ready)
 	})
 	t.Run("a second cluster with the used token is refused and that shows", func(t *testing.T) { testSecondCluster(t, s, cluster) })
 	t.Run("the level of a running agent's log changes", func(t *testing.T) { testLogLevel(t, s, agent) })

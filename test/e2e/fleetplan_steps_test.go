@@ -24,7 +24,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -205,7 +205,7 @@ func testPlanDeleted(f *fleet, t *testing.T) {
 }
 
 // expectCleared says what a member has of plans still.
-func (f *fleet) expectCleared(ctx context.Context, name string, plane *stage.Plane) error {
+func (f *fleet) expectCleared(ctx context.Context, name string, plane *framework.Plane) error {
 	for _, list := range []client.ObjectList{&v1.PlanList{}, &batchv1.JobList{}, &corev1.PodList{}, &corev1.SecretList{}} {
 		if err := plane.Client.List(ctx, list, client.InNamespace(v1.PlansNamespace)); err != nil {
 			return err

@@ -24,15 +24,15 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/nodesim"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
 // fleet is a hub with two managers and three members, of which it is one itself. Each has three nodes.
 type fleet struct {
 	*system
-	members map[string]*stage.Plane
-	agents  map[string]*stage.Agent
+	members map[string]*framework.Plane
+	agents  map[string]*framework.Agent
 	witness *witness
 	chance  *chance
 	backup  backup // of when the first version was complete
@@ -101,7 +101,7 @@ func startFleet(t *testing.T) *fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = beta.Kill() })
-	f := &fleet{system: s, members: map[string]*stage.Plane{"alpha": s.member, "beta": beta, "home": s.hub.Plane}, agents: map[string]*stage.Agent{}, chance: newChance()}
+	f := &fleet{system: s, members: map[string]*framework.Plane{"alpha": s.member, "beta": beta, "home": s.hub.Plane}, agents: map[string]*framework.Agent{}, chance: newChance()}
 	for name, plane := range f.members {
 		cluster, agent := s.imported(t, name, plane, protocol.AgentNamespace)
 		f.agents[name] = agent
@@ -114,7 +114,7 @@ func startFleet(t *testing.T) *fleet {
 		f.furnish(t, name, plane)
 	}
 	for name := range f.members {
-		s.await(t, cluster(name), 30*time.Second, stage.Ready)
+		s.await(t, cluster(name), 30*time.Second, framework.Ready)
 	}
 	f.witness = newWitness("k3s", cordoned, f.members)
 	f.witness.follow(t, s.hub.Plane)
@@ -122,7 +122,7 @@ func startFleet(t *testing.T) *fleet {
 }
 
 // furnish gives a member nodes, of which somebody may have cordoned one.
-func (f *fleet) furnish(t *testing.T, name string, plane *stage.Plane) {
+func (f *fleet) furnish(t *testing.T, name string, plane *framework.Plane) {
 	t.Helper()
 	sim := nodesim.Start(context.WithoutCancel(t.Context()), plane.Client, f.script)
 	t.Cleanup(sim.Close)

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -40,7 +40,7 @@ func TestTheGuideIsTrue(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	cluster, _ := s.imported(t, "member", s.member, protocol.AgentNamespace)
-	s.await(t, cluster, 30*time.Second, stage.Ready)
+	s.await(t, cluster, 30*time.Second, framework.Ready)
 	g := &guide{system: s, home: t.TempDir()}
 	g.furnish(t)
 
@@ -86,7 +86,7 @@ func (g *guide) follow(t *testing.T, kind, block, next string) {
 		}
 		<-g.hub.Manager.Exited()
 		g.restartManager(t)
-		g.await(t, cluster("member"), 60*time.Second, stage.Ready)
+		g.await(t, cluster("member"), 60*time.Second, framework.Ready)
 	default:
 		t.Fatalf("a block of kind %q", kind)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // idleFor is how long nobody does anything: longer than what agent and manager look at on their own.
@@ -31,7 +31,7 @@ func testIdle(t *testing.T, s *system) {
 
 // writes counts the writing requests that an API server has served by verb and resource. Leases do not count: the control plane's own
 // and those of the election of a leader are renewed all the time.
-func writes(t *testing.T, plane *stage.Plane) map[string]int {
+func writes(t *testing.T, plane *framework.Plane) map[string]int {
 	t.Helper()
 	metrics, err := plane.Kubectl(t.Context(), nil, "get", "--raw", "/metrics")
 	if err != nil {

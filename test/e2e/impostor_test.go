@@ -21,7 +21,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // impostor is somebody who got hold of the hub's address, with a certificate for it from another CA.
@@ -98,16 +98,16 @@ func testImpostor(t *testing.T, s *system) {
 	})
 	kill(t, agent.Process)
 	t.Run("nothing of it shows on the hub, where the agent joins with checksums only", func(t *testing.T) {
-		if c := s.cluster(t, cluster); !stage.NotReady(v1.ReasonAwaitingAgent)(c) {
+		if c := s.cluster(t, cluster); !framework.NotReady(v1.ReasonAwaitingAgent)(c) {
 			t.Errorf("%+v", c.Status.Conditions)
 		}
 		s.startAgent(t, agent)
-		s.await(t, cluster, 20*time.Second, stage.Ready)
+		s.await(t, cluster, 20*time.Second, framework.Ready)
 	})
 }
 
 // dropBundle takes the CA bundle out of what an agent joins with.
-func dropBundle(t *testing.T, plane *stage.Plane, namespace string) {
+func dropBundle(t *testing.T, plane *framework.Plane, namespace string) {
 	t.Helper()
 	object := secret(t, plane, namespace, protocol.RegistrationSecret)
 	joinSecret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: object.Name}, Data: map[string][]byte{protocol.KeyToken: object.Data[protocol.KeyToken]}}

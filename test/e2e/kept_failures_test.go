@@ -26,7 +26,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -64,7 +64,7 @@ func testAlone(k *kept, t *testing.T) {
 	ends(t, k, later)
 
 	k.startManagers(t)
-	k.await(t, cluster("prod"), time.Minute, stage.Ready)
+	k.await(t, cluster("prod"), time.Minute, framework.Ready)
 	k.reason(t, 30*time.Second, soon, v1.ReasonExpired)
 	k.reason(t, 30*time.Second, later, v1.ReasonExpired)
 	for _, b := range []*v1.ClusterRoleTemplateBinding{soon, later} {
@@ -135,7 +135,7 @@ func testManagersReturn(k *kept, t *testing.T) {
 		t.Errorf("written on the hub: %s", difference(statuses, now))
 	}
 	k.restartAgent(t, k.prodAgent)
-	k.await(t, cluster("prod"), time.Minute, stage.Ready)
+	k.await(t, cluster("prod"), time.Minute, framework.Ready)
 	probe := k.bind(t, metav1.NamespaceDefault, "probe", "prod", "github:probe", nil)
 	k.reason(t, agentPatience, probe, v1.ReasonApplied) // the agent leads again, and the hub has been told what it has
 	now := versions(t.Context(), k.prod)
@@ -435,7 +435,7 @@ func testNothingLeft(k *kept, t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, plane := range []*stage.Plane{k.prod, k.edge} {
+	for _, plane := range []*framework.Plane{k.prod, k.edge} {
 		testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
 			if all := versions(ctx, plane); len(all) > 0 {
 				return fmt.Errorf("%s has %v", plane.Name(), all)
@@ -446,7 +446,7 @@ func testNothingLeft(k *kept, t *testing.T) {
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		return k.leftOnHub(ctx, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{}, &corev1.SecretList{})
 	})
-	for namespace, plane := range map[string]*stage.Plane{"web": k.prod, "web-alone": k.prod, "far-web": k.edge} {
+	for namespace, plane := range map[string]*framework.Plane{"web": k.prod, "web-alone": k.prod, "far-web": k.edge} {
 		ns := &corev1.Namespace{}
 		if err := plane.Client.Get(t.Context(), types.NamespacedName{Name: namespace}, ns); err != nil || ns.DeletionTimestamp != nil {
 			t.Errorf("namespace %s is gone with its project: %v", namespace, err)
@@ -460,7 +460,7 @@ func testNothingLeft(k *kept, t *testing.T) {
 }
 
 // onlyGuards says what a member has beside the guards, and which sets are stored there.
-func onlyGuards(ctx context.Context, plane *stage.Plane) error {
+func onlyGuards(ctx context.Context, plane *framework.Plane) error {
 	for _, o := range owned(ctx, plane) {
 		if o.GetLabels()[v1.LabelSet] != "guards" {
 			return fmt.Errorf("%s has %s %s/%s", plane.Name(), o.GetKind(), o.GetNamespace(), o.GetName())

@@ -28,15 +28,15 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
 // kept is a hub with two managers, and two members in two workspaces with a project of the same name in each.
 type kept struct {
 	*system
-	prod, edge           *stage.Plane
-	prodAgent, edgeAgent *stage.Agent
+	prod, edge           *framework.Plane
+	prodAgent, edgeAgent *framework.Agent
 }
 
 // farWorkspace is the workspace of the second member, edgeCluster.
@@ -56,7 +56,7 @@ func TestWhatIsDeliveredIsKept(t *testing.T) {
 	k := &kept{system: s, prod: s.member, edge: edge}
 	cluster, agent := s.imported(t, "prod", k.prod, protocol.AgentNamespace)
 	k.prodAgent = agent
-	s.await(t, cluster, 30*time.Second, stage.Ready)
+	s.await(t, cluster, 30*time.Second, framework.Ready)
 	k.importEdge(t, v1.ProfileFull)
 	k.steps(t, []step{
 		{"two projects of one name in two workspaces share nothing", testNamesakes},
@@ -96,7 +96,7 @@ func (k *kept) steps(t *testing.T, all []step) {
 		for _, replica := range k.hub.Replicas {
 			t.Logf("%s:\n%s", replica.Name, tail(replica.Process.LogFile()))
 		}
-		for _, agent := range []*stage.Agent{k.prodAgent, k.edgeAgent} {
+		for _, agent := range []*framework.Agent{k.prodAgent, k.edgeAgent} {
 			if agent != nil {
 				t.Logf("an agent:\n%s", tail(agent.Log))
 			}
@@ -112,7 +112,7 @@ func (k *kept) importEdge(t *testing.T, profile v1.AgentProfile) {
 	c.Spec.Agent.Profile = profile
 	create(t, k.hub.Plane, c)
 	k.edgeAgent = k.agent(t, k.manifest(t, c), "edge", k.edge, protocol.AgentNamespace)
-	k.await(t, edgeCluster, 30*time.Second, stage.Ready)
+	k.await(t, edgeCluster, 30*time.Second, framework.Ready)
 }
 
 // startPair starts a hub with two managers that take over from each other sooner than usual.
@@ -123,7 +123,7 @@ func (s *system) startPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Kill() })
-	s.hub, err = stage.InstallReplicas(within(t, 2*time.Minute), plane, stage.Layout{Replicas: 2, Configure: func(c *config.Config) {
+	s.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: 2, Configure: func(c *config.Config) {
 		c.Drain = config.Drain{Delay: &metav1.Duration{}, Sessions: &metav1.Duration{Duration: time.Second}}
 		c.LeaderElection.LeaseDuration, c.LeaderElection.RenewDeadline, c.LeaderElection.RetryPeriod = seconds(6), seconds(4), seconds(1)
 	}})
@@ -161,7 +161,7 @@ func (s *system) startManagers(t *testing.T) {
 }
 
 // restartAgent kills an agent and starts it; the Lease of the one that was killed has to end before it leads.
-func (k *kept) restartAgent(t *testing.T, agent *stage.Agent) {
+func (k *kept) restartAgent(t *testing.T, agent *framework.Agent) {
 	t.Helper()
 	kill(t, agent.Process)
 	k.startAgent(t, agent)
@@ -339,7 +339,7 @@ func (k *kept) namesake(t *testing.T, workspace, cluster, namespace, user, passw
 }
 
 // equipped says what a namespace of project "web" lacks.
-func equipped(ctx context.Context, plane *stage.Plane, namespace, password string) error {
+func equipped(ctx context.Context, plane *framework.Plane, namespace, password string) error {
 	var has []string
 	for _, o := range ownedIn(ctx, plane, namespace) {
 		has = append(has, o.GetKind())
@@ -360,12 +360,12 @@ func equipped(ctx context.Context, plane *stage.Plane, namespace, password strin
 }
 
 // ownedIn is what a namespace of a member has of what was delivered.
-func ownedIn(ctx context.Context, plane *stage.Plane, namespace string) []unstructured.Unstructured {
+func ownedIn(ctx context.Context, plane *framework.Plane, namespace string) []unstructured.Unstructured {
 	return slices.DeleteFunc(owned(ctx, plane), func(o unstructured.Unstructured) bool { return o.GetNamespace() != namespace })
 }
 
 // owned is all that a member has of what was delivered. What cannot be listed is missing.
-func owned(ctx context.Context, plane *stage.Plane) []unstructured.Unstructured {
+func owned(ctx context.Context, plane *framework.Plane) []unstructured.Unstructured {
 	var all []unstructured.Unstructured
 	for _, kind := range []string{
 		"v1 ResourceQuota", "v1 LimitRange", "v1 Secret", "networking.k8s.io/v1 NetworkPolicy", "rbac.authorization.k8s.io/v1 ClusterRole",
@@ -384,7 +384,7 @@ func owned(ctx context.Context, plane *stage.Plane) []unstructured.Unstructured 
 }
 
 // versions are those of all that a member has of what was delivered, by kind and name.
-func versions(ctx context.Context, plane *stage.Plane) map[string]string {
+func versions(ctx context.Context, plane *framework.Plane) map[string]string {
 	all := map[string]string{}
 	for _, o := range owned(ctx, plane) {
 		all[o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName()] = string(o.GetUID()) + " " + o.GetResourceVersion()
@@ -423,7 +423,7 @@ func testNamesakes(k *kept, t *testing.T) {
 	k.namesake(t, metav1.NamespaceDefault, "prod", "web", "github:near", "near-secret")
 }
 
-func gone(ctx context.Context, plane *stage.Plane, object client.Object) error {
+func gone(ctx context.Context, plane *framework.Plane, object client.Object) error {
 	if err := plane.Client.Get(ctx, client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
 		return fmt.Errorf("%T %s is there: %w", object, object.GetName(), err)
 	}

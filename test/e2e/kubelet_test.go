@@ -23,7 +23,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 const (
@@ -39,7 +39,7 @@ type kubelet struct {
 }
 
 // startKubelet makes a node and a pod in a plane, whose API server reaches the kubelet as it reaches any other.
-func startKubelet(t *testing.T, plane *stage.Plane) *kubelet {
+func startKubelet(t *testing.T, plane *framework.Plane) *kubelet {
 	t.Helper()
 	k := &kubelet{pod: "streams", dir: t.TempDir(), lines: make(chan string)}
 	mux := http.NewServeMux()
@@ -68,7 +68,7 @@ func startKubelet(t *testing.T, plane *stage.Plane) *kubelet {
 	return k
 }
 
-func (k *kubelet) createPod(t *testing.T, plane *stage.Plane, node string) {
+func (k *kubelet) createPod(t *testing.T, plane *framework.Plane, node string) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: k.pod}, Spec: corev1.PodSpec{
 		NodeName:    node,
@@ -82,7 +82,7 @@ func (k *kubelet) createPod(t *testing.T, plane *stage.Plane, node string) {
 	updateStatus(t, plane, pod)
 }
 
-func updateStatus(t *testing.T, plane *stage.Plane, object client.Object) {
+func updateStatus(t *testing.T, plane *framework.Plane, object client.Object) {
 	t.Helper()
 	if err := plane.Client.Status().Update(t.Context(), object); err != nil {
 		t.Fatal(err)

@@ -17,21 +17,21 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
 func testNetwork(t *testing.T, s *system, m *member) {
 	t.Run("a network that loses everything silently shows in thirty seconds", func(t *testing.T) {
 		m.relay.Stall()
-		t.Logf("noticed after %s", s.awaitWithin(t, m.cluster, 30*time.Second, stage.NotReady(v1.ReasonTunnelLost)))
+		t.Logf("noticed after %s", s.awaitWithin(t, m.cluster, 30*time.Second, framework.NotReady(v1.ReasonTunnelLost)))
 		m.relay.Flow()
-		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, stage.Ready))
+		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, framework.Ready))
 	})
 	t.Run("a network that cuts and refuses shows at once, and heals when it no longer does", func(t *testing.T) {
 		m.relay.Refuse(true)
 		m.relay.Cut()
-		t.Logf("noticed after %s", s.awaitWithin(t, m.cluster, 5*time.Second, stage.NotReady(v1.ReasonTunnelLost)))
+		t.Logf("noticed after %s", s.awaitWithin(t, m.cluster, 5*time.Second, framework.NotReady(v1.ReasonTunnelLost)))
 		testkit.Eventually(t, 40*time.Second, func(context.Context) error {
 			if _, refused := m.relay.Counts(); refused < 2 {
 				return fmt.Errorf("the agent tried %d times", refused)
@@ -39,19 +39,19 @@ func testNetwork(t *testing.T, s *system, m *member) {
 			return nil
 		})
 		m.relay.Refuse(false)
-		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, stage.Ready))
+		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, framework.Ready))
 	})
 	t.Run("a network that leads to somebody else shows, and nothing is said to him", func(t *testing.T) {
 		i := startImpostor(t)
 		m.relay.Redirect(i.server.Listener.Addr().String())
 		m.relay.Cut()
-		s.await(t, m.cluster, 5*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.await(t, m.cluster, 5*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 		awaitLog(t, m.agent, 10*time.Second, "certificate signed by unknown authority")
 		if seen := i.requests(); len(seen) > 0 {
 			t.Errorf("the agent said %s %s", seen[0].Method, seen[0].URL)
 		}
 		m.relay.Redirect(s.hub.Address)
-		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, stage.Ready))
+		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, framework.Ready))
 	})
 }
 
@@ -67,19 +67,19 @@ func testAddress(t *testing.T, s *system, m *member) {
 			}
 			return nil
 		})
-		s.await(t, m.cluster, 30*time.Second, stage.Ready)
+		s.await(t, m.cluster, 30*time.Second, framework.Ready)
 	})
 	t.Run("it reaches the hub there when the first address dies", func(t *testing.T) {
 		m.relay.Refuse(true)
 		m.relay.Cut()
 		awaitLog(t, m.agent, 40*time.Second, `"connected to the hub","server":"`+direct+`"`)
-		s.await(t, m.cluster, 10*time.Second, stage.Ready)
+		s.await(t, m.cluster, 10*time.Second, framework.Ready)
 	})
 	t.Run("so does it after a restart, by what it has stored", func(t *testing.T) {
 		kill(t, m.agent.Process)
-		s.await(t, m.cluster, 10*time.Second, stage.NotReady(v1.ReasonTunnelLost))
+		s.await(t, m.cluster, 10*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 		s.startAgent(t, m.agent)
-		s.await(t, m.cluster, 20*time.Second, stage.Ready)
+		s.await(t, m.cluster, 20*time.Second, framework.Ready)
 	})
 	m.relay.Refuse(false)
 }

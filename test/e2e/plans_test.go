@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/test/nodesim"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -63,7 +63,7 @@ func TestAPlanOfAMemberWithoutAHub(t *testing.T) {
 }
 
 // playNodes plays nodes of a member. On the first is an application, and its first upgrade fails.
-func (s *system) playNodes(t *testing.T, member *stage.Plane, names ...string) {
+func (s *system) playNodes(t *testing.T, member *framework.Plane, names ...string) {
 	t.Helper()
 	failed := false
 	sim := nodesim.Start(context.WithoutCancel(t.Context()), member.Client, func(p *corev1.Pod) nodesim.Script {
@@ -105,7 +105,7 @@ func lonelyManifest(t *testing.T) []byte {
 	return manifest
 }
 
-func logAtEnd(t *testing.T, agent *stage.Agent) {
+func logAtEnd(t *testing.T, agent *framework.Agent) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("agent log:\n%s", tail(agent.Log))
@@ -114,7 +114,7 @@ func logAtEnd(t *testing.T, agent *stage.Agent) {
 }
 
 // awaitPlan waits until the condition Ready of the plan in a member has a reason.
-func awaitPlan(t *testing.T, member *stage.Plane, reason string) {
+func awaitPlan(t *testing.T, member *framework.Plane, reason string) {
 	t.Helper()
 	testkit.Eventually(t, 90*time.Second, func(ctx context.Context) error {
 		p := &v1.Plan{}
@@ -129,7 +129,7 @@ func awaitPlan(t *testing.T, member *stage.Plane, reason string) {
 }
 
 // expectUpgraded fails unless the nodes are as the plan leaves them, and the application has gone.
-func expectUpgraded(t *testing.T, member *stage.Plane, names ...string) {
+func expectUpgraded(t *testing.T, member *framework.Plane, names ...string) {
 	t.Helper()
 	p := &v1.Plan{}
 	if err := member.Client.Get(t.Context(), types.NamespacedName{Namespace: v1.PlansNamespace, Name: "k3s"}, p); err != nil {

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // testLeftBehind: nobody waits for a member that is gone for good.
@@ -24,7 +24,7 @@ func testLeftBehind(t *testing.T, s *system) {
 	if err := s.hub.Client.Delete(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
-	s.await(t, cluster, 10*time.Second, stage.NotReady(v1.ReasonRemoving))
+	s.await(t, cluster, 10*time.Second, framework.NotReady(v1.ReasonRemoving))
 	if err := s.hub.AwaitGone(within(t, 30*time.Second), object); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func testMadeAgain(t *testing.T, s *system) {
 		log := awaitLog(t, agent, 30*time.Second, "apply the manifest")
 		t.Log(log[strings.LastIndex(strings.TrimSpace(log), "\n")+1:])
 		s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool {
-			return stage.NotReady(v1.ReasonAwaitingAgent)(c) && c.UID != former.UID
+			return framework.NotReady(v1.ReasonAwaitingAgent)(c) && c.UID != former.UID
 		})
 		if _, err := s.kubectl(t, cluster, demoToken, "get", "--raw", prefix(cluster)+"/version"); err == nil {
 			t.Error("the old agent serves the new Cluster")
@@ -62,7 +62,7 @@ func testMadeAgain(t *testing.T, s *system) {
 	})
 	t.Run("the new manifest brings it back, and it was not restarted", func(t *testing.T) {
 		s.rejoin(t, manifest, agentNamespace(cluster.Name))
-		s.await(t, cluster, 10*time.Second, stage.Ready)
+		s.await(t, cluster, 10*time.Second, framework.Ready)
 		select {
 		case <-agent.Process.Exited():
 			t.Error("the agent has ended")

@@ -20,7 +20,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 	"github.com/drover-dev/drover/test/traffic"
 )
@@ -56,7 +56,7 @@ func TestReplicas(t *testing.T) {
 type underTraffic struct {
 	*system
 	clusters []types.NamespacedName
-	agents   []*stage.Agent // of the clusters
+	agents   []*framework.Agent // of the clusters
 	ways     []*traffic.Way
 	pod      string // path of the pod that sessions are with
 	load     *traffic.Load
@@ -78,7 +78,7 @@ func startTraffic(t *testing.T) *underTraffic {
 		u.clusters, u.agents = append(u.clusters, cluster), append(u.agents, agent)
 	}
 	for _, cluster := range u.clusters {
-		s.await(t, cluster, 30*time.Second, stage.Ready)
+		s.await(t, cluster, 30*time.Second, framework.Ready)
 	}
 	u.pod = "/api/v1/namespaces/default/pods/" + startKubelet(t, s.member).pod
 	u.begin(t)
@@ -92,7 +92,7 @@ func (s *system) startReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Kill() })
-	s.hub, err = stage.InstallReplicas(within(t, 2*time.Minute), plane, stage.Layout{Replicas: replicas, Configure: func(c *config.Config) {
+	s.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: replicas, Configure: func(c *config.Config) {
 		c.Drain = config.Drain{Delay: &metav1.Duration{Duration: drainDelay}, Sessions: &metav1.Duration{Duration: drainSessions}}
 	}})
 	t.Cleanup(func() { _ = s.hub.StopManagers() })
@@ -192,7 +192,7 @@ func (u *underTraffic) expectNoFailure(t *testing.T) {
 }
 
 // restart stops a replica in good order and starts it again, while sessions go on.
-func (u *underTraffic) restart(t *testing.T, replica *stage.Replica) {
+func (u *underTraffic) restart(t *testing.T, replica *framework.Replica) {
 	t.Helper()
 	sessions := u.openSessions(t)
 	talking, quiet := context.WithTimeout(t.Context(), sessionsGoOn)
@@ -224,7 +224,7 @@ func (u *underTraffic) restart(t *testing.T, replica *stage.Replica) {
 	t.Logf("%s stopped after %s and was ready again after %s", replica.Name, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
-func (u *underTraffic) startReplica(t *testing.T, replica *stage.Replica) {
+func (u *underTraffic) startReplica(t *testing.T, replica *framework.Replica) {
 	t.Helper()
 	ctx := within(t, restartLimit)
 	if err := replica.Start(ctx); err != nil {
@@ -304,7 +304,7 @@ func testAgentRestarts(t *testing.T, u *underTraffic) {
 	}
 	second := u.agent(t, manifest, cluster.Name+"-second", u.member, agentNamespace(cluster.Name))
 	awaitReady(t, second)
-	agents := []*stage.Agent{u.agents[0], second}
+	agents := []*framework.Agent{u.agents[0], second}
 	u.awaitAgents(t, cluster, 2)
 	u.forget()
 	for _, agent := range agents {
@@ -332,7 +332,7 @@ func testAgentRestarts(t *testing.T, u *underTraffic) {
 }
 
 // awaitReady waits until an agent says so, as the kubelet asks it.
-func awaitReady(t *testing.T, agent *stage.Agent) {
+func awaitReady(t *testing.T, agent *framework.Agent) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+agent.Address+"/readyz", nil)
@@ -365,7 +365,7 @@ func testKills(t *testing.T, u *underTraffic) {
 		agent, cluster := u.agents[i%len(u.agents)], u.clusters[i%len(u.clusters)]
 		kill(t, agent.Process)
 		kill(t, replica.Process)
-		t.Logf("%s and the agent of %s are killed: it shows after %s", replica.Name, cluster, u.await(t, cluster, wrong, stage.NotReady(v1.ReasonTunnelLost)))
+		t.Logf("%s and the agent of %s are killed: it shows after %s", replica.Name, cluster, u.await(t, cluster, wrong, framework.NotReady(v1.ReasonTunnelLost)))
 		for _, other := range u.clusters {
 			if other == cluster {
 				continue
@@ -378,7 +378,7 @@ func testKills(t *testing.T, u *underTraffic) {
 		}
 		u.startAgent(t, agent)
 		u.startReplica(t, replica)
-		t.Logf("started again: it shows after %s", u.await(t, cluster, wrong, stage.Ready))
+		t.Logf("started again: it shows after %s", u.await(t, cluster, wrong, framework.Ready))
 		for _, spell := range u.truth.Spells() {
 			if spell.Cluster != cluster {
 				t.Errorf("shown as not Ready though only a replica was lost: %s", spell)

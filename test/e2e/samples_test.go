@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -36,7 +36,7 @@ func testSamples(t *testing.T, s *system) {
 		t.Fatal(err)
 	}
 	s.agent(t, manifest, cluster.Name, s.member, agentNamespace(cluster.Name))
-	s.await(t, cluster, 20*time.Second, stage.Ready)
+	s.await(t, cluster, 20*time.Second, framework.Ready)
 	t.Run("applying again changes nothing", func(t *testing.T) {
 		if out := apply(); !strings.Contains(out, "unchanged") || strings.Contains(out, "configured") {
 			t.Error(out)
@@ -57,7 +57,7 @@ func testSamples(t *testing.T, s *system) {
 	t.Run("the agent's manifest is applied again without a change", func(t *testing.T) {
 		before := s.registrationOf(t, cluster).Data["manifest.yaml"]
 		s.rejoin(t, before, agentNamespace(cluster.Name))
-		if c := s.cluster(t, cluster); !stage.Ready(c) {
+		if c := s.cluster(t, cluster); !framework.Ready(c) {
 			t.Errorf("%+v", c.Status.Conditions)
 		}
 	})
@@ -97,7 +97,7 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 	})
 	t.Run("a Secret that is not there shows as what a person must mend", func(t *testing.T) {
 		name := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "policy"}
-		s.await(t, name, 10*time.Second, stage.NotReady(v1.ReasonTokenInvalid))
+		s.await(t, name, 10*time.Second, framework.NotReady(v1.ReasonTokenInvalid))
 		if !strings.Contains(conditionsOf(s.cluster(t, name)), "Secret carols does not exist") {
 			t.Error(errors.New(conditionsOf(s.cluster(t, name))))
 		}

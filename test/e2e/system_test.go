@@ -24,7 +24,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -35,7 +35,7 @@ const (
 )
 
 // programs are built once for all tests.
-var programs stage.Programs
+var programs framework.Programs
 
 // hubs has an element for each test that has control planes of its own at this moment. Their memory bounds how many run at once; subtests that
 // share a hub run beside each other without.
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 func buildPrograms(m *testing.M) error {
-	root, err := stage.Sources()
+	root, err := framework.Sources()
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func buildPrograms(m *testing.M) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if programs, err = stage.Build(context.Background(), root, dir); err != nil {
+	if programs, err = framework.Build(context.Background(), root, dir); err != nil {
 		return err
 	}
 	// Collecting garbage is a fifth of what an API server does in its short life here.
@@ -72,10 +72,10 @@ func buildPrograms(m *testing.M) error {
 // system is a hub and a member for one test and its subtests.
 type system struct {
 	t        *testing.T // the test that owns the processes; subtests come and go
-	programs stage.Programs
+	programs framework.Programs
 	dir      string
-	hub      *stage.Hub
-	member   *stage.Plane
+	hub      *framework.Hub
+	member   *framework.Plane
 }
 
 // start brings up hub and member, with nothing imported yet.
@@ -88,7 +88,7 @@ func start(t *testing.T) *system {
 func startWith(t *testing.T, startHub func(*system, *testing.T)) *system {
 	t.Helper()
 	s := build(t)
-	member := make(chan *stage.Plane, 1)
+	member := make(chan *framework.Plane, 1)
 	failed := make(chan error, 1)
 	go func() {
 		plane, err := s.plane("member")
@@ -129,16 +129,16 @@ func (s *system) startHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Kill() })
-	if s.hub, err = stage.InstallHub(within(t, 2*time.Minute), plane); err != nil {
+	if s.hub, err = framework.InstallHub(within(t, 2*time.Minute), plane); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.hub.Manager.Kill() })
 }
 
-func (s *system) plane(name string, users ...lab.User) (*stage.Plane, error) {
+func (s *system) plane(name string, users ...lab.User) (*framework.Plane, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
 	defer cancel()
-	return stage.StartPlane(ctx, s.programs, name, s.dir, users...)
+	return framework.StartPlane(ctx, s.programs, name, s.dir, users...)
 }
 
 // grant lets demo reach every Cluster of namespace default, and do everything in the member.
@@ -160,7 +160,7 @@ func (s *system) allow(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}})
 }
 
-func create(t *testing.T, plane *stage.Plane, object client.Object) {
+func create(t *testing.T, plane *framework.Plane, object client.Object) {
 	t.Helper()
 	if err := plane.Client.Create(t.Context(), object); err != nil {
 		t.Fatal(err)
@@ -168,17 +168,17 @@ func create(t *testing.T, plane *stage.Plane, object client.Object) {
 }
 
 // imported creates a Cluster, installs its agent in a plane and starts it. Agents of several Clusters in one plane have namespaces of their own.
-func (s *system) imported(t *testing.T, name string, plane *stage.Plane, namespace string) (types.NamespacedName, *stage.Agent) {
+func (s *system) imported(t *testing.T, name string, plane *framework.Plane, namespace string) (types.NamespacedName, *framework.Agent) {
 	t.Helper()
 	cluster, manifest := s.created(t, name)
 	return cluster, s.agent(t, manifest, name, plane, namespace)
 }
 
 // ready imports the shared member as one more Cluster, with an agent in a namespace of its own, and waits until it is Ready.
-func (s *system) ready(t *testing.T, name string) (types.NamespacedName, *stage.Agent) {
+func (s *system) ready(t *testing.T, name string) (types.NamespacedName, *framework.Agent) {
 	t.Helper()
 	cluster, agent := s.imported(t, name, s.member, agentNamespace(name))
-	s.await(t, cluster, 30*time.Second, stage.Ready)
+	s.await(t, cluster, 30*time.Second, framework.Ready)
 	return cluster, agent
 }
 
@@ -195,9 +195,9 @@ func (s *system) created(t *testing.T, name string) (types.NamespacedName, []byt
 	return cluster, manifest
 }
 
-func (s *system) agent(t *testing.T, manifest []byte, name string, plane *stage.Plane, namespace string, env ...string) *stage.Agent {
+func (s *system) agent(t *testing.T, manifest []byte, name string, plane *framework.Plane, namespace string, env ...string) *framework.Agent {
 	t.Helper()
-	agent, err := stage.InstallAgent(within(t, time.Minute), plane, manifest, name, namespace)
+	agent, err := framework.InstallAgent(within(t, time.Minute), plane, manifest, name, namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func (s *system) agent(t *testing.T, manifest []byte, name string, plane *stage.
 	return agent
 }
 
-func (s *system) startAgent(t *testing.T, agent *stage.Agent, env ...string) {
+func (s *system) startAgent(t *testing.T, agent *framework.Agent, env ...string) {
 	t.Helper()
 	if err := agent.Start(env...); err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func (s *system) cluster(t *testing.T, name types.NamespacedName) *v1.Cluster {
 }
 
 // secret reads a Secret of a plane.
-func secret(t *testing.T, plane *stage.Plane, namespace, name string) *corev1.Secret {
+func secret(t *testing.T, plane *framework.Plane, namespace, name string) *corev1.Secret {
 	t.Helper()
 	object := &corev1.Secret{}
 	if err := plane.Client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, object); err != nil {
@@ -262,7 +262,7 @@ func secret(t *testing.T, plane *stage.Plane, namespace, name string) *corev1.Se
 }
 
 // awaitLog waits until an agent has logged something, and returns all that it has logged.
-func awaitLog(t *testing.T, agent *stage.Agent, limit time.Duration, text string) string {
+func awaitLog(t *testing.T, agent *framework.Agent, limit time.Duration, text string) string {
 	t.Helper()
 	var logged string
 	testkit.Eventually(t, limit, func(context.Context) error {
@@ -278,7 +278,7 @@ func awaitLog(t *testing.T, agent *stage.Agent, limit time.Duration, text string
 // kubectl runs kubectl in a member through the hub as the bearer of a token.
 func (s *system) kubectl(t *testing.T, cluster types.NamespacedName, token string, args ...string) (string, error) {
 	t.Helper()
-	return stage.Kubectl(within(t, 30*time.Second), s.programs, s.kubeconfig(t, cluster, token), nil, args...)
+	return framework.Kubectl(within(t, 30*time.Second), s.programs, s.kubeconfig(t, cluster, token), nil, args...)
 }
 
 func (s *system) kubeconfig(t *testing.T, cluster types.NamespacedName, token string) string {

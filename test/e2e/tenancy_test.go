@@ -21,7 +21,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -29,8 +29,8 @@ import (
 type team struct {
 	*system
 	t          *testing.T
-	prod, edge *stage.Plane
-	agent      *stage.Agent // of prod
+	prod, edge *framework.Plane
+	agent      *framework.Agent // of prod
 }
 
 func TestATeamWorksInTwoMembers(t *testing.T) {
@@ -45,8 +45,8 @@ func TestATeamWorksInTwoMembers(t *testing.T) {
 	prod, agent := s.imported(t, "prod", s.member, protocol.AgentNamespace)
 	w.agent = agent
 	other, _ := s.imported(t, "edge", edge, protocol.AgentNamespace)
-	s.await(t, prod, 30*time.Second, stage.Ready)
-	s.await(t, other, 30*time.Second, stage.Ready)
+	s.await(t, prod, 30*time.Second, framework.Ready)
+	s.await(t, other, 30*time.Second, framework.Ready)
 	for _, step := range []struct {
 		name string
 		test func(*team, *testing.T)
@@ -64,7 +64,7 @@ func TestATeamWorksInTwoMembers(t *testing.T) {
 }
 
 // may waits until a member's own API server answers as wanted whether somebody may do something.
-func may(t *testing.T, plane *stage.Plane, want bool, user string, a authorizationv1.ResourceAttributes) {
+func may(t *testing.T, plane *framework.Plane, want bool, user string, a authorizationv1.ResourceAttributes) {
 	t.Helper()
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &a}}
@@ -148,7 +148,7 @@ func testTeamProject(w *team, t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: onHub("registry"), StringData: map[string]string{"password": "hunter2"}}
 	secret.Labels = map[string]string{v1.LabelProject: "web"}
 	create(t, w.hub.Plane, secret)
-	for _, plane := range []*stage.Plane{w.prod, w.edge} {
+	for _, plane := range []*framework.Plane{w.prod, w.edge} {
 		may(t, plane, true, "hub:stranger", podsIn("web", "create"))
 		may(t, plane, false, "hub:stranger", podsIn("default", "create"))
 		w.copied(t, plane, "web", "hunter2")
@@ -175,7 +175,7 @@ func testTeamProject(w *team, t *testing.T) {
 }
 
 // copied waits until a namespace of a member has the Secret with a password.
-func (w *team) copied(t *testing.T, plane *stage.Plane, namespace, password string) {
+func (w *team) copied(t *testing.T, plane *framework.Plane, namespace, password string) {
 	t.Helper()
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
 		copied := &corev1.Secret{}
@@ -216,7 +216,7 @@ func testTeamGone(w *team, t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, plane := range []*stage.Plane{w.prod, w.edge} {
+	for _, plane := range []*framework.Plane{w.prod, w.edge} {
 		may(t, plane, false, "hub:stranger", podsIn("web", "create"))
 		testkit.Eventually(t, 15*time.Second, func(ctx context.Context) error { return leftIn(ctx, plane) })
 		if err := plane.Client.Get(t.Context(), types.NamespacedName{Name: "web"}, &corev1.Namespace{}); err != nil {
@@ -233,7 +233,7 @@ func testTeamGone(w *team, t *testing.T) {
 }
 
 // leftIn says what of the team is left in a member. The guards stay.
-func leftIn(ctx context.Context, plane *stage.Plane) error {
+func leftIn(ctx context.Context, plane *framework.Plane) error {
 	ours := client.MatchingLabels{v1.LabelManagedBy: v1.ManagedBy}
 	for _, list := range []client.ObjectList{&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.SecretList{}} {
 		if err := plane.Client.List(ctx, list, ours, client.HasLabels{v1.LabelSet}); err != nil {

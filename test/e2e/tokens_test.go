@@ -21,7 +21,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -57,7 +57,7 @@ func (s *system) renewed(t *testing.T, cluster types.NamespacedName) []byte {
 // rejoin applies a manifest in a member whose agent runs.
 func (s *system) rejoin(t *testing.T, manifest []byte, namespace string) {
 	t.Helper()
-	if err := stage.ApplyManifest(within(t, 30*time.Second), s.member, manifest, namespace); err != nil {
+	if err := framework.ApplyManifest(within(t, 30*time.Second), s.member, manifest, namespace); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -66,7 +66,7 @@ func (s *system) rejoin(t *testing.T, manifest []byte, namespace string) {
 func testWrongToken(t *testing.T, s *system) {
 	cluster, manifest := s.created(t, "wrong")
 	namespace := agentNamespace(cluster.Name)
-	agent, err := stage.InstallAgent(within(t, time.Minute), s.member, manifest, cluster.Name, namespace)
+	agent, err := framework.InstallAgent(within(t, time.Minute), s.member, manifest, cluster.Name, namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func testWrongToken(t *testing.T, s *system) {
 		}
 	}
 	t.Run("nothing of it shows on the Cluster, which anybody could fill otherwise", func(t *testing.T) {
-		s.await(t, cluster, 10*time.Second, stage.NotReady(v1.ReasonAwaitingAgent))
+		s.await(t, cluster, 10*time.Second, framework.NotReady(v1.ReasonAwaitingAgent))
 		if shown := conditionsOf(s.cluster(t, cluster)); strings.Contains(shown, "efused") {
 			t.Error(shown)
 		}
@@ -94,7 +94,7 @@ func testWrongToken(t *testing.T, s *system) {
 		s.startAgent(t, agent)
 		awaitLog(t, agent, 20*time.Second, "no cluster has this join token")
 		s.rejoin(t, manifest, namespace)
-		s.await(t, cluster, 10*time.Second, stage.Ready)
+		s.await(t, cluster, 10*time.Second, framework.Ready)
 	})
 }
 
@@ -125,7 +125,7 @@ func testExpiredToken(t *testing.T, s *system) {
 		t.Fatal(err)
 	}
 	s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool {
-		return stage.NotReady(v1.ReasonTokenExpired)(c) && meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionStalled)
+		return framework.NotReady(v1.ReasonTokenExpired)(c) && meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionStalled)
 	})
 	agent := s.agent(t, manifest, cluster.Name, s.member, agentNamespace(cluster.Name))
 	awaitLog(t, agent, 20*time.Second, "delete its Secret expired-registration for a new one")
@@ -134,7 +134,7 @@ func testExpiredToken(t *testing.T, s *system) {
 	}
 	s.rejoin(t, s.renewed(t, cluster), agentNamespace(cluster.Name))
 	s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool {
-		return stage.Ready(c) && meta.FindStatusCondition(c.Status.Conditions, v1.ConditionStalled) == nil
+		return framework.Ready(c) && meta.FindStatusCondition(c.Status.Conditions, v1.ConditionStalled) == nil
 	})
 }
 
@@ -149,13 +149,13 @@ func testUsedToken(t *testing.T, s *system) {
 	s.startAgent(t, agent)
 	awaitLog(t, agent, 20*time.Second, "was used with another key of the same cluster")
 	s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool {
-		return stage.NotReady(v1.ReasonTunnelLost)(c) && strings.Contains(conditionsOf(c), "used with another key")
+		return framework.NotReady(v1.ReasonTunnelLost)(c) && strings.Contains(conditionsOf(c), "used with another key")
 	})
 	if out, err := s.fetch(t, string(s.registrationOf(t, cluster).Data[registration.KeyManifestURL])); err == nil {
 		t.Errorf("the manifest of a used token is served: %s", out)
 	}
 	s.rejoin(t, s.renewed(t, cluster), agentNamespace(cluster.Name))
-	s.await(t, cluster, 10*time.Second, stage.Ready)
+	s.await(t, cluster, 10*time.Second, framework.Ready)
 }
 
 func testChosenToken(t *testing.T, s *system) {
@@ -173,19 +173,19 @@ func testChosenToken(t *testing.T, s *system) {
 		t.Fatal("the Cluster has another token")
 	}
 	s.agent(t, manifest, cluster.Name, s.member, agentNamespace(cluster.Name))
-	s.await(t, cluster, 20*time.Second, stage.Ready)
+	s.await(t, cluster, 20*time.Second, framework.Ready)
 }
 
 // testRebuiltMember: a new token lets another cluster take a name over. The hub's own control plane is that other cluster.
 func testRebuiltMember(t *testing.T, s *system) {
 	cluster, old := s.ready(t, "rebuilt")
 	manifest := s.renewed(t, cluster)
-	if c := s.cluster(t, cluster); !stage.Ready(c) {
+	if c := s.cluster(t, cluster); !framework.Ready(c) {
 		t.Errorf("a new token harms the agent that has joined: %+v", c.Status.Conditions)
 	}
 	before := s.cluster(t, cluster).Status.ClusterUID
 	s.agent(t, manifest, "rebuilt-new", s.hub.Plane, agentNamespace(cluster.Name))
-	s.await(t, cluster, 20*time.Second, func(c *v1.Cluster) bool { return stage.Ready(c) && c.Status.ClusterUID != before })
+	s.await(t, cluster, 20*time.Second, func(c *v1.Cluster) bool { return framework.Ready(c) && c.Status.ClusterUID != before })
 	awaitLog(t, old, 10*time.Second, "apply the manifest")
 	s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool { return c.Status.Agent != nil && c.Status.Agent.Replicas == 1 })
 }
@@ -196,7 +196,7 @@ func testRevokedAgent(t *testing.T, s *system) {
 	if err := s.hub.Client.Delete(t.Context(), secret(t, s.hub.Plane, name.Namespace, name.Name)); err != nil {
 		t.Fatal(err)
 	}
-	took := s.awaitWithin(t, cluster, 5*time.Second, stage.NotReady(v1.ReasonAwaitingAgent))
+	took := s.awaitWithin(t, cluster, 5*time.Second, framework.NotReady(v1.ReasonAwaitingAgent))
 	t.Logf("cut after %s", took)
 	log := awaitLog(t, agent, 20*time.Second, "apply the manifest")
 	if !strings.Contains(log, "tunnel ended") {
@@ -207,5 +207,5 @@ func testRevokedAgent(t *testing.T, s *system) {
 		t.Fatal(err)
 	}
 	s.rejoin(t, manifest, agentNamespace(cluster.Name))
-	s.await(t, cluster, 10*time.Second, stage.Ready)
+	s.await(t, cluster, 10*time.Second, framework.Ready)
 }

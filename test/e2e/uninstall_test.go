@@ -24,14 +24,14 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/footprint"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
 // testUninstall removes only the agent of a member by hand, twice: a new agent finds what is left the first time, the plugin the second time.
 func testUninstall(t *testing.T, s *system) {
 	former, agent := s.imported(t, "former", s.member, protocol.AgentNamespace)
-	s.await(t, former, 30*time.Second, stage.Ready)
+	s.await(t, former, 30*time.Second, framework.Ready)
 	guest := s.bind(t, former, "guest")
 	kill(t, agent.Process)
 	s.orphan(t, former)
@@ -55,7 +55,7 @@ func testUninstall(t *testing.T, s *system) {
 		t.Fatal("nothing was left behind")
 	}
 	next, agent := s.imported(t, "next", s.member, protocol.AgentNamespace)
-	s.await(t, next, 30*time.Second, stage.Ready)
+	s.await(t, next, 30*time.Second, framework.Ready)
 	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		if left := s.delivered(t); slices.ContainsFunc(left, func(name string) bool { return strings.Contains(name, ":guest:") }) {
 			return fmt.Errorf("the new agent leaves %v", left)

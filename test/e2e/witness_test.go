@@ -23,12 +23,12 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // witness follows the nodes and pods of members, and the Clusters of the hub, while a plan runs, and notes what must never be.
 type witness struct {
-	members map[string]*stage.Plane
+	members map[string]*framework.Plane
 	foreign string // "member/node" that somebody else has cordoned
 
 	mu       sync.Mutex // guards what follows
@@ -45,7 +45,7 @@ type witness struct {
 // peaks are how many there were of something at once, at most: what never came near its limit is not proven to keep it.
 type peaks struct{ clusters, nodes, cordoned int }
 
-func newWitness(plan, foreign string, members map[string]*stage.Plane) *witness {
+func newWitness(plan, foreign string, members map[string]*framework.Plane) *witness {
 	return &witness{plan: plan, foreign: foreign, members: members, clusters: 1, nodes: 1,
 		claims: map[string]map[string]rollout.Claim{}, running: map[string]map[types.UID]bool{}, begun: map[string]bool{}}
 }
@@ -65,12 +65,12 @@ func (w *witness) allow(clusters, nodes int) {
 }
 
 // follow looks at all changes from now on until the test has ended.
-func (w *witness) follow(t *testing.T, hub *stage.Plane) {
+func (w *witness) follow(t *testing.T, hub *framework.Plane) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(func() { stop(); running.Wait() })
-	start := func(plane *stage.Plane, list client.ObjectList, namespace string, see func(client.Object, bool)) {
+	start := func(plane *framework.Plane, list client.ObjectList, namespace string, see func(client.Object, bool)) {
 		running.Go(func() {
 			if err := eachChange(ctx, plane.Client, list, namespace, see); err != nil && ctx.Err() == nil {
 				w.fault("a watch ended: %v", err)

@@ -23,7 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/drover-dev/drover/test/fleetsim/sim"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // settings of a run.
@@ -76,7 +76,7 @@ func run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	programs, err := stage.Build(ctx, root, dir)
+	programs, err := framework.Build(ctx, root, dir)
 	if err != nil {
 		return err
 	}

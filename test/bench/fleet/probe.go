@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // probe looks at a manager and its hub from outside.
@@ -32,7 +32,7 @@ type probe struct {
 	api  rest.Interface // the hub's API server, as its administrator
 }
 
-func newProbe(ctx context.Context, hub *stage.Hub) (*probe, error) {
+func newProbe(ctx context.Context, hub *framework.Hub) (*probe, error) {
 	bundle, err := hub.Bundle(ctx)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ type footprint struct {
 }
 
 // footprint watches the managers for so long.
-func (p *probe) footprint(ctx context.Context, managers []*stage.Replica, window time.Duration) (footprint, error) {
+func (p *probe) footprint(ctx context.Context, managers []*framework.Replica, window time.Duration) (footprint, error) {
 	before, err := usage(managers)
 	if err != nil {
 		return footprint{}, err
@@ -91,7 +91,7 @@ func (p *probe) footprint(ctx context.Context, managers []*stage.Replica, window
 }
 
 // usage of all managers together.
-func usage(managers []*stage.Replica) (lab.Usage, error) {
+func usage(managers []*framework.Replica) (lab.Usage, error) {
 	var sum lab.Usage
 	for _, manager := range managers {
 		u, err := manager.Process.Usage()
@@ -104,7 +104,7 @@ func usage(managers []*stage.Replica) (lab.Usage, error) {
 }
 
 // runtime adds what one manager says of itself.
-func (p *probe) runtime(ctx context.Context, manager *stage.Replica, f *footprint) error {
+func (p *probe) runtime(ctx context.Context, manager *framework.Replica, f *footprint) error {
 	for metric, sum := range map[string]*float64{
 		"go_goroutines": &f.goroutines, "go_memstats_heap_alloc_bytes": &f.heap, "go_memstats_stack_inuse_bytes": &f.stacks,
 	} {
@@ -118,13 +118,13 @@ func (p *probe) runtime(ctx context.Context, manager *stage.Replica, f *footprin
 }
 
 // tunnels are how many end at one manager.
-func (p *probe) tunnels(ctx context.Context, manager *stage.Replica) (int, error) {
+func (p *probe) tunnels(ctx context.Context, manager *framework.Replica) (int, error) {
 	n, err := p.metric(ctx, manager, "drover_tunnels")
 	return int(n), err
 }
 
 // metric reads one that has no labels.
-func (p *probe) metric(ctx context.Context, manager *stage.Replica, name string) (float64, error) {
+func (p *probe) metric(ctx context.Context, manager *framework.Replica, name string) (float64, error) {
 	body, status, err := p.get(ctx, "https://"+manager.Address+"/metrics")
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("it answers %d", status)

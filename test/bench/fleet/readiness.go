@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // readiness follows which Clusters the hub shows as Ready.
@@ -95,7 +95,7 @@ func (r *readiness) see(cluster *v1.Cluster) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case stage.Ready(cluster):
+	case framework.Ready(cluster):
 		r.ready[name] = true
 	case r.ready[name]:
 		delete(r.ready, name)

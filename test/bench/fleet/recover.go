@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/drover-dev/drover/test/fleetsim/sim"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // recovery is how a fleet became Ready after a start of the managers, or after the death of one.
@@ -103,7 +103,7 @@ func (s *step) stopManagers(ctx context.Context) error {
 }
 
 // follow fills r when all members are connected and Ready, and nothing is written any more.
-func (s *step) follow(ctx context.Context, r *recovery, start time.Time, before writes, managers []*stage.Replica) error {
+func (s *step) follow(ctx context.Context, r *recovery, start time.Time, before writes, managers []*framework.Replica) error {
 	waiting, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
 	var state sim.State
@@ -159,7 +159,7 @@ func (s *step) settled(ctx context.Context) (writes, error) {
 
 // awaitEnded waits until so many tunnels have ended since the start of the simulator. A tunnel counts when its Serve has returned: before
 // that, its agent still counts as reporting.
-func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*stage.Replica) error {
+func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*framework.Replica) error {
 	state, err := s.sim.State(ctx)
 	for ; err == nil && state.Ended < ended; state, err = s.sim.State(ctx) {
 		if err := tick(ctx, managers); err != nil {
@@ -172,11 +172,11 @@ func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*stage.Re
 const pollInterval = 100 * time.Millisecond
 
 // tick is the pause between two looks. It errs when there is no point in another one.
-func tick(ctx context.Context, managers []*stage.Replica) error {
+func tick(ctx context.Context, managers []*framework.Replica) error {
 	if !pause(ctx, pollInterval) {
 		return ctx.Err()
 	}
-	dead := slices.IndexFunc(managers, func(r *stage.Replica) bool {
+	dead := slices.IndexFunc(managers, func(r *framework.Replica) bool {
 		select {
 		case <-r.Process.Exited():
 			return true

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // user reaches the members through the hub, and the managers' metrics.
@@ -56,12 +56,12 @@ func (s size) String() string {
 type step struct {
 	settings
 	size
-	programs  stage.Programs
+	programs  framework.Programs
 	simulator string
 	dir       string
 	begun     time.Time
 
-	hub    *stage.Hub // set by bringUp
+	hub    *framework.Hub // set by bringUp
 	sim    *sim.Client
 	probe  *probe
 	status *readiness
@@ -83,13 +83,13 @@ func (s *step) run(ctx context.Context) (r result, err error) {
 	r.size = s.size
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	plane, err := stage.StartPlane(ctx, s.programs, "hub", s.dir, lab.User{Name: user, Token: userToken})
+	plane, err := framework.StartPlane(ctx, s.programs, "hub", s.dir, lab.User{Name: user, Token: userToken})
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, plane.Stop()) }()
 	s.say("starting the hub")
-	s.hub, err = stage.InstallReplicas(ctx, plane, stage.Layout{Replicas: s.managers})
+	s.hub, err = framework.InstallReplicas(ctx, plane, framework.Layout{Replicas: s.managers})
 	if s.hub != nil {
 		defer func() { _ = s.hub.StopManagers() }()
 	}
@@ -152,7 +152,7 @@ func (s *step) measure(ctx context.Context, fleet *lab.Process, r *result) (err 
 }
 
 // letIn gives the user the rights that a step needs.
-func (s *step) letIn(ctx context.Context, plane *stage.Plane) error {
+func (s *step) letIn(ctx context.Context, plane *framework.Plane) error {
 	role := &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}},
 		{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}},

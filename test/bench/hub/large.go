@@ -19,7 +19,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // largeCluster makes the member large and weighs an agent that starts there.
@@ -37,7 +37,7 @@ func (b *bench) largeCluster(ctx context.Context) error {
 	if err := b.fill(ctx); err != nil {
 		return err
 	}
-	if _, err := b.board.await(ctx, a.cluster, stage.NotReady(v1.ReasonTunnelLost)); err != nil {
+	if _, err := b.board.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost)); err != nil {
 		return err
 	}
 	took, err := b.startTimed(ctx, a)
@@ -46,7 +46,7 @@ func (b *bench) largeCluster(ctx context.Context) error {
 	}
 	b.results.add("large-start", millis(took))
 	whole := func(c *v1.Cluster) bool {
-		return stage.Ready(c) && c.Status.Nodes != nil && int(c.Status.Nodes.Total) == b.nodes
+		return framework.Ready(c) && c.Status.Nodes != nil && int(c.Status.Nodes.Total) == b.nodes
 	}
 	if _, err := b.board.await(ctx, a.cluster, whole); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // startTimed starts an agent and returns how long it took until its Cluster was Ready, which it must not be before.
@@ -21,7 +21,7 @@ func (p *plant) startTimed(ctx context.Context, a *agent) (time.Duration, error)
 	if err := a.start(); err != nil {
 		return 0, err
 	}
-	ready, err := p.board.await(ctx, a.cluster, stage.Ready)
+	ready, err := p.board.await(ctx, a.cluster, framework.Ready)
 	return ready.Sub(begun), err
 }
 
@@ -57,7 +57,7 @@ func (b *bench) agentRestarts(ctx context.Context) error {
 		if err := a.kill(); err != nil {
 			return err
 		}
-		lost, err := b.board.await(ctx, a.cluster, stage.NotReady(v1.ReasonTunnelLost))
+		lost, err := b.board.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost))
 		if err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (b *bench) hangAndRemovals(ctx context.Context) error {
 		if err := a.kill(); err != nil {
 			return err
 		}
-		if _, err := b.board.await(ctx, a.cluster, stage.NotReady(v1.ReasonTunnelLost)); err != nil {
+		if _, err := b.board.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost)); err != nil {
 			return err
 		}
 	}
@@ -125,14 +125,14 @@ func (p *plant) hang(ctx context.Context, a *agent) (time.Duration, error) {
 	if err := a.Process.Pause(); err != nil {
 		return 0, err
 	}
-	lost, err := p.board.await(ctx, a.cluster, stage.NotReady(v1.ReasonTunnelLost))
+	lost, err := p.board.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost))
 	if err != nil {
 		return 0, err
 	}
 	if err := a.Process.Resume(); err != nil {
 		return 0, err
 	}
-	_, err = p.board.await(ctx, a.cluster, stage.Ready)
+	_, err = p.board.await(ctx, a.cluster, framework.Ready)
 	return lost.Sub(begun), err
 }
 
@@ -159,7 +159,7 @@ func (b *bench) joinsTogether(ctx context.Context) error {
 	}
 	var last time.Duration
 	for _, a := range fresh {
-		ready, err := b.board.await(ctx, a.cluster, stage.Ready)
+		ready, err := b.board.await(ctx, a.cluster, framework.Ready)
 		if err != nil {
 			return err
 		}

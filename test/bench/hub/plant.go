@@ -20,7 +20,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/lab"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 const (
@@ -35,8 +35,8 @@ const (
 type plant struct {
 	dir    string
 	token  string // of user, on hub and member
-	hub    *stage.Hub
-	member *stage.Plane
+	hub    *framework.Hub
+	member *framework.Plane
 	board  *board
 	agents []*agent
 	// direct leads to the member's API server, through leads to the hub's port.
@@ -47,30 +47,30 @@ type plant struct {
 
 // agent is the agent of one Cluster.
 type agent struct {
-	*stage.Agent
+	*framework.Agent
 	cluster types.NamespacedName
 }
 
 // start brings up hub and member, with nothing imported.
 func (p *plant) start(ctx context.Context) error {
-	root, err := stage.Sources()
+	root, err := framework.Sources()
 	if err != nil {
 		return err
 	}
-	programs, err := stage.Build(ctx, root, p.dir)
+	programs, err := framework.Build(ctx, root, p.dir)
 	if err != nil {
 		return err
 	}
 	p.token = rand.Text()
-	hub, err := stage.StartPlane(ctx, programs, "hub", p.dir, lab.User{Name: user, Token: p.token})
+	hub, err := framework.StartPlane(ctx, programs, "hub", p.dir, lab.User{Name: user, Token: p.token})
 	if err != nil {
 		return err
 	}
-	p.hub = &stage.Hub{Plane: hub} // for stop, should InstallHub err
-	if p.member, err = stage.StartPlane(ctx, programs, "member", p.dir, lab.User{Name: user, Token: p.token}); err != nil {
+	p.hub = &framework.Hub{Plane: hub} // for stop, should InstallHub err
+	if p.member, err = framework.StartPlane(ctx, programs, "member", p.dir, lab.User{Name: user, Token: p.token}); err != nil {
 		return err
 	}
-	installed, err := stage.InstallHub(ctx, hub)
+	installed, err := framework.InstallHub(ctx, hub)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (p *plant) prepare(ctx context.Context) error {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 	}
 	for _, created := range []struct {
-		on     *stage.Plane
+		on     *framework.Plane
 		object client.Object
 	}{
 		{p.member, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: user}, RoleRef: ref("ClusterRole", "cluster-admin"),
@@ -156,7 +156,7 @@ func (p *plant) newAgent(ctx context.Context, name string) (*agent, error) {
 	}
 	// The process is the agent. Pods would never run without a node, and the controller manager tries again and again to make them.
 	manifest = bytes.Replace(manifest, []byte("replicas: 1\n"), []byte("replicas: 0\n"), 1)
-	installed, err := stage.InstallAgent(ctx, p.member, manifest, name, "agent-"+name)
+	installed, err := framework.InstallAgent(ctx, p.member, manifest, name, "agent-"+name)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/server"
 	"github.com/drover-dev/drover/test/fleetsim/sim"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 const (
@@ -53,13 +53,13 @@ func (f *fleetResult) write(text *strings.Builder) {
 }
 
 // measureFleet rolls one Plan out.
-func measureFleet(ctx context.Context, programs stage.Programs, dir string, members int) (result *fleetResult, err error) {
-	plane, err := stage.StartPlane(ctx, programs, "fleet", dir)
+func measureFleet(ctx context.Context, programs framework.Programs, dir string, members int) (result *fleetResult, err error) {
+	plane, err := framework.StartPlane(ctx, programs, "fleet", dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, plane.Kill()) }()
-	h, err := stage.InstallHub(ctx, plane)
+	h, err := framework.InstallHub(ctx, plane)
 	if h != nil {
 		defer func() { err = errors.Join(err, h.StopManagers()) }()
 	}
@@ -83,7 +83,7 @@ func measureFleet(ctx context.Context, programs stage.Programs, dir string, memb
 }
 
 // enrol makes the Clusters, each with the label of its wave.
-func enrol(ctx context.Context, h *stage.Hub, members int) (*sim.Sim, error) {
+func enrol(ctx context.Context, h *framework.Hub, members int) (*sim.Sim, error) {
 	bundle, err := h.Bundle(ctx)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func enrol(ctx context.Context, h *stage.Hub, members int) (*sim.Sim, error) {
 }
 
 // awaitReady waits until all Clusters are, and the hub has nothing more to write of them.
-func awaitReady(ctx context.Context, h *stage.Hub, members int) error {
+func awaitReady(ctx context.Context, h *framework.Hub, members int) error {
 	for {
 		clusters := &v1.ClusterList{}
 		if err := h.Client.List(ctx, clusters); err != nil {
@@ -120,7 +120,7 @@ func awaitReady(ctx context.Context, h *stage.Hub, members int) error {
 		}
 		ready := 0
 		for i := range clusters.Items {
-			if stage.Ready(&clusters.Items[i]) {
+			if framework.Ready(&clusters.Items[i]) {
 				ready++
 			}
 		}
@@ -134,7 +134,7 @@ func awaitReady(ctx context.Context, h *stage.Hub, members int) error {
 }
 
 // rollOut makes a Plan for all members and counts until it is complete.
-func rollOut(ctx context.Context, h *stage.Hub, members int) (*fleetResult, error) {
+func rollOut(ctx context.Context, h *framework.Hub, members int) (*fleetResult, error) {
 	before, err := h.Writes(ctx)
 	if err != nil {
 		return nil, err

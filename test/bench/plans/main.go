@@ -23,7 +23,7 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 func main() {
@@ -55,7 +55,7 @@ func run(ctx context.Context, dir string, samples, members int) (err error) {
 	if err != nil {
 		return err
 	}
-	programs, err := stage.Build(ctx, root, dir)
+	programs, err := framework.Build(ctx, root, dir)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/nodesim"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 const (
@@ -35,14 +35,14 @@ const (
 
 // plant is a hub and a member with one node.
 type plant struct {
-	hub    *stage.Hub
-	member *stage.Plane
-	agent  *stage.Agent
+	hub    *framework.Hub
+	member *framework.Plane
+	agent  *framework.Agent
 	sim    *nodesim.Sim
 }
 
 // measureMember runs Plans in one member, one after the other.
-func measureMember(ctx context.Context, programs stage.Programs, dir string, samples int, r *results) (err error) {
+func measureMember(ctx context.Context, programs framework.Programs, dir string, samples int, r *results) (err error) {
 	p := &plant{}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	if err := p.start(ctx, programs, dir); err != nil {
@@ -187,16 +187,16 @@ func script(pod *corev1.Pod) nodesim.Script {
 }
 
 // start brings up hub and member, imports the member, and waits until its agent has installed Plans.
-func (p *plant) start(ctx context.Context, programs stage.Programs, dir string) error {
-	plane, err := stage.StartPlane(ctx, programs, "hub", dir)
+func (p *plant) start(ctx context.Context, programs framework.Programs, dir string) error {
+	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {
 		return err
 	}
-	p.hub = &stage.Hub{Plane: plane} // for stop, should InstallHub err
-	if p.member, err = stage.StartPlane(ctx, programs, "member", dir); err != nil {
+	p.hub = &framework.Hub{Plane: plane} // for stop, should InstallHub err
+	if p.member, err = framework.StartPlane(ctx, programs, "member", dir); err != nil {
 		return err
 	}
-	installed, err := stage.InstallHub(ctx, plane)
+	installed, err := framework.InstallHub(ctx, plane)
 	if installed != nil {
 		p.hub = installed
 	}
@@ -210,13 +210,13 @@ func (p *plant) start(ctx context.Context, programs stage.Programs, dir string) 
 	if err != nil {
 		return err
 	}
-	if p.agent, err = stage.InstallAgent(ctx, p.member, manifest, "member", protocol.AgentNamespace); err != nil {
+	if p.agent, err = framework.InstallAgent(ctx, p.member, manifest, "member", protocol.AgentNamespace); err != nil {
 		return err
 	}
 	if err := p.agent.Start(); err != nil {
 		return err
 	}
-	if _, err := p.hub.AwaitCluster(ctx, cluster, stage.Ready); err != nil {
+	if _, err := p.hub.AwaitCluster(ctx, cluster, framework.Ready); err != nil {
 		return err
 	}
 	p.sim = nodesim.Start(context.WithoutCancel(ctx), p.member.Client, script)

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/server"
 	"github.com/drover-dev/drover/test/fleetsim/sim"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // goalFan is within what time all members of a fleet are to have what is written once.
@@ -32,24 +32,24 @@ const fanPatience = 5 * time.Minute
 
 // fan is a hub with many simulated members, which take sets and apply nothing.
 type fan struct {
-	hub     *stage.Hub
+	hub     *framework.Hub
 	members int
 	fleet   *sim.Sim
 }
 
 // measureFan is how long it takes until all of many members have what is written once on the hub.
-func measureFan(ctx context.Context, programs stage.Programs, dir string, members int) (rows []row, err error) {
+func measureFan(ctx context.Context, programs framework.Programs, dir string, members int) (rows []row, err error) {
 	dir = filepath.Join(dir, fmt.Sprintf("fan-%d", members))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	plane, err := stage.StartPlane(ctx, programs, "hub", dir)
+	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, plane.Kill()) }()
 	f := &fan{members: members}
-	f.hub, err = stage.InstallHub(ctx, plane)
+	f.hub, err = framework.InstallHub(ctx, plane)
 	if f.hub != nil {
 		defer func() { err = errors.Join(err, f.hub.StopManagers()) }()
 	}

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/stage"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 const (
@@ -58,11 +58,11 @@ func run(ctx context.Context, dir string, samples int, fleets []string) (err err
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	}
-	root, err := stage.Sources()
+	root, err := framework.Sources()
 	if err != nil {
 		return err
 	}
-	programs, err := stage.Build(ctx, root, dir)
+	programs, err := framework.Build(ctx, root, dir)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func run(ctx context.Context, dir string, samples int, fleets []string) (err err
 }
 
 // measureOne measures one member.
-func measureOne(ctx context.Context, programs stage.Programs, dir string, samples int) (rows []row, sizes []size, err error) {
+func measureOne(ctx context.Context, programs framework.Programs, dir string, samples int) (rows []row, sizes []size, err error) {
 	p := &plant{}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	if err := p.start(ctx, programs, dir); err != nil {
@@ -100,23 +100,23 @@ func measureOne(ctx context.Context, programs stage.Programs, dir string, sample
 
 // plant is everything that runs.
 type plant struct {
-	hub    *stage.Hub
-	member *stage.Plane
-	agent  *stage.Agent
+	hub    *framework.Hub
+	member *framework.Plane
+	agent  *framework.Agent
 	sizes  []size
 }
 
 // start brings up hub and member, and imports the member.
-func (p *plant) start(ctx context.Context, programs stage.Programs, dir string) error {
-	plane, err := stage.StartPlane(ctx, programs, "hub", dir)
+func (p *plant) start(ctx context.Context, programs framework.Programs, dir string) error {
+	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {
 		return err
 	}
-	p.hub = &stage.Hub{Plane: plane} // for stop, should InstallHub err
-	if p.member, err = stage.StartPlane(ctx, programs, member, dir); err != nil {
+	p.hub = &framework.Hub{Plane: plane} // for stop, should InstallHub err
+	if p.member, err = framework.StartPlane(ctx, programs, member, dir); err != nil {
 		return err
 	}
-	installed, err := stage.InstallHub(ctx, plane)
+	installed, err := framework.InstallHub(ctx, plane)
 	if err != nil {
 		return err
 	}
@@ -128,13 +128,13 @@ func (p *plant) start(ctx context.Context, programs stage.Programs, dir string) 
 	if err != nil {
 		return err
 	}
-	if p.agent, err = stage.InstallAgent(ctx, p.member, manifest, member, protocol.AgentNamespace); err != nil {
+	if p.agent, err = framework.InstallAgent(ctx, p.member, manifest, member, protocol.AgentNamespace); err != nil {
 		return err
 	}
 	if err := p.agent.Start(); err != nil {
 		return err
 	}
-	_, err = p.hub.AwaitCluster(ctx, cluster, stage.Ready)
+	_, err = p.hub.AwaitCluster(ctx, cluster, framework.Ready)
 	return err
 }
 

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stage puts Drover on the lab's control planes: manager and agents as processes, with the rights that they have in real clusters.
-package stage
+// Package framework runs Drover on control planes of package lab: the manager's replicas and the agents are processes with the rights that they have in a cluster.
+package framework
 
 import (
 	"bytes"
@@ -121,7 +121,7 @@ func (p *Plane) Kill() error {
 	return errors.Join(append(errs, p.Stop())...)
 }
 
-func (p *Plane) adminKubeconfig() string { return filepath.Join(p.dir, "stage-admin.kubeconfig") }
+func (p *Plane) adminKubeconfig() string { return filepath.Join(p.dir, "framework-admin.kubeconfig") }
 
 // Kubectl runs kubectl as the administrator and returns what it prints.
 func (p *Plane) Kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
