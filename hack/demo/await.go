@@ -15,13 +15,13 @@ import (
 // pollInterval is how often a condition is looked at.
 const pollInterval = 100 * time.Millisecond
 
-// hopeless says that waiting any longer is of no use.
+// hopeless is an error that ends a wait at once.
 type hopeless struct{ error }
 
 func (h hopeless) Unwrap() error { return h.error }
 
-// await asks check until it returns nil. At the end of the limit or of ctx it returns what check said last, and at once when that
-// is hopeless.
+// await calls check until it returns nil. When the limit or ctx ends, it returns the last error of check; an error that is hopeless it
+// returns at once.
 func await(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
@@ -34,7 +34,7 @@ func await(ctx context.Context, limit time.Duration, check func(context.Context)
 			return err
 		}
 		if ctx.Err() == nil || last == nil {
-			last = err // later ones only say that time is up
+			last = err // later errors only say that time is up
 		}
 		select {
 		case <-ctx.Done():

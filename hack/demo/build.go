@@ -20,7 +20,7 @@ func (d *demo) build(ctx context.Context) (string, error) {
 			"-o", d.files.bin("drover-"+program.name), program.source)
 		cmd.Dir = d.files.root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		cmd.Stderr = d.out // at the first time it tells what it downloads, for minutes
+		cmd.Stderr = d.out // the first build downloads for minutes and prints what
 		if err := cmd.Run(); err != nil {
 			return "", fmt.Errorf("%s: %w: see above what the compiler says", program.name, err)
 		}
@@ -28,7 +28,7 @@ func (d *demo) build(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// version is what the Makefile calls it, so that both ways to build give the same.
+// version is computed as in the Makefile, so that both ways to build give the same.
 func (d *demo) version(ctx context.Context) string {
 	if v := os.Getenv("VERSION"); v != "" {
 		return v

@@ -26,7 +26,7 @@ type demo struct {
 	hub, member *plane // set by startHub and startMember
 }
 
-// up brings everything up. What runs already and is as it should be is kept.
+// up starts everything. What runs already with the right options is kept.
 func up(ctx context.Context, files layout, out *reporter) error {
 	unlock, err := files.lock()
 	if err != nil {
@@ -62,7 +62,7 @@ func up(ctx context.Context, files layout, out *reporter) error {
 	return d.summarize(ctx)
 }
 
-// down stops and removes everything, whatever state it is in.
+// down stops and removes everything, in whatever state it is.
 func down(ctx context.Context, files layout, out *reporter) error {
 	if _, err := os.Stat(files.dir()); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(out, "there is no demo to remove")
@@ -79,7 +79,7 @@ func down(ctx context.Context, files layout, out *reporter) error {
 	return out.step(ctx, "remove "+files.short(files.dir()), func(context.Context) (string, error) { return "", os.RemoveAll(files.dir()) })
 }
 
-// stopAll ends manager, agent and the planes side by side, since some take seconds, and then what else there is.
+// stopAll ends manager, agent and the planes in parallel, since some take seconds, and then the other programs.
 func stopAll(ctx context.Context, pidDir string) (string, error) {
 	running, err := lab.Running(pidDir)
 	groups := map[string][]string{}
@@ -89,20 +89,20 @@ func stopAll(ctx context.Context, pidDir string) (string, error) {
 	}
 	var stopping sync.WaitGroup
 	for _, names := range groups {
-		// What goes wrong here goes wrong again below, and is told then.
+		// What fails here fails again below and is reported there.
 		stopping.Go(func() { _ = lab.StopDetached(ctx, pidDir, names...) })
 	}
 	stopping.Wait()
 	return fmt.Sprintf("%d of them", len(running)), errors.Join(err, lab.StopDetached(ctx, pidDir))
 }
 
-// running lists the programs that live, by the names of their pid files.
+// running lists the programs that run, by the names of their pid files.
 func (d *demo) running(name string) bool {
 	names, err := lab.Running(d.files.pids())
 	return err == nil && slices.Contains(names, name)
 }
 
-// findPrograms makes sure of the control plane's programs, and of kubectl under a short name.
+// findPrograms finds or builds the control plane's programs, and links kubectl under a short name.
 func (d *demo) findPrograms(ctx context.Context) (string, error) {
 	var err error
 	if d.assets, err = lab.Binaries(ctx, d.out); err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 func TestState(t *testing.T) {
@@ -79,7 +79,7 @@ func TestPortsAreKept(t *testing.T) {
 			t.Errorf("port %d, %v", s.HubPort, err)
 		}
 	})
-	t.Run("but not when somebody else has taken it", func(t *testing.T) {
+	t.Run("but not when another program has taken it", func(t *testing.T) {
 		if err := s.keepPort(&s.HubPort, false); err != nil || s.HubPort == port {
 			t.Errorf("port %d, %v", s.HubPort, err)
 		}
@@ -92,7 +92,7 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("a second run is told to wait", func(t *testing.T) {
+	t.Run("a second run is asked to wait", func(t *testing.T) {
 		if _, err := files.lock(); err == nil || !strings.Contains(err.Error(), "another run") {
 			t.Errorf("got %v", err)
 		}
@@ -111,7 +111,7 @@ func TestLock(t *testing.T) {
 }
 
 func TestDown(t *testing.T) {
-	t.Run("where there is no demo it does nothing", func(t *testing.T) {
+	t.Run("it does nothing where there is no demo", func(t *testing.T) {
 		files := layout{root: t.TempDir()}
 		if err := down(t.Context(), files, newReporter(&bytes.Buffer{})); err != nil {
 			t.Fatal(err)
@@ -203,7 +203,7 @@ func TestPrograms(t *testing.T) {
 }
 
 func TestAwait(t *testing.T) {
-	t.Run("it returns once the check is content", func(t *testing.T) {
+	t.Run("it returns when the check succeeds", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			left := 3
 			err := await(t.Context(), time.Minute, func(context.Context) error {
@@ -217,7 +217,7 @@ func TestAwait(t *testing.T) {
 			}
 		})
 	})
-	t.Run("at its limit it tells the limit and what the check said", func(t *testing.T) {
+	t.Run("at its limit it names the limit and the last error of the check", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			err := await(t.Context(), time.Minute, func(context.Context) error { return errors.New("not yet") })
 			if err == nil || err.Error() != "not within 1m0s: not yet" {

@@ -23,13 +23,13 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// Where the manager is on the hub, and as whom, as config/ has it.
+// The manager's namespace and ServiceAccount on the hub, as in config/.
 const (
 	managerNamespace = "drover-system"
 	managerAccount   = "drover-manager"
 )
 
-// installHub applies what "make deploy" does, but for the manager's Deployment, which has no node to run on here.
+// installHub applies what "make deploy" does, except the manager's Deployment: there is no node for it.
 func (d *demo) installHub(ctx context.Context) (string, error) {
 	// The kinds first: the API server must know them before it takes role templates.
 	if err := d.applyFolders(ctx, "config/crd"); err != nil {
@@ -65,7 +65,7 @@ func (d *demo) applyFolders(ctx context.Context, folders ...string) error {
 	return d.apply(ctx, d.hub, manifests)
 }
 
-// listResources reads a kustomization that does nothing but list resources. Kustomize itself would take half a minute to build.
+// listResources reads a kustomization that only lists resources. To build kustomize itself would take half a minute.
 func (d *demo) listResources(folder string) ([]string, error) {
 	raw, err := os.ReadFile(d.files.source(folder + "/kustomization.yaml"))
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *demo) url() string { return hubURL(d.state.HubPort) }
 
 func hubURL(port int) string { return "https://" + address(port) }
 
-// managerConfig is the manager's configuration file. All that it does not say is as in a real cluster.
+// managerConfig is the manager's configuration file. What it leaves out has the defaults of a real cluster.
 func managerConfig(port int) ([]byte, error) {
 	content, err := yaml.Marshal(map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.Kind, "namespace": managerNamespace,
@@ -142,7 +142,7 @@ func (d *demo) startManager(ctx context.Context) (string, error) {
 	})
 }
 
-// hubServes says why the hub's port is not ready, or is somebody else's.
+// hubServes returns why the hub's port is not ready, or that another program has it.
 func (d *demo) hubServes(ctx context.Context) error {
 	bundle, err := d.hubBundle(ctx)
 	if err != nil {
@@ -157,7 +157,7 @@ func (d *demo) hubServes(ctx context.Context) error {
 	return get(ctx, c, d.url()+"/readyz")
 }
 
-// hubBundle is what to trust of the hub's port, as PEM.
+// hubBundle is the CA bundle of the hub's port, as PEM.
 func (d *demo) hubBundle(ctx context.Context) ([]byte, error) {
 	secret := &corev1.Secret{}
 	name := types.NamespacedName{Namespace: managerNamespace, Name: trust.AuthoritySecret}

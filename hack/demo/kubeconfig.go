@@ -11,7 +11,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// access is what a kubeconfig says.
+// access is the content of a kubeconfig.
 type access struct {
 	name, user  string
 	server      string
@@ -32,7 +32,7 @@ func (a access) write(path string) error {
 	return writeFile(path, content)
 }
 
-// writeAccountKubeconfig lets a program that runs outside of a plane be the ServiceAccount that it is inside.
+// writeAccountKubeconfig writes a kubeconfig by which a program outside of a plane acts as its ServiceAccount.
 func (d *demo) writeAccountKubeconfig(ctx context.Context, p *plane, namespace, account, path string) error {
 	token, err := p.tokenFor(ctx, namespace, account)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// kubectl runs the demo's kubectl in the root of the tree and returns its output. What it complains of is in the error.
+// kubectl runs the demo's kubectl in the root of the tree and returns its output. The error holds its standard error.
 func (d *demo) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.files.bin("kubectl"), args...)
 	cmd.Dir = d.files.root
-	// Its cache of what an API server offers must go with the demo: the next one may have the same ports.
+	// The discovery cache must be removed with the demo: the next one may have the same ports.
 	cmd.Env = append(minimalEnvironment(), "KUBECACHEDIR="+d.files.file("kube-cache"), "KUBERC=off")
 	cmd.Stdin = bytes.NewReader(stdin)
 	var out, complaint bytes.Buffer

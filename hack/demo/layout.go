@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// Names of the programs and planes, in file names and in what is said of them.
+// Names of the programs and planes, in file names and messages.
 const (
 	hub     = "hub"
 	member  = "member"
@@ -21,7 +21,7 @@ const (
 	proxy   = "proxy"
 )
 
-// layout knows where everything is.
+// layout has the paths of all files.
 type layout struct {
 	// root of the source tree.
 	root string
@@ -36,7 +36,7 @@ func (l layout) log(name string) string        { return filepath.Join(l.logs(), 
 func (l layout) kubeconfig(name string) string { return l.file(name + ".kubeconfig") }
 func (l layout) source(path string) string     { return filepath.Join(l.root, filepath.FromSlash(path)) }
 
-// short is a path as a person in the root would type it.
+// short returns a path relative to the root.
 func (l layout) short(path string) string {
 	if relative, err := filepath.Rel(l.root, path); err == nil {
 		return relative

@@ -19,13 +19,13 @@ import (
 	"strings"
 )
 
-// A listener is a TCP socket that a process waits for connections at.
+// A listener is a TCP socket on which a process accepts connections.
 type listener struct {
 	address netip.AddrPort
 	inode   string
 }
 
-// checkListeners errs if one of the demo's processes can be reached from another machine.
+// checkListeners returns an error if a process of the demo can be reached from another machine.
 func (d *demo) checkListeners(context.Context) (string, error) {
 	var all []listener
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {

@@ -27,20 +27,20 @@ const usage = `demo shows Drover on one machine: a hub and a member, real Kubern
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	log.SetLogger(logr.Discard()) // of the clients; the demo talks to a person
+	log.SetLogger(logr.Discard()) // of client libraries; the demo's output is for a person
 	context.AfterFunc(ctx, stop)  // a second Ctrl-C ends us at once
 	err := run(ctx, os.Args[1:], os.Stdout)
 	if err == nil {
 		return
 	}
-	if ctx.Err() != nil { // what was interrupted has nothing to tell
+	if ctx.Err() != nil { // an interrupted run reports nothing
 		err = errors.New("interrupted; \"make demo\" continues from here, \"make demo-down\" removes what is there")
 	}
 	fmt.Fprintln(os.Stderr, "demo:", err)
 	os.Exit(1)
 }
 
-// run obeys one command line.
+// run runs one command line.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	command := "help"
 	if len(args) > 0 {

@@ -27,7 +27,7 @@ import (
 // objectLimit is how long one object may take to come or to go. Deletion of a Cluster may take 30 s.
 const objectLimit = 45 * time.Second
 
-// clusterName is the Cluster that stands for the member on the hub.
+// clusterName is the member's Cluster on the hub.
 func clusterName() types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: member}
 }
@@ -50,7 +50,7 @@ func (d *demo) applyCluster(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// awaitNotDeleting waits while an object is about to go; what is made of it meanwhile would go with it.
+// awaitNotDeleting waits while an object is being deleted: what is created for it meanwhile would be deleted too.
 func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error {
 	return await(ctx, objectLimit, func(ctx context.Context) error {
 		err := p.client.Get(ctx, client.ObjectKeyFromObject(object), object)
@@ -61,7 +61,7 @@ func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error
 	})
 }
 
-// manifest waits for the manifest that the hub has made for the Cluster as it is now, and for the hub where it is now.
+// manifest waits for a manifest that fits the Cluster's present spec and the hub's present address.
 func (d *demo) manifest(ctx context.Context) ([]byte, error) {
 	var manifest []byte
 	err := await(ctx, objectLimit, func(ctx context.Context) error {
@@ -100,7 +100,7 @@ func (d *demo) applyManifest(ctx context.Context) (string, error) {
 	return "", d.apply(ctx, d.member, manifest)
 }
 
-// startAgent runs as a process what the Deployment in the member would run, had the member a node.
+// startAgent runs, as a process, what the agent's Deployment would run if the member had a node for it.
 func (d *demo) startAgent(ctx context.Context) (string, error) {
 	if err := d.state.keepPort(&d.state.AgentPort, d.running(agent)); err != nil {
 		return "", err
@@ -117,7 +117,7 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 	return d.keepOrStart(ctx, program{
 		name: agent,
 		args: []string{"--kubeconfig=" + kubeconfig},
-		// The path of a socket may have 107 characters at most, and the tree may lie deep.
+		// The path of a socket may have 107 characters at most, and the path of the tree may be long.
 		env: append(env, protocol.EnvListen+"="+address(d.state.AgentPort), protocol.EnvSocket+"="+d.files.short(d.files.file("agent.sock"))),
 		credential: func(ctx context.Context) error {
 			return d.writeAccountKubeconfig(ctx, d.member, protocol.AgentNamespace, protocol.AgentName, kubeconfig)

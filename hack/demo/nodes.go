@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodeNames are the member's nodes. They are simulated: a real one needs more than a user's rights.
+// nodeNames are the member's nodes. They are simulated, since a real node needs root's rights.
 var nodeNames = []string{"node-1", "node-2", "node-3"}
 
-// startNodes runs the program that plays the member's nodes.
+// startNodes runs the program that simulates the member's nodes.
 func (d *demo) startNodes(ctx context.Context) (string, error) {
 	return d.keepOrStart(ctx, program{
 		name:       nodes,

@@ -37,12 +37,12 @@ func (d *demo) startHub(ctx context.Context) (remark string, err error) {
 
 func (d *demo) startMember(ctx context.Context) (remark string, err error) {
 	d.member, remark, err = d.startPlane(ctx, lab.Options{Name: member, ExtraArgs: map[string][]string{
-		lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller"}, // nobody renews the leases of simulated nodes
+		lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller"}, // the leases of simulated nodes are not renewed
 	}})
 	return remark, err
 }
 
-// startPlane keeps a plane that serves and was started from the same programs and options, else starts it with the data that it had.
+// startPlane keeps a plane that serves and has the same programs and options. Otherwise it starts the plane with its former data.
 func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, string, error) {
 	name := options.Name
 	programs := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}
@@ -79,7 +79,7 @@ func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, str
 	return p, strings.TrimPrefix(started.URL(), "https://"), err
 }
 
-// openPlane errs unless the plane serves its administrator.
+// openPlane returns an error unless the plane serves its administrator.
 func openPlane(ctx context.Context, kubeconfig string) (*plane, error) {
 	if err := answers(ctx, kubeconfig, "/readyz"); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func openPlane(ctx context.Context, kubeconfig string) (*plane, error) {
 	return &plane{kubeconfig: kubeconfig, config: config, client: c}, nil
 }
 
-// answers says why an API server has no good answer for the user of a kubeconfig.
+// answers returns why an API server does not serve a path to the user of a kubeconfig.
 func answers(ctx context.Context, kubeconfig, path string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

@@ -18,18 +18,18 @@ import (
 // programLimit is how long manager and agent may take until they serve; they need a second.
 const programLimit = time.Minute
 
-// A program is one of ours that lives on after us.
+// A program is one of Drover's, and runs on when the demo has returned.
 type program struct {
 	name      string
 	args, env []string
-	// content is what is in the files that it reads at its start. When it changes, the program is started anew.
+	// content is that of the files that the program reads at its start. When it changes, the program is restarted.
 	content []byte
-	// credential makes its kubeconfig anew. It is called before a start.
+	// credential writes a new kubeconfig. It is called before a start.
 	credential func(context.Context) error
 	healthy    func(context.Context) error
 }
 
-// keepOrStart keeps a program that is healthy and was started from the same, else starts it and waits until it is healthy.
+// keepOrStart keeps a program that is healthy and was started from the same files. Otherwise it starts it and waits until it is healthy.
 func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
 	path := d.files.bin("drover-" + p.name)
 	binary, err := os.ReadFile(path)
@@ -67,7 +67,7 @@ func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
 	return remark, d.state.setStarted(p.name, from)
 }
 
-// minimalEnvironment is ours without what would configure a program behind our back: proxies, kubeconfigs, settings.
+// minimalEnvironment returns our environment without variables that configure programs: proxies, kubeconfigs, settings.
 func minimalEnvironment() []string {
 	var kept []string
 	for _, name := range []string{"PATH", "HOME", "USER", "TMPDIR", "TZ", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
@@ -78,7 +78,7 @@ func minimalEnvironment() []string {
 	return kept
 }
 
-// digest tells lists of strings apart.
+// digest returns a hash of a list of strings.
 func digest(parts []string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts))
 	return hex.EncodeToString(sum[:])

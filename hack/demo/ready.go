@@ -20,17 +20,17 @@ import (
 const (
 	// readyLimit is how long it may take until the Cluster is Ready; it takes a second or two, and some more after a crash.
 	readyLimit = 2 * time.Minute
-	// stalledLimit is how long a Cluster may be Stalled; it may say so from before, and the agent has just begun.
+	// stalledLimit is how long a Cluster may be Stalled: the condition may be from before the agent's start.
 	stalledLimit = 20 * time.Second
 )
 
-// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member, and tells what it waits for.
+// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member. It prints what it waits for.
 func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	path := d.files.kubeconfig(proxy)
 	if err := d.writeProxyKubeconfig(ctx, path); err != nil {
 		return "", err
 	}
-	start, told := time.Now(), ""
+	start, shown := time.Now(), ""
 	return "", await(ctx, readyLimit, func(ctx context.Context) error {
 		if err := d.alive(manager, agent); err != nil {
 			return hopeless{err}
@@ -40,21 +40,21 @@ func (d *demo) awaitReady(ctx context.Context) (string, error) {
 			return err
 		}
 		ready, reason := judge(cluster)
-		if reason != told {
-			told = reason
+		if reason != shown {
+			shown = reason
 			d.out.note("%4.1fs  %s", time.Since(start).Seconds(), reason)
 		}
 		switch stalled := meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionStalled); {
 		case stalled && time.Since(start) > stalledLimit:
-			return hopeless{errors.New(told + "\nrun \"make demo-down\" to start afresh")}
+			return hopeless{errors.New(shown + "\nrun \"make demo-down\" to start afresh")}
 		case !ready:
-			return fmt.Errorf("%s; the end of %s:\n%s", told, d.files.short(d.files.log(agent)), tail(d.files.log(agent)))
+			return fmt.Errorf("%s; the end of %s:\n%s", shown, d.files.short(d.files.log(agent)), tail(d.files.log(agent)))
 		}
 		return answers(ctx, path, "/api/v1/namespaces") // Ready may be from before a crash
 	})
 }
 
-// judge says whether a Cluster is Ready as it is now, and why in one line.
+// judge reports whether a Cluster is Ready now, and why in one line.
 func judge(cluster *v1.Cluster) (bool, string) {
 	c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady)
 	if c == nil {
@@ -63,7 +63,7 @@ func judge(cluster *v1.Cluster) (bool, string) {
 	return c.Status == metav1.ConditionTrue && c.ObservedGeneration == cluster.Generation, c.Reason + ": " + c.Message
 }
 
-// alive names the first of the programs that has ended, with the end of its log.
+// alive returns an error for the first of the programs that has ended, with the end of its log.
 func (d *demo) alive(names ...string) error {
 	for _, name := range names {
 		if !d.running(name) {
@@ -74,7 +74,7 @@ func (d *demo) alive(names ...string) error {
 	return nil
 }
 
-// writeProxyKubeconfig is for user demo, to the member, through the hub.
+// writeProxyKubeconfig writes user demo's kubeconfig for the member through the hub.
 func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
 	bundle, err := d.hubBundle(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
 	}.write(path)
 }
 
-// summarize shows, with the real programs, what there is now, and what to try next.
+// summarize prints what runs now, as kubectl shows it, and what to try next.
 func (d *demo) summarize(ctx context.Context) error {
 	for _, line := range []string{"--kubeconfig .demo/hub.kubeconfig get clusters", "--kubeconfig .demo/proxy.kubeconfig get namespaces"} {
 		output, err := d.kubectl(ctx, nil, strings.Fields(line)...)

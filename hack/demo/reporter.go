@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// A reporter tells what is done and how long it took: a line for each step, and what the step has to say below it.
+// A reporter prints a line for each step with the time that it took, and the step's output below it.
 type reporter struct {
 	mu   sync.Mutex // guards what follows; build output comes from other goroutines
 	out  io.Writer
-	open bool // whether the line of a step is not ended yet
+	open bool // the line of a step has no end yet
 }
 
 func newReporter(out io.Writer) *reporter { return &reporter{out: out} }
 
-// step does one thing. What do returns is a remark such as "runs already".
+// step runs do and reports it. do returns a remark such as "runs already".
 func (r *reporter) step(ctx context.Context, what string, do func(context.Context) (string, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -48,14 +48,14 @@ func (r *reporter) begin(what string) {
 	r.open = true
 }
 
-func (r *reporter) end(verdict, outcome string) {
+func (r *reporter) end(state, outcome string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	indent := "  "
 	if r.open {
 		indent = ""
 	}
-	fmt.Fprintf(r.out, "%s%s (%s)\n", indent, verdict, outcome)
+	fmt.Fprintf(r.out, "%s%s (%s)\n", indent, state, outcome)
 	r.open = false
 }
 
@@ -70,7 +70,7 @@ func (r *reporter) Write(p []byte) (int, error) {
 	return r.out.Write(p)
 }
 
-// note says one thing on a line below that of the step.
+// note prints a line below that of the step.
 func (r *reporter) note(format string, args ...any) {
 	fmt.Fprintf(r, "  %s\n", strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
 }

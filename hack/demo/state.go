@@ -14,7 +14,7 @@ import (
 	"strconv"
 )
 
-// state is what one run leaves for the next. It holds the token of user demo.
+// state is what one run stores for the next. It holds the token of user demo.
 type state struct {
 	// HubPort and AgentPort on 127.0.0.1 are kept, so that kubeconfigs and agents stay true.
 	HubPort, AgentPort int
@@ -50,13 +50,13 @@ func (s *state) save() error {
 	return writeFile(s.path, raw)
 }
 
-// setStarted notes what name was started from, once it serves.
+// setStarted records what name was started from. It is called when name serves.
 func (s *state) setStarted(name, digest string) error {
 	s.StartedFrom[name] = digest
 	return s.save()
 }
 
-// keepPort makes *port one that a program may listen on: as it is if that is free or the program itself has it, else another.
+// keepPort keeps *port if it is free or the program itself listens on it. Otherwise it sets another one.
 func (s *state) keepPort(port *int, running bool) error {
 	if running && *port != 0 {
 		return nil
@@ -69,7 +69,7 @@ func (s *state) keepPort(port *int, running bool) error {
 	return s.save()
 }
 
-// freePort returns the preferred port if nobody listens on it, else any that is free.
+// freePort returns the preferred port if it is free, else any free port.
 func freePort(preferred int) (int, error) {
 	listener, err := net.Listen("tcp", address(preferred))
 	if err != nil && preferred != 0 {

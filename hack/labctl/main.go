@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// run obeys one command line: results go to out, progress to progress.
+// run runs one command line. Results go to out, progress to progress.
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if len(args) == 0 {
 		args = []string{"help"}
@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
 }
 
-// version is that of the sources, as Go has written it into the program.
+// version returns that of the sources, as Go has written it into the program.
 func version() string {
 	if info, found := debug.ReadBuildInfo(); found && info.Main.Version != "" {
 		return info.Main.Version
@@ -133,7 +133,7 @@ func up(ctx context.Context, args []string, out, progress io.Writer) error {
 	return nil
 }
 
-// writeKubeconfigs puts one file per user into the folder of the plane and prints their names.
+// writeKubeconfigs writes one file per user into the folder of the plane and prints the names.
 func writeKubeconfigs(plane *lab.ControlPlane, users []lab.User, out io.Writer) error {
 	admin := filepath.Join(plane.Dir(), "admin.kubeconfig")
 	if err := plane.WriteKubeconfig(admin); err != nil {

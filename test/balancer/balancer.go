@@ -172,7 +172,7 @@ func (b *Balancer) serve(in *net.TCPConn) {
 // dial tries each ready backend once, beginning with the one whose turn it is. It is nil if none takes a connection.
 func (b *Balancer) dial() *net.TCPConn {
 	for range b.backends {
-		i := b.turn()
+		i := b.nextReady()
 		if i < 0 {
 			return nil
 		}
@@ -191,7 +191,7 @@ func (b *Balancer) dial() *net.TCPConn {
 }
 
 // turn is the ready backend whose turn it is, or -1.
-func (b *Balancer) turn() int {
+func (b *Balancer) nextReady() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for range b.backends {

@@ -21,8 +21,8 @@ const (
 	apiName   = "api"
 )
 
-// targets are in the same order in every run.
-func (s *stand) targets() []target {
+// targets returns all targets, in the same order in every run.
+func (s *system) targets() []target {
 	targets := []target{{apiName, apiServer}}
 	for name := range s.keepers {
 		switch {
@@ -41,8 +41,8 @@ func (s *stand) targets() []target {
 	return targets
 }
 
-// harm does what is planned, and returns when all of it is over and mended.
-func (s *stand) harm(ctx context.Context, actions []action) {
+// harm does the planned actions, and returns when all are over and undone.
+func (s *system) harm(ctx context.Context, actions []action) {
 	begun := time.Now()
 	var doing sync.WaitGroup
 	defer doing.Wait()
@@ -66,7 +66,7 @@ func (s *stand) harm(ctx context.Context, actions []action) {
 	}
 }
 
-func (s *stand) do(ctx context.Context, a action) error {
+func (s *system) do(ctx context.Context, a action) error {
 	switch a.class {
 	case link:
 		s.doLink(ctx, s.links[a.target], a)
@@ -83,11 +83,11 @@ func (s *stand) do(ctx context.Context, a action) error {
 	case hung:
 		return k.hang(ctx, a.lasts)
 	}
-	return fmt.Errorf("nobody knows how to %s", a.kind)
+	return fmt.Errorf("unknown action %s", a.kind)
 }
 
-// stop asks a process to end in good order.
-func (s *stand) stop(ctx context.Context, k *keeper, p *lab.Process) error {
+// stop ends a process gracefully.
+func (s *system) stop(ctx context.Context, k *keeper, p *lab.Process) error {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	began := time.Now()
@@ -98,7 +98,7 @@ func (s *stand) stop(ctx context.Context, k *keeper, p *lab.Process) error {
 	return nil
 }
 
-func (s *stand) doLink(ctx context.Context, r *relay.Relay, a action) {
+func (s *system) doLink(ctx context.Context, r *relay.Relay, a action) {
 	switch a.kind {
 	case cut:
 		r.Cut()
@@ -125,7 +125,7 @@ func (s *stand) doLink(ctx context.Context, r *relay.Relay, a action) {
 	}
 }
 
-func (s *stand) doAPIServer(ctx context.Context, a action) error {
+func (s *system) doAPIServer(ctx context.Context, a action) error {
 	process := s.hub.Process(lab.APIServer)
 	if a.kind == hung {
 		if err := process.Pause(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// journal is what happened, and what was wrong.
+// journal records what happened, and the faults.
 type journal struct {
 	out   io.Writer
 	begun time.Time
@@ -20,14 +20,14 @@ type journal struct {
 	faults []string
 }
 
-// note says what happens.
+// note records what happens.
 func (j *journal) note(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.write("", fmt.Sprintf(format, args...))
 }
 
-// fault says what is wrong. The run fails in the end.
+// fault records what is wrong. The run fails at its end.
 func (j *journal) fault(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -41,7 +41,7 @@ func (j *journal) write(prefix, text string) {
 	fmt.Fprintf(j.out, "%s %6.1fs %s%s\n", time.Now().Format("15:04:05.000"), time.Since(j.begun).Seconds(), prefix, text)
 }
 
-// found are the faults so far.
+// found returns the faults so far.
 func (j *journal) found() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

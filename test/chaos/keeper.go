@@ -14,10 +14,10 @@ import (
 
 const (
 	startLimit   = 60 * time.Second // for a start, on a hub whose API server hangs meanwhile
-	restartPause = time.Second      // before what ended by itself is started again
+	restartPause = time.Second      // before a process that ended by itself is started again
 )
 
-// keeper keeps a process running, as a kubelet does, and lets it be taken down on purpose.
+// keeper keeps a process running, as a kubelet does, and can take it down on purpose.
 type keeper struct {
 	name    string
 	launch  func(context.Context) (*lab.Process, error) // returns the process even if it errs, if there is one
@@ -33,7 +33,7 @@ func newKeeper(j *journal, name string, launch func(context.Context) (*lab.Proce
 	return &keeper{name: name, launch: launch, journal: j, wanted: true, changed: make(chan struct{})}
 }
 
-// run keeps it until ctx ends, and leaves it as it is then.
+// run keeps the process running until ctx ends, and leaves it as it is then.
 func (k *keeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_, wanted, changed := k.state()
@@ -67,7 +67,7 @@ func (k *keeper) once(ctx context.Context) {
 	}
 }
 
-// start returns nil if the process does not come up.
+// start returns nil if the process does not start.
 func (k *keeper) start(ctx context.Context) *lab.Process {
 	limited, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -115,7 +115,7 @@ func (k *keeper) up(ctx context.Context) (*lab.Process, error) {
 	}
 }
 
-// down takes the process down by a function, and keeps it so until the time is over.
+// down ends the process by a function, and starts it again when the time is over.
 func (k *keeper) down(ctx context.Context, lasts time.Duration, end func(*lab.Process) error) error {
 	process, err := k.up(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func ended(p *lab.Process) bool {
 	}
 }
 
-// pause is false if ctx ended first.
+// pause reports whether the time passed before ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

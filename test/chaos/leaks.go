@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// How much more than at the start is no leak: connections are spread otherwise, and what is warm is larger.
+// Growth since the start that is not a leak: connections are spread otherwise, and caches are filled.
 const (
 	goroutineShare, goroutineSlack = 1.25, 60.0
 	memoryShare, memorySlack       = 1.5, 30 << 20
@@ -34,8 +34,8 @@ type weight struct {
 	resident   map[string]int64 // bytes of each process
 }
 
-// weigh looks at all managers and agents. It costs one agent its life: that is how its goroutines are counted.
-func (s *stand) weigh(ctx context.Context) (weight, error) {
+// weigh measures all managers and agents. It ends one agent, since that is how its goroutines are counted.
+func (s *system) weigh(ctx context.Context) (weight, error) {
 	w := weight{resident: map[string]int64{}}
 	for name, k := range s.keepers {
 		process, err := k.up(ctx)
@@ -67,7 +67,7 @@ func (s *stand) weigh(ctx context.Context) (weight, error) {
 	return w, nil
 }
 
-// leaks says what has grown from one weight to another.
+// leaks lists what has grown from one weight to another.
 func (w weight) leaks(later weight) []string {
 	var found []string
 	if most := w.goroutines*goroutineShare + goroutineSlack; later.goroutines > most {
@@ -84,7 +84,7 @@ func (w weight) leaks(later weight) []string {
 	return found
 }
 
-func (s *stand) managerGoroutines(ctx context.Context, address string) (float64, error) {
+func (s *system) managerGoroutines(ctx context.Context, address string) (float64, error) {
 	bundle, err := os.ReadFile(filepath.Join(s.dir, "ca.crt"))
 	if err != nil {
 		return 0, err
@@ -113,8 +113,8 @@ func (s *stand) managerGoroutines(ctx context.Context, address string) (float64,
 	return strconv.ParseFloat(string(match[1]), 64)
 }
 
-// agentGoroutines ends an agent in the way that makes a Go program tell its goroutines. Its keeper starts another.
-func (s *stand) agentGoroutines(ctx context.Context, name string) (float64, error) {
+// agentGoroutines ends an agent by the signal upon which a Go program dumps its goroutines. Its keeper starts another.
+func (s *system) agentGoroutines(ctx context.Context, name string) (float64, error) {
 	k := s.keepers[name]
 	count := 0
 	err := k.down(ctx, 0, func(p *lab.Process) error {
@@ -144,8 +144,8 @@ func (s *stand) agentGoroutines(ctx context.Context, name string) (float64, erro
 	return float64(count), err
 }
 
-// lookThroughLogs finds what a program says when it dies of a fault of its own.
-func (s *stand) lookThroughLogs() error {
+// lookThroughLogs finds panics, data races and fatal errors in the logs.
+func (s *system) lookThroughLogs() error {
 	files, err := filepath.Glob(filepath.Join(s.dir, "*", "*.log"))
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command chaos does random harm to a hub with several managers, its agents and the links between them, and looks whether all of it heals.
+// Command chaos does random harm to a hub with several managers, its agents and the links between them, and checks that all recover.
 package main
 
 import (
@@ -35,7 +35,7 @@ type options struct {
 func main() {
 	log.SetLogger(logr.Discard())
 	o := options{}
-	set := flag.NewFlagSet("chaos", flag.ExitOnError) // libraries have put flags of their own into the global one
+	set := flag.NewFlagSet("chaos", flag.ExitOnError) // libraries have put their flags into the global one
 	set.Uint64Var(&o.seed, "seed", 0, "of everything random; 0 takes any")
 	set.DurationVar(&o.duration, "duration", 3*time.Minute, "of the harm")
 	set.IntVar(&o.replicas, "replicas", 3, "managers, at least 2")
@@ -60,7 +60,7 @@ func start(ctx context.Context, o options) error {
 	if o.dir, err = os.MkdirTemp("", "drover-chaos-"); err != nil {
 		return fmt.Errorf("make a folder: %w", err)
 	}
-	s := &stand{options: o, journal: &journal{out: os.Stderr, begun: time.Now()}, links: map[string]*relay.Relay{}, keepers: map[string]*keeper{}}
+	s := &system{options: o, journal: &journal{out: os.Stderr, begun: time.Now()}, links: map[string]*relay.Relay{}, keepers: map[string]*keeper{}}
 	s.journal.note("seed %d, %s, %d managers, logs in %s", o.seed, o.duration, o.replicas, o.dir)
 	err = s.run(ctx)
 	if faults := s.journal.found(); len(faults) > 0 && err == nil {
@@ -72,7 +72,7 @@ func start(ctx context.Context, o options) error {
 	return os.RemoveAll(o.dir)
 }
 
-func (s *stand) run(ctx context.Context) (err error) {
+func (s *system) run(ctx context.Context) (err error) {
 	kept, letGo := context.WithCancel(ctx)
 	defer func() {
 		letGo()
@@ -83,8 +83,8 @@ func (s *stand) run(ctx context.Context) (err error) {
 		return err
 	}
 	s.keep(kept)
-	truth := traffic.WatchTruth(kept, s.hub.Client)
-	s.running.Go(truth.Wait)
+	readiness := traffic.WatchReadiness(kept, s.hub.Client)
+	s.running.Go(readiness.Wait)
 	loads, err := s.loads()
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (s *stand) run(ctx context.Context) (err error) {
 	}
 	defer asking.Wait()
 	defer letGo()
-	if err := s.settle(ctx, truth, loads); err != nil {
+	if err := s.settle(ctx, readiness, loads); err != nil {
 		return fmt.Errorf("before any harm: %w", err)
 	}
 	before, err := s.weigh(ctx)
@@ -111,23 +111,23 @@ func (s *stand) run(ctx context.Context) (err error) {
 	if err := s.churn(ctx, 0); err != nil {
 		return err
 	}
-	return s.judge(ctx, truth, loads, before)
+	return s.judge(ctx, readiness, loads, before)
 }
 
-// judge looks whether everything has healed: the status, the ways, and what the processes use.
-func (s *stand) judge(ctx context.Context, truth *traffic.Truth, loads []*traffic.Load, before weight) error {
+// judge checks that everything has recovered: the status, the requests, and what the processes use.
+func (s *system) judge(ctx context.Context, readiness *traffic.ReadinessWatch, loads []*traffic.Load, before weight) error {
 	s.journal.note("no more harm")
 	for i, load := range loads {
 		r := load.Result()
 		s.journal.note("load %d meanwhile: %d of %d requests were not served", i, len(r.Failures), r.Requests)
 	}
-	if err := s.settle(ctx, truth, loads); err != nil {
+	if err := s.settle(ctx, readiness, loads); err != nil {
 		return fmt.Errorf("after the harm: %w", err)
 	}
-	if err := s.loseAgents(ctx, truth); err != nil {
+	if err := s.loseAgents(ctx, readiness); err != nil {
 		return err
 	}
-	if err := s.settle(ctx, truth, loads); err != nil {
+	if err := s.settle(ctx, readiness, loads); err != nil {
 		return fmt.Errorf("after agents were lost: %w", err)
 	}
 	after, err := s.weigh(ctx)

@@ -23,7 +23,7 @@ const (
 	slowed   kind = "slow"           // by latency, jitter and bandwidth, for the time
 )
 
-// class of a target says what can happen to it.
+// class of a target decides what can happen to it.
 type class int
 
 const (
@@ -39,7 +39,7 @@ type harm struct {
 	kind        kind
 	weight      int
 	least, most time.Duration
-	ends        bool // the process ends, and what it leaks with it
+	ends        bool // the process ends, and its leaks with it
 }
 
 func harmsOf(c class) []harm {
@@ -78,7 +78,7 @@ type action struct {
 	class  class
 	kind   kind
 	lasts  time.Duration
-	seed   uint64 // of what is random within
+	seed   uint64 // of the random choices within the action
 }
 
 func (a action) String() string {
@@ -92,13 +92,13 @@ func (a action) String() string {
 const (
 	pauseLeast = 300 * time.Millisecond
 	pauseMost  = 4 * time.Second
-	// recovery is left to a target until it is chosen again.
+	// recovery is the time that a target is left alone after harm.
 	recovery = 5 * time.Second
-	// calmShare of the time, at its end, no process ends: what leaks in those that go on is not forgotten.
+	// calmShare is the last part of the run, in which no process ends: leaks of processes that ended would be lost.
 	calmShare = 0.4
 )
 
-// plan is what happens in a run: the same seed gives the same.
+// plan returns the actions of a run. The same seed gives the same actions.
 func plan(seed uint64, duration time.Duration, targets []target) []action {
 	random := rand.New(rand.NewPCG(seed, 1))
 	free := make([]time.Duration, len(targets)) // when a target may be chosen again

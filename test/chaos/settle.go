@@ -10,22 +10,22 @@ import (
 	"time"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/traffic"
 )
 
 const (
-	// settleLimit is for everything to be as if nothing had happened. An agent that has failed often waits for up to 30 s.
+	// settleLimit is how long the system may take to recover. An agent that has failed often waits for up to 30 s.
 	settleLimit = 90 * time.Second
-	// calm is for how long it must stay so.
+	// calm is how long it must stay so.
 	calm = 15 * time.Second
-	// noticeLimit is for a Cluster to show that its agent has gone.
+	// noticeLimit is how long a Cluster may take to show that its agent is gone.
 	noticeLimit = 30 * time.Second
 )
 
-// settle waits until every Cluster is Ready, every replica serves every member, and it stays so. The agents all run.
-func (s *stand) settle(ctx context.Context, truth *traffic.Truth, loads []*traffic.Load) error {
+// settle waits until every Cluster is Ready and every replica serves every member, and it stays so. All agents must run.
+func (s *system) settle(ctx context.Context, readiness *traffic.ReadinessWatch, loads []*traffic.Load) error {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
@@ -50,19 +50,19 @@ func (s *stand) settle(ctx context.Context, truth *traffic.Truth, loads []*traff
 		}
 	}
 	s.journal.note("settled after %s", time.Since(began).Round(time.Millisecond))
-	return s.stayCalm(ctx, truth, loads)
+	return s.stayCalm(ctx, readiness, loads)
 }
 
-func (s *stand) stayCalm(ctx context.Context, truth *traffic.Truth, loads []*traffic.Load) error {
-	truth.Reset()
+func (s *system) stayCalm(ctx context.Context, readiness *traffic.ReadinessWatch, loads []*traffic.Load) error {
+	readiness.Reset()
 	for _, load := range loads {
 		load.Reset()
 	}
 	if !pause(ctx, calm) {
 		return ctx.Err()
 	}
-	for _, spell := range truth.Spells() {
-		return fmt.Errorf("not Ready though nothing happens: %s", spell)
+	for _, outage := range readiness.Outages() {
+		return fmt.Errorf("not Ready though nothing happens: %s", outage)
 	}
 	for _, load := range loads {
 		r := load.Result()
@@ -74,10 +74,10 @@ func (s *stand) stayCalm(ctx context.Context, truth *traffic.Truth, loads []*tra
 	return nil
 }
 
-// loseAgents takes the agents of one Cluster and one of two of another down: the first must show it, the second must not.
-func (s *stand) loseAgents(ctx context.Context, truth *traffic.Truth) error {
+// loseAgents stops all agents of one Cluster, and one of two of another: the first Cluster must show it, the second must not.
+func (s *system) loseAgents(ctx context.Context, readiness *traffic.ReadinessWatch) error {
 	s.journal.note("the only agent of one Cluster ends, and one of two of another")
-	truth.Reset()
+	readiness.Reset()
 	lost := make(chan error, 2)
 	over, done := context.WithCancel(ctx)
 	for _, name := range []string{"alone-0", "pair-0"} {
@@ -90,9 +90,9 @@ func (s *stand) loseAgents(ctx context.Context, truth *traffic.Truth) error {
 	if err == nil {
 		s.journal.note("it shows after %s", time.Since(began).Round(time.Millisecond))
 		pause(ctx, calm)
-		for _, spell := range truth.Spells() {
-			if spell.Cluster != s.clusters.real[0] {
-				err = errors.Join(err, fmt.Errorf("a Cluster whose agent is there was shown as not Ready: %s", spell))
+		for _, outage := range readiness.Outages() {
+			if outage.Cluster != s.clusters.real[0] {
+				err = errors.Join(err, fmt.Errorf("a Cluster whose agent is there was shown as not Ready: %s", outage))
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/relay"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/relay"
 )
 
 // TestChanges runs, one after the other, what concerns a whole hub that is its own member and is reached by way of a relay.

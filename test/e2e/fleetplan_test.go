@@ -23,8 +23,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/nodesim"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/nodesim"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -87,7 +87,7 @@ func TestAPlanOfAFleet(t *testing.T) {
 		{"managers and agents that are killed at any time do no harm", testPlanSurvives},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.test(f, t) }) {
-			f.tell(t)
+			f.logState(t)
 			return
 		}
 	}
@@ -111,7 +111,7 @@ func startFleet(t *testing.T) *fleet {
 				t.Fatal(err)
 			}
 		}
-		f.furnish(t, name, plane)
+		f.addNodes(t, name, plane)
 	}
 	for name := range f.members {
 		s.await(t, cluster(name), 30*time.Second, framework.Ready)
@@ -122,7 +122,7 @@ func startFleet(t *testing.T) *fleet {
 }
 
 // furnish gives a member nodes, of which somebody may have cordoned one.
-func (f *fleet) furnish(t *testing.T, name string, plane *framework.Plane) {
+func (f *fleet) addNodes(t *testing.T, name string, plane *framework.Plane) {
 	t.Helper()
 	sim := nodesim.Start(context.WithoutCancel(t.Context()), plane.Client, f.script)
 	t.Cleanup(sim.Close)
@@ -152,7 +152,7 @@ func (f *fleet) script(p *corev1.Pod) nodesim.Script {
 }
 
 // tell logs what the processes have logged.
-func (f *fleet) tell(t *testing.T) {
+func (f *fleet) logState(t *testing.T) {
 	t.Helper()
 	for _, replica := range f.hub.Replicas {
 		t.Logf("%s:\n%s", replica.Name, tail(replica.Process.LogFile()))

@@ -42,7 +42,7 @@ func TestTheGuideIsTrue(t *testing.T) {
 	cluster, _ := s.imported(t, "member", s.member, protocol.AgentNamespace)
 	s.await(t, cluster, 30*time.Second, framework.Ready)
 	g := &guide{system: s, home: t.TempDir()}
-	g.furnish(t)
+	g.prepare(t)
 
 	text, err := os.ReadFile(testkit.Path(t, "docs/guide/team.md"))
 	if err != nil {
@@ -122,7 +122,7 @@ func (g *guide) run(t *testing.T, script string) {
 }
 
 // furnish makes what the demo makes: programs, kubeconfigs, the manager's process id, and user demo as owner of the member.
-func (g *guide) furnish(t *testing.T) {
+func (g *guide) prepare(t *testing.T) {
 	t.Helper()
 	demo := filepath.Join(g.home, ".demo")
 	for _, folder := range []string{"bin", "pids"} {

@@ -27,8 +27,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
 

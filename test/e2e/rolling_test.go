@@ -19,8 +19,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 	"github.com/drover-dev/drover/test/traffic"
 )
@@ -55,13 +55,13 @@ func TestReplicas(t *testing.T) {
 // underTraffic is a hub with several replicas whose members are used without pause.
 type underTraffic struct {
 	*system
-	clusters []types.NamespacedName
-	agents   []*framework.Agent // of the clusters
-	ways     []*traffic.Way
-	pod      string // path of the pod that sessions are with
-	load     *traffic.Load
-	truth    *traffic.Truth
-	watches  []*traffic.Watch
+	clusters  []types.NamespacedName
+	agents    []*framework.Agent // of the clusters
+	ways      []*traffic.Way
+	pod       string // path of the pod that sessions are with
+	load      *traffic.Load
+	readiness *traffic.ReadinessWatch
+	watches   []*traffic.Watch
 
 	mu      sync.Mutex // guards what follows
 	changes []int      // how often the ConfigMap of each watch has been changed
@@ -115,8 +115,8 @@ func (u *underTraffic) begin(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(func() { stop(); running.Wait() })
-	u.truth = traffic.WatchTruth(ctx, u.hub.Client)
-	running.Go(u.truth.Wait)
+	u.readiness = traffic.WatchReadiness(ctx, u.hub.Client)
+	running.Go(u.readiness.Wait)
 	u.changes = make([]int, watchCount)
 	for i := range watchCount {
 		name := "watched-" + strconv.Itoa(i)
@@ -186,8 +186,8 @@ func (u *underTraffic) expectNoFailure(t *testing.T) {
 	if len(list) > 0 {
 		t.Errorf("%d requests failed", len(list))
 	}
-	for _, spell := range u.truth.Spells() {
-		t.Errorf("a Cluster was shown as not Ready: %s", spell)
+	for _, outage := range u.readiness.Outages() {
+		t.Errorf("a Cluster was shown as not Ready: %s", outage)
 	}
 }
 
@@ -253,7 +253,7 @@ func (u *underTraffic) openSessions(t *testing.T) []*traffic.Session {
 // forget forgets what was seen before.
 func (u *underTraffic) forget() {
 	u.load.Reset()
-	u.truth.Reset()
+	u.readiness.Reset()
 	for _, w := range u.watches {
 		w.Reset()
 	}
@@ -325,8 +325,8 @@ func testAgentRestarts(t *testing.T, u *underTraffic) {
 		if lapse := u.load.Lapse(cluster); lapse > time.Second {
 			t.Errorf("it could not be reached for %s", lapse)
 		}
-		for _, spell := range u.truth.Spells() {
-			t.Errorf("shown as not Ready: %s", spell)
+		for _, outage := range u.readiness.Outages() {
+			t.Errorf("shown as not Ready: %s", outage)
 		}
 	})
 }
@@ -379,9 +379,9 @@ func testKills(t *testing.T, u *underTraffic) {
 		u.startAgent(t, agent)
 		u.startReplica(t, replica)
 		t.Logf("started again: it shows after %s", u.await(t, cluster, wrong, framework.Ready))
-		for _, spell := range u.truth.Spells() {
-			if spell.Cluster != cluster {
-				t.Errorf("shown as not Ready though only a replica was lost: %s", spell)
+		for _, outage := range u.readiness.Outages() {
+			if outage.Cluster != cluster {
+				t.Errorf("shown as not Ready though only a replica was lost: %s", outage)
 			}
 		}
 		u.expectServed(t)

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
 

@@ -223,7 +223,7 @@ func (s *Sim) remove(ctx context.Context, pod *corev1.Pod) {
 		for i := range stopped.ContainerStatuses {
 			stopped.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, FinishedAt: metav1.Now()}}
 		}
-		s.tell(ctx, pod, *stopped)
+		s.setStatus(ctx, pod, *stopped)
 	}
 	for ctx.Err() == nil {
 		err := s.client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
@@ -248,11 +248,11 @@ func (s *Sim) play(ctx context.Context, pod *corev1.Pod, script Script) {
 	if script.Unpullable {
 		container.ContainerID, container.ImageID = "", ""
 		container.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}
-		s.tell(ctx, pod, corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{container}})
+		s.setStatus(ctx, pod, corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{container}})
 		return
 	}
 	container.State.Running = &corev1.ContainerStateRunning{StartedAt: started}
-	s.tell(ctx, pod, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{container}})
+	s.setStatus(ctx, pod, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{container}})
 	if script.Dies {
 		_ = s.report(ctx, pod.Spec.NodeName, corev1.ConditionFalse) // of a node that was removed there is nothing to say
 	}
@@ -277,11 +277,11 @@ func (s *Sim) play(ctx context.Context, pod *corev1.Pod, script Script) {
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet", LastTransitionTime: metav1.Now(),
 		}}
 	}
-	s.tell(ctx, pod, status)
+	s.setStatus(ctx, pod, status)
 }
 
 // tell writes how a pod is.
-func (s *Sim) tell(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) {
+func (s *Sim) setStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) {
 	next := pod.DeepCopy()
 	next.Status = status
 	_ = s.client.Status().Patch(ctx, next, client.MergeFrom(pod)) // a pod that is gone is told nothing

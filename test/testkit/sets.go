@@ -90,10 +90,10 @@ func (s *Sets) Tell(state protocol.SetState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.states[state.ID] = state
-	s.tellLocked(protocol.SetEvent{State: &state})
+	s.publishLocked(protocol.SetEvent{State: &state})
 }
 
-func (s *Sets) tellLocked(e protocol.SetEvent) {
+func (s *Sets) publishLocked(e protocol.SetEvent) {
 	s.events = append(s.events, e)
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -106,7 +106,7 @@ func (s *Sets) holdLocked(set protocol.Set) protocol.SetState {
 		state.ID, state.Digest = set.ID, cmp.Or(state.Digest, set.Digest)
 	}
 	s.held[set.ID], s.states[set.ID] = set, state
-	s.tellLocked(protocol.SetEvent{State: &state})
+	s.publishLocked(protocol.SetEvent{State: &state})
 	return state
 }
 
@@ -114,7 +114,7 @@ func (s *Sets) holdLocked(set protocol.Set) protocol.SetState {
 func (a *Agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	s := a.Sets
 	if r.Method == http.MethodGet {
-		s.tell(w, r)
+		s.stream(w, r)
 		return
 	}
 	id, ok := protocol.SetOfPath(r.URL.Path)
@@ -150,11 +150,11 @@ func (s *Sets) remove(id string) protocol.SetState {
 	defer s.mu.Unlock()
 	delete(s.held, id)
 	delete(s.states, id)
-	s.tellLocked(protocol.SetEvent{Removed: id})
+	s.publishLocked(protocol.SetEvent{Removed: id})
 	return protocol.SetState{ID: id, Phase: protocol.SetDeleted}
 }
 
-func (s *Sets) tell(w http.ResponseWriter, r *http.Request) {
+func (s *Sets) stream(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.streams++
 	next := len(s.events)

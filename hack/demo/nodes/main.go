@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nodes plays the nodes of the demo's member: what a Plan runs on them seems to run.
+// Command nodes simulates the nodes of the demo's member: pods of Plans are shown as running and ended, and run nothing.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/nodesim"
 )
 
-// usual is how long a pod runs whose command says nothing of it: long enough to watch.
+// usual is how long a pod runs if its command gives no time: long enough to watch.
 const usual = 5 * time.Second
 
 func main() {
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// run plays nodes of these names until ctx ends. The first is a control plane's.
+// run simulates nodes of these names until ctx ends. The first is a control plane node.
 func run(ctx context.Context, kubeconfig string, names []string) error {
 	if len(names) == 0 {
 		return errors.New("name the nodes")
@@ -66,7 +66,7 @@ func run(ctx context.Context, kubeconfig string, names []string) error {
 	return nil
 }
 
-// outcome is what becomes of a pod: "false" fails, "sleep 60" takes a minute, all else takes some seconds and succeeds.
+// outcome returns how a pod ends: "false" fails, "sleep 60" takes a minute, all else takes some seconds and succeeds.
 func outcome(pod *corev1.Pod) nodesim.Script {
 	if pod.Labels["job-name"] == "" {
 		return nodesim.Script{Hangs: true} // an application

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 )
 
-// storm is what came of cutting most tunnels at once.
+// storm is the result of cutting most tunnels at once.
 type storm struct {
 	cut   int
 	took  time.Duration // until all tunnels that were cut are back
@@ -18,7 +18,7 @@ type storm struct {
 	peak  int64 // bytes resident at most since the start of the managers, in all
 }
 
-// raise cuts most tunnels at once and asks for members until they are back.
+// raise cuts most tunnels at once and sends requests to members until all are back.
 func (s *step) raise(ctx context.Context) (storm, error) {
 	ctx, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
@@ -62,15 +62,15 @@ func (s *step) cut(ctx context.Context, found *storm) error {
 	}
 }
 
-// churn is what came of tunnels that come and go, and of states that change.
+// churn is the result of tunnels that end and return and of reports that change.
 type churn struct {
 	footprint
 	ended int64 // tunnels
-	left  int   // Clusters that were shown as not Ready at some time
+	left  int   // Clusters that were shown as not Ready at least once
 	proxy latencies
 }
 
-// stir lets things happen to the fleet for a while, and asks for members meanwhile.
+// stir has tunnels end and reports change for a while, and sends requests to members meanwhile.
 func (s *step) stir(ctx context.Context) (churn, error) {
 	var found churn
 	before, err := s.sim.State(ctx)
@@ -96,7 +96,7 @@ func (s *step) stir(ctx context.Context) (churn, error) {
 	return found, err
 }
 
-// load asks for random members while during runs.
+// load sends requests to random members while during runs.
 func (s *step) load(ctx context.Context, during func(context.Context)) latencies {
 	loading, cancel := context.WithCancel(ctx)
 	found := make(chan latencies)

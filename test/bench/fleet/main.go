@@ -137,8 +137,8 @@ func folder(keep string) (dir string, done func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, err
 }
 
-// raiseFileLimit lets the processes that we start have as many open files as they may. The Go runtime gives a child the limit
-// that we were started with unless we set one ourselves.
+// raiseFileLimit raises the limit of open files for the processes that we start. The Go runtime gives a child the limit that we were
+// started with unless we set one ourselves.
 func raiseFileLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

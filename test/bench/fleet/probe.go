@@ -21,11 +21,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 )
 
-// probe looks at a manager and its hub from outside.
+// probe measures a manager and its hub from outside.
 type probe struct {
 	hub  string
 	http *http.Client
@@ -47,7 +47,7 @@ func newProbe(ctx context.Context, hub *framework.Hub) (*probe, error) {
 	return &probe{hub: hub.URL(), http: &http.Client{Transport: transport, Timeout: time.Minute}, api: clients.RESTClient()}, nil
 }
 
-// footprint is what the managers use and do over a while, in all.
+// footprint is what all managers together use and do over a while.
 type footprint struct {
 	usage      lab.Usage
 	cpu        float64 // share of one core
@@ -58,7 +58,7 @@ type footprint struct {
 	window     time.Duration
 }
 
-// footprint watches the managers for so long.
+// footprint measures the managers for a time.
 func (p *probe) footprint(ctx context.Context, managers []*framework.Replica, window time.Duration) (footprint, error) {
 	before, err := usage(managers)
 	if err != nil {
@@ -103,7 +103,7 @@ func usage(managers []*framework.Replica) (lab.Usage, error) {
 	return sum, nil
 }
 
-// runtime adds what one manager says of itself.
+// runtime adds the metrics of one manager.
 func (p *probe) runtime(ctx context.Context, manager *framework.Replica, f *footprint) error {
 	for metric, sum := range map[string]*float64{
 		"go_goroutines": &f.goroutines, "go_memstats_heap_alloc_bytes": &f.heap, "go_memstats_stack_inuse_bytes": &f.stacks,
@@ -117,7 +117,7 @@ func (p *probe) runtime(ctx context.Context, manager *framework.Replica, f *foot
 	return nil
 }
 
-// tunnels are how many end at one manager.
+// tunnels returns how many end at one manager.
 func (p *probe) tunnels(ctx context.Context, manager *framework.Replica) (int, error) {
 	n, err := p.metric(ctx, manager, "drover_tunnels")
 	return int(n), err
@@ -159,7 +159,7 @@ func (p *probe) get(ctx context.Context, url string) (body []byte, status int, e
 // writes counts requests that change something, by "VERB resource".
 type writes map[string]int
 
-// writes reads what the hub's API server has counted since its start.
+// writes returns what the hub's API server has counted since its start.
 func (p *probe) writes(ctx context.Context) (writes, error) {
 	raw, err := p.api.Get().AbsPath("/metrics").Do(ctx).Raw()
 	if err != nil {
@@ -202,7 +202,7 @@ func sample(line, metric string) (labels map[string]string, value float64, ok bo
 	return labels, value, true
 }
 
-// changes is whether a request is one that is stored. Reviews are questions by POST.
+// changes reports whether a request changes a stored object. Reviews are POSTs that change none.
 func changes(verb, resource string) bool {
 	return slices.Contains([]string{"POST", "PUT", "PATCH", "DELETE", "APPLY"}, verb) && !strings.HasSuffix(resource, "reviews")
 }
@@ -228,7 +228,7 @@ func (w writes) total(leases bool) int {
 	return sum
 }
 
-// String lists what there is but leases.
+// String lists all but leases.
 func (w writes) String() string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(w)) {
@@ -239,7 +239,7 @@ func (w writes) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// peakResident is the most memory that a process ever had resident, in bytes.
+// peakResident returns the peak of a process's resident memory, in bytes.
 func peakResident(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

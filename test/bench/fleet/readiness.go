@@ -46,7 +46,7 @@ func (r *readiness) stop() {
 	<-r.done
 }
 
-// reset forgets who left. Who is Ready it knows on.
+// reset forgets which Clusters left, and keeps which are Ready.
 func (r *readiness) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +56,7 @@ func (r *readiness) reset() {
 	}
 }
 
-// count returns how many Clusters are Ready and how many were not for a while.
+// count returns how many Clusters are Ready and how many were not Ready for a while.
 func (r *readiness) count() (ready, left int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *readiness) see(cluster *v1.Cluster) {
 	}
 }
 
-// rawFrom makes a watch begin where a list ended.
+// rawFrom has a watch begin where a list ended.
 func rawFrom(list *v1.ClusterList) *metav1.ListOptions {
 	return &metav1.ListOptions{ResourceVersion: list.ResourceVersion}
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// recovery is how a fleet became Ready after a start of the managers, or after the death of one.
+// recovery is how a fleet became Ready after a start of the managers or after one was killed.
 type recovery struct {
 	serving time.Duration // the ports answer; 0 if no manager was started
 	tunnels time.Duration // every report is read
 	ready   time.Duration // and every Cluster is Ready
 	left    int           // Clusters that were shown as not Ready in the meantime, though they had been Ready
 	peak    int64         // bytes resident at most since the start of the processes, in all
-	writes  writes        // until nothing was written any more
+	writes  writes        // until writes ceased
 }
 
 // restart starts all managers and returns when all members are connected and Ready, and nothing is written any more.
@@ -44,7 +44,7 @@ func (s *step) restart(ctx context.Context) (recovery, error) {
 	return r, s.follow(ctx, &r, start, before, s.hub.Replicas)
 }
 
-// kill ends one manager at once. It starts again when its agents are back at another one, or right away if there is no other.
+// kill kills one manager. It restarts it when its agents are connected to another one, or at once if there is no other.
 func (s *step) kill(ctx context.Context) (recovery, error) {
 	before, err := s.settled(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *step) kill(ctx context.Context) (recovery, error) {
 	return r, victim.Start(ctx)
 }
 
-// interrupt keeps the managers away for so long that their agents have slowed down.
+// interrupt stops the managers until the agents' back-off is long.
 func (s *step) interrupt(ctx context.Context) (recovery, error) {
 	if _, err := s.settled(ctx); err != nil {
 		return recovery{}, err
@@ -171,7 +171,7 @@ func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*framewor
 
 const pollInterval = 100 * time.Millisecond
 
-// tick is the pause between two looks. It errs when there is no point in another one.
+// tick waits between two looks. It returns an error when another one cannot succeed.
 func tick(ctx context.Context, managers []*framework.Replica) error {
 	if !pause(ctx, pollInterval) {
 		return ctx.Err()
@@ -191,7 +191,7 @@ func tick(ctx context.Context, managers []*framework.Replica) error {
 	return errors.Join(fmt.Errorf("%s has ended by itself; see %s (-keep keeps it)", managers[dead].Name, process.LogFile()), process.Err())
 }
 
-// pause is false when ctx ended first.
+// pause reports whether the time passed before ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

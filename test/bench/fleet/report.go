@@ -35,7 +35,7 @@ func recoveryRows() []row {
 	return append(list, startRows("SIGKILL of a manager, and a start if it was the only one", func(r result) recovery { return r.killed })...)
 }
 
-// startRows tell of one recovery.
+// startRows are the rows of one recovery.
 func startRows(what string, of func(result) recovery) []row {
 	return []row{
 		{what + ": ports ready", "", func(r result) string { return seconds(of(r).serving) }},
@@ -138,7 +138,7 @@ func none(s string) string {
 	return s
 }
 
-// seconds prints a time that was measured; a step that was broken off has none.
+// seconds formats a measured time. A step that was interrupted has none.
 func seconds(d time.Duration) string {
 	if d == 0 {
 		return "–"
@@ -169,7 +169,7 @@ func quantiles(l latencies) string {
 	return fmt.Sprintf("%.1f / %.1f ms (%d; %d)", ms(l.at(0.5)), ms(l.at(0.99)), len(l.answered), l.failed)
 }
 
-// machine describes what was measured on.
+// machine describes the machine that was measured on.
 func machine() string {
 	cpu := "unknown CPU"
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -17,11 +17,11 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/fleetsim/sim"
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 )
 
-// user reaches the members through the hub, and the managers' metrics.
+// user may reach the members through the hub, and read the managers' metrics.
 const (
 	user      = "bench"
 	userToken = "bench-0123456789abcdef"
@@ -39,7 +39,7 @@ const (
 	phaseLimit     = 10 * time.Minute // for anything that is waited for
 	healthy        = 62 * time.Second // after which a tunnel that ends is dialled again at once
 	waitingTries   = 6                // after which the back-off of an agent is at its longest, 30 s
-	spare          = 10               // each so many-th member keeps its tunnel in the storm
+	spare          = 10               // every spare-th member keeps its tunnel in the storm
 )
 
 // size of a step.
@@ -67,7 +67,7 @@ type step struct {
 	status *readiness
 }
 
-// result is what a step found.
+// result is what a step measured.
 type result struct {
 	size
 	empty, idle footprint // of all managers
@@ -113,7 +113,7 @@ func (s *step) run(ctx context.Context) (r result, err error) {
 	return r, s.measure(ctx, fleet, &r)
 }
 
-// measure takes the fleet from a cold start through idleness, a storm, churn and the death of a manager.
+// measure measures the fleet from a cold start through idleness, a storm, churn and the kill of a manager.
 func (s *step) measure(ctx context.Context, fleet *lab.Process, r *result) (err error) {
 	s.say("first start with all agents waiting")
 	if r.cold, err = s.restart(ctx); err != nil {
@@ -151,7 +151,7 @@ func (s *step) measure(ctx context.Context, fleet *lab.Process, r *result) (err 
 	return nil
 }
 
-// letIn gives the user the rights that a step needs.
+// letIn grants the user the rights that a step needs.
 func (s *step) letIn(ctx context.Context, plane *framework.Plane) error {
 	role := &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}},

@@ -101,10 +101,10 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 		t.Fatalf("no row %q", what)
 		return row{}
 	}
-	t.Run("what was not measured has no verdict", func(t *testing.T) {
+	t.Run("what was not measured has no outcome", func(t *testing.T) {
 		for _, row := range rows(newResults(), e) {
-			if row.verdict() != "" && row.measured == "" {
-				t.Errorf("%s: %s", row.what, row.verdict())
+			if row.outcome() != "" && row.measured == "" {
+				t.Errorf("%s: %s", row.what, row.outcome())
 			}
 		}
 	})
@@ -114,11 +114,11 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 		r.add("get-1-direct-rate", 600)
 		r.add("get-1-hub", 2.2)
 		r.add("get-1-hub-rate", 400)
-		if row := find(r, "GET of a ConfigMap"); row.verdict() != "ok" {
+		if row := find(r, "GET of a ConfigMap"); row.outcome() != "ok" {
 			t.Errorf("%+v", row)
 		}
 		r.values["get-1-direct"][0] = 1
-		if row := find(r, "GET of a ConfigMap"); row.verdict() != "short" {
+		if row := find(r, "GET of a ConfigMap"); row.outcome() != "short" {
 			t.Errorf("%+v", row)
 		}
 	})
@@ -129,14 +129,14 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 		if got := r.perMember("worked-rss", 30); got != 0.1 {
 			t.Errorf("got %v MiB", got)
 		}
-		if row := find(r, "manager, for each idle member, after"); row.verdict() != "" { // the anonymous part is missing
+		if row := find(r, "manager, for each idle member, after"); row.outcome() != "" { // the anonymous part is missing
 			t.Errorf("%+v", row)
 		}
 	})
 	t.Run("one write a minute is short of none", func(t *testing.T) {
 		r := newResults()
 		r.add("writes", 1)
-		if row := find(r, "writes on the hub"); row.verdict() != "short" {
+		if row := find(r, "writes on the hub"); row.outcome() != "short" {
 			t.Errorf("%+v", row)
 		}
 	})

@@ -31,7 +31,7 @@ func (b *bench) footprintOfMany(ctx context.Context) error {
 	if err := b.weighFreshManager(ctx, "many"); err != nil {
 		return err
 	}
-	// After it the manager has waited as long as it does for agents to come back.
+	// After this time the manager does not wait for agents to return any more.
 	if err := pause(ctx, 2*b.settle); err != nil {
 		return err
 	}
@@ -61,9 +61,9 @@ func (b *bench) footprintOfMany(ctx context.Context) error {
 	return err
 }
 
-// weighFreshManager starts the manager anew, so that what it did before does not count, and weighs it when it leads, has all members
-// and has settled, and once more after some thousand requests. The second is the better one to compare: the heap has then grown to
-// where the garbage collector holds it, while a fresh one is as large as the rush at its start happened to leave it.
+// weighFreshManager restarts the manager, so that what it did before does not count. It weighs it when it leads, has all members
+// and is idle, and again after some thousand requests. The second value is the better one to compare: the garbage collector then
+// keeps the heap at a steady size, while that of a fresh process depends on the load at its start.
 func (b *bench) weighFreshManager(ctx context.Context, members string) error {
 	for range freshRepeats {
 		if err := b.hub.Manager.Stop(ctx); err != nil { // an orderly end gives its lease back: the next leads at once
@@ -110,7 +110,7 @@ func (b *bench) weighManager(key string) error {
 }
 
 // awaitLeader waits until the manager leads: until then its controllers do not run.
-func (p *plant) awaitLeader(ctx context.Context) error {
+func (p *processes) awaitLeader(ctx context.Context) error {
 	return eventually(ctx, func() error {
 		leads, err := p.managerGauge(ctx, "leader_election_master_status")
 		if err == nil && leads != 1 {
@@ -121,7 +121,7 @@ func (p *plant) awaitLeader(ctx context.Context) error {
 }
 
 // managerGauge reads one of the manager's metrics.
-func (p *plant) managerGauge(ctx context.Context, name string) (float64, error) {
+func (p *processes) managerGauge(ctx context.Context, name string) (float64, error) {
 	metrics, err := p.through.text(ctx, "/metrics")
 	if err != nil {
 		return 0, err
@@ -162,7 +162,7 @@ func (b *bench) measureCPU(ctx context.Context, members string, over time.Durati
 	return nil
 }
 
-// cpuClock measures the CPU time of a process from some moment on.
+// cpuClock measures the CPU time of a process from a moment on.
 type cpuClock struct {
 	process *lab.Process
 	at      time.Time
@@ -186,7 +186,7 @@ func (c cpuClock) percent() (float64, error) {
 	return 100 * used.Seconds() / time.Since(c.at).Seconds(), err
 }
 
-// weighAgents weighs those that have been idle since they joined, so not the first.
+// weighAgents weighs those that have been idle since they joined: all but the first.
 func (b *bench) weighAgents() error {
 	for _, a := range b.agents[1:] {
 		usage, err := a.Process.Usage()

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // largeCluster makes the member large and weighs an agent that starts there.
@@ -28,7 +28,7 @@ func (b *bench) largeCluster(ctx context.Context) error {
 	if err := a.kill(); err != nil {
 		return err
 	}
-	// Without it no node is found dead, for which there are no kubelets, and no pod evicted.
+	// Without it the nodes, which have no kubelets, are not found dead and no pod is evicted.
 	controllers := b.member.Process(lab.ControllerManager)
 	if err := controllers.Pause(); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (b *bench) largeCluster(ctx context.Context) error {
 	if err := b.fill(ctx); err != nil {
 		return err
 	}
-	if _, err := b.board.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost)); err != nil {
+	if _, err := b.clusters.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost)); err != nil {
 		return err
 	}
 	took, err := b.startTimed(ctx, a)
@@ -48,7 +48,7 @@ func (b *bench) largeCluster(ctx context.Context) error {
 	whole := func(c *v1.Cluster) bool {
 		return framework.Ready(c) && c.Status.Nodes != nil && int(c.Status.Nodes.Total) == b.nodes
 	}
-	if _, err := b.board.await(ctx, a.cluster, whole); err != nil {
+	if _, err := b.clusters.await(ctx, a.cluster, whole); err != nil {
 		return err
 	}
 	if err := awaitIdle(ctx, a.Process); err != nil { // until it has read the pods too
@@ -161,7 +161,7 @@ func pod(i, nodes int) client.Object {
 	return p
 }
 
-// peakOf is the most resident memory that a process ever had, in MiB.
+// peakOf returns the peak of a process's resident memory, in MiB.
 func peakOf(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// startTimed starts an agent and returns how long it took until its Cluster was Ready, which it must not be before.
-func (p *plant) startTimed(ctx context.Context, a *agent) (time.Duration, error) {
+// startTimed starts an agent whose Cluster is not Ready, and returns how long it took until the Cluster was Ready.
+func (p *processes) startTimed(ctx context.Context, a *agent) (time.Duration, error) {
 	begun := time.Now()
 	if err := a.start(); err != nil {
 		return 0, err
 	}
-	ready, err := p.board.await(ctx, a.cluster, framework.Ready)
+	ready, err := p.clusters.await(ctx, a.cluster, framework.Ready)
 	return ready.Sub(begun), err
 }
 
@@ -57,7 +57,7 @@ func (b *bench) agentRestarts(ctx context.Context) error {
 		if err := a.kill(); err != nil {
 			return err
 		}
-		lost, err := b.board.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost))
+		lost, err := b.clusters.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost))
 		if err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (b *bench) hangAndRemovals(ctx context.Context) error {
 		if err := a.kill(); err != nil {
 			return err
 		}
-		if _, err := b.board.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost)); err != nil {
+		if _, err := b.clusters.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost)); err != nil {
 			return err
 		}
 	}
@@ -107,7 +107,7 @@ func (b *bench) hangAndRemovals(ctx context.Context) error {
 }
 
 // removal deletes a Cluster that cannot be reached and returns when it is gone.
-func (p *plant) removal(ctx context.Context, a *agent) (time.Duration, error) {
+func (p *processes) removal(ctx context.Context, a *agent) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: a.cluster.Namespace, Name: a.cluster.Name}}
@@ -119,20 +119,20 @@ func (p *plant) removal(ctx context.Context, a *agent) (time.Duration, error) {
 	return time.Since(begun), err
 }
 
-// hang stops an agent as if it hung, until that shows, and lets it go on.
-func (p *plant) hang(ctx context.Context, a *agent) (time.Duration, error) {
+// hang stops an agent by a signal until its Cluster is not Ready, and resumes it.
+func (p *processes) hang(ctx context.Context, a *agent) (time.Duration, error) {
 	begun := time.Now()
 	if err := a.Process.Pause(); err != nil {
 		return 0, err
 	}
-	lost, err := p.board.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost))
+	lost, err := p.clusters.await(ctx, a.cluster, framework.NotReady(v1.ReasonTunnelLost))
 	if err != nil {
 		return 0, err
 	}
 	if err := a.Process.Resume(); err != nil {
 		return 0, err
 	}
-	_, err = p.board.await(ctx, a.cluster, framework.Ready)
+	_, err = p.clusters.await(ctx, a.cluster, framework.Ready)
 	return lost.Sub(begun), err
 }
 
@@ -159,7 +159,7 @@ func (b *bench) joinsTogether(ctx context.Context) error {
 	}
 	var last time.Duration
 	for _, a := range fresh {
-		ready, err := b.board.await(ctx, a.cluster, framework.Ready)
+		ready, err := b.clusters.await(ctx, a.cluster, framework.Ready)
 		if err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func (b *bench) joinsTogether(ctx context.Context) error {
 	return nil
 }
 
-// managerRestarts kills the manager and starts it again, and measures how long until every member can be worked with, first with all
+// managerRestarts kills the manager and starts it again, and measures how long it takes until every member is served, first with all
 // agents and then with one.
 func (b *bench) managerRestarts(ctx context.Context) error {
 	if err := b.managerRestart(ctx, "manager-back-many"); err != nil {
@@ -204,9 +204,9 @@ func (b *bench) managerRestart(ctx context.Context, key string) error {
 	return nil
 }
 
-// restartAgents makes agents of them that have not lost the hub lately: those that have wait longer before they come back, up to
-// half a minute, and would make the next measurement one of that.
-func (p *plant) restartAgents(ctx context.Context) error {
+// restartAgents restarts the agents to reset their back-off: after a loss of the hub they wait for up to half a minute before they
+// connect again, and the next measurement would measure that.
+func (p *processes) restartAgents(ctx context.Context) error {
 	for _, a := range p.agents {
 		if err := a.kill(); err != nil {
 			return err
@@ -221,7 +221,7 @@ func (p *plant) restartAgents(ctx context.Context) error {
 }
 
 // awaitMembers waits until every member answers through the hub.
-func (p *plant) awaitMembers(ctx context.Context) error {
+func (p *processes) awaitMembers(ctx context.Context) error {
 	for _, a := range p.agents {
 		err := eventually(ctx, func() error { return p.through.get(ctx, a.path(configMapPath)) })
 		if err != nil {
@@ -231,7 +231,7 @@ func (p *plant) awaitMembers(ctx context.Context) error {
 	return nil
 }
 
-// eventually asks every 10 ms until there is no error any more.
+// eventually calls its function every 10 ms until there is no error.
 func eventually(ctx context.Context, ask func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -73,11 +73,11 @@ func newExtent(quick, large bool) extent {
 // bench takes measurements.
 type bench struct {
 	extent
-	*plant
+	*processes
 	results *results
 }
 
-// step is one part of the run. Each finds what the steps before it left.
+// step is one part of the run. It goes on from the state that the steps before it left.
 type step struct {
 	what string
 	take func(context.Context) error
@@ -101,7 +101,7 @@ func (b *bench) steps() []step {
 	return list
 }
 
-// run brings everything up, takes all steps and prints the table, also that of a run that an error ended.
+// run starts everything, runs all steps and prints the table, also when an error ended the run.
 func run(ctx context.Context, out io.Writer, dir string, e extent) (err error) {
 	begun := time.Now()
 	progress := func(i, n int, what string) {
@@ -113,7 +113,7 @@ func run(ctx context.Context, out io.Writer, dir string, e extent) (err error) {
 		}
 		defer os.RemoveAll(dir)
 	}
-	b := &bench{extent: e, plant: &plant{dir: dir}, results: newResults()}
+	b := &bench{extent: e, processes: &processes{dir: dir}, results: newResults()}
 	steps := b.steps()
 	progress(0, len(steps), "building the programs, starting hub and member")
 	defer func() { err = errors.Join(err, b.stop()) }()
@@ -134,7 +134,7 @@ func run(ctx context.Context, out io.Writer, dir string, e extent) (err error) {
 	return err
 }
 
-// pause lets time pass that is itself part of a measurement.
+// pause waits for a time that is itself part of a measurement.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// circumstances are what one needs to know to judge figures.
+// circumstances are what a reader needs to judge the figures.
 type circumstances struct {
 	at                            time.Time
 	commit, cpu, kernel, loadThen string
@@ -43,7 +43,7 @@ func writeReport(w io.Writer, c circumstances, r *results, e extent) {
 	fmt.Fprint(w, "| what | floor | measured | peers | goal | |\n|---|--:|--:|---|---|---|\n")
 	for _, row := range rows(r, e) {
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", row.what,
-			cmp.Or(row.floor, "–"), cmp.Or(row.measured, "–"), cmp.Or(row.peers, "–"), cmp.Or(row.goal, "–"), row.verdict())
+			cmp.Or(row.floor, "–"), cmp.Or(row.measured, "–"), cmp.Or(row.peers, "–"), cmp.Or(row.goal, "–"), row.outcome())
 	}
 	for _, note := range r.notes {
 		fmt.Fprintf(w, "\n%s\n", note)

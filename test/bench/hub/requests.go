@@ -120,7 +120,7 @@ func ownCPU() (time.Duration, error) {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
 }
 
-// turned lets another begin in each round.
+// turned has another begin in each round.
 func turned(ways []way, round int) []way {
 	k := round % len(ways)
 	return append(append([]way{}, ways[k:]...), ways[:k]...)
@@ -184,7 +184,7 @@ func (w watch) follow(ctx context.Context, by way) {
 		return w.send(ctx, arrival{value: event.Object.Data["n"], at: at})
 	})
 	if err != nil {
-		_ = w.send(ctx, arrival{err: err}) // or nobody wants to know
+		_ = w.send(ctx, arrival{err: err}) // or there is no reader any more
 	}
 }
 

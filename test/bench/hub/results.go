@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// results has what was measured, by name.
+// results are the measured values by name.
 type results struct {
 	values map[string][]float64
 	notes  []string
@@ -23,7 +23,7 @@ func (r *results) add(name string, value float64) {
 	r.values[name] = append(r.values[name], value)
 }
 
-// note says something below the table.
+// note adds a line below the table.
 func (r *results) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
@@ -45,7 +45,7 @@ func (r *results) worst(name string) float64 { return r.quantile(name, 1) }
 
 func (r *results) count(name string) int { return len(r.values[name]) }
 
-// perMember is what each member more adds to a value of the manager.
+// perMember is what each further member adds to a value of the manager.
 func (r *results) perMember(what string, members int) float64 {
 	return (r.median("manager-many-"+what) - r.median("manager-one-"+what)) / float64(members)
 }

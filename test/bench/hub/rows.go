@@ -13,12 +13,12 @@ type row struct {
 	what            string
 	floor, measured string // empty: not measured
 	peers, goal     string
-	// met is whether the goal holds; it counts only if there is a goal and the row was measured.
+	// met reports whether the goal is met. It counts only if there is a goal and the row was measured.
 	met bool
 }
 
-// verdict is what the last column says.
-func (r row) verdict() string {
+// outcome returns the last column.
+func (r row) outcome() string {
 	switch {
 	case r.goal == "" || r.measured == "":
 		return ""
@@ -28,7 +28,7 @@ func (r row) verdict() string {
 	return "short"
 }
 
-// cell formats values, or nothing if one was not measured.
+// cell formats values. It is empty if one was not measured.
 func cell(format string, values ...float64) string {
 	args := make([]any, len(values))
 	for i, v := range values {
@@ -66,7 +66,7 @@ func quantiles(r *results, name string) string {
 	return cell("%.2f / %.2f ms", r.median(name), r.quantile(name, 0.99))
 }
 
-// requestRow compares requests by both ways. DESIGN has goals for GET; they are taken for LIST too.
+// requestRow compares requests by both ways. The goals for GET are taken for LIST too.
 func requestRow(r *results, key, what, peers string) row {
 	direct, hub := key+"-direct", key+"-hub"
 	out := row{
@@ -154,7 +154,7 @@ func managerRows(r *results, e extent) []row {
 	}
 }
 
-// managerRow is about the manager's memory, the median of few samples.
+// managerRow is the row of the manager's memory, the median of few samples.
 func managerRow(r *results, what, key, peers, goal string) row {
 	rss := r.median(key + "-rss")
 	return row{

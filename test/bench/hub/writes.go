@@ -68,7 +68,7 @@ func (c *writeCount) total() float64 {
 	return n
 }
 
-// noteWrites takes what the hub has beyond a control plane without a manager, each resource by itself.
+// noteWrites records the writes that the hub has beyond those of a control plane without a manager, for each resource.
 func (b *bench) noteWrites(hub, without *writeCount) {
 	beyond := 0.0
 	for resource := range hub.byResource {
@@ -133,7 +133,7 @@ func samples(metrics, name string) []sample {
 	return found
 }
 
-// gauge is the value of a metric that has one sample only, and whether there is one.
+// gauge returns the value of a metric with one sample only, and whether there is one.
 func gauge(metrics, name string) (float64, bool) {
 	found := samples(metrics, name)
 	if len(found) == 0 {

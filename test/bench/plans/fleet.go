@@ -31,7 +31,7 @@ const (
 	fleetPatience = 5 * time.Minute
 	// settleTime is how long the last writes are waited for.
 	settleTime = 3 * time.Second
-	// ring is the label of Clusters that says of which wave they are.
+	// ring is the label of Clusters that has their wave.
 	ring = "ring"
 )
 
@@ -111,7 +111,7 @@ func enrol(ctx context.Context, h *framework.Hub, members int) (*sim.Sim, error)
 	return sim.New(sim.Options{Server: h.URL(), Bundle: bundle, Members: enrolled})
 }
 
-// awaitReady waits until all Clusters are, and the hub has nothing more to write of them.
+// awaitReady waits until all Clusters are Ready and the hub writes nothing more.
 func awaitReady(ctx context.Context, h *framework.Hub, members int) error {
 	for {
 		clusters := &v1.ClusterList{}
@@ -159,7 +159,7 @@ func rollOut(ctx context.Context, h *framework.Hub, members int) (*fleetResult, 
 		}
 	}
 	r := &fleetResult{members: members, took: time.Since(begun), own: ownTime(members)}
-	if err := wait(ctx, settleTime); err != nil { // also what a watch that ended comes to
+	if err := wait(ctx, settleTime); err != nil { // a watch may have ended and begun again
 		return nil, fmt.Errorf("wait for plan %s: %w", o.Name, err)
 	}
 	after, err := h.Writes(ctx)
@@ -171,14 +171,14 @@ func rollOut(ctx context.Context, h *framework.Hub, members int) (*fleetResult, 
 	return r, err
 }
 
-// ownTime is how long all members take at the least: waves one after the other, each with so many members at once.
+// ownTime is how long all members take at the least: waves one after the other, each with atOnce members at once.
 func ownTime(members int) time.Duration {
-	turns := 0
+	rounds := 0
 	for w := range waves {
 		size := (members + waves - 1 - w) / waves
-		turns += (size + atOnce - 1) / atOnce
+		rounds += (size + atOnce - 1) / atOnce
 	}
-	return time.Duration(turns) * sim.PlanTime
+	return time.Duration(rounds) * sim.PlanTime
 }
 
 func fleetPlan() *v1.Plan {

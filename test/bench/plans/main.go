@@ -31,7 +31,7 @@ func main() {
 	members := flag.Int("members", 100, "simulated members of the fleet; 0 for no fleet")
 	keep := flag.String("keep", "", "folder to keep logs and data of all processes in; by default a temporary one")
 	flag.Parse()
-	log.SetLogger(logr.Discard()) // what client libraries have to say; errors come back as errors
+	log.SetLogger(logr.Discard()) // of client libraries; errors are returned
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, *keep, *samples, *members)
 	stop()

@@ -19,8 +19,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/nodesim"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/nodesim"
 )
 
 const (
@@ -33,8 +33,8 @@ const (
 	drained = 5
 )
 
-// plant is a hub and a member with one node.
-type plant struct {
+// processes are those of a hub and a member with one node.
+type processes struct {
 	hub    *framework.Hub
 	member *framework.Plane
 	agent  *framework.Agent
@@ -43,7 +43,7 @@ type plant struct {
 
 // measureMember runs Plans in one member, one after the other.
 func measureMember(ctx context.Context, programs framework.Programs, dir string, samples int, r *results) (err error) {
-	p := &plant{}
+	p := &processes{}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	if err := p.start(ctx, programs, dir); err != nil {
 		return err
@@ -85,7 +85,7 @@ func measureMember(ctx context.Context, programs framework.Programs, dir string,
 	return p.rest(ctx, r, fmt.Sprintf("after %d Plans", 2*samples+1))
 }
 
-func (p *plant) sample(ctx context.Context, name string, drain bool) (moments, error) {
+func (p *processes) sample(ctx context.Context, name string, drain bool) (moments, error) {
 	o := newPlan(name)
 	if !drain {
 		return p.runPlan(ctx, o)
@@ -106,8 +106,8 @@ func (p *plant) sample(ctx context.Context, name string, drain bool) (moments, e
 	return m, err
 }
 
-// evict evicts all applications at once, and says how long it took until a watch had told of the end of the last.
-func (p *plant) evict(ctx context.Context) (time.Duration, error) {
+// evict evicts all applications at once, and returns how long it took until a watch reported the end of the last.
+func (p *processes) evict(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	pods := &corev1.PodList{}
@@ -154,7 +154,7 @@ func newPlan(name string) *v1.Plan {
 }
 
 // startPods puts applications on the node and waits until they run.
-func (p *plant) startPods(ctx context.Context, name string) error {
+func (p *processes) startPods(ctx context.Context, name string) error {
 	grace := int64(0)
 	for i := range drained {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", name, i)}}
@@ -167,8 +167,8 @@ func (p *plant) startPods(ctx context.Context, name string) error {
 	return until(ctx, func() error { return p.running(ctx) })
 }
 
-// running is nil when all applications are: pods that still start are evicted in another way.
-func (p *plant) running(ctx context.Context) error {
+// running returns nil when all applications run: pods that still start are evicted in another way.
+func (p *processes) running(ctx context.Context) error {
 	pods := &corev1.PodList{}
 	if err := p.member.Client.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault)); err != nil {
 		return fmt.Errorf("start pods: %w", err)
@@ -187,7 +187,7 @@ func script(pod *corev1.Pod) nodesim.Script {
 }
 
 // start brings up hub and member, imports the member, and waits until its agent has installed Plans.
-func (p *plant) start(ctx context.Context, programs framework.Programs, dir string) error {
+func (p *processes) start(ctx context.Context, programs framework.Programs, dir string) error {
 	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {
 		return err
@@ -227,13 +227,13 @@ func (p *plant) start(ctx context.Context, programs framework.Programs, dir stri
 }
 
 // awaitKind waits until Plans can be read.
-func (p *plant) awaitKind(ctx context.Context) error {
+func (p *processes) awaitKind(ctx context.Context) error {
 	return until(ctx, func() error {
 		return p.member.Client.List(ctx, &v1.PlanList{}, client.InNamespace(v1.PlansNamespace))
 	})
 }
 
-// until asks check every 20 ms until it returns nil.
+// until calls check every 20 ms until it returns nil.
 func until(ctx context.Context, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -252,7 +252,7 @@ func until(ctx context.Context, check func() error) error {
 	}
 }
 
-func (p *plant) stop() error {
+func (p *processes) stop() error {
 	var errs []error
 	if p.sim != nil {
 		p.sim.Close()
@@ -269,8 +269,8 @@ func (p *plant) stop() error {
 	return errors.Join(errs...)
 }
 
-// rest notes what the agent uses while nothing happens.
-func (p *plant) rest(ctx context.Context, r *results, when string) error {
+// rest measures what the agent uses while nothing happens.
+func (p *processes) rest(ctx context.Context, r *results, when string) error {
 	before, err := p.agent.Process.Usage()
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ const (
 	goalResident = 25 << 20
 )
 
-// results are all that was measured.
+// results are all measured values.
 type results struct {
 	commit, machine, planner string
 	rows                     []row
@@ -47,7 +47,7 @@ type idle struct {
 	cpu   time.Duration
 }
 
-// machine says on what and beside what the bench runs.
+// machine describes the machine and the load beside the bench.
 func machine() string {
 	load, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *results) writeMember(text *strings.Builder) {
 		job, label, runner := w.column(func(m moments) time.Duration { return m.job }), w.column(func(m moments) time.Duration { return m.label - m.jobDone }), w.column(moments.runner)
 		goal := ""
 		if w.goal {
-			goal = fmt.Sprintf("p50 < %d: %s", goalNode.Milliseconds(), verdict(runner[len(runner)/2] < goalNode))
+			goal = fmt.Sprintf("p50 < %d: %s", goalNode.Milliseconds(), outcome(runner[len(runner)/2] < goalNode))
 		}
 		fmt.Fprintf(text, "| %s, n=%d | %s | %s | %s | %s | %s | %s | %s |\n", w.what, len(w.took), span(job),
 			span(w.column(func(m moments) time.Duration { return m.pods })), span(label), span(runner), goal,
@@ -90,7 +90,7 @@ func (r *results) writeMember(text *strings.Builder) {
 		"| agent at rest | resident MiB | anonymous MiB | goal | CPU, % of a core |\n|---|---|---|---|---|\n")
 	for _, i := range r.idle {
 		fmt.Fprintf(text, "| %s | %.1f | %.1f | < %d: %s | %.2f |\n", i.when, mib(i.usage.RSS), mib(i.usage.Anonymous), goalResident>>20,
-			verdict(i.usage.RSS < goalResident), 100*i.cpu.Seconds()/restTime.Seconds())
+			outcome(i.usage.RSS < goalResident), 100*i.cpu.Seconds()/restTime.Seconds())
 	}
 }
 
@@ -108,7 +108,7 @@ func span(sorted []time.Duration) string {
 	return fmt.Sprintf("%.1f / %.1f", ms(sorted[len(sorted)/2]), ms(sorted[len(sorted)-1]))
 }
 
-func verdict(met bool) string {
+func outcome(met bool) string {
 	if met {
 		return "ok"
 	}

@@ -21,8 +21,8 @@ import (
 // labelPlan names the plan of a Job, as system-upgrade-controller does.
 const labelPlan = "upgrade.cattle.io/plan"
 
-// moments are when a watch told of what becomes of a Plan, counted from just before its creation. pods is how long as many pods took as it
-// drains that were evicted directly before.
+// moments are when a watch reported the steps of a Plan, counted from just before its creation. pods is how long the same number of
+// pods took that were evicted directly before.
 type moments struct{ pods, job, jobDone, label, status time.Duration }
 
 // runner is what the runner adds.
@@ -31,7 +31,7 @@ func (m moments) runner() time.Duration { return m.job - m.pods + m.label - m.jo
 func (m moments) over() bool { return m.job > 0 && m.jobDone > 0 && m.label > 0 && m.status > 0 }
 
 // runPlan creates a Plan and follows it until its status says that it is complete.
-func (p *plant) runPlan(ctx context.Context, o *v1.Plan) (moments, error) {
+func (p *processes) runPlan(ctx context.Context, o *v1.Plan) (moments, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	jobs, err := p.member.Client.Watch(ctx, &batchv1.JobList{}, client.InNamespace(o.Namespace), client.MatchingLabels{labelPlan: o.Name})

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// goalFan is within what time all members of a fleet are to have what is written once.
+// goalFan is the time within which all members of a fleet have what is written once.
 const goalFan = 2 * time.Second
 
 // fanPatience bounds the wait for a fleet to connect.
@@ -37,7 +37,7 @@ type fan struct {
 	fleet   *sim.Sim
 }
 
-// measureFan is how long it takes until all of many members have what is written once on the hub.
+// measureFan measures how long it takes until all of many members have what is written once on the hub.
 func measureFan(ctx context.Context, programs framework.Programs, dir string, members int) (rows []row, err error) {
 	dir = filepath.Join(dir, fmt.Sprintf("fan-%d", members))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -91,7 +91,7 @@ func (f *fan) enrol(ctx context.Context) (*sim.Sim, error) {
 	return sim.New(sim.Options{Server: f.hub.URL(), Bundle: bundle, Members: members})
 }
 
-// await waits until a set has come to all members once more, and returns when it came to each.
+// await waits until a set has come to all members again, and returns when it came to each.
 func (f *fan) await(ctx context.Context, id string) ([]time.Time, error) {
 	var came []time.Time
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -113,7 +113,7 @@ func (f *fan) await(ctx context.Context, id string) ([]time.Time, error) {
 	}
 }
 
-// measure writes once, several times, and follows what comes of it.
+// measure makes single writes, several in all, and measures the delivery of each.
 func (f *fan) measure(ctx context.Context) ([]row, error) {
 	workspace := sim.ClusterName(0, 1).Namespace
 	template := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "fan"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster, Rules: []rbacv1.PolicyRule{
@@ -164,7 +164,7 @@ func (f *fan) quiet(ctx context.Context) (float64, error) {
 	return 0, err
 }
 
-// timed is when what comes of one write is at each member, with the writes on the hub that it brings.
+// timed returns when the set of one write came to each member, and the writes on the hub that it caused.
 func (f *fan) timed(ctx context.Context, id string, write func() error) (row, error) {
 	r := row{p99: goalFan}
 	before, err := f.quiet(ctx)

@@ -41,7 +41,7 @@ func main() {
 	members := flag.String("members", "100,1000", "sizes of simulated fleets to bring one binding to, comma-separated; empty for none")
 	keep := flag.String("keep", "", "folder to keep logs and data of all processes in; by default a temporary one")
 	flag.Parse()
-	log.SetLogger(logr.Discard()) // what client libraries have to say; errors come back as errors
+	log.SetLogger(logr.Discard()) // of client libraries; errors are returned
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, *keep, *samples, strings.FieldsFunc(*members, func(c rune) bool { return c == ',' }))
 	stop()
@@ -86,7 +86,7 @@ func run(ctx context.Context, dir string, samples int, fleets []string) (err err
 
 // measureOne measures one member.
 func measureOne(ctx context.Context, programs framework.Programs, dir string, samples int) (rows []row, sizes []size, err error) {
-	p := &plant{}
+	p := &processes{}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	if err := p.start(ctx, programs, dir); err != nil {
 		return nil, nil, err
@@ -98,8 +98,8 @@ func measureOne(ctx context.Context, programs framework.Programs, dir string, sa
 	return rows, p.sizes, err
 }
 
-// plant is everything that runs.
-type plant struct {
+// processes are all that run.
+type processes struct {
 	hub    *framework.Hub
 	member *framework.Plane
 	agent  *framework.Agent
@@ -107,7 +107,7 @@ type plant struct {
 }
 
 // start brings up hub and member, and imports the member.
-func (p *plant) start(ctx context.Context, programs framework.Programs, dir string) error {
+func (p *processes) start(ctx context.Context, programs framework.Programs, dir string) error {
 	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (p *plant) start(ctx context.Context, programs framework.Programs, dir stri
 	return err
 }
 
-func (p *plant) stop() error {
+func (p *processes) stop() error {
 	var errs []error
 	if p.agent != nil && p.agent.Process != nil {
 		errs = append(errs, p.agent.Process.Kill())

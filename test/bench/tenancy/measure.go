@@ -36,7 +36,7 @@ const (
 	goal99 = 50 * time.Millisecond
 )
 
-func (p *plant) measure(ctx context.Context, n int) ([]row, error) {
+func (p *processes) measure(ctx context.Context, n int) ([]row, error) {
 	w, err := watchBindings(ctx, p.member.Client)
 	if err != nil {
 		return nil, err
@@ -57,13 +57,13 @@ func (p *plant) measure(ctx context.Context, n int) ([]row, error) {
 	return rows, nil
 }
 
-func (p *plant) binding(name string) *v1.ClusterRoleTemplateBinding {
+func (p *processes) binding(name string) *v1.ClusterRoleTemplateBinding {
 	return &v1.ClusterRoleTemplateBinding{ObjectMeta: object(name), Spec: v1.ClusterRoleTemplateBindingSpec{
 		ClusterTarget: v1.ClusterTarget{ClusterName: member}, RoleTemplateName: role, Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}}
 }
 
-// timed is how long it takes from a write until the member tells of its effect.
-func (p *plant) timed(ctx context.Context, w *watcher, name string, kind event, write func() error) (time.Duration, error) {
+// timed returns how long it takes from a write until the member's watch reports its effect.
+func (p *processes) timed(ctx context.Context, w *watcher, name string, kind event, write func() error) (time.Duration, error) {
 	seen := w.expect(name, kind)
 	begun := time.Now()
 	if err := write(); err != nil {
@@ -80,7 +80,7 @@ func (p *plant) timed(ctx context.Context, w *watcher, name string, kind event, 
 }
 
 // direct writes into the member: the floor.
-func (p *plant) direct(ctx context.Context, w *watcher, n int) ([]row, error) {
+func (p *processes) direct(ctx context.Context, w *watcher, n int) ([]row, error) {
 	r := row{what: "direct write into the member: create"}
 	for i := range n {
 		name := fmt.Sprintf("direct-%d", i)
@@ -96,7 +96,7 @@ func (p *plant) direct(ctx context.Context, w *watcher, n int) ([]row, error) {
 }
 
 // backToBack creates, updates and deletes bindings, each when the one before has arrived.
-func (p *plant) backToBack(ctx context.Context, w *watcher, n int) ([]row, error) {
+func (p *processes) backToBack(ctx context.Context, w *watcher, n int) ([]row, error) {
 	var rows []row
 	for _, step := range []struct {
 		what  string
@@ -132,7 +132,7 @@ func (p *plant) backToBack(ctx context.Context, w *watcher, n int) ([]row, error
 }
 
 // atOnce creates all bindings at once, and deletes them so.
-func (p *plant) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
+func (p *processes) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
 	var rows []row
 	for _, step := range []struct {
 		what  string
@@ -181,8 +181,8 @@ func (p *plant) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
 	return rows, nil
 }
 
-// left says what tells a binding that was not brought from one that was not seen.
-func (p *plant) left(ctx context.Context, w *watcher) string {
+// left reports how many objects hub and member have: a binding that is missed was not delivered, or not seen.
+func (p *processes) left(ctx context.Context, w *watcher) string {
 	var inMember rbacv1.ClusterRoleBindingList
 	var onHub v1.ClusterRoleTemplateBindingList
 	if err := errors.Join(p.member.Client.List(ctx, &inMember, client.HasLabels{v1.LabelSet}), p.hub.Client.List(ctx, &onHub)); err != nil {
@@ -197,8 +197,8 @@ func (p *plant) left(ctx context.Context, w *watcher) string {
 	return fmt.Sprintf("the hub has %d, the member %d of Drover, and the watch of it %s; see the logs with -keep", len(onHub.Items), len(inMember.Items), ended)
 }
 
-// effective is how long it takes until the member's authorizer knows of a binding, and until it knows of its end.
-func (p *plant) effective(ctx context.Context, _ *watcher, n int) ([]row, error) {
+// effective measures how long it takes until the member's authorizer allows what a binding grants, and until it denies it again.
+func (p *processes) effective(ctx context.Context, _ *watcher, n int) ([]row, error) {
 	granted := row{what: "binding → effective in the member", p50: goal50}
 	removed := row{what: "binding removed → no longer effective", p50: goal50}
 	for i := range n {
@@ -225,7 +225,7 @@ func (p *plant) effective(ctx context.Context, _ *watcher, n int) ([]row, error)
 }
 
 // awaitRight asks the member's API server until it answers as wanted.
-func (p *plant) awaitRight(ctx context.Context, user string, want bool) error {
+func (p *processes) awaitRight(ctx context.Context, user string, want bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {

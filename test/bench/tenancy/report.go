@@ -44,11 +44,11 @@ func (r row) goal() string {
 		if g.limit == 0 {
 			continue
 		}
-		verdict := "missed"
+		result := "missed"
 		if g.is < g.limit {
-			verdict = "met"
+			result = "met"
 		}
-		goals = append(goals, fmt.Sprintf("%s < %s: %s", g.name, g.limit, verdict))
+		goals = append(goals, fmt.Sprintf("%s < %s: %s", g.name, g.limit, result))
 	}
 	return strings.Join(goals, ", ")
 }
@@ -68,17 +68,17 @@ func figure(n float64) string {
 
 // writeCount counts writes on hub and member.
 type writeCount struct {
-	plant       *plant
+	processes   *processes
 	hub, member float64
 }
 
-func (p *plant) countWrites(ctx context.Context) (*writeCount, error) {
+func (p *processes) countWrites(ctx context.Context) (*writeCount, error) {
 	hub, err := p.hub.Writes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	member, err := p.member.Writes(ctx)
-	return &writeCount{plant: p, hub: hub, member: member}, err
+	return &writeCount{processes: p, hub: hub, member: member}, err
 }
 
 // settleTime is how long after the last binding the writes that it brings are waited for.
@@ -98,7 +98,7 @@ func (c *writeCount) each(ctx context.Context, n int) (hub, member float64, err 
 	if err := settle(ctx); err != nil {
 		return 0, 0, err
 	}
-	now, err := c.plant.countWrites(ctx)
+	now, err := c.processes.countWrites(ctx)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -26,7 +26,7 @@ const (
 	deleted  = watch.Deleted
 )
 
-// watcher tells when a binding shows in the member.
+// watcher reports when a binding's object shows in the member.
 type watcher struct {
 	watch watch.Interface
 	done  chan struct{}
@@ -61,7 +61,7 @@ func watchBindings(ctx context.Context, c client.WithWatch) (*watcher, error) {
 	return w, nil
 }
 
-// expect returns what gets the time when something happens to the object of a binding.
+// expect returns a channel for the time at which an event happens to the object of a binding.
 func (w *watcher) expect(name string, kind event) <-chan time.Time {
 	seen := make(chan time.Time, 1)
 	w.mu.Lock()

@@ -19,8 +19,8 @@ type size struct {
 	agent, manager lab.Usage
 }
 
-// weigh notes what agent and manager use at rest.
-func (p *plant) weigh(ctx context.Context, when string) error {
+// weigh measures what agent and manager use at rest.
+func (p *processes) weigh(ctx context.Context, when string) error {
 	select {
 	case <-time.After(restTime):
 	case <-ctx.Done():

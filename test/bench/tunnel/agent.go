@@ -70,7 +70,7 @@ func serveAgent() error {
 	}
 }
 
-// opener keeps one tunnel until its context ends, and calls opened once when it stands.
+// opener keeps one tunnel until its context ends, and calls opened once when it is open.
 type opener func(ctx context.Context, key string, opened func()) error
 
 func openDrover(t task) opener {
@@ -80,7 +80,7 @@ func openDrover(t task) opener {
 	proxy := &httputil.ReverseProxy{
 		Transport:  transport,
 		BufferPool: &copyBuffers{},
-		ErrorLog:   log.New(io.Discard, "", 0), // requests that the client gives up
+		ErrorLog:   log.New(io.Discard, "", 0), // requests that the client cancels
 		Rewrite: func(r *httputil.ProxyRequest) {
 			if r.In.Header.Get(coldHeader) != "" {
 				transport.CloseIdleConnections()

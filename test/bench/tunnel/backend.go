@@ -26,7 +26,7 @@ import (
 // upgradeTo is the protocol of the backend's echo.
 const upgradeTo = "bench-echo"
 
-// serveBackend is the process that stands for a member's API server.
+// serveBackend is the process in place of a member's API server.
 func serveBackend() error {
 	t, ended, err := readTask()
 	if err != nil {

@@ -64,7 +64,7 @@ func measureAsHub() error {
 	return json.NewEncoder(os.Stdout).Encode(values)
 }
 
-// start brings up the backend, and for a tunnel the listener and the agent, and waits until all tunnels stand.
+// start brings up the backend, and for a tunnel the listener and the agent, and waits until all tunnels are open.
 func (h *hub) start(tunnels int, delay bool) error {
 	var err error
 	if h.backend, err = start("backend", task{Delay: delay && h.Contender == direct}); err != nil {
@@ -123,7 +123,7 @@ func (h *hub) accept(w http.ResponseWriter, r *http.Request) {
 	h.sessions[r.Header.Get(keyHeader)] = session
 }
 
-// connected is how many tunnels stand.
+// connected returns how many tunnels are open.
 func (h *hub) connected() int {
 	if h.Contender == remoteDialer {
 		return len(h.dial.ListClients())

@@ -44,7 +44,7 @@ func (h *hub) link() (map[string]float64, error) {
 	}, err
 }
 
-// memory: what the hub needs for idle tunnels, and for one idle watch through each.
+// memory measures what the hub needs for idle tunnels, and for one idle watch through each.
 func (h *hub) memory() (map[string]float64, error) {
 	n := h.few(2000)
 	none, err := takeStock()
@@ -88,13 +88,13 @@ func (h *hub) memory() (map[string]float64, error) {
 	}, nil
 }
 
-// killed: how long until a watch ends after the agent was killed.
+// killed measures how long it takes until a watch ends after the agent was killed.
 func (h *hub) killed() (map[string]float64, error) {
 	took, err := h.noticed(syscall.SIGKILL, 10*time.Second)
 	return map[string]float64{"killed": millis(took)}, err
 }
 
-// hung: the same after the agent was stopped, so that its kernel still takes bytes.
+// hung measures the same after the agent was paused by a signal: its kernel still takes bytes.
 func (h *hub) hung() (map[string]float64, error) {
 	limit := 75 * time.Second
 	if h.Quick {
@@ -131,7 +131,7 @@ func (h *hub) noticed(signal os.Signal, limit time.Duration) (time.Duration, err
 	return time.Since(begun), nil
 }
 
-// stock is what this process has.
+// stock is the memory and goroutines of this process.
 type stock struct{ bytes, goroutines int }
 
 // takeStock collects garbage first and waits until goroutines that were about to end have ended.

@@ -3,7 +3,7 @@
 
 // Command tunnel measures Drover's tunnel beside remotedialer and a direct connection, and prints one table.
 //
-// Each measurement is three processes: a backend that stands for a member's API server, an agent beside it, and a hub
+// Each measurement is three processes: a backend in place of a member's API server, an agent beside it, and a hub
 // that is also the client, so that the memory of the hub is its own. All of them are this program, started again with
 // -role. The contenders take turns, several rounds each, since other work on the machine comes and goes.
 //
@@ -75,7 +75,7 @@ type measure struct {
 	name       string
 	contenders []string
 	rounds     int
-	together   bool // it only waits, so that the contenders need not take turns
+	together   bool // it only waits, so that the contenders can run at once
 }
 
 // orchestrate takes all measurements and prints the table.

@@ -25,7 +25,7 @@ func (h *hub) few(n int) int {
 	return n
 }
 
-// latency: small GETs one after the other and 50 at once, and the echo of an exec session.
+// latency measures small GETs one after the other and 50 at once, and the echo of an exec session.
 func (h *hub) latency() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (h *hub) echoes(c *client) ([]time.Duration, error) {
 	})
 }
 
-// bulk: large downloads, one and eight at once.
+// bulk measures large downloads, one and eight at once.
 func (h *hub) bulk() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
@@ -117,8 +117,8 @@ func throughput(c *client, n, size int) (float64, error) {
 // patient is how long a request beside others may take before it counts as blocked.
 const patient = 5 * time.Second
 
-// fairness: what small GETs and an upload suffer from others. The stalled readers come last and stay, so that the
-// memory is that of 300.
+// fairness measures small GETs and an upload beside other streams. The stalled readers come last and stay, so that the memory is
+// that of 300.
 func (h *hub) fairness() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (h *hub) fairness() (map[string]float64, error) {
 	return values, err
 }
 
-// stall begins a large download that nobody reads, until ctx ends.
+// stall begins a large download and does not read it, until ctx ends.
 func (c *client) stall(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(patient, cancel)
@@ -197,7 +197,7 @@ func (h *hub) besideUpload(c *client, values map[string]float64) {
 	wait.Wait()
 }
 
-// settle lets what was begun reach its limits; there is nothing to wait for that all contenders would show.
+// settle waits until streams have reached their limits. There is no condition for that which all contenders show.
 func settle() { time.Sleep(300 * time.Millisecond) }
 
 // smallGets times small GETs; one that fails took as long as it may.

@@ -68,12 +68,12 @@ func start(role string, t task) (*child, error) {
 		return nil, fmt.Errorf("start %s: %w", role, err)
 	}
 	if err := json.NewEncoder(input).Encode(t); err != nil {
-		return nil, fmt.Errorf("tell %s its task: %w", role, err)
+		return nil, fmt.Errorf("send %s its task: %w", role, err)
 	}
 	return &child{cmd: cmd, input: input, output: bufio.NewReader(output)}, nil
 }
 
-// address waits until the child listens.
+// address waits until the child listens, and returns where.
 func (c *child) address() (address, error) {
 	var a address
 	line, err := c.output.ReadBytes('\n')
@@ -86,7 +86,7 @@ func (c *child) address() (address, error) {
 	return a, nil
 }
 
-// stop ends the child, also one that is stopped by a signal.
+// stop ends the child, also one that a signal has paused.
 func (c *child) stop() {
 	_ = c.input.Close()
 	_ = c.cmd.Process.Kill()
@@ -112,7 +112,7 @@ func readTask() (task, <-chan struct{}, error) {
 	return t, ended, nil
 }
 
-// announce tells the parent where this process listens.
+// announce reports to the parent where this process listens.
 func announce(a address) error {
 	return json.NewEncoder(os.Stdout).Encode(a)
 }

@@ -140,16 +140,16 @@ func writeReport(w io.Writer, r *results, quick bool, took time.Duration) {
 		"absolute values, so compare within a row.\n\n")
 	fmt.Fprintf(w, "| measure | direct | remotedialer | drover | drover / direct | drover / remotedialer | goal | |\n|---|--:|--:|--:|--:|--:|---|---|\n")
 	for _, row := range rows() {
-		verdict := ""
+		result := ""
 		if _, measured := r.get(drover, row.name); measured && row.met != nil {
-			verdict = "FAIL"
+			result = "FAIL"
 			if row.met(r) {
-				verdict = "pass"
+				result = "pass"
 			}
 		}
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", row.title,
 			row.cell(r, direct), row.cell(r, remoteDialer), row.cell(r, drover),
-			ratio(r, row.name, direct), ratio(r, row.name, remoteDialer), row.goal, verdict)
+			ratio(r, row.name, direct), ratio(r, row.name, remoteDialer), row.goal, result)
 	}
 }
 

@@ -60,16 +60,16 @@ func (p *plans) take(set protocol.Set) {
 	}
 }
 
-// news are the states that a stream has not told, which it brings up to date; whether there will be more; and a channel that is closed
+// news are the states that a stream has not sent, which it brings up to date; whether there will be more; and a channel that is closed
 // when a Plan begins.
-func (p *plans) news(told map[string]int32) (events []protocol.PlanEvent, working bool, changed <-chan struct{}) {
+func (p *plans) news(sent map[string]int32) (events []protocol.PlanEvent, working bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, plan := range p.begun {
 		status := plan.status()
 		done := status.Nodes.Complete
-		if before, known := told[name+plan.revision]; !known || before != done {
-			told[name+plan.revision] = done
+		if before, known := sent[name+plan.revision]; !known || before != done {
+			sent[name+plan.revision] = done
 			events = append(events, protocol.PlanEvent{State: &protocol.PlanState{Name: name, Status: status}})
 		}
 		working = working || done < PlanNodes
@@ -89,12 +89,12 @@ func (b begunPlan) status() v1.PlanStatus {
 
 // ServeHTTP answers as protocol.PathPlans says.
 func (p *plans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	told, encoder := map[string]int32{}, json.NewEncoder(w)
+	sent, encoder := map[string]int32{}, json.NewEncoder(w)
 	if err := encoder.Encode(protocol.PlanEvent{Hold: &protocol.PlanHold{}}); err != nil {
 		return // the reader is gone
 	}
 	for synced := false; ; synced = true {
-		events, working, changed := p.news(told)
+		events, working, changed := p.news(sent)
 		if !synced {
 			events = append(events, protocol.PlanEvent{Synced: true})
 		}

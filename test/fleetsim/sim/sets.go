@@ -70,19 +70,19 @@ func (s *sets) set(id, digest string) {
 	s.changed = make(chan struct{})
 }
 
-// news is what differs from what a stream has told, which it brings up to date.
-func (s *sets) news(told map[string]string) (events []protocol.SetEvent, changed <-chan struct{}) {
+// news is what differs from what a stream has sent, which it brings up to date.
+func (s *sets) news(sent map[string]string) (events []protocol.SetEvent, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, digest := range s.digests {
-		if told[id] != digest {
-			told[id] = digest
+		if sent[id] != digest {
+			sent[id] = digest
 			events = append(events, protocol.SetEvent{State: &protocol.SetState{ID: id, Digest: digest, Phase: protocol.SetApplied}})
 		}
 	}
-	for id := range told {
+	for id := range sent {
 		if _, there := s.digests[id]; !there {
-			delete(told, id)
+			delete(sent, id)
 			events = append(events, protocol.SetEvent{Removed: id})
 		}
 	}
@@ -130,9 +130,9 @@ func (a *agent) readSet(id string, body io.Reader) (string, error) {
 }
 
 func (a *agent) streamSets(w http.ResponseWriter, r *http.Request) {
-	told, encoder := map[string]string{}, json.NewEncoder(w)
+	sent, encoder := map[string]string{}, json.NewEncoder(w)
 	for synced := false; ; synced = true {
-		events, changed := a.sets.news(told)
+		events, changed := a.sets.news(sent)
 		if !synced {
 			events = append(events, protocol.SetEvent{Synced: true})
 		}

@@ -27,13 +27,13 @@ func TestSets(t *testing.T) {
 		}
 		return state
 	}
-	told := map[string]string{}
+	sent := map[string]string{}
 	put := ask(http.MethodPut, protocol.SetPath("crtb/x"), `{"id":"crtb/x","digest":"1"}`)
 	if put.Phase != protocol.SetApplied || put.Digest != "1" {
 		t.Errorf("%+v", put)
 	}
-	if events, _ := a.sets.news(told); len(events) != 1 || events[0].State == nil || events[0].State.ID != "crtb/x" {
-		t.Errorf("a set that came is not told: %+v", events)
+	if events, _ := a.sets.news(sent); len(events) != 1 || events[0].State == nil || events[0].State.ID != "crtb/x" {
+		t.Errorf("a set that came is not sent: %+v", events)
 	}
 	if came := s.Arrivals(); len(came) != 1 || came[0].ID != "crtb/x" || came[0].At.IsZero() || len(s.Arrivals()) != 0 {
 		t.Errorf("a set that came is not counted once: %+v", came)
@@ -41,10 +41,10 @@ func TestSets(t *testing.T) {
 	if state := ask(http.MethodDelete, protocol.SetPath("crtb/x"), ""); state.Phase != protocol.SetDeleted {
 		t.Errorf("%+v", state)
 	}
-	if events, _ := a.sets.news(told); len(events) != 1 || events[0].Removed != "crtb/x" {
-		t.Errorf("a set that was taken away is not told: %+v", events)
+	if events, _ := a.sets.news(sent); len(events) != 1 || events[0].Removed != "crtb/x" {
+		t.Errorf("a set that was taken away is not sent: %+v", events)
 	}
-	if events, _ := a.sets.news(told); len(events) != 0 {
-		t.Errorf("told twice: %+v", events)
+	if events, _ := a.sets.news(sent); len(events) != 0 {
+		t.Errorf("sent twice: %+v", events)
 	}
 }

@@ -321,7 +321,7 @@ func TestControl(t *testing.T) {
 		"a cut says how many it cut":       {http.MethodPost, "/cut?spare=1", http.StatusOK, "0"},
 		"a cut needs to know whom to keep": {http.MethodPost, "/cut", http.StatusBadRequest, "spare"},
 		"rates are set":                    {http.MethodPost, "/rates?churn=0&changes=0.5", http.StatusOK, `"Changes":0.5`},
-		"a rate that is missing is told":   {http.MethodPost, "/rates?changes=0.5", http.StatusBadRequest, "churn"},
+		"a rate that is missing is named":  {http.MethodPost, "/rates?changes=0.5", http.StatusBadRequest, "churn"},
 		"a rate is a number":               {http.MethodPost, "/rates?churn=NaN&changes=0", http.StatusBadRequest, "churn"},
 		"a rate is not negative":           {http.MethodPost, "/rates?churn=0&changes=-1", http.StatusBadRequest, "changes"},
 		"reading cuts nothing":             {http.MethodGet, "/cut?spare=0", http.StatusMethodNotAllowed, ""},

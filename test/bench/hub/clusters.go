@@ -15,8 +15,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// board shows how the Clusters of the workspace are, as a watch tells it, and since when.
-type board struct {
+// clusterWatch has the Clusters of the workspace as a watch reports them, and since when.
+type clusterWatch struct {
 	mu       sync.Mutex // guards what follows
 	clusters map[string]shown
 	failure  error
@@ -28,54 +28,54 @@ type shown struct {
 	since   time.Time
 }
 
-// watchClusters fills a board until what it returns is called.
-func watchClusters(ctx context.Context, from client.WithWatch) (*board, func()) {
+// watchClusters watches the Clusters until the function that it returns is called.
+func watchClusters(ctx context.Context, from client.WithWatch) (*clusterWatch, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	b := &board{clusters: map[string]shown{}, changed: make(chan struct{})}
+	w := &clusterWatch{clusters: map[string]shown{}, changed: make(chan struct{})}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for ctx.Err() == nil && b.follow(ctx, from) {
+		for ctx.Err() == nil && w.follow(ctx, from) {
 		}
 	}()
-	return b, func() {
+	return w, func() {
 		cancel()
 		<-ended
 	}
 }
 
-// follow follows one watch to its end, and says whether another can be tried.
-func (b *board) follow(ctx context.Context, from client.WithWatch) bool {
+// follow follows one watch to its end, and reports whether another can be tried.
+func (w *clusterWatch) follow(ctx context.Context, from client.WithWatch) bool {
 	watch, err := from.Watch(ctx, &v1.ClusterList{}, client.InNamespace(workspace))
 	if err != nil {
-		b.change(func() { b.failure = fmt.Errorf("watch clusters: %w", err) })
+		w.change(func() { w.failure = fmt.Errorf("watch clusters: %w", err) })
 		return false
 	}
 	defer watch.Stop()
 	for event := range watch.ResultChan() {
 		if cluster, ok := event.Object.(*v1.Cluster); ok {
-			b.change(func() { b.clusters[cluster.Name] = shown{cluster, time.Now()} })
+			w.change(func() { w.clusters[cluster.Name] = shown{cluster, time.Now()} })
 		}
 	}
 	return true
 }
 
-func (b *board) change(how func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (w *clusterWatch) change(how func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	how()
-	close(b.changed)
-	b.changed = make(chan struct{})
+	close(w.changed)
+	w.changed = make(chan struct{})
 }
 
 // await waits until a Cluster is as wanted, and returns since when it is.
-func (b *board) await(ctx context.Context, name types.NamespacedName, wanted func(*v1.Cluster) bool) (time.Time, error) {
+func (w *clusterWatch) await(ctx context.Context, name types.NamespacedName, wanted func(*v1.Cluster) bool) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		b.mu.Lock()
-		now, err, changed := b.clusters[name.Name], b.failure, b.changed
-		b.mu.Unlock()
+		w.mu.Lock()
+		now, err, changed := w.clusters[name.Name], w.failure, w.changed
+		w.mu.Unlock()
 		if err != nil {
 			return time.Time{}, err
 		}

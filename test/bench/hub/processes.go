@@ -19,8 +19,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 const (
@@ -31,18 +31,18 @@ const (
 	patience = time.Minute
 )
 
-// plant is everything that runs. It is used from one goroutine, but for what its parts allow.
-type plant struct {
-	dir    string
-	token  string // of user, on hub and member
-	hub    *framework.Hub
-	member *framework.Plane
-	board  *board
-	agents []*agent
+// processes are all that run. They are used from one goroutine, except for what their own types allow.
+type processes struct {
+	dir      string
+	token    string // of user, on hub and member
+	hub      *framework.Hub
+	member   *framework.Plane
+	clusters *clusterWatch
+	agents   []*agent
 	// direct leads to the member's API server, through leads to the hub's port.
 	direct, through *caller
 
-	stopBoard func()
+	stopWatch func()
 }
 
 // agent is the agent of one Cluster.
@@ -52,7 +52,7 @@ type agent struct {
 }
 
 // start brings up hub and member, with nothing imported.
-func (p *plant) start(ctx context.Context) error {
+func (p *processes) start(ctx context.Context) error {
 	root, err := framework.Sources()
 	if err != nil {
 		return err
@@ -78,12 +78,12 @@ func (p *plant) start(ctx context.Context) error {
 	if err := p.prepare(ctx); err != nil {
 		return err
 	}
-	p.board, p.stopBoard = watchClusters(ctx, hub.Client)
+	p.clusters, p.stopWatch = watchClusters(ctx, hub.Client)
 	return p.connect(ctx)
 }
 
-// prepare makes what is read, and gives the user the rights to read it.
-func (p *plant) prepare(ctx context.Context) error {
+// prepare creates what is read, and grants the user the rights to read it.
+func (p *processes) prepare(ctx context.Context) error {
 	object := metav1.ObjectMeta{Namespace: workspace, Name: user}
 	subject := func(name string) []rbacv1.Subject {
 		return []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}}
@@ -111,7 +111,7 @@ func (p *plant) prepare(ctx context.Context) error {
 	return nil
 }
 
-func (p *plant) connect(ctx context.Context) (err error) {
+func (p *processes) connect(ctx context.Context) (err error) {
 	bundle, err := p.hub.Bundle(ctx)
 	if err != nil {
 		return err
@@ -123,14 +123,14 @@ func (p *plant) connect(ctx context.Context) (err error) {
 	return err
 }
 
-// stop ends everything that start and the steps left.
-func (p *plant) stop() error {
+// stop ends all that start and the steps started.
+func (p *processes) stop() error {
 	var errs []error
 	for _, a := range p.agents {
 		errs = append(errs, a.kill())
 	}
-	if p.stopBoard != nil {
-		p.stopBoard()
+	if p.stopWatch != nil {
+		p.stopWatch()
 	}
 	if p.hub != nil {
 		if p.hub.Manager != nil {
@@ -144,9 +144,9 @@ func (p *plant) stop() error {
 	return errors.Join(errs...)
 }
 
-// newAgent creates a Cluster and installs its agent in the member, without starting it. All agents of the bench are in one member,
-// in namespaces of their own.
-func (p *plant) newAgent(ctx context.Context, name string) (*agent, error) {
+// newAgent creates a Cluster and installs its agent in the member, without starting it. All agents of the bench are in one member, each
+// in another namespace.
+func (p *processes) newAgent(ctx context.Context, name string) (*agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cluster := types.NamespacedName{Namespace: workspace, Name: name}
@@ -163,7 +163,7 @@ func (p *plant) newAgent(ctx context.Context, name string) (*agent, error) {
 	return &agent{Agent: installed, cluster: cluster}, nil
 }
 
-// start starts the agent's process. Its probes listen on a port that the kernel chooses: nobody asks them.
+// start starts the agent's process. Its probes listen on a port that the kernel chooses, since they are not used.
 func (a *agent) start() error {
 	return a.Start(protocol.EnvListen + "=127.0.0.1:0")
 }
@@ -175,7 +175,7 @@ func (a *agent) kill() error {
 	return a.Process.Kill()
 }
 
-// path of something in the agent's member, as the hub serves it.
+// path returns the path of a resource of the agent's member on the hub.
 func (a *agent) path(rest string) string {
 	return "/k8s/clusters/" + a.cluster.String() + rest
 }

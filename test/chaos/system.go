@@ -23,25 +23,25 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/fleetsim/sim"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/relay"
-	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/traffic"
 )
 
 const (
 	user      = "chaos"
 	userToken = "chaos-0123456789abcdef"
-	// hubURL leads nowhere but through a proxy, so that each agent has a link of its own.
+	// hubURL can be reached only through a proxy, so that each agent has its own link.
 	hubURL     = "https://hub.drover.test"
 	workspaces = 2
 	drainDelay = time.Second
-	// drainSessions is short: nobody has a session here, and a link that hangs should not hold up a stop for long.
+	// drainSessions is short: there are no sessions here, and a link that hangs should not delay a stop for long.
 	drainSessions = 10 * time.Second
 )
 
-// stand is a hub with several managers, its members, and the links between all of them.
-type stand struct {
+// system is a hub with several managers, its members, and the links between them.
+type system struct {
 	options
 	journal  *journal
 	programs framework.Programs
@@ -61,8 +61,8 @@ func (m members) all() []types.NamespacedName {
 	return append(append([]types.NamespacedName{}, m.real...), m.simulated...)
 }
 
-// setUp brings everything up. What runs ends with tearDown, also if setUp errs.
-func (s *stand) setUp(ctx context.Context) error {
+// setUp starts everything. What runs ends with tearDown, also if setUp returns an error.
+func (s *system) setUp(ctx context.Context) error {
 	var err error
 	if s.programs, err = framework.Build(ctx, ".", s.dir); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (s *stand) setUp(ctx context.Context) error {
 	return s.startSimulator(ctx)
 }
 
-func (s *stand) startHub(ctx context.Context) error {
+func (s *system) startHub(ctx context.Context) error {
 	plane, err := framework.StartPlane(ctx, s.programs, "hub", s.dir, lab.User{Name: user, Token: userToken})
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func bindingTo(role, user string) *rbacv1.ClusterRoleBinding {
 }
 
 // link puts a relay in front of an address and returns the relay's.
-func (s *stand) link(ctx context.Context, name, address string, proxy bool) (string, error) {
+func (s *system) link(ctx context.Context, name, address string, proxy bool) (string, error) {
 	r, err := relay.Start(ctx, address, relay.Options{Proxy: proxy, Seed: s.seed})
 	if err != nil {
 		return "", err
@@ -134,8 +134,8 @@ func (s *stand) link(ctx context.Context, name, address string, proxy bool) (str
 	return r.Address(), nil
 }
 
-// importReal imports a plane as a Cluster with so many agents, each with a link of its own.
-func (s *stand) importReal(ctx context.Context, name string, plane *framework.Plane, agents int) error {
+// importReal imports a plane as a Cluster with a number of agents, each with its own link.
+func (s *system) importReal(ctx context.Context, name string, plane *framework.Plane, agents int) error {
 	cluster := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}
 	s.clusters.real = append(s.clusters.real, cluster)
 	manifest, err := s.hub.CreateCluster(ctx, cluster)
@@ -166,7 +166,7 @@ func (s *stand) importReal(ctx context.Context, name string, plane *framework.Pl
 }
 
 // startSimulator makes the simulated members.
-func (s *stand) startSimulator(ctx context.Context) error {
+func (s *system) startSimulator(ctx context.Context) error {
 	for i := range s.simulated {
 		s.clusters.simulated = append(s.clusters.simulated, sim.ClusterName(i, workspaces))
 	}
@@ -203,22 +203,22 @@ const (
 	churnWhileHarmed = 1.0
 )
 
-func (s *stand) simulatorSocket() string { return filepath.Join(s.dir, "fleetsim.sock") }
+func (s *system) simulatorSocket() string { return filepath.Join(s.dir, "fleetsim.sock") }
 
-// churn says how often the tunnel of each simulated member is cut in a minute.
-func (s *stand) churn(ctx context.Context, share float64) error {
+// churn sets how often the tunnel of each simulated member is cut in a minute.
+func (s *system) churn(ctx context.Context, share float64) error {
 	return sim.NewClient(s.simulatorSocket()).Set(ctx, sim.Rates{Churn: share, Changes: changesEach})
 }
 
-// keep keeps all processes until ctx ends. Wait for running after that.
-func (s *stand) keep(ctx context.Context) {
+// keep keeps all processes running until ctx ends. Wait for running after that.
+func (s *system) keep(ctx context.Context) {
 	for _, k := range s.keepers {
 		s.running.Go(func() { k.run(ctx) })
 	}
 }
 
-// loads are requests to all members, until ctx ends.
-func (s *stand) loads() ([]*traffic.Load, error) {
+// loads returns requests to all members, which last until ctx ends.
+func (s *system) loads() ([]*traffic.Load, error) {
 	bundle, err := os.ReadFile(filepath.Join(s.dir, "ca.crt"))
 	if err != nil {
 		return nil, err
@@ -236,7 +236,7 @@ func (s *stand) loads() ([]*traffic.Load, error) {
 }
 
 // tearDown ends everything. The keepers have ended.
-func (s *stand) tearDown() error {
+func (s *system) tearDown() error {
 	var errs []error
 	for _, k := range s.keepers {
 		if process, _, _ := k.state(); process != nil {
