@@ -30,31 +30,31 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// newDesk makes the desk, which hears of connections.
-func newDesk(mgr ctrl.Manager, o Options) *delivery.Desk {
-	desk := delivery.New(delivery.Options{
+// newStore makes the delivery store, which hears of connections.
+func newStore(mgr ctrl.Manager, o Options) *delivery.Store {
+	deliveries := delivery.New(delivery.Options{
 		Members: o.Members, Leaving: leaving(mgr.GetClient()), ReadOnly: readOnly(mgr.GetClient()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
 	})
-	o.Members.OnChange(desk.Changed)
-	return desk
+	o.Members.OnChange(deliveries.Changed)
+	return deliveries
 }
 
 // guarded says how the guards are in a member.
-func guarded(desk *delivery.Desk) func(types.NamespacedName) delivery.Outcome {
+func guarded(deliveries *delivery.Store) func(types.NamespacedName) delivery.Outcome {
 	return func(member types.NamespacedName) delivery.Outcome {
-		return desk.Outcomes(tenancy.GuardsSet, []types.NamespacedName{member})[0]
+		return deliveries.Outcomes(tenancy.GuardsSet, []types.NamespacedName{member})[0]
 	}
 }
 
 // onGuards calls back when something became known of the guards of a member.
-func onGuards(desk *delivery.Desk) func(func(types.NamespacedName)) {
+func onGuards(deliveries *delivery.Store) func(func(types.NamespacedName)) {
 	return func(wake func(types.NamespacedName)) {
-		desk.OnResult(project.KindGuards, func(k delivery.Key) { wake(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}) })
+		deliveries.OnResult(project.KindGuards, func(k delivery.Key) { wake(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}) })
 	}
 }
 
-// setUpDelivery adds the desk and the controllers that hand over to it.
-func setUpDelivery(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
+// setUpDelivery adds the delivery store and the controllers that hand over to it.
+func setUpDelivery(mgr ctrl.Manager, o Options, deliveries *delivery.Store) error {
 	labelled, err := labels.NewRequirement(v1.LabelProject, selection.Exists, nil)
 	if err != nil {
 		return err
@@ -63,24 +63,24 @@ func setUpDelivery(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
 	if err != nil {
 		return err
 	}
-	guards, err := project.NewGuards(mgr.GetClient(), desk)
+	guards, err := project.NewGuards(mgr.GetClient(), deliveries)
 	if err != nil {
 		return err
 	}
-	bindings := binding.Options{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-binding"), Desk: desk, Now: time.Now}
-	roles := &role.Reconciler{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-role"), Desk: desk, Now: time.Now}
+	bindings := binding.Options{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-binding"), Deliveries: deliveries, Now: time.Now}
+	roles := &role.Reconciler{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-role"), Deliveries: deliveries, Now: time.Now}
 	projects := &project.Reconciler{
-		Client: mgr.GetClient(), Secrets: &secrets.Reader{Reader: labelledOnes, Live: mgr.GetAPIReader()}, Recorder: mgr.GetEventRecorder("drover-project"), Desk: desk, Now: time.Now,
+		Client: mgr.GetClient(), Secrets: &secrets.Reader{Reader: labelledOnes, Live: mgr.GetAPIReader()}, Recorder: mgr.GetEventRecorder("drover-project"), Deliveries: deliveries, Now: time.Now,
 	}
 	for _, register := range []func() error{
 		func() error { return mgr.Add(labelledOnes) },
-		func() error { return mgr.Add(counter{Desk: desk, hub: mgr.GetClient()}) },
+		func() error { return mgr.Add(counter{Store: deliveries, hub: mgr.GetClient()}) },
 		func() error { return guards.Register(mgr) },
 		func() error { return roles.Register(mgr) },
 		func() error { return binding.NewCluster(bindings).Register(mgr) },
 		func() error { return binding.NewProject(bindings).Register(mgr) },
 		func() error { return projects.Register(mgr, labelledOnes) },
-		func() error { return setUpPlans(mgr, o, desk) },
+		func() error { return setUpPlans(mgr, o, deliveries) },
 	} {
 		if err := register(); err != nil {
 			return err
@@ -89,7 +89,7 @@ func setUpDelivery(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
 	return nil
 }
 
-// leaving is whether a Cluster is going or gone, from the cache that those who hand over sets read: what they know of it, the desk knows too.
+// leaving is whether a Cluster is going or gone, from the cache that those who hand over sets read: what they know of it, the delivery store knows too.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -115,10 +115,10 @@ func labelledSecrets(mgr ctrl.Manager, labelled labels.Requirement) (cache.Cache
 	})
 }
 
-// counter is a desk that is told, when its manager begins to lead, which objects there are on the hub: it removes nothing that nobody
+// counter is a delivery store that is told, when its manager begins to lead, which objects there are on the hub: it removes nothing that nobody
 // wants before all of them have been looked at.
 type counter struct {
-	*delivery.Desk
+	*delivery.Store
 	hub client.Reader
 }
 
@@ -146,7 +146,7 @@ func (c counter) Start(ctx context.Context) error {
 			}
 		}
 	})
-	return c.Desk.Start(ctx)
+	return c.Store.Start(ctx)
 }
 
 func (c counter) count(ctx context.Context) error {

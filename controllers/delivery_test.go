@@ -94,7 +94,7 @@ func (w *world) lead() {
 		w.t.Fatal(err)
 	}
 	shared := Options{Config: cfg, Members: w.fleet, Started: w.started}
-	if err := setUpDelivery(mgr, shared, newDesk(mgr, shared)); err != nil {
+	if err := setUpDelivery(mgr, shared, newStore(mgr, shared)); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -23,7 +23,7 @@ import (
 const returnTime = 25 * time.Second
 
 // setUpPlans adds the controller of plans, and what hears from members and asks channels for it.
-func setUpPlans(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
+func setUpPlans(mgr ctrl.Manager, o Options, deliveries *delivery.Store) error {
 	listener := progress.New(progress.Options{Members: o.Members, Log: mgr.GetLogger().WithName("progress")})
 	o.Members.OnChange(listener.Changed)
 	reach := release.Public
@@ -40,7 +40,7 @@ func setUpPlans(mgr ctrl.Manager, o Options, desk *delivery.Desk) error {
 		return err
 	}
 	plans := &plan.Reconciler{
-		Client: mgr.GetClient(), Secrets: &secrets.Reader{Reader: labelledOnes, Live: mgr.GetAPIReader()}, Recorder: mgr.GetEventRecorder("drover-plan"), Desk: desk, Progress: listener, Channels: poller, Now: time.Now,
+		Client: mgr.GetClient(), Secrets: &secrets.Reader{Reader: labelledOnes, Live: mgr.GetAPIReader()}, Recorder: mgr.GetEventRecorder("drover-plan"), Deliveries: deliveries, Progress: listener, Channels: poller, Now: time.Now,
 		Settled: func() bool { return time.Since(o.Started) > returnTime && (o.Synced == nil || o.Synced()) },
 	}
 	for _, register := range []func() error{

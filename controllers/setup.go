@@ -57,15 +57,15 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		Client: mgr.GetClient(), Settings: o.Trust.Settings,
 		ConfigMap: types.NamespacedName{Namespace: o.Config.Namespace, Name: trust.AuthorityConfigMap},
 	}
-	desk := newDesk(mgr, o)
+	deliveries := newStore(mgr, o)
 	clusters := &cluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
 		Members: o.Members, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, MaxClusters: o.Config.Limits.Workspace.Clusters, Synced: o.Synced, Started: o.Started, Now: time.Now,
-		Guards: guarded(desk),
+		Guards: guarded(deliveries),
 	}
 	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Members}
 	for _, register := range []func() error{
-		func() error { return setUpDelivery(mgr, o, desk) },
+		func() error { return setUpDelivery(mgr, o, deliveries) },
 		func() error { return loader.Register(mgr) },
 		func() error { return publisher.Register(mgr, o.Trust.OnChange) },
 		func() error { return revoker.Register(o.Steady, o.Members.OnOpen) },
@@ -73,7 +73,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 			return keeper.Register(mgr, authority.Wakers{Member: o.Members.OnChange, Trust: o.Trust.OnChange})
 		},
 		func() error {
-			return clusters.Register(mgr, cluster.Wakers{Member: o.Members.OnChange, All: o.Trust.OnChange, Guards: onGuards(desk)})
+			return clusters.Register(mgr, cluster.Wakers{Member: o.Members.OnChange, All: o.Trust.OnChange, Guards: onGuards(deliveries)})
 		},
 	} {
 		if err := register(); err != nil {

@@ -34,7 +34,7 @@ type explanation struct {
 	// Answer is Allowed or Denied, which is the member's word, or Unknown where there is none: it was not asked, or did not say.
 	Answer string `json:"answer"`
 	// Drover is what the hub's objects say: Granted, NotGranted, or Unknown where only the member knows the rules of a role.
-	Drover access.Verdict `json:"drover"`
+	Drover access.Decision `json:"drover"`
 	// Member is what the member's own SubjectAccessReview says; absent if it was not asked.
 	Member *memberWord `json:"member,omitempty"`
 	// Chains lead from bindings to objects in the member.
@@ -71,7 +71,7 @@ type findings struct {
 	hub       *gathered
 	workspace string
 	cluster   string
-	answer    access.Answer
+	answer    access.Explanation
 	// delivered is by the chains of the answer; nil where the member was not asked.
 	delivered []delivered
 	review    *authorizationv1.SubjectAccessReviewStatus
@@ -82,7 +82,7 @@ type findings struct {
 func conclude(f findings) explanation {
 	e := explanation{
 		Subject: f.who, Action: f.what, Workspace: f.workspace, Cluster: f.cluster,
-		Drover: f.answer.Verdict, Remarks: f.remarks,
+		Drover: f.answer.Decision, Remarks: f.remarks,
 	}
 	for i, chain := range f.answer.Chains {
 		l := link{Chain: chain}
@@ -117,7 +117,7 @@ func conclude(f findings) explanation {
 }
 
 // settled is the verdict about external roles, now that the member has said what their rules are.
-func (f findings) settled() access.Verdict {
+func (f findings) settled() access.Decision {
 	verdict := access.NotGranted
 	for _, d := range f.delivered {
 		switch d.Role {
@@ -153,7 +153,7 @@ func (f findings) outcome() string {
 }
 
 // differences says why hub and member do not say the same.
-func (f findings) differences(drover access.Verdict) []string {
+func (f findings) differences(drover access.Decision) []string {
 	switch {
 	case f.review == nil:
 		return f.unasked()

@@ -37,7 +37,7 @@ func TestAnAnswerRulesNoTerminal(t *testing.T) {
 	ready := metav1.Condition{Status: metav1.ConditionFalse, Reason: evil, Message: evil}
 	f := findings{
 		who: who, hub: &gathered{ready: map[access.Reference]metav1.Condition{ref: ready}}, workspace: "team-a", cluster: "prod",
-		answer:    access.Answer{Verdict: access.Granted, Chains: []access.Chain{chain}, Missing: []access.Missing{{Binding: ref, RoleTemplate: evil, Subject: chain.Subject, Lack: access.LackRole, Err: errors.New(evil)}}},
+		answer:    access.Explanation{Decision: access.Granted, Chains: []access.Chain{chain}, Missing: []access.Missing{{Binding: ref, RoleTemplate: evil, Subject: chain.Subject, Lack: access.LackRole, Err: errors.New(evil)}}},
 		delivered: []delivered{{Binding: absent, Role: unread, refusals: []error{errors.New(evil)}}},
 		review:    &authorizationv1.SubjectAccessReviewStatus{Reason: evil}, remarks: []string{evil},
 	}

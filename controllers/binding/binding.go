@@ -25,11 +25,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Desk brings sets to members. delivery.Desk is one.
-type Desk interface {
+// Deliveries brings sets to members. delivery.Store is one.
+type Deliveries interface {
 	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
 	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
-	Remains(id string, members []types.NamespacedName) (held, away, unheard int)
+	Remains(id string, members []types.NamespacedName) (held, away, unreported int)
 	OnResult(kind string, f func(delivery.Key))
 }
 
@@ -43,10 +43,10 @@ type Reconciler struct {
 // Options of a Reconciler.
 type Options struct {
 	// Client reads from a cache with the indexes of package reference, and writes.
-	Client   client.Client
-	Recorder events.EventRecorder
-	Desk     Desk
-	Now      func() time.Time
+	Client     client.Client
+	Recorder   events.EventRecorder
+	Deliveries Deliveries
+	Now        func() time.Time
 }
 
 // kind is what the two kinds of bindings differ in.
@@ -80,7 +80,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Client.Get(ctx, req.NamespacedName, object); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
 	} else if err != nil || !object.GetDeletionTimestamp().IsZero() {
-		r.Desk.Replace(key, nil)
+		r.Deliveries.Replace(key, nil)
 		r.written.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil // what is on the hub goes by its owner references
 	}
@@ -90,7 +90,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.Desk.Replace(key, plan.sets())
+	r.Deliveries.Replace(key, plan.sets())
 	allowErr := r.allow(ctx, b, plan.members)
 	if stale {
 		return ctrl.Result{RequeueAfter: plan.expires}, allowErr // the event of what is missing brings us back
@@ -111,7 +111,7 @@ type plan struct {
 	former  []types.NamespacedName
 }
 
-// sets are what the desk is to have.
+// sets are what the delivery store is to have.
 func (p plan) sets() map[types.NamespacedName]*delivery.Set {
 	if p.set == nil {
 		return nil
@@ -172,12 +172,12 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 	result := ctrl.Result{RequeueAfter: p.expires}
 	var outcomes []delivery.Outcome
 	if p.set != nil && p.expired == "" {
-		outcomes = r.Desk.Outcomes(p.set.ID, p.members)
+		outcomes = r.Deliveries.Outcomes(p.set.ID, p.members)
 	}
-	verdict := delivery.Judge(outcomes)
+	verdict := delivery.Summarize(outcomes)
 	if p.expired != "" {
-		held, away, unheard := r.Desk.Remains(p.set.ID, p.former)
-		verdict.Expire(p.expired, held, away, unheard)
+		held, away, unreported := r.Deliveries.Remains(p.set.ID, p.former)
+		verdict.Expire(p.expired, held, away, unreported)
 	}
 	if p.problem != nil {
 		verdict.Refuse(len(p.members), p.problem.Reason, p.problem.Message, p.problem.Stalled)

@@ -21,19 +21,23 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// desk says what a test has members say.
-type desk struct {
+// fakeDeliveries reports what a test has members report.
+type fakeDeliveries struct {
 	outcomes   []delivery.Outcome
 	held, away int
 	sets       map[types.NamespacedName]*delivery.Set
 }
 
-func (d *desk) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) { d.sets = sets }
-func (d *desk) Outcomes(string, []types.NamespacedName) []delivery.Outcome          { return d.outcomes }
-func (d *desk) Remains(string, []types.NamespacedName) (held, away, unheard int) {
+func (d *fakeDeliveries) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
+	d.sets = sets
+}
+func (d *fakeDeliveries) Outcomes(string, []types.NamespacedName) []delivery.Outcome {
+	return d.outcomes
+}
+func (d *fakeDeliveries) Remains(string, []types.NamespacedName) (held, away, unreported int) {
 	return d.held, d.away, 0
 }
-func (d *desk) OnResult(string, func(delivery.Key)) {}
+func (d *fakeDeliveries) OnResult(string, func(delivery.Key)) {}
 
 func TestReconcile(t *testing.T) {
 	env := testkit.Start(t)
@@ -42,20 +46,20 @@ func TestReconcile(t *testing.T) {
 	conflict := delivery.Outcome{Cluster: "b", Stage: delivery.Failed, Reason: v1.ReasonConflict,
 		Failures: []v1.Failure{{Cluster: "b", Object: "ClusterRoleBinding x", Message: "it is not bound while ClusterRole drover:cluster:x is not as Drover makes it"}}}
 	for name, tt := range map[string]struct {
-		desk            desk
+		deliveries      fakeDeliveries
 		expired         bool
 		ready, complete string
 		stalled         bool
 		event           string
 		sets            int
 	}{
-		"all have it, and an event says so":                     {desk{outcomes: []delivery.Outcome{applied}}, false, "True Applied", "True Applied", false, "Normal Applied", 2},
-		"one is away":                                           {desk{outcomes: []delivery.Outcome{applied, away}}, false, "True Applied", "False MembersAway", false, "Normal Applied", 2},
-		"all are away":                                          {desk{outcomes: []delivery.Outcome{away}}, false, "True MembersAway", "False MembersAway", false, "Normal MembersAway", 2},
-		"a role that is not Drover's is not bound":              {desk{outcomes: []delivery.Outcome{applied, conflict}}, false, "False Conflict", "False Conflict", true, "Warning Conflict", 2},
-		"an end is nothing to wait for":                         {desk{}, true, "True Expired", "True Expired", false, "Normal Expired", 2},
-		"it is being taken away":                                {desk{held: 1}, true, "True Expired", "False Delivering", false, "Normal Expired", 2},
-		"where it is not known whether it was, the whole waits": {desk{away: 1}, true, "True Expired", "False MembersAway", false, "Normal Expired", 2},
+		"all have it, and an event says so":                     {fakeDeliveries{outcomes: []delivery.Outcome{applied}}, false, "True Applied", "True Applied", false, "Normal Applied", 2},
+		"one is away":                                           {fakeDeliveries{outcomes: []delivery.Outcome{applied, away}}, false, "True Applied", "False MembersAway", false, "Normal Applied", 2},
+		"all are away":                                          {fakeDeliveries{outcomes: []delivery.Outcome{away}}, false, "True MembersAway", "False MembersAway", false, "Normal MembersAway", 2},
+		"a role that is not Drover's is not bound":              {fakeDeliveries{outcomes: []delivery.Outcome{applied, conflict}}, false, "False Conflict", "False Conflict", true, "Warning Conflict", 2},
+		"an end is nothing to wait for":                         {fakeDeliveries{}, true, "True Expired", "True Expired", false, "Normal Expired", 2},
+		"it is being taken away":                                {fakeDeliveries{held: 1}, true, "True Expired", "False Delivering", false, "Normal Expired", 2},
+		"where it is not known whether it was, the whole waits": {fakeDeliveries{away: 1}, true, "True Expired", "False MembersAway", false, "Normal Expired", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			workspace := env.Workspace(t)
@@ -72,16 +76,16 @@ func TestReconcile(t *testing.T) {
 			}
 			env.Apply(t, b)
 			recorder := events.NewFakeRecorder(10)
-			r := binding.NewCluster(binding.Options{Client: env.Client, Recorder: recorder, Desk: &tt.desk, Now: func() time.Time { return now }})
+			r := binding.NewCluster(binding.Options{Client: env.Client, Recorder: recorder, Deliveries: &tt.deliveries, Now: func() time.Time { return now }})
 			name := types.NamespacedName{Namespace: workspace, Name: "alice"}
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if tt.expired && result.RequeueAfter > 0 {
-				t.Errorf("it looks again after %v, and the desk wakes it", result.RequeueAfter)
+				t.Errorf("it looks again after %v, and the delivery store wakes it", result.RequeueAfter)
 			}
-			for member, set := range tt.desk.sets {
+			for member, set := range tt.deliveries.sets {
 				if is := reflect.DeepEqual(set, delivery.Absent("crtb/alice")); is != tt.expired {
 					t.Errorf("%s is to have nothing: %t", member, is)
 				}
@@ -95,8 +99,8 @@ func TestReconcile(t *testing.T) {
 					t.Errorf("%s is %+v, want %s", kind, c, want)
 				}
 			}
-			if meta.IsStatusConditionTrue(b.Status.Conditions, v1.ConditionStalled) != tt.stalled || b.Status.ObservedGeneration != b.Generation || len(tt.desk.sets) != tt.sets {
-				t.Errorf("status %+v, %d sets", b.Status, len(tt.desk.sets))
+			if meta.IsStatusConditionTrue(b.Status.Conditions, v1.ConditionStalled) != tt.stalled || b.Status.ObservedGeneration != b.Generation || len(tt.deliveries.sets) != tt.sets {
+				t.Errorf("status %+v, %d sets", b.Status, len(tt.deliveries.sets))
 			}
 			select {
 			case event := <-recorder.Events:

@@ -38,7 +38,7 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 	builder := ctrl.NewControllerManagedBy(mgr).Named(r.kind.name).For(r.kind.object()).
 		Owns(&rbacv1.Role{}).Owns(&rbacv1.RoleBinding{}).
 		WatchesRawSource(source.Func(func(_ context.Context, q index.Queue) error {
-			r.Desk.OnResult(r.kind.name, func(k delivery.Key) {
+			r.Deliveries.OnResult(r.kind.name, func(k delivery.Key) {
 				q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: k.Namespace, Name: k.Name}}, gatherTime)
 			})
 			return nil

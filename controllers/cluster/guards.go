@@ -44,7 +44,7 @@ func judgeGuards(o delivery.Outcome) (v verdict, known bool) {
 	return verdict{}, false
 }
 
-// guarded is how the guards are in a member. Without a desk nothing is known.
+// guarded is how the guards are in a member. Without a delivery store nothing is known.
 func (r *Reconciler) guarded(in *input) delivery.Outcome {
 	if r.Guards == nil {
 		return delivery.Outcome{Stage: delivery.Pending}

@@ -46,7 +46,7 @@ func (r *Reconciler) advance(ctx context.Context, s *scene) error {
 		i := slices.IndexFunc(s.clusters, func(c rollout.Cluster) bool { return c.Name == decision.Step.Cluster })
 		if decision.Step.Verb == rollout.VerbBegin && (!s.members[i].state.Heard || r.unsettled(s)) {
 			asked = append(asked, i)
-			s.clusters[i].Claim, s.clusters[i].Unheard = decision.Step.Claim, false
+			s.clusters[i].Claim, s.clusters[i].Unreported = decision.Step.Claim, false
 			continue
 		}
 		if failed = r.write(ctx, s, i, decision.Step); failed != nil {
@@ -55,7 +55,7 @@ func (r *Reconciler) advance(ctx context.Context, s *scene) error {
 	}
 	r.follow(s)
 	for _, i := range asked {
-		s.clusters[i].Claim, s.clusters[i].Unheard = readClaim(s.members[i].object, s.plan.Name), unheard(s.members[i].state)
+		s.clusters[i].Claim, s.clusters[i].Unreported = readClaim(s.members[i].object, s.plan.Name), unreported(s.members[i].state)
 	}
 	var err error
 	if s.observed, err = rollout.NewFleet(s.clusters, s.fleet, r.Now()); err == nil {
@@ -179,7 +179,7 @@ func (r *Reconciler) deliver(s *scene) {
 		}
 		sets[client.ObjectKeyFromObject(s.members[i].object)] = made[what]
 	}
-	r.Desk.Replace(keyOf(client.ObjectKeyFromObject(s.plan)), sets)
+	r.Deliveries.Replace(keyOf(client.ObjectKeyFromObject(s.plan)), sets)
 }
 
 // delivery is what a member is given.
@@ -187,7 +187,7 @@ func (s *scene) delivery(i int) rollout.Delivery {
 	switch {
 	case s.clusters[i].Claim == nil:
 		return rollout.DeliverNothing
-	case (s.problem != nil || s.observed == nil) && s.clusters[i].Unheard:
+	case (s.problem != nil || s.observed == nil) && s.clusters[i].Unreported:
 		return rollout.DeliverUnchanged
 	case s.problem != nil || s.observed == nil:
 		return rollout.DeliverPaused

@@ -26,8 +26,8 @@ import (
 // Kind of the keys under which plans are delivered.
 const Kind = "plan"
 
-// Desk brings sets to members. delivery.Desk is one.
-type Desk interface {
+// Deliveries brings sets to members. delivery.Store is one.
+type Deliveries interface {
 	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
 	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
 	OnResult(kind string, f func(delivery.Key))
@@ -52,11 +52,11 @@ type Reconciler struct {
 	// Client reads from a cache with the indexes of package reference, and writes.
 	Client client.Client
 	// Secrets reads those that are labelled for plans.
-	Secrets  client.Reader
-	Recorder events.EventRecorder
-	Desk     Desk
-	Progress Progress
-	Channels Channels
+	Secrets    client.Reader
+	Recorder   events.EventRecorder
+	Deliveries Deliveries
+	Progress   Progress
+	Channels   Channels
 	// Settled is whether agents have had the time to come back since this manager began: before, one that is not here need not be away. Nil
 	// means that they have.
 	Settled func() bool
@@ -102,7 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // remove takes a plan that is gone, or that is for no member, away from all of them.
 func (r *Reconciler) remove(ctx context.Context, name types.NamespacedName) error {
-	r.Desk.Replace(keyOf(name), nil)
+	r.Deliveries.Replace(keyOf(name), nil)
 	r.Progress.Follow(name, nil)
 	r.written.Forget(name)
 	r.pace.forget(name)

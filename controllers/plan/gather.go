@@ -188,7 +188,7 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scene) error {
 func observe(plan string, m member, selected bool, now time.Time) rollout.Cluster {
 	c := rollout.Cluster{
 		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan), Hold: m.state.Hold, Status: m.state.Status,
-		Unheard: unheard(m.state),
+		Unreported: unreported(m.state),
 	}
 	switch {
 	case !m.state.Connected:
@@ -212,8 +212,8 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 	return c
 }
 
-// unheard says whether nothing is known of a plan in a member, not even that it is not there.
-func unheard(s progress.State) bool { return s.Status == nil && !s.Heard }
+// unreported says whether nothing is known of a plan in a member, not even that it is not there.
+func unreported(s progress.State) bool { return s.Status == nil && !s.Heard }
 
 // readClaim is the claim of a plan on a Cluster, nil if there is none. One that cannot be read, or has times that no status takes, is one of no
 // revision: what runs there is not known, and is let finish before the member begins again.

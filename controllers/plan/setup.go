@@ -37,7 +37,7 @@ func (r *Reconciler) Register(mgr ctrl.Manager, secrets cache.Cache) error {
 		WatchesRawSource(source.Kind(secrets, client.Object(&corev1.Secret{}), index.Wake(index.SecretToPlans(reader)))).
 		WatchesRawSource(source.Func(func(ctx context.Context, q index.Queue) error {
 			wake := func(plan types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: plan}, gatherTime) }
-			r.Desk.OnResult(Kind, func(k delivery.Key) { wake(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}) })
+			r.Deliveries.OnResult(Kind, func(k delivery.Key) { wake(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}) })
 			r.Progress.OnChange(wake)
 			r.Progress.OnLink(func(member types.NamespacedName) { r.wakeAll(ctx, member, wake) })
 			r.Channels.OnPolled(func(url string) { r.wakeReaders(ctx, url, wake) })

@@ -74,7 +74,7 @@ func newStand(t *testing.T, env *testkit.Env, clusters ...string) *stand {
 			return err
 		},
 	})
-	s.r = &plan.Reconciler{Client: counting, Secrets: labelled{env.Client}, Recorder: s.recorder, Desk: s, Progress: s, Channels: s, Now: s.clock.Now}
+	s.r = &plan.Reconciler{Client: counting, Secrets: labelled{env.Client}, Recorder: s.recorder, Deliveries: s, Progress: s, Channels: s, Now: s.clock.Now}
 	for _, name := range clusters {
 		s.Apply(t, &v1.Cluster{ObjectMeta: s.meta(name)})
 	}
@@ -96,7 +96,7 @@ func (s *stand) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: s.name.Namespace, Name: name}
 }
 
-// What the reconciler is given: the stand is its Desk, its Progress and its Channels.
+// What the reconciler is given: the stand is its Deliveries, its Progress and its Channels.
 
 func (s *stand) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
 	s.delivered = sets

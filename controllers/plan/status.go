@@ -42,12 +42,12 @@ type verdict struct {
 func (r *Reconciler) tell(ctx context.Context, s *scene) (ctrl.Result, error) {
 	again := r.again(s)
 	was := s.plan.DeepCopy()
-	if was.Status.ObservedGeneration == was.Generation && r.unheard(s) {
+	if was.Status.ObservedGeneration == was.Generation && r.unreported(s) {
 		return ctrl.Result{RequeueAfter: listenAgain}, nil // or it would forget, for an instant, what agents are about to repeat
 	}
 	update, read := status.Begin(s.plan), s.plan.ResourceVersion
 	v := s.verdict()
-	s.fill(r.Desk.Outcomes(setID(s.plan.Name), s.delivered()))
+	s.fill(r.Deliveries.Outcomes(setID(s.plan.Name), s.delivered()))
 	news := r.conclude(s.plan, s.release, v) && r.pace.news(s.plan, v.reason, r.Now())
 	if equality.Semantic.DeepEqual(was.Status, s.plan.Status) {
 		return again, nil
@@ -87,8 +87,8 @@ func (r *Reconciler) again(s *scene) ctrl.Result {
 	return ctrl.Result{RequeueAfter: max(next.Sub(r.Now()), time.Millisecond)}
 }
 
-// unheard is whether members that have the plan are about to say how it is.
-func (r *Reconciler) unheard(s *scene) bool {
+// unreported is whether members that have the plan are about to say how it is.
+func (r *Reconciler) unreported(s *scene) bool {
 	for i, m := range s.members {
 		if s.clusters[i].Claim == nil || m.state.Status != nil || m.state.Heard {
 			continue

@@ -33,13 +33,13 @@ const (
 	KindSecrets = "secrets"
 )
 
-// Desk brings sets to members. delivery.Desk is one.
-type Desk interface {
+// Deliveries brings sets to members. delivery.Store is one.
+type Deliveries interface {
 	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
 	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
 	OnResult(kind string, f func(delivery.Key))
 	Forget(types.NamespacedName)
-	// Changed has the desk look at what is known of a member.
+	// Changed has the delivery store look at what is known of a member.
 	Changed(types.NamespacedName)
 }
 
@@ -48,10 +48,10 @@ type Reconciler struct {
 	// Client reads from a cache with the indexes of package reference, and writes.
 	Client client.Client
 	// Secrets reads those that are labelled for a project. secrets.Reader is one.
-	Secrets  client.Reader
-	Recorder events.EventRecorder
-	Desk     Desk
-	Now      func() time.Time
+	Secrets    client.Reader
+	Recorder   events.EventRecorder
+	Deliveries Deliveries
+	Now        func() time.Time
 
 	written status.Written
 }
@@ -68,8 +68,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Client.Get(ctx, req.NamespacedName, project); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
 	} else if err != nil || !project.DeletionTimestamp.IsZero() {
-		r.Desk.Replace(secretsKey, nil)
-		r.Desk.Replace(key, nil)
+		r.Deliveries.Replace(secretsKey, nil)
+		r.Deliveries.Replace(key, nil)
 		r.written.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
@@ -78,8 +78,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.Desk.Replace(key, p.projects)
-	r.Desk.Replace(secretsKey, p.secrets)
+	r.Deliveries.Replace(key, p.projects)
+	r.Deliveries.Replace(secretsKey, p.secrets)
 	if stale {
 		return ctrl.Result{}, nil // the event of what is missing brings us back
 	}

@@ -23,19 +23,21 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// desk says what a test has members say, and keeps what was handed over.
-type desk struct {
+// fakeDeliveries reports what a test has members report, and keeps what was handed over.
+type fakeDeliveries struct {
 	outcomes []delivery.Outcome
 	sets     map[string]map[types.NamespacedName]*delivery.Set // by kind
 }
 
-func (d *desk) Replace(key delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
+func (d *fakeDeliveries) Replace(key delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
 	d.sets[key.Kind] = sets
 }
-func (d *desk) Outcomes(string, []types.NamespacedName) []delivery.Outcome { return d.outcomes }
-func (d *desk) OnResult(string, func(delivery.Key))                        {}
-func (d *desk) Forget(types.NamespacedName)                                {}
-func (d *desk) Changed(types.NamespacedName)                               {}
+func (d *fakeDeliveries) Outcomes(string, []types.NamespacedName) []delivery.Outcome {
+	return d.outcomes
+}
+func (d *fakeDeliveries) OnResult(string, func(delivery.Key)) {}
+func (d *fakeDeliveries) Forget(types.NamespacedName)         {}
+func (d *fakeDeliveries) Changed(types.NamespacedName)        {}
 
 func TestReconcile(t *testing.T) {
 	env := testkit.Start(t)
@@ -98,8 +100,8 @@ func TestReconcile(t *testing.T) {
 			}
 			env.Apply(t, p)
 			recorder := events.NewFakeRecorder(10)
-			d := &desk{outcomes: tt.outcomes, sets: map[string]map[types.NamespacedName]*delivery.Set{}}
-			r := &project.Reconciler{Client: env.Indexed(t, index.Index), Secrets: env.Client, Recorder: recorder, Desk: d, Now: time.Now}
+			d := &fakeDeliveries{outcomes: tt.outcomes, sets: map[string]map[types.NamespacedName]*delivery.Set{}}
+			r := &project.Reconciler{Client: env.Indexed(t, index.Index), Secrets: env.Client, Recorder: recorder, Deliveries: d, Now: time.Now}
 			name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 			reconcile := func() {
 				t.Helper()

@@ -21,15 +21,15 @@ import (
 // KindGuards is that of the keys under which the guards of members are delivered: one for each Cluster.
 const KindGuards = "guards"
 
-// Guards has every member guard its projects, and the desk forget members whose Clusters go. NewGuards makes it.
+// Guards has every member guard its projects, and the delivery store forget members whose Clusters go. NewGuards makes it.
 type Guards struct {
-	clusters client.Reader
-	desk     Desk
-	set      *delivery.Set // the same for all members
+	clusters   client.Reader
+	deliveries Deliveries
+	set        *delivery.Set // the same for all members
 }
 
 // NewGuards makes a Guards that reads Clusters from a cache.
-func NewGuards(clusters client.Reader, desk Desk) (*Guards, error) {
+func NewGuards(clusters client.Reader, deliveries Deliveries) (*Guards, error) {
 	content, err := tenancy.Guards()
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func NewGuards(clusters client.Reader, desk Desk) (*Guards, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Guards{clusters: clusters, desk: desk, set: set}, nil
+	return &Guards{clusters: clusters, deliveries: deliveries, set: set}, nil
 }
 
 // Reconcile hands the guards of one member over, or has it left alone when its Cluster goes.
@@ -50,12 +50,12 @@ func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, fmt.Errorf("read cluster %s: %w", req.NamespacedName, err)
 	}
 	if err != nil || !cluster.DeletionTimestamp.IsZero() {
-		g.desk.Forget(req.NamespacedName)
-		g.desk.Replace(key, nil)
+		g.deliveries.Forget(req.NamespacedName)
+		g.deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
 	}
-	g.desk.Changed(req.NamespacedName) // its profile may be another, which decides whether anything is delivered
-	g.desk.Replace(key, map[types.NamespacedName]*delivery.Set{req.NamespacedName: g.set})
+	g.deliveries.Changed(req.NamespacedName) // its profile may be another, which decides whether anything is delivered
+	g.deliveries.Replace(key, map[types.NamespacedName]*delivery.Set{req.NamespacedName: g.set})
 	return ctrl.Result{}, nil
 }
 

@@ -40,8 +40,8 @@ func (r *Reconciler) Register(mgr ctrl.Manager, secrets cache.Cache) error {
 			wake := func(k delivery.Key) {
 				q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: k.Namespace, Name: k.Name}}, gatherTime)
 			}
-			r.Desk.OnResult(Kind, wake)
-			r.Desk.OnResult(KindSecrets, wake)
+			r.Deliveries.OnResult(Kind, wake)
+			r.Deliveries.OnResult(KindSecrets, wake)
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).

@@ -28,7 +28,7 @@ const (
 // tell writes the status.
 func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctrl.Result, error) {
 	outcomes := r.outcomes(project, p)
-	verdict := delivery.Judge(outcomes)
+	verdict := delivery.Summarize(outcomes)
 	if len(p.problems) > 0 {
 		verdict.Refuse(len(p.members), p.problems[0].Reason, named(messages(p.problems), "; "), p.problems[0].Stalled)
 	}
@@ -54,11 +54,11 @@ func (r *Reconciler) outcomes(project *v1.Project, p plan) []delivery.Outcome {
 	if len(p.projects) == 0 {
 		return nil
 	}
-	outcomes := r.Desk.Outcomes(tenancy.ProjectSet(project.Name), p.members)
+	outcomes := r.Deliveries.Outcomes(tenancy.ProjectSet(project.Name), p.members)
 	if len(p.secrets) == 0 {
 		return outcomes
 	}
-	for i, secrets := range r.Desk.Outcomes(tenancy.SecretsSet(project.Name), p.members) {
+	for i, secrets := range r.Deliveries.Outcomes(tenancy.SecretsSet(project.Name), p.members) {
 		o := &outcomes[i]
 		o.Failures = append(o.Failures, secrets.Failures...)
 		if secrets.Stage > o.Stage {

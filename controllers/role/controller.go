@@ -26,8 +26,8 @@ import (
 // Kind of the keys under which roles are delivered.
 const Kind = "role"
 
-// Desk brings sets to members. delivery.Desk is one.
-type Desk interface {
+// Deliveries brings sets to members. delivery.Store is one.
+type Deliveries interface {
 	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
 	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
 	OnResult(kind string, f func(delivery.Key))
@@ -36,10 +36,10 @@ type Desk interface {
 // Reconciler keeps RoleTemplates true. Register wires it to a manager.
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package reference, and writes.
-	Client   client.Client
-	Recorder events.EventRecorder
-	Desk     Desk
-	Now      func() time.Time
+	Client     client.Client
+	Recorder   events.EventRecorder
+	Deliveries Deliveries
+	Now        func() time.Time
 
 	written status.Written
 }
@@ -55,7 +55,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Client.Get(ctx, req.NamespacedName, template); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
 	} else if err != nil || !template.DeletionTimestamp.IsZero() {
-		r.Desk.Replace(key, nil)
+		r.Deliveries.Replace(key, nil)
 		r.written.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
@@ -74,7 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			sets[member] = set
 		}
 	}
-	r.Desk.Replace(key, sets)
+	r.Deliveries.Replace(key, sets)
 	if stale {
 		return ctrl.Result{RequeueAfter: used.until}, nil // the event of what is missing brings us back
 	}
@@ -107,18 +107,18 @@ func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*d
 }
 
 // judge says how far a template has got. Its status names no member: everybody who may bind may read it.
-func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.Set, refused *access.Error) delivery.Verdict {
+func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.Set, refused *access.Error) delivery.Summary {
 	if refused != nil {
-		verdict := delivery.Judge(nil)
+		verdict := delivery.Summarize(nil)
 		verdict.Refuse(len(used.members), refused.Reason, refused.Message, refused.Reason != v1.ReasonRoleTemplateNotFound)
 		return verdict
 	}
 	if set == nil {
-		verdict := delivery.Judge(nil)
+		verdict := delivery.Summarize(nil)
 		verdict.Reason, verdict.Message = v1.ReasonAvailable, fmt.Sprintf("ClusterRole %s of the members is bound as it is there", template.Spec.External)
 		return verdict
 	}
-	verdict := delivery.Judge(r.Desk.Outcomes(set.ID, used.members))
+	verdict := delivery.Summarize(r.Deliveries.Outcomes(set.ID, used.members))
 	switch {
 	case len(used.members) == 0:
 		verdict.Reason, verdict.Message = v1.ReasonAvailable, "It can be bound"
@@ -129,7 +129,7 @@ func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.S
 }
 
 // tell writes the status.
-func (r *Reconciler) tell(ctx context.Context, template *v1.RoleTemplate, used uses, verdict delivery.Verdict) (ctrl.Result, error) {
+func (r *Reconciler) tell(ctx context.Context, template *v1.RoleTemplate, used uses, verdict delivery.Summary) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: used.until}
 	observed := template.Status.ObservedGeneration == template.Generation
 	wait := r.written.Wait(template, verdict.Urgent(observed, template.Status.Clusters), r.Now())

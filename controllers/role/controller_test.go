@@ -22,15 +22,19 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// desk says what a test has members say, and keeps what was handed over.
-type desk struct {
+// fakeDeliveries reports what a test has members report, and keeps what was handed over.
+type fakeDeliveries struct {
 	outcomes []delivery.Outcome
 	sets     map[types.NamespacedName]*delivery.Set
 }
 
-func (d *desk) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) { d.sets = sets }
-func (d *desk) Outcomes(string, []types.NamespacedName) []delivery.Outcome          { return d.outcomes }
-func (d *desk) OnResult(string, func(delivery.Key))                                 {}
+func (d *fakeDeliveries) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
+	d.sets = sets
+}
+func (d *fakeDeliveries) Outcomes(string, []types.NamespacedName) []delivery.Outcome {
+	return d.outcomes
+}
+func (d *fakeDeliveries) OnResult(string, func(delivery.Key)) {}
 
 func TestReconcile(t *testing.T) {
 	env := testkit.Start(t)
@@ -76,8 +80,8 @@ func TestReconcile(t *testing.T) {
 				}
 				env.Apply(t, b)
 			}
-			d := &desk{outcomes: tt.outcomes}
-			r := &role.Reconciler{Client: env.Indexed(t, index.Index), Recorder: events.NewFakeRecorder(10), Desk: d, Now: func() time.Time { return now }}
+			d := &fakeDeliveries{outcomes: tt.outcomes}
+			r := &role.Reconciler{Client: env.Indexed(t, index.Index), Recorder: events.NewFakeRecorder(10), Deliveries: d, Now: func() time.Time { return now }}
 			name := types.NamespacedName{Name: template.Name}
 			reconcile := func() ctrl.Result {
 				t.Helper()

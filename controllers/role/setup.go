@@ -36,7 +36,7 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 		Watches(&v1.Project{}, index.Wake(index.ProjectToRoles(cache))).
 		Watches(&v1.Cluster{}, index.Wake(index.ClusterToRoles(cache))).
 		WatchesRawSource(source.Func(func(_ context.Context, q index.Queue) error {
-			r.Desk.OnResult(Kind, func(k delivery.Key) {
+			r.Deliveries.OnResult(Kind, func(k delivery.Key) {
 				q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: k.Name}}, gatherTime)
 			})
 			return nil

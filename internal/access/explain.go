@@ -35,21 +35,21 @@ type Place struct {
 	Project string
 }
 
-// Verdict says whether Drover grants something. The member's own RBAC may grant more.
-type Verdict string
+// Decision says whether Drover grants something. The member's own RBAC may grant more.
+type Decision string
 
 const (
 	// Granted by at least one chain.
-	Granted Verdict = "Granted"
+	Granted Decision = "Granted"
 	// Unknown here: an external template is bound whose rules only the member has.
-	Unknown Verdict = "Unknown"
+	Unknown Decision = "Unknown"
 	// NotGranted by anything in the workspace.
-	NotGranted Verdict = "NotGranted"
+	NotGranted Decision = "NotGranted"
 )
 
-// Answer says why somebody may do something, or what is missing.
-type Answer struct {
-	Verdict Verdict
+// Explanation says why somebody may do something, or what is missing.
+type Explanation struct {
+	Decision Decision
 	// Chains grant the action, or might, where External is set.
 	Chains []Chain
 	// Missing are the bindings of the subject that do not grant it, those that come nearest first; one with the
@@ -123,7 +123,7 @@ type Missing struct {
 }
 
 // Explain says why the user, with the groups, may do the action in that place, or what is missing.
-func Explain(w Workspace, user string, groups []string, where Place, what Action) Answer {
+func Explain(w Workspace, user string, groups []string, where Place, what Action) Explanation {
 	about := func(s v1.Subject) bool {
 		return s.Kind == v1.SubjectUser && s.Name == user || s.Kind == v1.SubjectGroup && slices.Contains(groups, s.Name)
 	}
@@ -139,8 +139,8 @@ func WhoCan(w Workspace, where Place, what Action) []Chain {
 	return w.ask(func(v1.Subject) bool { return true }, where, what).Chains
 }
 
-func (w Workspace) ask(about func(v1.Subject) bool, where Place, what Action) Answer {
-	answer := Answer{Verdict: NotGranted}
+func (w Workspace) ask(about func(v1.Subject) bool, where Place, what Action) Explanation {
+	answer := Explanation{Decision: NotGranted}
 	for _, c := range w.candidates() {
 		if !about(c.subject) {
 			continue
@@ -153,9 +153,9 @@ func (w Workspace) ask(about func(v1.Subject) bool, where Place, what Action) An
 		answer.Chains = append(answer.Chains, *chain)
 		switch {
 		case chain.External == "":
-			answer.Verdict = Granted
-		case answer.Verdict == NotGranted:
-			answer.Verdict = Unknown
+			answer.Decision = Granted
+		case answer.Decision == NotGranted:
+			answer.Decision = Unknown
 		}
 	}
 	slices.SortStableFunc(answer.Missing, func(a, b Missing) int { return cmp.Compare(a.Lack.distance(), b.Lack.distance()) })

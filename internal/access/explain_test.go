@@ -49,7 +49,7 @@ func TestExplain(t *testing.T) {
 		groups  []string
 		where   access.Place
 		what    access.Action
-		verdict access.Verdict
+		verdict access.Decision
 		lack    access.Lack
 	}{
 		"a group has it in the cluster":                 {"x", []string{"ops"}, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
@@ -74,7 +74,7 @@ func TestExplain(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := access.Explain(workspace(), tt.user, tt.groups, tt.where, tt.what)
-			if got.Verdict != tt.verdict || (tt.lack != "") != (len(got.Missing) > 0) || tt.lack != "" && got.Missing[0].Lack != tt.lack {
+			if got.Decision != tt.verdict || (tt.lack != "") != (len(got.Missing) > 0) || tt.lack != "" && got.Missing[0].Lack != tt.lack {
 				t.Errorf("got %+v, want %s %s", got, tt.verdict, tt.lack)
 			}
 		})

@@ -46,7 +46,7 @@ const (
 const usualEvent = 512
 
 // openLocked has a member's agent tell what it has.
-func (d *Desk) openLocked(m *member, peers []members.Peer) {
+func (d *Store) openLocked(m *member, peers []members.Peer) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: members.NewPace(eventRate, eventBurst, maxAhead)}
 	for _, p := range peers {
@@ -60,7 +60,7 @@ func (d *Desk) openLocked(m *member, peers []members.Peer) {
 }
 
 // listen reads what an agent tells until ctx ends, or until it is clear that it tells nothing.
-func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
+func (d *Store) listen(ctx context.Context, m *member, s *stream) {
 	for failures := 0; ; failures++ {
 		err := d.read(ctx, m, s)
 		d.mu.Lock()
@@ -88,7 +88,7 @@ func (d *Desk) listen(ctx context.Context, m *member, s *stream) {
 }
 
 // rest waits before an agent is asked again, and is whether ctx has not ended by then. One that ran ahead is not woken.
-func (d *Desk) rest(ctx context.Context, m *member, s *stream, cause error, failures int) bool {
+func (d *Store) rest(ctx context.Context, m *member, s *stream, cause error, failures int) bool {
 	if errors.Is(cause, members.ErrTooFast) {
 		d.Members.TooFast(m.name, "changes of sets")
 		return pause(ctx, nil, tooFastPause)
@@ -120,7 +120,7 @@ func backoff(first time.Duration, failures int, most time.Duration) time.Duratio
 }
 
 // read reads one stream to its end.
-func (d *Desk) read(ctx context.Context, m *member, s *stream) error {
+func (d *Store) read(ctx context.Context, m *member, s *stream) error {
 	resp, err := d.request(ctx, m.name, http.MethodGet, protocol.PathSets, nil)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (d *Desk) read(ctx context.Context, m *member, s *stream) error {
 }
 
 // take takes over an event, and returns the owners of what has changed.
-func (d *Desk) take(m *member, s *stream, event *protocol.SetEvent) []Key {
+func (d *Store) take(m *member, s *stream, event *protocol.SetEvent) []Key {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if m.stream != s {

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// member is one Cluster: what it is to have and what it has. Desk.mu guards it.
+// member is one Cluster: what it is to have and what it has. Store.mu guards it.
 type member struct {
 	name      types.NamespacedName
 	connected bool
@@ -24,13 +24,13 @@ type member struct {
 	// withheld is whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is taken back.
 	withheld bool
 	stream   *stream // on which the agent tells what is there; nil if there is none
-	queued   bool    // whether it is in Desk.waiting
+	queued   bool    // whether it is in Store.waiting
 	gone     bool    // whether it was forgotten
-	heard    bool    // whether its agent has ever told this desk what it has
+	heard    bool    // whether its agent has ever told this store what it has
 
 	wants   map[string]wanted
 	has     map[string]*protocol.SetState // as the agent told last; kept while it is away
-	touched map[string]bool               // what to look at; true for what may be removed even if the desk is not complete
+	touched map[string]bool               // what to look at; true for what may be removed even if the store is not complete
 	sends   map[string]*sending           // what is on its way
 	bytes   int                           // how much that is
 	failed  map[string]*failure
@@ -121,7 +121,7 @@ func (m *member) ridLocked(id string) bool {
 }
 
 // withholdLocked takes over what the spec of a member's Cluster says, and reports whether that is news. While it cannot be read, it is as it was.
-func (d *Desk) withholdLocked(m *member) bool {
+func (d *Store) withholdLocked(m *member) bool {
 	if d.ReadOnly == nil {
 		return false
 	}
@@ -142,7 +142,7 @@ func (d *Desk) withholdLocked(m *member) bool {
 }
 
 // lookLocked takes over what the fleet knows of a member, and returns the owners of what it lacks if its connection changed.
-func (d *Desk) lookLocked(m *member) []Key {
+func (d *Store) lookLocked(m *member) []Key {
 	if !d.running {
 		return nil
 	}

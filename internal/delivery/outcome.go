@@ -21,7 +21,7 @@ import (
 // patience is how often sending may fail before it is told: a tunnel that moves fails one or two.
 const patience = 3
 
-// settleTime is how long after its start a desk waits for agents to come back before it calls them away, as the Cluster controller does.
+// settleTime is how long after its start a store waits for agents to come back before it calls them away, as the Cluster controller does.
 const settleTime = 25 * time.Second
 
 // Times for those who write down a verdict.
@@ -41,8 +41,8 @@ const (
 	Applied Stage = iota
 	// Away: the member is not connected and gets it when it is.
 	Away
-	// Unheard: the member's agent is about to tell what it has, or to come back.
-	Unheard
+	// Unreported: the member's agent is about to tell what it has, or to come back.
+	Unreported
 	// Pending: it is on its way.
 	Pending
 	// Failed: it could not be applied, or not be sent.
@@ -67,7 +67,7 @@ type Outcome struct {
 }
 
 // Outcomes says how sets of one ID are in members, in the order of the members' names. A member for which nothing is wanted counts as Pending.
-func (d *Desk) Outcomes(id string, members []types.NamespacedName) []Outcome {
+func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
 	d.mu.Lock()
 	for _, name := range members {
@@ -75,7 +75,7 @@ func (d *Desk) Outcomes(id string, members []types.NamespacedName) []Outcome {
 		if m := d.members[name]; m != nil {
 			o = m.outcomeLocked(id)
 			if o.Stage == Away && !m.heard && time.Since(d.started) < settleTime {
-				o.Stage = Unheard
+				o.Stage = Unreported
 			}
 		}
 		o.Cluster = name.Name
@@ -97,7 +97,7 @@ func (m *member) outcomeLocked(id string) Outcome {
 	case m.withheld:
 		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: wholeSet, Message: m.withheldLocked(id)}}}
 	case m.wants[id].set.unchanged:
-		return Outcome{Stage: Unheard}
+		return Outcome{Stage: Unreported}
 	case m.hasLocked(id):
 		o := stateOutcome(has)
 		o.Since = m.wants[id].since
@@ -109,7 +109,7 @@ func (m *member) outcomeLocked(id string) Outcome {
 	case f != nil && (f.refused || f.count >= patience):
 		return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: wholeSet, Message: "It could not be sent: " + f.message}}}
 	case m.stream == nil || !m.stream.synced:
-		return Outcome{Stage: Unheard}
+		return Outcome{Stage: Unreported}
 	}
 	return Outcome{Stage: Pending, Since: m.wants[id].since}
 }
@@ -174,19 +174,19 @@ func stateOutcome(s *protocol.SetState) Outcome {
 	return o
 }
 
-// Verdict is what outcomes come to.
-type Verdict struct {
+// Summary is what outcomes come to.
+type Summary struct {
 	// Ready is the status of the condition Ready, with Reason and Message; Stalled is whether a person must act.
 	Ready   bool
 	Reason  string
 	Message string
 	Stalled bool
-	// Whole is the condition Complete: it speaks of all members, those that are away included.
-	Whole Whole
+	// Incomplete is the condition Complete: it speaks of all members, those that are away included.
+	Incomplete Incomplete
 	// Refused is whether the hub itself delivers nothing, or not all of it.
 	Refused bool
-	// Unheard is whether it is too early to say: what agents have is about to be told.
-	Unheard bool
+	// Unreported is whether it is too early to say: what agents have is about to be told.
+	Unreported bool
 	// Since is when the last of what is on its way was handed over, zero if nothing is.
 	Since    time.Time
 	Clusters v1.ClusterCount
@@ -194,12 +194,12 @@ type Verdict struct {
 	Failures []v1.Failure
 }
 
-// Whole is why a set is not in all members although Ready is True. The zero value stands for the status, reason and message of Ready.
-type Whole struct{ Reason, Message string }
+// Incomplete is why a set is not in all members although Ready is True. The zero value stands for the status, reason and message of Ready.
+type Incomplete struct{ Reason, Message string }
 
-// Judge sums up.
-func Judge(outcomes []Outcome) Verdict {
-	v := Verdict{Clusters: v1.ClusterCount{Desired: int32(len(outcomes))}}
+// Summarize sums up.
+func Summarize(outcomes []Outcome) Summary {
+	v := Summary{Clusters: v1.ClusterCount{Desired: int32(len(outcomes))}}
 	counts := map[Stage]int{}
 	var worst Outcome
 	for _, o := range outcomes {
@@ -215,13 +215,13 @@ func Judge(outcomes []Outcome) Verdict {
 	v.Clusters.Applied, v.Clusters.Failed = int32(counts[Applied]), int32(counts[Failed]+counts[Refused])
 	v.Clusters.Summary = fmt.Sprintf("%d/%d", v.Clusters.Applied, v.Clusters.Desired)
 	v.Failures = firstFailures(v.Failures)
-	v.Unheard = counts[Unheard] > 0
+	v.Unreported = counts[Unreported] > 0
 	switch {
 	case worst.Reason != "":
 		v.Reason, v.Stalled = worst.Reason, slices.Contains([]string{v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting}, worst.Reason)
 		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it. In cluster %s: %s",
 			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, Explain(worst.Failures[0]))
-	case counts[Pending]+counts[Unheard] > 0:
+	case counts[Pending]+counts[Unreported] > 0:
 		v.Reason, v.Message = v1.ReasonDelivering, fmt.Sprintf("%s clusters have it; it is on its way to the others that are connected", v.Clusters.Summary)
 	case counts[Away] > 0:
 		v.Ready, v.Reason = true, v1.ReasonApplied
@@ -229,7 +229,7 @@ func Judge(outcomes []Outcome) Verdict {
 			v.Reason = v1.ReasonMembersAway
 		}
 		v.Message = fmt.Sprintf("%s clusters have it; %d are not connected and get it when they are", v.Clusters.Summary, counts[Away])
-		v.Whole = Whole{Reason: v1.ReasonMembersAway, Message: v.Message}
+		v.Incomplete = Incomplete{Reason: v1.ReasonMembersAway, Message: v.Message}
 	case len(outcomes) == 0:
 		v.Ready, v.Reason, v.Message = true, v1.ReasonNoClusters, "No cluster is selected at present"
 	default:
@@ -240,41 +240,41 @@ func Judge(outcomes []Outcome) Verdict {
 
 // Early is for how long a verdict should not be written down yet, 0 if it should: what it says will be other in an instant. observed is whether
 // the status says something of the object as it is now.
-func (v Verdict) Early(observed bool, now time.Time) time.Duration {
-	if v.Unheard && observed {
+func (v Summary) Early(observed bool, now time.Time) time.Duration {
+	if v.Unreported && observed {
 		return listenAgain
 	}
 	return max(0, v.Since.Add(hold).Sub(now))
 }
 
 // Urgent is whether a verdict may have other news than what members say of the same as before. observed is as for Early, was is what the status counts.
-func (v Verdict) Urgent(observed bool, was *v1.ClusterCount) bool {
+func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
 
 // Refuse replaces what a verdict says by what keeps an object from being delivered, or some of it, to as many members.
-func (v *Verdict) Refuse(members int, reason, message string, stalled bool) {
-	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unheard, v.Since, v.Whole = false, reason, message, stalled, true, false, time.Time{}, Whole{}
+func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
+	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unreported, v.Since, v.Incomplete = false, reason, message, stalled, true, false, time.Time{}, Incomplete{}
 	if v.Clusters.Desired == 0 {
 		v.Clusters = v1.ClusterCount{Desired: int32(members), Summary: fmt.Sprintf("0/%d", members)}
 	}
 }
 
 // Expire replaces what a verdict says by the end of a binding, which is nothing to wait for. held is how many members still have it, away how
-// many cannot be asked. While unheard ones are about to tell what they have it is too early to say: a manager that starts changes no status.
-func (v *Verdict) Expire(message string, held, away, unheard int) {
-	*v = Verdict{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unheard: unheard > 0, Clusters: v1.ClusterCount{Summary: "0/0"}}
+// many cannot be asked. While unreported ones are about to tell what they have it is too early to say: a manager that starts changes no status.
+func (v *Summary) Expire(message string, held, away, unreported int) {
+	*v = Summary{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0, Clusters: v1.ClusterCount{Summary: "0/0"}}
 	switch {
-	case held+unheard > 0:
-		held += unheard
-		v.Whole = Whole{Reason: v1.ReasonDelivering, Message: fmt.Sprintf("It is being taken away in %d clusters", held)}
+	case held+unreported > 0:
+		held += unreported
+		v.Incomplete = Incomplete{Reason: v1.ReasonDelivering, Message: fmt.Sprintf("It is being taken away in %d clusters", held)}
 	case away > 0:
-		v.Whole = Whole{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are not connected: their agents take it away by their own clocks", away)}
+		v.Incomplete = Incomplete{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are not connected: their agents take it away by their own clocks", away)}
 	}
 }
 
 // Write writes a verdict into conditions, and returns whether its reason is news that is worth an event: that all is under way is none.
-func (v Verdict) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
+func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
 	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
 	news = (was == nil || was.Reason != v.Reason) && v.Reason != v1.ReasonDelivering
 	set := func(kind string, is bool, reason, message string) {
@@ -285,7 +285,7 @@ func (v Verdict) Write(conditions *[]metav1.Condition, generation int64, now tim
 		meta.SetStatusCondition(conditions, c)
 	}
 	set(v1.ConditionReady, v.Ready, v.Reason, v.Message)
-	if whole := v.Whole; whole.Reason != "" {
+	if whole := v.Incomplete; whole.Reason != "" {
 		set(v1.ConditionComplete, false, whole.Reason, whole.Message)
 	} else {
 		set(v1.ConditionComplete, v.Ready, v.Reason, v.Message)

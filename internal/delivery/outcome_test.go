@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/delivery"
 )
 
-func TestJudge(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	failed := func(cluster, reason string) delivery.Outcome {
 		return delivery.Outcome{Cluster: cluster, Stage: delivery.Failed, Reason: reason, Failures: []v1.Failure{{Cluster: cluster, Object: "set", Message: "m"}}}
 	}
@@ -39,7 +39,7 @@ func TestJudge(t *testing.T) {
 		"what a person must mend comes first":       {[]delivery.Outcome{failed("a", v1.ReasonDeliveryFailed), failed("b", v1.ReasonConflict)}, v1.ReasonConflict, false, true, "0/2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := delivery.Judge(tt.outcomes)
+			v := delivery.Summarize(tt.outcomes)
 			if v.Reason != tt.reason || v.Ready != tt.ready || v.Stalled != tt.stalled || v.Clusters.Summary != tt.summary {
 				t.Errorf("%+v", v)
 			}
@@ -49,7 +49,7 @@ func TestJudge(t *testing.T) {
 		of := func(object, message string) string {
 			o := failed("b", v1.ReasonConflict)
 			o.Failures[0].Object, o.Failures[0].Message = object, message
-			return delivery.Judge([]delivery.Outcome{at(delivery.Applied), o}).Message
+			return delivery.Summarize([]delivery.Outcome{at(delivery.Applied), o}).Message
 		}
 		const start = "1 of 2 clusters do not have all of it. In cluster b: "
 		if got := of("set", "It could not be sent"); got != start+"It could not be sent" {
@@ -64,28 +64,28 @@ func TestJudge(t *testing.T) {
 		for i := range 30 {
 			many = append(many, failed(fmt.Sprintf("c%02d", 30-i), v1.ReasonDeliveryFailed))
 		}
-		if v := delivery.Judge(many); len(v.Failures) != v1.MaxFailures || v.Failures[0].Cluster != "c01" || v.Clusters.Failed != 30 {
+		if v := delivery.Summarize(many); len(v.Failures) != v1.MaxFailures || v.Failures[0].Cluster != "c01" || v.Clusters.Failed != 30 {
 			t.Errorf("%+v", v)
 		}
 	})
 }
 
-func TestVerdict(t *testing.T) {
+func TestSummary(t *testing.T) {
 	now := time.Now()
 	t.Run("what was handed over a moment ago is not written down", func(t *testing.T) {
-		v := delivery.Judge([]delivery.Outcome{{Stage: delivery.Pending, Since: now}})
+		v := delivery.Summarize([]delivery.Outcome{{Stage: delivery.Pending, Since: now}})
 		if v.Early(false, now) <= 0 || v.Early(false, now.Add(time.Second)) != 0 {
 			t.Error(v)
 		}
 	})
 	t.Run("what agents have not told yet changes no status that was written before", func(t *testing.T) {
-		v := delivery.Judge([]delivery.Outcome{{Stage: delivery.Unheard}})
+		v := delivery.Summarize([]delivery.Outcome{{Stage: delivery.Unreported}})
 		if v.Early(true, now) <= 0 || v.Early(false, now) != 0 {
 			t.Error(v)
 		}
 	})
 	t.Run("what members say is not urgent; what the hub says is", func(t *testing.T) {
-		v := delivery.Judge([]delivery.Outcome{{Stage: delivery.Applied}})
+		v := delivery.Summarize([]delivery.Outcome{{Stage: delivery.Applied}})
 		if v.Urgent(true, &v1.ClusterCount{Desired: 1}) || !v.Urgent(false, &v1.ClusterCount{Desired: 1}) || !v.Urgent(true, &v1.ClusterCount{Desired: 2}) || !v.Urgent(true, nil) {
 			t.Error(v)
 		}
@@ -94,25 +94,25 @@ func TestVerdict(t *testing.T) {
 		}
 	})
 	t.Run("what is refused counts the members that do not have it", func(t *testing.T) {
-		v := delivery.Judge(nil)
+		v := delivery.Summarize(nil)
 		if v.Refuse(3, v1.ReasonConflict, "m", true); v.Clusters.Summary != "0/3" || v.Clusters.Desired != 3 {
 			t.Error(v.Clusters)
 		}
 	})
 	t.Run("Ready speaks of what can be reached, Complete of the whole, as kstatus and kubectl wait read them", func(t *testing.T) {
-		expired := func(held, away int) delivery.Verdict {
-			var v delivery.Verdict
+		expired := func(held, away int) delivery.Summary {
+			var v delivery.Summary
 			v.Expire("it expired", held, away, 0)
 			return v
 		}
 		for name, tt := range map[string]struct {
-			verdict         delivery.Verdict
+			verdict         delivery.Summary
 			ready, complete string
 		}{
-			"all have it":             {delivery.Judge([]delivery.Outcome{{Stage: delivery.Applied}}), "True Applied", "True Applied"},
-			"one is away":             {delivery.Judge([]delivery.Outcome{{Stage: delivery.Applied}, {Stage: delivery.Away}}), "True Applied", "False MembersAway"},
-			"all are away":            {delivery.Judge([]delivery.Outcome{{Stage: delivery.Away}}), "True MembersAway", "False MembersAway"},
-			"one is on its way":       {delivery.Judge([]delivery.Outcome{{Stage: delivery.Pending}, {Stage: delivery.Away}}), "False Delivering", "False Delivering"},
+			"all have it":             {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Applied}}), "True Applied", "True Applied"},
+			"one is away":             {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Applied}, {Stage: delivery.Away}}), "True Applied", "False MembersAway"},
+			"all are away":            {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Away}}), "True MembersAway", "False MembersAway"},
+			"one is on its way":       {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Pending}, {Stage: delivery.Away}}), "False Delivering", "False Delivering"},
 			"expired":                 {expired(0, 0), "True Expired", "True Expired"},
 			"expired, and there yet":  {expired(1, 1), "True Expired", "False Delivering"},
 			"expired, and one is off": {expired(0, 1), "True Expired", "False MembersAway"},
@@ -132,7 +132,7 @@ func TestVerdict(t *testing.T) {
 	})
 	t.Run("a condition that no longer stalls loses Stalled", func(t *testing.T) {
 		var conditions []metav1.Condition
-		v := delivery.Judge(nil)
+		v := delivery.Summarize(nil)
 		v.Refuse(0, v1.ReasonConflict, "m", true)
 		if !v.Write(&conditions, 1, now) || len(conditions) != 3 {
 			t.Error(conditions)
@@ -140,7 +140,7 @@ func TestVerdict(t *testing.T) {
 		if again := v.Write(&conditions, 1, now); again {
 			t.Error("the same was news twice")
 		}
-		if ok := delivery.Judge(nil); !ok.Write(&conditions, 2, now) || len(conditions) != 2 || conditions[0].ObservedGeneration != 2 {
+		if ok := delivery.Summarize(nil); !ok.Write(&conditions, 2, now) || len(conditions) != 2 || conditions[0].ObservedGeneration != 2 {
 			t.Error(conditions)
 		}
 	})

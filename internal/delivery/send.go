@@ -22,7 +22,7 @@ import (
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
 // pumpLocked begins to send what differs, as much as may be under way at once.
-func (d *Desk) pumpLocked(m *member) {
+func (d *Store) pumpLocked(m *member) {
 	if !d.running || !m.readyLocked() {
 		return
 	}
@@ -55,7 +55,7 @@ func (d *Desk) pumpLocked(m *member) {
 }
 
 // makeWayLocked takes a send out of the count of maxSends.
-func (d *Desk) makeWayLocked(s *sending) {
+func (d *Store) makeWayLocked(s *sending) {
 	if !s.slow {
 		s.slow = true
 		d.sending--
@@ -64,7 +64,7 @@ func (d *Desk) makeWayLocked(s *sending) {
 }
 
 // send sends a set, or removes it if want is nil, and takes over what came of it.
-func (d *Desk) send(m *member, id string, want *Set, s *sending) {
+func (d *Store) send(m *member, id string, want *Set, s *sending) {
 	slow := time.AfterFunc(slowSend, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -90,7 +90,7 @@ func (d *Desk) send(m *member, id string, want *Set, s *sending) {
 }
 
 // transfer sends a set, or removes it if want is nil.
-func (d *Desk) transfer(name types.NamespacedName, id string, want *Set) (state *protocol.SetState, err error) {
+func (d *Store) transfer(name types.NamespacedName, id string, want *Set) (state *protocol.SetState, err error) {
 	begun, verb := time.Now(), "put"
 	if want == nil {
 		verb = "delete"
@@ -103,7 +103,7 @@ func (d *Desk) transfer(name types.NamespacedName, id string, want *Set) (state 
 }
 
 // tell tells the observer, and the log of what failed.
-func (d *Desk) tell(verb string, err error, took time.Duration) {
+func (d *Store) tell(verb string, err error, took time.Duration) {
 	if d.Observer.Sent == nil {
 		return
 	}
@@ -115,7 +115,7 @@ func (d *Desk) tell(verb string, err error, took time.Duration) {
 }
 
 // nextLocked lets members send that wait for others.
-func (d *Desk) nextLocked() {
+func (d *Store) nextLocked() {
 	for len(d.waiting) > 0 && d.sending < maxSends {
 		next := d.waiting[0]
 		d.waiting[0] = nil
@@ -126,7 +126,7 @@ func (d *Desk) nextLocked() {
 }
 
 // sentLocked takes over what came of a send, and returns the owner of what is wanted of that ID.
-func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetState, err error) []Key {
+func (d *Store) sentLocked(m *member, id string, sent *Set, state *protocol.SetState, err error) []Key {
 	if m.gone {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (d *Desk) sentLocked(m *member, id string, sent *Set, state *protocol.SetSt
 }
 
 // failLocked has a set sent again after a pause, the longer the more often it failed.
-func (d *Desk) failLocked(m *member, id string, err error) {
+func (d *Store) failLocked(m *member, id string, err error) {
 	f := m.failed[id]
 	if f == nil {
 		f = &failure{}
@@ -187,7 +187,7 @@ func (d *Desk) failLocked(m *member, id string, err error) {
 }
 
 // put sends a set.
-func (d *Desk) put(name types.NamespacedName, id string, set *Set) (*protocol.SetState, error) {
+func (d *Store) put(name types.NamespacedName, id string, set *Set) (*protocol.SetState, error) {
 	ctx, cancel := context.WithTimeout(d.ctx, sendTimeout)
 	defer cancel()
 	resp, err := d.request(ctx, name, http.MethodPut, protocol.SetPath(id), set.body)
@@ -208,7 +208,7 @@ func (d *Desk) put(name types.NamespacedName, id string, set *Set) (*protocol.Se
 }
 
 // remove removes a set. One that is not there is removed.
-func (d *Desk) remove(name types.NamespacedName, id string) error {
+func (d *Store) remove(name types.NamespacedName, id string) error {
 	ctx, cancel := context.WithTimeout(d.ctx, sendTimeout)
 	defer cancel()
 	resp, err := d.request(ctx, name, http.MethodDelete, protocol.SetPath(id), nil)
@@ -219,7 +219,7 @@ func (d *Desk) remove(name types.NamespacedName, id string) error {
 }
 
 // request sends a request to the leader among a member's agents and returns a good answer.
-func (d *Desk) request(ctx context.Context, name types.NamespacedName, method, path string, body []byte) (*http.Response, error) {
+func (d *Store) request(ctx context.Context, name types.NamespacedName, method, path string, body []byte) (*http.Response, error) {
 	agent, err := d.Members.Leading(name)
 	if err != nil {
 		return nil, err

@@ -73,7 +73,7 @@ func (f *Fleet) halted() Wait {
 func (f *Fleet) asked() Wait {
 	n := 0
 	for i := range f.clusters {
-		if c := &f.clusters[i]; f.of[i] >= 0 && c.Claim != nil && c.Unheard && c.Away == "" {
+		if c := &f.clusters[i]; f.of[i] >= 0 && c.Claim != nil && c.Unreported && c.Away == "" {
 			n++
 		}
 	}

@@ -47,8 +47,8 @@ func TestMembersAhead(t *testing.T) {
 		"no node of it complete":                                 {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonPaused, 0)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
 		"the same work by another selector":                      {rollout.Cluster{Claim: complete, Status: func() *v1.PlanStatus { s := done("later", v1.ReasonComplete, 3); s.LatestHash = "h"; return s }()}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
 		"work that the label knows":                              {rollout.Cluster{Claim: complete, Labels: map[string]string{"plan.cluster.drover.dev/p": "h-later"}, Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
-		"a member that has not been heard is left what it has":   {rollout.Cluster{Claim: complete, Unheard: true}, nil, "", v1.ReasonApplying, rollout.DeliverUnchanged},
-		"one that is away, and has not been heard":               {rollout.Cluster{Claim: complete, Unheard: true, Away: "away"}, nil, "", v1.ReasonComplete, rollout.DeliverUnchanged},
+		"a member that has not been heard is left what it has":   {rollout.Cluster{Claim: complete, Unreported: true}, nil, "", v1.ReasonApplying, rollout.DeliverUnchanged},
+		"one that is away, and has not been heard":               {rollout.Cluster{Claim: complete, Unreported: true, Away: "away"}, nil, "", v1.ReasonComplete, rollout.DeliverUnchanged},
 		"a member that was found ahead stops the plan":           {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, nil, "", v1.ReasonMemberAhead, rollout.DeliverPaused},
 		"until a person says that this revision is meant":        {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "r" }, "begin a", "", rollout.DeliverPaused},
 		"not another":         {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "q" }, "", v1.ReasonMemberAhead, rollout.DeliverPaused},
@@ -140,7 +140,7 @@ func restored(r *rand.Rand, found *int) error {
 		sites[name] = &site{}
 	}
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	backup, unheard := h.copied(), map[string]bool{}
+	backup, unreported := h.copied(), map[string]bool{}
 	restoredAt := 100 + r.IntN(100)
 	known := map[string]string{} // what members had done when the backup was made
 	for tick := range 300 {
@@ -149,7 +149,7 @@ func restored(r *rand.Rand, found *int) error {
 		case tick == restoredAt:
 			h, heard = backup.copied(), map[string]*v1.PlanStatus{}
 			for _, name := range names {
-				unheard[name] = true
+				unreported[name] = true
 			}
 		case tick < restoredAt && r.IntN(20) == 0:
 			h.plan = planOf(r)
@@ -162,9 +162,9 @@ func restored(r *rand.Rand, found *int) error {
 		var clusters []rollout.Cluster
 		for _, name := range names {
 			if r.IntN(2) == 0 {
-				heard[name], unheard[name] = sites[name].status(), false
+				heard[name], unreported[name] = sites[name].status(), false
 			}
-			clusters = append(clusters, rollout.Cluster{Name: name, Selected: true, Claim: h.claims[name], Status: heard[name], Unheard: unheard[name],
+			clusters = append(clusters, rollout.Cluster{Name: name, Selected: true, Claim: h.claims[name], Status: heard[name], Unreported: unreported[name],
 				Labels: map[string]string{v1.PlanLabel("p"): h.labels[name]}})
 		}
 		f, err := rollout.NewFleet(clusters, h.plan, now)

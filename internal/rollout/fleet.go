@@ -42,8 +42,8 @@ type Cluster struct {
 	Hold string
 	// Status of the Plan in the member as its agent last said it, for any revision. Nil when it has not.
 	Status *v1.PlanStatus
-	// Unheard says that its agent has not said yet how the plan is there, or that there is none.
-	Unheard bool
+	// Unreported says that its agent has not said yet how the plan is there, or that there is none.
+	Unreported bool
 }
 
 // ClusterClaim says that a plan is or was at work in a member. It is the annotation v1.PlanLabel(plan) of the Cluster, as JSON.
@@ -277,7 +277,7 @@ func (f *Fleet) Deliver(c *Cluster) Delivery {
 		return DeliverNothing
 	case !f.counts(c):
 		return DeliverPaused
-	case c.Unheard:
+	case c.Unreported:
 		return DeliverUnchanged
 	case !f.current(c), f.plan.Spec.Paused, f.unlooked(c), f.ahead(c):
 		return DeliverPaused

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/delivery"
 )
 
-// Deliveries registers metrics of what a desk sends, and returns what has the desk feed them. Only the leader's say anything.
+// Deliveries registers metrics of what a delivery store sends, and returns what has the delivery store feed them. Only the leader's say anything.
 func (s *Server) Deliveries() delivery.Observer {
 	sent := counters("drover_sets_sent_total", "Sets that were sent to members or removed there, by verb and result.", "verb", "result")
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_set_seconds",

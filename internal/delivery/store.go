@@ -3,7 +3,7 @@
 
 // Package delivery brings sets to members: it knows what each is to have and what it has, and sends the difference.
 //
-// A Desk runs on the leading manager. Nothing is dialled for a member that is not connected; what is wanted of it waits for the connection.
+// A Store runs on the leading manager. Nothing is dialled for a member that is not connected; what is wanted of it waits for the connection.
 package delivery
 
 import (
@@ -35,7 +35,7 @@ const (
 	slowSend = 500 * time.Millisecond
 )
 
-// Members is what the desk needs of the connected members.
+// Members is what the store needs of the connected members.
 type Members interface {
 	State(types.NamespacedName) members.State
 	// Leading leads to the agent that takes sets.
@@ -44,7 +44,7 @@ type Members interface {
 	TooFast(name types.NamespacedName, what string)
 }
 
-// Key names the object on the hub that sets are made of, among all that hand over sets. The desk makes nothing of its text.
+// Key names the object on the hub that sets are made of, among all that hand over sets. The store does not interpret it.
 type Key struct {
 	// Kind tells whose keys these are: OnResult listens by kind.
 	Kind      string
@@ -55,17 +55,17 @@ type Key struct {
 // String is for logs.
 func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name }
 
-// Options of a Desk.
+// Options of a Store.
 type Options struct {
 	Members Members
 	// Leaving is whether a member's Cluster is going, or gone: nothing is sent there any more. Nil means that none ever is.
 	Leaving func(context.Context, types.NamespacedName) bool
 	// ReadOnly reports whether the spec of a member's Cluster says that nothing is delivered there, whatever the agent says. What is there is
-	// taken back. Call Desk.Changed when it changes. Nil means that none ever does. It must not ask an API server.
+	// taken back. Call Store.Changed when it changes. Nil means that none ever does. It must not ask an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
 	// Observer is told what is sent. Its functions may be nil.
 	Observer Observer
-	// Pause is how long the desk waits after a first failure; it doubles up to maxPause. Zero means firstPause.
+	// Pause is how long the store waits after a first failure; it doubles up to maxPause. Zero means firstPause.
 	Pause time.Duration
 	Log   logr.Logger
 }
@@ -76,9 +76,9 @@ type Observer struct {
 	Sent func(verb, result string, took time.Duration)
 }
 
-// Desk knows what each member is to have and what it has, and sends the difference. New makes it; Start has it send. All methods may be
+// Store knows what each member is to have and what it has, and sends the difference. New makes it; Start has it send. All methods may be
 // called concurrently.
-type Desk struct {
+type Store struct {
 	Options
 	ctx   context.Context // of all that is under way; stop ends it
 	stop  context.CancelFunc
@@ -104,28 +104,28 @@ type owner struct {
 	sets    map[string]*Set    // by digest, so that members share them
 }
 
-// New makes a desk that is told what is wanted and sends nothing before Start.
-func New(o Options) *Desk {
+// New makes a store that is told what is wanted and sends nothing before Start.
+func New(o Options) *Store {
 	if o.Pause == 0 {
 		o.Pause = firstPause
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &Desk{
+	return &Store{
 		Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}, owners: map[Key]*owner{},
 		handed: map[Key]struct{}{}, result: map[string][]func(Key){},
 	}
 }
 
 // OnResult has f called after something became known of what an object of a kind handed over. f must not block.
-func (d *Desk) OnResult(kind string, f func(Key)) {
+func (d *Store) OnResult(kind string, f func(Key)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.result[kind] = append(d.result[kind], f)
 }
 
-// Expect says which objects there are. When each of them, and each of before, has handed over once, the desk is complete: from then on it
+// Expect says which objects there are. When each of them, and each of before, has handed over once, the store is complete: from then on it
 // removes from members what nobody wants there. Called again, it waits no longer for those that are gone since.
-func (d *Desk) Expect(keys []Key) {
+func (d *Store) Expect(keys []Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.expected
@@ -141,7 +141,7 @@ func (d *Desk) Expect(keys []Key) {
 }
 
 // handedLocked notes that an object has handed over.
-func (d *Desk) handedLocked(key Key) {
+func (d *Store) handedLocked(key Key) {
 	switch {
 	case d.handed != nil:
 		d.handed[key] = struct{}{}
@@ -151,7 +151,7 @@ func (d *Desk) handedLocked(key Key) {
 	}
 }
 
-func (d *Desk) completeLocked() {
+func (d *Store) completeLocked() {
 	if d.complete || len(d.expected) > 0 {
 		return
 	}
@@ -165,7 +165,7 @@ func (d *Desk) completeLocked() {
 }
 
 // Complete is whether every object that there was has handed over.
-func (d *Desk) Complete() bool {
+func (d *Store) Complete() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.complete
@@ -173,7 +173,7 @@ func (d *Desk) Complete() bool {
 
 // Replace says what an object wants in which members, one set in each. What it wanted before in others is removed there. It costs
 // nothing where nothing changes. No two objects may want a set of one ID in one member: the later one has it.
-func (d *Desk) Replace(key Key, sets map[types.NamespacedName]*Set) {
+func (d *Store) Replace(key Key, sets map[types.NamespacedName]*Set) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -207,7 +207,7 @@ func (d *Desk) Replace(key Key, sets map[types.NamespacedName]*Set) {
 	d.handedLocked(key)
 }
 
-func (d *Desk) wantLocked(m *member, key Key, set *Set) {
+func (d *Store) wantLocked(m *member, key Key, set *Set) {
 	was, known := m.wants[set.ID]
 	if known && was.set == set && was.key == key {
 		return
@@ -222,7 +222,7 @@ func (d *Desk) wantLocked(m *member, key Key, set *Set) {
 	d.pumpLocked(m)
 }
 
-func (d *Desk) withdrawLocked(m *member, id string, key Key) {
+func (d *Store) withdrawLocked(m *member, id string, key Key) {
 	if m.wants[id].key != key {
 		return // another one wants it there by now
 	}
@@ -233,7 +233,7 @@ func (d *Desk) withdrawLocked(m *member, id string, key Key) {
 	d.dropLocked(m)
 }
 
-func (d *Desk) memberLocked(name types.NamespacedName) *member {
+func (d *Store) memberLocked(name types.NamespacedName) *member {
 	m := d.members[name]
 	if m == nil || m.gone {
 		m = newMember(name)
@@ -244,7 +244,7 @@ func (d *Desk) memberLocked(name types.NamespacedName) *member {
 }
 
 // dropLocked forgets a member of which nothing is left to know.
-func (d *Desk) dropLocked(m *member) {
+func (d *Store) dropLocked(m *member) {
 	if d.running && len(m.wants) == 0 && m.stream == nil && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
 		delete(d.members, m.name)
 	}
@@ -252,7 +252,7 @@ func (d *Desk) dropLocked(m *member) {
 
 // Forget drops all that is known of a member whose Cluster is going, and leaves it alone until something is wanted there again: its agent
 // removes by itself what is there, or is to leave it.
-func (d *Desk) Forget(name types.NamespacedName) {
+func (d *Store) Forget(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.members[name]
@@ -274,7 +274,7 @@ func (d *Desk) Forget(name types.NamespacedName) {
 }
 
 // Start sends until ctx ends, and returns when nothing is under way any more.
-func (d *Desk) Start(ctx context.Context) error {
+func (d *Store) Start(ctx context.Context) error {
 	d.mu.Lock()
 	d.running, d.started = true, time.Now()
 	var lacking []Key
@@ -300,7 +300,7 @@ func (d *Desk) Start(ctx context.Context) error {
 }
 
 // Changed looks at a member's connection. It is for members.Registry.OnChange.
-func (d *Desk) Changed(name types.NamespacedName) {
+func (d *Store) Changed(name types.NamespacedName) {
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -318,7 +318,7 @@ func (d *Desk) Changed(name types.NamespacedName) {
 }
 
 // notify tells the owner of a set that something became known of it. The caller holds no lock.
-func (d *Desk) notify(keys ...Key) {
+func (d *Store) notify(keys ...Key) {
 	for _, key := range keys {
 		d.mu.Lock()
 		listeners := slices.Clone(d.result[key.Kind])
@@ -330,7 +330,7 @@ func (d *Desk) notify(keys ...Key) {
 }
 
 // Size is for how many members something is wanted, and how many sets that are in all.
-func (d *Desk) Size() (members, sets int) {
+func (d *Store) Size() (members, sets int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for m := range maps.Values(d.members) {

@@ -27,15 +27,15 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// office is a desk with a fleet that agents in memory connect to.
+// office is a store with a fleet that agents in memory connect to.
 type office struct {
-	*delivery.Desk
+	*delivery.Store
 	t     *testing.T
 	fleet *members.Registry
 
 	stop    func()
 	leaving atomic.Pointer[types.NamespacedName] // the member whose Cluster is going
-	asked   atomic.Bool                          // whether the desk has been told so
+	asked   atomic.Bool                          // whether the store has been told so
 
 	readOnly atomic.Pointer[types.NamespacedName] // the member whose spec says ReadOnly
 
@@ -50,11 +50,11 @@ func open(t *testing.T) *office {
 	return o.replace()
 }
 
-// replace starts a new desk, as a manager that begins to lead has it.
+// replace starts a new store, as a manager that begins to lead has it.
 func (o *office) replace() *office {
 	next := &office{t: o.t, fleet: o.fleet}
 	next.readOnly.Store(o.readOnly.Load())
-	desk := delivery.New(delivery.Options{Members: o.fleet, Pause: time.Millisecond, Log: logr.Discard(),
+	store := delivery.New(delivery.Options{Members: o.fleet, Pause: time.Millisecond, Log: logr.Discard(),
 		ReadOnly: func(_ context.Context, name types.NamespacedName) (bool, error) {
 			readOnly := next.readOnly.Load()
 			return readOnly != nil && *readOnly == name, nil
@@ -67,18 +67,18 @@ func (o *office) replace() *office {
 			next.asked.Store(true)
 			return true
 		}})
-	next.Desk = desk
-	desk.OnResult("test", func(k delivery.Key) {
+	next.Store = store
+	store.OnResult("test", func(k delivery.Key) {
 		next.mu.Lock()
 		defer next.mu.Unlock()
 		next.told = append(next.told, k)
 	})
-	o.fleet.OnChange(desk.Changed)
+	o.fleet.OnChange(store.Changed)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = desk.Start(ctx)
+		_ = store.Start(ctx)
 	}()
 	next.stop = func() { cancel(); <-done }
 	o.t.Cleanup(next.stop)
@@ -152,7 +152,7 @@ func to(s *delivery.Set, members ...types.NamespacedName) map[types.NamespacedNa
 	return all
 }
 
-func TestDesk(t *testing.T) {
+func TestStore(t *testing.T) {
 	a, b := member("a"), member("b")
 	for name, test := range map[string]func(*testing.T, *office){
 		"what is wanted is sent, what is changed is sent again, what is no longer wanted is removed": func(t *testing.T, o *office) {
@@ -178,9 +178,9 @@ func TestDesk(t *testing.T) {
 		"a member that is away gets it when it connects, and loses what was withdrawn meanwhile": func(t *testing.T, o *office) {
 			sets := testkit.NewSets()
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
-			o.until("nobody has it", func() bool { // away, or about to come back as far as a desk knows that has just started
+			o.until("nobody has it", func() bool { // away, or about to come back as far as a store knows that has just started
 				return !slices.ContainsFunc(o.Outcomes("crtb/x", []types.NamespacedName{a, b}), func(out delivery.Outcome) bool {
-					return out.Stage != delivery.Away && out.Stage != delivery.Unheard
+					return out.Stage != delivery.Away && out.Stage != delivery.Unreported
 				})
 			})
 			agent := o.connect("a", sets)
@@ -224,10 +224,10 @@ func TestDesk(t *testing.T) {
 			o.stage("crtb/x", delivery.Applied, a)
 			agent.Kill()
 			o.until("lost", func() bool { return !o.fleet.State(a).Connected() })
-			remains := func(held, away, unheard int) func() bool {
+			remains := func(held, away, unreported int) func() bool {
 				return func() bool {
 					h, w, u := o.Remains("crtb/x", []types.NamespacedName{a, b})
-					return h == held && w == away && u == unheard
+					return h == held && w == away && u == unreported
 				}
 			}
 			o.Replace(key("x"), to(delivery.Absent("crtb/x"), a, b))
@@ -368,7 +368,7 @@ func TestDesk(t *testing.T) {
 			o.stage("crtb/x", delivery.Applied, a)
 			sets.Tell(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetFighting, Message: "kustomize-controller changes it back"})
 			o.stage("crtb/x", delivery.Failed, a)
-			if v := delivery.Judge(o.Outcomes(s.ID, []types.NamespacedName{a})); v.Reason != v1.ReasonFighting || !v.Stalled {
+			if v := delivery.Summarize(o.Outcomes(s.ID, []types.NamespacedName{a})); v.Reason != v1.ReasonFighting || !v.Stalled {
 				t.Errorf("%+v", v)
 			}
 		},
@@ -395,7 +395,7 @@ func TestDesk(t *testing.T) {
 			o.stage("crtb/x", delivery.Applied, a)
 			o.leaving.Store(&a)
 			o.Replace(key("x"), nil)
-			o.until("the desk asks", o.asked.Load)
+			o.until("the store asks", o.asked.Load)
 			o.connect("b", testkit.NewSets())
 			o.Replace(key("y"), to(set(t, "crtb/y", "1"), b))
 			o.stage("crtb/y", delivery.Applied, b)
@@ -439,7 +439,7 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 			sets.Tell(protocol.SetState{ID: "../uninstall", Phase: protocol.SetApplied})
 			o.connect("a", sets)
 			o.until("it is asked again", func() bool { return sets.Streams() > 3 })
-			o.stage("crtb/x", delivery.Unheard, a)
+			o.stage("crtb/x", delivery.Unreported, a)
 		},
 		"one that offers without end is not listened to": func(_ *testing.T, o *office, sets *testkit.Sets) {
 			for i := range 300 {
@@ -447,7 +447,7 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 			}
 			o.connect("a", sets)
 			o.until("it is asked again", func() bool { return sets.Streams() > 3 })
-			o.stage("crtb/x", delivery.Unheard, a)
+			o.stage("crtb/x", delivery.Unreported, a)
 		},
 		"of sets that nobody wants it is remembered so many and no more": func(t *testing.T, o *office, sets *testkit.Sets) {
 			o.Expect([]delivery.Key{key("never")})
