@@ -17,13 +17,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Options of an Applier.
+// Options configure an Applier.
 type Options struct {
 	Objects Objects
 	Secrets Secrets
-	// ReadOnly takes no sets, and touches nothing.
+	// ReadOnly makes the Applier accept no sets and write nothing.
 	ReadOnly bool
-	// LeftChanged is called when Applier.Left changed. Nil for nobody.
+	// LeftChanged is called when Applier.Left changed. May be nil.
 	LeftChanged func()
 	// Now is time.Now if it is nil.
 	Now func() time.Time
@@ -34,9 +34,9 @@ type Options struct {
 type Applier struct {
 	options Options
 
-	mu   sync.Mutex // guards the rest
-	term *term      // nil while another replica leads
-	left []string
+	mu         sync.Mutex  // guards the rest
+	leadership *leadership // nil while another replica leads
+	left       []string
 }
 
 // New makes an Applier.
@@ -49,64 +49,64 @@ func New(o Options) *Applier {
 
 // Lead keeps sets true until ctx ends.
 func (a *Applier) Lead(ctx context.Context) {
-	t := newTerm(ctx, a.options)
-	a.turn(t)
-	defer a.turn(nil)
+	l := newLeadership(ctx, a.options)
+	a.setCurrent(l)
+	defer a.setCurrent(nil)
 	if !a.options.ReadOnly {
-		t.run()
+		l.run()
 		return
 	}
-	t.board.sync()
+	l.publisher.setSynced()
 	a.lookForLeft(ctx)
-	t.close()
+	l.close()
 }
 
-func (a *Applier) turn(t *term) {
+func (a *Applier) setCurrent(l *leadership) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.term = t
+	a.leadership = l
 }
 
-func (a *Applier) present() *term {
+func (a *Applier) current() *leadership {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.term
+	return a.leadership
 }
 
-// ErrNotLeading says that another replica leads.
+// ErrNotLeading is returned while another replica leads.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
-// removeTimeout is how long it may take to learn what there is to remove.
+// removeTimeout bounds the wait until it is known what there is to remove.
 const removeTimeout = 20 * time.Second
 
-// RemoveAll takes all sets away, and returns what could not be removed. It fails with ErrNotLeading where another replica would put
-// back what this one removes.
+// RemoveAll removes all sets, and returns what could not be removed. It returns ErrNotLeading while another replica leads, which would
+// put the sets back.
 func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	if a.options.ReadOnly {
 		return nil, nil
 	}
-	t := a.present()
-	if t == nil {
+	l := a.current()
+	if l == nil {
 		return nil, ErrNotLeading
 	}
 	timer := time.NewTimer(removeTimeout)
 	defer timer.Stop()
 	select {
-	case <-t.ready:
-	case <-t.life.Done():
+	case <-l.ready:
+	case <-l.ctx.Done():
 		return nil, ErrNotLeading
 	case <-timer.C:
 		return nil, errors.New("remove sets: the API server does not say what there is: try again")
 	case <-ctx.Done():
 		return nil, fmt.Errorf("remove sets: %w", ctx.Err())
 	}
-	return t.removeAll(ctx), nil
+	return l.removeAll(ctx), nil
 }
 
-// ServeHTTP answers as protocol.PathSets says.
+// ServeHTTP serves protocol.PathSets.
 func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	t := a.present()
-	if t == nil {
+	l := a.current()
+	if l == nil {
 		http.Error(w, ErrNotLeading.Error(), http.StatusMisdirectedRequest)
 		return
 	}
@@ -116,7 +116,7 @@ func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "sets are read with GET", http.StatusMethodNotAllowed)
 			return
 		}
-		t.board.serve(w, r)
+		l.publisher.serve(w, r)
 		return
 	}
 	id, ok := protocol.SetOfPath(r.URL.Path)
@@ -126,20 +126,20 @@ func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.Method {
 	case http.MethodPut:
-		a.servePut(w, r, t, id)
+		a.servePut(w, r, l, id)
 	case http.MethodDelete:
 		if a.options.ReadOnly {
 			writeState(w, protocol.SetState{ID: id, Phase: protocol.SetDeleted})
 			return
 		}
-		a.do(w, r, t, protocol.SetState{ID: id}, func(ctx context.Context) (protocol.SetState, error) { return t.remove(ctx, id) })
+		a.do(w, r, l, protocol.SetState{ID: id}, func(ctx context.Context) (protocol.SetState, error) { return l.remove(ctx, id) })
 	default:
 		w.Header().Set("Allow", "PUT, DELETE")
 		http.Error(w, "a set is written with PUT and taken away with DELETE", http.StatusMethodNotAllowed)
 	}
 }
 
-func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, t *term, id string) {
+func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership, id string) {
 	if a.options.ReadOnly {
 		writeState(w, protocol.SetState{ID: id, Phase: protocol.SetReadOnly, Message: "the agent's profile is ReadOnly: it takes nothing; set spec.agent.profile of the Cluster to Full and apply the manifest again"})
 		return
@@ -163,26 +163,26 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, t *term, id s
 		http.Error(w, "the agent refuses the set: "+protocol.Cut(err.Error(), 256), http.StatusUnprocessableEntity)
 		return
 	}
-	a.do(w, r, t, protocol.SetState{ID: id, Digest: set.Digest}, func(ctx context.Context) (protocol.SetState, error) { return t.put(ctx, set) })
+	a.do(w, r, l, protocol.SetState{ID: id, Digest: set.Digest}, func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, set) })
 }
 
-// do answers with what came of something, or that it is pending; it goes on when the hub has gone. An error of f says that the replica no
-// longer leads.
-func (a *Applier) do(w http.ResponseWriter, r *http.Request, t *term, pending protocol.SetState, f func(context.Context) (protocol.SetState, error)) {
-	type outcome struct {
+// do runs f and responds with its state, or with pending after protocol.SetTimeout. f continues when the hub disconnects. An error of f
+// means that the replica no longer leads.
+func (a *Applier) do(w http.ResponseWriter, r *http.Request, l *leadership, pending protocol.SetState, f func(context.Context) (protocol.SetState, error)) {
+	type result struct {
 		state protocol.SetState
 		err   error
 	}
-	done := make(chan outcome, 1)
-	begun := t.begin(func() {
+	done := make(chan result, 1)
+	begun := l.begin(func() {
 		select {
-		case <-t.ready:
-		case <-t.life.Done():
-			done <- outcome{err: errEnded}
+		case <-l.ready:
+		case <-l.ctx.Done():
+			done <- result{err: errEnded}
 			return
 		}
-		state, err := f(t.life)
-		done <- outcome{state, err}
+		state, err := f(l.ctx)
+		done <- result{state, err}
 	})
 	if !begun {
 		http.Error(w, errEnded.Error(), http.StatusMisdirectedRequest)
@@ -207,5 +207,5 @@ func (a *Applier) do(w http.ResponseWriter, r *http.Request, t *term, pending pr
 func writeState(w http.ResponseWriter, state protocol.SetState) {
 	state.Bound()
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(state) // nobody is left to tell
+	_ = json.NewEncoder(w).Encode(state) // the reader is gone
 }

@@ -311,7 +311,7 @@ func TestSets(t *testing.T) {
 			t.Error("it was changed")
 		}
 	})
-	t.Run("a binding to a ClusterRole that the member lacks is told, until it is there", func(t *testing.T) {
+	t.Run("a binding to a ClusterRole that the member lacks is reported until it exists", func(t *testing.T) {
 		id := "crtb/nothing"
 		state := a.put(t, newSet(t, id, objectsOf(id, binding("drover:crtb:nothing:later", "later", "alice"))))
 		if state.Phase != protocol.SetRoleMissing || !strings.Contains(state.Objects[0].Message, `no ClusterRole "later"`) {
@@ -337,7 +337,7 @@ func TestSets(t *testing.T) {
 		a.remove(t, id)
 		m.there(t, forged)
 	})
-	t.Run("what somebody adds to an object is told, and is well again without", func(t *testing.T) {
+	t.Run("a field that a user adds to an object is reported until it is removed", func(t *testing.T) {
 		id := "project/scoped"
 		quota := func(spec map[string]any) map[string]any {
 			return map[string]any{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"namespace": "default", "name": "scoped"}, "spec": spec}

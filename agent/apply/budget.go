@@ -5,8 +5,8 @@ package apply
 
 import "time"
 
-// How often an object is repaired. Beyond the budget each next repair waits longer, so that a fight with another controller costs
-// next to nothing.
+// How often an object is repaired. Beyond the budget each further repair waits longer, so that a fight with another controller costs
+// little.
 const (
 	budgetSpan    = time.Minute
 	budgetRepairs = 10
@@ -15,15 +15,15 @@ const (
 	maxPenalty    = 5 * time.Minute
 )
 
-// budget is what the repairs of one object have cost. The zero value has spent nothing.
+// budget limits the rate at which one object is repaired. The zero value is unspent.
 type budget struct {
 	repairs []time.Time // the last budgetRepairs of them
 	penalty time.Duration
 }
 
-// wait is how long the next repair has to wait.
+// wait returns how long the next repair has to wait.
 func (b *budget) wait(now time.Time) time.Duration {
-	if b.calm(now) <= 0 {
+	if b.cooldown(now) <= 0 {
 		return 0
 	}
 	last := b.repairs[len(b.repairs)-1]
@@ -36,9 +36,9 @@ func (b *budget) wait(now time.Time) time.Duration {
 	return max(0, last.Add(firstPenalty).Sub(now))
 }
 
-// spend notes a repair.
+// spend records a repair.
 func (b *budget) spend(now time.Time) {
-	if b.calm(now) <= 0 {
+	if b.cooldown(now) <= 0 {
 		*b = budget{}
 	}
 	switch full := len(b.repairs) == budgetRepairs && now.Sub(b.repairs[0]) < budgetSpan; {
@@ -53,9 +53,9 @@ func (b *budget) spend(now time.Time) {
 	}
 }
 
-// fighting is whether something changes the object back again and again.
+// fighting reports whether something repeatedly reverts the object.
 func (b *budget) fighting(now time.Time) bool {
-	if b.calm(now) <= 0 {
+	if b.cooldown(now) <= 0 {
 		return false
 	}
 	if b.penalty > 0 {
@@ -65,8 +65,8 @@ func (b *budget) fighting(now time.Time) bool {
 	return n >= fightRepairs && b.repairs[n-1].Sub(b.repairs[n-fightRepairs]) < budgetSpan
 }
 
-// calm is after how long without a repair all is forgotten; 0 or less if it is now.
-func (b *budget) calm(now time.Time) time.Duration {
+// cooldown returns how long until the budget resets if there is no further repair; 0 or less if it has reset.
+func (b *budget) cooldown(now time.Time) time.Duration {
 	if b == nil || len(b.repairs) == 0 {
 		return 0
 	}

@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Objects is what this package needs of the member's API. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
+// Objects is the client for the member's API. Its errors are those of k8s.io/apimachinery/pkg/api/errors.
 type Objects interface {
-	// Apply applies by server-side apply, and says whether that made the object. force takes fields away from others.
+	// Apply applies an object server-side, and reports whether that created it. force takes fields over from other field managers.
 	Apply(ctx context.Context, path, manager string, force bool, object []byte) (*metav1.PartialObjectMetadata, bool, error)
 	// Meta reads an object's metadata.
 	Meta(ctx context.Context, path string) (*metav1.PartialObjectMetadata, error)
-	// Whole reads an object into a pointer to what its JSON decodes into.
+	// Whole reads an object and decodes its JSON into out, a pointer.
 	Whole(ctx context.Context, path string, out any) error
-	// Delete deletes the object of that UID, unless it has changed since the version.
+	// Delete deletes the object of that UID, unless its version is another.
 	Delete(ctx context.Context, path string, uid types.UID, version string) error
 	// List lists the metadata of a collection.
 	List(ctx context.Context, path string, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)

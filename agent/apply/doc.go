@@ -3,7 +3,7 @@
 
 // Package apply keeps sets true in the member.
 //
-// The hub hands sets over; the agent stores each as a Secret, applies what it holds, removes what it no longer holds, and goes on doing
-// so without the hub: for namespaces that come and go, for objects that somebody changes, and until a set's time is over.
-// docs/design/0004-sets-roles-projects.md says why it is as it is.
+// The hub sends sets. The agent stores each set as a Secret, applies its objects and removes objects that are no longer in it. It goes on
+// without the hub: when namespaces come and go, when an object drifts, and until a set expires.
+// docs/design/0004-sets-roles-projects.md gives the reasons.
 package apply

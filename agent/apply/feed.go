@@ -21,18 +21,18 @@ import (
 // pageSize is how many objects a page of a list has.
 const pageSize = 500
 
-// feed keeps the world up to date with a kind, by metadata only. It is a cache.TransformingStore.
+// feed keeps the cache up to date with one kind, by metadata only. It is a cache.TransformingStore.
 type feed struct {
 	kind   kind
 	client Objects
-	world  *world
+	cache  *objectCache
 	log    logr.Logger
-	ready  chan struct{} // closed when all objects of the kind are known, or it is known that none can be
+	ready  chan struct{} // closed when all objects of the kind are known, or the kind cannot be read
 	once   sync.Once
 }
 
-func newFeed(k kind, client Objects, w *world, log logr.Logger) *feed {
-	return &feed{kind: k, client: client, world: w, log: log, ready: make(chan struct{})}
+func newFeed(k kind, client Objects, cached *objectCache, log logr.Logger) *feed {
+	return &feed{kind: k, client: client, cache: cached, log: log, ready: make(chan struct{})}
 }
 
 // run follows the kind until ctx ends.
@@ -45,7 +45,7 @@ func (f *feed) run(ctx context.Context) {
 	reflector.RunWithContext(ctx)
 }
 
-// selector limits what is asked for. Namespaces are all asked for: one that leaves a project has no label by which to know it.
+// selector returns the label selector of the watch. All namespaces are watched: one that leaves a project no longer has a label.
 func (f *feed) selector() string {
 	if f.kind.name == kindNamespace {
 		return ""
@@ -70,7 +70,7 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 	options.LabelSelector = f.selector()
 	w, err := f.client.Watch(ctx, f.kind.collection(""), options)
 	if err != nil {
-		if options.SendInitialEvents == nil || !apierrors.IsInvalid(err) { // else it is asked for a list instead
+		if options.SendInitialEvents == nil || !apierrors.IsInvalid(err) { // otherwise the reflector lists instead
 			f.failed(err)
 		}
 		return nil, err
@@ -78,7 +78,7 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 	return w, nil
 }
 
-// failed notes that a kind cannot be read. One that the API server does not have, or does not show, cannot have been delivered either.
+// failed records that a kind cannot be read. If the API server does not have it or forbids it, no object of it was delivered.
 func (f *feed) failed(err error) {
 	f.log.V(1).Info("cannot watch a kind", "kind", f.kind.name, "error", err.Error())
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
@@ -94,33 +94,33 @@ func (f *feed) refOf(obj any) (ref, *metav1.ObjectMeta, error) {
 	return ref{kind: f.kind.name, namespace: o.Namespace, name: o.Name}, &o.ObjectMeta, nil
 }
 
-// Transformer keeps objects as they are: they are not kept.
+// Transformer changes nothing.
 func (f *feed) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return obj, nil }
 }
 
-// Add notes an object.
+// Add stores an object.
 func (f *feed) Add(obj any) error { return f.Update(obj) }
 
-// Update notes an object.
+// Update stores an object.
 func (f *feed) Update(obj any) error {
 	r, meta, err := f.refOf(obj)
 	if err == nil {
-		f.world.observe(r, meta)
+		f.cache.observe(r, meta)
 	}
 	return err
 }
 
-// Delete notes that an object is no more, or has lost the label that it was selected by.
+// Delete records that an object is gone, or has lost the label that selects it.
 func (f *feed) Delete(obj any) error {
 	r, meta, err := f.refOf(obj)
 	if err == nil {
-		f.world.vanish(r, number(meta.ResourceVersion))
+		f.cache.vanish(r, number(meta.ResourceVersion))
 	}
 	return err
 }
 
-// Replace notes all objects.
+// Replace stores all objects of the kind.
 func (f *feed) Replace(objs []any, version string) error {
 	metas := make(map[ref]*metav1.ObjectMeta, len(objs))
 	for _, obj := range objs {
@@ -130,10 +130,10 @@ func (f *feed) Replace(objs []any, version string) error {
 		}
 		metas[r] = meta
 	}
-	f.world.replace(f.kind.name, metas, number(version))
+	f.cache.replace(f.kind.name, metas, number(version))
 	f.once.Do(func() { close(f.ready) })
 	return nil
 }
 
-// Resync has nothing to do.
+// Resync does nothing.
 func (f *feed) Resync() error { return nil }

@@ -21,9 +21,9 @@ type item struct {
 	ref  ref
 	body []byte
 	hash [sha256.Size]byte
-	uid  types.UID           // that the object must have; empty for any
+	uid  types.UID           // required UID of the object; empty for any
 	hard corev1.ResourceList // of a quota of ours, nil for anything else
-	role string              // the ClusterRole that it binds, empty for anything else
+	role string              // the ClusterRole that it binds; empty for other objects
 }
 
 func newItem(r ref, o *unstructured.Unstructured) (item, error) {
@@ -55,8 +55,8 @@ func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
 	return hard, nil
 }
 
-// phases orders what is applied: namespaces, whatever else, quotas that shrink, quotas that grow. So what is divided anew never is granted
-// twice. A quota that does both is applied twice, first with what shrinks.
+// phases orders the objects: namespaces, other objects, quotas that shrink, quotas that grow. An amount that moves between namespaces is
+// thus never granted twice. A quota that shrinks and grows is applied twice, first with what shrinks.
 func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
 	var out [4][]item
 	for _, it := range items {
@@ -84,7 +84,7 @@ func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error
 	return out, nil
 }
 
-// change says what becomes of a quota. A resource that was not limited before is newly granted.
+// change reports whether a quota shrinks, and whether it grows. A resource that was not limited before counts as growth.
 func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	for name, amount := range wanted {
 		before, had := held[name]
@@ -100,7 +100,7 @@ func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	return shrinks, grows
 }
 
-// lesser is the quota with what is held where that is less.
+// lesser returns the quota with the lesser of the held and the wanted amount of each resource.
 func (it item) lesser(held corev1.ResourceList) (item, error) {
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(it.body); err != nil {

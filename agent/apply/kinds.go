@@ -30,8 +30,8 @@ const (
 	kindRoleBinding        = "RoleBinding"
 )
 
-// kinds are all that a set may hold: what the agent's ClusterRole lets it deliver, and watches. A kind that is not here cannot be
-// delivered, whatever the hub says.
+// kinds returns the kinds that a set may hold. The agent's ClusterRole allows them, and the agent watches them. Other kinds are not
+// delivered, whatever the hub sends.
 func kinds() []kind {
 	var all []kind
 	for _, k := range footprint.SetKinds() {
@@ -51,10 +51,10 @@ func newCatalogue() catalogue {
 	return c
 }
 
-// ref names an object.
+// ref identifies an object.
 type ref struct{ kind, namespace, name string }
 
-// String is how a state names the object.
+// String returns the name of the object in a state.
 func (r ref) String() string {
 	if r.namespace == "" {
 		return r.kind + " " + r.name
@@ -62,7 +62,7 @@ func (r ref) String() string {
 	return r.kind + " " + r.namespace + "/" + r.name
 }
 
-// refOf names the object of a set; an error says why no such object is delivered.
+// refOf returns the ref of an object, or an error if the object cannot be delivered.
 func (c catalogue) refOf(o *unstructured.Unstructured) (ref, error) {
 	r := ref{kind: o.GetKind(), namespace: o.GetNamespace(), name: o.GetName()}
 	k, known := c[r.kind]
@@ -75,12 +75,12 @@ func (c catalogue) refOf(o *unstructured.Unstructured) (ref, error) {
 	return r, nil
 }
 
-// path of an object in the API.
+// path returns the API path of an object.
 func (c catalogue) path(r ref) string {
 	return c[r.kind].collection(r.namespace) + "/" + r.name
 }
 
-// collection is the path of all objects of the kind, or of those in a namespace.
+// collection returns the API path of all objects of the kind, or of those in a namespace.
 func (k kind) collection(namespace string) string {
 	root := "/apis/" + k.apiVersion
 	if k.apiVersion == "v1" {

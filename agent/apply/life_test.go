@@ -66,7 +66,7 @@ func (m *member) expires(t *testing.T) {
 	b.stop()
 }
 
-// leftBehind loses the store of an agent, as who deletes its namespace does.
+// leftBehind loses the store of an agent, as when its namespace is deleted.
 func (m *member) leftBehind(t *testing.T) {
 	long := "crtb/" + strings.Repeat("long-name.", 20) + "end"
 	ids := []string{"crtb/owner", "crtb/guest.of.two", "crtb/extra", long}
@@ -219,7 +219,7 @@ func (m *member) random(t *testing.T, r *rand.Rand) {
 			a = m.lead(t)
 			a.applied(t, set)
 			last[id] = set
-		case 2: // somebody deletes
+		case 2: // a user deletes
 			_ = m.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("drover:%s:%d", expansion.SetLabel(id), r.IntN(3))}})
 		default:
 			set := m.randomSet(t, r, id)

@@ -18,23 +18,23 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// How long to wait before what failed is tried again.
+// How long to wait before a failed set is retried.
 const (
 	firstRetry = time.Second
 	maxRetry   = 5 * time.Minute
 )
 
-// pass makes the member hold what a set wants, and shows the state that came of it. The caller has the set's turn.
-func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
-	p := &pass{term: t, set: s, now: t.options.Now(), wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}}
+// pass applies a set to the member and publishes the resulting state. The caller has acquired the set.
+func (l *leadership) pass(ctx context.Context, s *set) protocol.SetState {
+	p := &pass{leadership: l, set: s, now: l.options.Now(), wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}}
 	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
 	gone := s.deleting || p.expired()
 	saved := p.save(ctx)
 	switch {
-	case gone && t.taken(s):
+	case gone && l.taken(s):
 	case gone:
-		p.strip(ctx)
-	case s.wanted.ExpiresAt == nil || saved(): // what is to end must not outlive an agent that forgets it
+		p.removeObjects(ctx)
+	case s.wanted.ExpiresAt == nil || saved(): // a set that expires is stored first: otherwise it could outlive the agent
 		p.keep(ctx, &state)
 	}
 	saved()
@@ -42,13 +42,13 @@ func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
 		state.Phase = protocol.SetPending
 		return state
 	}
-	p.judge(&state)
+	p.summarize(&state)
 	switch {
 	case len(p.problems) > 0:
 		s.failures++
 		p.later(min(firstRetry<<min(s.failures-1, 16), maxRetry))
 	case s.deleting:
-		return t.finish(ctx, s, state)
+		return l.finish(ctx, s, state)
 	case gone:
 		state.Phase = protocol.SetExpired
 	default:
@@ -58,36 +58,36 @@ func (t *term) pass(ctx context.Context, s *set) protocol.SetState {
 		p.later(end.Sub(p.now))
 	}
 	if p.again > 0 {
-		t.agenda.at(s.id, p.now.Add(p.again))
+		l.queue.addAt(s.id, p.now.Add(p.again))
 	}
-	if t.board.show(state) {
+	if l.publisher.publish(state) {
 		bring, _ := rolesOf(s)
-		t.wakeBinders(bring...)
+		l.wakeBinders(bring...)
 	}
-	t.seen(s.id)
+	l.seen(s.id)
 	return state
 }
 
-// finish forgets a set that has nothing in the member any more.
-func (t *term) finish(ctx context.Context, s *set, state protocol.SetState) protocol.SetState {
-	if err := t.store.remove(ctx, s.id, s.kept); err != nil {
+// finish removes a set from the store when none of its objects is left in the member.
+func (l *leadership) finish(ctx context.Context, s *set, state protocol.SetState) protocol.SetState {
+	if err := l.store.remove(ctx, s.id, s.kept); err != nil {
 		state.Phase, state.Message = explain(ref{kind: kindSecret, name: firstName(s.id)}, err)
-		t.agenda.at(s.id, t.options.Now().Add(firstRetry))
-		t.board.show(state)
+		l.queue.addAt(s.id, l.options.Now().Add(firstRetry))
+		l.publisher.publish(state)
 		return state
 	}
-	t.bury(s)
+	l.forget(s)
 	state.Phase = protocol.SetDeleted
 	return state
 }
 
-// pass is one time of making a set true.
+// pass is one reconciliation of a set.
 type pass struct {
-	*term
+	*leadership
 	set    *set
 	now    time.Time
 	wanted map[ref]bool
-	again  time.Duration // when to look again, 0 for not at all
+	again  time.Duration // until the next pass; 0 for none
 
 	mu       sync.Mutex // guards problems and again while objects are applied
 	problems map[ref]protocol.SetObject
@@ -98,7 +98,7 @@ func (p *pass) expired() bool {
 	return end != nil && !p.now.Before(*end)
 }
 
-// later has the set looked at again after a while, unless that is sooner anyway.
+// later schedules the next pass, unless it is due sooner.
 func (p *pass) later(wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,19 +107,19 @@ func (p *pass) later(wait time.Duration) {
 	}
 }
 
-// problem notes what is wrong with an object.
+// problem records what is wrong with an object.
 func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
 }
 
-// save begins to store the set, unless it is stored as it is wanted, and returns what waits for the end of that and says
-// whether it is stored.
+// save begins to store the set, unless it is stored already. The function that it returns waits for the end, and reports whether the set is
+// stored.
 //
-// Applying does not wait for it, only the answer does. Whichever of the two an end of the agent cuts off, the hub has not been told that the set
-// is there: it sends it again. Until then the next agent holds to what is stored, which is the set as it was before; of a set that was not
-// stored at all it leaves the objects as they are.
+// Applying does not wait for it, only the response does. If the agent ends before both are done, the hub has no response and sends the set
+// again. Until then the next agent applies what is stored, which is the former version of the set. If none was stored, it leaves the objects
+// as they are.
 func (p *pass) save(ctx context.Context) (saved func() bool) {
 	s := p.set
 	if s.deleting || s.unsaved == nil {
@@ -146,8 +146,8 @@ func (p *pass) save(ctx context.Context) (saved func() bool) {
 	})
 }
 
-// judge says how the set is.
-func (p *pass) judge(state *protocol.SetState) {
+// summarize sets the phase and the problems of a state.
+func (p *pass) summarize(state *protocol.SetState) {
 	state.Phase = cmp.Or(state.Phase, protocol.SetApplied)
 	all := make([]protocol.SetObject, 0, len(p.problems))
 	for _, problem := range p.problems {
@@ -174,7 +174,7 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 		}
 	}
 	first, _ := p.items(names)
-	p.applyAll(ctx, first) // so that they are there, and in the project, when templates are expanded
+	p.applyAll(ctx, first) // namespaces must be in the project before templates are expanded
 	namespaces, err := p.namespaces(ctx)
 	var result expansion.Result
 	if err == nil {
@@ -187,7 +187,7 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 			ordered, err = phases(items, p.held())
 		}
 	}
-	if err != nil { // nothing is removed by what is not understood
+	if err != nil { // nothing is removed if the set could not be expanded
 		p.problem(ref{kind: "set", name: p.set.id}, protocol.SetFailed, err.Error())
 		return
 	}
@@ -198,14 +198,14 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	if p.allWell(ordered[2]) {
 		p.applyAll(ctx, ordered[3])
 	}
-	if !p.waits() { // a binding goes when the one in its place is there
+	if !p.waits() { // a binding is removed after its replacement was applied
 		p.prune(ctx)
 	}
-	p.tellRoles(ctx, ordered[1])
+	p.reportMissingRoles(ctx, ordered[1])
 }
 
-// tellRoles tells of bindings to ClusterRoles of the member's own that it does not have: they are as they should be, and grant nothing.
-func (p *pass) tellRoles(ctx context.Context, items []item) {
+// reportMissingRoles reports bindings to ClusterRoles of the member that do not exist. Such a binding is applied and grants nothing.
+func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	missing := map[string]error{}
 	for _, it := range items {
 		if it.role == "" || ofSet(it.role) || p.failed(it.ref) {
@@ -235,7 +235,7 @@ func living(namespaces []expansion.Namespace) (n int32) {
 	return n
 }
 
-// items are the objects that the set may apply: of the kinds that are known, and not another set's.
+// items returns the objects that the set may apply: they are of a known kind, and not in another set.
 func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 	var all []item
 	for _, o := range objects {
@@ -262,13 +262,13 @@ func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 	return all, nil
 }
 
-// namespaces are those of the set's project, with what each holds of its quota.
+// namespaces returns the namespaces of the set's project, with the quota that each holds.
 func (p *pass) namespaces(ctx context.Context) ([]expansion.Namespace, error) {
 	per := p.set.wanted.Content.PerNamespace
 	if per == nil {
 		return nil, nil
 	}
-	all := p.world.members(per.Project)
+	all := p.cache.members(per.Project)
 	if p.set.quotas == nil {
 		held, err := p.readHeld(ctx)
 		if err != nil {
@@ -282,14 +282,14 @@ func (p *pass) namespaces(ctx context.Context) ([]expansion.Namespace, error) {
 			all[i].Held, held[all[i].Name] = hard, hard
 		}
 	}
-	p.set.quotas.held = held // who has left holds nothing
+	p.set.quotas.held = held // a namespace that left the project holds nothing
 	return all, nil
 }
 
-// readHeld reads what was given out before this replica led.
+// readHeld reads the quotas that a former leader applied.
 func (p *pass) readHeld(ctx context.Context) (map[string]corev1.ResourceList, error) {
 	held := map[string]corev1.ResourceList{}
-	for _, r := range p.world.of(p.set.label) {
+	for _, r := range p.cache.of(p.set.label) {
 		if r.kind != kindQuota || r.name != expansion.QuotaName {
 			continue
 		}
@@ -316,8 +316,8 @@ func (p *pass) held() map[string]corev1.ResourceList {
 	return p.set.quotas.held
 }
 
-// hold notes what a namespace was given.
-func (p *pass) hold(it item) {
+// recordQuota records the quota that a namespace was given.
+func (p *pass) recordQuota(it item) {
 	if it.hard == nil || p.set.quotas == nil {
 		return
 	}

@@ -19,7 +19,7 @@ import (
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	// fight repairs whenever it may, for a while, against somebody who is always faster.
+	// fight repairs whenever it may, for a while, against another client that is always faster.
 	fight := func(during time.Duration) (b budget, repairs int, end time.Time) {
 		now := start
 		for now.Sub(start) < during {
@@ -59,7 +59,7 @@ func TestBudget(t *testing.T) {
 	})
 	t.Run("after the calm all is forgotten", func(t *testing.T) {
 		b, _, end := fight(time.Hour)
-		later := end.Add(b.calm(end))
+		later := end.Add(b.cooldown(end))
 		if b.fighting(later) || b.wait(later) != 0 {
 			t.Error(b)
 		}
@@ -111,7 +111,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-func TestWorld(t *testing.T) {
+func TestObjectCache(t *testing.T) {
 	t.Parallel()
 	r := ref{kind: "ClusterRole", name: "a"}
 	meta := func(version, fields string) *metav1.ObjectMeta {
@@ -121,7 +121,7 @@ func TestWorld(t *testing.T) {
 				{Manager: "quota-controller", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"},
 			}}
 	}
-	w := newWorld()
+	w := newObjectCache()
 	first := w.observe(r, meta("5", `{"a":{}}`))
 	t.Run("what is older changes nothing", func(t *testing.T) {
 		if w.observe(r, meta("4", `{}`)); w.objects[r].mark != first.mark {

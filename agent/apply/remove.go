@@ -13,80 +13,80 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// strays stands on the agenda for namespaces that left their project while no agent looked. It is no id.
-const strays = "/"
+// orphans is the queue entry for namespaces that left their project while no agent ran. It is not a valid id of a set.
+const orphans = "/"
 
-// seen notes that a stored set was looked at. After the last, what nobody wants is known.
-func (t *term) seen(id string) {
-	t.book.mu.Lock()
-	_, was := t.book.unseen[id]
-	delete(t.book.unseen, id)
-	last := was && len(t.book.unseen) == 0
-	t.book.mu.Unlock()
+// seen records that a stored set had its first pass. After the last one, namespaces that no set wants are known and queued.
+func (l *leadership) seen(id string) {
+	l.state.mu.Lock()
+	_, was := l.state.unseen[id]
+	delete(l.state.unseen, id)
+	last := was && len(l.state.unseen) == 0
+	l.state.mu.Unlock()
 	if last {
-		t.agenda.at(strays, t.options.Now())
+		l.queue.addAt(orphans, l.options.Now())
 	}
 }
 
-// releaseStrays takes our fields off namespaces that no set wants.
-func (t *term) releaseStrays(ctx context.Context) {
-	for _, r := range t.world.ours() {
+// releaseOrphans removes our fields from namespaces that no set wants.
+func (l *leadership) releaseOrphans(ctx context.Context) {
+	for _, r := range l.cache.ours() {
 		if r.kind != kindNamespace {
 			continue
 		}
-		if err := t.loosen(ctx, r); err != nil && ctx.Err() == nil {
-			t.log().Error(err, "namespace not released")
-			t.agenda.at(strays, t.options.Now().Add(maxRetry))
+		if err := l.releaseNamespace(ctx, r); err != nil && ctx.Err() == nil {
+			l.log().Error(err, "namespace not released")
+			l.queue.addAt(orphans, l.options.Now().Add(maxRetry))
 		}
 	}
 }
 
-// loosen takes our fields off a namespace, unless some set wants it. Nobody can claim it meanwhile.
-func (t *term) loosen(ctx context.Context, r ref) error {
-	guard := &set{id: strays, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
-	if _, free := t.claim(r, guard); !free {
-		t.book.mu.Lock()
-		delete(t.book.waiting[r], strays)
-		t.book.mu.Unlock()
+// releaseNamespace removes our fields from a namespace, unless a set wants it. No set can claim it meanwhile.
+func (l *leadership) releaseNamespace(ctx context.Context, r ref) error {
+	guard := &set{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
+	if _, free := l.claim(r, guard); !free {
+		l.state.mu.Lock()
+		delete(l.state.waiting[r], orphans)
+		l.state.mu.Unlock()
 		return nil
 	}
-	defer t.unclaim(guard, nil)
-	now, known := t.world.get(r)
+	defer l.unclaim(guard, nil)
+	now, known := l.cache.get(r)
 	if !known || now.gone || now.mark == 0 {
 		return nil
 	}
 	target := &metav1.PartialObjectMetadata{}
 	target.APIVersion, target.Kind, target.Name, target.UID = "v1", kindNamespace, r.name, now.uid
-	meta, _, err := t.options.Objects.Apply(ctx, t.catalogue.path(r), fieldManager, false, bare(target))
+	meta, _, err := l.options.Objects.Apply(ctx, l.catalogue.path(r), fieldManager, false, bare(target))
 	if apierrors.IsConflict(err) || notFound(err) {
 		return nil // it is gone
 	}
 	if err != nil {
 		return fmt.Errorf("release Namespace %s: %w", r.name, err)
 	}
-	t.world.observe(r, &meta.ObjectMeta)
+	l.cache.observe(r, &meta.ObjectMeta)
 	return nil
 }
 
-// removeAll takes all sets away, the guards last, and whatever else the agent has made. It returns what could not be removed.
-func (t *term) removeAll(ctx context.Context) []string {
+// removeAll removes all sets, the guards last, and all other objects of the agent. It returns what could not be removed.
+func (l *leadership) removeAll(ctx context.Context) []string {
 	var remaining []string
-	for _, s := range t.all() {
+	for _, s := range l.all() {
 		if s.id == protocol.SetGuards && len(remaining) > 0 {
 			remaining = append(remaining, "set "+s.id+": it guards what is left")
 			break
 		}
-		remaining = append(remaining, t.removeOne(ctx, s.id)...)
+		remaining = append(remaining, l.removeOne(ctx, s.id)...)
 	}
 	if len(remaining) > 0 {
 		return remaining
 	}
-	for _, r := range t.world.ours() {
+	for _, r := range l.cache.ours() {
 		var err error
 		if r.kind == kindNamespace {
-			err = t.loosen(ctx, r)
+			err = l.releaseNamespace(ctx, r)
 		} else {
-			err = t.delete(ctx, r)
+			err = l.delete(ctx, r)
 		}
 		if err != nil {
 			_, message := explain(r, err)
@@ -96,8 +96,8 @@ func (t *term) removeAll(ctx context.Context) []string {
 	return remaining
 }
 
-func (t *term) removeOne(ctx context.Context, id string) (remaining []string) {
-	state, err := t.remove(ctx, id)
+func (l *leadership) removeOne(ctx context.Context, id string) (remaining []string) {
+	state, err := l.remove(ctx, id)
 	if err != nil {
 		return []string{fmt.Sprintf("set %s: %v", id, err)}
 	}

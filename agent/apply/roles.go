@@ -15,10 +15,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// patientPasses is how many passes in a row a binding waits for its role before that counts as a fault: the two are delivered side by side.
+// patientPasses is how many passes in a row a binding waits for its role before that is a failure: both are delivered at the same time.
 const patientPasses = 4
 
-// roleSets are the sets that bring and that bind the ClusterRoles of sets, by the name of the role. The lock of the book guards them.
+// roleSets indexes the sets that contain and that bind each ClusterRole of a set, by the name of the role. state.mu guards it.
 type roleSets struct {
 	bring map[string]map[string]bool
 	bind  map[string]map[string]bool
@@ -28,7 +28,7 @@ func newRoleSets() roleSets {
 	return roleSets{bring: map[string]map[string]bool{}, bind: map[string]map[string]bool{}}
 }
 
-// follow takes over which roles a set brings and binds.
+// follow updates the index for a set.
 func (r roleSets) follow(s *set) {
 	bring, bind := rolesOf(s)
 	for at, names := range map[*map[string]map[string]bool][]string{&r.bring: bring, &r.bind: bind} {
@@ -47,7 +47,7 @@ func (r roleSets) follow(s *set) {
 	}
 }
 
-// rolesOf are the roles that a set brings, and those that it binds.
+// rolesOf returns the roles that a set contains, and those that it binds.
 func rolesOf(s *set) (bring, bind []string) {
 	if s.dead || s.deleting {
 		return nil, nil
@@ -71,7 +71,7 @@ func rolesOf(s *set) (bring, bind []string) {
 	return bring, bind
 }
 
-// boundRole is the ClusterRole that a binding binds, empty for what is no binding of one.
+// boundRole returns the ClusterRole that a binding binds; empty for any other object.
 func boundRole(o *unstructured.Unstructured) string {
 	if o.GetKind() != kindClusterRoleBinding && o.GetKind() != kindRoleBinding {
 		return ""
@@ -84,40 +84,40 @@ func boundRole(o *unstructured.Unstructured) string {
 	return name
 }
 
-// ofSet says whether a role of that name is one that a set brings. Others are the member's own.
+// ofSet reports whether a role of that name belongs to a set. Other roles are the member's own.
 func ofSet(role string) bool { return strings.HasPrefix(role, expansion.RolePrefix) }
 
-// wakeBinders has the sets looked at that bind roles.
-func (t *term) wakeBinders(roles ...string) {
-	t.book.mu.Lock()
-	defer t.book.mu.Unlock()
+// wakeBinders queues the sets that bind the roles.
+func (l *leadership) wakeBinders(roles ...string) {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
 	for _, role := range roles {
-		for id := range t.book.roles.bind[role] {
-			t.agenda.at(id, t.options.Now())
+		for id := range l.state.roles.bind[role] {
+			l.queue.addAt(id, l.options.Now())
 		}
 	}
 }
 
-// standing is what is known of a role that a set is to bring.
-type standing struct {
-	brought bool                // a set here brings it
+// roleState is what is known of a role of a set.
+type roleState struct {
+	brought bool                // a set in this member contains it
 	there   bool                // the member has it, as an object of that set
-	problem *protocol.SetObject // what the state of that set says of it; nil if nothing
+	problem *protocol.SetObject // in the state of that set; nil if there is none
 }
 
-// standing of a role. Nothing is asked of the API server: the set that brings the role has looked at what is there.
-func (t *term) standing(role string) standing {
+// roleState returns the state of a role. It sends no request: the pass of the set that contains the role has read the object.
+func (l *leadership) roleState(role string) roleState {
 	r := ref{kind: kindClusterRole, name: role}
-	now, known := t.world.get(r)
-	t.book.mu.Lock()
-	owner := t.book.owners[r]
-	var found standing
-	for id := range t.book.roles.bring[role] {
+	now, known := l.cache.get(r)
+	l.state.mu.Lock()
+	owner := l.state.owners[r]
+	var found roleState
+	for id := range l.state.roles.bring[role] {
 		found.brought = true
 		found.there = found.there || known && !now.gone && !now.deleting && now.mark != 0 && now.set == expansion.SetLabel(id)
 	}
-	t.book.mu.Unlock()
-	for _, o := range t.board.state(owner).Objects {
+	l.state.mu.Unlock()
+	for _, o := range l.publisher.state(owner).Objects {
 		if o.Object == r.String() {
 			found.problem = &o
 		}
@@ -125,9 +125,9 @@ func (t *term) standing(role string) standing {
 	return found
 }
 
-// refusal says why a role must not be bound: empty if it may be. A role that somebody else has made, or keeps changing, would grant what the
-// hub does not know of. away says that a binding that is there already must go.
-func (s standing) refusal(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
+// whyNotBound returns why a role must not be bound; empty if it may be. A role that another client created, or keeps changing, would grant
+// rights that the hub does not know. away reports whether an existing binding must be removed.
+func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
 	altered := s.problem != nil && (s.problem.Phase == protocol.SetConflict || s.problem.Phase == protocol.SetFighting)
 	switch {
 	case altered:
@@ -142,19 +142,19 @@ func (s standing) refusal(role string, passes int) (phase protocol.SetPhase, mes
 	return protocol.SetRoleMissing, fmt.Sprintf("it is not bound: ClusterRole %s, which comes with its role template, is not here; see the status of the RoleTemplate on the hub", role), !s.brought
 }
 
-// bindable leaves out bindings whose role must not be bound, says so, and removes those that are there.
+// bindable leaves out bindings whose role must not be bound, reports them, and removes those that exist and must go.
 func (p *pass) bindable(ctx context.Context, items []item) []item {
-	known := map[string]standing{}
+	known := map[string]roleState{}
 	return slices.DeleteFunc(slices.Clone(items), func(it item) bool {
 		if !ofSet(it.role) || p.failed(it.ref) {
 			return false
 		}
 		role, asked := known[it.role]
 		if !asked {
-			role = p.standing(it.role)
+			role = p.roleState(it.role)
 			known[it.role] = role
 		}
-		phase, message, away := role.refusal(it.role, p.set.failures)
+		phase, message, away := role.whyNotBound(it.role, p.set.failures)
 		if phase == "" {
 			return false
 		}
@@ -166,7 +166,7 @@ func (p *pass) bindable(ctx context.Context, items []item) []item {
 	})
 }
 
-// waits says whether a binding waits for a role that is about to come.
+// waits reports whether a binding waits for a role that is about to be applied.
 func (p *pass) waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +180,7 @@ func (p *pass) waits() bool {
 
 // unbind removes a binding of the set.
 func (p *pass) unbind(ctx context.Context, r ref) {
-	if now, known := p.world.get(r); !known || now.set != p.set.label {
+	if now, known := p.cache.get(r); !known || now.set != p.set.label {
 		return
 	}
 	p.log().Info("removing a binding whose role is not Drover's", "object", r.String(), "set", p.set.id)
@@ -189,7 +189,7 @@ func (p *pass) unbind(ctx context.Context, r ref) {
 		p.problem(r, phase, "it binds a role that is not Drover's, and cannot be removed: "+message)
 		return
 	}
-	p.book.mu.Lock()
-	delete(p.book.applied, r)
-	p.book.mu.Unlock()
+	p.state.mu.Lock()
+	delete(p.state.applied, r)
+	p.state.mu.Unlock()
 }

@@ -92,7 +92,7 @@ func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 		m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:full"}})
 		ends := newSet(t, "role/ends", objectsOf("role/ends", role("drover:ends", "get")), time.Now().Add(time.Hour))
 		a.put(t, ends)
-		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:ends"}}) // who would take it away after a restart?
+		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:ends"}}) // otherwise no agent would remove it after a restart
 		stored.refuse.Store(false)
 		a.await(t, ends.ID, protocol.SetApplied)
 		a.await(t, set.ID, protocol.SetApplied)

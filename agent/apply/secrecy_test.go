@@ -22,7 +22,7 @@ import (
 func TestNoErrorQuotesASecret(t *testing.T) {
 	t.Parallel()
 	const password = "hunter2"
-	t.Run("CVE-2023-22649: what an admission webhook says of a Secret is not told on", func(t *testing.T) {
+	t.Run("CVE-2023-22649: the message of an admission webhook about a Secret is not passed on", func(t *testing.T) {
 		said := errors.New(`denied the request: {"data":{"password":"` + password + `"}}`)
 		for _, err := range []error{
 			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", said), apierrors.NewBadRequest(said.Error()), apierrors.NewInternalError(said),
@@ -35,9 +35,9 @@ func TestNoErrorQuotesASecret(t *testing.T) {
 	})
 	t.Run("CVE-2023-22649: nor what it says when all is taken away", func(t *testing.T) {
 		said := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", errors.New(password))
-		term := newTerm(t.Context(), Options{Objects: refusing{err: said}})
-		term.world.objects[ref{kindSecret, "web", "registry"}] = object{uid: "1", set: "secrets.web", mark: 1}
-		remaining := term.removeAll(t.Context())
+		leadership := newLeadership(t.Context(), Options{Objects: refusing{err: said}})
+		leadership.cache.objects[ref{kindSecret, "web", "registry"}] = object{uid: "1", set: "secrets.web", mark: 1}
+		remaining := leadership.removeAll(t.Context())
 		if len(remaining) != 1 || !strings.Contains(remaining[0], "Secret web/registry: ") || !strings.Contains(remaining[0], "(Forbidden)") || strings.Contains(remaining[0], password) {
 			t.Error(remaining)
 		}

@@ -25,19 +25,19 @@ import (
 )
 
 const (
-	// secretType is that of the Secrets that hold sets.
+	// secretType is the type of the Secrets that hold sets.
 	secretType corev1.SecretType = v1.Group + "/set"
 	// partSize is how much of a set one Secret holds, in bytes.
 	partSize = 900_000
-	// plainSize is up to where a set is kept as it is: compression would not save a block.
+	// plainSize is the size up to which a set is stored uncompressed: compression would save little.
 	plainSize = 4 << 10
 
-	keySet    = "set"    // a part
-	keyDigest = "digest" // of the set that it is a part of
-	keyParts  = "parts"  // how many there are, in the first only
+	keySet    = "set"    // a part of the set
+	keyDigest = "digest" // of the whole set
+	keyParts  = "parts"  // number of parts; in the first only
 )
 
-// Secrets is what this package needs of the Secrets of the agent's namespace.
+// Secrets is the client for the Secrets of the agent's namespace.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	List(ctx context.Context, kind corev1.SecretType) ([]corev1.Secret, error)
@@ -46,7 +46,7 @@ type Secrets interface {
 	Delete(ctx context.Context, name string) error
 }
 
-// store keeps sets as Secrets. The first part is written last and names the digest of the others, so that there is always one whole
+// store stores sets as Secrets. The first part is written last and holds the digest of the others, so that there is always one complete
 // version of a set.
 type store struct{ secrets Secrets }
 
@@ -56,13 +56,13 @@ func partName(id, digest string, part int) string {
 	return fmt.Sprintf("set-%d-%s.%s", part, digest[:min(12, len(digest))], expansion.SetLabel(id))
 }
 
-// kept is what the store remembers of a set that it holds.
+// kept is what the store remembers of a stored set.
 type kept struct {
 	first *corev1.Secret // without its data
 	parts []string       // names of the others
 }
 
-// save stores a set in place of what was kept.
+// save stores a set and replaces the former version.
 func (s store) save(ctx context.Context, set protocol.Set, before kept) (kept, error) {
 	raw, err := encodeSet(set)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s store) save(ctx context.Context, set protocol.Set, before kept) (kept, e
 	}
 	for _, name := range before.parts {
 		if !slices.Contains(after.parts, name) {
-			_ = s.secrets.Delete(ctx, name) // what is left behind goes when sets are read again
+			_ = s.secrets.Delete(ctx, name) // if that fails, load deletes it
 		}
 	}
 	return after, nil
@@ -99,7 +99,7 @@ func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// write creates or replaces a Secret; before is how it was, nil if it was not there as far as is known.
+// write creates or replaces a Secret; before is the former version; nil if none is known.
 func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev1.Secret, error) {
 	var after *corev1.Secret
 	var err error
@@ -109,7 +109,7 @@ func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev
 		secret.ResourceVersion = before.ResourceVersion
 		after, err = s.secrets.Update(ctx, secret)
 	}
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // a former leader's
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // written by a former leader
 		if before, err = s.secrets.Get(ctx, secret.Name); err == nil {
 			secret.ResourceVersion = before.ResourceVersion
 			after, err = s.secrets.Update(ctx, secret)
@@ -125,7 +125,7 @@ func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev
 	return after, nil
 }
 
-// remove removes a set.
+// remove deletes the Secrets of a set.
 func (s store) remove(ctx context.Context, id string, k kept) error {
 	for _, name := range append([]string{firstName(id)}, k.parts...) {
 		if err := s.secrets.Delete(ctx, name); err != nil && !apierrors.IsNotFound(err) {
@@ -135,7 +135,7 @@ func (s store) remove(ctx context.Context, id string, k kept) error {
 	return nil
 }
 
-// saved is a set as it was stored.
+// saved is a stored set.
 type saved struct {
 	set  protocol.Set
 	kept kept
@@ -203,7 +203,7 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	if firstName(set.ID) != first.Name || set.Digest != digest {
 		return saved{}, errors.New("it holds another set")
 	}
-	if err := set.Check(); err != nil { // it was changed here: the hub would never know by the digest
+	if err := set.Check(); err != nil { // it was changed in the member: the hub could not see that from the digest
 		return saved{}, err
 	}
 	bare := first.DeepCopy()

@@ -24,19 +24,19 @@ type applied struct {
 	hash  [sha256.Size]byte
 	mark  uint64
 	uid   types.UID
-	added string // by somebody else, as was told
+	added string // by another field manager, as was reported
 }
 
-// applyOne applies an object if it is not as it was last applied.
+// applyOne applies an object unless it is as it was last applied.
 func (p *pass) applyOne(ctx context.Context, it item) {
 	r := it.ref
 	if p.failed(r) {
 		return
 	}
-	p.book.mu.Lock()
-	last, written := p.book.applied[r]
-	p.book.mu.Unlock()
-	now, known := p.world.get(r)
+	p.state.mu.Lock()
+	last, written := p.state.applied[r]
+	p.state.mu.Unlock()
+	now, known := p.cache.get(r)
 	same := written && last.hash == it.hash
 	if same && known && !now.gone && now.mark == last.mark && (r.kind == kindNamespace || now.set == p.set.label) {
 		last.added = now.added
@@ -49,15 +49,15 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	}
 	meta, err := p.write(ctx, it, now, known, last)
 	switch {
-	case err == nil && meta == nil: // it is gone, which will be seen
+	case err == nil && meta == nil: // it is gone: an event follows
 	case err == nil:
-		answer := p.world.observed(r, &meta.ObjectMeta)
+		answer := p.cache.observed(r, &meta.ObjectMeta)
 		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added})
-		p.world.observe(r, &meta.ObjectMeta)
+		p.cache.observe(r, &meta.ObjectMeta)
 		if r.kind == kindClusterRole {
 			p.wakeBinders(r.name)
 		}
-		p.hold(it)
+		p.recordQuota(it)
 		p.watchBudget(r, now)
 	case ctx.Err() == nil:
 		phase, message := explain(r, err)
@@ -65,17 +65,17 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	}
 }
 
-// note remembers how an object was left, and tells what somebody else has added to it.
+// note remembers how an object was left, and reports what another field manager has added to it.
 func (p *pass) note(r ref, last applied) {
-	p.book.mu.Lock()
-	p.book.applied[r] = last
-	p.book.mu.Unlock()
+	p.state.mu.Lock()
+	p.state.applied[r] = last
+	p.state.mu.Unlock()
 	if last.added != "" {
-		p.problem(r, protocol.SetConflict, "somebody has added to it what it is not to have ("+last.added+"): take that away, or delete it and it is made anew")
+		p.problem(r, protocol.SetConflict, "another field manager has added a field that is not in the set ("+last.added+"): remove the field, or delete the object and it is created again")
 	}
 }
 
-// failed is whether the object was tried in this pass already, in vain.
+// failed reports whether the object has a problem in this pass already.
 func (p *pass) failed(r ref) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *pass) failed(r ref) bool {
 	return failed
 }
 
-// repair says whether the object may be repaired now, and notes that it is.
+// repair reports whether the object may be repaired now, and if so records the repair.
 func (p *pass) repair(r ref, now object) bool {
 	p.mu.Lock()
 	b := p.set.budgets[r]
@@ -116,11 +116,11 @@ func fightMessage(now object) string {
 	return who + " changes it back each time that it is repaired: stop that, or remove what wants the object on the hub"
 }
 
-// watchBudget reports a fight until it is calm.
+// watchBudget reports a fight until the budget has reset.
 func (p *pass) watchBudget(r ref, now object) {
 	p.mu.Lock()
 	b, fought := p.set.budgets[r]
-	fighting, calm := b.fighting(p.now), b.calm(p.now)
+	fighting, calm := b.fighting(p.now), b.cooldown(p.now)
 	if fought && calm <= 0 {
 		delete(p.set.budgets, r)
 	}
@@ -134,15 +134,15 @@ func (p *pass) watchBudget(r ref, now object) {
 	}
 }
 
-// foreign says that an object is there that is not ours.
-type foreign struct{ message string }
+// foreignError is returned when an object exists that is not ours.
+type foreignError struct{ message string }
 
-func (f *foreign) Error() string { return f.message }
+func (f *foreignError) Error() string { return f.message }
 
-// write applies an object. It returns nil for one that had to be a certain one, which is gone.
+// write applies an object. It returns nil if the object must have a certain UID and is gone.
 func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata, error) {
 	path := p.catalogue.path(it.ref)
-	if it.ref.kind == kindNamespace { // joined, never owned: what others say of it stays
+	if it.ref.kind == kindNamespace { // joined, never owned: fields of other managers stay
 		meta, _, err := p.options.Objects.Apply(ctx, path, fieldManager, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
 			return nil, nil
@@ -157,9 +157,9 @@ func (p *pass) write(ctx context.Context, it item, now object, known bool, last 
 		}
 	}
 	meta, made, err := p.options.Objects.Apply(ctx, path, fieldManager, there, it.body)
-	if err == nil && !there && !made { // somebody was faster
+	if err == nil && !there && !made { // another client was faster
 		_, _, _ = p.options.Objects.Apply(ctx, path, fieldManager, false, bare(meta))
-		return nil, &foreign{message: "somebody else has just made it: give one of the two another name"}
+		return nil, &foreignError{message: "another client has just created it: give one of the two another name"}
 	}
 	if there && apierrors.IsInvalid(err) && immutable(err) {
 		return p.replace(ctx, it, path)
@@ -167,7 +167,7 @@ func (p *pass) write(ctx context.Context, it item, now object, known bool, last 
 	return meta, err
 }
 
-// inspect says whether an object is there and ours; an error says whose it is.
+// inspect reports whether an object exists and is ours; the error names another owner.
 func (p *pass) inspect(ctx context.Context, path string, last applied) (there bool, err error) {
 	meta, err := p.options.Objects.Meta(ctx, path)
 	if notFound(err) {
@@ -176,23 +176,23 @@ func (p *pass) inspect(ctx context.Context, path string, last applied) (there bo
 	if err != nil {
 		return false, err
 	}
-	switch now := p.world.read(&meta.ObjectMeta); {
+	switch now := p.cache.read(&meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return true, nil
-	case now.set == "" && last.uid != "" && last.uid == now.uid: // its labels were taken away; what managedFields say of it anybody can write
+	case now.set == "" && last.uid != "" && last.uid == now.uid: // its labels were removed; managedFields prove nothing, any client can write them
 		return true, nil
 	case now.set != "":
-		return false, &foreign{message: fmt.Sprintf("it belongs to the set %q: give one of the two another name", now.set)}
+		return false, &foreignError{message: fmt.Sprintf("it belongs to the set %q: give one of the two another name", now.set)}
 	default:
 		maker := ""
 		if now.other != "" {
 			maker = fmt.Sprintf(" (made by %q)", now.other)
 		}
-		return false, &foreign{message: "it is there already and not Drover's" + maker + ": remove it or give one of the two another name"}
+		return false, &foreignError{message: "it is there already and not Drover's" + maker + ": remove it or give one of the two another name"}
 	}
 }
 
-// replace makes an object anew, where what differs cannot be changed.
+// replace deletes and creates an object that differs in immutable fields.
 func (p *pass) replace(ctx context.Context, it item, path string) (*metav1.PartialObjectMetadata, error) {
 	if err := p.delete(ctx, it.ref); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// bare is an object with none of our fields: applied, it takes them away.
+// bare returns the object without fields: applying it removes ours.
 func bare(meta *metav1.PartialObjectMetadata) []byte {
 	raw, err := json.Marshal(map[string]any{
 		"apiVersion": meta.APIVersion, "kind": meta.Kind,
@@ -220,7 +220,7 @@ func bare(meta *metav1.PartialObjectMetadata) []byte {
 
 func notFound(err error) bool { return apierrors.IsNotFound(err) }
 
-// rivals are the field managers that hold what we want to set.
+// rivals returns the fields that we want to set and other field managers own.
 func rivals(err error) []string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -235,19 +235,19 @@ func rivals(err error) []string {
 	return names
 }
 
-// explain says what an error means for a person. The API server's errors can repeat what was sent, so of a refusal only the fields are
-// named, and never the values.
+// explain returns the phase and the message for an error. The API server's errors can repeat what was sent, so only the fields are named,
+// and never the values.
 func explain(r ref, err error) (protocol.SetPhase, string) {
-	if f := (*foreign)(nil); errors.As(err, &f) {
+	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
 	}
 	if names := rivals(err); len(names) > 0 {
-		return protocol.SetConflict, "somebody else manages a field: " + strings.Join(names, "; ")
+		return protocol.SetConflict, "another field manager owns a field: " + strings.Join(names, "; ")
 	}
 	switch {
 	case apierrors.IsInvalid(err):
 		return protocol.SetFailed, "the API server refuses it as invalid: " + fields(err)
-	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown: // the words of a webhook, or of a policy, may repeat it
+	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown: // the message of a webhook or policy may repeat the content
 		return protocol.SetFailed, fmt.Sprintf("the API server does not take it (%s): admission policies and webhooks of the member know why", apierrors.ReasonForError(err))
 	case apierrors.IsForbidden(err):
 		return protocol.SetFailed, err.Error() + ": if the agent lacks a right, apply its manifest again"
@@ -268,20 +268,20 @@ func fields(err error) string {
 	return strings.Join(all, ", ")
 }
 
-// prune removes what the set no longer wants: what carries its label and was applied by us. Namespaces stay and lose our fields. What is in
-// a namespace that is on its way out goes with it.
+// prune removes objects that the set no longer wants: those that carry its label and were applied by us. Namespaces stay and lose our
+// fields. Objects in a namespace that is being deleted go with it.
 func (p *pass) prune(ctx context.Context) {
 	for _, r := range p.unclaim(p.set, p.wanted) {
 		if r.kind == kindNamespace {
-			p.loosen(ctx, r)
+			p.releaseNamespace(ctx, r)
 		}
 	}
-	for _, r := range p.world.of(p.set.label) {
-		if p.wanted[r] || ctx.Err() != nil || !p.set.deleting && !p.expired() && p.world.deleting(r.namespace) {
+	for _, r := range p.cache.of(p.set.label) {
+		if p.wanted[r] || ctx.Err() != nil || !p.set.deleting && !p.expired() && p.cache.deleting(r.namespace) {
 			continue
 		}
 		if r.kind == kindNamespace {
-			p.loosen(ctx, r)
+			p.releaseNamespace(ctx, r)
 			continue
 		}
 		if err := p.delete(ctx, r); err != nil && ctx.Err() == nil {
@@ -291,51 +291,51 @@ func (p *pass) prune(ctx context.Context) {
 	}
 }
 
-// strip removes all that the set has in the member.
-func (p *pass) strip(ctx context.Context) {
+// removeObjects removes all objects of the set from the member.
+func (p *pass) removeObjects(ctx context.Context) {
 	p.wanted = map[ref]bool{}
 	p.set.quotas = nil
 	p.prune(ctx)
 }
 
-func (p *pass) loosen(ctx context.Context, r ref) {
-	if err := p.term.loosen(ctx, r); err != nil && ctx.Err() == nil {
+func (p *pass) releaseNamespace(ctx context.Context, r ref) {
+	if err := p.leadership.releaseNamespace(ctx, r); err != nil && ctx.Err() == nil {
 		p.problem(r, protocol.SetFailed, err.Error())
 	}
 }
 
-// maxTries is how often a deletion is tried when the object changes meanwhile.
+// maxTries bounds the attempts to delete an object that changes meanwhile.
 const maxTries = 3
 
-// delete deletes an object that is as it was when it was last seen, or as it is now.
-func (t *term) delete(ctx context.Context, r ref) error {
-	path := t.catalogue.path(r)
-	now, known := t.world.get(r)
+// delete deletes an object in the version that is known, and reads it again on a conflict.
+func (l *leadership) delete(ctx context.Context, r ref) error {
+	path := l.catalogue.path(r)
+	now, known := l.cache.get(r)
 	var err error
 	for range maxTries {
 		if !known || now.gone || now.deleting || now.mark == 0 || now.set == "" {
 			return nil
 		}
-		err = t.options.Objects.Delete(ctx, path, now.uid, fmt.Sprint(now.version))
+		err = l.options.Objects.Delete(ctx, path, now.uid, fmt.Sprint(now.version))
 		if err == nil || notFound(err) {
-			t.world.vanish(r, now.version)
-			t.world.forget(r)
+			l.cache.vanish(r, now.version)
+			l.cache.forget(r)
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		meta, failed := t.options.Objects.Meta(ctx, path)
+		meta, failed := l.options.Objects.Meta(ctx, path)
 		if notFound(failed) {
-			t.world.vanish(r, now.version)
-			t.world.forget(r)
+			l.cache.vanish(r, now.version)
+			l.cache.forget(r)
 			return nil
 		}
 		if failed != nil {
 			return failed
 		}
 		label := now.set
-		now = t.world.read(&meta.ObjectMeta)
+		now = l.cache.read(&meta.ObjectMeta)
 		known = now.set == label
 	}
 	return err

@@ -22,40 +22,40 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxConflicts is how often in a row a step may meet an object that has changed meanwhile.
+// maxConflicts is how many conflicts in a row a step may have.
 const maxConflicts = 8
 
-// maxCause is how many bytes a status says of why a step is not taken.
+// maxCause is the maximum length in bytes of the cause in a status.
 const maxCause = 256
 
-// maxStrays is how many Plans elsewhere are told that they are not run. More would cost each look at the member time.
-const maxStrays = 64
+// maxElsewhere is how many Plans in other namespaces get a status that they are not run. More would slow each pass down.
+const maxElsewhere = 64
 
-// resolve gathers the Plans.
-func (t *term) resolve(next *deadline) []resolved {
+// resolve returns the Plans with their versions and hashes.
+func (l *leadership) resolve(next *deadline) []resolved {
 	secrets := map[string]string{}
-	for _, s := range t.secrets.values() {
+	for _, s := range l.secrets.values() {
 		secrets[s.name] = s.digest
 	}
 	var all []resolved
-	strays := 0
-	for _, o := range t.plans.values() {
+	count := 0
+	for _, o := range l.plans.values() {
 		elsewhere := o.Namespace != v1.PlansNamespace
 		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
-			continue // a hub's, in a hub that is its own member
+			continue // a Plan of the hub, in a hub that is its own member
 		}
 		if o.DeletionTimestamp != nil {
 			continue
 		}
 		if elsewhere {
-			strays++
+			count++
 		}
-		if elsewhere && strays > maxStrays {
+		if elsewhere && count > maxElsewhere {
 			continue
 		}
 		var found release.Result
 		if o.Spec.Version == "" && !elsewhere {
-			found = t.channels.Result(o.Spec.Channel)
+			found = l.channels.Result(o.Spec.Channel)
 			next.by(found.Next)
 		}
 		all = append(all, resolve(o, found, secrets))
@@ -63,86 +63,86 @@ func (t *term) resolve(next *deadline) []resolved {
 	return all
 }
 
-// gather is the member as the planner sees it now.
-func (t *term) gather() rollout.Member {
+// gather returns the member as the planner sees it now.
+func (l *leadership) gather() rollout.Member {
 	m := rollout.Member{Refused: map[string]string{}}
-	nodes := t.nodes.values()
+	nodes := l.nodes.values()
 	for i := range nodes {
 		m.Nodes = append(m.Nodes, nodes[i].Node)
 	}
-	for _, j := range t.jobs.values() {
+	for _, j := range l.jobs.values() {
 		m.Jobs = append(m.Jobs, j.Job)
 	}
-	for _, v := range t.space.values() {
+	for _, v := range l.space.values() {
 		m.Hold, m.Window = v.hold, v.window
 	}
-	m.Drains = t.drains.follow(m.Nodes)
-	for r, why := range t.refused {
-		n, _ := t.nodes.get(r.node)
+	m.Drains = l.drains.follow(m.Nodes)
+	for r, why := range l.refused {
+		n, _ := l.nodes.get(r.node)
 		if c, at := n.Claims[r.plan]; at && c.Hash == r.hash && c.Attempt == r.attempt && c.Failure == nil {
 			m.Refused[r.node] = why
 		} else {
-			delete(t.refused, r)
+			delete(l.refused, r)
 		}
 	}
 	return m
 }
 
-// release lets nodes go whose Plan is no more.
-func (t *term) release(ctx context.Context, next *deadline) {
+// release releases nodes whose Plan is gone.
+func (l *leadership) release(ctx context.Context, next *deadline) {
 	there := map[string]string{}
-	for _, o := range t.plans.values() {
-		if o.Namespace == v1.PlansNamespace && o.DeletionTimestamp == nil && !t.leaving {
+	for _, o := range l.plans.values() {
+		if o.Namespace == v1.PlansNamespace && o.DeletionTimestamp == nil && !l.leaving {
 			there[o.Name] = string(o.UID)
 		}
 	}
-	if !t.options.Now().Before(t.releases.until) {
-		t.releases = t.letGo(ctx, there)
+	if !l.options.Now().Before(l.releases.until) {
+		l.releases = l.releaseOrphans(ctx, there)
 	}
-	next.by(t.releases.until)
+	next.by(l.releases.until)
 }
 
-// letGo takes the steps that release nodes. Those that do not succeed are to be taken again after the back-off that is returned.
-func (t *term) letGo(ctx context.Context, plans map[string]string) backoff {
+// releaseOrphans takes the steps that release nodes. It returns the back-off after which failed steps are retried.
+func (l *leadership) releaseOrphans(ctx context.Context, plans map[string]string) backoff {
 	for range maxConflicts {
 		conflict, failed := false, false
-		for _, step := range rollout.Orphans(t.gather().Nodes, plans) {
-			switch err := t.act(ctx, step.Job.Plan, nil, step); {
+		for _, step := range rollout.Orphans(l.gather().Nodes, plans) {
+			switch err := l.act(ctx, step.Job.Plan, nil, step); {
 			case apierrors.IsConflict(err):
 				conflict = true
 			case err != nil:
 				failed = true
-				t.regret(ctx, step, err)
+				l.logRetry(ctx, step, err)
 			}
 		}
 		switch {
 		case failed:
-			return t.releases.after(t.options.Now())
+			return l.releases.after(l.options.Now())
 		case !conflict:
 			return backoff{}
 		}
 	}
-	return t.releases.after(t.options.Now())
+	return l.releases.after(l.options.Now())
 }
 
-// streak is how often the last step was taken in a row.
+// streak counts how often the last step was taken in a row.
 type streak struct {
 	verb  rollout.Verb
 	node  string
 	times int
 }
 
-// vain fails when a step was taken too often in a row: the API server takes it, and it changes nothing.
-func (s *streak) vain(step rollout.Step) error {
+// exhausted returns an error when a step was taken too often in a row: the API server accepts it, and it changes nothing.
+func (s *streak) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
 		return nil
 	}
-	s.times-- // so that it is taken once more after the back-off
+	s.times-- // one more attempt after the back-off
 	return errors.New("it was taken and changed nothing: look for a webhook that undoes it")
 }
 
-// took counts a step, and reports whether it is another one than the last.
-func (s *streak) took(step rollout.Step) (another bool) {
+// record counts a step, and reports whether it differs from the last one.
+func (s *streak) record(step rollout.Step) (another bool) {
 	if another = s.verb != step.Verb || s.node != step.Node; another {
 		*s = streak{verb: step.Verb, node: step.Node}
 	}
@@ -151,26 +151,26 @@ func (s *streak) took(step rollout.Step) (another bool) {
 }
 
 // advance takes the steps of a Plan until it waits.
-func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
-	c := t.course(r.plan.UID)
-	if t.options.Now().Before(c.steps.until) {
+func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
+	c := l.planState(r.plan.UID)
+	if l.options.Now().Before(c.steps.until) {
 		next.by(c.steps.until)
 		return c.obstacle
 	}
 	conflicts, cause := 0, ""
 	for ctx.Err() == nil {
-		d := rollout.Next(t.gather(), r.plan, t.options.Now())
+		d := rollout.Next(l.gather(), r.plan, l.options.Now())
 		if d.Step == nil {
 			next.by(d.Wait.Until)
 			return d.Wait
 		}
-		err := c.taken.vain(*d.Step)
+		err := c.taken.exhausted(*d.Step)
 		if err == nil {
-			err = t.act(ctx, r.plan.Name, &r, *d.Step)
+			err = l.act(ctx, r.plan.Name, &r, *d.Step)
 		}
 		switch {
 		case err == nil:
-			if conflicts = 0; c.taken.took(*d.Step) { // else it may change nothing
+			if conflicts = 0; c.taken.record(*d.Step) { // otherwise the step may have changed nothing
 				c.steps = backoff{}
 			}
 			continue
@@ -178,69 +178,69 @@ func (t *term) advance(ctx context.Context, r resolved, next *deadline) rollout.
 			conflicts++
 			continue
 		}
-		t.regret(ctx, *d.Step, err)
+		l.logRetry(ctx, *d.Step, err)
 		cause = fmt.Sprintf(": %s node %s: %s", d.Step.Verb, d.Step.Node, protocol.Cut(err.Error(), maxCause))
 		break
 	}
-	c.steps = c.steps.after(t.options.Now())
+	c.steps = c.steps.after(l.options.Now())
 	next.by(c.steps.until)
 	c.obstacle = rollout.Wait{Reason: v1.ReasonApplying, Message: "the member's API server does not take a step, which is tried again" + cause}
 	return c.obstacle
 }
 
-// regret says of a step that it is tried again.
-func (t *term) regret(ctx context.Context, step rollout.Step, err error) {
+// logRetry logs that a step failed and is retried.
+func (l *leadership) logRetry(ctx context.Context, step rollout.Step, err error) {
 	if ctx.Err() == nil {
-		t.options.Log.Error(err, "a step is tried again", "step", step.Verb, "node", step.Node)
+		l.options.Log.Error(err, "a step is tried again", "step", step.Verb, "node", step.Node)
 	}
 }
 
-// act takes a step and notes what came of it. After a conflict what is known is as it is now.
-func (t *term) act(ctx context.Context, plan string, r *resolved, step rollout.Step) error {
-	t.options.Log.V(1).Info("step", "plan", plan, "step", step.Verb, "node", step.Node)
+// act takes a step and stores the result. After a conflict it has read the object again.
+func (l *leadership) act(ctx context.Context, plan string, r *resolved, step rollout.Step) error {
+	l.options.Log.V(1).Info("step", "plan", plan, "step", step.Verb, "node", step.Node)
 	switch step.Act {
 	case rollout.WriteNode:
-		return t.writeNode(ctx, plan, step)
+		return l.writeNode(ctx, plan, step)
 	case rollout.CreateJob:
-		return t.createJob(ctx, r, step)
+		return l.createJob(ctx, r, step)
 	case rollout.DeleteJob:
-		return t.deleteJob(ctx, step.Job.Name)
+		return l.deleteJob(ctx, step.Job.Name)
 	case rollout.StartDrain:
-		t.drains.start(ctx, &t.running, drain{node: step.Node, plan: plan, hash: step.Claim.Hash, attempt: step.Claim.Attempt, spec: *r.object.Spec.Drain})
+		l.drains.start(ctx, &l.running, drain{node: step.Node, plan: plan, hash: step.Claim.Hash, attempt: step.Claim.Attempt, spec: *r.object.Spec.Drain})
 		return nil
 	}
 	return fmt.Errorf("take step %s of node %s: this agent does not know it", step.Act, step.Node)
 }
 
-func (t *term) writeNode(ctx context.Context, plan string, step rollout.Step) error {
-	n, there := t.nodes.get(step.Node)
+func (l *leadership) writeNode(ctx context.Context, plan string, step rollout.Step) error {
+	n, there := l.nodes.get(step.Node)
 	if !there {
-		return nil // which has been seen since
+		return nil // the Node is gone
 	}
 	patch, err := nodePatch(plan, n.version, step)
 	if err != nil {
 		return err
 	}
-	node, err := t.member.patchNode(ctx, step.Node, patch)
+	node, err := l.member.patchNode(ctx, step.Node, patch)
 	if apierrors.IsConflict(err) {
-		return errors.Join(err, t.seeNode(ctx, n))
+		return errors.Join(err, l.seeNode(ctx, n))
 	}
 	if apierrors.IsNotFound(err) {
-		t.forget(n)
+		l.forget(n)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return t.nodes.wrote(node)
+	return l.nodes.wrote(node)
 }
 
-// forget drops a Node that is no more.
-func (t *term) forget(n knownNode) {
-	t.nodes.drop(n.Name, func(now knownNode) bool { return now.version == n.version })
+// forget drops a Node that is gone.
+func (l *leadership) forget(n knownNode) {
+	l.nodes.drop(n.Name, func(now knownNode) bool { return now.version == n.version })
 }
 
-// nodePatch is a merge patch of a Node that only that version of it takes.
+// nodePatch returns a merge patch of a Node that applies to that version only.
 func nodePatch(plan, version string, step rollout.Step) ([]byte, error) {
 	var claim any
 	if step.Claim != nil {
@@ -261,47 +261,47 @@ func nodePatch(plan, version string, step rollout.Step) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// seeNode reads a Node that has changed before the watch showed it.
-func (t *term) seeNode(ctx context.Context, n knownNode) error {
-	node, err := t.member.node(ctx, n.Name)
+// seeNode reads a Node that has changed and whose event has not arrived yet.
+func (l *leadership) seeNode(ctx context.Context, n knownNode) error {
+	node, err := l.member.node(ctx, n.Name)
 	if apierrors.IsNotFound(err) {
-		t.forget(n)
+		l.forget(n)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return t.nodes.wrote(node)
+	return l.nodes.wrote(node)
 }
 
-func (t *term) createJob(ctx context.Context, r *resolved, step rollout.Step) error {
-	n, there := t.nodes.get(step.Node)
+func (l *leadership) createJob(ctx context.Context, r *resolved, step rollout.Step) error {
+	n, there := l.nodes.get(step.Node)
 	if !there {
 		return nil
 	}
 	if r.object.Spec.ServiceAccountName == accountName || r.object.Spec.ServiceAccountName == "" {
-		if err := t.keepAccount(ctx); err != nil {
+		if err := l.keepAccount(ctx); err != nil {
 			return err
 		}
 	}
 	w := work{plan: r.object, version: r.plan.Version, host: n.Hostname, job: step.Job}
-	job, err := t.member.createJob(ctx, newJob(w))
+	job, err := l.member.createJob(ctx, newJob(w))
 	if apierrors.IsAlreadyExists(err) {
-		if job, err = t.member.job(ctx, w.jobName()); err == nil && !ofPlan(job, step.Job) {
+		if job, err = l.member.job(ctx, w.jobName()); err == nil && !ofPlan(job, step.Job) {
 			err = foreignJob(w.jobName())
 		}
 	}
 	if why, refused := refusedFor(err); refused {
-		t.refused[refusal{r.plan.Name, step.Node, step.Job.Hash, step.Job.Attempt}] = why
+		l.refused[refusedJob{r.plan.Name, step.Node, step.Job.Hash, step.Job.Attempt}] = why
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return t.jobs.wrote(job)
+	return l.jobs.wrote(job)
 }
 
-// ofPlan says whether the planner sees the Job as one of a plan on a node, perhaps of an earlier attempt.
+// ofPlan reports whether the Job is of the wanted plan and node, perhaps of an earlier attempt.
 func ofPlan(job *batchv1.Job, wanted rollout.Job) bool {
 	known, err := readJob(job)
 	return err == nil && known.Plan == wanted.Plan && known.Node == wanted.Node
@@ -312,7 +312,7 @@ func foreignJob(name string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Message: message}}
 }
 
-// refusedFor is why the API server would refuse the same again. Others than these pass.
+// refusedFor returns why the API server would refuse the same request again. Other errors are temporary.
 func refusedFor(err error) (string, bool) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
@@ -329,19 +329,19 @@ func refusedFor(err error) (string, bool) {
 	}
 }
 
-func (t *term) deleteJob(ctx context.Context, name string) error {
+func (l *leadership) deleteJob(ctx context.Context, name string) error {
 	key := v1.PlansNamespace + "/" + name
-	j, there := t.jobs.get(key)
+	j, there := l.jobs.get(key)
 	if !there {
 		return nil
 	}
-	err := t.member.deleteJob(ctx, name, types.UID(j.uid))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it went, and perhaps another came
-		t.jobs.drop(key, func(now knownJob) bool { return now.uid == j.uid })
+	err := l.member.deleteJob(ctx, name, types.UID(j.uid))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is gone, and perhaps there is a new one
+		l.jobs.drop(key, func(now knownJob) bool { return now.uid == j.uid })
 		return nil
 	}
 	if err == nil {
-		t.jobs.alter(key, func(j *knownJob) { j.Deleting = true })
+		l.jobs.alter(key, func(j *knownJob) { j.Deleting = true })
 	}
 	return err
 }

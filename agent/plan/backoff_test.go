@@ -24,15 +24,15 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// refuser is an API server that takes no write, or all of them, and the clock of who asks it.
+// refuser is a fake API server that refuses all writes or accepts them, with a fake clock.
 type refuser struct {
-	t     *testing.T
-	term  *term
-	now   time.Time
-	takes bool
-	undo  bool // whether the API server takes each write of a node and changes nothing
-	node  *corev1.Node
-	tried map[string][]time.Time // by the resource that was to be written
+	t          *testing.T
+	leadership *leadership
+	now        time.Time
+	takes      bool
+	undo       bool // whether the API server takes each write of a node and changes nothing
+	node       *corev1.Node
+	tried      map[string][]time.Time // by the resource that was to be written
 }
 
 // newRefuser is asked by a runner that knows a Plan and a node.
@@ -46,17 +46,17 @@ func newRefuser(t *testing.T) *refuser {
 		}
 	}
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
-	r.term = newTerm(Options{
+	r.leadership = newLeadership(Options{
 		Client: &fake.RESTClient{Client: fake.CreateHTTPClient(r.answer), NegotiatedSerializer: codecs, GroupVersion: schema.GroupVersion{Version: "v1"}},
 		Now:    func() time.Time { return r.now }, Log: logr.Discard(),
 	})
-	r.term.watching = true
+	r.leadership.watching = true
 	plan := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: v1.PlansNamespace, UID: "u", Generation: 1, ResourceVersion: "1"}}
 	plan.Spec.Version, plan.Spec.Upgrade.Image = "v1", "i"
 	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1", Labels: map[string]string{corev1.LabelHostname: "a"}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	r.node = node
-	for _, err := range []error{r.term.plans.Add(plan), r.term.nodes.Add(node)} {
+	for _, err := range []error{r.leadership.plans.Add(plan), r.leadership.nodes.Add(node)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,13 +99,13 @@ func response(code int, object any) *http.Response {
 func (r *refuser) pass(times int) {
 	r.t.Helper()
 	for range times {
-		next := r.term.pass(r.t.Context())
+		next := r.leadership.pass(r.t.Context())
 		if !next.After(r.now) {
 			r.t.Fatalf("at %s the next time is %s", r.now, next)
 		}
 		wait := next.Sub(r.now)
 		r.now = r.now.Add(wait / 2)
-		r.term.pass(r.t.Context())
+		r.leadership.pass(r.t.Context())
 		r.now = next
 	}
 }
@@ -144,7 +144,7 @@ func TestWhatIsRefusedIsTriedAgainEverLater(t *testing.T) {
 		r.pass(6)
 		r.takes = true
 		r.pass(1)
-		if c := r.term.course("u"); c.status != (backoff{}) || c.steps == (backoff{}) {
+		if c := r.leadership.planState("u"); c.status != (backoff{}) || c.steps == (backoff{}) {
 			t.Errorf("the back-off of the status is %+v, that of steps %+v", c.status, c.steps)
 		}
 	})
@@ -153,10 +153,10 @@ func TestWhatIsRefusedIsTriedAgainEverLater(t *testing.T) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", ResourceVersion: "2", Annotations: map[string]string{
 			v1.PlanLabel("gone"): `{"uid":"x","since":"2026-11-20T00:00:00Z"}`,
 		}}}
-		if err := r.term.nodes.Replace([]any{node}, "2"); err != nil {
+		if err := r.leadership.nodes.Replace([]any{node}, "2"); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.term.plans.Replace(nil, "2"); err != nil {
+		if err := r.leadership.plans.Replace(nil, "2"); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(9)

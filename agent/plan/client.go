@@ -37,7 +37,7 @@ const (
 	fieldManager = footprint.PlanManager
 	// pageSize is how many objects a page of a list has.
 	pageSize = 500
-	// logLines and logBytes are how much is read of a log. A status keeps less.
+	// logLines and logBytes bound what is read of a log. A status keeps less.
 	logLines, logBytes = 10, 4096
 
 	jsonType = runtime.ContentTypeJSON
@@ -46,12 +46,12 @@ const (
 // member is the API of the member. Errors are those of the API server, which name the object.
 type member struct{ rest rest.Interface }
 
-// path of a Plan.
+// planPath returns the API path of a Plan.
 func planPath(namespace, name string) string {
 	return "/apis/" + v1.Group + "/v1/namespaces/" + namespace + "/plans/" + name
 }
 
-// patchNode changes a Node by a merge patch, which holds the version that it was decided from.
+// patchNode changes a Node by a merge patch, which holds the version that the decision was based on.
 func (m member) patchNode(ctx context.Context, name string, patch []byte) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	return node, m.rest.Patch(types.MergePatchType).AbsPath(pathNodes, name).Param("fieldManager", fieldManager).Body(patch).Do(ctx).Into(node)
@@ -105,7 +105,7 @@ func (m member) watchPods(ctx context.Context, options metav1.ListOptions) (watc
 	return m.rest.Get().AbsPath(pathAllPods).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
 }
 
-// log is the end of the log of a pod's only container.
+// log returns the end of the log of a pod's only container.
 func (m member) log(ctx context.Context, pod string) (string, error) {
 	stream, err := m.rest.Get().AbsPath(pathPods, pod, "log").
 		Param("tailLines", strconv.Itoa(logLines)).Param("limitBytes", strconv.Itoa(logBytes)).Stream(ctx)
@@ -131,7 +131,7 @@ func (m member) applyStatus(ctx context.Context, plan *v1.Plan) (*v1.Plan, error
 		Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Into(written)
 }
 
-// claimed says whether any node has the annotation of a plan.
+// claimed reports whether any node has the annotation of a plan.
 func (m member) claimed(ctx context.Context, claims func(map[string]string) bool) (bool, error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
@@ -152,7 +152,7 @@ func (m member) claimed(ctx context.Context, claims func(map[string]string) bool
 	}
 }
 
-// feed keeps a shelf up to date with a collection.
+// feed keeps a store up to date with a collection.
 type feed struct {
 	rest   rest.Interface
 	path   string
@@ -160,11 +160,11 @@ type feed struct {
 	sample runtime.Object
 	list   func() runtime.Object
 	store  cache.TransformingStore
-	failed func(error) // told why a list failed; nil for nobody
+	failed func(error) // called with the error of a list; may be nil
 	log    logr.Logger
 }
 
-// run follows the collection until ctx ends. The reflector's own log is off: it repeats what is logged here, and errs when it is stopped.
+// run follows the collection until ctx ends. The reflector's own log is off: it repeats what is logged here.
 func (f feed) run(ctx context.Context) {
 	silent := logr.Discard()
 	ctx = logr.NewContext(ctx, silent)

@@ -19,7 +19,7 @@ const (
 	volumeInfo = "pod-info"
 )
 
-// newContainer is the container of a Job.
+// newContainer returns the container of a Job.
 func newContainer(w work, spec v1.PlanContainer) corev1.Container {
 	name, security := "upgrade", spec.SecurityContext
 	if w.prepare() {
@@ -50,7 +50,7 @@ func newContainer(w work, spec v1.PlanContainer) corev1.Container {
 	return c
 }
 
-// environment is what upgrade images ask for.
+// environment returns the variables that upgrade images read.
 func environment(w work, more []corev1.EnvVar) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -67,7 +67,7 @@ func environment(w work, more []corev1.EnvVar) []corev1.EnvVar {
 	)
 }
 
-// tagged is an image with the version as its tag, if it has neither tag nor digest. A registry may have a port.
+// tagged returns the image with the version as its tag, unless it has a tag or digest. A registry may have a port.
 func tagged(image, version string) string {
 	if strings.ContainsAny(image[strings.LastIndex(image, "/")+1:], ":@") {
 		return image
@@ -99,5 +99,5 @@ func podVolumes(secrets []v1.PlanSecret, host []v1.HostVolume) []corev1.Volume {
 	return volumes
 }
 
-// secretVolume is the name of the volume of a Secret. Two names that differ in a dot only are still two volumes.
+// secretVolume returns the volume name of a Secret. Names that differ only in a dot get different volumes.
 func secretVolume(secret string) string { return safeName("secret", secret) }

@@ -37,7 +37,7 @@ func TestAccidents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs many plans")
 	}
-	s := newStand(t)
+	s := newEnv(t)
 	f := &fate{t: t, writes: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -58,7 +58,7 @@ func TestAccidents(t *testing.T) {
 }
 
 // live has one runner after the other until ctx ends.
-func (s *stand) live(ctx context.Context, t *testing.T, f *fate) {
+func (s *env) live(ctx context.Context, t *testing.T, f *fate) {
 	lives := 0
 	for ; ctx.Err() == nil; lives++ {
 		l := &life{fate: f, number: lives + 1}
@@ -180,8 +180,8 @@ func victim(r *http.Request) (plan string, k int) {
 	return found[0], k
 }
 
-// prepareAccident makes a plan and its two nodes: on one is a pod and the first attempt fails, the other was cordoned by somebody.
-func (s *stand) prepareAccident(t *testing.T, name string) {
+// prepareAccident makes a plan and its two nodes: on one is a pod and the first attempt fails, the other was cordoned by a user.
+func (s *env) prepareAccident(t *testing.T, name string) {
 	t.Helper()
 	a, b := name+"-a", name+"-b"
 	s.nodes(t, name, a, b)
@@ -196,7 +196,7 @@ func (s *stand) prepareAccident(t *testing.T, name string) {
 	s.create(t, p)
 }
 
-func (s *stand) awaitAccidents(t *testing.T) {
+func (s *env) awaitAccidents(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
 		plans := &v1.PlanList{}
@@ -217,7 +217,7 @@ func (s *stand) awaitAccidents(t *testing.T) {
 }
 
 // expectUnharmed looks at the nodes of a plan when all is over.
-func (s *stand) expectUnharmed(t *testing.T, name string) {
+func (s *env) expectUnharmed(t *testing.T, name string) {
 	t.Helper()
 	p := &v1.Plan{}
 	if err := s.client.Get(t.Context(), client.ObjectKey{Namespace: v1.PlansNamespace, Name: name}, p); err != nil {
@@ -233,7 +233,7 @@ func (s *stand) expectUnharmed(t *testing.T, name string) {
 }
 
 // keepInvariants watches pods and nodes until ctx ends.
-func (s *stand) keepInvariants(ctx context.Context, t *testing.T) {
+func (s *env) keepInvariants(ctx context.Context, t *testing.T) {
 	pods, podsErr := s.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(v1.PlansNamespace))
 	nodes, nodesErr := s.client.Watch(ctx, &corev1.NodeList{})
 	if podsErr != nil || nodesErr != nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// drains are those that are under way or have ended, one a node.
+// drains holds the running and ended drains, one for each node.
 type drains struct {
 	member  member
 	objects Objects
 	home    string // namespace of the agent
-	ended   func() // told when one has ended
+	ended   func() // called when one has ended
 
 	mu  sync.Mutex // guards what follows and all in it
 	all map[string]*draining
 }
 
-// draining is a drain and what came of it.
+// draining is a drain and its result.
 type draining struct {
 	drain
 	cancel context.CancelFunc
@@ -33,7 +33,7 @@ func newDrains(m member, o Options, ended func()) *drains {
 	return &drains{member: m, objects: o.Objects, home: o.Namespace, ended: ended, all: map[string]*draining{}}
 }
 
-// start begins a drain in place of any other of the node. running waits for it.
+// start begins a drain, and cancels any other one of the node. running waits for it.
 func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drain) {
 	ctx, cancel := context.WithCancel(ctx)
 	one := &draining{drain: wanted, cancel: cancel}
@@ -55,7 +55,7 @@ func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drai
 	})
 }
 
-// follow ends the drains that no claim wants any more, and says how far the others are.
+// follow cancels the drains that no claim wants any more, and returns the state of the others.
 func (d *drains) follow(nodes []rollout.Node) map[string]rollout.Drain {
 	wanted := map[string]bool{}
 	d.mu.Lock()

@@ -22,21 +22,21 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// The drain is ours, and not that of k8s.io/kubectl: with it the agent would be three times as large, in memory as on disk. Which pods go, and
-// which keep a node from being drained, is as there: test/drain compares the two. Ours alone tries again when the API server is away, and spares
-// the agent and pods of plans.
+// This is not the drain of k8s.io/kubectl: with that the agent would be three times as large, in memory and on disk. Both select the same pods
+// to evict and the same pods that block a drain: test/drain compares them. Only this one retries while the API server is unreachable, and skips
+// the agent and the pods of plans.
 
 const (
 	defaultDrainTimeout = 15 * time.Minute // as the schema has it
-	// lookAfter is how long to wait before looking again when the API server did not tell of pods.
+	// lookAfter is the wait before pods are listed again when the watch failed.
 	lookAfter = time.Second
-	// named is how many pods an error names.
+	// named is how many pods an error names at most.
 	named = 3
 
 	labelName = "app.kubernetes.io/name"
 )
 
-// Objects applies objects and reads metadata of any kind. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
+// Objects applies objects and reads metadata of any kind. Its errors are those of k8s.io/apimachinery/pkg/api/errors.
 type Objects interface {
 	Apply(ctx context.Context, path, manager string, force bool, object []byte) (*metav1.PartialObjectMetadata, bool, error)
 	Meta(ctx context.Context, path string) (*metav1.PartialObjectMetadata, error)
@@ -55,16 +55,16 @@ type drainer struct {
 	member  member
 	objects Objects
 	home    string // namespace of the agent
-	pending map[types.UID]*leaver
-	version string // of what is known of the node's pods
+	pending map[types.UID]*leavingPod
+	version string // resource version of the known pods
 }
 
-// Drain empties a node once, as for a plan, or says what keeps it from being drained. ctx ends it early.
+// Drain empties a node as a plan does. The error says what keeps it from being drained. ctx ends it early.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
 	return (&drainer{drain: drain{node: node, spec: spec}, member: member{o.Client}, objects: o.Objects, home: o.Namespace}).run(ctx)
 }
 
-// run empties the node, or says why it cannot. The caller's ctx ends it early.
+// run empties the node. The error says why it cannot. ctx ends it early.
 func (d *drainer) run(ctx context.Context) error {
 	timeout := defaultDrainTimeout
 	if d.spec.Timeout != nil {
@@ -79,12 +79,12 @@ func (d *drainer) run(ctx context.Context) error {
 		return err
 	}
 	for d.waits() {
-		if err := d.tell(ctx); err != nil {
+		if err := d.evictDue(ctx); err != nil {
 			return err
 		}
 		err := d.await(ctx)
 		if ctx.Err() != nil {
-			return d.late(timeout)
+			return d.timeoutError(timeout)
 		}
 		if lasting(err) {
 			return err
@@ -93,10 +93,10 @@ func (d *drainer) run(ctx context.Context) error {
 	return nil
 }
 
-// begin finds the pods that are to go. An API server that is away comes back: it may be what is upgraded.
+// begin finds the pods to evict. It retries while the API server is unreachable: the upgrade may restart it.
 func (d *drainer) begin(ctx context.Context, timeout time.Duration) error {
 	for {
-		err := d.look(ctx)
+		err := d.findPods(ctx)
 		switch {
 		case err == nil || lasting(err):
 			return err
@@ -109,17 +109,17 @@ func (d *drainer) begin(ctx context.Context, timeout time.Duration) error {
 // obstacle is what keeps a node from being drained.
 type obstacle string
 
-// Error says what.
+// Error returns the reason.
 func (o obstacle) Error() string { return string(o) }
 
-// lasting says whether it makes no sense to try again.
+// lasting reports whether a retry cannot succeed.
 func lasting(err error) bool {
 	_, refused := refusedFor(err)
 	return refused || errors.As(err, new(obstacle))
 }
 
-// late says which pods were still there when time was over.
-func (d *drainer) late(timeout time.Duration) error {
+// timeoutError returns the error that names the pods that were left at the timeout.
+func (d *drainer) timeoutError(timeout time.Duration) error {
 	var left []string
 	for _, l := range d.pending {
 		left = append(left, strings.TrimSpace(l.String()+" "+l.refusal))
@@ -152,10 +152,10 @@ func (d *drainer) list(ctx context.Context, selector string) ([]corev1.Pod, erro
 	}
 }
 
-// ofNode selects the node's pods by field.
+// ofNode returns the field selector of the node's pods.
 func (d *drainer) ofNode() string { return "spec.nodeName=" + d.node }
 
-// selector selects by label the pods that are looked at.
+// selector returns the label selector of the pods to evict.
 func (d *drainer) selector() (string, error) {
 	if d.spec.PodSelector == nil {
 		return "", nil
@@ -167,8 +167,8 @@ func (d *drainer) selector() (string, error) {
 	return selector.String(), nil
 }
 
-// look finds the pods that are to go. Nothing is evicted while one keeps the node from being drained.
-func (d *drainer) look(ctx context.Context) error {
+// findPods finds the pods to evict. Nothing is evicted while a pod keeps the node from being drained.
+func (d *drainer) findPods(ctx context.Context) error {
 	selector, err := d.selector()
 	if err != nil {
 		return err
@@ -177,19 +177,19 @@ func (d *drainer) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.pending = map[types.UID]*leaver{}
+	d.pending = map[types.UID]*leavingPod{}
 	obstacles := map[string][]string{}
 	for i := range pods {
 		p := &pods[i]
 		name := p.Namespace + "/" + p.Name
-		goes, hinders, err := d.judge(ctx, p)
+		goes, hinders, err := d.classify(ctx, p)
 		switch {
 		case err != nil:
 			return err
 		case hinders != "":
 			obstacles[hinders] = append(obstacles[hinders], name)
 		case goes:
-			d.pending[p.UID] = &leaver{namespace: p.Namespace, name: p.Name, leaves: leaves(p)}
+			d.pending[p.UID] = &leavingPod{namespace: p.Namespace, name: p.Name, terminates: terminatesAt(p)}
 		}
 	}
 	var why []string
@@ -202,9 +202,9 @@ func (d *drainer) look(ctx context.Context) error {
 	return nil
 }
 
-// judge says whether a pod goes, or what keeps the node from being drained.
-func (d *drainer) judge(ctx context.Context, p *corev1.Pod) (goes bool, hinders string, err error) {
-	if d.ours(p) || d.given(leaves(p)) {
+// classify reports whether a pod is evicted, or what keeps the node from being drained.
+func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinders string, err error) {
+	if d.ours(p) || d.abandoned(terminatesAt(p)) {
 		return false, "", nil
 	}
 	finished := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
@@ -212,7 +212,7 @@ func (d *drainer) judge(ctx context.Context, p *corev1.Pod) (goes bool, hinders 
 	if !finished && owner != nil && owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" {
 		err := d.daemonSet(ctx, p.Namespace, owner.Name)
 		switch {
-		case apierrors.IsNotFound(err) && d.spec.Force: // as any other that a controller made
+		case apierrors.IsNotFound(err) && d.spec.Force: // as any other pod of a controller
 		case apierrors.IsNotFound(err):
 			return false, "pods whose DaemonSet is no more (set force)", nil
 		case err != nil:
@@ -237,7 +237,7 @@ func (d *drainer) judge(ctx context.Context, p *corev1.Pod) (goes bool, hinders 
 	return true, "", nil
 }
 
-// daemonSet fails if there is no DaemonSet of that name. Whoever made the pod named it: what is no name is not made part of a path.
+// daemonSet fails if there is no DaemonSet of that name. The name is from the pod, so an invalid one is not put into a path.
 func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "daemonsets"}, protocol.Cut(name, maxCause))
@@ -246,12 +246,12 @@ func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// ours says whether a pod is of a plan or of the agent, which are to bring the node to its end. In other namespaces a label says nothing:
-// anybody could keep a pod on its node with it.
+// ours reports whether a pod is of a plan or of the agent, which must keep running during the drain. Labels in other namespaces do not count:
+// any user could keep a pod on its node with them.
 func (d *drainer) ours(p *corev1.Pod) bool {
 	_, ofPlan := p.Labels[labelController]
 	return p.Namespace == v1.PlansNamespace && ofPlan || p.Namespace == d.home && p.Labels[labelName] == protocol.AgentName
 }
 
-// yes is an option that is true unless somebody said otherwise.
+// yes returns an option that is true by default.
 func yes(option *bool) bool { return option == nil || *option }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// asked is an API server that has no DaemonSet, and remembers what it was asked for.
+// asked is a fake API server that has no DaemonSet and records requests.
 type asked struct {
 	Objects
 	paths []string
@@ -24,7 +24,7 @@ func (a *asked) Meta(_ context.Context, path string) (*metav1.PartialObjectMetad
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "daemonsets"}, path)
 }
 
-// Whoever makes a pod names its owner, and the API server takes any text as that name.
+// The creator of a pod chooses the name of its owner, and the API server accepts any text.
 func TestAPodChoosesNoPathThatTheAgentAsksFor(t *testing.T) {
 	t.Parallel()
 	for _, owner := range []string{"../../../../../../api/v1/namespaces/web/pods/large/log", "..", "a/status", "a?watch=true", "%2e%2e"} {
@@ -33,11 +33,11 @@ func TestAPodChoosesNoPathThatTheAgentAsksFor(t *testing.T) {
 		}}}
 		objects := &asked{}
 		d := &drainer{objects: objects}
-		if goes, hinders, err := d.judge(t.Context(), pod); len(objects.paths) > 0 || goes || hinders == "" && err == nil {
+		if goes, hinders, err := d.classify(t.Context(), pod); len(objects.paths) > 0 || goes || hinders == "" && err == nil {
 			t.Errorf("owner %q: asked for %q; goes: %v, hinders: %q, %v", owner, objects.paths, goes, hinders, err)
 		}
 		d.spec.Force = true
-		if goes, _, err := d.judge(t.Context(), pod); len(objects.paths) > 0 || !goes || err != nil {
+		if goes, _, err := d.classify(t.Context(), pod); len(objects.paths) > 0 || !goes || err != nil {
 			t.Errorf("owner %q with force: asked for %q; goes: %v, %v", owner, objects.paths, goes, err)
 		}
 	}

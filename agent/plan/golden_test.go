@@ -31,7 +31,7 @@ type difference struct{ at, why string }
 var differences = []difference{
 	{`^metadata/(name|ownerReferences)`, "a plan that is deleted ends its Jobs; the name of prepare's Job says so"},
 	{`^(spec/template/)?metadata/labels/upgrade.cattle.io/controller$`, "two controllers in one member must not take each other's Jobs"},
-	{`^(spec/template/)?metadata/labels/(app.kubernetes.io/managed-by|cluster.drover.dev/)`, "they tell attempts and prepare from upgrade"},
+	{`^(spec/template/)?metadata/labels/(app.kubernetes.io/managed-by|cluster.drover.dev/)`, "they distinguish attempts, and prepare from upgrade"},
 	{`^metadata/annotations/cluster.drover.dev/node$`, "a node's name can be longer than a label"},
 	{`^(spec/template/)?metadata/(labels/team|annotations/example.org/ticket)$`, "labels and annotations of a Plan are not those of its pods: a set puts its own on it"},
 	{`^(metadata/annotations/upgrade.cattle.io/ttl-seconds-after-finished|spec/ttlSecondsAfterFinished)$`, "a Job that ended while no agent ran must be seen; agents delete them"},

@@ -35,44 +35,44 @@ const (
 	pathNodeFor = pathRBAC + "/clusterrolebindings/" + accountName
 )
 
-// labels of what the agent installs.
+// labels returns the labels of what the agent installs.
 func labels() map[string]string { return map[string]string{v1.LabelManagedBy: v1.ManagedBy} }
 
-// install makes what plans need in the member what this agent understands, and waits until Plans can be read.
-func (t *term) install(ctx context.Context) error {
-	if err := t.installSchema(ctx); err != nil {
+// install applies what plans need in the member, and checks that Plans can be read.
+func (l *leadership) install(ctx context.Context) error {
+	if err := l.installSchema(ctx); err != nil {
 		return err
 	}
-	if err := t.furnish(ctx); err != nil {
+	if err := l.applyPrerequisites(ctx); err != nil {
 		return err
 	}
-	return t.options.Client.Get().AbsPath(pathPlans).Param("limit", "1").Do(ctx).Error()
+	return l.options.Client.Get().AbsPath(pathPlans).Param("limit", "1").Do(ctx).Error()
 }
 
-// furnish applies the namespace of plans and the account of their pods.
-func (t *term) furnish(ctx context.Context) error {
-	for _, o := range furniture() {
+// applyPrerequisites applies the namespace of plans and the account of their pods.
+func (l *leadership) applyPrerequisites(ctx context.Context) error {
+	for _, o := range prerequisites() {
 		raw, err := json.Marshal(o.object)
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", o.path, err)
 		}
-		applied, _, err := t.options.Objects.Apply(ctx, o.path, fieldManager, true, raw)
+		applied, _, err := l.options.Objects.Apply(ctx, o.path, fieldManager, true, raw)
 		if err != nil {
 			return err
 		}
 		if o.path != pathSpace {
 			continue
 		}
-		if err := t.space.wrote(&corev1.Namespace{ObjectMeta: applied.ObjectMeta}); err != nil {
+		if err := l.space.wrote(&corev1.Namespace{ObjectMeta: applied.ObjectMeta}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// installSchema applies the CustomResourceDefinition, unless somebody else brought it: the hub that is its own member has its own.
-func (t *term) installSchema(ctx context.Context) error {
-	there, err := t.options.Objects.Meta(ctx, pathCRD)
+// installSchema applies the CustomResourceDefinition, unless it is not ours: a hub that is its own member has installed it.
+func (l *leadership) installSchema(ctx context.Context) error {
+	there, err := l.options.Objects.Meta(ctx, pathCRD)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -89,7 +89,7 @@ func (t *term) installSchema(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the schema of Plans: %w", err)
 	}
-	_, _, err = t.options.Objects.Apply(ctx, pathCRD, fieldManager, true, raw)
+	_, _, err = l.options.Objects.Apply(ctx, pathCRD, fieldManager, true, raw)
 	return err
 }
 
@@ -99,8 +99,8 @@ type piece struct {
 	object any
 }
 
-// furniture is the namespace of plans and the account of their pods. It may read Plans and Nodes, for images that wait for other plans.
-func furniture() []piece {
+// prerequisites returns the namespace of plans and the account of their pods. The account may read Plans and Nodes, for images that wait for other plans.
+func prerequisites() []piece {
 	const group = rbacv1.GroupName + "/v1"
 	read := []string{"get", "list", "watch"}
 	here := metav1.ObjectMeta{Name: accountName, Namespace: v1.PlansNamespace, Labels: labels()}
@@ -128,70 +128,70 @@ func furniture() []piece {
 	}
 }
 
-// retireTimeout is how long it may take to let nodes go.
+// retireTimeout bounds the release of nodes.
 const retireTimeout = 20 * time.Second
 
-// retirement asks for the end.
-type retirement struct{ answer chan outcome }
+// retirement is a request to leave the member.
+type retirement struct{ result chan leaveResult }
 
-type outcome struct {
+type leaveResult struct {
 	remaining []string
 	err       error
 }
 
-// retire has the goroutine of the term leave the member.
-func (t *term) retire(ctx context.Context) ([]string, error) {
+// retire makes the goroutine of the leadership leave the member.
+func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, retireTimeout)
 	defer cancel()
-	r := retirement{answer: make(chan outcome, 1)}
+	r := retirement{result: make(chan leaveResult, 1)}
 	select {
-	case t.retired <- r:
-	case <-t.board.ended:
+	case l.retired <- r:
+	case <-l.publisher.ended:
 		return nil, ErrNotLeading
 	case <-ctx.Done():
 		return nil, fmt.Errorf("retire from plans: %w", ctx.Err())
 	}
 	select {
-	case o := <-r.answer:
+	case o := <-r.result:
 		return o.remaining, o.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("retire from plans: %w: try again", ctx.Err())
 	}
 }
 
-// leave lets all nodes go and removes what install made, unless a Plan is left that no set brought. From then on no Plan is run.
-func (t *term) leave(ctx context.Context) outcome {
-	t.leaving = true
-	if !t.watching && !t.watch(ctx) {
-		return outcome{err: ErrNotLeading}
+// leave releases all nodes and removes what install made, unless a Plan is left that is not from a set. No Plan is run any more.
+func (l *leadership) leave(ctx context.Context) leaveResult {
+	l.leaving = true
+	if !l.watching && !l.watch(ctx) {
+		return leaveResult{err: ErrNotLeading}
 	}
-	t.releases = backoff{}
-	t.release(ctx, &deadline{})
-	if busy := rollout.Orphans(t.gather().Nodes, nil); len(busy) > 0 {
-		return outcome{remaining: []string{fmt.Sprintf("Node %s: plan %s is still at work on it", busy[0].Node, busy[0].Job.Plan)}}
+	l.releases = backoff{}
+	l.release(ctx, &deadline{})
+	if busy := rollout.Orphans(l.gather().Nodes, nil); len(busy) > 0 {
+		return leaveResult{remaining: []string{fmt.Sprintf("Node %s: plan %s is still at work on it", busy[0].Node, busy[0].Job.Plan)}}
 	}
 	plans := &v1.PlanList{}
-	if err := t.options.Client.Get().AbsPath(pathPlans).Do(ctx).Into(plans); err != nil {
-		return outcome{err: fmt.Errorf("list plans: %w", err)}
+	if err := l.options.Client.Get().AbsPath(pathPlans).Do(ctx).Into(plans); err != nil {
+		return leaveResult{err: fmt.Errorf("list plans: %w", err)}
 	}
 	for i := range plans.Items {
 		if plans.Items[i].Labels[v1.LabelSet] == "" {
-			return outcome{} // a person's
+			return leaveResult{} // a user's
 		}
 	}
-	return outcome{remaining: t.dismantle(ctx)}
+	return leaveResult{remaining: l.uninstall(ctx)}
 }
 
-// dismantle removes what install made, and returns what it could not.
-func (t *term) dismantle(ctx context.Context) []string {
+// uninstall removes what install made, and returns what could not be removed.
+func (l *leadership) uninstall(ctx context.Context) []string {
 	paths := []string{pathNodeFor, pathNodeUse, pathSpace}
-	there, err := t.options.Objects.Meta(ctx, pathCRD)
+	there, err := l.options.Objects.Meta(ctx, pathCRD)
 	if err == nil && there.Labels[v1.LabelManagedBy] == v1.ManagedBy {
 		paths = append(paths, pathCRD)
 	}
 	var remaining []string
 	for _, path := range paths {
-		if err := t.member.remove(ctx, path, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := l.member.remove(ctx, path, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			remaining = append(remaining, err.Error())
 		}
 	}

@@ -45,18 +45,18 @@ const (
 	secretsPath = "/run/system-upgrade/secrets"
 )
 
-// work is what a Job is made of.
+// work is what a Job is made from.
 type work struct {
 	plan    *v1.Plan
-	version string // as images have it: "-" for "+"
+	version string // as in image tags: "-" for "+"
 	host    string // label of the node
 	job     rollout.Job
 }
 
-// prepare is whether the Job is for the container prepare.
+// prepare reports whether the Job is for the container prepare.
 func (w work) prepare() bool { return w.job.Kind == rollout.Prepare }
 
-// jobName is the Job's name: for a node whose name has no dot, and the container upgrade, the one that system-upgrade-controller gives it.
+// jobName returns the Job's name. For the container upgrade and a node name without dots it is that of system-upgrade-controller.
 func (w work) jobName() string {
 	verb := "apply"
 	if w.prepare() {
@@ -84,7 +84,7 @@ func safeName(words ...string) string {
 	return shown[:56] + "-" + digest[:6]
 }
 
-// labelValue is a value as a label can have it. A tag may begin and end as no label does, and whoever owns a channel chooses it.
+// labelValue returns a valid label value for s. A tag from a channel may begin and end with characters that a label may not.
 func labelValue(s string) string {
 	sum := sha256.Sum224([]byte(s))
 	for _, value := range []string{s, safeName(s)} {
@@ -95,8 +95,8 @@ func labelValue(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// newJob is the Job of a step. It is what system-upgrade-controller makes of the same plan, without drain and prepare in init containers
-// and without retries: those are the planner's.
+// newJob returns the Job of a step. It is the one that system-upgrade-controller makes for the same plan, without drain and prepare in init
+// containers and without retries: the planner does those.
 func newJob(w work) *batchv1.Job {
 	one, none := int32(1), int32(0)
 	labels := map[string]string{
@@ -121,7 +121,7 @@ func newJob(w work) *batchv1.Job {
 		},
 		Spec: batchv1.JobSpec{
 			Completions: &one, Parallelism: &one, BackoffLimit: &none,
-			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{ // not the image's fault: another pod
+			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{ // a disruption is not a failure of the image: the Job makes another pod
 				Action: batchv1.PodFailurePolicyActionIgnore,
 				OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
 					{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue},
@@ -138,7 +138,7 @@ func newJob(w work) *batchv1.Job {
 	return job
 }
 
-// defaultDeadline of a Job in seconds, as the schema has it.
+// defaultDeadline is the deadline of a Job in seconds, as in the schema.
 const defaultDeadline = 900
 
 func podSpec(w work) corev1.PodSpec {
@@ -166,8 +166,8 @@ func podSpec(w work) corev1.PodSpec {
 	return pod
 }
 
-// affinity binds the pod to the node, and keeps it away from others of the plan, or of exclusive plans, there. Images and dashboards know the
-// label; the name is what binds: any kubelet may give its own Node the label of another one, and would be given its pods, with their Secrets.
+// affinity binds the pod to the node, and keeps it apart from other pods of the plan, or of exclusive plans. Images and dashboards read the
+// label. The name is what binds: any kubelet may give its own Node the label of another, and would get its pods with their Secrets.
 func affinity(w work) *corev1.Affinity {
 	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn, Values: []string{w.plan.Name}}
 	if w.plan.Spec.Exclusive {

@@ -23,7 +23,7 @@ func TestSafeName(t *testing.T) {
 	}{
 		"a short name stays": {[]string{"secret", "a"}, "secret-a"},
 		"a long one is cut as system-upgrade-controller does": {[]string{"apply", "k3s", "on", "n1", "with", hash}, "apply-k3s-on-n1-with-0123456789abcdef0123456789abcdef0123-7939b"},
-		"a dot is written as a dash, and told apart":          {[]string{"secret", "a.b"}, "secret-a-b-4e23a"},
+		"a dot is written as a dash, and stays distinct":      {[]string{"secret", "a.b"}, "secret-a-b-4e23a"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -26,13 +26,13 @@ import (
 
 func TestWhatPlansNeedIsTakenAwayAndPutBack(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	t.Run("the hub is told and the agent leaves", func(t *testing.T) { testLeaving(t, s) })
-	t.Run("what somebody removes is put back", func(t *testing.T) { testPutBack(t, s) })
+	s := newEnv(t)
+	t.Run("the hub is notified and the agent leaves", func(t *testing.T) { testLeaving(t, s) })
+	t.Run("what a user removes is put back", func(t *testing.T) { testPutBack(t, s) })
 }
 
-func testLeaving(t *testing.T, s *stand) {
-	t.Run("with the rights of an older manifest the hub is told what to do, and nothing is in the way of leaving", func(t *testing.T) {
+func testLeaving(t *testing.T, s *env) {
+	t.Run("with the rights of an older manifest the hub learns what to do, and the agent can leave", func(t *testing.T) {
 		r := s.run(t, options{wrap: func(next http.RoundTripper) http.RoundTripper { return older{next} }})
 		events := listen(t, r)
 		hold := (<-events).Hold
@@ -46,11 +46,11 @@ func testLeaving(t *testing.T, s *stand) {
 			t.Errorf("remaining %v, %v", remaining, err)
 		}
 		r.stop()
-		for range events { // it ends with the term
+		for range events { // it ends with the leadership
 		}
 	})
 	r := s.run(t, options{})
-	t.Run("the stream tells of the hub's plans and of the hold", func(t *testing.T) { testStream(t, s, r) })
+	t.Run("the stream has the hub's plans and the hold", func(t *testing.T) { testStream(t, s, r) })
 	t.Run("leaving lets nodes go and keeps what a person's plan needs", func(t *testing.T) { testLeaveWithPlan(t, s, r) })
 	t.Run("without a person's plan nothing stays", func(t *testing.T) { testLeave(t, s, r) })
 }
@@ -118,10 +118,10 @@ func hear(t *testing.T, events <-chan protocol.PlanEvent, what string, wanted fu
 			return
 		}
 	}
-	t.Fatalf("the stream ended before it told of %s", what)
+	t.Fatalf("the stream ended before it had %s", what)
 }
 
-func testStream(t *testing.T, s *stand, r *runner) {
+func testStream(t *testing.T, s *env, r *runner) {
 	events := listen(t, r)
 	free, synced := false, false // until the namespace is there again that the agent before has removed, it holds
 	hear(t, events, "that nothing holds, and that there are no plans", func(e protocol.PlanEvent) bool {
@@ -149,7 +149,7 @@ func testStream(t *testing.T, s *stand, r *runner) {
 	hear(t, events, "the plan that is gone", func(e protocol.PlanEvent) bool { return e.Removed == "brought" })
 }
 
-func testLeaveWithPlan(t *testing.T, s *stand, r *runner) {
+func testLeaveWithPlan(t *testing.T, s *env, r *runner) {
 	s.nodes(t, "person", "person-a")
 	s.script("person-a", nodesim.Script{Hangs: true})
 	p := newPlan("person", 0)
@@ -169,7 +169,7 @@ func testLeaveWithPlan(t *testing.T, s *stand, r *runner) {
 	s.gone(t, p)
 }
 
-func testLeave(t *testing.T, s *stand, r *runner) {
+func testLeave(t *testing.T, s *env, r *runner) {
 	if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
 		t.Errorf("remaining %v, %v", remaining, err)
 	}

@@ -29,12 +29,12 @@ import (
 
 // TestPlansRun is not parallel: one of its cases measures memory.
 func TestPlansRun(t *testing.T) {
-	s := newStand(t)
+	s := newEnv(t)
 	// These have runners of their own, one after the other.
 	t.Run("plans elsewhere take no memory", func(t *testing.T) { testPlansElsewhereTakeNoMemory(t, s) })
-	t.Run("a plan says that it is complete without waiting for its pace", func(t *testing.T) { testPrompt(t, s) })
+	t.Run("a plan says that it is complete without waiting for its limiter", func(t *testing.T) { testPrompt(t, s) })
 	r := s.run(t, options{ask: s.ask})
-	cases := map[string]func(*testing.T, *stand){
+	cases := map[string]func(*testing.T, *env){
 		"prepare, cordon, drain, upgrade, label, uncordon, node after node":      testWholeSequence,
 		"a plan that is edited mid-way does the begun node to its end and again": testEdited,
 		"a plan that is deleted mid-way leaves nothing behind":                   testDeleted,
@@ -45,10 +45,10 @@ func TestPlansRun(t *testing.T) {
 		"an image that cannot be pulled fails at the deadline":                   testUnpullable,
 		"a node that dies at work fails at the deadline, and waits to be back":   testNodeDies,
 		"a pod that is evicted costs no attempt":                                 testEvicted,
-		"a Job that somebody deletes is made again":                              testJobDeleted,
+		"a Job that a user deletes is created again":                             testJobDeleted,
 		"a Job that the API server refuses fails with its words":                 testJobRefused,
-		"a node that somebody else cordoned stays cordoned":                      testForeignCordon,
-		"a node that somebody uncordons under us is no longer ours":              testUncordoned,
+		"a node that a user cordoned stays cordoned":                             testForeignCordon,
+		"a node that a user uncordons is no longer ours":                         testUncordoned,
 		"exclusive plans take turns":                                             testExclusive,
 		"a Secret that changes does nodes again, unless its updates are ignored": testSecrets,
 		"a node settles for postCompleteDelay with its labels on":                testSettles,
@@ -56,12 +56,12 @@ func TestPlansRun(t *testing.T) {
 		"a window that is closed is waited for":                                  testWindowClosed,
 		"a drain that pods hinder fails and uncordons":                           testDrainHindered,
 		"a drain that is no longer wanted ends":                                  testDrainCanceled,
-		"a plan elsewhere is told where plans run":                               testWrongNamespace,
-		"a plan elsewhere has no say about the hub's":                            func(t *testing.T, s *stand) { testElsewhere(t, s, r) },
+		"the status of a plan elsewhere says where plans run":                    testWrongNamespace,
+		"a plan elsewhere has no say about the hub's":                            func(t *testing.T, s *env) { testElsewhere(t, s, r) },
 		"a plan follows its channel, and says so when that leads nowhere":        testChannel,
 		"a window that closes under way lets the node finish and no other begin": testWindowCloses,
 		"a pod that a PodDisruptionBudget holds goes when that lets it":          testBudget,
-		"a label that no version fits into is told before anything is done":      testLongLabel,
+		"a label that no version fits into is reported before any step":          testLongLabel,
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestPlansRun(t *testing.T) {
 }
 
 // begun waits until a Job of the plan runs a pod on the node.
-func (s *stand) begun(t *testing.T, plan, node string) *batchv1.Job {
+func (s *env) begun(t *testing.T, plan, node string) *batchv1.Job {
 	t.Helper()
 	var found batchv1.Job
 	eventually(t, func(ctx context.Context) error {
@@ -93,7 +93,7 @@ func (s *stand) begun(t *testing.T, plan, node string) *batchv1.Job {
 }
 
 // pod makes an application's pod on a node. Its owner is no controller that would make it anew, but drains must think so.
-func (s *stand) pod(t *testing.T, name, node string, change func(*corev1.Pod)) {
+func (s *env) pod(t *testing.T, name, node string, change func(*corev1.Pod)) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}, Spec: corev1.PodSpec{
 		NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "app"}}, TerminationGracePeriodSeconds: new(int64(1)),
@@ -104,7 +104,7 @@ func (s *stand) pod(t *testing.T, name, node string, change func(*corev1.Pod)) {
 	}
 }
 
-func (s *stand) gone(t *testing.T, object client.Object) {
+func (s *env) gone(t *testing.T, object client.Object) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		if err := s.client.Get(ctx, client.ObjectKeyFromObject(object), object); client.IgnoreNotFound(err) != nil || err == nil {
@@ -114,7 +114,7 @@ func (s *stand) gone(t *testing.T, object client.Object) {
 	})
 }
 
-func testWholeSequence(t *testing.T, s *stand) {
+func testWholeSequence(t *testing.T, s *env) {
 	s.nodes(t, "whole", "whole-a", "whole-b")
 	s.pod(t, "whole-app", "whole-a", func(*corev1.Pod) {})
 	s.pod(t, "whole-agent", "whole-a", func(p *corev1.Pod) { p.Labels = map[string]string{"app.kubernetes.io/name": "drover-agent"} })
@@ -144,7 +144,7 @@ func testWholeSequence(t *testing.T, s *stand) {
 	}
 }
 
-func testEdited(t *testing.T, s *stand) {
+func testEdited(t *testing.T, s *env) {
 	s.nodes(t, "edited", "edited-a")
 	s.script("edited-a", nodesim.Script{Takes: 2 * time.Second})
 	p := newPlan("edited", 0)
@@ -160,7 +160,7 @@ func testEdited(t *testing.T, s *stand) {
 	}
 }
 
-func testDeleted(t *testing.T, s *stand) {
+func testDeleted(t *testing.T, s *env) {
 	s.nodes(t, "deleted", "deleted-a")
 	s.script("deleted-a", nodesim.Script{Hangs: true})
 	p := newPlan("deleted", 0)
@@ -182,7 +182,7 @@ func testDeleted(t *testing.T, s *stand) {
 	})
 }
 
-func testPaused(t *testing.T, s *stand) {
+func testPaused(t *testing.T, s *env) {
 	s.nodes(t, "paused", "paused-a", "paused-b")
 	s.script("paused-a", nodesim.Script{Takes: time.Second})
 	p := newPlan("paused", 0)
@@ -204,7 +204,7 @@ func testPaused(t *testing.T, s *stand) {
 	s.await(t, "paused", v1.ReasonComplete)
 }
 
-func testNodeRemoved(t *testing.T, s *stand) {
+func testNodeRemoved(t *testing.T, s *env) {
 	s.nodes(t, "removed", "removed-a", "removed-b")
 	s.script("removed-a", nodesim.Script{Hangs: true})
 	s.create(t, newPlan("removed", 0))
@@ -219,7 +219,7 @@ func testNodeRemoved(t *testing.T, s *stand) {
 	s.gone(t, job)
 }
 
-func testFails(t *testing.T, s *stand) {
+func testFails(t *testing.T, s *env) {
 	s.nodes(t, "fails", "fails-a", "fails-b")
 	bad := nodesim.Script{Exit: 3, Log: "checking\nno space left on device\n"}
 	s.script("fails-a", bad, bad)
@@ -246,7 +246,7 @@ func testFails(t *testing.T, s *stand) {
 	s.expectNode(t, "fails-a", "fails", p.Status.LatestHash, false)
 }
 
-func testHangs(t *testing.T, s *stand) {
+func testHangs(t *testing.T, s *env) {
 	s.nodes(t, "hangs", "hangs-a")
 	s.script("hangs-a", nodesim.Script{Hangs: true})
 	p := newPlan("hangs", 0)
@@ -258,7 +258,7 @@ func testHangs(t *testing.T, s *stand) {
 	}
 }
 
-func testNodeDies(t *testing.T, s *stand) {
+func testNodeDies(t *testing.T, s *env) {
 	s.nodes(t, "dies", "dies-a", "dies-b")
 	s.script("dies-a", nodesim.Script{Dies: true})
 	p := newPlan("dies", 1)
@@ -278,7 +278,7 @@ func testNodeDies(t *testing.T, s *stand) {
 		t.Fatal(err)
 	}
 	if len(pods.Items) != 1 || pods.Items[0].DeletionTimestamp == nil || pods.Items[0].Spec.NodeName != "dies-a" {
-		t.Errorf("pods %+v, want the first, which nobody ended", pods.Items)
+		t.Errorf("pods %+v, want the first, which nothing ended", pods.Items)
 	}
 	s.change(t, p, func() { p.Spec.JobActiveDeadlineSecs = nil })
 	if err := s.sim.Revive(t.Context(), "dies-a"); err != nil {
@@ -293,7 +293,7 @@ func testNodeDies(t *testing.T, s *stand) {
 }
 
 // job is a Job of a plan as it is now.
-func (s *stand) job(t *testing.T, name string) *batchv1.Job {
+func (s *env) job(t *testing.T, name string) *batchv1.Job {
 	t.Helper()
 	job := &batchv1.Job{}
 	if err := s.client.Get(t.Context(), client.ObjectKey{Namespace: v1.PlansNamespace, Name: name}, job); err != nil {
@@ -302,7 +302,7 @@ func (s *stand) job(t *testing.T, name string) *batchv1.Job {
 	return job
 }
 
-func testUnpullable(t *testing.T, s *stand) {
+func testUnpullable(t *testing.T, s *env) {
 	s.nodes(t, "pull", "pull-a")
 	s.script("pull-a", nodesim.Script{Unpullable: true})
 	p := newPlan("pull", 0)
@@ -314,7 +314,7 @@ func testUnpullable(t *testing.T, s *stand) {
 	}
 }
 
-func testEvicted(t *testing.T, s *stand) {
+func testEvicted(t *testing.T, s *env) {
 	s.nodes(t, "evicted", "evicted-a")
 	s.script("evicted-a", nodesim.Script{Evicted: true})
 	s.create(t, newPlan("evicted", 0))
@@ -322,7 +322,7 @@ func testEvicted(t *testing.T, s *stand) {
 	s.expectNode(t, "evicted-a", "evicted", p.Status.LatestHash, false)
 }
 
-func testJobDeleted(t *testing.T, s *stand) {
+func testJobDeleted(t *testing.T, s *env) {
 	s.nodes(t, "byhand", "byhand-a")
 	s.script("byhand-a", nodesim.Script{Hangs: true})
 	s.create(t, newPlan("byhand", 0))
@@ -333,7 +333,7 @@ func testJobDeleted(t *testing.T, s *stand) {
 	s.await(t, "byhand", v1.ReasonComplete)
 }
 
-func testJobRefused(t *testing.T, s *stand) {
+func testJobRefused(t *testing.T, s *env) {
 	s.nodes(t, "refused", "refused-a")
 	p := newPlan("refused", 0)
 	p.Spec.Cordon = true
@@ -348,7 +348,7 @@ func testJobRefused(t *testing.T, s *stand) {
 	}
 }
 
-func testForeignCordon(t *testing.T, s *stand) {
+func testForeignCordon(t *testing.T, s *env) {
 	s.nodes(t, "foreign", "foreign-a")
 	n := s.node(t, "foreign-a")
 	s.change(t, n, func() { n.Spec.Unschedulable = true })
@@ -359,7 +359,7 @@ func testForeignCordon(t *testing.T, s *stand) {
 	s.expectNode(t, "foreign-a", "foreign", p.Status.LatestHash, true)
 }
 
-func testUncordoned(t *testing.T, s *stand) {
+func testUncordoned(t *testing.T, s *env) {
 	s.nodes(t, "under", "under-a")
 	s.script("under-a", nodesim.Script{Takes: 2 * time.Second})
 	p := newPlan("under", 0)
@@ -374,12 +374,12 @@ func testUncordoned(t *testing.T, s *stand) {
 		}
 		return nil
 	})
-	s.change(t, n, func() { n.Spec.Unschedulable = true }) // and now it is somebody else's
+	s.change(t, n, func() { n.Spec.Unschedulable = true }) // and now the cordon is the user's
 	p = s.await(t, "under", v1.ReasonComplete)
 	s.expectNode(t, "under-a", "under", p.Status.LatestHash, true)
 }
 
-func testExclusive(t *testing.T, s *stand) {
+func testExclusive(t *testing.T, s *env) {
 	s.nodes(t, "excl1", "excl1-a")
 	s.nodes(t, "excl2", "excl2-a")
 	s.script("excl1-a", nodesim.Script{Takes: 8 * time.Second})
@@ -396,7 +396,7 @@ func testExclusive(t *testing.T, s *stand) {
 	s.await(t, "excl2", v1.ReasonComplete)
 }
 
-func testSecrets(t *testing.T, s *stand) {
+func testSecrets(t *testing.T, s *env) {
 	s.nodes(t, "secrets", "secrets-a")
 	secret := func(name string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: v1.PlansNamespace}, StringData: map[string]string{"k": "v"}}
@@ -435,7 +435,7 @@ func testSecrets(t *testing.T, s *stand) {
 	}
 }
 
-func testSettles(t *testing.T, s *stand) {
+func testSettles(t *testing.T, s *env) {
 	s.nodes(t, "settles", "settles-a", "settles-b")
 	p := newPlan("settles", 0)
 	p.Spec.Cordon = true
@@ -451,7 +451,7 @@ func testSettles(t *testing.T, s *stand) {
 	s.await(t, "settles", v1.ReasonComplete)
 }
 
-func testConcurrency(t *testing.T, s *stand) {
+func testConcurrency(t *testing.T, s *env) {
 	var names []string
 	for i := range 6 {
 		names = append(names, fmt.Sprintf("half-%d", i))
@@ -486,7 +486,7 @@ func testConcurrency(t *testing.T, s *stand) {
 	}
 }
 
-func testWindowClosed(t *testing.T, s *stand) {
+func testWindowClosed(t *testing.T, s *env) {
 	s.nodes(t, "window", "window-a")
 	p := newPlan("window", 0)
 	p.Spec.Window = &v1.TimeWindow{Days: []v1.Day{v1.Day(time.Now().UTC().Add(72 * time.Hour).Weekday().String())}}
@@ -497,7 +497,7 @@ func testWindowClosed(t *testing.T, s *stand) {
 	s.await(t, "window", v1.ReasonComplete)
 }
 
-func testDrainHindered(t *testing.T, s *stand) {
+func testDrainHindered(t *testing.T, s *env) {
 	s.nodes(t, "hinder", "hinder-a")
 	s.pod(t, "hinder-app", "hinder-a", func(*corev1.Pod) {})
 	p := newPlan("hinder", 0)
@@ -512,7 +512,7 @@ func testDrainHindered(t *testing.T, s *stand) {
 	}
 }
 
-func testDrainCanceled(t *testing.T, s *stand) {
+func testDrainCanceled(t *testing.T, s *env) {
 	s.nodes(t, "cancel", "cancel-a")
 	s.pod(t, "cancel-app", "cancel-a", func(p *corev1.Pod) { p.Finalizers = []string{"example.org/stays"} })
 	t.Cleanup(func() {
@@ -534,8 +534,8 @@ func testDrainCanceled(t *testing.T, s *stand) {
 	s.expectNode(t, "cancel-a", "cancel", "", false)
 }
 
-// told is what a stream of the runner says until it says that it has said all.
-func (r *runner) told(t *testing.T) string {
+// streamed returns what a stream of the runner sends up to the event Synced.
+func (r *runner) streamed(t *testing.T) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -557,8 +557,8 @@ func (r *runner) told(t *testing.T) string {
 	return all.String()
 }
 
-// Whoever may write Plans in some namespace of a member would otherwise say how the hub's are.
-func testElsewhere(t *testing.T, s *stand, r *runner) {
+// Otherwise a user who may write Plans in some namespace of a member could fake the status of the hub's Plans.
+func testElsewhere(t *testing.T, s *env, r *runner) {
 	s.nodes(t, "fleet", "fleet-a")
 	for _, namespace := range []string{v1.PlansNamespace, "kube-system"} {
 		p := newPlan("fleet", 0)
@@ -576,12 +576,12 @@ func testElsewhere(t *testing.T, s *stand, r *runner) {
 		}
 		return nil
 	})
-	if told := r.told(t); !strings.Contains(told, `"reason":"Complete"`) || strings.Contains(told, v1.ReasonWrongNamespace) {
+	if told := r.streamed(t); !strings.Contains(told, `"reason":"Complete"`) || strings.Contains(told, v1.ReasonWrongNamespace) {
 		t.Errorf("the hub hears %s", told)
 	}
 }
 
-func testWrongNamespace(t *testing.T, s *stand) {
+func testWrongNamespace(t *testing.T, s *env) {
 	p := newPlan("elsewhere", 0)
 	p.Namespace = metav1.NamespaceDefault
 	s.create(t, p)
@@ -596,7 +596,7 @@ func testWrongNamespace(t *testing.T, s *stand) {
 	})
 }
 
-func testChannel(t *testing.T, s *stand) {
+func testChannel(t *testing.T, s *env) {
 	s.nodes(t, "channel", "channel-a")
 	p := newPlan("channel", 0)
 	p.Spec.Version, p.Spec.Channel = "", "https://example.org/nowhere"
@@ -616,7 +616,7 @@ func testChannel(t *testing.T, s *stand) {
 	}
 }
 
-func testWindowCloses(t *testing.T, s *stand) {
+func testWindowCloses(t *testing.T, s *env) {
 	s.nodes(t, "closes", "closes-a", "closes-b")
 	s.script("closes-a", nodesim.Script{Takes: 2 * time.Second})
 	p := newPlan("closes", 0)
@@ -641,7 +641,7 @@ func testWindowCloses(t *testing.T, s *stand) {
 	s.expectNode(t, "closes-b", "closes", "", false)
 }
 
-func testBudget(t *testing.T, s *stand) {
+func testBudget(t *testing.T, s *env) {
 	s.nodes(t, "budget", "budget-a")
 	labels := map[string]string{"app": "budget"}
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "budget"}}
@@ -672,7 +672,7 @@ func testBudget(t *testing.T, s *stand) {
 	s.expectNode(t, "budget-a", "budget", p.Status.LatestHash, false)
 }
 
-func testLongLabel(t *testing.T, s *stand) {
+func testLongLabel(t *testing.T, s *env) {
 	s.nodes(t, "long", "long-a")
 	p := newPlan("long", 0)
 	p.Spec.Version = "v1." + strings.Repeat("0", 61)

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// logTimeout is how long a log may take: the node's kubelet may be away.
+	// logTimeout bounds the reading of a log: the node's kubelet may be unreachable.
 	logTimeout = 5 * time.Second
-	// maxLog is how many bytes of a log are kept, as the schema has it.
+	// maxLog is how many bytes of a log are kept, as in the schema.
 	maxLog = 1024
 )
 
-// logs are the last lines of Jobs that failed, each read once.
+// logs holds the last lines of failed Jobs. Each is read once.
 type logs struct {
 	member member
-	ended  func() // told when one was read
+	ended  func() // called when one was read
 
 	mu  sync.Mutex // guards the rest
 	all map[string]*lines
 }
 
-// lines are the last of a log.
+// lines is the end of a log.
 type lines struct {
 	read bool
 	text string
@@ -39,8 +39,7 @@ func newLogs(m member, ended func()) *logs {
 	return &logs{member: m, ended: ended, all: map[string]*lines{}}
 }
 
-// of is the log of a Job by its UID, as far as it could be read, and whether that is over. It begins to read what is asked for first;
-// running waits for that.
+// of returns the log of a Job, and reports whether reading it has ended. The first call for a UID starts the read; running waits for it.
 func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string) (text string, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +90,7 @@ func (l *logs) fetch(ctx context.Context, job string) string {
 	return tail(text)
 }
 
-// tail is the end of a text: at most logLines lines and maxLog bytes, in whole characters.
+// tail returns the end of a text: at most logLines lines and maxLog bytes, in whole characters.
 func tail(text string) string {
 	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(text, "?"), "\n"), "\n")
 	text = strings.Join(lines[max(0, len(lines)-logLines):], "\n")

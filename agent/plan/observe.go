@@ -49,7 +49,7 @@ func readNode(obj any) (knownNode, error) {
 		}
 		c, ours := readClaim(value)
 		if !ours {
-			continue // somebody else wrote it
+			continue // Drover did not write it
 		}
 		if n.Claims == nil {
 			n.Claims = map[string]rollout.Claim{}
@@ -59,8 +59,8 @@ func readNode(obj any) (knownNode, error) {
 	return n, nil
 }
 
-// readClaim reads a claim, and is whether it is one that Drover can have written. The node's own kubelet may write it too: what the status
-// would not take does not get there, for it would be the status of all nodes that is refused.
+// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet may write it too. Values that the schema
+// of the status does not allow are rejected here: with one of them the status of the whole Plan would be refused.
 func readClaim(text string) (c rollout.Claim, ours bool) {
 	if err := json.Unmarshal([]byte(text), &c); err != nil || c.UID == "" || !protocol.Dated(c.Since) || c.Done != nil && !protocol.Dated(*c.Done) {
 		return c, false
@@ -74,10 +74,10 @@ func readClaim(text string) (c rollout.Claim, ours bool) {
 	return c, true
 }
 
-// maxReason is how many bytes the reason of a failure may have.
+// maxReason is the maximum length in bytes of the reason of a failure.
 const maxReason = 64
 
-// trimNode drops what is large and not looked at.
+// trimNode drops what is large and not used.
 func trimNode(obj any) {
 	if o, ok := obj.(*corev1.Node); ok {
 		o.ManagedFields = nil
@@ -85,7 +85,7 @@ func trimNode(obj any) {
 	}
 }
 
-// claimOf is the plan whose claim an annotation is.
+// claimOf returns the plan of a claim annotation.
 func claimOf(annotation string) (plan string, is bool) {
 	return strings.CutPrefix(annotation, v1.LabelPlanPrefix+"/")
 }
@@ -128,7 +128,7 @@ func readJob(obj any) (knownJob, error) {
 	return j, nil
 }
 
-// jobFailure says in the words of a plan why a Job failed. An empty reason is the planner's to name.
+// jobFailure returns why a Job failed. If the reason is empty, the planner chooses it.
 func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message string) {
 	if c.Reason == batchv1.JobReasonDeadlineExceeded {
 		return v1.ReasonDeadlineExceeded, "the Job took longer than jobActiveDeadlineSecs; an image that cannot be pulled ends so too"
@@ -145,7 +145,7 @@ func readPlan(obj any) (*v1.Plan, error) {
 	return o, nil
 }
 
-// trimPlan drops what is not looked at: of Plans elsewhere, which anybody may have made as large as the API server takes, almost all.
+// trimPlan drops what is not used: almost everything of Plans in other namespaces, which users can make as large as the API server allows.
 func trimPlan(obj any) {
 	o, ok := obj.(*v1.Plan)
 	if !ok {
@@ -160,7 +160,7 @@ func trimPlan(obj any) {
 	}
 	o.Spec = v1.PlanSpec{PlanTarget: v1.PlanTarget{ClusterName: o.Spec.ClusterName, ClusterSelector: o.Spec.ClusterSelector}, PlanRelease: v1.PlanRelease{Version: o.Spec.Version}}
 	if o.Spec.ClusterSelector != nil {
-		o.Spec.ClusterSelector = &metav1.LabelSelector{} // that there is one matters
+		o.Spec.ClusterSelector = &metav1.LabelSelector{} // only its presence matters
 	}
 	o.Status = v1.PlanStatus{ObservedGeneration: o.Status.ObservedGeneration, Conditions: o.Status.Conditions, LatestVersion: protocol.Cut(o.Status.LatestVersion, maxCause)}
 	for i := range o.Status.Conditions {
@@ -181,7 +181,7 @@ func readSecret(obj any) (knownSecret, error) {
 
 type knownSecret struct{ name, digest string }
 
-// veto is what the member's administrator says of all plans.
+// veto is the hold and the window of the member's administrator for all plans.
 type veto struct {
 	hold   string
 	window *rollout.Window
@@ -189,7 +189,7 @@ type veto struct {
 	leaving bool
 }
 
-// readVeto reads the Namespace of plans. A window that cannot be read holds off: its author wanted one.
+// readVeto reads the Namespace of plans. A window that is invalid holds all plans: its author wanted to restrict them.
 func readVeto(obj any) (veto, error) {
 	o, ok := obj.(*corev1.Namespace)
 	if !ok {
@@ -208,7 +208,7 @@ func readVeto(obj any) (veto, error) {
 	return veto{window: window}, nil
 }
 
-// holds says why the member takes part in no plan now, and when to look again; empty when it does.
+// holds returns why the member takes part in no plan now, and when to look again; empty when it does.
 func (v veto) holds(now time.Time) (string, time.Time) {
 	if v.hold != "" {
 		return v.hold, time.Time{}
@@ -223,21 +223,21 @@ func (v veto) holds(now time.Time) (string, time.Time) {
 	return "the member's own window opens at " + until.UTC().Format(time.RFC3339), until
 }
 
-// resolved is a Plan with all that was found out about it, or why it cannot be run.
+// resolved is a Plan with its version and hash, or the problem why it cannot be run.
 type resolved struct {
 	object  *v1.Plan
 	plan    rollout.Plan
 	problem *problem
 }
 
-// problem is why a Plan cannot be run. A person must act if it is stalled.
+// problem is why a Plan cannot be run. If it is stalled, a user must act.
 type problem struct {
 	reason, message string
 	stalled         bool
 }
 
-// versionOf is the version of a Plan, given what is known of its channel, and empty if there is none. What its status says of a channel is the
-// memory of what was found there: it serves a new leader while the channel is down.
+// versionOf returns the version of a Plan, or empty if none is known. found is what is known of its channel. The status holds the last version
+// from the channel: a new leader uses it while the channel is down.
 func versionOf(o *v1.Plan, found release.Result) string {
 	version := cmp.Or(o.Spec.Version, found.Version)
 	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)
@@ -247,7 +247,7 @@ func versionOf(o *v1.Plan, found release.Result) string {
 	return version
 }
 
-// resolve finds version and hash of a Plan. found is what is known of its channel.
+// resolve computes the version and hash of a Plan. found is what is known of its channel.
 func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
 	r := resolved{object: o}
 	version := versionOf(o, found)

@@ -77,7 +77,7 @@ func FuzzClaim(f *testing.F) {
 	})
 }
 
-func TestAWindowThatCannotBeReadIsToldInShort(t *testing.T) {
+func TestTheMessageForAnInvalidWindowIsBounded(t *testing.T) {
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{v1.AnnotationPlansWindow: strings.Repeat("é ", 100_000)}}}
 	if veto, err := readVeto(space); err != nil || veto.hold == "" || len(veto.hold) > 512 {
 		t.Errorf("a hold of %d bytes, %v", len(veto.hold), err)

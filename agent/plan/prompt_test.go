@@ -10,8 +10,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// While the clock stands still, nothing falls due that has to wait.
-func testPrompt(t *testing.T, s *stand) {
+// While the clock does not move, nothing falls due that has to wait.
+func testPrompt(t *testing.T, s *env) {
 	now := time.Now()
 	s.run(t, options{now: func() time.Time { return now }})
 	s.nodes(t, "prompt", "prompt-a")

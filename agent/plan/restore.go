@@ -9,31 +9,31 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// missKind is told of errors of listing Plans. When the API server does not know the kind, somebody has removed it, and the Plans on the
-// shelf may be no more. Or it has just begun and will know it soon, which is no reason to let their nodes go.
-func (t *term) missKind(err error) {
+// onListError is called with errors of listing Plans. If the API server does not know the kind, a user has removed it, and the Plans in the
+// store may be gone. Or the API server has just started and will know it soon: their nodes are not released yet.
+func (l *leadership) onListError(err error) {
 	if apierrors.IsNotFound(err) {
-		t.plans.doubt()
-		t.kindless.Store(true)
-		t.touch()
+		l.plans.invalidate()
+		l.kindMissing.Store(true)
+		l.touch()
 	}
 }
 
-// lacks says whether somebody has removed the namespace of plans or their kind; of the kind once for each time that it was found missing.
-// While the namespace is on its way nothing can be put there.
-func (t *term) lacks() bool {
-	spaces := t.space.values()
-	if t.leaving || len(spaces) > 0 && spaces[0].leaving {
+// needsInstall reports whether the namespace of plans or their kind was removed. A missing kind is reported once for each failed list.
+// While the namespace is being deleted nothing can be created in it.
+func (l *leadership) needsInstall() bool {
+	spaces := l.space.values()
+	if l.leaving || len(spaces) > 0 && spaces[0].leaving {
 		return false
 	}
-	return len(spaces) == 0 || t.kindless.Swap(false)
+	return len(spaces) == 0 || l.kindMissing.Swap(false)
 }
 
-// keepAccount puts the account of plans' pods back if somebody has removed it: without it no pod is made, and a Job waits for its deadline.
-func (t *term) keepAccount(ctx context.Context) error {
-	_, err := t.options.Objects.Meta(ctx, pathAccount)
+// keepAccount creates the account of plans' pods again if it was removed: without it no pod is created, and a Job waits until its deadline.
+func (l *leadership) keepAccount(ctx context.Context) error {
+	_, err := l.options.Objects.Meta(ctx, pathAccount)
 	if apierrors.IsNotFound(err) {
-		return t.furnish(ctx)
+		return l.applyPrerequisites(ctx)
 	}
 	return err
 }

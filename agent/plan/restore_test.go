@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/nodesim"
 )
 
-func testPutBack(t *testing.T, s *stand) {
+func testPutBack(t *testing.T, s *env) {
 	s.run(t, options{})
 	s.completes(t, "before")
 	t.Run("the account of plans' pods, before the next Job", func(t *testing.T) {
@@ -50,7 +50,7 @@ func testPutBack(t *testing.T, s *stand) {
 }
 
 // completes runs a plan on a node.
-func (s *stand) completes(t *testing.T, name string) {
+func (s *env) completes(t *testing.T, name string) {
 	t.Helper()
 	s.nodes(t, name, name+"-a")
 	s.create(t, newPlan(name, 0))
@@ -58,7 +58,7 @@ func (s *stand) completes(t *testing.T, name string) {
 }
 
 // replaced deletes an object and waits until another is there in its place.
-func (s *stand) replaced(t *testing.T, object client.Object) {
+func (s *env) replaced(t *testing.T, object client.Object) {
 	t.Helper()
 	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 		t.Fatal(err)

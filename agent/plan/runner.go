@@ -16,16 +16,16 @@ import (
 	"github.com/drover-dev/drover/internal/release"
 )
 
-// Options of a Runner.
+// Options configure a Runner.
 type Options struct {
-	// Client for the API server; decodes core types, Jobs and Plans.
+	// Client is for the API server. It decodes core types, Jobs and Plans.
 	Client rest.Interface
 	// Objects applies what plans need in the member, and reads metadata.
 	Objects Objects
-	// Namespace of the agent, whose pods no drain evicts.
+	// Namespace is the agent's. No drain evicts the agent's pods.
 	Namespace string
-	// Ask asks a channel which version it leads to. Its errors are shown on the Plan. Nil asks as release.Client does, private addresses
-	// included: who makes Plans in a member may do more there than look at its network.
+	// Ask returns the version that a channel leads to. Its errors are shown on the Plan. The default is that of release.Client, private
+	// addresses included: a user who may create Plans in a member can reach its network anyway.
 	Ask func(ctx context.Context, url string) (string, error)
 	// Now is time.Now if it is nil.
 	Now func() time.Time
@@ -36,8 +36,8 @@ type Options struct {
 type Runner struct {
 	options Options
 
-	mu   sync.Mutex // guards the rest
-	term *term      // nil while another replica leads
+	mu         sync.Mutex  // guards the rest
+	leadership *leadership // nil while another replica leads
 }
 
 // New makes a Runner. Lead starts it.
@@ -51,51 +51,51 @@ func New(o Options) *Runner {
 	return &Runner{options: o}
 }
 
-// Lead runs Plans until ctx ends. Drains end with it; Jobs go on, and the next to lead follows them.
+// Lead runs Plans until ctx ends. Drains end with it. Jobs go on, and the next leader follows them.
 func (r *Runner) Lead(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t := newTerm(r.options)
-	r.set(t)
-	defer r.set(nil)
-	t.run(ctx)
+	l := newLeadership(r.options)
+	r.setCurrent(l)
+	defer r.setCurrent(nil)
+	l.run(ctx)
 }
 
-func (r *Runner) set(t *term) {
+func (r *Runner) setCurrent(l *leadership) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.term = t
+	r.leadership = l
 }
 
-func (r *Runner) present() *term {
+func (r *Runner) current() *leadership {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.term
+	return r.leadership
 }
 
-// ErrNotLeading says that another replica leads.
+// ErrNotLeading is returned while another replica leads.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
-// ServeHTTP answers as protocol.PathPlans says.
+// ServeHTTP serves protocol.PathPlans.
 func (r *Runner) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
 		http.Error(w, "plans are read with GET", http.StatusMethodNotAllowed)
 		return
 	}
-	t := r.present()
-	if t == nil {
+	l := r.current()
+	if l == nil {
 		http.Error(w, ErrNotLeading.Error(), http.StatusMisdirectedRequest)
 		return
 	}
-	t.board.serve(w, req)
+	l.publisher.serve(w, req)
 }
 
-// Retire lets all nodes go and takes away what Lead installed, unless Plans are left; it returns what could not be removed.
+// Retire releases all nodes and removes what Lead installed, unless Plans are left. It returns what could not be removed.
 func (r *Runner) Retire(ctx context.Context) ([]string, error) {
-	t := r.present()
-	if t == nil {
+	l := r.current()
+	if l == nil {
 		return nil, ErrNotLeading
 	}
-	return t.retire(ctx)
+	return l.retire(ctx)
 }

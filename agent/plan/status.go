@@ -19,17 +19,17 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// publish says how Plans are that were looked at: in their status, and those of the hub to the hub.
-func (t *term) publish(ctx context.Context, plans []resolved, waits map[string]rollout.Wait, next *deadline) {
-	now := t.options.Now()
-	m := t.gather()
+// publish writes the status of the Plans, and publishes that of the hub's Plans to the hub.
+func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[string]rollout.Wait, next *deadline) {
+	now := l.options.Now()
+	m := l.gather()
 	var veto veto
-	for _, v := range t.space.values() {
+	for _, v := range l.space.values() {
 		veto = v
 	}
 	hold, until := veto.holds(now)
 	next.by(until)
-	t.board.hold(hold)
+	l.publisher.hold(hold)
 
 	there, hubs := map[string]bool{}, map[string]bool{}
 	for _, r := range plans {
@@ -38,51 +38,51 @@ func (t *term) publish(ctx context.Context, plans []resolved, waits map[string]r
 			hubs[r.object.Name] = true
 		}
 		progress, err := rollout.ProgressOf(m, r.plan, now)
-		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace { // the planner says so too, as a reason to wait; or it has no nodes
+		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace { // the planner reports the error as a reason to wait; a Plan elsewhere has no nodes
 			progress = rollout.Progress{}
 		}
-		if !t.addLogs(ctx, r.object, progress.Failures) {
-			continue // they come soon, and then a status with them
+		if !l.addLogs(ctx, r.object, progress.Failures) {
+			continue // the status follows when the logs are read
 		}
-		t.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
+		l.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
 	}
-	t.board.keep(hubs)
-	maps.DeleteFunc(t.courses, func(uid string, _ *course) bool { return !there[uid] })
+	l.publisher.keep(hubs)
+	maps.DeleteFunc(l.planStates, func(uid string, _ *planState) bool { return !there[uid] })
 }
 
-// ofHub says whether the hub wants to hear of a Plan. One elsewhere that looks like the hub's has no say about that of its name.
+// ofHub reports whether a Plan is from the hub. One in another namespace never is, even if it has the same name and annotations.
 func ofHub(o *v1.Plan) bool {
 	return o.Namespace == v1.PlansNamespace && o.Annotations[v1.AnnotationRevision] != ""
 }
 
-// publishOne writes a status that has changed, now or when its pace allows.
-func (t *term) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus, next *deadline) {
-	keepTransitions(&status, o.Status.Conditions, t.options.Now())
+// publishOne writes a status that has changed, now or when its limiter allows.
+func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus, next *deadline) {
+	keepTransitions(&status, o.Status.Conditions, l.options.Now())
 	if same(status, o.Status) {
 		if ofHub(o) {
-			t.board.show(protocol.PlanState{Name: o.Name, Status: status})
+			l.publisher.publish(protocol.PlanState{Name: o.Name, Status: status})
 		}
 		return
 	}
-	now, c := t.options.Now(), t.course(string(o.UID))
-	if due := later(c.pace.due(turned(o.Status.Conditions, status.Conditions)), c.status.until); now.Before(due) {
+	now, c := l.options.Now(), l.planState(string(o.UID))
+	if due := later(c.limiter.due(conditionsChanged(o.Status.Conditions, status.Conditions)), c.status.until); now.Before(due) {
 		next.by(due)
 		return
 	}
 	if ofHub(o) {
-		t.board.show(protocol.PlanState{Name: o.Name, Status: status})
+		l.publisher.publish(protocol.PlanState{Name: o.Name, Status: status})
 	}
-	c.pace = c.pace.wrote(now)
-	written, err := t.member.applyStatus(ctx, &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID}, Status: status})
+	c.limiter = c.limiter.wrote(now)
+	written, err := l.member.applyStatus(ctx, &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID}, Status: status})
 	switch {
 	case err == nil:
 		c.status = backoff{}
-		err = t.plans.wrote(written)
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone, which will be seen
+		err = l.plans.wrote(written)
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone: an event follows
 		return
 	}
 	if err != nil && ctx.Err() == nil {
-		t.options.Log.Info("a status is written again", "plan", o.Name, "error", err.Error())
+		l.options.Log.Info("a status is written again", "plan", o.Name, "error", err.Error())
 		c.status = c.status.after(now)
 		next.by(c.status.until)
 	}
@@ -95,17 +95,17 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// addLogs adds the last lines of the Jobs that failed; false while they are being read. A Job that is gone has left them in the status.
-func (t *term) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure) bool {
+// addLogs adds the last lines of the failed Jobs; false while they are being read. The lines of a Job that is gone are in the status.
+func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure) bool {
 	jobs := map[string]knownJob{}
 	all := map[string]bool{}
-	for _, j := range t.jobs.values() {
+	for _, j := range l.jobs.values() {
 		all[j.uid] = true
 		if j.Plan == o.Name && j.UID == string(o.UID) && j.State == rollout.Failed {
 			jobs[j.Node] = j
 		}
 	}
-	t.logs.keep(all)
+	l.logs.keep(all)
 	complete := true
 	for i := range failures {
 		f := &failures[i]
@@ -114,18 +114,18 @@ func (t *term) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailur
 				f.Log = before.Log
 			}
 		}
-		n, _ := t.nodes.get(f.Node)
+		n, _ := l.nodes.get(f.Node)
 		j, there := jobs[f.Node]
 		if !there || j.Attempt != n.Claims[o.Name].Attempt || f.Log != "" {
 			continue
 		}
-		text, over := t.logs.of(ctx, &t.running, j.uid, j.Name)
+		text, over := l.logs.of(ctx, &l.running, j.uid, j.Name)
 		f.Log, complete = text, complete && over
 	}
 	return complete
 }
 
-// statusOf is the status of a Plan, but for when its conditions changed.
+// statusOf returns the status of a Plan without the times of its conditions.
 func statusOf(r resolved, p rollout.Progress, wait rollout.Wait) v1.PlanStatus {
 	o := r.object
 	status := v1.PlanStatus{
@@ -164,7 +164,7 @@ func statusOf(r resolved, p rollout.Progress, wait rollout.Wait) v1.PlanStatus {
 	return status
 }
 
-// keepTransitions says since when the conditions are as they are.
+// keepTransitions sets the last transition times of the conditions.
 func keepTransitions(status *v1.PlanStatus, before []metav1.Condition, now time.Time) {
 	for i := range status.Conditions {
 		c := &status.Conditions[i]
@@ -175,7 +175,7 @@ func keepTransitions(status *v1.PlanStatus, before []metav1.Condition, now time.
 	}
 }
 
-// same says whether two statuses are written the same.
+// same reports whether two statuses have the same encoding.
 func same(a, b v1.PlanStatus) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)

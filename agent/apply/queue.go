@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// agenda says which sets are to be looked at, and when.
-type agenda struct {
-	wake chan struct{} // has room for one
+// queue holds the ids of sets that are due for a pass, and when.
+type queue struct {
+	wake chan struct{} // buffered: 1
 
 	mu  sync.Mutex // guards due
 	due map[string]time.Time
 }
 
-func newAgenda() *agenda {
-	return &agenda{wake: make(chan struct{}, 1), due: map[string]time.Time{}}
+func newQueue() *queue {
+	return &queue{wake: make(chan struct{}, 1), due: map[string]time.Time{}}
 }
 
-// at has a set looked at by then.
-func (a *agenda) at(id string, when time.Time) {
+// addAt queues a set for a time, unless it is due earlier.
+func (a *queue) addAt(id string, when time.Time) {
 	a.mu.Lock()
 	before, known := a.due[id]
 	if !known || when.Before(before) {
@@ -38,8 +38,8 @@ func (a *agenda) at(id string, when time.Time) {
 	}
 }
 
-// take returns what is due now, and how long to wait for the next; 0 if there is none.
-func (a *agenda) take(now time.Time) (ids []string, wait time.Duration) {
+// take removes and returns what is due now, and how long to wait for the next; 0 if there is none.
+func (a *queue) take(now time.Time) (ids []string, wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for id, when := range a.due {
@@ -53,11 +53,11 @@ func (a *agenda) take(now time.Time) (ids []string, wait time.Duration) {
 	return ids, wait
 }
 
-// longWait is for when nothing is due: a clock that was set may change that.
+// longWait is the longest wait. The clock may be set meanwhile.
 const longWait = time.Minute
 
 // run calls do with each set that is due, until ctx ends. do must not block for long.
-func (a *agenda) run(ctx context.Context, now func() time.Time, do func(id string)) {
+func (a *queue) run(ctx context.Context, now func() time.Time, do func(id string)) {
 	timer := time.NewTimer(longWait)
 	defer timer.Stop()
 	for {

@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// leftAgain is how often an agent that only reads looks whether a person has removed what was delivered before.
+// leftAgain is how often a read-only agent checks whether an administrator has removed the sets that were delivered before.
 const leftAgain = 30 * time.Second
 
-// maxLeft is how many sets it names.
+// maxLeft is how many sets Left returns at most.
 const maxLeft = 16
 
-// Left names the sets that an agent that only reads finds from before, as labels of their objects have them. Nothing keeps them true, ends them or takes them
-// away: that takes rights which this agent has not.
+// Left returns the labels of the sets that were delivered before the agent became read-only. They are not repaired, expired or removed:
+// the agent lacks the rights.
 func (a *Applier) Left() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.left
 }
 
-// lookForLeft looks for what is left until ctx ends.
+// lookForLeft lists the sets that are left, again and again until ctx ends.
 func (a *Applier) lookForLeft(ctx context.Context) {
 	tick := time.NewTicker(leftAgain)
 	defer tick.Stop()

@@ -13,7 +13,7 @@ import (
 // writes is when a status is written that changes each tenth of a second for as long.
 func writes(lasting time.Duration, urgent bool) []time.Duration {
 	start := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	p := pace{}
+	p := limiter{}
 	var all []time.Duration
 	for at := time.Duration(0); at < lasting; at += 100 * time.Millisecond {
 		if now := start.Add(at); !now.Before(p.due(urgent)) {
@@ -24,7 +24,7 @@ func writes(lasting time.Duration, urgent bool) []time.Duration {
 	return all
 }
 
-func TestPace(t *testing.T) {
+func TestLimiter(t *testing.T) {
 	t.Run("counts that move are written once a second", func(t *testing.T) {
 		for i, at := range writes(10*time.Second, false) {
 			if at != time.Duration(i)*time.Second {
@@ -39,7 +39,7 @@ func TestPace(t *testing.T) {
 		}
 	})
 	t.Run("a condition that turns between counts that move is written at once", func(t *testing.T) {
-		now, p := time.Unix(1e9, 0), pace{}
+		now, p := time.Unix(1e9, 0), limiter{}
 		for range 10 {
 			p, now = p.wrote(now), now.Add(time.Second)
 		}
@@ -50,23 +50,23 @@ func TestPace(t *testing.T) {
 	})
 }
 
-func TestTurned(t *testing.T) {
+func TestConditionsChanged(t *testing.T) {
 	before := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Applying", Message: "1 of 9", ObservedGeneration: 1}}
 	for name, c := range map[string]struct {
 		change func(*metav1.Condition)
 		want   bool
 	}{
-		"another message is none":             {func(c *metav1.Condition) { c.Message = "2 of 9" }, false},
-		"another time is none":                {func(c *metav1.Condition) { c.LastTransitionTime = metav1.Now() }, false},
-		"another status is a turn":            {func(c *metav1.Condition) { c.Status = metav1.ConditionTrue }, true},
-		"another reason is a turn":            {func(c *metav1.Condition) { c.Reason = "NodeFailed" }, true},
-		"another observed spec is a turn":     {func(c *metav1.Condition) { c.ObservedGeneration = 2 }, true},
-		"another type of condition is a turn": {func(c *metav1.Condition) { c.Type = "Stalled" }, true},
+		"another message is none":               {func(c *metav1.Condition) { c.Message = "2 of 9" }, false},
+		"another time is none":                  {func(c *metav1.Condition) { c.LastTransitionTime = metav1.Now() }, false},
+		"another status is a change":            {func(c *metav1.Condition) { c.Status = metav1.ConditionTrue }, true},
+		"another reason is a change":            {func(c *metav1.Condition) { c.Reason = "NodeFailed" }, true},
+		"another observed spec is a change":     {func(c *metav1.Condition) { c.ObservedGeneration = 2 }, true},
+		"another type of condition is a change": {func(c *metav1.Condition) { c.Type = "Stalled" }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			after := before[0]
 			c.change(&after)
-			if got := turned(before, []metav1.Condition{after}); got != c.want {
+			if got := conditionsChanged(before, []metav1.Condition{after}); got != c.want {
 				t.Errorf("got %t", got)
 			}
 		})

@@ -15,18 +15,18 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// shelf keeps what matters of each object of a collection. It is a cache.ReflectorStore that the answers of own writes go into too: such
-// an answer counts until the watch has come as far.
-type shelf[T any] struct {
+// store stores the relevant part of each object of a collection. It is a cache.ReflectorStore. Responses to own writes are stored too: such a
+// response counts until the watch has reached its version.
+type store[T any] struct {
 	read    func(any) (T, error)
-	trim    func(any) // drops from an object what read does not need; nil for nothing
-	changed func()    // told of each change, without mu
+	trim    func(any) // drops from an object what read does not need; may be nil
+	changed func()    // called on each change, without mu
 	ready   chan struct{}
 	once    sync.Once // closes ready when everything is known
 
 	mu    sync.Mutex // guards the rest
-	seen  uint64     // version that the watch has come to
-	vague bool       // what is kept may be no more
+	seen  uint64     // version that the watch has reached
+	stale bool       // the objects may be gone
 	items map[string]item[T]
 }
 
@@ -35,12 +35,12 @@ type item[T any] struct {
 	value   T
 }
 
-func newShelf[T any](read func(any) (T, error), trim func(any), changed func()) *shelf[T] {
-	return &shelf[T]{read: read, trim: trim, changed: changed, ready: make(chan struct{}), items: map[string]item[T]{}}
+func newStore[T any](read func(any) (T, error), trim func(any), changed func()) *store[T] {
+	return &store[T]{read: read, trim: trim, changed: changed, ready: make(chan struct{}), items: map[string]item[T]{}}
 }
 
-// values are what is kept, in the order of namespace and name.
-func (s *shelf[T]) values() []T {
+// values returns what is stored, in the order of namespace and name.
+func (s *store[T]) values() []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	values := make([]T, 0, len(s.items))
@@ -50,29 +50,29 @@ func (s *shelf[T]) values() []T {
 	return values
 }
 
-// doubt has nothing be relied on until the watch shows everything anew.
-func (s *shelf[T]) doubt() {
+// invalidate marks the content as stale until the next list.
+func (s *store[T]) invalidate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.vague = true
+	s.stale = true
 }
 
-func (s *shelf[T]) doubted() bool {
+func (s *store[T]) isStale() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.vague
+	return s.stale
 }
 
-// get is what is kept of an object.
-func (s *shelf[T]) get(key string) (T, bool) {
+// get returns what is stored of an object.
+func (s *store[T]) get(key string) (T, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, known := s.items[key]
 	return i.value, known
 }
 
-// wrote notes the answer of a write, unless the watch has shown it already: then it shows also what came after.
-func (s *shelf[T]) wrote(obj any) error {
+// wrote stores the response to a write, unless the watch has reached its version.
+func (s *store[T]) wrote(obj any) error {
 	key, i, err := s.item(obj)
 	if err != nil {
 		return err
@@ -85,8 +85,8 @@ func (s *shelf[T]) wrote(obj any) error {
 	return nil
 }
 
-// alter changes what is kept of an object until the watch shows the next of it.
-func (s *shelf[T]) alter(key string, change func(*T)) {
+// alter changes what is stored of an object until its next event.
+func (s *store[T]) alter(key string, change func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i, known := s.items[key]; known {
@@ -95,8 +95,8 @@ func (s *shelf[T]) alter(key string, change func(*T)) {
 	}
 }
 
-// drop forgets an object that is known to be no more, unless the watch has shown another of its name since.
-func (s *shelf[T]) drop(key string, gone func(T) bool) {
+// drop removes an object that is known to be gone, unless the watch has since shown another one of its name.
+func (s *store[T]) drop(key string, gone func(T) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i, known := s.items[key]; known && gone(i.value) {
@@ -104,7 +104,7 @@ func (s *shelf[T]) drop(key string, gone func(T) bool) {
 	}
 }
 
-func (s *shelf[T]) item(obj any) (string, item[T], error) {
+func (s *store[T]) item(obj any) (string, item[T], error) {
 	o, err := meta.Accessor(obj)
 	if err != nil {
 		return "", item[T]{}, fmt.Errorf("watch %T: %w", obj, err)
@@ -113,8 +113,8 @@ func (s *shelf[T]) item(obj any) (string, item[T], error) {
 	return keyOf(o), item[T]{version: number(o.GetResourceVersion()), value: value}, err
 }
 
-// Transformer trims objects before they are kept anywhere.
-func (s *shelf[T]) Transformer() cache.TransformFunc {
+// Transformer trims objects before they are stored anywhere.
+func (s *store[T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		if s.trim != nil {
 			s.trim(obj)
@@ -123,11 +123,11 @@ func (s *shelf[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// Add notes an object.
-func (s *shelf[T]) Add(obj any) error { return s.Update(obj) }
+// Add stores an object.
+func (s *store[T]) Add(obj any) error { return s.Update(obj) }
 
-// Update notes an object as the watch shows it, unless a later one was written.
-func (s *shelf[T]) Update(obj any) error {
+// Update stores an object from the watch, unless a later version was written.
+func (s *store[T]) Update(obj any) error {
 	key, i, err := s.item(obj)
 	if err != nil {
 		return err
@@ -142,8 +142,8 @@ func (s *shelf[T]) Update(obj any) error {
 	return nil
 }
 
-// Delete notes that an object is no more.
-func (s *shelf[T]) Delete(obj any) error {
+// Delete removes an object.
+func (s *store[T]) Delete(obj any) error {
 	o, err := meta.Accessor(obj)
 	if err != nil {
 		return fmt.Errorf("watch %T: %w", obj, err)
@@ -151,7 +151,7 @@ func (s *shelf[T]) Delete(obj any) error {
 	version := number(o.GetResourceVersion())
 	s.mu.Lock()
 	s.seen = max(s.seen, version)
-	if s.items[keyOf(o)].version <= version { // else it was made anew
+	if s.items[keyOf(o)].version <= version { // otherwise it was created again
 		delete(s.items, keyOf(o))
 	}
 	s.mu.Unlock()
@@ -159,8 +159,8 @@ func (s *shelf[T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace notes all objects as a list shows them. What was written later stays.
-func (s *shelf[T]) Replace(objs []any, version string) error {
+// Replace stores all objects of a list. Objects that were written later stay.
+func (s *store[T]) Replace(objs []any, version string) error {
 	listed := make(map[string]item[T], len(objs))
 	for _, obj := range objs {
 		key, i, err := s.item(obj)
@@ -176,15 +176,15 @@ func (s *shelf[T]) Replace(objs []any, version string) error {
 			listed[key] = i
 		}
 	}
-	s.items, s.vague = listed, false
+	s.items, s.stale = listed, false
 	s.mu.Unlock()
 	s.once.Do(func() { close(s.ready) })
 	s.changed()
 	return nil
 }
 
-// Resync has nothing to do.
-func (s *shelf[T]) Resync() error { return nil }
+// Resync does nothing.
+func (s *store[T]) Resync() error { return nil }
 
 func keyOf(o metav1.Object) string {
 	if o.GetNamespace() == "" {
@@ -193,7 +193,7 @@ func keyOf(o metav1.Object) string {
 	return o.GetNamespace() + "/" + o.GetName()
 }
 
-// number is a resource version, which grows with each write of any object of a resource.
+// number returns a resource version as a number, which grows with each write of any object of a resource.
 func number(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

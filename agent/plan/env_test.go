@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// stand is a control plane with simulated nodes.
-type stand struct {
+// env is a control plane with simulated nodes.
+type env struct {
 	client client.WithWatch
 	config *rest.Config
 	sim    *nodesim.Sim
@@ -46,12 +46,12 @@ type stand struct {
 	scripts map[string][]nodesim.Script
 }
 
-// newStand starts a control plane with real controllers.
-func newStand(t *testing.T) *stand {
+// newEnv starts a control plane with real controllers.
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	plane, err := lab.Start(t.Context(), lab.Options{
 		Dir: t.TempDir(), ControllerManager: true, Progress: os.Stderr,
-		// Nobody renews the leases of simulated nodes.
+		// Nothing renews the leases of simulated nodes.
 		ExtraArgs: map[string][]string{lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller", "--kube-api-qps=500", "--kube-api-burst=500"}},
 	})
 	if err != nil {
@@ -62,7 +62,7 @@ func newStand(t *testing.T) *stand {
 			t.Error(err)
 		}
 	})
-	s := &stand{config: plane.RESTConfig(), scripts: map[string][]nodesim.Script{}}
+	s := &env{config: plane.RESTConfig(), scripts: map[string][]nodesim.Script{}}
 	s.config.QPS = -1
 	if s.client, err = client.NewWithWatch(s.config, client.Options{Scheme: testkit.Scheme(t)}); err != nil {
 		t.Fatal(err)
@@ -72,14 +72,14 @@ func newStand(t *testing.T) *stand {
 	return s
 }
 
-// script says what becomes of the next pods on a node; after these all succeed at once.
-func (s *stand) script(node string, scripts ...nodesim.Script) {
+// script sets what the next pods on a node do. Later pods succeed at once.
+func (s *env) script(node string, scripts ...nodesim.Script) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.scripts[node] = scripts
 }
 
-func (s *stand) next(pod *corev1.Pod) nodesim.Script {
+func (s *env) next(pod *corev1.Pod) nodesim.Script {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	node := pod.Spec.NodeName
@@ -107,15 +107,15 @@ type options struct {
 	wrap func(http.RoundTripper) http.RoundTripper
 }
 
-// ask plays the channels.
-func (s *stand) ask(_ context.Context, url string) (string, error) {
+// ask is a fake of the channels.
+func (s *env) ask(_ context.Context, url string) (string, error) {
 	if strings.HasSuffix(url, "/stable") {
 		return "v9.0.0+k3s1", nil
 	}
 	return "", errors.New("it answers 404, and not 302, 303, 307 or 308")
 }
 
-func (s *stand) run(t *testing.T, o options) *runner {
+func (s *env) run(t *testing.T, o options) *runner {
 	t.Helper()
 	r, err := s.newRunner(o)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *stand) run(t *testing.T, o options) *runner {
 	return &runner{Runner: r, stop: stop}
 }
 
-func (s *stand) newRunner(o options) (*plan.Runner, error) {
+func (s *env) newRunner(o options) (*plan.Runner, error) {
 	config := rest.CopyConfig(s.config)
 	if o.wrap != nil {
 		config.Wrap(o.wrap)
@@ -146,7 +146,7 @@ func (s *stand) newRunner(o options) (*plan.Runner, error) {
 }
 
 // nodes adds nodes that a plan of the same name is for.
-func (s *stand) nodes(t *testing.T, plan string, names ...string) {
+func (s *env) nodes(t *testing.T, plan string, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if err := s.sim.AddNode(t.Context(), name, map[string]string{"for": plan}); err != nil {
@@ -166,7 +166,7 @@ func newPlan(name string, retries int32) *v1.Plan {
 }
 
 // create makes a Plan as soon as the runner has installed the kind.
-func (s *stand) create(t *testing.T, object client.Object) {
+func (s *env) create(t *testing.T, object client.Object) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		return s.client.Create(ctx, object)
@@ -180,7 +180,7 @@ func eventually(t *testing.T, check func(context.Context) error) {
 }
 
 // await waits until the condition Ready of a Plan has the reason, and returns the Plan.
-func (s *stand) await(t *testing.T, name, reason string) *v1.Plan {
+func (s *env) await(t *testing.T, name, reason string) *v1.Plan {
 	t.Helper()
 	p := &v1.Plan{}
 	eventually(t, func(ctx context.Context) error {
@@ -197,7 +197,7 @@ func (s *stand) await(t *testing.T, name, reason string) *v1.Plan {
 }
 
 // node is a Node as it is now.
-func (s *stand) node(t *testing.T, name string) *corev1.Node {
+func (s *env) node(t *testing.T, name string) *corev1.Node {
 	t.Helper()
 	n := &corev1.Node{}
 	if err := s.client.Get(t.Context(), client.ObjectKey{Name: name}, n); err != nil {
@@ -207,7 +207,7 @@ func (s *stand) node(t *testing.T, name string) *corev1.Node {
 }
 
 // expectNode fails unless the node has this label of the plan, no claim, and is cordoned or not.
-func (s *stand) expectNode(t *testing.T, name, plan, hash string, cordoned bool) {
+func (s *env) expectNode(t *testing.T, name, plan, hash string, cordoned bool) {
 	t.Helper()
 	n := s.node(t, name)
 	key := v1.PlanLabel(plan)
@@ -217,7 +217,7 @@ func (s *stand) expectNode(t *testing.T, name, plan, hash string, cordoned bool)
 }
 
 // change patches an object.
-func (s *stand) change(t *testing.T, object client.Object, change func()) {
+func (s *env) change(t *testing.T, object client.Object, change func()) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		if err := s.client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {

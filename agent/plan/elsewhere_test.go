@@ -17,17 +17,17 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Whoever may do everything in some namespace of a member may make Plans there, as many and as large as the API server takes. They must not fill
-// the memory of the agent, which is the hub's only way into the member.
-func testPlansElsewhereTakeNoMemory(t *testing.T, s *stand) {
+// A user with all rights in some namespace of a member can create Plans there, as many and as large as the API server allows. They must not
+// fill the memory of the agent.
+func testPlansElsewhereTakeNoMemory(t *testing.T, s *env) {
 	s.run(t, options{})
 	s.nodes(t, "own", "own-a")
 	s.create(t, newPlan("own", 0))
 	s.await(t, "own", v1.ReasonComplete)
 	before := heap()
-	const strays = 32
-	for i := range strays {
-		p := newPlan(fmt.Sprintf("stray-%d", i), 0)
+	const many = 32
+	for i := range many {
+		p := newPlan(fmt.Sprintf("elsewhere-%d", i), 0)
 		p.Namespace = metav1.NamespaceDefault
 		for range 60 {
 			p.Spec.Upgrade.Args = append(p.Spec.Upgrade.Args, strings.Repeat("x", 16<<10))
@@ -35,9 +35,9 @@ func testPlansElsewhereTakeNoMemory(t *testing.T, s *stand) {
 		s.create(t, p)
 	}
 	eventually(t, func(ctx context.Context) error {
-		for i := range strays {
+		for i := range many {
 			p := &v1.Plan{}
-			if err := s.client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("stray-%d", i)}, p); err != nil {
+			if err := s.client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("elsewhere-%d", i)}, p); err != nil {
 				return err
 			}
 			if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled); c == nil || c.Reason != v1.ReasonWrongNamespace {
@@ -47,7 +47,7 @@ func testPlansElsewhereTakeNoMemory(t *testing.T, s *stand) {
 		return nil
 	})
 	if grown := heap() - before; grown > 16<<20 {
-		t.Errorf("%d MiB more are held for %d plans that are not run", grown>>20, strays)
+		t.Errorf("%d MiB more are held for %d plans that are not run", grown>>20, many)
 	}
 	if err := s.client.DeleteAllOf(t.Context(), &v1.Plan{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
 		t.Fatal(err) // the cases after this one would read them again and again

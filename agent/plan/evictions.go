@@ -22,72 +22,72 @@ import (
 )
 
 const (
-	// refusedAgain is how long to wait before a pod is evicted again that a PodDisruptionBudget holds.
+	// refusedAgain is the wait before the next attempt to evict a pod that a PodDisruptionBudget protects.
 	refusedAgain = 5 * time.Second
-	// askAtOnce is how many evictions are under way at once: one that takes long, for a webhook, keeps few others.
-	askAtOnce = 8
-	// maxRefusal is how many bytes an error says of why a pod was not evicted.
+	// maxEvictions bounds the evictions in flight, so that a slow one, for example through a webhook, delays few others.
+	maxEvictions = 8
+	// maxRefusal is the maximum length in bytes of the cause why a pod was not evicted.
 	maxRefusal = 120
 )
 
-// leaver is a pod that is to go.
-type leaver struct {
+// leavingPod is a pod to evict.
+type leavingPod struct {
 	namespace, name string
-	told            bool      // it is not to be told again
-	again           time.Time // when to tell it again
-	leaves          time.Time // when its grace is over; zero unless it is being deleted
+	evicted         bool      // the API server has accepted the eviction
+	again           time.Time // when to try again
+	terminates      time.Time // when its grace is over; zero unless it is being deleted
 	refusal         string
 }
 
 // String names the pod.
-func (l *leaver) String() string { return l.namespace + "/" + l.name }
+func (l *leavingPod) String() string { return l.namespace + "/" + l.name }
 
-func leaves(p *corev1.Pod) time.Time {
+func terminatesAt(p *corev1.Pod) time.Time {
 	if p.DeletionTimestamp == nil {
 		return time.Time{}
 	}
 	return p.DeletionTimestamp.Time
 }
 
-// given says whether a pod has been on its way for so long that it is not waited for. As there, whole seconds count.
-func (d *drainer) given(leaves time.Time) bool {
+// abandoned reports whether a pod has been terminating for so long that the drain does not wait for it. As in kubectl, whole seconds count.
+func (d *drainer) abandoned(at time.Time) bool {
 	limit := d.spec.SkipWaitForDeleteTimeout
-	return limit > 0 && !leaves.IsZero() && int32(time.Since(leaves).Seconds()) > limit
+	return limit > 0 && !at.IsZero() && int32(time.Since(at).Seconds()) > limit
 }
 
-// waits says whether any pod is still waited for.
+// waits reports whether the drain still waits for a pod.
 func (d *drainer) waits() bool {
-	maps.DeleteFunc(d.pending, func(_ types.UID, l *leaver) bool { return d.given(l.leaves) })
+	maps.DeleteFunc(d.pending, func(_ types.UID, l *leavingPod) bool { return d.abandoned(l.terminates) })
 	return len(d.pending) > 0
 }
 
-// due is when one is to be told again or is waited for no longer; zero for never.
+// due returns when the next pod is evicted again or abandoned; zero for never.
 func (d *drainer) due() time.Time {
 	next := &deadline{}
 	for _, l := range d.pending {
-		if !l.told {
+		if !l.evicted {
 			next.by(l.again)
 		}
-		if d.spec.SkipWaitForDeleteTimeout > 0 && !l.leaves.IsZero() {
-			next.by(l.leaves.Add(time.Duration(d.spec.SkipWaitForDeleteTimeout+1) * time.Second))
+		if d.spec.SkipWaitForDeleteTimeout > 0 && !l.terminates.IsZero() {
+			next.by(l.terminates.Add(time.Duration(d.spec.SkipWaitForDeleteTimeout+1) * time.Second))
 		}
 	}
 	return next.at
 }
 
-// tell asks the pods to go that are to be asked, a few at once.
-func (d *drainer) tell(ctx context.Context) error {
+// evictDue evicts the pods that are due, a few at once.
+func (d *drainer) evictDue(ctx context.Context) error {
 	var asking sync.WaitGroup
-	slots := make(chan struct{}, askAtOnce)
+	slots := make(chan struct{}, maxEvictions)
 	refused := make(chan error, len(d.pending))
 	for uid, l := range d.pending {
-		if l.told || time.Now().Before(l.again) {
+		if l.evicted || time.Now().Before(l.again) {
 			continue
 		}
 		slots <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-slots }()
-			if err := d.ask(ctx, uid, l); err != nil {
+			if err := d.tryEvict(ctx, uid, l); err != nil {
 				refused <- err
 			}
 		})
@@ -97,13 +97,13 @@ func (d *drainer) tell(ctx context.Context) error {
 	return <-refused // nil when there is none
 }
 
-// ask asks a pod to go. It errs when asking again would be no better.
-func (d *drainer) ask(ctx context.Context, uid types.UID, l *leaver) error {
+// tryEvict evicts a pod. It returns an error only if a retry cannot succeed.
+func (d *drainer) tryEvict(ctx context.Context, uid types.UID, l *leavingPod) error {
 	err := d.evict(ctx, uid, l)
 	terminating := apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 	switch {
-	case err == nil, apierrors.IsNotFound(err), terminating && !l.leaves.IsZero():
-		l.told, l.refusal = true, ""
+	case err == nil, apierrors.IsNotFound(err), terminating && !l.terminates.IsZero():
+		l.evicted, l.refusal = true, ""
 	case ctx.Err() != nil:
 	case lasting(err):
 		return fmt.Errorf("evict pod %s: %w", l, err)
@@ -113,7 +113,7 @@ func (d *drainer) ask(ctx context.Context, uid types.UID, l *leaver) error {
 	return nil
 }
 
-func (d *drainer) evict(ctx context.Context, uid types.UID, l *leaver) error {
+func (d *drainer) evict(ctx context.Context, uid types.UID, l *leavingPod) error {
 	path := pathNamespaces + "/" + l.namespace + "/pods/" + l.name
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
 	if d.spec.GracePeriod != nil {
@@ -132,15 +132,15 @@ func (d *drainer) evict(ctx context.Context, uid types.UID, l *leaver) error {
 	return d.member.rest.Post().AbsPath(path, "eviction").SetHeader("Content-Type", jsonType).Body(body).Do(ctx).Error()
 }
 
-// await waits until all have gone or something is due. Where the API server does not tell, it is asked.
+// await waits until all pods are gone or one is due. If the watch fails, it lists the pods.
 func (d *drainer) await(ctx context.Context) error {
 	if d.follow(ctx) || !pause(ctx, lookAfter) {
 		return nil
 	}
-	return d.lookAgain(ctx)
+	return d.relist(ctx)
 }
 
-// follow notes what a watch tells of the node's pods; false when it told of too little.
+// follow watches the node's pods; false when the watch failed.
 func (d *drainer) follow(ctx context.Context) bool {
 	if due := d.due(); !due.IsZero() {
 		var cancel context.CancelFunc
@@ -172,21 +172,21 @@ func (d *drainer) see(event watch.EventType, p *corev1.Pod) {
 	if event == watch.Deleted {
 		delete(d.pending, p.UID)
 	} else if l := d.pending[p.UID]; l != nil {
-		l.leaves = leaves(p)
+		l.terminates = terminatesAt(p)
 	}
 }
 
-// lookAgain forgets pods that have gone.
-func (d *drainer) lookAgain(ctx context.Context) error {
+// relist forgets pods that are gone.
+func (d *drainer) relist(ctx context.Context) error {
 	pods, err := d.list(ctx, "")
 	if err != nil {
 		return err
 	}
 	before := d.pending
-	d.pending = map[types.UID]*leaver{}
+	d.pending = map[types.UID]*leavingPod{}
 	for i := range pods {
 		if l := before[pods[i].UID]; l != nil {
-			d.pending[pods[i].UID], l.leaves = l, leaves(&pods[i])
+			d.pending[pods[i].UID], l.terminates = l, terminatesAt(&pods[i])
 		}
 	}
 	return nil

@@ -1,0 +1,57 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"strings"
+
+	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// leftPrefix is the prefix of ids for sets of an earlier agent whose label is a hash, so that the own id is unknown.
+const leftPrefix = "left/"
+
+// labelOf returns the label of the set with an id.
+func labelOf(id string) string {
+	if label, left := strings.CutPrefix(id, leftPrefix); left {
+		return label
+	}
+	return expansion.SetLabel(id)
+}
+
+// leftID returns the id of the set that a label names, or a substitute id if the label is a hash.
+func leftID(label string) string {
+	if id := strings.Replace(label, ".", "/", 1); protocol.ValidSetID(id) && expansion.SetLabel(id) == label {
+		return id
+	}
+	return leftPrefix + label
+}
+
+// offerLeft publishes the sets that objects in the member are labelled with and that are not stored. They are of an earlier agent whose
+// Secrets were lost. The hub sends the sets that it wants, whose objects are then taken over, and deletes the others, as it does with every
+// set that it does not know.
+func (l *leadership) offerLeft() {
+	for _, label := range l.cache.labels() {
+		id := leftID(label)
+		l.state.mu.Lock()
+		_, known := l.state.ids[label]
+		if !known {
+			l.state.unseen[id] = true
+		}
+		l.state.mu.Unlock()
+		if known || !protocol.ValidSetID(id) {
+			continue
+		}
+		l.log().Info("found what an earlier agent left", "set", label)
+		l.publisher.publish(protocol.SetState{ID: id, Phase: protocol.SetPending, Message: "an earlier agent left it"})
+	}
+}
+
+// taken reports whether the label of a set belongs to another set. A substitute then leaves the objects alone: the hub has sent the real set.
+func (l *leadership) taken(s *set) bool {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	return l.state.ids[s.label] != s.id
+}

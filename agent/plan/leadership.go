@@ -1,0 +1,275 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/release"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// leadership is the state of a replica while it leads. All but the publisher and the drains belongs to the goroutine that runs it.
+type leadership struct {
+	options   Options
+	member    member
+	publisher *publisher
+	drains    *drains
+	logs      *logs
+	channels  *release.Poller
+	wake      chan struct{} // something may have changed
+	retired   chan retirement
+
+	stores
+	state
+	running  sync.WaitGroup
+	watching bool // nodes, Jobs and Secrets
+	leaving  bool // no Plan is run any more
+}
+
+// state is what this leader remembers of its writes.
+type state struct {
+	refused    map[refusedJob]string // Jobs that the API server refused
+	releases   backoff               // of nodes whose Plan is gone
+	planStates map[string]*planState // by the Plan's UID
+}
+
+// planState is what this leader remembers of its writes for a Plan.
+type planState struct {
+	limiter       limiter // of the status
+	status, steps backoff
+	taken         streak
+	obstacle      rollout.Wait // published until the back-off of steps is over
+}
+
+// planState returns the state of a Plan by its UID.
+func (b *state) planState(uid string) *planState {
+	if b.planStates[uid] == nil {
+		b.planStates[uid] = &planState{}
+	}
+	return b.planStates[uid]
+}
+
+// stores hold what is known of the member.
+type stores struct {
+	plans   *store[*v1.Plan]
+	space   *store[veto]
+	nodes   *store[knownNode]
+	jobs    *store[knownJob]
+	secrets *store[knownSecret]
+	// kindMissing is set when the API server does not know the kind Plan, which must be installed again.
+	kindMissing *atomic.Bool
+}
+
+// refusedJob identifies the attempt whose Job was refused.
+type refusedJob struct {
+	plan, node, hash string
+	attempt          int32
+}
+
+func newLeadership(o Options) *leadership {
+	l := &leadership{
+		options: o, member: member{o.Client}, publisher: newPublisher(), wake: make(chan struct{}, 1), retired: make(chan retirement),
+		state: state{refused: map[refusedJob]string{}, planStates: map[string]*planState{}}, channels: release.NewPoller(o.Ask, o.Now),
+	}
+	l.channels.OnPolled(func(string) { l.touch() })
+	l.drains, l.logs = newDrains(l.member, o, l.touch), newLogs(l.member, l.touch)
+	l.stores = stores{
+		plans: newStore(readPlan, trimPlan, l.touch), space: newStore(readVeto, nil, l.touch), nodes: newStore(readNode, trimNode, l.touch),
+		jobs: newStore(readJob, nil, l.touch), secrets: newStore(readSecret, nil, l.touch),
+		kindMissing: &atomic.Bool{},
+	}
+	return l
+}
+
+// touch wakes the loop.
+func (l *leadership) touch() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run runs Plans until ctx ends, and waits for all that it started.
+func (l *leadership) run(ctx context.Context) {
+	defer l.publisher.end()
+	ctx, cancel := context.WithCancel(ctx)
+	defer l.running.Wait()
+	defer cancel()
+	if !l.persist(ctx, "install what plans need", l.install) {
+		return
+	}
+	l.follow(ctx, feed{path: pathPlans, sample: &v1.Plan{}, list: func() runtime.Object { return &v1.PlanList{} }, store: l.plans, failed: l.onListError})
+	l.follow(ctx, feed{
+		path: pathNamespaces, field: "metadata.name=" + v1.PlansNamespace, sample: &corev1.Namespace{},
+		list: func() runtime.Object { return &corev1.NamespaceList{} }, store: l.space,
+	})
+	if !known(ctx, l.plans.ready) || !known(ctx, l.space.ready) {
+		return
+	}
+	l.running.Go(func() { _ = l.channels.Start(ctx) }) // its error is always nil
+	left := false
+	if !l.persist(ctx, "look for nodes at work", func(ctx context.Context) (err error) {
+		left, err = l.member.claimed(ctx, hasClaim)
+		return err
+	}) {
+		return
+	}
+	if left && !l.watch(ctx) {
+		return
+	}
+	l.loop(ctx)
+}
+
+// persist retries do until it succeeds; false when ctx ends before.
+func (l *leadership) persist(ctx context.Context, what string, do func(context.Context) error) bool {
+	for b := (backoff{}); ; {
+		err := do(ctx)
+		if err == nil {
+			return true
+		}
+		b = b.after(l.options.Now())
+		if ctx.Err() == nil {
+			l.options.Log.Error(err, "plans wait", "for", what)
+			l.publisher.holdFor(what, err)
+		}
+		if !l.pauseAfter(ctx, b.wait, err) {
+			return false
+		}
+	}
+}
+
+// pauseAfter waits after an error; false when ctx ends before. A request to leave meanwhile gets a result: nothing remains if
+// the API server refuses what plans need, as with the rights of an older manifest; otherwise the error, which may be temporary.
+func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case r := <-l.retired:
+			if _, refused := refusedFor(err); refused {
+				r.result <- leaveResult{}
+			} else {
+				r.result <- leaveResult{remaining: []string{"what plans need: " + err.Error()}}
+			}
+		}
+	}
+}
+
+// pause waits; false when ctx ends before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// known waits until ready is closed; false when ctx ends before.
+func known(ctx context.Context, ready <-chan struct{}) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-ready:
+		return true
+	}
+}
+
+func hasClaim(annotations map[string]string) bool {
+	for key := range maps.Keys(annotations) {
+		if _, is := claimOf(key); is {
+			return true
+		}
+	}
+	return false
+}
+
+// follow starts to keep a store up to date.
+func (l *leadership) follow(ctx context.Context, f feed) {
+	f.rest, f.log = l.options.Client, l.options.Log
+	l.running.Go(func() { f.run(ctx) })
+}
+
+// watch starts the watches that are needed as soon as there is a Plan, and waits for their first lists; false when ctx ends before.
+func (l *leadership) watch(ctx context.Context) bool {
+	l.watching = true
+	l.follow(ctx, feed{path: pathNodes, sample: &corev1.Node{}, list: func() runtime.Object { return &corev1.NodeList{} }, store: l.nodes})
+	l.follow(ctx, feed{path: pathJobs, sample: &batchv1.Job{}, list: func() runtime.Object { return &batchv1.JobList{} }, store: l.jobs})
+	l.follow(ctx, feed{path: pathSecrets, sample: &corev1.Secret{}, list: func() runtime.Object { return &corev1.SecretList{} }, store: l.secrets})
+	return known(ctx, l.nodes.ready) && known(ctx, l.jobs.ready) && known(ctx, l.secrets.ready)
+}
+
+// loop runs a pass whenever something has changed or is due, until ctx ends.
+func (l *leadership) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-l.retired:
+			r.result <- l.leave(ctx)
+			continue
+		case <-l.wake:
+		case <-timer.C:
+		}
+		if l.needsInstall() && !l.persist(ctx, "put back what plans need", l.install) {
+			return
+		}
+		if l.plans.isStale() && !l.leaving {
+			continue // the next list shows which Plans exist
+		}
+		if !l.watching && len(l.plans.values()) > 0 && !l.watch(ctx) {
+			return
+		}
+		until := l.pass(ctx)
+		timer.Stop()
+		if !until.IsZero() {
+			timer.Reset(max(0, until.Sub(l.options.Now())))
+		}
+	}
+}
+
+// pass takes steps until every Plan waits, publishes their status, and returns when the next pass is due.
+func (l *leadership) pass(ctx context.Context) time.Time {
+	next := &deadline{}
+	l.release(ctx, next)
+	if l.leaving {
+		return next.at
+	}
+	plans := l.resolve(next)
+	waits := map[string]rollout.Wait{}
+	for _, r := range plans {
+		if r.problem == nil {
+			waits[r.plan.UID] = l.advance(ctx, r, next)
+		}
+	}
+	l.publish(ctx, plans, waits, next)
+	return next.at
+}
+
+// deadline is the earliest of some times.
+type deadline struct{ at time.Time }
+
+func (d *deadline) by(at time.Time) {
+	if !at.IsZero() && (d.at.IsZero() || at.Before(d.at)) {
+		d.at = at
+	}
+}
