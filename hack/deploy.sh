@@ -60,7 +60,7 @@ deploy() {
 }
 
 # refuse_while_clusters keeps people from stranding their agents: with the manager and its CA gone, no agent that
-# is still out there can be told to remove itself, or trusts a hub that is installed later.
+# is still out there can be asked to uninstall itself, or trusts a hub that is installed later.
 refuse_while_clusters() { # what is about to be removed
 	local clusters
 	"$kubectl" get "crd/$crd" --ignore-not-found --output name | grep -q . || return 0

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// build compiles our programs as "make build" does, under names that tell them apart from others in ps.
+// build compiles our programs as "make build" does, under names that distinguish them from others in ps.
 func (d *demo) build(ctx context.Context) (string, error) {
 	version := d.version(ctx)
 	for _, program := range []struct{ name, source string }{{manager, "."}, {agent, "./agent"}, {nodes, "./hack/demo/nodes"}} {

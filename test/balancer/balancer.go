@@ -21,7 +21,7 @@ const (
 	dialTimeout = 2 * time.Second
 )
 
-// Check says why a backend is not ready, or nil.
+// Check returns why a backend is not ready, or nil.
 type Check func(ctx context.Context, backend string) error
 
 // Balancer passes each new connection to the next ready backend. The connections of a backend that is no longer ready live on; those of
@@ -57,7 +57,7 @@ func Start(ctx context.Context, backends []string, check Check) (*Balancer, erro
 	return b, nil
 }
 
-// Address is where the balancer listens, as host:port.
+// Address returns where the balancer listens, as host:port.
 func (b *Balancer) Address() string { return b.listener.Addr().String() }
 
 // Close resets all connections and returns when nothing of the balancer runs. It is idempotent.
@@ -76,7 +76,7 @@ func (b *Balancer) Close() error {
 	return err
 }
 
-// Await waits until a backend is ready, or is not. It errs when ctx ends first.
+// Await waits until a backend is ready, or is not. It returns an error when ctx ends first.
 func (b *Balancer) Await(ctx context.Context, backend string, ready bool) error {
 	i := slices.Index(b.backends, backend)
 	if i < 0 {
@@ -97,7 +97,7 @@ func (b *Balancer) Await(ctx context.Context, backend string, ready bool) error 
 	}
 }
 
-// watch asks a backend again and again whether it is ready.
+// watch checks repeatedly whether a backend is ready.
 func (b *Balancer) watch(i int) {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
@@ -169,7 +169,7 @@ func (b *Balancer) serve(in *net.TCPConn) {
 	both.Wait()
 }
 
-// dial tries each ready backend once, beginning with the one whose turn it is. It is nil if none takes a connection.
+// dial tries each ready backend once, beginning with the next one. It returns nil if none takes a connection.
 func (b *Balancer) dial() *net.TCPConn {
 	for range b.backends {
 		i := b.nextReady()
@@ -190,7 +190,7 @@ func (b *Balancer) dial() *net.TCPConn {
 	return nil
 }
 
-// turn is the ready backend whose turn it is, or -1.
+// nextReady returns the next ready backend, or -1.
 func (b *Balancer) nextReady() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

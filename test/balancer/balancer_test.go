@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// backend greets with its address and says everything again.
+// backend greets with its address and echoes everything.
 type backend struct {
 	listener net.Listener
 

@@ -20,7 +20,7 @@ const (
 // keeper keeps a process running, as a kubelet does, and can take it down on purpose.
 type keeper struct {
 	name    string
-	launch  func(context.Context) (*lab.Process, error) // returns the process even if it errs, if there is one
+	launch  func(context.Context) (*lab.Process, error) // returns the process, if there is one, even with an error
 	journal *journal
 
 	mu      sync.Mutex // guards what follows

@@ -29,7 +29,7 @@ type member struct {
 	mu    sync.Mutex             // guards the rest
 	pods  map[string]*corev1.Pod // by namespace and name
 	gone  []*corev1.Pod          // in their order; how many there are is the version of the whole
-	asked []string               // who was asked to go, and how
+	asked []string               // the pods that were evicted or deleted, and how
 }
 
 func newMember(pods []corev1.Pod) *member {
@@ -53,7 +53,7 @@ func (m *member) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer.Result(), nil
 }
 
-// was is who was asked to go, and how.
+// was returns the pods that were evicted or deleted, and how.
 func (m *member) was() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +89,7 @@ func (m *member) list(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, list)
 }
 
-// watch tells of what has gone since a version, and ends. It must be called under mu.
+// watch sends the deletions since a version, and ends. It must be called with mu held.
 func (m *member) watch(w http.ResponseWriter, since string) {
 	from, err := strconv.Atoi(since)
 	if err != nil {
@@ -178,7 +178,7 @@ func write(w http.ResponseWriter, code int, answer any) {
 	}
 }
 
-// read reads what a request says; nothing is said by an empty body.
+// read decodes the body of a request, which may be empty.
 func read(r *http.Request, into any) {
 	body := &bytes.Buffer{}
 	if _, err := body.ReadFrom(r.Body); err != nil {

@@ -39,7 +39,7 @@ const (
 // outcome of a drain.
 type outcome struct {
 	refused bool
-	asked   []string // who was asked to go, and how
+	asked   []string // the pods that were evicted or deleted, and how
 	err     error
 }
 
@@ -49,7 +49,7 @@ func (o outcome) String() string {
 
 func same(x, y outcome) bool { return x.refused == y.refused && slices.Equal(x.asked, y.asked) }
 
-// ours is what comes of the drain of a plan.
+// ours returns the outcome of the drain of a plan.
 func ours(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
 	t.Helper()
 	m := newMember(pods)
@@ -63,7 +63,7 @@ func ours(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
 	return outcome{refused: err != nil, asked: m.was(), err: err}
 }
 
-// theirs is what comes of "kubectl drain" with the same options.
+// theirs returns the outcome of "kubectl drain" with the same options.
 func theirs(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
 	t.Helper()
 	m := newMember(pods)
@@ -107,7 +107,7 @@ func phase(is corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = is }
 }
 
-// leaving is a pod whose grace ends, or ended, so long from now.
+// leaving is a pod with a grace that ends after a time from now, or has ended.
 func leaving(in time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(in))) }
 }
@@ -148,7 +148,7 @@ var moreDrainDimensions = append(slices.Clone(drainDimensions),
 	},
 )
 
-// each calls do with all that differs in the dimensions.
+// each calls do with all choices of the dimensions.
 func each[T any](dimensions []dimension[T], base func() T, do func(T)) {
 	if len(dimensions) == 0 {
 		do(base())
@@ -159,7 +159,7 @@ func each[T any](dimensions []dimension[T], base func() T, do func(T)) {
 	}
 }
 
-// one is what differs at random in the dimensions.
+// one returns a random choice of the dimensions.
 func one[T any](r *rand.Rand, dimensions []dimension[T], base T) T {
 	for _, d := range dimensions {
 		d[r.IntN(len(d))](&base)
@@ -200,7 +200,7 @@ func TestAnyPodGoesStaysOrHindersAsWithKubectl(t *testing.T) {
 			}
 		})
 		if t.Failed() {
-			t.FailNow() // hundreds more would say the same
+			t.FailNow() // hundreds more would fail in the same way
 		}
 	})
 	if t.Logf("%d went, %d stayed, %d hindered", went, stayed, hindered); min(went, stayed, hindered) == 0 {

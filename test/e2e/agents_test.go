@@ -64,7 +64,7 @@ func TestTwoAgents(t *testing.T) {
 		s.runPods(t, d)
 		s.awaitAgent(t, cluster, 30*time.Second, metav1.ConditionTrue, v1.ReasonAgentUpdated)
 	})
-	t.Run("one that does not become ready is put back, which shows, and is not tried again", func(t *testing.T) { testRolledBack(t, s, cluster) })
+	t.Run("one that does not become ready is rolled back, which shows, and is not tried again", func(t *testing.T) { testRolledBack(t, s, cluster) })
 	t.Run("deletion leaves nothing behind", func(t *testing.T) {
 		if err := s.hub.Client.Delete(t.Context(), s.cluster(t, cluster)); err != nil {
 			t.Fatal(err)
@@ -128,7 +128,7 @@ func testRolledBack(t *testing.T, s *system, cluster types.NamespacedName) {
 	s.awaitAgent(t, cluster, 30*time.Second, metav1.ConditionTrue, v1.ReasonAgentUpdated)
 }
 
-// addNode adds a node to the member that is ready.
+// addNode adds a ready node to the member.
 func (s *system) addNode(t *testing.T, name string) {
 	t.Helper()
 	have := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("4Gi")}
@@ -146,7 +146,7 @@ func (s *system) deployment(t *testing.T) *appsv1.Deployment {
 	return d
 }
 
-// holder of the leader's Lease.
+// holder returns the holder of the leader's Lease.
 func (s *system) holder(t *testing.T) string {
 	t.Helper()
 	lease := &coordinationv1.Lease{}

@@ -31,7 +31,7 @@ func authoritySecret() types.NamespacedName {
 	return types.NamespacedName{Namespace: "drover-system", Name: trust.AuthoritySecret}
 }
 
-// authority is the hub's CA as it stands.
+// authority is the hub's present CA.
 func (s *system) authority(ctx context.Context) (pki.State, error) {
 	object := &corev1.Secret{}
 	if err := s.hub.Client.Get(ctx, authoritySecret(), object); err != nil {
@@ -40,7 +40,7 @@ func (s *system) authority(ctx context.Context) (pki.State, error) {
 	return pki.ReadSecret(object)
 }
 
-// annotate sets an annotation on the hub's CA, as a person does.
+// annotate sets an annotation on the hub's CA, as a user does.
 func (s *system) annotate(t *testing.T, name, value string) {
 	t.Helper()
 	object := &corev1.Secret{}
@@ -68,7 +68,7 @@ func (s *system) awaitAuthority(t *testing.T, wanted func(pki.State) error) pki.
 	return state
 }
 
-// servedBy is whether the hub shows a certificate that an authority has signed.
+// servedBy reports whether the hub shows a certificate that an authority has signed.
 func (s *system) servedBy(t *testing.T, authority pki.KeyPair) bool {
 	t.Helper()
 	config := s.tlsToHub(t)
@@ -130,7 +130,7 @@ func testAuthority(t *testing.T, s *system, m *member) {
 		s.startAgent(t, m.agent)
 		s.await(t, m.cluster, 20*time.Second, framework.Ready)
 	})
-	t.Run("retire-now cuts off who trusts only the old one", func(t *testing.T) { testRetireNow(t, s, m, before, stopped, sleeper) })
+	t.Run("retire-now cuts off clients that trust only the old one", func(t *testing.T) { testRetireNow(t, s, m, before, stopped, sleeper) })
 	t.Run("a new agent joins by the new manifest", func(t *testing.T) {
 		s.ready(t, "newcomer")
 	})
@@ -159,7 +159,7 @@ func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped
 		return nil
 	})
 	s.worksWithBundle(t, m.cluster)
-	s.startAgent(t, sleeper) // it knows neither the new authority, nor is the hub known to it by another
+	s.startAgent(t, sleeper) // it does not know the new authority, and the hub serves with no other
 	awaitLog(t, sleeper, 20*time.Second, "certificate signed by unknown authority")
 	kill(t, sleeper.Process)
 	manifest, err := s.hub.Manifest(within(t, 10*time.Second), stopped, s.cluster(t, stopped).UID)
@@ -170,7 +170,7 @@ func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped
 	s.await(t, stopped, 20*time.Second, framework.Ready)
 }
 
-// kubectlTrusting is a person whose kubeconfig has one CA of the hub and nothing else.
+// kubectlTrusting runs kubectl with a kubeconfig that trusts one CA of the hub and no other.
 func (s *system) kubectlTrusting(t *testing.T, ca []byte, cluster types.NamespacedName, token string, args ...string) (string, error) {
 	t.Helper()
 	path := s.kubeconfig(t, cluster, token)
@@ -187,7 +187,7 @@ func (s *system) kubectlTrusting(t *testing.T, ca []byte, cluster types.Namespac
 	return framework.Kubectl(within(t, 30*time.Second), s.programs, path, nil, args...)
 }
 
-// knows is whether an agent has stored an authority.
+// knows returns a check of whether an agent has stored an authority.
 func knows(authority pki.KeyPair) func(protocol.Settings) error {
 	return func(settings protocol.Settings) error {
 		if !bytes.Contains([]byte(settings.CABundle), authority.Cert) {
@@ -197,7 +197,7 @@ func knows(authority pki.KeyPair) func(protocol.Settings) error {
 	}
 }
 
-// worksWithBundle is a person with a kubeconfig of this moment.
+// worksWithBundle runs kubectl with a kubeconfig that is made now.
 func (s *system) worksWithBundle(t *testing.T, cluster types.NamespacedName) {
 	t.Helper()
 	if out, err := s.kubectl(t, cluster, demoToken, "get", "namespaces"); err != nil {

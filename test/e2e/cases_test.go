@@ -29,7 +29,7 @@ import (
 )
 
 func testRefusals(t *testing.T, s *system, cluster types.NamespacedName) {
-	unknown := types.NamespacedName{Namespace: "default", Name: "nobody"}
+	unknown := types.NamespacedName{Namespace: "default", Name: "missing"}
 	for name, tc := range map[string]struct {
 		cluster types.NamespacedName
 		token   string
@@ -39,7 +39,7 @@ func testRefusals(t *testing.T, s *system, cluster types.NamespacedName) {
 		"a wrong token":                          {cluster, "wrong-0123456789abcdef", []string{"get", "ns"}, "logged in"},
 		"no right on the hub":                    {cluster, strangerToken, []string{"get", "ns"}, "orbidden"},
 		"no right on the hub, and no such":       {unknown, strangerToken, []string{"get", "ns"}, "orbidden"},
-		"a Cluster that does not exist":          {unknown, demoToken, []string{"get", "--raw", "/k8s/clusters/default/nobody/api"}, "not found"},
+		"a Cluster that does not exist":          {unknown, demoToken, []string{"get", "--raw", "/k8s/clusters/default/missing/api"}, "not found"},
 		"impersonating a user of the member":     {cluster, demoToken, []string{"get", "ns", "--as=system:admin"}, "orbidden"},
 		"impersonating masters (CVE-2021-36776)": {cluster, demoToken, []string{"get", "ns", "--as=bob", "--as-group=system:masters"}, "orbidden"},
 	} {
@@ -50,7 +50,7 @@ func testRefusals(t *testing.T, s *system, cluster types.NamespacedName) {
 			}
 		})
 	}
-	t.Run("--as works for who may impersonate in the member, with the other's rights", func(t *testing.T) {
+	t.Run("--as works for a user who may impersonate in the member, with the other user's rights", func(t *testing.T) {
 		_, err := s.kubectl(t, cluster, demoToken, "get", "ns", "--as=bob")
 		if err == nil || !strings.Contains(err.Error(), `User "bob" cannot list`) {
 			t.Errorf("%v", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/test/relay"
 )
 
-// TestChanges runs, one after the other, what concerns a whole hub that is its own member and is reached by way of a relay.
+// TestChanges runs, one after the other, tests of a whole hub that is its own member and is reached through a relay.
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
@@ -32,7 +32,7 @@ func TestChanges(t *testing.T) {
 	t.Run("the hub's address changes and no agent is lost", func(t *testing.T) { testAddress(t, s, m) })
 }
 
-// member is a Cluster whose agent reaches the hub by way of a relay.
+// member is a Cluster whose agent reaches the hub through a relay.
 type member struct {
 	cluster types.NamespacedName
 	agent   *framework.Agent

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e runs Drover whole: real API servers, real processes killed for real.
+// Package e2e runs all of Drover: real API servers, and real processes that are killed.
 package e2e
 
 import (
@@ -37,7 +37,7 @@ func TestAMemberIsImportedAndReached(t *testing.T) {
 			}
 		}
 	})
-	t.Run("who may not is refused, as kubectl says it", func(t *testing.T) { testRefusals(t, s, cluster) })
+	t.Run("a user without the right is refused, as kubectl shows it", func(t *testing.T) { testRefusals(t, s, cluster) })
 	t.Run("an agent that is killed shows in two seconds and heals", func(t *testing.T) {
 		if err := agent.Process.Kill(); err != nil {
 			t.Fatal(err)

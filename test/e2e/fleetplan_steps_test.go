@@ -204,7 +204,7 @@ func testPlanDeleted(f *fleet, t *testing.T) {
 	f.expectNoHarm(t)
 }
 
-// expectCleared says what a member has of plans still.
+// expectCleared fails if a member still has objects of plans.
 func (f *fleet) expectCleared(ctx context.Context, name string, plane *framework.Plane) error {
 	for _, list := range []client.ObjectList{&v1.PlanList{}, &batchv1.JobList{}, &corev1.PodList{}, &corev1.SecretList{}} {
 		if err := plane.Client.List(ctx, list, client.InNamespace(v1.PlansNamespace)); err != nil {

@@ -42,12 +42,12 @@ const (
 	soak     = 2 * time.Second
 	badTag   = "bad"
 	badLog   = "unpacking\nno space left on device"
-	cordoned = "beta/node-2" // by somebody else
+	cordoned = "beta/node-2" // by a user
 )
 
 var memberNodes = []string{"node-1", "node-2", "node-3"}
 
-// fleetPlan is what a person applies on the hub.
+// fleetPlan is what a user applies on the hub.
 const fleetPlan = `
 apiVersion: v1
 kind: Secret
@@ -82,7 +82,7 @@ func TestAPlanOfAFleet(t *testing.T) {
 		{"waves are done in their order, and members are as the plan says", testWaves},
 		{"an image that fails stops it, and the hub has the last lines of the log", testBadImage},
 		{"a version that is mended goes on", testMended},
-		{"a hub that is restored from an older backup runs nothing old again before a person says so", testRestored},
+		{"a hub that is restored from an older backup runs nothing old again before a user says so", testRestored},
 		{"a plan that is deleted leaves nothing but labels of Nodes", testPlanDeleted},
 		{"managers and agents that are killed at any time do no harm", testPlanSurvives},
 	} {
@@ -121,7 +121,7 @@ func startFleet(t *testing.T) *fleet {
 	return f
 }
 
-// furnish gives a member nodes, of which somebody may have cordoned one.
+// addNodes gives a member nodes. One of them may have been cordoned by a user.
 func (f *fleet) addNodes(t *testing.T, name string, plane *framework.Plane) {
 	t.Helper()
 	sim := nodesim.Start(context.WithoutCancel(t.Context()), plane.Client, f.script)
@@ -140,7 +140,7 @@ func (f *fleet) addNodes(t *testing.T, name string, plane *framework.Plane) {
 	}
 }
 
-// script: applications run until they are evicted, a bad image fails, and others need some time.
+// script returns how a pod runs: applications until they are evicted; a bad image fails; others need some time.
 func (f *fleet) script(p *corev1.Pod) nodesim.Script {
 	switch {
 	case p.Labels["upgrade.cattle.io/plan"] == "":
@@ -151,7 +151,7 @@ func (f *fleet) script(p *corev1.Pod) nodesim.Script {
 	return f.chance.script()
 }
 
-// tell logs what the processes have logged.
+// logState logs what the processes have logged.
 func (f *fleet) logState(t *testing.T) {
 	t.Helper()
 	for _, replica := range f.hub.Replicas {
@@ -190,7 +190,7 @@ func (f *fleet) plan(t *testing.T, name string, limit time.Duration, wanted func
 	return p
 }
 
-// is is for plan: the reason of its conditions.
+// is returns a check, for plan, of the reason of its conditions.
 func is(reason string) func(*v1.Plan) bool {
 	return func(p *v1.Plan) bool {
 		ready := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady)
@@ -198,7 +198,7 @@ func is(reason string) func(*v1.Plan) bool {
 	}
 }
 
-// watching is "kubectl drover plan watch" on the hub, with what it prints and the code that it ends with.
+// watching is "kubectl drover plan watch" on the hub, with its output and its exit code.
 type watching struct {
 	out  bytes.Buffer
 	code chan int
@@ -236,7 +236,7 @@ func (f *fleet) plugin(t *testing.T) string {
 	return dir
 }
 
-// expect waits until it has ended, and looks at its code and its last line.
+// expect waits until the command has ended, and checks its code and its last line.
 func (w *watching) expect(t *testing.T, code int, last string) {
 	t.Helper()
 	select {

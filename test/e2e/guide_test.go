@@ -26,10 +26,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// guide is docs/guide/team.md on its way through a hub and a member that look as "make demo" leaves them.
+// guide follows docs/guide/team.md on a hub and a member as "make demo" leaves them.
 type guide struct {
 	*system
-	home    string // where a reader stands
+	home    string // the reader's working directory
 	prelude string // the guide's first commands, which set up a shell
 	printed string // by the last commands
 	failed  error  // how they ended
@@ -61,7 +61,7 @@ func TestTheGuideIsTrue(t *testing.T) {
 	}
 }
 
-// follow does what one block says. Commands may fail where the guide shows what they print.
+// follow runs one block. Its commands may fail if the guide shows their output.
 func (g *guide) follow(t *testing.T, kind, block, next string) {
 	t.Helper()
 	switch kind {
@@ -92,7 +92,7 @@ func (g *guide) follow(t *testing.T, kind, block, next string) {
 	}
 }
 
-// write makes a file of a block that begins with its name. All of them must be YAML, also those that nothing here reads.
+// write makes a file of a block that begins with the file's name. All must be YAML, also those that no command here reads.
 func (g *guide) write(t *testing.T, block string) {
 	t.Helper()
 	name, found := strings.CutPrefix(strings.SplitN(block, "\n", 2)[0], "# ")
@@ -121,7 +121,7 @@ func (g *guide) run(t *testing.T, script string) {
 	g.printed = out.String() + complaints.String()
 }
 
-// furnish makes what the demo makes: programs, kubeconfigs, the manager's process id, and user demo as owner of the member.
+// prepare makes what the demo makes: programs, kubeconfigs, the manager's process id, and user demo as owner of the member.
 func (g *guide) prepare(t *testing.T) {
 	t.Helper()
 	demo := filepath.Join(g.home, ".demo")

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// idleFor is how long nobody does anything: longer than what agent and manager look at on their own.
+// idleFor is how long nothing changes: longer than the intervals at which agent and manager look by themselves.
 const idleFor = 30 * time.Second
 
 // testIdle counts on the hub's API server, which here is the member's too: neither manager nor agent may write.

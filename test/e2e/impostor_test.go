@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// impostor is somebody who got hold of the hub's address, with a certificate for it from another CA.
+// impostor is a server at the hub's address, with a certificate for it from another CA.
 type impostor struct {
 	server *httptest.Server
 	// ca is the file of its CA.
@@ -63,7 +63,7 @@ func startImpostor(t *testing.T) *impostor {
 	return i
 }
 
-// requests are those that got through the handshake.
+// requests returns those that came after a complete handshake.
 func (i *impostor) requests() []*http.Request {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -106,7 +106,7 @@ func testImpostor(t *testing.T, s *system) {
 	})
 }
 
-// dropBundle takes the CA bundle out of what an agent joins with.
+// dropBundle removes the CA bundle from the Secret that an agent joins with.
 func dropBundle(t *testing.T, plane *framework.Plane, namespace string) {
 	t.Helper()
 	object := secret(t, plane, namespace, protocol.RegistrationSecret)

@@ -77,7 +77,7 @@ func testAlone(k *kept, t *testing.T) {
 	}
 }
 
-// ends waits until a binding's time is over: by then its subject may still do something, and soon after no longer.
+// ends waits until a binding's time is over: until then its subject has the right, and soon after not.
 func ends(t *testing.T, k *kept, b *v1.ClusterRoleTemplateBinding) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -120,7 +120,7 @@ func testManagersReturn(k *kept, t *testing.T) {
 		t.Fatal(err)
 	}
 	k.startManagers(t)
-	testkit.Eventually(t, agentPatience, func(ctx context.Context) error { // what nobody wants goes only when all is known
+	testkit.Eventually(t, agentPatience, func(ctx context.Context) error { // what no binding wants is removed only when all bindings are known
 		return gone(ctx, k.prod, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:removed:drover:cluster:cluster-viewer"}})
 	})
 	maps.DeleteFunc(near, func(name, _ string) bool { return strings.Contains(name, "crtb:removed:") })
@@ -137,7 +137,7 @@ func testManagersReturn(k *kept, t *testing.T) {
 	k.restartAgent(t, k.prodAgent)
 	k.await(t, cluster("prod"), time.Minute, framework.Ready)
 	probe := k.bind(t, metav1.NamespaceDefault, "probe", "prod", "github:probe", nil)
-	k.reason(t, agentPatience, probe, v1.ReasonApplied) // the agent leads again, and the hub has been told what it has
+	k.reason(t, agentPatience, probe, v1.ReasonApplied) // the agent leads again, and has reported what it has
 	now := versions(t.Context(), k.prod)
 	maps.DeleteFunc(now, func(name, _ string) bool { return strings.Contains(name, "crtb:probe:") })
 	if !maps.Equal(near, now) {
@@ -145,7 +145,7 @@ func testManagersReturn(k *kept, t *testing.T) {
 	}
 }
 
-// statuses are the versions of all bindings and projects in both workspaces.
+// statuses returns the versions of all bindings and projects in both workspaces.
 func (k *kept) statuses(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -169,7 +169,7 @@ func (k *kept) statuses(t *testing.T) map[string]string {
 	return all
 }
 
-// difference is what differs between two maps of versions.
+// difference returns what differs between two maps of versions.
 func difference(before, after map[string]string) string {
 	var all []string
 	for name, version := range before {
@@ -293,7 +293,7 @@ func testQuotaChurn(k *kept, t *testing.T) {
 	}
 }
 
-// departed are namespaces that have left the project: their quotas go after the others have got theirs.
+// departed are namespaces that have left the project: their quotas are removed after the others have theirs.
 type departed struct {
 	mu    sync.Mutex // guards names
 	names map[string]bool
@@ -324,7 +324,7 @@ func (k *kept) churnQuota(t *testing.T, gone *departed) {
 			project.Spec.NamespaceDefaultResourceQuota = amounts(share)
 			return k.hub.Client.Update(ctx, project)
 		})
-		if round > 1 { // one leaves
+		if round > 1 { // one namespace leaves
 			left := namespaceIn("", fmt.Sprintf("web-churn-%d", round-2))
 			gone.add(left.Name)
 			if err := k.prod.Client.Patch(t.Context(), left, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+v1.LabelProject+`":null}}}`))); err != nil {
@@ -336,7 +336,7 @@ func (k *kept) churnQuota(t *testing.T, gone *departed) {
 	k.reason(t, 30*time.Second, project, v1.ReasonApplied)
 }
 
-// testFight has something change a role of the member back, until that is named.
+// testFight has another field manager change a role of the member back until the status names it.
 func testFight(k *kept, t *testing.T) {
 	b := k.bind(t, farWorkspace, "contested", edgeCluster.Name, "github:contested", nil)
 	k.reason(t, 30*time.Second, b, v1.ReasonApplied)
@@ -363,7 +363,7 @@ func testFight(k *kept, t *testing.T) {
 	})
 	message := k.reason(t, 30*time.Second, b, v1.ReasonFighting)
 	if !strings.Contains(message, "rival-operator") && !strings.Contains(fmt.Sprint(b.Status.Failures), "rival-operator") {
-		t.Errorf("nobody is named: %s %v", message, b.Status.Failures)
+		t.Errorf("the rival is not named: %s %v", message, b.Status.Failures)
 	}
 	testkit.Eventually(t, time.Minute, func(context.Context) error { // the budget is spent: the rival's change stays
 		last := role.DeepCopy()
@@ -382,7 +382,7 @@ func testFight(k *kept, t *testing.T) {
 	may(t, k.edge, false, "rival", getNodes())
 }
 
-// lastChange is when somebody last changed an object.
+// lastChange returns when an object was last changed.
 func lastChange(o client.Object) time.Time {
 	var last time.Time
 	for _, f := range o.GetManagedFields() {
@@ -459,7 +459,7 @@ func testNothingLeft(k *kept, t *testing.T) {
 	}
 }
 
-// onlyGuards says what a member has beside the guards, and which sets are stored there.
+// onlyGuards returns an error for what a member has beside the guards, and for stored sets.
 func onlyGuards(ctx context.Context, plane *framework.Plane) error {
 	for _, o := range owned(ctx, plane) {
 		if o.GetLabels()[v1.LabelSet] != "guards" {
@@ -482,7 +482,7 @@ func onlyGuards(ctx context.Context, plane *framework.Plane) error {
 	return nil
 }
 
-// leftOnHub says what of Drover's is left in the workspaces.
+// leftOnHub returns an error for objects of Drover that are left in the workspaces.
 func (k *kept) leftOnHub(ctx context.Context, lists ...client.ObjectList) error {
 	for _, workspace := range []string{metav1.NamespaceDefault, farWorkspace} {
 		for _, list := range lists {

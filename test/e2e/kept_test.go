@@ -68,7 +68,7 @@ func TestWhatIsDeliveredIsKept(t *testing.T) {
 	})
 }
 
-// TestWhatIsDeliveredIsUpToTheMember takes the agent's rights away and gives them back, and has somebody there undo what was delivered.
+// TestWhatIsDeliveredIsUpToTheMember takes the agent's rights away and gives them back, and undoes what was delivered in the member.
 func TestWhatIsDeliveredIsUpToTheMember(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
@@ -77,7 +77,7 @@ func TestWhatIsDeliveredIsUpToTheMember(t *testing.T) {
 	k.importEdge(t, v1.ProfileReadOnly)
 	k.steps(t, []step{
 		{"an agent that only reads serves reads, refuses the rest, and takes all with another manifest", testProfile},
-		{"something that changes an object back is named, and forgotten when it stops", testFight},
+		{"a field manager that changes an object back is named, and no longer when it stops", testFight},
 		{"CVE-2021-36782: a live agent whose Cluster is patched to ReadOnly opens nothing, and nothing of the agent's is readable later", testProfilePatched},
 	})
 }
@@ -87,7 +87,7 @@ type step struct {
 	test func(*kept, *testing.T)
 }
 
-// steps go on from each other: the first that fails is the last.
+// Each step goes on from the one before: the first that fails is the last.
 func (k *kept) steps(t *testing.T, all []step) {
 	for _, step := range all {
 		if t.Run(step.name, func(t *testing.T) { step.test(k, t) }) {
@@ -176,7 +176,7 @@ func (k *kept) bind(t *testing.T, workspace, name, cluster, user string, end *me
 	return b
 }
 
-// reason waits until an object's condition Ready has a reason, and returns its message.
+// reason waits until an object's condition Ready has a reason, and returns the condition's message.
 func (k *kept) reason(t *testing.T, limit time.Duration, object client.Object, reason string) (message string) {
 	t.Helper()
 	testkit.Eventually(t, limit, func(context.Context) error {
@@ -275,7 +275,7 @@ func testProfilePatched(k *kept, t *testing.T) {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "stranger"}}})
 	refused := func(as string, args ...string) {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, func(context.Context) error { // the hub learns of the right to reach the member in a moment
+		testkit.Eventually(t, time.Minute, func(context.Context) error { // the hub knows the right to reach the member a moment later
 			out, err := k.kubectl(t, edgeCluster, strangerToken, args...)
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("User %q cannot", as)) {
 				return fmt.Errorf("%v: %w %s", args, err, out)
@@ -321,7 +321,7 @@ func amounts(cpu string) corev1.ResourceList {
 	return corev1.ResourceList{"limits.cpu": resource.MustParse(cpu)}
 }
 
-// namesake makes project "web" in a workspace, with everything that a project can have.
+// namesake creates project "web" in a workspace, with everything that a project can have.
 func (k *kept) namesake(t *testing.T, workspace, cluster, namespace, user, password string) {
 	t.Helper()
 	object := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: workspace, Name: name} }
@@ -338,7 +338,7 @@ func (k *kept) namesake(t *testing.T, workspace, cluster, namespace, user, passw
 	k.reason(t, 30*time.Second, &v1.Project{ObjectMeta: object("web")}, v1.ReasonApplied)
 }
 
-// equipped says what a namespace of project "web" lacks.
+// equipped returns an error for what a namespace of project "web" lacks.
 func equipped(ctx context.Context, plane *framework.Plane, namespace, password string) error {
 	var has []string
 	for _, o := range ownedIn(ctx, plane, namespace) {
@@ -359,12 +359,12 @@ func equipped(ctx context.Context, plane *framework.Plane, namespace, password s
 	return nil
 }
 
-// ownedIn is what a namespace of a member has of what was delivered.
+// ownedIn returns the delivered objects in a namespace of a member.
 func ownedIn(ctx context.Context, plane *framework.Plane, namespace string) []unstructured.Unstructured {
 	return slices.DeleteFunc(owned(ctx, plane), func(o unstructured.Unstructured) bool { return o.GetNamespace() != namespace })
 }
 
-// owned is all that a member has of what was delivered. What cannot be listed is missing.
+// owned returns all delivered objects of a member. What cannot be listed is left out.
 func owned(ctx context.Context, plane *framework.Plane) []unstructured.Unstructured {
 	var all []unstructured.Unstructured
 	for _, kind := range []string{
@@ -383,7 +383,7 @@ func owned(ctx context.Context, plane *framework.Plane) []unstructured.Unstructu
 	return all
 }
 
-// versions are those of all that a member has of what was delivered, by kind and name.
+// versions returns those of all delivered objects of a member, by kind and name.
 func versions(ctx context.Context, plane *framework.Plane) map[string]string {
 	all := map[string]string{}
 	for _, o := range owned(ctx, plane) {

@@ -31,7 +31,7 @@ const (
 	streamOpening = 30 * time.Second
 )
 
-// kubelet is a node that speaks as a kubelet does. What is executed in its one pod runs as a process of this machine.
+// kubelet is a node with the API of a kubelet. What is executed in its one pod runs as a process of this machine.
 type kubelet struct {
 	pod, dir string
 	// lines are what the container logs, one by one.
@@ -134,7 +134,7 @@ func (k *kubelet) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ExecInContainer runs a command, or a terminal if there shall be one.
+// ExecInContainer runs a command, in a terminal if one is asked for.
 func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, argv []string, in io.Reader, out, complaint io.WriteCloser,
 	tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	if tty {
@@ -161,13 +161,13 @@ func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, argv []st
 	return err
 }
 
-// exited is the end of a command in the words by which the streaming library knows one that failed.
+// exited is the end of a command as the error type by which the streaming library knows its exit code.
 type exited struct{ *exec.ExitError }
 
 // ExitStatus is the command's exit code.
 func (e exited) ExitStatus() int { return e.ExitCode() }
 
-// terminal tells its size whenever that changes and says every line again, until one is "exit".
+// terminal prints its size whenever that changes and echoes every line, until one is "exit".
 func terminal(in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
 	lines := make(chan string)
 	go func() {
@@ -196,7 +196,7 @@ func terminal(in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalS
 	}
 }
 
-// AttachContainer attaches to a process that greets and says everything again.
+// AttachContainer attaches to a process that greets and echoes its input.
 func (k *kubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, complaint io.WriteCloser, _ bool,
 	_ <-chan remotecommand.TerminalSize) error {
 	_, _ = io.WriteString(out, "attached\n")
@@ -209,7 +209,7 @@ func (k *kubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Reade
 	return nil
 }
 
-// PortForward says everything again and, when the other side has nothing more to say, how much that was.
+// PortForward echoes everything and, when the other side has ended its stream, writes how much it was.
 func (k *kubelet) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	n, err := io.Copy(stream, stream)

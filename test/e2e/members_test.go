@@ -5,7 +5,7 @@ package e2e
 
 import "testing"
 
-// TestClusters runs what concerns one Cluster each, all beside each other on one hub and in one member.
+// TestClusters runs tests of one Cluster each, in parallel on one hub and in one member.
 func TestClusters(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -17,8 +17,8 @@ func testClusters(t *testing.T, s *system) {
 	for name, test := range map[string]func(*testing.T, *system){
 		"logs, exec, attach, port-forward and cp work through the hub": testStreams,
 		"a watch through the hub is prompt and lasts":                  testWatch,
-		"a wrong token lets nobody join":                               testWrongToken,
-		"an expired token lets nobody join":                            testExpiredToken,
+		"an agent with a wrong token does not join":                    testWrongToken,
+		"an agent with an expired token does not join":                 testExpiredToken,
 		"a used token does not replace a key":                          testUsedToken,
 		"a token that the user chose lets the agent join":              testChosenToken,
 		"a rebuilt member comes back under its name":                   testRebuiltMember,
@@ -26,11 +26,11 @@ func testClusters(t *testing.T, s *system) {
 		"a server with a certificate of another CA is refused":         testImpostor,
 		"odd requests are refused":                                     testRawRequests,
 		"the hub's own API is served with the caller's own rights":     testLocal,
-		"a Cluster whose agent is gone for good is removed":            testLeftBehind,
+		"a Cluster whose agent never returns is removed":               testLeftBehind,
 		"a Cluster that is made again is another":                      testMadeAgain,
 		"what config/samples applies works and stays as it was":        testSamples,
-		"the policy refuses to name a Secret to who may not read it":   testChosenTokenPolicy,
-		"the policy lets nobody change the agent who may not":          testAgentPolicy,
+		"only a user who may read a Secret may name it":                testChosenTokenPolicy,
+		"only a user with the right to it may change the agent":        testAgentPolicy,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -41,7 +41,7 @@ func testNetwork(t *testing.T, s *system, m *member) {
 		m.relay.Refuse(false)
 		t.Logf("healed after %s", s.await(t, m.cluster, 40*time.Second, framework.Ready))
 	})
-	t.Run("a network that leads to somebody else shows, and nothing is said to him", func(t *testing.T) {
+	t.Run("a network that leads to another server shows, and no secret is sent to it", func(t *testing.T) {
 		i := startImpostor(t)
 		m.relay.Redirect(i.server.Listener.Addr().String())
 		m.relay.Cut()

@@ -31,9 +31,9 @@ var (
 )
 
 const (
-	// planPatience is for a plan to finish when nobody is killed any more.
+	// planPatience is how long a plan may take to finish when no process is killed any more.
 	planPatience = 2 * time.Minute
-	// leastHarm and mostHarm are between which a round does harm.
+	// leastHarm and mostHarm bound the time in which a round does harm.
 	leastHarm, mostHarm = 8 * time.Second, 10 * time.Second
 	failShare           = 0.15 // of the pods of plans, while there is harm
 )
@@ -97,7 +97,7 @@ func (f *fleet) victims() []victim {
 	return all
 }
 
-// harass kills a process again and again until ctx ends, and then leaves it running.
+// harass kills a process repeatedly until ctx ends, and then leaves it running.
 func (v *victim) harass(ctx context.Context, t *testing.T, random *rand.Rand) {
 	for {
 		lives := time.NewTimer(between(random, v.least, v.most))
@@ -190,7 +190,7 @@ func (f *fleet) startApplications(t *testing.T, round int) {
 	}
 }
 
-// applyChaos makes the plan, or has it begin anew.
+// applyChaos creates the plan, or has it begin again.
 func (f *fleet) applyChaos(t *testing.T, round, clusters, nodes int) {
 	t.Helper()
 	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "chaos"}}

@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// memberPlan is what a person applies in a member. It needs each right that an agent has for plans.
+// memberPlan is what a user applies in a member. It needs each right that an agent has for plans.
 const memberPlan = `
 apiVersion: cluster.drover.dev/v1
 kind: Plan
@@ -62,7 +62,7 @@ func TestAPlanOfAMemberWithoutAHub(t *testing.T) {
 	expectUpgraded(t, member, "node-a", "node-b")
 }
 
-// playNodes plays nodes of a member. On the first is an application, and its first upgrade fails.
+// playNodes simulates nodes of a member. The first has an application, and its first upgrade fails.
 func (s *system) playNodes(t *testing.T, member *framework.Plane, names ...string) {
 	t.Helper()
 	failed := false
@@ -88,7 +88,7 @@ func (s *system) playNodes(t *testing.T, member *framework.Plane, names ...strin
 	}})
 }
 
-// lonelyManifest is that of an agent whose hub is not there.
+// lonelyManifest returns the manifest of an agent whose hub does not exist.
 func lonelyManifest(t *testing.T) []byte {
 	t.Helper()
 	ca, err := pki.NewAuthority(time.Now())

@@ -29,7 +29,7 @@ func (s *system) tlsToHub(t *testing.T) *tls.Config {
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
 }
 
-// fetch gets a URL of the hub as anybody. It errs if the answer is no 200.
+// fetch gets a URL of the hub without credentials. It returns an error if the status is not 200.
 func (s *system) fetch(t *testing.T, url string) (string, error) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(within(t, 10*time.Second), http.MethodGet, url, nil)
@@ -49,7 +49,7 @@ func (s *system) fetch(t *testing.T, url string) (string, error) {
 	return string(body), err
 }
 
-// say sends bytes to the hub as they are and returns the answer.
+// say sends bytes to the hub unchanged and returns the response.
 func (s *system) say(t *testing.T, request string) (int, string) {
 	t.Helper()
 	conn, err := (&tls.Dialer{Config: s.tlsToHub(t)}).DialContext(within(t, 20*time.Second), "tcp", s.hub.Address)
@@ -60,7 +60,7 @@ func (s *system) say(t *testing.T, request string) (int, string) {
 	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _, _ = io.WriteString(conn, request) }() // the answer may come before all is said
+	go func() { _, _ = io.WriteString(conn, request) }() // the response may come before all is sent
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatalf("%.100q: %v", request, err)
@@ -84,7 +84,7 @@ func testRawRequests(t *testing.T, s *system) {
 		}
 	})
 	t.Run("no path leads out of its prefix", func(t *testing.T) { testPaths(t, s, cluster, other) })
-	t.Run("no request makes its sender somebody else", func(t *testing.T) { testSmuggling(t, s, cluster) })
+	t.Run("no request makes its sender another user", func(t *testing.T) { testSmuggling(t, s, cluster) })
 	t.Run("what is too large is refused", func(t *testing.T) { testSizes(t, s, cluster) })
 }
 
@@ -130,7 +130,7 @@ func testPaths(t *testing.T, s *system, cluster, other types.NamespacedName) {
 	}
 }
 
-// testSmuggling: CVE-2021-31999 and its kin.
+// testSmuggling: CVE-2021-31999 and the like.
 func testSmuggling(t *testing.T, s *system, cluster types.NamespacedName) {
 	request := "GET " + prefix(cluster) + "/api/v1/namespaces/kube-system"
 	const asAdmin = "Impersonate-User: system:admin\r\n"
@@ -142,7 +142,7 @@ func testSmuggling(t *testing.T, s *system, cluster types.NamespacedName) {
 		"a user to act as":                           {asAdmin},
 		"a user to act as in odd case":               {"iMpErSoNaTe-uSeR: system:admin\r\n"},
 		"two users to act as":                        {"Impersonate-User: hub:demo\r\n", asAdmin},
-		"a group and nobody in it":                   {"Impersonate-Group: system:masters\r\n"},
+		"a group without a user":                     {"Impersonate-Group: system:masters\r\n"},
 		"a header that impersonates nothing we know": {"Impersonate-Nonsense: x\r\n"},
 		"two credentials":                            {"Authorization: Bearer " + strangerToken + "\r\n"},
 	} {
@@ -200,10 +200,10 @@ func testLocal(t *testing.T, s *system) {
 		code           int
 		want           string
 	}{
-		"what demo may see on the hub he sees":                    {"GET /k8s/local/apis/cluster.drover.dev/v1/namespaces/default/clusters/local", demoToken, 200, `"name":"local"`},
+		"what demo may see on the hub is shown":                   {"GET /k8s/local/apis/cluster.drover.dev/v1/namespaces/default/clusters/local", demoToken, 200, `"name":"local"`},
 		"what demo may not see the hub's API server refuses":      {"GET /k8s/local/api/v1/namespaces/default/secrets", demoToken, 403, `User \"demo\" cannot list`},
 		"a stranger is refused by the hub's API server":           {"GET /k8s/local/apis/cluster.drover.dev/v1/namespaces/default/clusters/local", strangerToken, 403, `User \"stranger\" cannot get`},
-		"a stranger may see who he is":                            {"GET /k8s/local/version", strangerToken, 200, "gitVersion"},
+		"a stranger may see the version":                          {"GET /k8s/local/version", strangerToken, 200, "gitVersion"},
 		"a wrong token is refused":                                {"GET /k8s/local/version", "wrong-0123456789abcdef", 401, `"kind":"Status"`},
 		"rights in a member are none on the hub (CVE-2022-21953)": {"GET /k8s/local/api/v1/nodes", demoToken, 403, "cannot list"},
 	} {
@@ -214,7 +214,7 @@ func testLocal(t *testing.T, s *system) {
 			}
 		})
 	}
-	t.Run("a token in the query or a cookie is none", func(t *testing.T) {
+	t.Run("a token in the query or in a cookie does not count", func(t *testing.T) {
 		for _, header := range []string{"Cookie: token=" + demoToken + "\r\n", ""} {
 			code, body := s.say(t, "GET /k8s/local/version?access_token="+demoToken+" HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n"+header+"\r\n")
 			if code != http.StatusUnauthorized {

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// testLeftBehind: nobody waits for a member that is gone for good.
+// testLeftBehind: the deletion of a Cluster does not wait for a member that never returns.
 func testLeftBehind(t *testing.T, s *system) {
 	cluster, agent := s.ready(t, "left-behind")
 	kill(t, agent.Process)
@@ -35,7 +35,7 @@ func testLeftBehind(t *testing.T, s *system) {
 	}
 }
 
-// testMadeAgain: a Cluster that is made again under its name is another one.
+// testMadeAgain: a Cluster that is recreated under its name is another one.
 func testMadeAgain(t *testing.T, s *system) {
 	cluster, agent := s.ready(t, "again")
 	former := s.cluster(t, cluster)

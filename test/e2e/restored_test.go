@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// backup is what a backup of the hub has of a plan.
+// backup is the part of a backup of the hub that belongs to a plan.
 type backup struct {
 	plan           *v1.Plan
 	claims, labels map[string]string // of Clusters, by name

@@ -39,12 +39,12 @@ const (
 	http1Ways      = 3
 	drainDelay     = time.Second
 	drainSessions  = 20 * time.Second
-	sessionsGoOn   = 5 * time.Second // after the replica was told to stop
+	sessionsGoOn   = 5 * time.Second // after the replica was asked to stop
 	restartLimit   = 60 * time.Second
 	trafficObjects = "traffic"
 )
 
-// TestReplicas restarts and kills replicas of the manager under load. It runs alone: beside others its requests would wait for the machine.
+// TestReplicas restarts and kills replicas of the manager under load. It runs alone: beside other tests its requests would wait for the CPU.
 func TestReplicas(t *testing.T) {
 	u := startTraffic(t)
 	t.Run("a rolling restart loses nothing", func(t *testing.T) { testRollingRestart(t, u) })
@@ -176,7 +176,7 @@ func testRollingRestart(t *testing.T, u *underTraffic) {
 	u.expectWatches(t, true)
 }
 
-// expectNoFailure looks at the requests and at the status of the Clusters since forget.
+// expectNoFailure checks the requests and the status of the Clusters since forget.
 func (u *underTraffic) expectNoFailure(t *testing.T) {
 	t.Helper()
 	list := u.load.Result().Failures
@@ -191,7 +191,7 @@ func (u *underTraffic) expectNoFailure(t *testing.T) {
 	}
 }
 
-// restart stops a replica in good order and starts it again, while sessions go on.
+// restart stops a replica gracefully and starts it again, while sessions go on.
 func (u *underTraffic) restart(t *testing.T, replica *framework.Replica) {
 	t.Helper()
 	sessions := u.openSessions(t)
@@ -230,7 +230,7 @@ func (u *underTraffic) startReplica(t *testing.T, replica *framework.Replica) {
 	if err := replica.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := u.hub.AwaitBalanced(ctx); err != nil { // it takes a moment to see who is gone, too
+	if err := u.hub.AwaitBalanced(ctx); err != nil { // it takes a moment to notice backends that are gone, too
 		t.Fatal(err)
 	}
 }
@@ -250,7 +250,7 @@ func (u *underTraffic) openSessions(t *testing.T) []*traffic.Session {
 	return sessions
 }
 
-// forget forgets what was seen before.
+// forget resets what was recorded.
 func (u *underTraffic) forget() {
 	u.load.Reset()
 	u.readiness.Reset()
@@ -331,7 +331,7 @@ func testAgentRestarts(t *testing.T, u *underTraffic) {
 	})
 }
 
-// awaitReady waits until an agent says so, as the kubelet asks it.
+// awaitReady waits until an agent's readiness probe succeeds.
 func awaitReady(t *testing.T, agent *framework.Agent) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
@@ -350,14 +350,14 @@ func awaitReady(t *testing.T, agent *framework.Agent) {
 	})
 }
 
-// awaitAgents waits until the Cluster shows so many agents.
+// awaitAgents waits until the Cluster shows a number of agents.
 func (u *underTraffic) awaitAgents(t *testing.T, cluster types.NamespacedName, n int32) {
 	t.Helper()
 	u.await(t, cluster, 30*time.Second, func(c *v1.Cluster) bool { return c.Status.Agent != nil && c.Status.Agent.Replicas == n })
 }
 
-// testKills kills each replica, one of which leads, together with the agent of one member each: somebody has to notice that one, and
-// nobody may take the others for lost.
+// testKills kills each replica, one of which leads, together with the agent of one member each: the other replicas must
+// notice that this agent is lost, and must not show the other agents as lost.
 func testKills(t *testing.T, u *underTraffic) {
 	const wrong, reconnect = 30 * time.Second, 10 * time.Second
 	u.forget()

@@ -72,20 +72,20 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 		_, err := s.hub.Kubectl(ctx, []byte(manifest), "apply", "--as="+user, "-f", "-")
 		return err
 	}
-	t.Run("who may not get the Secret may not name it", func(t *testing.T) {
+	t.Run("a user who may not get the Secret may not name it", func(t *testing.T) {
 		err := apply(t.Context(), "carol")
 		if err == nil || !strings.Contains(err.Error(), "user carol cannot get Secret carols in namespace default") {
 			t.Errorf("kubectl says %v", err)
 		}
 	})
-	t.Run("who may get it may name it", func(t *testing.T) {
+	t.Run("a user who may get it may name it", func(t *testing.T) {
 		s.allow(t, "dave",
 			rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}},
 			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"carols"}, Verbs: []string{"get"}})
 		// A right may take the API server a moment to notice.
 		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return apply(ctx, "dave") })
 	})
-	t.Run("who may not get it may still annotate the Cluster, and not name another", func(t *testing.T) {
+	t.Run("a user who may not get it may annotate the Cluster, and not name another", func(t *testing.T) {
 		if _, err := s.hub.Kubectl(t.Context(), nil, "annotate", "cluster", "policy", "example.com/note=test", "--as=carol"); err != nil {
 			t.Error(err)
 		}
@@ -95,7 +95,7 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 			t.Errorf("kubectl says %v", err)
 		}
 	})
-	t.Run("a Secret that is not there shows as what a person must mend", func(t *testing.T) {
+	t.Run("a missing Secret is shown as a fault that a user must mend", func(t *testing.T) {
 		name := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "policy"}
 		s.await(t, name, 10*time.Second, framework.NotReady(v1.ReasonTokenInvalid))
 		if !strings.Contains(conditionsOf(s.cluster(t, name)), "Secret carols does not exist") {
@@ -104,7 +104,7 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 	})
 }
 
-// testAgentPolicy: what runs as the agent can act as anybody in the member, so editing a Cluster is not enough to choose it.
+// testAgentPolicy: what runs as the agent can act as any user of the member, so a right to edit the Cluster does not suffice to choose it.
 func testAgentPolicy(t *testing.T, s *system) {
 	clusters := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}}
 	s.allow(t, "erin", clusters)
@@ -119,7 +119,7 @@ func testAgentPolicy(t *testing.T, s *system) {
 		return err
 	}
 	const refusal = "user erin cannot update clusters/agent imaged in namespace default"
-	t.Run("who may create Clusters alone names no image", func(t *testing.T) {
+	t.Run("a user who may only create Clusters names no image", func(t *testing.T) {
 		testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // a right may take the API server a moment to notice
 			if err := apply(ctx, "erin"); err == nil || !strings.Contains(err.Error(), refusal) {
 				return fmt.Errorf("kubectl says %w", err)
@@ -127,25 +127,25 @@ func testAgentPolicy(t *testing.T, s *system) {
 			return nil
 		})
 	})
-	t.Run("who may update clusters/agent does", func(t *testing.T) {
+	t.Run("a user who may update clusters/agent names one", func(t *testing.T) {
 		testkit.Eventually(t, time.Minute, func(ctx context.Context) error { return apply(ctx, "frank") })
 		if err := patch(t.Context(), "frank", `{"image":"drover:two"}`); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Run("who may edit the Cluster changes replicas", func(t *testing.T) {
+	t.Run("a user who may edit the Cluster changes replicas", func(t *testing.T) {
 		if err := patch(t.Context(), "erin", `{"replicas":2,"image":"drover:two"}`); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Run("who may edit the Cluster alone neither changes what decides who the agent is nor takes it away", func(t *testing.T) {
+	t.Run("a user who may only edit the Cluster neither changes nor removes what decides who the agent is", func(t *testing.T) {
 		for _, agent := range []string{`{"image":"drover:three"}`, `{"image":null}`, `{"profile":"ReadOnly"}`, `{"trust":"System"}`, `{"env":[{"name":"HTTPS_PROXY","value":"http://x"}]}`} {
 			if err := patch(t.Context(), "erin", agent); err == nil || !strings.Contains(err.Error(), refusal) {
 				t.Errorf("%s: kubectl says %v", agent, err)
 			}
 		}
 	})
-	t.Run("nobody gives an agent a variable that is not on the list", func(t *testing.T) {
+	t.Run("no user can give an agent a variable that is not on the list", func(t *testing.T) {
 		err := patch(t.Context(), "frank", `{"env":[{"name":"SSL_CERT_FILE","value":"/proc/self/environ"}]}`)
 		if err == nil || !strings.Contains(err.Error(), "an agent takes no other variables") {
 			t.Errorf("kubectl says %v", err)

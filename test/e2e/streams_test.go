@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// streams is a pod behind the hub and how to speak with it.
+// streams is a pod behind the hub and the ways to its streams.
 type streams struct {
 	kubelet    *kubelet
 	kubectl    string
@@ -56,17 +56,17 @@ func testStreams(t *testing.T, s *system) {
 		t.Run("by "+protocol, func(t *testing.T) {
 			x := &streams{kubelet: pod, kubectl: s.programs.Kubectl, kubeconfig: kubeconfig, executor: use.executor,
 				env: []string{"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=" + use.websockets, "KUBECTL_PORT_FORWARD_WEBSOCKETS=" + use.websockets}}
-			t.Run("exec keeps output and complaints apart", func(t *testing.T) { testOutput(t, x) })
+			t.Run("exec keeps standard output and standard error apart", func(t *testing.T) { testOutput(t, x) })
 			t.Run("exec ends with the exit code of the command", func(t *testing.T) { testExitCode(t, x) })
-			t.Run("exec goes on to speak when there is nothing more to hear", func(t *testing.T) { testHalfClose(t, x) })
-			t.Run("exec answers while it is spoken to", func(t *testing.T) { testConversation(t, x, "exec", "-i", pod.pod, "--", "cat") })
+			t.Run("exec still sends output after its input has ended", func(t *testing.T) { testHalfClose(t, x) })
+			t.Run("exec sends output while it takes input", func(t *testing.T) { testConversation(t, x, "exec", "-i", pod.pod, "--", "cat") })
 			t.Run("exec has a terminal that knows its size", func(t *testing.T) { testTerminal(t, x) })
 			t.Run("attach shows output and takes input", func(t *testing.T) { testConversation(t, x, "attach", "-i", pod.pod, "--quiet") })
 			t.Run("port-forward carries both ways and ends each way by itself", func(t *testing.T) { testPortForward(t, x) })
 			t.Run("cp carries 64 MiB both ways unharmed", func(t *testing.T) { testCopy(t, x) })
 		})
 	}
-	t.Run("who may not exec in the member is told so", func(t *testing.T) {
+	t.Run("a user who may not exec in the member is refused with the reason", func(t *testing.T) {
 		_, err := s.kubectl(t, cluster, demoToken, "exec", pod.pod, "--as=bob", "--", "true")
 		if err == nil || !strings.Contains(err.Error(), `"bob" cannot`) {
 			t.Errorf("kubectl says %v", err)
@@ -82,7 +82,7 @@ func (x *streams) command(t *testing.T, args ...string) *exec.Cmd {
 	return command
 }
 
-// conversation is a kubectl that runs.
+// conversation is a running kubectl.
 type conversation struct {
 	t     *testing.T
 	in    io.WriteCloser
@@ -157,7 +157,7 @@ func testLogs(t *testing.T, x *streams) {
 		select {
 		case x.kubelet.lines <- line:
 		case <-time.After(20 * time.Second):
-			t.Fatal("nobody follows the log")
+			t.Fatal("no request follows the log")
 		}
 		c.expect(line)
 	}

@@ -84,7 +84,7 @@ func start(t *testing.T) *system {
 	return startWith(t, (*system).startHub)
 }
 
-// startWith is start with a hub of one's own.
+// startWith is start with the given hub.
 func startWith(t *testing.T, startHub func(*system, *testing.T)) *system {
 	t.Helper()
 	s := build(t)
@@ -221,7 +221,7 @@ func kill(t *testing.T, process *lab.Process) {
 	}
 }
 
-// awaitWithin is await for a time that the test claims.
+// awaitWithin is await within a time that is itself tested.
 func (s *system) awaitWithin(t *testing.T, cluster types.NamespacedName, claim time.Duration, wanted func(*v1.Cluster) bool) time.Duration {
 	t.Helper()
 	took := s.await(t, cluster, claim, wanted)

@@ -51,7 +51,7 @@ func TestATeamWorksInTwoMembers(t *testing.T) {
 		name string
 		test func(*team, *testing.T)
 	}{
-		{"a binding lets its principal in, and nobody else, until it is removed", testTeamBinding},
+		{"a binding lets its principal in, and no other user, until it is removed", testTeamBinding},
 		{"a project has its namespaces, people and secrets in both members", testTeamProject},
 		{"an agent that was away takes away what was taken from it", testTeamAway},
 		{"what the team had is gone everywhere", testTeamGone},
@@ -63,7 +63,7 @@ func TestATeamWorksInTwoMembers(t *testing.T) {
 	}
 }
 
-// may waits until a member's own API server answers as wanted whether somebody may do something.
+// may waits until a member's API server answers as wanted whether a user has a right.
 func may(t *testing.T, plane *framework.Plane, want bool, user string, a authorizationv1.ResourceAttributes) {
 	t.Helper()
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
@@ -157,7 +157,7 @@ func testTeamProject(w *team, t *testing.T) {
 	if project.Status.NamespaceCount != 2 {
 		t.Errorf("%+v", project.Status)
 	}
-	// A namespace that somebody labels in the member gets all of it, and the hub is not asked.
+	// A namespace that a user labels in the member gets all of it, without a request to the hub.
 	more := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web-staging", Labels: map[string]string{v1.LabelProject: "web"}}}
 	create(t, w.prod, more)
 	may(t, w.prod, true, "hub:stranger", podsIn("web-staging", "create"))
@@ -174,7 +174,7 @@ func testTeamProject(w *team, t *testing.T) {
 	})
 }
 
-// copied waits until a namespace of a member has the Secret with a password.
+// copied waits until a namespace of a member has the Secret with the given password.
 func (w *team) copied(t *testing.T, plane *framework.Plane, namespace, password string) {
 	t.Helper()
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
@@ -199,7 +199,7 @@ func testTeamAway(w *team, t *testing.T) {
 		t.Fatal(err)
 	}
 	w.startAgent(t, w.agent)
-	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the Lease of the one that was killed has to end
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the Lease of the killed agent has to expire
 		if err := w.prod.Client.Get(ctx, types.NamespacedName{Name: "drover:crtb:away:drover:cluster:cluster-viewer"}, &rbacv1.ClusterRoleBinding{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is there: %w", err)
 		}
@@ -232,7 +232,7 @@ func testTeamGone(w *team, t *testing.T) {
 	})
 }
 
-// leftIn says what of the team is left in a member. The guards stay.
+// leftIn returns an error for what is left of the team in a member. The guards stay.
 func leftIn(ctx context.Context, plane *framework.Plane) error {
 	ours := client.MatchingLabels{v1.LabelManagedBy: v1.ManagedBy}
 	for _, list := range []client.ObjectList{&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.SecretList{}} {

@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// registrationOf is the Secret that a Cluster's agent joins by.
+// registrationOf returns the Secret that a Cluster's agent joins by.
 func (s *system) registrationOf(t *testing.T, cluster types.NamespacedName) *corev1.Secret {
 	t.Helper()
 	name := registration.RegistrationSecret(cluster)
@@ -62,7 +62,7 @@ func (s *system) rejoin(t *testing.T, manifest []byte, namespace string) {
 	}
 }
 
-// testWrongToken: an agent with a token that is nobody's waits for a better one.
+// testWrongToken: an agent with an unknown token waits for another one.
 func testWrongToken(t *testing.T, s *system) {
 	cluster, manifest := s.created(t, "wrong")
 	namespace := agentNamespace(cluster.Name)
@@ -70,8 +70,8 @@ func testWrongToken(t *testing.T, s *system) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, wrong := range map[string]string{"another random token": registration.NewToken(), "as long a text that was never a token": strings.Repeat("x", 43)} {
-		t.Run(what+" lets nobody join", func(t *testing.T) {
+	for what, wrong := range map[string]string{"another random token": registration.NewToken(), "a text of the same length that was never a token": strings.Repeat("x", 43)} {
+		t.Run(what+" does not let the agent join", func(t *testing.T) {
 			s.setToken(t, namespace, wrong)
 			s.startAgent(t, agent)
 			defer kill(t, agent.Process)
@@ -83,7 +83,7 @@ func testWrongToken(t *testing.T, s *system) {
 			t.Fatal(err)
 		}
 	}
-	t.Run("nothing of it shows on the Cluster, which anybody could fill otherwise", func(t *testing.T) {
+	t.Run("nothing of it shows on the Cluster, since any client could fill its status otherwise", func(t *testing.T) {
 		s.await(t, cluster, 10*time.Second, framework.NotReady(v1.ReasonAwaitingAgent))
 		if shown := conditionsOf(s.cluster(t, cluster)); strings.Contains(shown, "efused") {
 			t.Error(shown)
@@ -138,7 +138,7 @@ func testExpiredToken(t *testing.T, s *system) {
 	})
 }
 
-// testUsedToken: a key that is lost is not replaced by showing the token again.
+// testUsedToken: an agent that lost its key does not get another one by the same token.
 func testUsedToken(t *testing.T, s *system) {
 	cluster, agent := s.ready(t, "used")
 	kill(t, agent.Process)
@@ -176,7 +176,7 @@ func testChosenToken(t *testing.T, s *system) {
 	s.await(t, cluster, 20*time.Second, framework.Ready)
 }
 
-// testRebuiltMember: a new token lets another cluster take a name over. The hub's own control plane is that other cluster.
+// testRebuiltMember: with a new token another cluster takes the name over. The hub's own control plane is that cluster.
 func testRebuiltMember(t *testing.T, s *system) {
 	cluster, old := s.ready(t, "rebuilt")
 	manifest := s.renewed(t, cluster)

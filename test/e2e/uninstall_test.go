@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testUninstall removes only the agent of a member by hand, twice: a new agent finds what is left the first time, the plugin the second time.
+// testUninstall removes only the agent of a member by hand, twice: a new agent removes what is left the first time, the plugin the second time.
 func testUninstall(t *testing.T, s *system) {
 	former, agent := s.imported(t, "former", s.member, protocol.AgentNamespace)
 	s.await(t, former, 30*time.Second, framework.Ready)
@@ -63,7 +63,7 @@ func testUninstall(t *testing.T, s *system) {
 		return nil
 	})
 	s.bind(t, next, "second-guest")
-	for _, object := range []client.Object{ // an agent that is killed before has left nothing for plans to find
+	for _, object := range []client.Object{ // an agent that was killed before has left no such objects
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: footprint.PlanAccount}},
 	} {
@@ -118,7 +118,7 @@ func testUninstall(t *testing.T, s *system) {
 	}
 }
 
-// bind gives somebody a role in a Cluster, and waits until the member has it.
+// bind binds a user to a role in a Cluster, and waits until the member has the binding.
 func (s *system) bind(t *testing.T, cluster types.NamespacedName, name string) *v1.ClusterRoleTemplateBinding {
 	t.Helper()
 	binding := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name}}
@@ -134,7 +134,7 @@ func (s *system) bind(t *testing.T, cluster types.NamespacedName, name string) *
 	return binding
 }
 
-// delivered are the ClusterRoleBindings that sets brought.
+// delivered returns the ClusterRoleBindings of the delivered sets.
 func (s *system) delivered(t *testing.T) (names []string) {
 	t.Helper()
 	list := &rbacv1.ClusterRoleBindingList{}

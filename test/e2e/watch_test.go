@@ -58,7 +58,7 @@ func testWatch(t *testing.T, s *system) {
 	t.Run("an event comes within 100 ms of a write in the member", func(t *testing.T) {
 		testPrompt(t, s, namespace.Name, w, follow(s.member.Client))
 	})
-	t.Run("a watch ends when the agent dies, and another says why there is none", func(t *testing.T) {
+	t.Run("a watch ends when the agent dies, and the next one gets an error with the reason", func(t *testing.T) {
 		kill(t, agent.Process)
 		ended := within(t, 5*time.Second)
 		for open := true; open; {
@@ -107,6 +107,6 @@ func expectEvent(t *testing.T, w watch.Interface, name string) {
 			t.Fatalf("the watch says %+v, open: %t, not that %s was added", event, ok, name)
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatalf("the watch does not say that %s was added", name)
+		t.Fatalf("the watch has no event that %s was added", name)
 	}
 }

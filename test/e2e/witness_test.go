@@ -26,10 +26,10 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// witness follows the nodes and pods of members, and the Clusters of the hub, while a plan runs, and notes what must never be.
+// witness follows the nodes and pods of members, and the Clusters of the hub, while a plan runs, and records violations of its limits.
 type witness struct {
 	members map[string]*framework.Plane
-	foreign string // "member/node" that somebody else has cordoned
+	foreign string // "member/node" that a user has cordoned
 
 	mu       sync.Mutex // guards what follows
 	plan     string
@@ -42,7 +42,7 @@ type witness struct {
 	faults   []string
 }
 
-// peaks are how many there were of something at once, at most: what never came near its limit is not proven to keep it.
+// peaks are the highest numbers at once: a limit that was never nearly reached is not tested.
 type peaks struct{ clusters, nodes, cordoned int }
 
 func newWitness(plan, foreign string, members map[string]*framework.Plane) *witness {
@@ -50,21 +50,21 @@ func newWitness(plan, foreign string, members map[string]*framework.Plane) *witn
 		claims: map[string]map[string]rollout.Claim{}, running: map[string]map[types.UID]bool{}, begun: map[string]bool{}}
 }
 
-// watchFor looks at another plan from now on. Nothing is at work.
+// watchFor follows another plan from now on. Nothing may be at work.
 func (w *witness) watchFor(plan string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.plan = plan
 }
 
-// allow sets the limits. Nothing is at work then.
+// allow sets the limits. Nothing may be at work.
 func (w *witness) allow(clusters, nodes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.clusters, w.nodes, w.most = clusters, nodes, peaks{}
 }
 
-// follow looks at all changes from now on until the test has ended.
+// follow checks all changes from now on until the test has ended.
 func (w *witness) follow(t *testing.T, hub *framework.Plane) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -84,7 +84,7 @@ func (w *witness) follow(t *testing.T, hub *framework.Plane) {
 	start(hub, &v1.ClusterList{}, metav1.NamespaceDefault, func(o client.Object, gone bool) { w.seeCluster(o.(*v1.Cluster), gone) })
 }
 
-// eachChange calls see for all objects that there are, and then for each change, until ctx ends.
+// eachChange calls see for all objects that exist, and then for each change, until ctx ends.
 func eachChange(ctx context.Context, c client.WithWatch, list client.ObjectList, namespace string, see func(o client.Object, gone bool)) error {
 	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return err
@@ -120,15 +120,15 @@ func (f watches) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return f(ctx, o)
 }
 
-// seeNode: no more nodes of a member and no more members are at work than may be, a cordon is either that of a claim or somebody else's, and
-// somebody else's stays.
+// seeNode checks that no more nodes of a member and no more members are at work than allowed, and that a cordon is either that of a claim or a
+// user's, which stays.
 func (w *witness) seeNode(ctx context.Context, member string, n *corev1.Node, gone bool) {
 	if over := w.noteNode(member, n, gone); over {
 		w.lookAtAll(ctx)
 	}
 }
 
-// noteNode is whether more members seem to be at work than may be: watches of several API servers have no common order.
+// noteNode reports whether more members seem to be at work than allowed. They may not be: watches of several API servers have no common order.
 func (w *witness) noteNode(member string, n *corev1.Node, gone bool) (over bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,7 +147,7 @@ func (w *witness) noteNode(member string, n *corev1.Node, gone bool) (over bool)
 	}
 	switch {
 	case name == w.foreign && !n.Spec.Unschedulable:
-		w.note("%s was uncordoned, and it was not we who had cordoned it", name)
+		w.note("%s was uncordoned, though a user had cordoned it", name)
 	case name == w.foreign && claim.Cordoned:
 		w.note("%s counts as cordoned by the plan, and it was not", name)
 	case name != w.foreign && n.Spec.Unschedulable != (at && claim.Cordoned):
@@ -162,7 +162,7 @@ func (w *witness) noteNode(member string, n *corev1.Node, gone bool) (over bool)
 	return members > w.clusters
 }
 
-// atWork is the claim of a plan on a node, and whether it takes part: one that failed for good, or only waits for its place, does not.
+// atWork is the claim of a plan on a node, and whether it takes part: one that failed permanently, or only waits for its place, does not.
 func atWork(n *corev1.Node, plan string) (rollout.Claim, bool) {
 	var c rollout.Claim
 	text, there := n.Annotations[v1.PlanLabel(plan)]
@@ -172,7 +172,7 @@ func atWork(n *corev1.Node, plan string) (rollout.Claim, bool) {
 	return c, (c.Failure == nil || !c.Failure.Final) && c.Done == nil
 }
 
-// seePod: a node never runs two pods of plans at once.
+// seePod checks that a node never runs two pods of plans at once.
 func (w *witness) seePod(member string, p *corev1.Pod, gone bool) {
 	if p.Spec.NodeName == "" {
 		return
@@ -191,7 +191,7 @@ func (w *witness) seePod(member string, p *corev1.Pod, gone bool) {
 	}
 }
 
-// seeCluster: no more claims of Clusters are at work than may be. One without a revision is of a Cluster that is idle and waits for its turn.
+// seeCluster checks that no more claims of Clusters are at work than allowed. A claim without a revision is that of an idle Cluster, which waits.
 func (w *witness) seeCluster(c *v1.Cluster, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -209,7 +209,7 @@ func (w *witness) seeCluster(c *v1.Cluster, gone bool) {
 	}
 }
 
-// lookAtAll reads the nodes of all members twice: what has the same claim both times was at work all the time between.
+// lookAtAll reads the nodes of all members twice: a node with the same claim both times was at work in between.
 func (w *witness) lookAtAll(ctx context.Context) {
 	w.mu.Lock()
 	plan := w.plan
@@ -239,7 +239,7 @@ func (w *witness) lookAtAll(ctx context.Context) {
 	}
 }
 
-// claimed is since when which nodes are at work, by member and node.
+// claimed returns the nodes at work, by member and node, and since when.
 func (w *witness) claimed(ctx context.Context, plan string) (map[string]map[string]time.Time, error) {
 	all := map[string]map[string]time.Time{}
 	for name, plane := range w.members {
@@ -268,7 +268,7 @@ func (w *witness) fault(format string, args ...any) {
 	w.note(format, args...)
 }
 
-// found are the faults so far, and the most that there was.
+// found returns the faults so far, and the peaks.
 func (w *witness) found() ([]string, peaks) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -307,11 +307,11 @@ func TestAWitness(t *testing.T) {
 			w.noteNode("a", node("n", false, `{"failure":{"final":true}}`), false)
 			w.noteNode("a", node("m", false, "{}"), false)
 		}, ""},
-		"a node that is left cordoned":        {func(w *witness) { w.noteNode("a", node("n", true, ""), false) }, "unschedulable is true"},
-		"a node uncordoned under its plan":    {func(w *witness) { w.noteNode("a", node("n", false, `{"cordoned":true}`), false) }, "unschedulable is false"},
-		"somebody else's cordon":              {func(w *witness) { w.noteNode("a", node("theirs", true, "{}"), false) }, ""},
-		"somebody else's cordon that goes":    {func(w *witness) { w.noteNode("a", node("theirs", false, ""), false) }, "was uncordoned"},
-		"somebody else's cordon as the claim": {func(w *witness) { w.noteNode("a", node("theirs", true, `{"cordoned":true}`), false) }, "counts as cordoned"},
+		"a node that is left cordoned":     {func(w *witness) { w.noteNode("a", node("n", true, ""), false) }, "unschedulable is true"},
+		"a node uncordoned under its plan": {func(w *witness) { w.noteNode("a", node("n", false, `{"cordoned":true}`), false) }, "unschedulable is false"},
+		"a user's cordon":                  {func(w *witness) { w.noteNode("a", node("theirs", true, "{}"), false) }, ""},
+		"a user's cordon that goes":        {func(w *witness) { w.noteNode("a", node("theirs", false, ""), false) }, "was uncordoned"},
+		"a user's cordon as the claim":     {func(w *witness) { w.noteNode("a", node("theirs", true, `{"cordoned":true}`), false) }, "counts as cordoned"},
 		"a pod after the other": {func(w *witness) {
 			w.seePod("a", pod("1", corev1.PodRunning), false)
 			w.seePod("b", pod("2", corev1.PodRunning), false)

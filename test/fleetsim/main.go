@@ -39,7 +39,7 @@ type flags struct {
 
 func main() {
 	f := flags{}
-	set := flag.NewFlagSet("fleetsim", flag.ExitOnError) // a library has put a flag of its own into the global one
+	set := flag.NewFlagSet("fleetsim", flag.ExitOnError) // a library has put a flag into the global one
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "of the hub's administrator; Clusters are made with it")
 	set.StringVar(&f.server, "server", "", "base URL of the hub, https://host:port")
 	set.StringVar(&f.through, "through", "", "comma-separated host:port to connect to in place of the server's, each tunnel to the next one")

@@ -62,13 +62,13 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	return a, nil
 }
 
-// ApplyManifest applies the manifest of an agent, as a person does to make an agent that runs join again. namespace is as for InstallAgent.
+// ApplyManifest applies the manifest of an agent, as a user does to have a running agent join again. namespace is as for InstallAgent.
 func ApplyManifest(ctx context.Context, member *Plane, manifest []byte, namespace string) error {
 	_, err := member.Kubectl(ctx, moved(manifest, namespace), "apply", "--server-side", "--force-conflicts", "-f", "-")
 	return err
 }
 
-// moved is a manifest for another namespace, with all names changed alike.
+// moved returns a manifest for another namespace, with all names changed accordingly.
 func moved(manifest []byte, namespace string) []byte {
 	for _, field := range []string{"namespace: ", "name: "} {
 		manifest = bytes.ReplaceAll(manifest, []byte(field+protocol.AgentNamespace+"\n"), []byte(field+namespace+"\n"))
@@ -76,7 +76,7 @@ func moved(manifest []byte, namespace string) []byte {
 	return manifest
 }
 
-// Start starts the agent, again after it ended. More environment is added for this start only.
+// Start starts the agent, or restarts it after it ended. moreEnv is added for this start only.
 func (a *Agent) Start(moreEnv ...string) error {
 	command := a.command
 	command.Env = append(append([]string{}, command.Env...), moreEnv...)
@@ -88,7 +88,7 @@ func (a *Agent) Start(moreEnv ...string) error {
 	return nil
 }
 
-// DeploymentEnv is the environment of the first container in the Deployment of a manifest.
+// DeploymentEnv returns the environment of the first container in the Deployment of a manifest.
 func DeploymentEnv(manifest []byte) ([]string, error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
 	for {

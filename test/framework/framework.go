@@ -90,7 +90,7 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 	plane, err := lab.Start(ctx, lab.Options{
 		Name: name, Dir: filepath.Join(dir, name), ControllerManager: true, Users: users, Progress: os.Stderr,
 		ExtraEnv: programs.PlaneEnv,
-		// Nobody renews the leases of nodes here.
+		// The leases of nodes are not renewed here.
 		ExtraArgs: map[string][]string{lab.ControllerManager: {"--node-monitor-grace-period=24h"}},
 	})
 	if err != nil {
@@ -110,7 +110,7 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 	return p, plane.WriteKubeconfig(p.adminKubeconfig())
 }
 
-// Kill ends the plane at once: one that is thrown away need not end well, and an API server with open watches takes seconds to.
+// Kill ends the plane at once: a graceful end takes an API server with open watches some seconds.
 func (p *Plane) Kill() error {
 	var errs []error
 	for _, program := range []string{lab.ControllerManager, lab.APIServer, lab.Etcd} {
@@ -148,7 +148,7 @@ func (p *Plane) accountKubeconfig(ctx context.Context, namespace, account, file 
 	return file, WriteKubeconfig(file, p.URL(), p.CA(), token)
 }
 
-// accountToken is a token of a ServiceAccount for a day.
+// accountToken returns a token of a ServiceAccount for a day.
 func (p *Plane) accountToken(ctx context.Context, namespace, account string) (string, error) {
 	day := int64(24 * time.Hour / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}
@@ -169,13 +169,13 @@ func WriteKubeconfig(file, server string, ca []byte, token string) error {
 	return clientcmd.WriteToFile(*config, file)
 }
 
-// Ports of managers and agents are below those that the kernel gives to connections, so that one that starts again finds its own free.
+// Ports of managers and agents are below those that the kernel gives to connections, so that a process that restarts finds its own free.
 const firstPort, lastPort = 20_000, 32_000
 
-// portsGiven counts the ports that were given: the next one is given to nobody else in this process, however late its server listens there.
+// portsGiven counts the ports that were given: a port is given once in this process, however late its server listens there.
 var portsGiven, portsFrom = atomic.Uint32{}, rand.Uint32N(lastPort - firstPort)
 
-// freeAddress is a loopback address that nobody listens on at this moment.
+// freeAddress returns a loopback address that is free at this moment.
 func freeAddress(ctx context.Context) (string, error) {
 	for {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(firstPort+(portsFrom+portsGiven.Add(1))%(lastPort-firstPort))))
@@ -189,7 +189,7 @@ func freeAddress(ctx context.Context) (string, error) {
 	}
 }
 
-// await asks check every 20 ms until it returns nil, or until ctx ends, and then returns what it said last.
+// await calls check every 20 ms until it returns nil. When ctx ends, it returns the last error of check.
 func await(ctx context.Context, check func(context.Context) error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// Where the manager is, and as whom, as config/ has it.
+// The manager's namespace and ServiceAccount, as in config/.
 const (
 	managerNamespace = "drover-system"
 	managerAccount   = "drover-manager"
@@ -38,18 +38,18 @@ type Hub struct {
 	Balancer *balancer.Balancer
 	// Address of the only manager, or of the balancer; URL leads there.
 	Address string
-	// Announced are the base URLs that the managers tell agents from their next start on. None means URL alone.
+	// Announced are the base URLs that the managers send to agents from their next start on. None means URL alone.
 	Announced []string
 
 	layout Layout
 }
 
-// InstallHub applies what "make deploy" applies, but for the Deployment, and starts one manager as its ServiceAccount.
+// InstallHub applies what "make deploy" applies, except the Deployment, and starts one manager as its ServiceAccount.
 func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
 	return InstallReplicas(ctx, plane, Layout{Replicas: 1})
 }
 
-// InstallReplicas is InstallHub for managers in any layout. What runs when it errs ends with StopManagers of the Hub that it returns.
+// InstallReplicas is InstallHub for managers in any layout. After an error, StopManagers of the returned Hub ends what runs.
 func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
 	h := &Hub{Plane: plane, Announced: layout.URLs, layout: layout}
 	for _, args := range [][]string{
@@ -81,7 +81,7 @@ func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, er
 	return h, h.AwaitBalanced(ctx)
 }
 
-// URL is the hub's base URL.
+// URL returns the hub's base URL.
 func (h *Hub) URL() string { return "https://" + h.Address }
 
 // StartManager starts the first manager, again after it ended, and returns when its port is ready.
@@ -103,7 +103,7 @@ func (h *Hub) StopManagers() error {
 	return errors.Join(errs...)
 }
 
-// Bundle is the CA bundle that agents and people pin, as PEM.
+// Bundle returns the CA bundle that agents and users pin, as PEM.
 func (h *Hub) Bundle(ctx context.Context) ([]byte, error) {
 	secret := &corev1.Secret{}
 	if err := h.Client.Get(ctx, types.NamespacedName{Namespace: managerNamespace, Name: trust.AuthoritySecret}, secret); err != nil {
@@ -160,12 +160,12 @@ func (h *Hub) AwaitCluster(ctx context.Context, name types.NamespacedName, wante
 	}
 }
 
-// Ready is for AwaitCluster: the Cluster is Ready.
+// Ready, for AwaitCluster, reports whether the Cluster is Ready.
 func Ready(c *v1.Cluster) bool {
 	return meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionReady)
 }
 
-// NotReady is for AwaitCluster: the Cluster is not Ready for a reason.
+// NotReady, for AwaitCluster, returns a check that the Cluster is not Ready for a reason.
 func NotReady(reason string) func(*v1.Cluster) bool {
 	return func(c *v1.Cluster) bool {
 		condition := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady)

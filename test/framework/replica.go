@@ -30,13 +30,13 @@ import (
 // managerGrace is terminationGracePeriodSeconds of the manager's Deployment at most.
 const managerGrace = 10 * time.Minute
 
-// Parties of a Layout beside the managers, whose names are those of the Replicas.
+// Parties of a Layout beside the managers. Managers have the names of their Replicas.
 const (
 	PartyBalancer  = "balancer"
 	PartyAPIServer = "api"
 )
 
-// Layout says how the managers of a hub are laid out.
+// Layout has the managers of a hub, and the ways between them.
 type Layout struct {
 	// Replicas is how many managers there are. In front of several there is a balancer.
 	Replicas int
@@ -189,7 +189,7 @@ func (r *Replica) configure(moreURLs []string) (string, error) {
 	settings := config.Config{TypeMeta: metav1.TypeMeta{APIVersion: config.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
 		Server: config.Server{Listen: r.Address, URLs: slices.Concat(urls, moreURLs)}}
 	if len(r.others) == 0 {
-		settings.Drain.Delay = &metav1.Duration{} // there is nothing in front that would have to notice
+		settings.Drain.Delay = &metav1.Duration{} // no balancer in front has to notice
 	} else {
 		settings.Peers = config.Peers{Listen: r.Peers, Addresses: r.others}
 	}
@@ -204,7 +204,7 @@ func (r *Replica) configure(moreURLs []string) (string, error) {
 	return file, os.WriteFile(file, content, 0o600)
 }
 
-// managerEnv is our environment and what the manager's Deployment adds to it.
+// managerEnv returns our environment with what the manager's Deployment adds to it.
 func (h *Hub) managerEnv() ([]string, error) {
 	manifest, err := os.ReadFile(filepath.Join(h.programs.Root, "config", "manager", "deployment.yaml"))
 	if err != nil {
@@ -214,7 +214,7 @@ func (h *Hub) managerEnv() ([]string, error) {
 	return append(os.Environ(), env...), err
 }
 
-// readyAt says why the manager at an address does not serve, or nil.
+// readyAt returns why the manager at an address does not serve, or nil.
 func (h *Hub) readyAt(ctx context.Context, address string) error {
 	roots, err := h.roots(ctx)
 	if err != nil {
@@ -260,7 +260,7 @@ func (h *Hub) balancerCheck() balancer.Check {
 	}
 }
 
-// readyz asks a manager.
+// readyz requests a manager's readiness.
 func readyz(ctx context.Context, address string, roots *x509.CertPool) error {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/readyz", nil)

@@ -44,11 +44,11 @@ func envtestPrograms() []string { return []string{Etcd, APIServer, Kubectl} }
 // DefaultPrograms are those of a control plane without nodes, and kubectl.
 func DefaultPrograms() []string { return []string{Etcd, APIServer, ControllerManager, Kubectl} }
 
-// Binaries makes sure that the named programs (none: DefaultPrograms) exist and returns where.
+// Binaries returns the paths of the named programs (none: DefaultPrograms), and fetches or builds those that are missing.
 //
 // A program is taken from the folder KUBEBUILDER_ASSETS if that holds it, then from the user's cache, then from
 // setup-envtest where it can download (tried once; never with DROVER_LAB_NO_DOWNLOAD=1), else it is built from Go
-// modules. That takes about 15 minutes on two cores, once per version; progress tells of it. Concurrent calls, also by
+// modules. That takes about 15 minutes on two cores, once per version; progress receives reports of it. Concurrent calls, also by
 // other processes, wait for one another. A call that was interrupted or killed leaves no half-made binary.
 func Binaries(ctx context.Context, progress io.Writer, names ...string) (Assets, error) {
 	if len(names) == 0 {
@@ -76,7 +76,7 @@ func Binaries(ctx context.Context, progress io.Writer, names ...string) (Assets,
 }
 
 // fromAssetsFolder finds in dir what it holds of names and returns the rest. An empty dir holds nothing; one that does
-// not exist is an error, for somebody meant something by it.
+// not exist is an error, since the variable was set on purpose.
 func fromAssetsFolder(dir string, names []string) (Assets, []string, error) {
 	if dir == "" {
 		return Assets{}, names, nil
@@ -112,7 +112,7 @@ type store struct {
 	dir     string
 	catalog catalog
 	goTool  string
-	// download fetches the envtest programs and returns their folder; nil if it must not be tried.
+	// download fetches the envtest programs and returns their folder. It is nil if it must not be tried.
 	download func(ctx context.Context, into string) (string, error)
 }
 
@@ -156,7 +156,7 @@ func (s *store) ensure(ctx context.Context, out *reporter, names []string) (Asse
 	defer lock.release()
 
 	s.removeLeftovers()
-	_, rest := s.find(names) // somebody else may have made them while we waited
+	_, rest := s.find(names) // another process may have made them while we waited
 	if s.canDownload(rest) && s.tryDownload(ctx, out) {
 		_, rest = s.find(names)
 	}
@@ -202,7 +202,7 @@ func isEnvtestProgram(name string) bool { return slices.Contains(envtestPrograms
 
 func (s *store) downloadNote() string { return filepath.Join(s.dir, "envtest-folder") }
 
-// removeLeftovers deletes what killed builds left. The caller holds the lock, so nobody is writing to them.
+// removeLeftovers deletes what killed builds left. The caller holds the lock, so no build is writing to them.
 func (s *store) removeLeftovers() {
 	leftovers, _ := filepath.Glob(filepath.Join(s.dir, ".tmp-*"))
 	for _, path := range leftovers {

@@ -123,7 +123,7 @@ func assertNoBinary(t *testing.T, s *store) {
 	}
 }
 
-// stuckGo is a go command that writes half a binary, tells its pid through a pipe and hangs.
+// stuckGo is a go command that writes half a binary, writes its pid to a pipe and hangs.
 const stuckGo = `#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 printf half > "$2"
@@ -216,7 +216,7 @@ func TestWaitingForTheLock(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("a waiter says for whom it waits and goes on after", func(t *testing.T) {
+	t.Run("a waiter reports the process that it waits for, and goes on after it", func(t *testing.T) {
 		output := &watchedOutput{}
 		result := make(chan error, 1)
 		go func() {
@@ -260,7 +260,7 @@ func TestDownload(t *testing.T) {
 			t.Errorf("the one program that envtest lacks took %d builds", n)
 		}
 	})
-	t.Run("a refusal leads to a build, says why, and is remembered", func(t *testing.T) {
+	t.Run("a refused download leads to a build with the reason, and is remembered", func(t *testing.T) {
 		root := t.TempDir()
 		s := tinyStore(t, root)
 		asked := 0
@@ -309,14 +309,14 @@ func TestAssetsFolder(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("programs of different folders are no envtest folder", func(t *testing.T) {
+	t.Run("programs of different folders are not an envtest folder", func(t *testing.T) {
 		if dir, err := (Assets{Etcd: "/a/etcd", APIServer: "/b/kube-apiserver", Kubectl: "/a/kubectl"}).EnvtestDir(); err == nil {
 			t.Errorf("got %s", dir)
 		}
 	})
 }
 
-func TestReporterTellsEveryTenSeconds(t *testing.T) {
+func TestReporterReportsEveryTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		output := &watchedOutput{}
 		err := newReporter(output).during("building x (1 of 2)", func() error {

@@ -13,7 +13,7 @@ import (
 	"runtime"
 )
 
-// outputLimit is how many bytes of a failed command's output are shown: the end, where the cause stands.
+// outputLimit is how many bytes of a failed command's output are shown: the end, which has the cause.
 const outputLimit = 16 << 10
 
 const buildHint = "the build needs a Go module proxy (see `go env GOPROXY`), about 4 GB of disk and 3 GB of memory; " +

@@ -50,7 +50,7 @@ type program struct {
 // A catalog lists what can be built.
 type catalog map[string]program
 
-// newCatalog reads the embedded modules. It errs only if they are damaged.
+// newCatalog reads the embedded modules. It returns an error only if they are damaged.
 func newCatalog() (catalog, error) {
 	etcd, err := readModule("etcd", "go.etcd.io/etcd/server/v3")
 	if err != nil {

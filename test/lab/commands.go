@@ -98,7 +98,7 @@ func (p *ControlPlane) command(program string) (Command, error) {
 	}, nil
 }
 
-// cleanEnvironment leaves out what would configure the programs behind our back.
+// cleanEnvironment leaves out variables that would configure the programs.
 func cleanEnvironment(environ []string) []string {
 	kept := make([]string, 0, len(environ))
 	for _, entry := range environ {

@@ -22,7 +22,7 @@ const (
 	envtestProbeTimeout   = 15 * time.Second
 	envtestFetchTimeout   = 10 * time.Minute
 
-	// refusalAge is how long a download that could not be had is not asked for again, so that the many test binaries
+	// refusalAge is how long a download that failed is not tried again, so that the many test binaries
 	// of one run ask once.
 	refusalAge = 15 * time.Minute
 )
@@ -71,7 +71,7 @@ func (d envtestDownload) run(ctx context.Context, timeout time.Duration, args ..
 	return string(output), nil
 }
 
-// canDownload says whether a download would help for names and was not refused lately.
+// canDownload reports whether a download has one of names and has not failed lately.
 func (s *store) canDownload(names []string) bool {
 	if s.download == nil || !slices.ContainsFunc(names, isEnvtestProgram) {
 		return false
@@ -80,7 +80,7 @@ func (s *store) canDownload(names []string) bool {
 	return err != nil || time.Since(info.ModTime()) > refusalAge
 }
 
-// tryDownload reports whether the envtest programs are there now. If not they can be built, so it says why and goes on.
+// tryDownload reports whether the envtest programs are there now. If not, they can be built, so it only reports why.
 func (s *store) tryDownload(ctx context.Context, out *reporter) bool {
 	into := filepath.Join(s.dir, "envtest")
 	err := out.during("downloading etcd, kube-apiserver and kubectl with setup-envtest", func() error {

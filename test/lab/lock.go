@@ -16,7 +16,7 @@ import (
 // A fileLock is an exclusive lock between processes. The kernel drops it when its holder dies.
 type fileLock struct{ file *os.File }
 
-// acquire takes the lock at path; while another process has it, it says so and for whom it waits.
+// acquire takes the lock at path. While another process has it, it reports the process that it waits for.
 func acquire(ctx context.Context, path string, out *reporter) (*fileLock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -47,7 +47,7 @@ func (l *fileLock) wait(ctx context.Context) error {
 	}
 }
 
-// try takes the lock if it is free and leaves our pid in it, for those who will wait.
+// try takes the lock if it is free and writes our pid into it, for processes that will wait.
 func (l *fileLock) try() (bool, error) {
 	err := syscall.Flock(int(l.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR) {
@@ -74,7 +74,7 @@ func (l *fileLock) orClose(err error) (*fileLock, error) {
 	return l, nil
 }
 
-// release gives the lock up. Closing the file is what does it; there is nothing to report.
+// release releases the lock by closing the file.
 func (l *fileLock) release() { _ = l.file.Close() }
 
 func describeHolder(note string) string {

@@ -70,7 +70,7 @@ func killHelper(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// alive says whether a process with this pid runs, zombies not counted.
+// alive reports whether a process with this pid runs, zombies not counted.
 func alive(pid int) bool {
 	_, zombie, err := bornAt(pid)
 	return err == nil && !zombie
@@ -108,13 +108,13 @@ func write(t *testing.T, path, content string, mode os.FileMode) {
 	}
 }
 
-// exists errs on nothing but absence.
+// exists returns an error only if the file does not exist.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// A watchedOutput lets a test wait until something was said.
+// A watchedOutput lets a test wait until a text was printed.
 type watchedOutput struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// Options describe a control plane. The zero value is one for a test: attached, in a temporary folder, without a
+// Options describe a control plane. The zero value is for a test: attached, in a temporary folder, without a
 // controller manager.
 type Options struct {
 	// Name is the context in kubeconfigs and the first part of the names of log and pid files. Default "lab".
@@ -50,7 +50,7 @@ type User struct {
 	Groups []string
 }
 
-// complete fills in the defaults and returns a function that removes what it made.
+// complete sets the defaults and returns a function that removes what it created.
 func (o Options) complete() (Options, func() error, error) {
 	undo := func() error { return nil }
 	if o.Name == "" {
@@ -66,7 +66,7 @@ func (o Options) complete() (Options, func() error, error) {
 	o.Users = users
 	if o.Dir == "" {
 		if o.Detached {
-			return o, undo, fmt.Errorf("a detached plane needs Options.Dir, else nobody could find it again")
+			return o, undo, fmt.Errorf("a detached plane needs Options.Dir, else it could not be found again")
 		}
 		if o.Dir, err = os.MkdirTemp("", "drover-lab-"); err != nil {
 			return o, undo, err

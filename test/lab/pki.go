@@ -37,7 +37,7 @@ type authority struct {
 // A keyPair is a certificate and its key, as PEM.
 type keyPair struct{ cert, key []byte }
 
-// An identity is what a certificate says of its holder; hosts make it fit for a server.
+// An identity is the subject of a certificate; hosts make it fit for a server.
 type identity struct {
 	user   string
 	groups []string

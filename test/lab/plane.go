@@ -79,7 +79,7 @@ func (p *ControlPlane) start(ctx context.Context) error {
 	return nil
 }
 
-// refuseIfRunning keeps two planes out of one folder: they would share the data and, by SO_REUSEPORT, the ports.
+// refuseIfRunning keeps a second plane out of a folder: both would share the data and, by SO_REUSEPORT, the ports.
 func (p *ControlPlane) refuseIfRunning() error {
 	names, err := Running(p.options.PIDDir)
 	if err != nil {
@@ -127,7 +127,7 @@ func (p *ControlPlane) findAssets(ctx context.Context) error {
 	return nil
 }
 
-// leasePorts prefers the ports that the plane had before, so that its kubeconfigs stay true.
+// leasePorts prefers the ports that the plane had before, so that its kubeconfigs stay valid.
 func (p *ControlPlane) leasePorts() error {
 	path := filepath.Join(p.options.Dir, "ports.json")
 	var kept struct{ API, Etcd int }
@@ -151,7 +151,7 @@ func (p *ControlPlane) leasePorts() error {
 	return writeFileAtomic(path, content, 0o644)
 }
 
-// startProgram runs one program and waits until it is of use.
+// startProgram runs one program and waits until it is ready.
 func (p *ControlPlane) startProgram(ctx context.Context, program string) error {
 	command, err := p.command(program)
 	if err != nil {
@@ -187,19 +187,19 @@ func (p *ControlPlane) launch(command Command, program string) (*Process, error)
 	return process, nil
 }
 
-// Name is Options.Name.
+// Name returns Options.Name.
 func (p *ControlPlane) Name() string { return p.options.Name }
 
-// Dir is where the plane keeps its state.
+// Dir returns the folder of the plane's state.
 func (p *ControlPlane) Dir() string { return p.options.Dir }
 
-// PIDDir is what StopDetached wants.
+// PIDDir returns the argument for StopDetached.
 func (p *ControlPlane) PIDDir() string { return p.options.PIDDir }
 
-// URL is the address of the API server, on 127.0.0.1.
+// URL returns the address of the API server, on 127.0.0.1.
 func (p *ControlPlane) URL() string { return loopbackURL(p.ports.api.port) }
 
-// CA is the certificate authority of the API server, as PEM.
+// CA returns the certificate authority of the API server, as PEM.
 func (p *ControlPlane) CA() []byte { return append([]byte(nil), p.pki.cluster.certPEM...) }
 
 // Process returns the process of a program (Etcd, APIServer, ControllerManager), to pause, kill or measure it; nil if
@@ -249,7 +249,7 @@ func (p *ControlPlane) Stop() error {
 		if process == nil {
 			continue
 		}
-		// An API server with open watches rarely ends in time; having killed it is no fault.
+		// An API server with open watches rarely ends in time, so it is not an error that it was killed.
 		if err := process.Stop(context.Background()); !errors.Is(err, ErrForced) {
 			errs = append(errs, err)
 		}

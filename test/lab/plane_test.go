@@ -161,7 +161,7 @@ func testUser(t *testing.T, plane *ControlPlane) {
 		t.Errorf("listing namespaces: %d", code)
 	}
 	if _, err := plane.UserKubeconfig("mallory"); err == nil {
-		t.Error("there is a kubeconfig for a user that nobody named")
+		t.Error("there is a kubeconfig for a user that is not in Options.Users")
 	}
 }
 
@@ -170,7 +170,7 @@ func testStrangers(t *testing.T, plane *ControlPlane) {
 	if code, _ := call(t, anonymous, http.MethodGet, "/api/v1/namespaces", ""); code != http.StatusForbidden {
 		t.Errorf("anonymous: %d", code)
 	}
-	anonymous.BearerToken = "not-a-token-of-anybody"
+	anonymous.BearerToken = "not-a-token-of-a-user"
 	if code, _ := call(t, anonymous, http.MethodGet, "/api/v1/namespaces", ""); code != http.StatusUnauthorized {
 		t.Errorf("wrong token: %d", code)
 	}
@@ -206,7 +206,7 @@ func detachedOptions(dir string) Options {
 	return Options{Name: "member", Dir: dir, Detached: true}
 }
 
-// helperPlane starts a detached plane and tells its address.
+// helperPlane starts a detached plane and prints its address.
 func helperPlane(dir string) error {
 	plane, err := Start(context.Background(), detachedOptions(dir))
 	if err != nil {
@@ -279,7 +279,7 @@ func TestOptions(t *testing.T) {
 				_ = plane.Stop()
 				t.Error("it started")
 			} else if strings.Contains(err.Error(), "secret") {
-				t.Errorf("the error tells the token: %v", err)
+				t.Errorf("the error shows the token: %v", err)
 			}
 		})
 	}

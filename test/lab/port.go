@@ -14,14 +14,14 @@ import (
 const soReusePort = 15
 
 // A portLease keeps a TCP port of 127.0.0.1 for a server that we start: a socket that is bound but does not listen.
-// The kernel gives such a port to nobody else, while our servers, which set SO_REUSEPORT like the lease, may listen on
-// it, also again after a restart. Choosing a free port and closing it would leave a gap for somebody else.
+// The kernel gives such a port to no other socket, while our servers, which set SO_REUSEPORT like the lease, may listen
+// on it, also again after a restart. If the socket were closed, another program could take the port before our server.
 type portLease struct {
 	port int
 	fd   int
 }
 
-// leasePort takes the preferred port if nobody has it, else any free one.
+// leasePort takes the preferred port if it is free, else any free one.
 func leasePort(preferred int) (*portLease, error) {
 	if preferred != 0 && portIsFree(preferred) {
 		if lease, err := bindPort(preferred); err == nil {
@@ -31,7 +31,7 @@ func leasePort(preferred int) (*portLease, error) {
 	return bindPort(0)
 }
 
-// portIsFree binds without SO_REUSEPORT: two servers that both set it would silently share the port.
+// portIsFree binds without SO_REUSEPORT, since two servers that both set it would silently share the port.
 func portIsFree(port int) bool {
 	l, err := net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port)))
 	if err != nil {

@@ -19,7 +19,7 @@ func TestPortLease(t *testing.T) {
 	defer lease.release()
 	address := net.JoinHostPort(loopback, strconv.Itoa(lease.port))
 
-	t.Run("nobody else can take the port", func(t *testing.T) {
+	t.Run("no other socket can take the port", func(t *testing.T) {
 		if portIsFree(lease.port) {
 			t.Error("it is free")
 		}

@@ -38,9 +38,9 @@ type Command struct {
 	// LogFile receives standard output and error, appended; it is made readable for its owner only. Required.
 	LogFile string
 	// PIDFile, if set, is written at the start and removed by Stop; see StopDetached. Its name ends in ".pid", and a file
-	// beside it that ends in ".born" tells the process from a later one of the same pid.
+	// beside it that ends in ".born" distinguishes the process from a later one of the same pid.
 	PIDFile string
-	// Detached lets the process outlive us. Otherwise the kernel kills it (on Linux) when we die, however we die.
+	// Detached lets the process outlive us. Otherwise the kernel (on Linux) kills it when we end, also if we are killed.
 	Detached bool
 	// Grace is how long Stop waits between asking and killing; the default is 10 s.
 	Grace time.Duration
@@ -56,7 +56,7 @@ type Process struct {
 	exit   error
 }
 
-// Start runs the command. It does not wait until the program is of use; see WaitReady. The caller must Stop or Kill it,
+// Start runs the command. It does not wait until the program is ready; see WaitReady. The caller must Stop or Kill it,
 // unless it is detached.
 func (c Command) Start() (*Process, error) {
 	if c.Name == "" {
@@ -122,16 +122,16 @@ func openLog(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
-// PID is the process id. After the process has ended it may be somebody else's.
+// PID returns the process id. After the process has ended another process may have it.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// LogFile is where the output goes.
+// LogFile returns the path of the log.
 func (p *Process) LogFile() string { return p.command.LogFile }
 
-// Exited is closed when the process has ended.
+// Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Err is how the process ended: nil while it runs and after exit code 0, else an *exec.ExitError.
+// Err returns how the process ended: nil while it runs and after exit code 0, else an *exec.ExitError.
 func (p *Process) Err() error {
 	select {
 	case <-p.exited:
@@ -141,8 +141,8 @@ func (p *Process) Err() error {
 	}
 }
 
-// WaitReady asks check every 50 ms until it returns nil. It errs when the process or ctx ends first, and then tells the
-// last answer of check and the last lines of the log.
+// WaitReady calls check every 50 ms until it returns nil. When the process or ctx ends first, it returns an error
+// with the last error of check and the last lines of the log.
 func (p *Process) WaitReady(ctx context.Context, check func(context.Context) error) error {
 	ticker := time.NewTicker(readyPoll)
 	defer ticker.Stop()
@@ -196,13 +196,13 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Pause freezes the process as if it hung: its connections stay open and nothing answers.
+// Pause freezes the process as if it hung: its connections stay open and it does not respond.
 func (p *Process) Pause() error { return p.must(syscall.SIGSTOP) }
 
 // Resume ends a Pause.
 func (p *Process) Resume() error { return p.must(syscall.SIGCONT) }
 
-// Signal sends any signal. It errs with os.ErrProcessDone if the process has ended.
+// Signal sends any signal. It returns os.ErrProcessDone if the process has ended.
 func (p *Process) Signal(sig os.Signal) error { return p.must(sig) }
 
 func (p *Process) must(sig os.Signal) error {
@@ -220,13 +220,13 @@ func (p *Process) forget() {
 	select {
 	case <-p.exited:
 		if p.command.PIDFile != "" {
-			_ = removeRecord(p.command.PIDFile) // a stale file harms nobody, it is verified before use
+			_ = removeRecord(p.command.PIDFile) // a stale file does no harm: it is verified before use
 		}
 	default:
 	}
 }
 
-// lastLines returns the end of a log, or why it cannot.
+// lastLines returns the end of a log, or why it cannot be read.
 func lastLines(path string, n int) string {
 	f, err := os.Open(path)
 	if err != nil {

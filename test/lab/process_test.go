@@ -97,7 +97,7 @@ func TestProcessStops(t *testing.T) {
 			t.Errorf("exit %v, pid file exists: %v", p.Err(), exists(pidFile))
 		}
 	})
-	t.Run("a process that does not end is killed after its grace, and that is told", func(t *testing.T) {
+	t.Run("a process that does not end is killed after its grace, and that is reported", func(t *testing.T) {
 		p := shell(t, "trap '' TERM; echo ready; while :; do sleep 0.01; done",
 			func(c *Command) { c.Grace = time.Millisecond })
 		waitReady(t, p)
@@ -132,11 +132,11 @@ func TestProcessStops(t *testing.T) {
 func needLinux(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells this")
+		t.Skip("only Linux reports this")
 	}
 }
 
-// helperStart starts one process and tells its pid.
+// helperStart starts one process and prints its pid.
 func helperStart(dir string, detached bool) error {
 	p, err := Command{
 		Path: "/bin/sleep", Args: []string{"300"}, Detached: detached,
@@ -200,7 +200,7 @@ func TestStopDetachedIsCareful(t *testing.T) {
 	for name, content := range map[string]string{
 		"an empty file": "", "no number": "sleep\n", "every process": "-1\n", "the first process": "1\n", "our group": "0\n",
 	} {
-		t.Run("a pid file with "+name+" is reported and kills nobody", func(t *testing.T) {
+		t.Run("a pid file with "+name+" is reported and kills no process", func(t *testing.T) {
 			dir := t.TempDir()
 			write(t, filepath.Join(dir, "x.pid"), content, 0o644)
 			if err := StopDetached(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "x.pid") {

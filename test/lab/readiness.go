@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A check returns nil once what it asks is true.
+// A check returns nil when its condition holds.
 type check func(context.Context) error
 
-// readiness returns what tells that a program is of use, and a function to call when that is no longer asked.
+// readiness returns a check of whether a program is ready, and a function to call when the check is no longer used.
 func (p *ControlPlane) readiness(program string) (check, func(), error) {
 	client, err := p.client(program)
 	if err != nil {
@@ -52,7 +52,7 @@ func (p *ControlPlane) client(program string) (*http.Client, error) {
 	}}, nil
 }
 
-// get wants a 200 and gives what the server said instead.
+// get returns an error with the server's response unless its status is 200.
 func get(ctx context.Context, client *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -26,8 +26,8 @@ const (
 // ErrRunning means that a program that would be started runs already.
 var ErrRunning = errors.New("already running")
 
-// A record is what a pid file and the file beside it say: a pid, and when that process was born, for pids come round
-// again. They are two files so that `kill $(cat x.pid)` does what one expects.
+// A record is the content of a pid file and of the file beside it: a pid, and when that process was born, since the
+// kernel uses pids again. They are two files so that `kill $(cat x.pid)` works.
 type record struct {
 	path string
 	pid  int
@@ -37,14 +37,14 @@ type record struct {
 
 func bornFile(pidFile string) string { return strings.TrimSuffix(pidFile, pidSuffix) + bornSuffix }
 
-// writeRecord writes the pid file of a living process, after the one that tells its birth: whoever finds a pid can trust it.
+// writeRecord writes the pid file of a running process, after the file with its birth: a reader that finds a pid can verify it.
 func writeRecord(path string, pid int) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write pid file: %w", err)
 	}
 	born, _, err := bornAt(pid)
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // it ended at once; whoever waits for it will see that
+		return nil // it ended at once, which a call that waits for it will see
 	}
 	if err != nil {
 		return fmt.Errorf("write pid file: %w", err)
@@ -57,7 +57,7 @@ func writeRecord(path string, pid int) error {
 	return nil
 }
 
-// removeRecord removes what writeRecord wrote. What is not there needs no removing.
+// removeRecord removes what writeRecord wrote. A missing file is not an error.
 func removeRecord(path string) error {
 	for _, file := range []string{path, bornFile(path)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func readRecord(path string) (record, error) {
 		return record{}, fmt.Errorf("read pid file %s: %.40q is not a pid", path, text)
 	}
 	born, err := os.ReadFile(bornFile(path))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it the process is nobody's that we know
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it the process cannot be identified
 		return record{}, fmt.Errorf("read pid file: %w", err)
 	}
 	return record{path: path, pid: pid, born: strings.TrimSpace(string(born))}, nil
@@ -130,7 +130,7 @@ func records(dir string) ([]record, error) {
 	return found, errors.Join(errs...)
 }
 
-// Running names the programs with a pid file in pidDir that are alive, by the name of that file without ".pid".
+// Running returns the names of the programs with a pid file in pidDir that run, by the name of that file without ".pid".
 func Running(pidDir string) ([]string, error) {
 	all, err := records(pidDir)
 	var names []string
@@ -148,7 +148,7 @@ func Running(pidDir string) ([]string, error) {
 
 // StopDetached ends the processes with a pid file in pidDir, the newest first, as they depend on the older ones, and
 // removes the files. With names, as Running gives them, it ends only those. Each has 5 s to end by itself and is killed
-// then. A pid that belongs to another process by now is left alone. Stopping what is stopped does nothing.
+// then. A pid that another process has by now is left alone. Stopping again does nothing.
 func StopDetached(ctx context.Context, pidDir string, names ...string) error {
 	all, err := records(pidDir)
 	errs := []error{err}

@@ -17,7 +17,7 @@ const (
 	logInterval      = 10 * time.Second
 )
 
-// A reporter tells people what takes time. On a terminal it rewrites one line, elsewhere it writes lines.
+// A reporter prints what takes time. On a terminal it rewrites one line, elsewhere it writes lines.
 type reporter struct {
 	out      io.Writer
 	terminal bool

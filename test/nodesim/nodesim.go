@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodesim plays the nodes of a control plane that has none: scheduler, kubelets and what runs in their pods.
+// Package nodesim simulates the nodes of a control plane: scheduler, kubelets and what runs in their pods.
 package nodesim
 
 import (
@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Script is what becomes of a pod.
+// Script is how a pod runs and ends.
 type Script struct {
 	// Takes is how long its container runs.
 	Takes time.Duration
@@ -30,17 +30,17 @@ type Script struct {
 	Exit int32
 	// Log is what it prints.
 	Log string
-	// Hangs: it runs until it is deleted.
+	// Hangs has it run until it is deleted.
 	Hangs bool
-	// Unpullable: its image cannot be pulled.
+	// Unpullable has its image fail to be pulled.
 	Unpullable bool
-	// Evicted: the kubelet ends it as it does when the node is short of something.
+	// Evicted has the kubelet end it as when the node lacks memory or disk.
 	Evicted bool
-	// Dies: the node dies with it. It is not ready any more, and ends no pod that is deleted until Revive.
+	// Dies has the node die with it: the node is not ready any more, and ends no deleted pod until Revive.
 	Dies bool
 }
 
-// Sim plays nodes. Close ends it.
+// Sim simulates nodes. Close ends it.
 type Sim struct {
 	client  client.WithWatch
 	kubelet *httptest.Server
@@ -55,7 +55,7 @@ type Sim struct {
 	dead    map[string]bool                  // nodes
 }
 
-// Start plays the pods of a control plane by scripts; nil is a success at once for all.
+// Start runs the pods of a control plane by scripts. nil has all succeed at once.
 func Start(ctx context.Context, c client.WithWatch, scripts func(*corev1.Pod) Script) *Sim {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &Sim{client: c, stop: cancel, scripts: scripts, pods: map[types.UID]context.CancelFunc{}, logs: map[string]string{}, dead: map[string]bool{}}
@@ -77,7 +77,7 @@ func (s *Sim) Close() {
 	s.kubelet.Close()
 }
 
-// AddNode makes a node that is ready, or takes over one that another Sim made.
+// AddNode creates a ready node, or takes over one that another Sim created.
 func (s *Sim) AddNode(ctx context.Context, name string, labels map[string]string) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	for key, value := range labels {
@@ -109,7 +109,7 @@ func setReady(node *corev1.Node, ready corev1.ConditionStatus) {
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: metav1.Now()}}
 }
 
-// Revive has a dead node come back: it is ready, and its pods that were deleted meanwhile end.
+// Revive makes a dead node ready again, and ends its pods that were deleted meanwhile.
 func (s *Sim) Revive(ctx context.Context, name string) error {
 	s.mu.Lock()
 	delete(s.dead, name)
@@ -126,7 +126,7 @@ func (s *Sim) Revive(ctx context.Context, name string) error {
 	return s.report(ctx, name, corev1.ConditionTrue)
 }
 
-// report says of a node whether it is ready.
+// report sets whether a node is ready.
 func (s *Sim) report(ctx context.Context, name string, ready corev1.ConditionStatus) error {
 	node := &corev1.Node{}
 	if err := s.client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
@@ -137,7 +137,7 @@ func (s *Sim) report(ctx context.Context, name string, ready corev1.ConditionSta
 	return s.client.Status().Patch(ctx, node, before)
 }
 
-// Seen are the nodes on which pods of Jobs began, in order.
+// Seen returns the nodes on which pods of Jobs began, in order.
 func (s *Sim) Seen() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +215,7 @@ func (s *Sim) bind(ctx context.Context, pod *corev1.Pod) {
 	_ = s.client.SubResource("binding").Create(ctx, pod, binding) // a pod that is gone, or bound, needs none
 }
 
-// remove ends a pod as its kubelet does, until it is gone. It says first that the pod has stopped: else the Job controller would keep it.
+// remove ends a pod as its kubelet does, until it is gone. It first reports that the pod has stopped: else the Job controller would keep it.
 func (s *Sim) remove(ctx context.Context, pod *corev1.Pod) {
 	if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 		stopped := pod.Status.DeepCopy()
@@ -254,7 +254,7 @@ func (s *Sim) play(ctx context.Context, pod *corev1.Pod, script Script) {
 	container.State.Running = &corev1.ContainerStateRunning{StartedAt: started}
 	s.setStatus(ctx, pod, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{container}})
 	if script.Dies {
-		_ = s.report(ctx, pod.Spec.NodeName, corev1.ConditionFalse) // of a node that was removed there is nothing to say
+		_ = s.report(ctx, pod.Spec.NodeName, corev1.ConditionFalse) // a node that was removed has no status
 	}
 	if script.Hangs || script.Dies {
 		return
@@ -280,9 +280,9 @@ func (s *Sim) play(ctx context.Context, pod *corev1.Pod, script Script) {
 	s.setStatus(ctx, pod, status)
 }
 
-// tell writes how a pod is.
+// setStatus writes a pod's status.
 func (s *Sim) setStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) {
 	next := pod.DeepCopy()
 	next.Status = status
-	_ = s.client.Status().Patch(ctx, next, client.MergeFrom(pod)) // a pod that is gone is told nothing
+	_ = s.client.Status().Patch(ctx, next, client.MergeFrom(pod)) // the pod may be gone
 }

@@ -28,7 +28,7 @@ const (
 	secretRight   = "cannot get Secret chosen"
 )
 
-// fields are all that there are. A new one needs a decision here: may who edits a Cluster, and no more, set it?
+// fields are all that there are. A new one needs a decision here: may a user set it who may only edit the Cluster?
 func fields() map[string]field {
 	return map[string]field{
 		"agent.image":                 {`"evil:v1"`, agentRight, agentRight},
@@ -80,8 +80,8 @@ func nested(path, value string) string {
 	return value
 }
 
-// testAgent patches every field of a Cluster's spec as the editor that is shipped. What decides who has the agent's rights takes a right of its own,
-// whether it is set, taken away, or set at creation.
+// testAgent patches every field of a Cluster's spec as the editor that is shipped. What decides who has the agent's rights takes a separate right,
+// to set it, to remove it, and to set it at creation.
 func testAgent(t *testing.T, h *hub) {
 	h.bindRole(t, "edith", "drover-workspace-editor")
 	h.AwaitRights(t, "edith", h.workspace, may("clusters", "patch", "create"))
@@ -123,7 +123,7 @@ func testAgent(t *testing.T, h *hub) {
 	testAgentDefaults(t, h, plain.GetName(), full.GetName())
 }
 
-// testAgentDefaults: what says the default, or what is there, changes nothing, and an editor may write it.
+// testAgentDefaults: a value that is the default, or present already, changes nothing, and an editor may write it.
 func testAgentDefaults(t *testing.T, h *hub, plain, full string) {
 	const defaults = `{"spec":{"agent":{"trust":"Pinned","profile":"Full","image":"","env":[],"tolerations":[],"nodeSelector":{},"priorityClassName":""}}}`
 	editor := h.as(t, "edith")

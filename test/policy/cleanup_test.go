@@ -51,7 +51,7 @@ func TestAWorkspaceIsDeleted(t *testing.T) {
 	}
 }
 
-// kept are objects of a workspace, most of which take a right of their own to delete.
+// kept are objects of a workspace, most of which take a separate right to delete.
 func kept(t *testing.T, workspace string) []*unstructured.Unstructured {
 	t.Helper()
 	var all []*unstructured.Unstructured

@@ -35,7 +35,7 @@ var cleaners = []string{
 	"system:kube-controller-manager", "system:serviceaccount:kube-system:generic-garbage-collector", "system:serviceaccount:kube-system:namespace-controller",
 }
 
-// testClusterLabels: a label moves a Cluster under the bindings, Projects and Plans of others, whatever the way in which it is written.
+// testClusterLabels: a label brings a Cluster under the bindings, Projects and Plans of other users, by whatever request it is written.
 func testClusterLabels(t *testing.T, h *hub) {
 	write := may("clusters", "get", "create", "update", "patch")
 	h.allow(t, "relabeller", h.workspace, write)
@@ -83,7 +83,7 @@ func testClusterLabels(t *testing.T, h *hub) {
 	})
 }
 
-// testClusterFacts: what the agent found only the manager says, at creation and later.
+// testClusterFacts: only the manager writes what the agent found, at creation and later.
 func testClusterFacts(t *testing.T, h *hub) {
 	h.allow(t, "clusters", h.workspace, may("clusters", "get", "create", "patch"), may("clusters/labels", "update"))
 	person := h.as(t, "clusters")
@@ -146,7 +146,7 @@ func testClusterDeletion(t *testing.T, h *hub) {
 	testProtection(t, h, workspace)
 }
 
-// testProtection: a protected Cluster goes only with its workspace, which must not hang.
+// testProtection: a protected Cluster is deleted only with its workspace, and that deletion must not hang.
 func testProtection(t *testing.T, h *hub, workspace string) {
 	undeleter, deleter := h.as(t, "undeleter"), h.as(t, "deleter")
 	kept := cluster(t, workspace, "kept", ", finalizers: [cluster.drover.dev/uninstall]")
@@ -156,7 +156,7 @@ func testProtection(t *testing.T, h *hub, workspace string) {
 	}
 	wantTaken(t, set(undeleter, "true"))
 	const what = "kept in namespace %s is protected: to delete it, set spec.deletionProtection to false first"
-	users := map[string]client.Client{"who may delete": deleter, "the hub's administrator": h.Client}
+	users := map[string]client.Client{"a user who may delete": deleter, "the hub's administrator": h.Client}
 	for _, name := range cleaners {
 		h.allow(t, name, workspace, may("clusters", "get", "update", "patch", "delete", "deletecollection"))
 		users[name] = h.as(t, name)
@@ -224,7 +224,7 @@ func testCleanUp(t *testing.T, _ *hub) {
 	}
 }
 
-// testEditor: an editor of a workspace changes nothing that decides rights, wherever it stands.
+// testEditor: an editor of a workspace changes no field that decides rights.
 func testEditor(t *testing.T, h *hub) {
 	h.bindRole(t, "patcher", "drover-workspace-editor")
 	h.AwaitRights(t, "patcher", h.workspace, may("clusters", "patch", "create"))

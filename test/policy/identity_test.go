@@ -24,7 +24,7 @@ func identitySecret(t *testing.T, namespace, cluster, kind, annotations string) 
 		namespace, cluster, kind, annotations, cluster, kind))
 }
 
-// testClusterIdentity: who may edit a workspace, its Secrets included, does not take the place of an agent that has joined.
+// testClusterIdentity: a user who may edit a workspace, its Secrets included, cannot take the place of an agent that has joined.
 func testClusterIdentity(t *testing.T, h *hub) {
 	workspace := h.Workspace(t)
 	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection") // as Kubernetes' role edit has them
@@ -79,7 +79,7 @@ func testClusterIdentity(t *testing.T, h *hub) {
 		wantTaken(t, manager.Create(t.Context(), made, client.DryRunAll))
 	}
 	wantTaken(t, manager.Patch(t.Context(), agent.DeepCopy(), merge(`{"stringData":{"public-key":"next"}}`), client.DryRunAll))
-	t.Run("the token of a Cluster that nobody has joined is free", func(t *testing.T) {
+	t.Run("the token of a Cluster without a joined agent is free", func(t *testing.T) {
 		wantTaken(t, editor.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"annotations":{"a":"b"}}}`), client.DryRunAll))
 		wantTaken(t, editor.Delete(t.Context(), unused.DeepCopy(), client.DryRunAll))
 	})
@@ -88,7 +88,7 @@ func testClusterIdentity(t *testing.T, h *hub) {
 		wantTaken(t, h.as(t, name).Delete(t.Context(), agent.DeepCopy(), client.DryRunAll))
 	}
 	wantTaken(t, h.Client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: workspace}}))
-	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { // a server learns of it a moment later
+	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { // the API server knows the policy a moment later
 		return editor.Delete(ctx, agent.DeepCopy(), client.DryRunAll)
 	})
 }

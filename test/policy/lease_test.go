@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testLease: whoever is logged in sees when a manager was last at work, and nothing else beside it.
+// testLease: every user who is logged in may read when a manager was last at work, and nothing else.
 func testLease(t *testing.T, h *hub) {
 	const system = "drover-system"
 	lease := func(name string) *coordinationv1.Lease {
@@ -26,30 +26,30 @@ func testLease(t *testing.T, h *hub) {
 	h.Apply(t, lease("drover-manager"))
 	h.Apply(t, lease("another"))
 	h.Apply(t, object(t, "{apiVersion: v1, kind: Secret, metadata: {namespace: drover-system, name: private}}"))
-	anybody := h.as(t, "anybody")
+	user := h.as(t, "user")
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
-		return anybody.Get(ctx, client.ObjectKeyFromObject(lease("drover-manager")), lease(""))
+		return user.Get(ctx, client.ObjectKeyFromObject(lease("drover-manager")), lease(""))
 	})
 	ours, patch := lease("drover-manager"), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"holderIdentity":"me"}}`))
 	for what, try := range map[string]func() error{
 		"read another Lease": func() error {
-			return anybody.Get(t.Context(), client.ObjectKeyFromObject(lease("another")), lease(""))
+			return user.Get(t.Context(), client.ObjectKeyFromObject(lease("another")), lease(""))
 		},
 		"list Leases": func() error {
-			return anybody.List(t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(system))
+			return user.List(t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(system))
 		},
-		"take the lead":    func() error { return anybody.Patch(t.Context(), ours, patch) },
-		"delete the Lease": func() error { return anybody.Delete(t.Context(), ours) },
+		"take the lead":    func() error { return user.Patch(t.Context(), ours, patch) },
+		"delete the Lease": func() error { return user.Delete(t.Context(), ours) },
 		"read a Secret": func() error {
-			return anybody.Get(t.Context(), client.ObjectKey{Namespace: system, Name: "private"}, &corev1.Secret{})
+			return user.Get(t.Context(), client.ObjectKey{Namespace: system, Name: "private"}, &corev1.Secret{})
 		},
-		"list pods": func() error { return anybody.List(t.Context(), &corev1.PodList{}, client.InNamespace(system)) },
+		"list pods": func() error { return user.List(t.Context(), &corev1.PodList{}, client.InNamespace(system)) },
 		"list Leases elsewhere": func() error {
-			return anybody.List(t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(h.workspace))
+			return user.List(t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(h.workspace))
 		},
 	} {
 		if err := try(); !apierrors.IsForbidden(err) {
-			t.Errorf("%s: %v, want a refusal", what, err)
+			t.Errorf("%s: %v, want Forbidden", what, err)
 		}
 	}
 }

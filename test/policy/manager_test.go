@@ -41,7 +41,7 @@ func (h *hub) deployManager(t *testing.T) {
 	h.AwaitRights(t, managerUser(t), h.workspace, may("clusters", "patch"), may("clusters/status", "update"), may("secrets", "create"))
 }
 
-// testManager: what the manager may create and change is what it makes. A manager that was taken over mints no token and gives nothing away.
+// testManager: the manager may create and change only what it makes. A compromised manager mints no token and grants no right.
 func testManager(t *testing.T, h *hub) {
 	manager := h.manager(t)
 	secret := func(namespace, name, rest string) client.Object {

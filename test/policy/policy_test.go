@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy tests the admission policies of the hub against a real API server, with people who may and who may not.
+// Package policy tests the admission policies of the hub against a real API server, with users who have a right and users who lack it.
 package policy
 
 import (
@@ -79,7 +79,7 @@ func manifests(t *testing.T, folder string) []*unstructured.Unstructured {
 	return objects
 }
 
-// as is a client that acts as the user.
+// as returns a client that acts as the user.
 func (h *hub) as(t *testing.T, user string) client.Client {
 	t.Helper()
 	config := rest.CopyConfig(h.Config)
@@ -130,7 +130,7 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 func wantRefused(t *testing.T, err error, message string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") || !strings.Contains(err.Error(), message) {
-		t.Errorf("got %v, want a policy's refusal with %q", err, message)
+		t.Errorf("got %v, want a policy's error with %q", err, message)
 	}
 }
 
@@ -141,7 +141,7 @@ func wantTaken(t *testing.T, err error) {
 	}
 }
 
-// A policy takes the API server a moment to learn; until all are in force nothing is tested.
+// The API server enforces a policy a moment after it is created; the tests begin when all are in force.
 func (h *hub) awaitPolicies(t *testing.T) {
 	t.Helper()
 	h.allow(t, "probe", h.workspace, may("*", "create", "update", "get", "patch"), may("secrets", "create", "update", "patch"))
@@ -239,22 +239,22 @@ func TestPolicies(t *testing.T) {
 		"locked templates and those of another context":                                          testBindable,
 		"CVE-2020-10676, CVE-2026-41052: namespaces and pod security of projects":                testProject,
 		"what is probably a slip is taken with a warning":                                        testHints,
-		"a project is deleted by who may make it otherwise":                                      testProjectDeletion,
-		"CVE-2026-44935: a Secret is given to a project by who may read it":                      testProjectSecret,
-		"facts about a Cluster are the manager's to say":                                         testClusterFacts,
-		"labels of Clusters take a right of their own":                                           testClusterLabels,
-		"deleting a Cluster takes a right of its own":                                            testClusterDeletion,
-		"taking the place of an agent takes a right of its own":                                  testClusterIdentity,
-		"Kubernetes cleans up, whoever it does so as":                                            testCleanUp,
-		"who the agent is takes a right of its own: an editor patches every field":               testAgent,
+		"only a user with the rights for all of a project deletes it":                            testProjectDeletion,
+		"CVE-2026-44935: only a user who may read a Secret gives it to a project":                testProjectSecret,
+		"only the manager writes facts about a Cluster":                                          testClusterFacts,
+		"labels of Clusters take a separate right":                                               testClusterLabels,
+		"deleting a Cluster takes a separate right":                                              testClusterDeletion,
+		"taking the place of an agent takes a separate right":                                    testClusterIdentity,
+		"Kubernetes cleans up, under each of its users":                                          testCleanUp,
+		"the agent's identity takes a separate right: an editor patches every field":             testAgent,
 		"an editor changes nothing that decides rights":                                          testEditor,
 		"a manager that was taken over":                                                          testManager,
 		"a member of a project sees its namespaces":                                              testProjectNamespaces,
 		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,
-		"CVE-2021-25320, CVE-2026-44935: a Secret is given to plans by who may read it":          testPlanSecret,
-		"claims of plans are the manager's to say":                                               testPlanClaims,
+		"CVE-2021-25320, CVE-2026-44935: only a user who may read a Secret gives it to plans":    testPlanSecret,
+		"only the manager writes claims of plans":                                                testPlanClaims,
 		"the workspace's own roles hold what the policies ask":                                   testWorkspaceRoles,
-		"whoever is logged in sees when a manager was last at work":                              testLease,
+		"every user sees when a manager was last at work":                                        testLease,
 		"the samples are taken":                                                                  testSamples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
@@ -385,7 +385,7 @@ func testBindable(t *testing.T, h *hub) {
 	wantTaken(t, c.Update(t.Context(), before))
 	wantTaken(t, unstructured.SetNestedField(before.Object, "eve", "spec", "subject", "name"))
 	wantRefused(t, c.Update(t.Context(), before), "is locked")
-	// Who could unlock it may bind it: restoring a backup, for one.
+	// A user who could unlock it may bind it, for example to restore a backup.
 	wantTaken(t, h.Client.Create(t.Context(), binding(t, "ClusterRoleTemplateBinding", h.workspace, "after", "lockable")))
 }
 
@@ -473,7 +473,7 @@ func testHints(t *testing.T, h *hub) {
 	}
 }
 
-// testProjectDeletion: deleted and made again a project would be another, without the verbs that a change takes.
+// testProjectDeletion: a user who deleted and recreated a project would change it without the verbs that a change takes.
 func testProjectDeletion(t *testing.T, h *hub) {
 	workspace := h.Workspace(t)
 	write := may("projects", "get", "create", "update", "delete", "deletecollection")
@@ -534,7 +534,8 @@ func testProjectSecret(t *testing.T, h *hub) {
 	wantTaken(t, labeller.Create(t.Context(), own))
 }
 
-// testPlan: who makes a plan can do anything on nodes. Named in a rule of RBAC, a Cluster is one that plans may name; a selector takes all.
+// testPlan: a user who makes a plan can do anything on nodes. A right with the name of a Cluster lets plans name it; a selector takes the
+// right to all Clusters.
 func testPlan(t *testing.T, h *hub) {
 	write := may("plans", "get", "create", "update")
 	h.allow(t, "author", h.workspace, write)
@@ -680,7 +681,7 @@ func testWorkspaceRoles(t *testing.T, h *hub) {
 	}
 }
 
-// testProjectNamespaces: with the roles of projects people get the project's namespaces by name, and list none.
+// testProjectNamespaces: with the roles of projects users get the project's namespaces by name, and list none.
 func testProjectNamespaces(t *testing.T, h *hub) {
 	template := &v1.RoleTemplate{}
 	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKey{Name: "project-viewer"}, template))

@@ -17,7 +17,7 @@ import (
 
 const (
 	pieceSize = 32 << 10
-	// underWay is how many pieces a slow link holds in each direction before it takes no more.
+	// underWay is how many pieces a slow link holds in each direction before it blocks.
 	underWay = 64
 )
 
@@ -57,7 +57,7 @@ func (r *Relay) serve(in *net.TCPConn) {
 	both.Wait()
 }
 
-// greet answers CONNECT. Who connects says nothing more before it has the answer.
+// greet answers CONNECT. The client sends nothing more before the answer.
 func (r *Relay) greet(in *net.TCPConn) error {
 	reader := bufio.NewReader(in)
 	request, err := http.ReadRequest(reader)
@@ -81,7 +81,7 @@ type piece struct {
 	err   error
 }
 
-// carry passes the bytes of one direction on, and how they end.
+// carry forwards the bytes of one direction, and their end.
 func (r *Relay) carry(from, to *net.TCPConn) {
 	queue := make(chan piece, underWay)
 	var reader sync.WaitGroup
@@ -135,7 +135,7 @@ func (r *Relay) read(from *net.TCPConn, queue chan<- piece) {
 	}
 }
 
-// pass returns when bytes flow and it is due, or errs when the relay is closed.
+// pass returns when bytes flow and it is due, or returns an error when the relay is closed.
 func (r *Relay) pass(due time.Time) error {
 	if wait := time.Until(due); wait > 0 {
 		timer := time.NewTimer(wait)

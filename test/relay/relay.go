@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay passes TCP connections on to a server and behaves, when told to, as networks do on bad days.
+// Package relay forwards TCP connections to a server and can simulate faults of a network.
 package relay
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// dialLimit bounds the way to the server, which is on this machine.
+// dialLimit bounds a dial to the server, which is on this machine.
 const dialLimit = 5 * time.Second
 
 // Options of a Relay.
@@ -83,10 +83,10 @@ func (r *Relay) Close() error {
 	return err
 }
 
-// Address is where the relay listens, as host:port.
+// Address returns where the relay listens, as host:port.
 func (r *Relay) Address() string { return r.listener.Addr().String() }
 
-// Stall lets nothing through any more and says so to nobody: no connection ends.
+// Stall stops all bytes. No connection ends, so neither side notices.
 func (r *Relay) Stall() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,14 +123,14 @@ func (r *Relay) Cut() {
 	clear(r.conns)
 }
 
-// Refuse says whether new connections are reset.
+// Refuse sets whether new connections are reset.
 func (r *Relay) Refuse(refuse bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refusing = refuse
 }
 
-// Redirect leads new connections to another server.
+// Redirect forwards new connections to another server.
 func (r *Relay) Redirect(server string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +144,7 @@ func (r *Relay) Slow(shape Shape) {
 	r.shape = shape
 }
 
-// Counts are how many connections there are, on both sides, and how many were refused.
+// Counts returns how many connections there are, on both sides, and how many were refused.
 func (r *Relay) Counts() (open, refused int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,14 +177,14 @@ func (r *Relay) target() string {
 	return r.server
 }
 
-// flow is closed when bytes may pass.
+// flow returns a channel that is closed when bytes may pass.
 func (r *Relay) flow() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.flowing
 }
 
-// delays are for how long n bytes are under way, and for how long they keep the link busy.
+// delays returns how long n bytes are under way, and how long they keep the link busy.
 func (r *Relay) delays(n int) (travel, busy time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

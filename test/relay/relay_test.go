@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// echo is a server that says everything again, and the end too.
+// echo is a server that sends back all that it reads, and then ends its stream too.
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -68,7 +68,7 @@ func dial(t *testing.T, r *Relay) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// attempt dials where nobody serves. The reset may come before or after the connection is there.
+// attempt dials an address without a server. The reset may come before or after the connection is established.
 func attempt(t *testing.T, r *Relay) error {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.Address())
@@ -80,7 +80,7 @@ func attempt(t *testing.T, r *Relay) error {
 	return err
 }
 
-// say expects what is said to come back.
+// say sends a text and expects it back.
 func say(t *testing.T, conn net.Conn, text string) {
 	t.Helper()
 	if _, err := io.WriteString(conn, text); err != nil {
@@ -145,7 +145,7 @@ func TestACutResetsAndARefusalTooUntilItIsOver(t *testing.T) {
 		t.Errorf("a cut: %v", err)
 	}
 	if err := attempt(t, r); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("a refusal: %v", err)
+		t.Errorf("while refusing: %v", err)
 	}
 	if _, refused := r.Counts(); refused != 1 {
 		t.Errorf("%d refused", refused)
@@ -171,7 +171,7 @@ func TestAnEndOfTheServerIsAnEndOfTheConnection(t *testing.T) {
 	}
 	_ = listener.Close()
 	if err := attempt(t, r); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("with no listener: %v", err)
 	}
 }
 

@@ -17,12 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// patchEach so many requests one is a PATCH, the others are GETs. Over HTTP/1.1 all are GETs: a server that closes an idle connection cannot know
+// Of patchEach requests one is a PATCH, the others are GETs. Over HTTP/1.1 all are GETs: a server that closes an idle connection cannot know
 // that a request is on its way there, and a client must not repeat one that changes something (RFC 9112, 9.3.1 and 9.5). HTTP/2 has GOAWAY for that.
 const patchEach = 5
 
-// Load sends requests to members. What a Kubernetes client would hide by trying again counts as failed; what net/http itself repeats
-// because the server has not seen it does not.
+// Load sends requests to members. A request that a Kubernetes client would retry counts as failed. One that net/http itself repeats,
+// because the server has not seen it, does not.
 type Load struct {
 	// Ways and Clusters to choose from at random.
 	Ways     []*Way
@@ -32,9 +32,9 @@ type Load struct {
 	// ReadOnly is for members that cannot be changed.
 	ReadOnly bool
 	// PerSecond is how many requests are begun, as long as no more than AtOnce are unanswered: on a machine that is too slow for the rate
-	// they would pile up until the hub's limits refused them, which is no fault of the hub's.
+	// they would pile up until the hub's limits refused them, which is not the hub's fault.
 	PerSecond, AtOnce int
-	// Seed of what is random.
+	// Seed of the random choices.
 	Seed uint64
 
 	mu       sync.Mutex // guards what follows
@@ -57,13 +57,13 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s %s %s after %s: %s", f.At.Format("15:04:05.000"), f.Request, f.Cluster, f.Took.Round(time.Millisecond), f.Cause)
 }
 
-// lapse is for how long nothing has been served in a member: since when, if so at this moment, and at most.
+// lapse is a time in which no request to a member was served: since when, if it lasts, and the longest.
 type lapse struct {
 	since   time.Time
 	longest time.Duration
 }
 
-// Result is what a Load has found.
+// Result is the result of a Load.
 type Result struct {
 	Requests int
 	Failures []Failure
@@ -98,7 +98,7 @@ func (l *Load) Run(ctx context.Context) {
 	}
 }
 
-// Result is what has been found so far. Reset forgets it.
+// Result returns the result so far. Reset resets it.
 func (l *Load) Result() Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,14 +110,14 @@ func (l *Load) Result() Result {
 	return r
 }
 
-// Reset forgets what has been found.
+// Reset resets the result.
 func (l *Load) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.requests, l.failures, l.took, l.lapses = 0, nil, nil, nil
 }
 
-// Lapse is the longest time from a request to a member that failed to the next one that was served.
+// Lapse returns the longest time from a failed request to a member to the next one that was served.
 func (l *Load) Lapse(cluster types.NamespacedName) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +138,7 @@ func (l *Load) ask(ctx context.Context, way *Way, cluster types.NamespacedName, 
 	l.note(Failure{At: began, Took: time.Since(began), Cluster: cluster, Request: way.String() + " " + method, Cause: cause})
 }
 
-// note is for a request that was served, too: then there is no cause.
+// note records a request. A served request has no cause.
 func (l *Load) note(f Failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +162,7 @@ func (l *Load) note(f Failure) {
 	l.lapses[f.Cluster] = state
 }
 
-// request returns why it was not served, or nothing.
+// request returns why it was not served; it is empty if it was.
 func (w *Way) request(ctx context.Context, method, path, body string) string {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()

@@ -26,7 +26,7 @@ type Outage struct {
 	Message  string
 }
 
-// Lasted is how long the outage is, up to a moment if it has not ended.
+// Lasted returns how long the outage lasted, up to now if it has not ended.
 func (s Outage) Lasted(now time.Time) time.Duration {
 	if s.To.IsZero() {
 		return now.Sub(s.From)
@@ -38,7 +38,7 @@ func (s Outage) String() string {
 	return fmt.Sprintf("%s %s for %s: %s %s", s.From.Format("15:04:05.000"), s.Cluster, s.Lasted(time.Now()).Round(time.Millisecond), s.Reason, s.Message)
 }
 
-// ReadinessWatch watches what the hub says of all its Clusters, at the API server itself.
+// ReadinessWatch watches the conditions Ready of all Clusters at the hub's API server.
 type ReadinessWatch struct {
 	running sync.WaitGroup
 
@@ -61,7 +61,7 @@ func WatchReadiness(ctx context.Context, api client.WithWatch) *ReadinessWatch {
 // Wait returns when the watch has ended.
 func (t *ReadinessWatch) Wait() { t.running.Wait() }
 
-// once watches as long as the API server lets it. Each watch begins with all that there is.
+// once runs one watch until the API server ends it. Each watch begins with all Clusters.
 func (t *ReadinessWatch) once(ctx context.Context, api client.WithWatch) {
 	clusters, err := api.Watch(ctx, &v1.ClusterList{})
 	if err != nil {
@@ -109,7 +109,7 @@ func (t *ReadinessWatch) note(c *v1.Cluster, deleted bool, now time.Time) {
 	}
 }
 
-// Outages are all outages that have ended since the last Reset, and those that last.
+// Outages returns all outages that have ended since the last Reset, and those that last.
 func (t *ReadinessWatch) Outages() []Outage {
 	t.mu.Lock()
 	defer t.mu.Unlock()

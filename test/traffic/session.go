@@ -21,7 +21,7 @@ import (
 // answerLimit is how long an answer in a session may take.
 const answerLimit = 10 * time.Second
 
-// Session is an exec of "cat" in a pod: it says every line again.
+// Session is an exec of "cat" in a pod: it echoes every line.
 type Session struct {
 	name  string
 	in    *io.PipeWriter
@@ -68,7 +68,7 @@ func newExecutor(config *rest.Config, target string, webSocket bool) (remotecomm
 	return remotecommand.NewSPDYExecutor(config, http.MethodPost, parsed)
 }
 
-// Say says a line and waits until it comes back.
+// Say sends a line and waits until it comes back.
 func (s *Session) Say(ctx context.Context, line string) error {
 	limit := time.NewTimer(answerLimit)
 	defer limit.Stop()
@@ -93,7 +93,7 @@ func (s *Session) Say(ctx context.Context, line string) error {
 	}
 }
 
-// Talk says something ten times a second until ctx ends.
+// Talk sends a line ten times a second until ctx ends.
 func (s *Session) Talk(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -109,7 +109,7 @@ func (s *Session) Talk(ctx context.Context) error {
 	}
 }
 
-// End says that there is nothing more to say and waits until the command has ended by itself.
+// End ends the input and waits until the command has ended by itself.
 func (s *Session) End(ctx context.Context) error {
 	_ = s.in.Close()
 	select {

@@ -82,8 +82,8 @@ func (w *Watch) client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// begin begins one watch and looks at how it ends. A clean end is the end of the stream, without another word. One that breaks off there
-// passes for clean, too: client-go keeps that to itself.
+// begin runs one watch and records how it ends. A clean end is the end of the stream without an error. A connection that breaks at that
+// point counts as clean too, since client-go does not report it.
 func (w *Watch) begin(ctx context.Context, maps kubernetes.Interface, options metav1.ListOptions) (watch.Interface, error) {
 	one, err := maps.CoreV1().ConfigMaps(w.Namespace).Watch(ctx, options)
 	w.mu.Lock()
@@ -144,8 +144,8 @@ func (w *Watch) fail(err error) {
 	w.fault = fmt.Errorf("watch of %s in %s: %w", w.Name, w.Cluster, err)
 }
 
-// Result says how often a watch was begun, and how those ended that did not end cleanly. The error is a change that was lost or came twice,
-// or that the watch was given up.
+// Result returns how often a watch was begun, and how those ended that did not end cleanly. The error is a change that was lost or came
+// twice, or why the watch was given up.
 func (w *Watch) Result() (starts int, broken []string, fault error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

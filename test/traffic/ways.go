@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic uses members through a hub as people and programs do, without pause, and notes what fails.
+// Package traffic sends requests, watches and sessions to members through a hub without pause, and records what fails.
 package traffic
 
 import (
@@ -17,7 +17,7 @@ import (
 // requestLimit bounds a request. Nothing here takes nearly as long on a busy machine, unless it hangs.
 const requestLimit = 20 * time.Second
 
-// Hub is where a user goes through.
+// Hub is the hub that a user sends requests to.
 type Hub struct {
 	// URL is the base URL, Bundle what to trust as PEM, Token the user's.
 	URL    string
@@ -43,7 +43,7 @@ func NewWay(hub Hub, http2 bool) (*Way, error) {
 	return w, nil
 }
 
-// Ways makes so many ways of each kind.
+// Ways returns a number of ways of each kind.
 func Ways(hub Hub, http2, http1 int) ([]*Way, error) {
 	var ways []*Way
 	for i := range http2 + http1 {

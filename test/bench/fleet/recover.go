@@ -157,7 +157,7 @@ func (s *step) settled(ctx context.Context) (writes, error) {
 	return nil, err
 }
 
-// awaitEnded waits until so many tunnels have ended since the start of the simulator. A tunnel counts when its Serve has returned: before
+// awaitEnded waits until a number of tunnels have ended since the start of the simulator. A tunnel counts when its Serve has returned: before
 // that, its agent still counts as reporting.
 func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*framework.Replica) error {
 	state, err := s.sim.State(ctx)

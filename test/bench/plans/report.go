@@ -59,7 +59,7 @@ func machine() string {
 // write writes the page.
 func (r *results) write(out io.Writer) error {
 	text := &strings.Builder{}
-	fmt.Fprintf(text, "# What Plans cost\n\nMade by `make bench-plans` at commit %s: %s, which all processes share. All times are as a watch tells.\n", r.commit, r.machine)
+	fmt.Fprintf(text, "# What Plans cost\n\nMade by `make bench-plans` at commit %s: %s, which all processes share. All times are as a watch reports.\n", r.commit, r.machine)
 	r.writeMember(text)
 	if r.fleet != nil {
 		r.fleet.write(text)

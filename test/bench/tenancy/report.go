@@ -17,7 +17,7 @@ import (
 func report(out io.Writer, n int, rows []row, sizes []size) error {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "# A binding from the hub to the member\n\nMade by `make bench-tenancy` on %d cores, which hub, member, manager, agent and the bench share. %d samples each.\n"+
-		"Time runs from the write on the hub until the member's API server tells a watch of it, or until its SubjectAccessReview answers so.\n\n", runtime.NumCPU(), n)
+		"Time runs from the write on the hub until the member's API server sends it to a watch, or until its SubjectAccessReview shows it.\n\n", runtime.NumCPU(), n)
 	text.WriteString("| what | p50 ms | p99 ms | last ms | goal | hub writes | member writes | manager CPU ms |\n|---|---|---|---|---|---|---|---|\n")
 	for _, r := range rows {
 		slices.Sort(r.took)

@@ -102,7 +102,7 @@ func orchestrate(only string, quick bool) error {
 	return nil
 }
 
-// takeRound has each contender measured once. Who begins changes from round to round.
+// takeRound has each contender measured once. The first contender changes from round to round.
 func (m measure) takeRound(into *results, quick bool, round int) error {
 	var (
 		wait  sync.WaitGroup

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// agent is one agent: who it is to the hub (link.Identity) and what it answers (http.Handler).
+// agent is one agent: its identity towards the hub (link.Identity) and its API (http.Handler).
 type agent struct {
 	sim      *Sim
 	member   Member
@@ -51,7 +51,7 @@ func (a *agent) Target(context.Context, error) (*link.Target, error) {
 	return &link.Target{Servers: []string{a.sim.server}, Dial: a.dial, Token: a.token}, nil
 }
 
-// Changed implements link.Identity: there is never another join token.
+// Changed implements link.Identity. The join token never changes.
 func (a *agent) Changed(ctx context.Context) { <-ctx.Done() }
 
 func (a *agent) token() (string, error) {
@@ -97,12 +97,12 @@ func (a *agent) cut() int {
 	conns := slices.Clone(a.conns)
 	a.mu.Unlock()
 	for _, conn := range conns {
-		go func() { _ = conn.Close() }() // it says goodbye, which may take a moment; Serve ends with it
+		go func() { _ = conn.Close() }() // the close handshake may take a moment; Serve ends with it
 	}
 	return len(conns)
 }
 
-// change makes the agent report something new.
+// change has the agent report a change.
 func (a *agent) change() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 
 const kubernetesVersion = "v1.36.3+k3s1"
 
-// apiServer answers what a client needs to find its way, and one ConfigMap of every name in every namespace. One serves all members.
+// apiServer serves discovery, and one ConfigMap of every name in every namespace. One serves all members.
 type apiServer struct {
 	latency time.Duration
 	fixed   map[string]string // answers by path
@@ -62,7 +62,7 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request, path string) {
 	writeStatus(w, http.StatusNotFound, "NotFound", "simulated clusters have no "+path)
 }
 
-// serveWatch opens a watch that never says anything.
+// serveWatch opens a watch without events.
 func serveWatch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
@@ -80,7 +80,7 @@ func configMap(path string) (namespace, name string, ok bool) {
 	return parts[0], parts[2], parts[0] != "" && parts[2] != ""
 }
 
-// wait is false when ctx ended first.
+// wait reports whether the time passed before ctx ended.
 func wait(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true

@@ -64,7 +64,7 @@ func NewClient(socket string) *Client {
 	return &Client{http: http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
-// State is how the fleet is now.
+// State returns the fleet's state.
 func (c *Client) State(ctx context.Context) (State, error) {
 	var state State
 	return state, c.do(ctx, http.MethodGet, pathState, &state)

@@ -36,7 +36,7 @@ type Member struct {
 	Key        ed25519.PrivateKey
 	// Audience of its connect tokens.
 	Audience string
-	// SettingsDigest is that of the settings that the agent was told when it joined.
+	// SettingsDigest is that of the settings that the agent received when it joined.
 	SettingsDigest string
 }
 
@@ -48,7 +48,7 @@ type Enrolment struct {
 	Server   string
 	Bundle   []byte
 	Audience string
-	// Clusters to make, over so many Workspaces.
+	// Clusters is how many to create, over how many Workspaces.
 	Clusters, Workspaces int
 	// Join has each agent join with the token of its Cluster, which needs a running manager. Otherwise the agents' Secrets are
 	// written as the manager would, which is faster and needs none.
@@ -58,7 +58,7 @@ type Enrolment struct {
 // parallel is how many requests are under way at once.
 const parallel = 32
 
-// Do makes what is not there yet. Members that have joined before cannot join again; their identity is replaced unless Join is set.
+// Do creates what does not exist yet. Members that have joined before cannot join again; their identity is replaced unless Join is set.
 func (e Enrolment) Do(ctx context.Context) ([]Member, error) {
 	if e.Clusters < 1 || e.Workspaces < 1 {
 		return nil, errors.New("enrol members: there must be at least one cluster and one workspace")
@@ -98,7 +98,7 @@ func ClusterName(i, workspaces int) types.NamespacedName {
 
 func workspace(i int) string { return fmt.Sprintf("fleet-%02d", i) }
 
-// one makes one Cluster and fills in who its member is.
+// one creates one Cluster and sets the identity of its member.
 func (e Enrolment) one(ctx context.Context, name types.NamespacedName, m *Member) error {
 	cluster := &v1.Cluster{}
 	cluster.Namespace, cluster.Name = name.Namespace, name.Name
@@ -117,7 +117,7 @@ func (e Enrolment) one(ctx context.Context, name types.NamespacedName, m *Member
 	return e.write(ctx, cluster, m)
 }
 
-// write makes the member the Cluster's agent without having it join.
+// write stores the member's key as that of the Cluster's agent, without a join.
 func (e Enrolment) write(ctx context.Context, cluster *v1.Cluster, m *Member) error {
 	public, ok := m.Key.Public().(ed25519.PublicKey)
 	if !ok {

@@ -20,7 +20,7 @@ import (
 const (
 	// PlanNodes is how many nodes each Plan has in each member. They are done one after the other.
 	PlanNodes = 10
-	// PlanTime is how long they take together. It is a multiple of how far apart an agent's words are, so that none is late.
+	// PlanTime is how long they take together. It is a multiple of the interval of an agent's reports, so that none is late.
 	PlanTime = 2 * planInterval
 
 	planInterval = time.Second
@@ -33,7 +33,7 @@ type plans struct {
 	changed chan struct{} // closed, and replaced, when a Plan begins
 }
 
-// begunPlan is how a Plan is at any time.
+// begunPlan is a Plan that has begun; its state follows from the time.
 type begunPlan struct {
 	revision string
 	at       time.Time
@@ -60,8 +60,8 @@ func (p *plans) take(set protocol.Set) {
 	}
 }
 
-// news are the states that a stream has not sent, which it brings up to date; whether there will be more; and a channel that is closed
-// when a Plan begins.
+// news returns the states that differ from sent, and updates sent. It also returns whether there will be more, and a channel that is
+// closed when a Plan begins.
 func (p *plans) news(sent map[string]int32) (events []protocol.PlanEvent, working bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (b begunPlan) status() v1.PlanStatus {
 	return v1.PlanStatus{Revision: b.revision, Nodes: &count, Conditions: []metav1.Condition{complete}}
 }
 
-// ServeHTTP answers as protocol.PathPlans says.
+// ServeHTTP serves protocol.PathPlans.
 func (p *plans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sent, encoder := map[string]int32{}, json.NewEncoder(w)
 	if err := encoder.Encode(protocol.PlanEvent{Hold: &protocol.PlanHold{}}); err != nil {

@@ -79,7 +79,7 @@ func newPlanReader(t *testing.T, a *agent) *planReader {
 	return r
 }
 
-// next is the next status that is told.
+// next returns the next status.
 func (r *planReader) next(t *testing.T) v1.PlanStatus {
 	t.Helper()
 	for e := range r.events {

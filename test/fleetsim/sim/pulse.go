@@ -17,7 +17,7 @@ type Rates struct {
 	Changes float64
 }
 
-// pulse does something at a rate that can be changed while it runs.
+// pulse calls a function at a rate that can be changed while it runs.
 type pulse struct {
 	mu     sync.Mutex // guards sending to change
 	change chan time.Duration
@@ -25,7 +25,7 @@ type pulse struct {
 
 func newPulse() *pulse { return &pulse{change: make(chan time.Duration, 1)} }
 
-// set has the pulse beat so many times a minute from now on. 0 is never.
+// set sets how many times a minute the pulse beats from now on. 0 is never.
 func (p *pulse) set(perMinute float64) {
 	var interval time.Duration
 	if perMinute > 0 {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// road is the way to the hub.
+// road dials the hub, through a simulated distance.
 type road struct {
 	through []string // addresses in place of the hub's, none for that
 	oneWay  time.Duration

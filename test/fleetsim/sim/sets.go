@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxArrivals bounds what a fleet remembers: beyond it, the first are kept.
+// maxArrivals bounds how many arrivals are kept: the first ones.
 const maxArrivals = 1 << 20
 
 // Arrival is a set that came to a member, or was taken away there.
@@ -24,7 +24,7 @@ type Arrival struct {
 	At time.Time
 }
 
-// arrivals remembers what came to all members.
+// arrivals are the sets that came to all members.
 type arrivals struct {
 	mu  sync.Mutex // guards all
 	all []Arrival
@@ -70,7 +70,7 @@ func (s *sets) set(id, digest string) {
 	s.changed = make(chan struct{})
 }
 
-// news is what differs from what a stream has sent, which it brings up to date.
+// news returns the events for what differs from sent, and updates sent.
 func (s *sets) news(sent map[string]string) (events []protocol.SetEvent, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *sets) news(sent map[string]string) (events []protocol.SetEvent, changed
 	return events, s.changed
 }
 
-// serveSets answers as protocol.PathSets says.
+// serveSets serves protocol.PathSets.
 func (a *agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == protocol.PathSets {
 		a.streamSets(w, r)
@@ -111,10 +111,10 @@ func (a *agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	}
 	a.sets.set(id, state.Digest)
 	a.sim.arrivals.note(id)
-	_ = json.NewEncoder(w).Encode(state) // nobody is left to tell
+	_ = json.NewEncoder(w).Encode(state) // the client may be gone
 }
 
-// readSet is the digest of a set. Of what is in it only Plans are looked at: the rest is what other agents apply.
+// readSet returns the digest of a set, and its Plans. The simulator ignores its other objects.
 func (a *agent) readSet(id string, body io.Reader) (string, error) {
 	if !strings.HasPrefix(id, "plan/") {
 		var put struct{ Digest string }

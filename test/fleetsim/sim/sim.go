@@ -38,7 +38,7 @@ type Options struct {
 	Members []Member
 	// Latency of the way from each member to the hub and of the way back, APILatency of each answer of the faked API servers.
 	Latency, APILatency time.Duration
-	// Rates to begin with.
+	// Rates are the initial ones.
 	Rates Rates
 }
 
@@ -94,7 +94,7 @@ func (s *Sim) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Set changes what happens to the fleet by itself.
+// Set changes the rates of churn and changes.
 func (s *Sim) Set(r Rates) {
 	s.churn.set(r.Churn * float64(len(s.agents)))
 	s.changes.set(r.Changes * float64(len(s.agents)))
@@ -111,7 +111,7 @@ func (s *Sim) Cut(spare int) int {
 	return n
 }
 
-// State is how a fleet is.
+// State is the state of a fleet.
 type State struct {
 	// Agents there are, those with an open tunnel, and those whose report the hub reads.
 	Agents, Connected, Reporting int
