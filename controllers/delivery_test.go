@@ -394,7 +394,7 @@ func testProject(w *world) {
 	w.ready(project, v1.ReasonApplied)
 	token := w.secret("token", "web", "x")
 	w.delete(token)
-	agent.Sets.Tell(protocol.SetState{ID: "project/web", Digest: digest(agent, "project/web"), Phase: protocol.SetApplied, Namespaces: 2, Short: []string{"web-b"}})
+	agent.Sets.SetState(protocol.SetState{ID: "project/web", Digest: digest(agent, "project/web"), Phase: protocol.SetApplied, Namespaces: 2, Short: []string{"web-b"}})
 	w.update(project, func() {
 		project.Spec.NamespaceDefaultResourceQuota = corev1.ResourceList{}
 		project.Spec.NetworkIsolation = v1.IsolationProject

@@ -46,10 +46,10 @@ func works(sets *testkit.Sets, running *sync.WaitGroup, atWork *atomic.Int32, mo
 				for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
 				}
 				for done := range planNodes {
-					sets.Plans.Tell(p.Name, progressOf(p, done, v1.ReasonApplying))
+					sets.Plans.SetStatus(p.Name, progressOf(p, done, v1.ReasonApplying))
 				}
 				atWork.Add(-1)
-				sets.Plans.Tell(p.Name, progressOf(p, planNodes, v1.ReasonComplete))
+				sets.Plans.SetStatus(p.Name, progressOf(p, planNodes, v1.ReasonComplete))
 			})
 		}
 		return state

@@ -99,7 +99,7 @@ func says(a *testkit.Agent, name, reason string, counts ...int) {
 	if n[3] > 0 {
 		status.Failures = []v1.NodeFailure{{Node: "node-1", Final: true, At: metav1.Now(), Attempt: 3, Reason: v1.ReasonUpgradeFailed, Message: "exit 1", Log: "boom"}}
 	}
-	a.Sets.Plans.Tell(name, status)
+	a.Sets.Plans.SetStatus(name, status)
 }
 
 // has waits until a member has the plan, running or paused.

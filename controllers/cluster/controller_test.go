@@ -487,7 +487,7 @@ func testRemoveGone(w *world) {
 
 func testRemoveInterrupted(w *world) {
 	agent, key := w.joined()
-	agent.Deafen()
+	agent.StopAnswering()
 	w.delete()
 	w.reconcile()
 	agent.Kill()
@@ -544,7 +544,7 @@ func testRemoveUnjoined(w *world) {
 
 func testDeafAgent(w *world) {
 	agent, _ := w.joined()
-	agent.Deafen()
+	agent.StopAnswering()
 	w.settings.Servers = append(w.settings.Servers, "https://new.example.com")
 	began := time.Now()
 	w.reconcile()

@@ -277,14 +277,14 @@ func TestStore(t *testing.T) {
 			}
 		},
 		"an agent that is deaf holds up nobody else": func(t *testing.T, o *office) {
-			o.connect("a", testkit.NewSets()).Deafen()
+			o.connect("a", testkit.NewSets()).StopAnswering()
 			o.connect("b", testkit.NewSets())
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
 		"agents that are deaf hold up nobody else, however much is on its way to them": func(t *testing.T, o *office) {
 			for _, name := range []string{"c", "d", "e"} {
-				o.connect(name, testkit.NewSets()).Deafen()
+				o.connect(name, testkit.NewSets()).StopAnswering()
 				for i := range 256 {
 					o.Replace(key(fmt.Sprint(name, i)), to(set(t, fmt.Sprintf("crtb/x%d", i), "1"), member(name)))
 				}
@@ -366,7 +366,7 @@ func TestStore(t *testing.T) {
 			s := set(t, "crtb/x", "1")
 			o.Replace(key("x"), to(s, a))
 			o.stage("crtb/x", delivery.Applied, a)
-			sets.Tell(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetFighting, Message: "kustomize-controller changes it back"})
+			sets.SetState(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetFighting, Message: "kustomize-controller changes it back"})
 			o.stage("crtb/x", delivery.Failed, a)
 			if v := delivery.Summarize(o.Outcomes(s.ID, []types.NamespacedName{a})); v.Reason != v1.ReasonFighting || !v.Stalled {
 				t.Errorf("%+v", v)
@@ -436,14 +436,14 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 			}
 		},
 		"one that names what can be no set is not listened to": func(_ *testing.T, o *office, sets *testkit.Sets) {
-			sets.Tell(protocol.SetState{ID: "../uninstall", Phase: protocol.SetApplied})
+			sets.SetState(protocol.SetState{ID: "../uninstall", Phase: protocol.SetApplied})
 			o.connect("a", sets)
 			o.until("it is asked again", func() bool { return sets.Streams() > 3 })
 			o.stage("crtb/x", delivery.Unreported, a)
 		},
 		"one that offers without end is not listened to": func(_ *testing.T, o *office, sets *testkit.Sets) {
 			for i := range 300 {
-				sets.Tell(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied, Message: strings.Repeat("a", 60<<10)})
+				sets.SetState(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied, Message: strings.Repeat("a", 60<<10)})
 			}
 			o.connect("a", sets)
 			o.until("it is asked again", func() bool { return sets.Streams() > 3 })
@@ -455,9 +455,9 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 			o.stage("crtb/x", delivery.Applied, a)
 			s := set(t, "crtb/x", "1")
 			for i := range 3000 {
-				sets.Tell(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied})
+				sets.SetState(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied})
 			}
-			sets.Tell(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetConflict})
+			sets.SetState(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetConflict})
 			o.stage("crtb/x", delivery.Failed, a)
 			o.Expect(nil)
 			o.until("removals", func() bool { return len(sets.Calls()) > 1024 })

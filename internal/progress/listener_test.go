@@ -78,7 +78,7 @@ func TestListener(t *testing.T) {
 			a, b := e.connect("a", testkit.NewSets()), e.connect("b", testkit.NewSets())
 			e.Follow(name("k3s"), []types.NamespacedName{name("a")})
 			e.until("a", func(s progress.State) bool { return s.Heard && s.Followed && s.Hold == "" && s.Silent.IsZero() })
-			a.Sets.Plans.Tell("k3s", v1.PlanStatus{Revision: "1"})
+			a.Sets.Plans.SetStatus("k3s", v1.PlanStatus{Revision: "1"})
 			e.until("a", told("1"))
 			e.until("b", func(s progress.State) bool { return s.Connected && !s.Followed && !s.Heard })
 			if b.Sets.Plans.Streams() != 0 || e.Streams() != 1 {
@@ -92,7 +92,7 @@ func TestListener(t *testing.T) {
 		"what was said stays while the member is away, and what it says later replaces all": func(t *testing.T, e *ear) {
 			e.Follow(name("k3s"), []types.NamespacedName{name("a")})
 			a := e.connect("a", testkit.NewSets())
-			a.Sets.Plans.Tell("k3s", v1.PlanStatus{Revision: "1"})
+			a.Sets.Plans.SetStatus("k3s", v1.PlanStatus{Revision: "1"})
 			a.Sets.Plans.Hold("not now")
 			e.until("a", func(s progress.State) bool { return told("1")(s) && s.Hold == "not now" })
 			a.Kill()
@@ -175,9 +175,9 @@ func TestListener(t *testing.T) {
 			a := e.connect("a", testkit.NewSets())
 			e.Follow(name("os"), []types.NamespacedName{name("a")})
 			for i := range 100 {
-				a.Sets.Plans.Tell(fmt.Sprintf("p%d", i), v1.PlanStatus{Revision: "1"})
+				a.Sets.Plans.SetStatus(fmt.Sprintf("p%d", i), v1.PlanStatus{Revision: "1"})
 			}
-			a.Sets.Plans.Tell("os", v1.PlanStatus{Revision: "1"})
+			a.Sets.Plans.SetStatus("os", v1.PlanStatus{Revision: "1"})
 			testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 				if s := e.State("os", name("a")); s.Status == nil {
 					return fmt.Errorf("the state is %+v", s)

@@ -19,13 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Agent is an agent in memory at the far end of a real tunnel: it speaks the protocol and has no cluster behind it.
+// Agent is a fake agent at the far end of a real tunnel: it speaks the protocol and has no cluster behind it.
 type Agent struct {
 	// Session is the hub's end.
 	Session *tunnel.Session
-	// Settings receives what the hub announces, Uninstalled what it asks to remove.
+	// Settings receives the settings that the hub sends, Uninstalled its requests to uninstall.
 	Settings chan protocol.Settings
-	// Deployments receives the Deployments that the hub hands over, which this agent neither judges nor reports.
+	// Deployments receives the Deployments that the hub sends, which this agent neither applies nor reports.
 	Deployments chan []byte
 	Uninstalled chan struct{}
 	// Sets are what it has, nil for one made by ConnectAgentServing.
@@ -35,12 +35,12 @@ type Agent struct {
 	sets http.Handler
 
 	mu      sync.Mutex // guards what follows
-	deaf    bool
+	silent  bool
 	report  protocol.Report
 	changed chan struct{}
 }
 
-// HealthyReport is what an agent with a cluster of three nodes says.
+// HealthyReport is the report of an agent in a cluster of three nodes.
 func HealthyReport() protocol.Report {
 	return protocol.Report{
 		Protocol: protocol.Version, MinProtocol: protocol.MinVersion, AgentVersion: "v0.1.0", ClusterUID: "member-uid",
@@ -97,28 +97,28 @@ func (a *Agent) connect(t testing.TB, report protocol.Report) *Agent {
 	return a
 }
 
-// Kill ends the tunnel at once, as the death of an agent does.
+// Kill ends the tunnel at once, as when the agent is killed.
 func (a *Agent) Kill() { _ = a.conn.Close() }
 
-// Deafen has the agent answer nothing any more but its report, as a malicious one would.
-func (a *Agent) Deafen() {
+// StopAnswering has the agent answer no request but that of its report, as a malicious one could.
+func (a *Agent) StopAnswering() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.deaf = true
+	a.silent = true
 }
 
-// hear waits for the end of a request that a deaf agent does not answer.
+// hear reports whether the agent answers requests. If not, it returns when the request has ended.
 func (a *Agent) hear(r *http.Request) bool {
 	a.mu.Lock()
-	deaf := a.deaf
+	silent := a.silent
 	a.mu.Unlock()
-	if deaf {
+	if silent {
 		<-r.Context().Done()
 	}
-	return !deaf
+	return !silent
 }
 
-// Report changes what the agent says.
+// Report changes the agent's report.
 func (a *Agent) Report(change func(*protocol.Report)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -189,7 +189,7 @@ func (a *Agent) serveReport(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Key makes an Ed25519 key for an agent.
+// Key returns a new Ed25519 key for an agent.
 func Key(t testing.TB) ed25519.PrivateKey {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
@@ -208,7 +208,7 @@ type Clock struct {
 // NewClock starts at a time with whole seconds, as the API server stores it.
 func NewClock() *Clock { return &Clock{now: time.Now().UTC().Truncate(time.Second)} }
 
-// Now is the clock's time.
+// Now returns the clock's time.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

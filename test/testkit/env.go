@@ -30,7 +30,7 @@ import (
 
 // Env is a real API server with etcd, with the kinds of api/v1 in it.
 type Env struct {
-	// Config is the administrator's.
+	// Config is that of the administrator.
 	Config *rest.Config
 	// Client reads from the API server itself, not from a cache.
 	Client client.WithWatch
@@ -188,7 +188,7 @@ func Eventually(t testing.TB, within time.Duration, check func(context.Context) 
 		if last == nil {
 			return
 		}
-		if err == nil || ctx.Err() == nil { // what is cut off by the end says nothing
+		if err == nil || ctx.Err() == nil { // a check that the end interrupts does not count
 			err = last
 		}
 		select {

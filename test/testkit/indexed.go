@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// indexes answer for what index functions add to a cache, by type and field.
+// indexes are the index functions that were added, by type and field.
 type indexes map[string]client.IndexerFunc
 
 // IndexField keeps an index.

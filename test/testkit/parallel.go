@@ -14,7 +14,7 @@ import (
 )
 
 // Patience is how many times longer than on an idle machine a wait for a condition may last before the test fails. Machines that run tests
-// are often half as fast and busy with other packages. What a test claims of a time it compares itself, see e2e's awaitWithin.
+// are often half as fast and busy with other packages. A time that is itself tested is compared by the test, see e2e's awaitWithin.
 const Patience = 5
 
 // memoryForHub is what a hub and a member with their programs take at most, in bytes, measured as 0.9 GiB.

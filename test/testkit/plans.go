@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Plans are what an agent says of its plans, in memory: they outlive its tunnel as its Sets do.
+// Plans are the states of a fake agent's plans. They outlive its tunnel as its Sets do.
 type Plans struct {
 	mu      sync.Mutex // guards what follows
 	hold    string
@@ -30,8 +30,8 @@ func newPlans() *Plans {
 	return &Plans{states: map[string]protocol.PlanState{}, changed: make(chan struct{})}
 }
 
-// Tell changes how a plan is.
-func (p *Plans) Tell(name string, status v1.PlanStatus) {
+// SetStatus changes the status of a plan.
+func (p *Plans) SetStatus(name string, status v1.PlanStatus) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	state := protocol.PlanState{Name: name, Status: status}
@@ -39,7 +39,7 @@ func (p *Plans) Tell(name string, status v1.PlanStatus) {
 	p.tellLocked(protocol.PlanEvent{State: &state})
 }
 
-// Remove takes a plan away.
+// Remove removes a plan.
 func (p *Plans) Remove(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +47,7 @@ func (p *Plans) Remove(name string) {
 	p.tellLocked(protocol.PlanEvent{Removed: name})
 }
 
-// Hold says why the member takes no part; empty if it does.
+// Hold sets why the member takes no part; it is empty if the member does.
 func (p *Plans) Hold(reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,21 +55,21 @@ func (p *Plans) Hold(reason string) {
 	p.tellLocked(protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}})
 }
 
-// Answer has those who ask be answered with a status from now on; 0 has them be told.
+// Answer has streams fail with a status from now on; 0 has them be served again.
 func (p *Plans) Answer(status int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answer = status
 }
 
-// Serve has a handler answer in place of what was told: an agent may say anything.
+// Serve has a handler serve in place of this fake, such as that of a malicious agent.
 func (p *Plans) Serve(serve http.HandlerFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.serve = serve
 }
 
-// Streams is how often it was asked.
+// Streams returns how many streams were opened.
 func (p *Plans) Streams() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,15 +14,15 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Sets are the sets of an agent, in memory: they outlive its tunnel if they are given to the next one.
+// Sets are the sets of a fake agent. They outlive its tunnel if they are given to the next one.
 type Sets struct {
-	// Plans are what the agent says of the plans among them.
+	// Plans are the states of the plans among them.
 	Plans *Plans
 
 	mu      sync.Mutex // guards what follows
 	held    map[string]protocol.Set
 	states  map[string]protocol.SetState
-	fail    func(protocol.Set) protocol.SetState // what comes of a set
+	fail    func(protocol.Set) protocol.SetState // the state of a set that is put
 	answer  int                                  // a status to answer PUT and DELETE with, 0 for a good one
 	calls   []string
 	streams int
@@ -35,21 +35,21 @@ func NewSets() *Sets {
 	return &Sets{Plans: newPlans(), held: map[string]protocol.Set{}, states: map[string]protocol.SetState{}, changed: make(chan struct{})}
 }
 
-// Hold puts a set there, as one is that an agent has of before.
+// Hold adds a set, as one that the agent had before.
 func (s *Sets) Hold(set protocol.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holdLocked(set)
 }
 
-// Held are the IDs of what is there, sorted.
+// Held returns the IDs of the sets, sorted.
 func (s *Sets) Held() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.held))
 }
 
-// Get is a set that is there.
+// Get returns a set.
 func (s *Sets) Get(id string) (protocol.Set, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,36 +57,36 @@ func (s *Sets) Get(id string) (protocol.Set, bool) {
 	return set, found
 }
 
-// Calls are the requests so far, as "PUT crtb/a" and "DELETE crtb/a".
+// Calls returns the requests so far, as "PUT crtb/a" and "DELETE crtb/a".
 func (s *Sets) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// Streams is how often it was asked for what is there.
+// Streams returns how many streams of states were opened.
 func (s *Sets) Streams() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.streams
 }
 
-// Become has sets become what state says when they are put from now on; nil has them be applied. Their digest is their own if state says none.
+// Become has sets that are put from now on get the state that state returns; nil has them be applied. An empty digest becomes the set's own.
 func (s *Sets) Become(state func(protocol.Set) protocol.SetState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = state
 }
 
-// Answer has every PUT and DELETE answered with a status from now on; 0 has them be served again.
+// Answer has every PUT and DELETE fail with a status from now on; 0 has them be served again.
 func (s *Sets) Answer(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = status
 }
 
-// Tell changes the state of a set, as what happens in the member does.
-func (s *Sets) Tell(state protocol.SetState) {
+// SetState changes the state of a set, as a change in the member does.
+func (s *Sets) SetState(state protocol.SetState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.states[state.ID] = state

@@ -15,9 +15,9 @@ import (
 var shared struct {
 	once sync.Once
 	env  *Env
-	stop func() error // nil if there is nothing to stop
+	stop func() error // nil if nothing runs
 	err  error
-	main bool // whether there is a Main that stops it
+	main bool // a Main stops it
 }
 
 // Main runs the tests of a package and then stops what Shared has started. It is the TestMain of a package that calls Shared.
@@ -33,8 +33,8 @@ func Main(m *testing.M) {
 	}
 }
 
-// Shared returns the API server that all tests of the package have in common, started by the first call. Others work on it before, after
-// and beside the test, which therefore makes namespaces of its own, gives names of its own to what is in none, and looks at nothing else.
+// Shared returns the API server that all tests of the package share, started by the first call. Other tests use it before, after and
+// beside this one, so a test creates its own namespaces, gives unique names to what is in none, and looks at nothing else.
 func Shared(t testing.TB) *Env {
 	t.Helper()
 	if !shared.main {
