@@ -41,7 +41,7 @@ type Balancer struct {
 	conns   map[*net.TCPConn]bool
 }
 
-// Start starts a balancer on a loopback address of its own. The caller must Close it.
+// Start starts a balancer on a new loopback address. The caller must Close it.
 func Start(ctx context.Context, backends []string, check Check) (*Balancer, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -46,7 +46,7 @@ func testWaves(f *fleet, t *testing.T) {
 	f.expectOrder(t)
 	f.expectDone(t, p, "v1.36.3-k3s1")
 	if most := f.expectNoHarm(t); most.cordoned < len(memberNodes) || most.clusters != 1 || most.nodes != 1 {
-		t.Errorf("the witness has seen %+v", most)
+		t.Errorf("the monitor has seen %+v", most)
 	}
 	out, err := f.hub.Kubectl(t.Context(), nil, "get", "plans", "k3s")
 	shown := regexp.MustCompile(`^NAME +IMAGE +CHANNEL +VERSION +CLUSTERS +NODES +COMPLETE +REASON +AGE\nk3s +rancher/k3s-upgrade +v1\.36\.3\+k3s1 +3/3 +9/9 +True +Complete +\S+\n$`)

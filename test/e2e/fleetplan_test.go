@@ -33,7 +33,7 @@ type fleet struct {
 	*system
 	members map[string]*framework.Plane
 	agents  map[string]*framework.Agent
-	witness *witness
+	monitor *monitor
 	chance  *chance
 	backup  backup // of when the first version was complete
 }
@@ -70,7 +70,7 @@ spec:
     - {name: canary, clusterSelector: {matchLabels: {ring: canary}}, soak: 2s}
 `
 
-// TestAPlanOfAFleet rolls a plan out to members with control planes of their own, lets it fail, mends it, restores an old hub and deletes it; and then has another
+// TestAPlanOfAFleet rolls a plan out to members with their own control planes, lets it fail, mends it, restores an old hub and deletes it; and then has another
 // one run while managers and agents are killed.
 func TestAPlanOfAFleet(t *testing.T) {
 	t.Parallel()
@@ -116,8 +116,8 @@ func startFleet(t *testing.T) *fleet {
 	for name := range f.members {
 		s.await(t, cluster(name), 30*time.Second, framework.Ready)
 	}
-	f.witness = newWitness("k3s", cordoned, f.members)
-	f.witness.follow(t, s.hub.Plane)
+	f.monitor = newMonitor("k3s", cordoned, f.members)
+	f.monitor.follow(t, s.hub.Plane)
 	return f
 }
 
@@ -163,10 +163,10 @@ func (f *fleet) logState(t *testing.T) {
 	}
 }
 
-// expectNoHarm fails if the witness has seen any.
+// expectNoHarm fails if the monitor has seen any.
 func (f *fleet) expectNoHarm(t *testing.T) peaks {
 	t.Helper()
-	faults, most := f.witness.found()
+	faults, most := f.monitor.found()
 	for _, fault := range faults {
 		t.Error(fault)
 	}

@@ -44,7 +44,7 @@ const farWorkspace = "far"
 
 var edgeCluster = types.NamespacedName{Namespace: farWorkspace, Name: "edge"}
 
-// TestWhatIsDeliveredIsKept lets managers and agents die, stop and change, and looks at what the members have.
+// TestWhatIsDeliveredIsKept kills, stops and changes managers and agents, and checks what the members have.
 func TestWhatIsDeliveredIsKept(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startPair)
@@ -105,7 +105,7 @@ func (k *kept) steps(t *testing.T, all []step) {
 	}
 }
 
-// importEdge imports the second member into a workspace of its own.
+// importEdge imports the second member into another workspace.
 func (k *kept) importEdge(t *testing.T, profile v1.AgentProfile) {
 	t.Helper()
 	c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: edgeCluster.Namespace, Name: edgeCluster.Name}}

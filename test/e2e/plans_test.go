@@ -50,7 +50,7 @@ func TestAPlanOfAMemberWithoutAHub(t *testing.T) {
 	t.Cleanup(func() { _ = member.Kill() })
 	s.member = member
 	s.playNodes(t, member, "node-a", "node-b")
-	agent := s.agent(t, lonelyManifest(t), "member", member, protocol.AgentNamespace)
+	agent := s.agent(t, manifestWithoutHub(t), "member", member, protocol.AgentNamespace)
 	logAtEnd(t, agent)
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the agent brings the kind
 		_, err := member.Kubectl(ctx, []byte(memberPlan), "apply", "-f", "-")
@@ -88,8 +88,8 @@ func (s *system) playNodes(t *testing.T, member *framework.Plane, names ...strin
 	}})
 }
 
-// lonelyManifest returns the manifest of an agent whose hub does not exist.
-func lonelyManifest(t *testing.T) []byte {
+// manifestWithoutHub returns the manifest of an agent whose hub does not exist.
+func manifestWithoutHub(t *testing.T) []byte {
 	t.Helper()
 	ca, err := pki.NewAuthority(time.Now())
 	if err != nil {

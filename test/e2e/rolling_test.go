@@ -295,7 +295,7 @@ func lines(list []string, most int) string {
 	return text
 }
 
-// testAgentRestarts gives a member a second agent, and then stops both in turn.
+// testAgentRestarts gives a member a second agent, and then stops one after the other.
 func testAgentRestarts(t *testing.T, u *underTraffic) {
 	cluster := u.clusters[0]
 	manifest, err := u.hub.Manifest(within(t, 10*time.Second), cluster, u.cluster(t, cluster).UID)

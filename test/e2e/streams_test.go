@@ -179,7 +179,7 @@ func testExitCode(t *testing.T, x *streams) {
 	}
 	out, err = x.command(t, "exec", "-i", x.kubelet.pod, "--", "true").CombinedOutput()
 	if err != nil {
-		t.Errorf("a command that hears nothing of what is said: %v: %s", err, out)
+		t.Errorf("a command without its input: %v: %s", err, out)
 	}
 }
 

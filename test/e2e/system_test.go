@@ -37,7 +37,7 @@ const (
 // programs are built once for all tests.
 var programs framework.Programs
 
-// hubs has an element for each test that has control planes of its own at this moment. Their memory bounds how many run at once; subtests that
+// hubs has an element for each test that runs control planes at this moment. Their memory bounds how many run at once; subtests that
 // share a hub run beside each other without.
 var hubs = make(chan struct{}, testkit.Hubs())
 
@@ -78,7 +78,7 @@ type system struct {
 	member   *framework.Plane
 }
 
-// start brings up hub and member, with nothing imported yet.
+// start starts hub and member, with nothing imported yet.
 func start(t *testing.T) *system {
 	t.Helper()
 	return startWith(t, (*system).startHub)
@@ -105,7 +105,7 @@ func startWith(t *testing.T, startHub func(*system, *testing.T)) *system {
 	return s
 }
 
-// startAlone brings up a hub that is its own member, with nothing imported yet.
+// startAlone starts a hub that is its own member, with nothing imported yet.
 func startAlone(t *testing.T) *system {
 	t.Helper()
 	s := build(t)
@@ -167,14 +167,14 @@ func create(t *testing.T, plane *framework.Plane, object client.Object) {
 	}
 }
 
-// imported creates a Cluster, installs its agent in a plane and starts it. Agents of several Clusters in one plane have namespaces of their own.
+// imported creates a Cluster, installs its agent in a plane and starts it. Agents of several Clusters in one plane have separate namespaces.
 func (s *system) imported(t *testing.T, name string, plane *framework.Plane, namespace string) (types.NamespacedName, *framework.Agent) {
 	t.Helper()
 	cluster, manifest := s.created(t, name)
 	return cluster, s.agent(t, manifest, name, plane, namespace)
 }
 
-// ready imports the shared member as one more Cluster, with an agent in a namespace of its own, and waits until it is Ready.
+// ready imports the shared member as one more Cluster, with an agent in a separate namespace, and waits until it is Ready.
 func (s *system) ready(t *testing.T, name string) (types.NamespacedName, *framework.Agent) {
 	t.Helper()
 	cluster, agent := s.imported(t, name, s.member, agentNamespace(name))

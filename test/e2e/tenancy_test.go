@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// team is a hub with two members of their own API servers.
+// team is a hub with two members, each with its own API server.
 type team struct {
 	*system
 	t          *testing.T

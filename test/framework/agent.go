@@ -33,7 +33,7 @@ type Agent struct {
 // InstallAgent applies a manifest in a member and prepares the agent that its Deployment describes. Start starts it.
 //
 // All agents of one member plane share the manifest's objects, as replicas do, unless namespace is another than the manifest's:
-// then the agent has Secrets of its own, and so can be another Cluster's.
+// then the agent has other Secrets, and so can be another Cluster's.
 func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, namespace string) (*Agent, error) {
 	manifest = moved(manifest, namespace)
 	if err := ApplyManifest(ctx, member, manifest, namespace); err != nil {

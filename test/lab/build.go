@@ -44,7 +44,7 @@ func (s *store) build(ctx context.Context, p program) error {
 	return nil
 }
 
-// writeModule lays out the go.mod and go.sum to build in.
+// writeModule writes the go.mod and go.sum to build with.
 func (s *store) writeModule(m module) (string, error) {
 	dir := filepath.Join(s.dir, "src", m.name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

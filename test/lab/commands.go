@@ -21,7 +21,7 @@ const (
 	serviceIP    = "10.0.0.1"
 )
 
-// authorities: etcd has one of its own, so that no certificate of the cluster opens the database.
+// authorities: etcd has a separate one, so that no certificate of the cluster is valid for the database.
 type authorities struct{ cluster, etcd *authority }
 
 // openPKI makes what certificates the programs need. Authorities and the ServiceAccount key are kept over restarts.

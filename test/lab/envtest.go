@@ -42,7 +42,7 @@ func minorOf(version string) string {
 	return parts[0] + "." + parts[1] + ".x"
 }
 
-// fetch compiles the tool, asks for the index with little patience, and only then downloads with more.
+// fetch compiles the tool, reads the index with a short timeout, and then downloads with a longer one.
 func (d envtestDownload) fetch(ctx context.Context, into string) (string, error) {
 	if _, err := d.run(ctx, envtestCompileTimeout, "version"); err != nil {
 		return "", err

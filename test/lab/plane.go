@@ -45,8 +45,8 @@ type running struct {
 	stopped   bool
 }
 
-// Start brings up a control plane and returns when it serves: /readyz says ok and, with a controller manager, the
-// ServiceAccount default/default exists. ctx bounds the start only. When it errs nothing is left running, and the
+// Start starts a control plane and returns when it serves: /readyz says ok and, with a controller manager, the
+// ServiceAccount default/default exists. ctx bounds the start only. After an error nothing is left running, and the
 // error holds the last lines of the log of the program that is to blame. The caller must Stop the plane; if an attached
 // caller dies before, the kernel ends the programs (on Linux), and the temporary folder stays.
 func Start(ctx context.Context, options Options) (*ControlPlane, error) {

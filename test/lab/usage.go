@@ -18,7 +18,7 @@ type Usage struct {
 	Threads int
 }
 
-// Usage reads what the process uses now. It needs Linux: elsewhere it errs with errors.ErrUnsupported, and with
+// Usage reads what the process uses now. It needs Linux: elsewhere it returns errors.ErrUnsupported, and
 // os.ErrProcessDone once the process has ended.
 func (p *Process) Usage() (Usage, error) {
 	u, err := usageOf(p.PID())

@@ -108,8 +108,8 @@ func testClusterFacts(t *testing.T, h *hub) {
 	wantTaken(t, h.as(t, "backup").Create(t.Context(), made, client.DryRunAll))
 }
 
-// testClusterDeletion: deleting a Cluster uninstalls the agent with all that it keeps, so that takes a right of its own, by every way that
-// leads there.
+// testClusterDeletion: deleting a Cluster uninstalls the agent with all that it keeps, so it takes a separate right, by every request that
+// deletes.
 func testClusterDeletion(t *testing.T, h *hub) {
 	workspace := h.Workspace(t)
 	write := may("clusters", "get", "create", "update", "patch", "delete", "deletecollection")

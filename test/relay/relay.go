@@ -55,7 +55,7 @@ type guarded struct {
 	conns    map[*net.TCPConn]bool
 }
 
-// Start starts a relay to a server on a loopback address of its own. The caller must Close it.
+// Start starts a relay to a server, on a new loopback address. The caller must Close it.
 func Start(ctx context.Context, server string, options Options) (*Relay, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

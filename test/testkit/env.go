@@ -36,8 +36,8 @@ type Env struct {
 	Client client.WithWatch
 }
 
-// Start starts an API server that ends with the test. It is for a test that changes, or looks at, more than what it made itself: others
-// have one in common, see Shared. The binaries are taken from where lab.Binaries finds or builds them.
+// Start starts an API server that ends with the test. It is for a test that changes, or reads, more than what it made itself: others
+// share one, see Shared. The binaries are taken from where lab.Binaries finds or builds them.
 func Start(t testing.TB) *Env {
 	t.Helper()
 	env, stop, err := start(t.Context(), Path(t, "config/crd/bases"))
@@ -119,7 +119,7 @@ func Path(t testing.TB, name string) string {
 	}
 }
 
-// Workspace makes a namespace of its own for a test.
+// Workspace creates a new namespace for a test.
 func (e *Env) Workspace(t testing.TB) string {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "workspace-"}}

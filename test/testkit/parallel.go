@@ -55,7 +55,7 @@ func availableMemory() (uint64, bool) {
 	return 0, false
 }
 
-// pause is how long to wait between two looks at a condition: longer each time, since a look may be the start of a program.
+// pause returns how long to wait between two checks of a condition: longer each time, since a check may start a program.
 func pause(last time.Duration) time.Duration {
 	const first, most = 20 * time.Millisecond, 500 * time.Millisecond
 	return min(most, max(first, last*5/4))

@@ -25,7 +25,7 @@ type Hub struct {
 	Token  string
 }
 
-// A Way to the hub has connections of its own, so that several ways end on several replicas.
+// A Way is a client of the hub with its own connections, so that several ways end on several replicas.
 type Way struct {
 	hub    Hub
 	http2  bool
@@ -59,7 +59,7 @@ func Ways(hub Hub, http2, http1 int) ([]*Way, error) {
 // Close closes the connections that are idle.
 func (w *Way) Close() { w.client.CloseIdleConnections() }
 
-// Config is for clients of a member that have connections of their own.
+// Config returns the configuration of a client of a member. Each client has its own connections.
 func (w *Way) Config(cluster types.NamespacedName) *rest.Config { return w.config(memberPath(cluster)) }
 
 // Client is a client of a member on the connections of this way.

@@ -18,8 +18,8 @@ type storm struct {
 	peak  int64 // bytes resident at most since the start of the managers, in all
 }
 
-// raise cuts most tunnels at once and sends requests to members until all are back.
-func (s *step) raise(ctx context.Context) (storm, error) {
+// cutTunnels cuts most tunnels at once and sends requests to members until all are back.
+func (s *step) cutTunnels(ctx context.Context) (storm, error) {
 	ctx, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
 	var found storm
@@ -70,8 +70,8 @@ type churn struct {
 	proxy latencies
 }
 
-// stir has tunnels end and reports change for a while, and sends requests to members meanwhile.
-func (s *step) stir(ctx context.Context) (churn, error) {
+// churnTunnels has tunnels end and reports change for a while, and sends requests to members meanwhile.
+func (s *step) churnTunnels(ctx context.Context) (churn, error) {
 	var found churn
 	before, err := s.sim.State(ctx)
 	if err != nil {

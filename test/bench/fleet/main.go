@@ -3,7 +3,7 @@
 
 // Command fleet measures one manager, and then several, with many members, beside the goals.
 //
-// It brings up a hub's control plane and the managers as processes, and the members as agents of test/fleetsim in a process of their
+// It starts a hub's control plane and the managers as processes, and the members as agents of test/fleetsim in a process of their
 // own: real tunnels over real TLS, with faked clusters behind them. Agents are enrolled by writing their Secrets, not by joining with tokens.
 package main
 

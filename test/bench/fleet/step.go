@@ -52,7 +52,7 @@ func (s size) String() string {
 	return fmt.Sprintf("%d members, %d managers", s.members, s.managers)
 }
 
-// step measures one size of fleet on a hub of its own.
+// step measures one size of fleet on a new hub.
 type step struct {
 	settings
 	size
@@ -131,13 +131,13 @@ func (s *step) measure(ctx context.Context, fleet *lab.Process, r *result) (err 
 	s.say("waiting until the tunnels are so old that their agents come back at once")
 	pause(ctx, healthy-s.idle-proxyWindow)
 	s.say("requests to random members in a storm of reconnecting agents")
-	if r.storm, err = s.raise(ctx); err != nil {
+	if r.storm, err = s.cutTunnels(ctx); err != nil {
 		return fmt.Errorf("storm: %w", err)
 	}
 	s.say("waiting again for the tunnels to be old enough")
 	pause(ctx, healthy)
 	s.say("requests to random members while tunnels come and go and states change")
-	if r.churn, err = s.stir(ctx); err != nil {
+	if r.churn, err = s.churnTunnels(ctx); err != nil {
 		return fmt.Errorf("churn: %w", err)
 	}
 	s.say("SIGKILL of a manager")
@@ -170,7 +170,7 @@ func (s *step) letIn(ctx context.Context, plane *framework.Plane) error {
 	return err
 }
 
-// enrol stops the managers, starts the simulator and returns when every agent has tried for so long that it waits for long.
+// enrol stops the managers, starts the simulator and returns when the back-off of every agent is long.
 func (s *step) enrol(ctx context.Context) (*lab.Process, error) {
 	bundle, err := s.hub.Bundle(ctx)
 	if err != nil {

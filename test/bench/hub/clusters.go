@@ -18,12 +18,12 @@ import (
 // clusterWatch has the Clusters of the workspace as a watch reports them, and since when.
 type clusterWatch struct {
 	mu       sync.Mutex // guards what follows
-	clusters map[string]shown
+	clusters map[string]observed
 	failure  error
 	changed  chan struct{} // closed, and replaced, with each change
 }
 
-type shown struct {
+type observed struct {
 	cluster *v1.Cluster
 	since   time.Time
 }
@@ -31,7 +31,7 @@ type shown struct {
 // watchClusters watches the Clusters until the function that it returns is called.
 func watchClusters(ctx context.Context, from client.WithWatch) (*clusterWatch, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &clusterWatch{clusters: map[string]shown{}, changed: make(chan struct{})}
+	w := &clusterWatch{clusters: map[string]observed{}, changed: make(chan struct{})}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -54,7 +54,7 @@ func (w *clusterWatch) follow(ctx context.Context, from client.WithWatch) bool {
 	defer watch.Stop()
 	for event := range watch.ResultChan() {
 		if cluster, ok := event.Object.(*v1.Cluster); ok {
-			w.change(func() { w.clusters[cluster.Name] = shown{cluster, time.Now()} })
+			w.change(func() { w.clusters[cluster.Name] = observed{cluster, time.Now()} })
 		}
 	}
 	return true

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// freshRepeats is how often the manager is started anew to weigh it: its garbage collection makes single samples differ.
+// freshRepeats is how often the manager is restarted to weigh it: by its garbage collection single samples differ.
 const freshRepeats = 2
 
 // footprintOfOne weighs manager and agent with one member.

@@ -51,7 +51,7 @@ type agent struct {
 	cluster types.NamespacedName
 }
 
-// start brings up hub and member, with nothing imported.
+// start starts hub and member, with nothing imported.
 func (p *processes) start(ctx context.Context) error {
 	root, err := framework.Sources()
 	if err != nil {

@@ -23,7 +23,7 @@ type circumstances struct {
 	took                          time.Duration
 }
 
-// describe looks at the machine as it is before the run.
+// describe describes the machine before the run.
 func describe(ctx context.Context) circumstances {
 	return circumstances{at: time.Now(), commit: commit(ctx), cpu: cpuModel(), kernel: firstFields("/proc/sys/kernel/osrelease", 1), loadThen: firstFields("/proc/loadavg", 2)}
 }

@@ -186,7 +186,7 @@ func script(pod *corev1.Pod) nodesim.Script {
 	return nodesim.Script{Hangs: pod.Namespace == metav1.NamespaceDefault}
 }
 
-// start brings up hub and member, imports the member, and waits until its agent has installed Plans.
+// start starts hub and member, imports the member, and waits until its agent has installed Plans.
 func (p *processes) start(ctx context.Context, programs framework.Programs, dir string) error {
 	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {

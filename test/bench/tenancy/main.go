@@ -106,7 +106,7 @@ type processes struct {
 	sizes  []size
 }
 
-// start brings up hub and member, and imports the member.
+// start starts hub and member, and imports the member.
 func (p *processes) start(ctx context.Context, programs framework.Programs, dir string) error {
 	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {

@@ -95,7 +95,7 @@ func echo(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.Copy(conn, buffered)
 }
 
-// listenTLS listens on loopback with a certificate of its own.
+// listenTLS listens on loopback with a new certificate.
 func listenTLS() (net.Listener, address, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

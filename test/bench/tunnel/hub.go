@@ -64,7 +64,7 @@ func measureAsHub() error {
 	return json.NewEncoder(os.Stdout).Encode(values)
 }
 
-// start brings up the backend, and for a tunnel the listener and the agent, and waits until all tunnels are open.
+// start starts the backend, and for a tunnel the listener and the agent, and waits until all tunnels are open.
 func (h *hub) start(tunnels int, delay bool) error {
 	var err error
 	if h.backend, err = start("backend", task{Delay: delay && h.Contender == direct}); err != nil {

@@ -26,7 +26,7 @@ const (
 	planInterval = time.Second
 )
 
-// plans are those that the hub's sets brought to one agent. They are never paused, and cannot fail.
+// plans are those in the sets of one agent. They are never paused, and cannot fail.
 type plans struct {
 	mu      sync.Mutex // guards what follows
 	begun   map[string]begunPlan

@@ -68,7 +68,7 @@ func New(o Options) (*Sim, error) {
 		},
 	}
 	if o.Latency > 0 || len(o.Through) > 0 {
-		s.dialer.DialSocket = (&road{through: o.Through, oneWay: o.Latency}).dial
+		s.dialer.DialSocket = (&dialer{through: o.Through, oneWay: o.Latency}).dial
 	}
 	for _, m := range o.Members {
 		s.agents = append(s.agents, newAgent(s, m))

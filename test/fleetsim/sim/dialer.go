@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// road dials the hub, through a simulated distance.
-type road struct {
+// dialer dials the hub, through a simulated distance.
+type dialer struct {
 	through []string // addresses in place of the hub's, none for that
 	oneWay  time.Duration
 	taken   atomic.Uint64
@@ -21,23 +21,23 @@ type road struct {
 
 // dial opens a connection to the next address that answers. The whole of a round trip is put on what the agent sends: no end can tell,
 // and what it receives then needs no goroutine of its own.
-func (r *road) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if !wait(ctx, 2*r.oneWay) { // SYN and its answer
+func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if !wait(ctx, 2*d.oneWay) { // SYN and its answer
 		return nil, ctx.Err()
 	}
-	addresses := r.through
+	addresses := d.through
 	if len(addresses) == 0 {
 		addresses = []string{address}
 	}
 	var errs []error
 	for range addresses {
-		next := addresses[r.taken.Add(1)%uint64(len(addresses))]
+		next := addresses[d.taken.Add(1)%uint64(len(addresses))]
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, next)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case r.oneWay > 0:
-			return &distantConn{Conn: conn, roundTrip: 2 * r.oneWay}, nil
+		case d.oneWay > 0:
+			return &distantConn{Conn: conn, roundTrip: 2 * d.oneWay}, nil
 		default:
 			return conn, nil
 		}

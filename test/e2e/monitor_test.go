@@ -26,8 +26,8 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// witness follows the nodes and pods of members, and the Clusters of the hub, while a plan runs, and records violations of its limits.
-type witness struct {
+// monitor follows the nodes and pods of members, and the Clusters of the hub, while a plan runs, and records violations of its limits.
+type monitor struct {
 	members map[string]*framework.Plane
 	foreign string // "member/node" that a user has cordoned
 
@@ -45,27 +45,27 @@ type witness struct {
 // peaks are the highest numbers at once: a limit that was never nearly reached is not tested.
 type peaks struct{ clusters, nodes, cordoned int }
 
-func newWitness(plan, foreign string, members map[string]*framework.Plane) *witness {
-	return &witness{plan: plan, foreign: foreign, members: members, clusters: 1, nodes: 1,
+func newMonitor(plan, foreign string, members map[string]*framework.Plane) *monitor {
+	return &monitor{plan: plan, foreign: foreign, members: members, clusters: 1, nodes: 1,
 		claims: map[string]map[string]rollout.Claim{}, running: map[string]map[types.UID]bool{}, begun: map[string]bool{}}
 }
 
 // watchFor follows another plan from now on. Nothing may be at work.
-func (w *witness) watchFor(plan string) {
+func (w *monitor) watchFor(plan string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.plan = plan
 }
 
 // allow sets the limits. Nothing may be at work.
-func (w *witness) allow(clusters, nodes int) {
+func (w *monitor) allow(clusters, nodes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.clusters, w.nodes, w.most = clusters, nodes, peaks{}
 }
 
 // follow checks all changes from now on until the test has ended.
-func (w *witness) follow(t *testing.T, hub *framework.Plane) {
+func (w *monitor) follow(t *testing.T, hub *framework.Plane) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -122,14 +122,14 @@ func (f watches) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 
 // seeNode checks that no more nodes of a member and no more members are at work than allowed, and that a cordon is either that of a claim or a
 // user's, which stays.
-func (w *witness) seeNode(ctx context.Context, member string, n *corev1.Node, gone bool) {
+func (w *monitor) seeNode(ctx context.Context, member string, n *corev1.Node, gone bool) {
 	if over := w.noteNode(member, n, gone); over {
 		w.lookAtAll(ctx)
 	}
 }
 
 // noteNode reports whether more members seem to be at work than allowed. They may not be: watches of several API servers have no common order.
-func (w *witness) noteNode(member string, n *corev1.Node, gone bool) (over bool) {
+func (w *monitor) noteNode(member string, n *corev1.Node, gone bool) (over bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := member + "/" + n.Name
@@ -173,7 +173,7 @@ func atWork(n *corev1.Node, plan string) (rollout.Claim, bool) {
 }
 
 // seePod checks that a node never runs two pods of plans at once.
-func (w *witness) seePod(member string, p *corev1.Pod, gone bool) {
+func (w *monitor) seePod(member string, p *corev1.Pod, gone bool) {
 	if p.Spec.NodeName == "" {
 		return
 	}
@@ -192,7 +192,7 @@ func (w *witness) seePod(member string, p *corev1.Pod, gone bool) {
 }
 
 // seeCluster checks that no more claims of Clusters are at work than allowed. A claim without a revision is that of an idle Cluster, which waits.
-func (w *witness) seeCluster(c *v1.Cluster, gone bool) {
+func (w *monitor) seeCluster(c *v1.Cluster, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var claim rollout.ClusterClaim
@@ -210,7 +210,7 @@ func (w *witness) seeCluster(c *v1.Cluster, gone bool) {
 }
 
 // lookAtAll reads the nodes of all members twice: a node with the same claim both times was at work in between.
-func (w *witness) lookAtAll(ctx context.Context) {
+func (w *monitor) lookAtAll(ctx context.Context) {
 	w.mu.Lock()
 	plan := w.plan
 	w.mu.Unlock()
@@ -240,7 +240,7 @@ func (w *witness) lookAtAll(ctx context.Context) {
 }
 
 // claimed returns the nodes at work, by member and node, and since when.
-func (w *witness) claimed(ctx context.Context, plan string) (map[string]map[string]time.Time, error) {
+func (w *monitor) claimed(ctx context.Context, plan string) (map[string]map[string]time.Time, error) {
 	all := map[string]map[string]time.Time{}
 	for name, plane := range w.members {
 		nodes := &corev1.NodeList{}
@@ -258,24 +258,24 @@ func (w *witness) claimed(ctx context.Context, plan string) (map[string]map[stri
 }
 
 // note is called with mu held.
-func (w *witness) note(format string, args ...any) {
+func (w *monitor) note(format string, args ...any) {
 	w.faults = append(w.faults, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-func (w *witness) fault(format string, args ...any) {
+func (w *monitor) fault(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note(format, args...)
 }
 
 // found returns the faults so far, and the peaks.
-func (w *witness) found() ([]string, peaks) {
+func (w *monitor) found() ([]string, peaks) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.faults), w.most
 }
 
-func TestAWitness(t *testing.T) {
+func TestAMonitor(t *testing.T) {
 	node := func(name string, unschedulable bool, claim string) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Unschedulable: unschedulable}}
 		if claim != "" {
@@ -290,29 +290,29 @@ func TestAWitness(t *testing.T) {
 		return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{v1.PlanLabel("k3s"): claim}}}
 	}
 	for name, test := range map[string]struct {
-		see  func(*witness)
+		see  func(*monitor)
 		want string
 	}{
-		"a node that is cordoned for its claim, and then done": {func(w *witness) {
+		"a node that is cordoned for its claim, and then done": {func(w *monitor) {
 			w.noteNode("a", node("n", false, `{"hash":"h"}`), false)
 			w.noteNode("a", node("n", true, `{"hash":"h","cordoned":true}`), false)
 			w.noteNode("a", node("n", false, ""), false)
 			w.noteNode("a", node("m", false, `{"hash":"h"}`), false)
 		}, ""},
-		"two nodes of a member": {func(w *witness) {
+		"two nodes of a member": {func(w *monitor) {
 			w.noteNode("a", node("n", false, "{}"), false)
 			w.noteNode("a", node("m", false, "{}"), false)
 		}, "2 nodes of a are at work"},
-		"a node that failed and another": {func(w *witness) {
+		"a node that failed and another": {func(w *monitor) {
 			w.noteNode("a", node("n", false, `{"failure":{"final":true}}`), false)
 			w.noteNode("a", node("m", false, "{}"), false)
 		}, ""},
-		"a node that is left cordoned":     {func(w *witness) { w.noteNode("a", node("n", true, ""), false) }, "unschedulable is true"},
-		"a node uncordoned under its plan": {func(w *witness) { w.noteNode("a", node("n", false, `{"cordoned":true}`), false) }, "unschedulable is false"},
-		"a user's cordon":                  {func(w *witness) { w.noteNode("a", node("theirs", true, "{}"), false) }, ""},
-		"a user's cordon that goes":        {func(w *witness) { w.noteNode("a", node("theirs", false, ""), false) }, "was uncordoned"},
-		"a user's cordon as the claim":     {func(w *witness) { w.noteNode("a", node("theirs", true, `{"cordoned":true}`), false) }, "counts as cordoned"},
-		"a pod after the other": {func(w *witness) {
+		"a node that is left cordoned":     {func(w *monitor) { w.noteNode("a", node("n", true, ""), false) }, "unschedulable is true"},
+		"a node uncordoned under its plan": {func(w *monitor) { w.noteNode("a", node("n", false, `{"cordoned":true}`), false) }, "unschedulable is false"},
+		"a user's cordon":                  {func(w *monitor) { w.noteNode("a", node("theirs", true, "{}"), false) }, ""},
+		"a user's cordon that goes":        {func(w *monitor) { w.noteNode("a", node("theirs", false, ""), false) }, "was uncordoned"},
+		"a user's cordon as the claim":     {func(w *monitor) { w.noteNode("a", node("theirs", true, `{"cordoned":true}`), false) }, "counts as cordoned"},
+		"a pod after the other": {func(w *monitor) {
 			w.seePod("a", pod("1", corev1.PodRunning), false)
 			w.seePod("b", pod("2", corev1.PodRunning), false)
 			w.seePod("a", pod("1", corev1.PodFailed), false)
@@ -320,26 +320,26 @@ func TestAWitness(t *testing.T) {
 			w.seePod("a", pod("3", corev1.PodPending), true)
 			w.seePod("a", pod("4", corev1.PodPending), false)
 		}, ""},
-		"two pods": {func(w *witness) {
+		"two pods": {func(w *monitor) {
 			w.seePod("a", pod("1", corev1.PodRunning), false)
 			w.seePod("a", pod("2", corev1.PodPending), false)
 		}, "a/n runs 2 pods"},
-		"a Cluster after the other": {func(w *witness) {
+		"a Cluster after the other": {func(w *monitor) {
 			w.seeCluster(cluster("a", `{"revision":"1"}`), false)
 			w.seeCluster(cluster("a", `{"complete":"2027-01-01T00:00:00Z"}`), false)
 			w.seeCluster(cluster("b", `{"revision":"1"}`), false)
 		}, ""},
-		"a Cluster that is left of a former version, and idle": {func(w *witness) {
+		"a Cluster that is left of a former version, and idle": {func(w *monitor) {
 			w.seeCluster(cluster("a", "{}"), false)
 			w.seeCluster(cluster("b", `{"revision":"2"}`), false)
 		}, ""},
-		"two Clusters": {func(w *witness) {
+		"two Clusters": {func(w *monitor) {
 			w.seeCluster(cluster("a", `{"revision":"1"}`), false)
 			w.seeCluster(cluster("b", `{"revision":"1"}`), false)
 		}, "2 Clusters are at work"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWitness("k3s", "a/theirs", nil)
+			w := newMonitor("k3s", "a/theirs", nil)
 			test.see(w)
 			got, _ := w.found()
 			if all := strings.Join(got, "; "); (test.want == "") != (all == "") || !strings.Contains(all, test.want) {
@@ -348,7 +348,7 @@ func TestAWitness(t *testing.T) {
 		})
 	}
 	t.Run("nodes of two members are looked at again", func(t *testing.T) {
-		w := newWitness("k3s", "", nil)
+		w := newMonitor("k3s", "", nil)
 		if w.noteNode("a", node("n", false, "{}"), false) || !w.noteNode("b", node("n", false, "{}"), false) {
 			t.Error("one member is one too many, or two are not")
 		}
