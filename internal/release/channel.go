@@ -47,7 +47,7 @@ const (
 )
 
 // ErrAddress says that a channel is at an address that is not to be connected to. What it is wrapped with says what to do.
-var ErrAddress = errors.New("its address is not one that channels are asked at")
+var ErrAddress = errors.New("its address is not allowed for a channel")
 
 // refusal is what is said of all addresses that a reach does not include: which of them it is, is nobody's business.
 func (r Reach) refusal() error {
