@@ -80,7 +80,7 @@ func rules() []rule {
 		},
 		{
 			from: "internal/identity", never: []string{"./internal/members", "./internal/tunnel", "sigs.k8s.io/controller-runtime"},
-			why: "who somebody is does not depend on what is connected; verifiers come in by interfaces",
+			why: "the identity of a user does not depend on what is connected; verifiers come in by interfaces",
 		},
 		{
 			from: "internal/members", never: []string{"./internal/proxy", "./internal/identity"},

@@ -38,7 +38,7 @@ func onlyConstraint(above []byte) bool {
 }
 
 func TestLicenceRule(t *testing.T) {
-	const header = "// Copyright Somebody.\n// SPDX-License-Identifier: X"
+	const header = "// Copyright Someone.\n// SPDX-License-Identifier: X"
 	tests := map[string]struct{ source, want string }{
 		"the header at the top passes":            {header + "\n\npackage a", ""},
 		"a build constraint above passes":         {"//go:build linux\n\n" + header + "\n\npackage a", ""},

@@ -108,7 +108,7 @@ type standardOutput struct{}
 func (standardOutput) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
 func (standardOutput) Close() error                { return nil }
 
-// Enabled is whether anything is written.
+// Enabled reports whether anything is written.
 func (l *Log) Enabled() bool {
 	return l != nil && l.settings.Level != LevelOff && l.settings.Level != ""
 }

@@ -41,7 +41,7 @@ func From(ctx context.Context) *Record {
 	return record
 }
 
-// Identified says who sends the request, and as whom it is to be served, nil for himself.
+// Identified records who sends the request, and whom they impersonate, nil for no one.
 func (r *Record) Identified(user User, impersonated *User) {
 	if r == nil {
 		return

@@ -27,8 +27,8 @@ const (
 	maxLine = 64 << 10
 )
 
-// openParameters are the query parameters of the Kubernetes API. The values of all others are not written: that is how no token
-// gets through that goes by a name which nobody has thought of.
+// openParameters are the query parameters of the Kubernetes API. The values of all others are not written, so that
+// a token in a parameter with an unknown name is not written either.
 func openParameters() []string {
 	return []string{
 		"allowWatchBookmarks", "command", "container", "continue", "dryRun", "fieldManager", "fieldSelector", "fieldValidation", "follow",
@@ -137,7 +137,7 @@ func Body(info request.Info, raw []byte) json.RawMessage {
 	return out
 }
 
-// holdsSecrets is whether a resource is one whose bodies are never written.
+// holdsSecrets reports whether a resource is one whose bodies are never written.
 func holdsSecrets(info request.Info) bool {
 	return info.Resource == "" || info.Resource == "secrets" || info.Group == "authentication.k8s.io" ||
 		info.Subresource == "token" || info.Subresource == "proxy" || info.Verb == "proxy"
@@ -196,7 +196,7 @@ func redactText(text string) string {
 	return jwt.ReplaceAllString(text, redacted)
 }
 
-// soundsSecret is whether the value behind such a key is to be taken for a secret. References to Secrets are none.
+// soundsSecret reports whether the value behind such a key is to be taken for a secret. References to Secrets are none.
 func soundsSecret(key string) bool {
 	folded := strings.Map(func(c rune) rune {
 		if c == '_' || c == '-' || c == '.' {

@@ -22,7 +22,7 @@ const (
 	Request Kind = iota
 	// Watch ends when it is told to, between two events, and its user goes on elsewhere.
 	Watch
-	// Session lasts as long as its user wants, and what is lost with it he notices: a shell, a forwarded port, a log that is followed.
+	// Session lasts as long as its user wants, and the user notices its loss: a shell, a forwarded port, a log that is followed.
 	Session
 
 	kinds
@@ -50,7 +50,7 @@ func upgrades(h http.Header) bool {
 	return false
 }
 
-// follows is whether a log is followed: kubectl logs -f.
+// follows reports whether a log is followed: kubectl logs -f.
 func follows(r *http.Request) bool {
 	return strings.HasSuffix(r.URL.Path, "/log") && request.Truth(r.URL.Query()["follow"])
 }
@@ -69,7 +69,7 @@ type Group struct {
 	watches    context.Context // ends when the watches that have it shall
 	endWatches context.CancelFunc
 	under      [kinds]int
-	empty      chan struct{} // closed when nothing is under way; nil while nobody waits for that
+	empty      chan struct{} // closed when nothing is under way; nil while no caller waits for that
 }
 
 // NewGroup makes an empty Group.

@@ -25,12 +25,12 @@ const (
 	deniedFor = 5 * time.Second
 )
 
-// AccessReviewer asks the hub's API server what somebody may do. authorizationv1client.SubjectAccessReviewInterface is one.
+// AccessReviewer asks the hub's API server what a user may do. authorizationv1client.SubjectAccessReviewInterface is one.
 type AccessReviewer interface {
 	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
 }
 
-// Way is one way into a member: whether it is open to somebody. An error says that it could not be found out.
+// Way reports whether one way into a member is open to a user. An error means that this could not be found out.
 type Way func(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error)
 
 // Chain lists the ways into a member. One that is open is enough.

@@ -23,7 +23,7 @@ import (
 // system:masters or a node of the hub never is one of the member. Bindings name them with it.
 const HubPrefix = "hub:"
 
-// anonymous is who nobody has identified.
+// anonymous is the user of a request without credentials.
 const anonymous = "system:anonymous"
 
 // Identity is who sends a request. It may be shared between requests: never change what it holds.
@@ -40,11 +40,11 @@ type Identity struct {
 	Hub authenticationv1.UserInfo
 }
 
-// New makes the identity of a user that the hub has authenticated. It refuses nobody (no name, anonymous) and names
-// that can't be carried in a header unchanged, as they would become another's name on the way.
+// New makes the identity of a user that the hub has authenticated. It refuses an anonymous user, and names
+// that can't be carried in a header unchanged: they would arrive as another name.
 func New(info authenticationv1.UserInfo) (Identity, error) {
 	if info.Username == "" || info.Username == anonymous {
-		return Identity{}, errors.New("identify user: it is nobody")
+		return Identity{}, errors.New("identify user: the user has no name or is anonymous")
 	}
 	id := Identity{
 		User:   HubPrefix + info.Username,
@@ -68,7 +68,7 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	return id, nil
 }
 
-// Valid is whether it is somebody.
+// Valid reports whether it identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
 // Sharer is who shares the hub with others. The service accounts of a namespace have one share: who may make one may make thousands.
@@ -94,7 +94,7 @@ func (id Identity) uncarriable() (string, bool) {
 	return values[i], true
 }
 
-// Carriable is whether s arrives unchanged as the value of an HTTP header.
+// Carriable reports whether s arrives unchanged as the value of an HTTP header.
 func Carriable(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c == 0x7f {

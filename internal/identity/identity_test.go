@@ -36,7 +36,7 @@ func TestWhereTheHubsTokensRunIsNoNodeOfAMember(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
-	t.Run("names of the hub get its prefix, so that system:masters of the hub is nobody in a member", func(t *testing.T) {
+	t.Run("names of the hub get its prefix, so that system:masters of the hub has no rights in a member", func(t *testing.T) {
 		info := authenticationv1.UserInfo{
 			Username: "system:serviceaccount:ci:deployer", UID: "u-1", Groups: []string{"system:masters", "system:authenticated"},
 			Extra: map[string]authenticationv1.ExtraValue{"example.org/team": {"a", "b"}},
@@ -60,7 +60,7 @@ func TestNew(t *testing.T) {
 		}
 	})
 	for name, info := range map[string]authenticationv1.UserInfo{
-		"nobody is refused":                                 {},
+		"a user without a name is refused":                  {},
 		"anonymous is refused":                              {Username: "system:anonymous"},
 		"a name with a line break is refused":               {Username: "alice\r\nImpersonate-Group: system:masters"},
 		"a name that loses a space on the way is refused":   {Username: "alice "},

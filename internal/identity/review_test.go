@@ -148,7 +148,7 @@ func TestAuthenticate(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a caller who goes away does not spoil the answer of those who wait with him", func(t *testing.T) {
+	t.Run("a caller who goes away does not spoil the result of those who wait, too", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			hub := &tokens{users: alice, hold: make(chan struct{})}
 			a := NewAuthenticator(hub)
@@ -366,7 +366,7 @@ func TestClusterProxy(t *testing.T) {
 			expect(prod, false)
 		})
 	})
-	t.Run("nobody is never allowed and never asked for", func(t *testing.T) {
+	t.Run("an empty identity is never allowed and never asked for", func(t *testing.T) {
 		hub := &rights{allowed: true}
 		if ok, err := NewAccess(hub).ClusterProxy(t.Context(), Identity{}, prod); ok || err != nil || len(hub.asked) > 0 {
 			t.Errorf("ClusterProxy = %v, %v after %d questions", ok, err, len(hub.asked))

@@ -3,8 +3,8 @@
 
 // Package limit shares the hub's capacity fairly among users and members.
 //
-// A Gate hands out seats. Who finds none waits, first come first served among those of one user, and the users take turns: a
-// user with ten thousand requests waits behind himself, another one behind at most one of his. A Backlog bounds what the hub
+// A Gate hands out seats. A request that finds none waits. The requests of one user are served in order, and the users round-robin: a
+// user with ten thousand requests waits behind their own, and another user behind at most one of them. A Backlog bounds what the hub
 // holds in memory for users who do not read.
 package limit
 
@@ -63,9 +63,9 @@ func (e *FullError) Error() string {
 
 // Observer has functions that a Gate calls, for metrics. Each may be nil, is called by several goroutines at once and must not block.
 type Observer struct {
-	// Queued is told how long somebody has waited, whether or not he got a seat.
+	// Queued receives how long a request has waited, whether or not it got a seat.
 	Queued func(d time.Duration)
-	// Refused is told what was full each time somebody got no seat.
+	// Refused receives what was full each time a request got no seat.
 	Refused func(Scope)
 }
 
@@ -216,8 +216,8 @@ func (g *Gate) callNext() {
 	}
 }
 
-// enqueue makes a waiter, if there is room for it. A full queue loses the newest waiter of who has most of them rather than the
-// first one of somebody new.
+// enqueue adds a waiter if there is room for it. A full queue drops the newest waiter of the user with the most of them rather than the
+// first one of another user.
 func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	if g.bounds.Queue <= 0 || g.bounds.Wait <= 0 || reached(len(user.queue), g.bounds.QueueUser) {
 		return nil, false
@@ -285,7 +285,7 @@ func (g *Gate) leave(w *waiter) (*Seat, Scope) {
 	defer g.mu.Unlock()
 	select {
 	case <-w.called:
-		return w.seat, ScopeUser // without a seat it had to go for somebody who has fewer waiting
+		return w.seat, ScopeUser // without a seat: it was dropped for a user with fewer waiters
 	default:
 	}
 	full := g.full(w.user, w.member)

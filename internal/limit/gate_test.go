@@ -43,8 +43,8 @@ func TestGateBounds(t *testing.T) {
 		next   limit.Asker
 		want   limit.Scope
 	}{
-		"a user has his share and no more":        {limit.Bounds{User: 2}, []limit.Asker{asker("a", "m"), asker("a", "n")}, asker("a", "o"), limit.ScopeUser},
-		"another user has his own":                {limit.Bounds{User: 2}, []limit.Asker{asker("a", "m"), asker("a", "n")}, asker("b", "m"), ""},
+		"a user has a share and no more":          {limit.Bounds{User: 2}, []limit.Asker{asker("a", "m"), asker("a", "n")}, asker("a", "o"), limit.ScopeUser},
+		"another user has their own":              {limit.Bounds{User: 2}, []limit.Asker{asker("a", "m"), asker("a", "n")}, asker("b", "m"), ""},
 		"a member has its share, whoever asks":    {limit.Bounds{Member: 2}, []limit.Asker{asker("a", "m"), asker("b", "m")}, asker("c", "m"), limit.ScopeMember},
 		"another member has its own":              {limit.Bounds{Member: 2}, []limit.Asker{asker("a", "m"), asker("b", "m")}, asker("c", "n"), ""},
 		"all together have theirs":                {limit.Bounds{All: 2}, []limit.Asker{asker("a", "m"), asker("b", "n")}, asker("c", "o"), limit.ScopeAll},
@@ -127,7 +127,7 @@ func TestGateQueue(t *testing.T) {
 			q.finish(t, "a1", "b1", "c1", "a2", "b2", "a3")
 		})
 	})
-	t.Run("who waits for a full member does not hold up his own requests to another", func(t *testing.T) {
+	t.Run("a user who waits for a full member may enter another", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(limit.Bounds{Member: 1, All: 2, Queue: 10, QueueUser: 10, Wait: time.Second})
 			hung, other := enter(t, q.Gate, "x", "hung"), enter(t, q.Gate, "x", "m")
@@ -141,7 +141,7 @@ func TestGateQueue(t *testing.T) {
 			q.finish(t, "a to m", "b to m", "a to hung")
 		})
 	})
-	t.Run("nobody waits for longer than allowed", func(t *testing.T) {
+	t.Run("no request waits for longer than allowed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(bounds)
 			defer enter(t, q.Gate, "x", "m").Release()
@@ -178,7 +178,7 @@ func TestGateQueue(t *testing.T) {
 			q.finish(t, "0", "1", "2", "3", "4")
 		})
 	})
-	t.Run("a full queue loses the newest of who has most in it, not the first of somebody else", func(t *testing.T) {
+	t.Run("a full queue drops the newest of the user with most in it, not the first of another", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(limit.Bounds{All: 1, Queue: 4, QueueUser: 4, Wait: time.Second})
 			seat := enter(t, q.Gate, "x", "m")
@@ -213,7 +213,7 @@ func TestOneUserDoesNotSlowAnother(t *testing.T) {
 	const takes = 10 * time.Millisecond
 	for name, bounds := range map[string]limit.Bounds{
 		"with the default bounds": limit.Defaults().Short,
-		"even where one user may take all seats, as he then waits in turn": {All: 50, Queue: 2000, QueueUser: 2000, Wait: 5 * time.Second},
+		"even where one user may take all seats, as their requests then wait in order": {All: 50, Queue: 2000, QueueUser: 2000, Wait: 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

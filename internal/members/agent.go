@@ -20,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxAnswer bounds what is kept of an answer that is not a good one, in bytes.
-const maxAnswer = 512
+// maxErrorText bounds what is kept of a response that is an error, in bytes.
+const maxErrorText = 512
 
-// PutSettings announces settings to a member. When it returns nil, the agent has stored them for good.
+// PutSettings sends settings to a member. When it returns nil, the agent has stored them.
 func (r *Registry) PutSettings(ctx context.Context, name types.NamespacedName, settings protocol.Settings) error {
 	body, err := json.Marshal(settings)
 	if err != nil {
@@ -33,15 +33,15 @@ func (r *Registry) PutSettings(ctx context.Context, name types.NamespacedName, s
 	return err
 }
 
-// ResponseError says that an agent answered, and not well.
+// ResponseError is an error response of an agent.
 type ResponseError struct {
 	// Code is the HTTP status.
 	Code int
-	// Text is what the agent says, at most 512 bytes.
+	// Text is the body, at most 512 bytes.
 	Text string
 }
 
-// Error says so.
+// Error implements error.
 func (e *ResponseError) Error() string {
 	if e.Text == "" {
 		return fmt.Sprintf("the agent answers %d", e.Code)
@@ -49,24 +49,24 @@ func (e *ResponseError) Error() string {
 	return fmt.Sprintf("the agent answers %d: %s", e.Code, e.Text)
 }
 
-// PutDeployment hands a member's agent its Deployment, as JSON. When it returns nil, the agent has stored it; its report says what came
-// of it. A *ResponseError with the code 422 means that the agent refuses it for good.
+// PutDeployment hands a member's agent its Deployment, as JSON. When it returns nil, the agent has stored it; its report has the
+// outcome. A *ResponseError with the code 422 means that the agent will never take it.
 func (r *Registry) PutDeployment(ctx context.Context, name types.NamespacedName, deployment []byte) error {
 	_, err := r.call(ctx, name, http.MethodPut, protocol.PathDeployment, deployment)
 	return err
 }
 
-// leaderPause is between two looks for an agent that leads.
+// leaderPause is the interval at which a leading agent is looked for.
 const leaderPause = 500 * time.Millisecond
 
-// Uninstall has a member's agent remove itself. It returns what the agent could not remove.
+// Uninstall asks a member's agent to remove itself. It returns what the agent could not remove.
 func (r *Registry) Uninstall(ctx context.Context, name types.NamespacedName) (protocol.UninstallResult, error) {
 	var result protocol.UninstallResult
 	var raw []byte
 	err := wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
-		raw, err = r.callBy(ctx, r.Leading, name, http.MethodPost, protocol.PathUninstall, nil) // what was delivered is the leader's to remove
+		raw, err = r.callBy(ctx, r.Leading, name, http.MethodPost, protocol.PathUninstall, nil) // only the leader removes what was delivered
 		if errors.Is(err, ErrNoLeader) {
-			return false, nil // the Lease of one that died has to end
+			return false, nil // the Lease of a leader that died has to expire
 		}
 		return true, err
 	})
@@ -79,12 +79,12 @@ func (r *Registry) Uninstall(ctx context.Context, name types.NamespacedName) (pr
 	return result, nil
 }
 
-// call sends one request to a member's agent and returns the body of a 2xx answer.
+// call sends one request to a member's agent and returns the body of a 2xx response.
 func (r *Registry) call(ctx context.Context, name types.NamespacedName, method, path string, body []byte) ([]byte, error) {
 	return r.callBy(ctx, r.Transport, name, method, path, body)
 }
 
-// callBy is call by a certain way.
+// callBy is call with the transport that way returns.
 func (r *Registry) callBy(
 	ctx context.Context, way func(types.NamespacedName) (http.RoundTripper, error), name types.NamespacedName, method, path string, body []byte,
 ) ([]byte, error) {
@@ -107,8 +107,8 @@ func (r *Registry) callBy(
 		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
 	}
 	if resp.StatusCode/100 != 2 {
-		answer := &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(raw), maxAnswer))}
-		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, answer)
+		rejected := &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(raw), maxErrorText))}
+		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, rejected)
 	}
 	return raw, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Ask sends a request to an agent by a transport of the Registry, with a body of JSON if there is one, and returns an answer of 200, whose
-// body the caller closes. Any other answer is a *ResponseError.
+// Ask sends a request to an agent by a transport of the Registry, with a body of JSON if there is one, and returns a response with status 200. The
+// caller closes its body. Any other response is a *ResponseError.
 func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
 	var reader io.Reader
 	if body != nil {
@@ -36,12 +36,12 @@ func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what there is of it
-	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxAnswer))}
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // what can be read of it
+	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxErrorText))}
 }
 
 // IsStatus reports whether an error is a response of an agent with that status code.
 func IsStatus(err error, code int) bool {
-	var answer *ResponseError
-	return errors.As(err, &answer) && answer.Code == code
+	var response *ResponseError
+	return errors.As(err, &response) && response.Code == code
 }

@@ -31,25 +31,25 @@ func DefaultBounds() Bounds {
 	return Bounds{ClusterTunnels: 12, WorkspaceTunnels: 4000}
 }
 
-// Pauses of those who are refused.
+// Pauses of agents that are rejected.
 const (
-	// tooFastPause is how long a Cluster opens no tunnel after its agent ran ahead.
+	// tooFastPause is how long a Cluster may open no tunnel after its agent sent too much.
 	tooFastPause = time.Minute
-	// fullPause is after what time an agent comes back that found its workspace full.
+	// fullPause is after what time an agent tries again whose workspace was full.
 	fullPause = 30 * time.Second
-	// refusalPause is how long a refusal stands before another one of the same Cluster is told: whoever has a used token could otherwise have the
-	// hub write a status with each attempt.
+	// refusalPause is how long a rejection is kept before another one of the same Cluster is reported: a client with a used token could otherwise
+	// cause a write of the status with each attempt.
 	refusalPause = time.Minute
 )
 
-// Bound sets other bounds than DefaultBounds.
+// Bound replaces the bounds.
 func (r *Registry) Bound(b Bounds) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.bounds = b
 }
 
-// OnRefused has f called after the registry itself has turned an agent away. f must not block.
+// OnRefused calls f after the registry itself has rejected an agent. f must not block.
 func (r *Registry) OnRefused(f func(name types.NamespacedName, reason, message string)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,8 +98,8 @@ func (r *Registry) TooFast(name types.NamespacedName, what string) {
 	}
 }
 
-// Unproven remembers that somebody named a member and was turned away who has shown nothing of it, and reports whether that is told. It may have been
-// anybody, so it matters only for a member that is away, and never takes the place of what was proved, nor of another of these.
+// Unproven remembers the rejection of a client that named a member without any proof, and reports whether listeners were notified. Any client
+// can cause it, so it is kept only for a member that is not connected, and never replaces a rejection that was proved, nor another of its kind.
 func (r *Registry) Unproven(name types.NamespacedName, reason, message string) (told bool) {
 	connected := r.State(name).Connected()
 	r.mu.Lock()
@@ -120,7 +120,7 @@ func (r *Registry) Unproven(name types.NamespacedName, reason, message string) (
 	return true
 }
 
-// outweighs reports whether this refusal is to be shown rather than another one: it was proved, or is newer.
+// outweighs reports whether this rejection is shown instead of another one: it was proved, or is newer.
 func (f *Rejection) outweighs(other *Rejection) bool {
 	if other == nil || f.Unproven != other.Unproven {
 		return other == nil || other.Unproven
@@ -128,7 +128,7 @@ func (f *Rejection) outweighs(other *Rejection) bool {
 	return f.At.After(other.At)
 }
 
-// turnAway notes a refusal of the registry's own, and tells of it.
+// turnAway records a rejection by the registry itself and notifies the listeners.
 func (r *Registry) turnAway(name types.NamespacedName, reason, message string) {
 	r.mu.Lock()
 	listeners := r.listeners.refused

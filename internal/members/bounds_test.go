@@ -130,7 +130,7 @@ func testUnprovenRefusals(w *world) {
 	}
 	says(unknown)
 	if !w.Refused(name("member"), v1.ReasonIdentityMismatch, thief) {
-		w.t.Error("a thief of a token hides behind somebody who named the Cluster a moment before")
+		w.t.Error("a thief of a token hides behind a client that named the Cluster a moment before")
 	}
 	for range 5 {
 		w.pass(time.Minute)

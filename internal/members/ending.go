@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// drain gives the requests of an agent that takes its leave a moment to end. For everybody else it has gone already.
+// drain lets the open requests of an agent that disconnects end. For new requests the agent is not connected any more.
 func (r *Registry) drain(s *session) {
 	name := s.peer.Name()
 	r.mu.Lock()
@@ -21,7 +21,7 @@ func (r *Registry) drain(s *session) {
 	r.lostLocked(m, s.cause)
 	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-r.bounds.ClusterTunnels)])
 	r.mu.Unlock()
-	for _, oldest := range surplus { // else an agent could collect tunnels by leaving each while a shell is open in it
+	for _, oldest := range surplus { // else an agent could collect tunnels by ending its report in each while a shell is open
 		oldest.Close()
 	}
 	r.changed(name)
@@ -55,7 +55,7 @@ func (r *Registry) ended(s *session) {
 	}
 }
 
-// lostLocked notes when and why a member lost its last tunnel here.
+// lostLocked records when and why a member lost its last tunnel here.
 func (r *Registry) lostLocked(m *member, cause error) {
 	if len(m.sessions) == 0 {
 		m.loss = loss{at: r.now(), because: cause}

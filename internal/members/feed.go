@@ -39,7 +39,7 @@ type Record struct {
 type Loss struct {
 	At      time.Time `json:"at"`
 	Because string    `json:"because,omitempty"`
-	// Left is whether the agent took its leave.
+	// Left reports whether the agent disconnected by itself.
 	Left bool `json:"left,omitempty"`
 }
 
@@ -48,7 +48,7 @@ func (r *Record) Cluster() types.NamespacedName {
 	return types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
 }
 
-// empty is whether it says nothing.
+// empty reports whether it says nothing.
 func (r *Record) empty() bool {
 	return len(r.Tunnels) == 0 && r.Loss == nil && r.Refusal == nil
 }
@@ -165,9 +165,9 @@ func (f *Feed) Close() {
 	delete(f.registry.feeds, f)
 }
 
-// tellFeedsLocked notes that something changed here. The end of all tunnels with the registry is not told: agents are back elsewhere
+// notifyFeedsLocked notes that something changed here. The end of all tunnels with the registry is not told: agents are back elsewhere
 // sooner than the others notice that this replica is gone.
-func (r *Registry) tellFeedsLocked(name types.NamespacedName) {
+func (r *Registry) notifyFeedsLocked(name types.NamespacedName) {
 	if r.closed {
 		return
 	}

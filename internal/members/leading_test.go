@@ -36,11 +36,11 @@ func TestRequestsFindTheLeader(t *testing.T) {
 		want    string
 		err     error
 	}{
-		"the one that says that it leads is asked":           {[]carrier{answers("a"), answers("b")}, []*protocol.Report{leads, {}}, "a set", nil},
-		"one that does not lead sends on to the other":       {[]carrier{answers("a"), follower}, []*protocol.Report{nil, nil}, "a set", nil},
-		"one that led until a moment ago, too":               {[]carrier{answers("a"), follower}, []*protocol.Report{nil, leads}, "a set", nil},
-		"a tunnel that has ended is passed over":             {[]carrier{answers("a"), gone}, []*protocol.Report{nil, leads}, "a set", nil},
-		"without a leader nobody takes it, and that is said": {[]carrier{follower, follower}, []*protocol.Report{nil, nil}, "", ErrNoLeader},
+		"the one that says that it leads is asked":     {[]carrier{answers("a"), answers("b")}, []*protocol.Report{leads, {}}, "a set", nil},
+		"one that does not lead sends on to the other": {[]carrier{answers("a"), follower}, []*protocol.Report{nil, nil}, "a set", nil},
+		"one that led until a moment ago, too":         {[]carrier{answers("a"), follower}, []*protocol.Report{nil, leads}, "a set", nil},
+		"a tunnel that has ended is passed over":       {[]carrier{answers("a"), gone}, []*protocol.Report{nil, leads}, "a set", nil},
+		"without a leader the error says so":           {[]carrier{follower, follower}, []*protocol.Report{nil, nil}, "", ErrNoLeader},
 	} {
 		t.Run(title, func(t *testing.T) {
 			r := New(logr.Discard(), time.Now)

@@ -103,7 +103,7 @@ func (m *Mirror) updateLocked(record Record) []Peer {
 		member := m.registry.members[name]
 		member.forgotten = false
 		member.arrivedLocked()
-		m.registry.tellFeedsLocked(name)
+		m.registry.notifyFeedsLocked(name)
 	}
 	return opened
 }

@@ -38,7 +38,7 @@ const (
 // Move asks the agents at the far end of all tunnels here to open another one, wherever the hub's address leads them, and to leave the
 // one here, which they may use for keep from now on. It asks no faster than other replicas can take them. It returns how many have moved
 // and how many have not: who did not answer, does not know how, or had not moved
-// when ctx ended, or nobody had for 10 s.
+// when ctx ended, or none had for 10 s.
 func (r *Registry) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := r.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
@@ -110,8 +110,8 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	return nil
 }
 
-// leaving is a tunnel whose agent can take its leave without anybody noticing: watches through it then end between two events, as
-// they do when it breaks; requests that are just on their way to it are still let in.
+// leaving is a tunnel whose agent can disconnect without an effect for users: watches through it then end between two events, as
+// they do when it breaks; requests that are on their way to it are still accepted.
 type leaving struct {
 	Session
 	going context.Context // ends when the agent takes leave
@@ -133,8 +133,8 @@ func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err // a transport's errors stay as they are
 }
 
-// broken is whether the tunnel has ended. Then so has a watch between two events, as if its API server had ended it: its user goes on
-// where he was, by another tunnel.
+// broken reports whether the tunnel has ended. A watch between two events then ends as if its API server had ended it: its user continues
+// through another tunnel.
 func (l *leaving) broken() bool {
 	select {
 	case <-l.Done():
@@ -165,7 +165,7 @@ func (l *leaving) await(ctx context.Context) {
 	}
 }
 
-// left is whether the agent has taken leave or is gone.
+// left reports whether the agent has disconnected or is gone.
 func (l *leaving) left() bool { return l.going.Err() != nil || l.broken() }
 
 // Streams is how many requests are under way, 0 for a tunnel that does not count.

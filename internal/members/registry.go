@@ -39,7 +39,7 @@ var (
 // ErrReplicaGone is why a member is lost whose tunnel ended at a replica that is gone.
 var ErrReplicaGone = errors.New("the hub's replica that held the tunnel is gone")
 
-// drainTimeout is how long the requests of an agent that takes its leave may go on, shells included. The agent itself gives them less time
+// drainTimeout is how long the requests of an agent that disconnects may continue, shells included. The agent itself gives them less time
 // when it stops.
 const drainTimeout = time.Hour
 
@@ -59,7 +59,7 @@ type Session interface {
 	Close() error
 }
 
-// Peer says whose tunnel a session is.
+// Peer is the agent at the other end of a session.
 type Peer struct {
 	// Cluster that the agent proved to be the agent of.
 	Cluster protocol.ClusterRef `json:"cluster"`
@@ -81,13 +81,13 @@ func (p Peer) Name() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Cluster.Namespace, Name: p.Cluster.Name}
 }
 
-// Rejection is why somebody who claimed to be a member was turned away.
+// Rejection is why a client that claimed to be a member was turned away.
 type Rejection struct {
 	// Reason is one of the Reason constants of api/v1.
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
 	At      time.Time `json:"at"`
-	// Unproven is whether anybody may have caused it: whoever it was has shown neither a token nor a key of the member.
+	// Unproven reports whether any client may have caused it: the client has shown neither a token nor a key of the member.
 	Unproven bool `json:"unproven,omitempty"`
 }
 
@@ -112,7 +112,7 @@ type Registry struct {
 	listeners  listeners
 }
 
-// listeners are those who wait for a change. Registry.mu guards them.
+// listeners are the functions to call on a change. Registry.mu guards them.
 type listeners struct {
 	changed []func(types.NamespacedName)
 	opened  []func(types.NamespacedName)
@@ -130,7 +130,7 @@ type member struct {
 	lastCall  *agentCall    // the latest, nil if there is none
 	paused    time.Time     // until when it may open no tunnel
 	forgotten bool          // whether to drop this with the last tunnel
-	arrival   chan struct{} // closed when there is a new way to it; nil while nobody waits for one
+	arrival   chan struct{} // closed when there is a new way to it; nil while no request waits for one
 }
 
 // loss is when and why a member lost its last tunnel, as one replica sees it.
@@ -157,21 +157,21 @@ func New(log logr.Logger, now func() time.Time) *Registry {
 	}
 }
 
-// OnChange has f called after each change of a member on whatever replica: connected, lost, reported, refused. f must not block.
+// OnChange calls f after each change of a member on whatever replica: connected, lost, reported, refused. f must not block.
 func (r *Registry) OnChange(f func(types.NamespacedName)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listeners.changed = append(r.listeners.changed, f)
 }
 
-// OnOpen has f called after a tunnel was opened here. f must not block.
+// OnOpen calls f after a tunnel was opened here. f must not block.
 func (r *Registry) OnOpen(f func(types.NamespacedName)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listeners.opened = append(r.listeners.opened, f)
 }
 
-// OnToken has f called when a tunnel becomes known that was opened at another replica. f must not block.
+// OnToken calls f when a tunnel becomes known that was opened at another replica. f must not block.
 func (r *Registry) OnToken(f func(Peer)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,7 +190,7 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 		return
 	}
 	m := r.memberLocked(name)
-	_, refused := r.admitLocked(name) // again: others may have been let in since it was asked whether this one may
+	_, refused := r.admitLocked(name) // again: others may have been admitted since this one was
 	if m.opened(peer) {
 		refused = ErrReplayed
 	}
@@ -222,8 +222,8 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 	}
 }
 
-// opened is whether another replica has a tunnel that the same token opened. The token was not known to be used when this one was let
-// in: whoever opens two at the same time can draw out the handshake of one until the other is known.
+// opened reports whether another replica has a tunnel that the same token opened. The token was not known to be used when this one was
+// admitted: a client that opens two at the same time can delay the handshake of one until the other is known.
 func (m *member) opened(with Peer) bool {
 	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
 		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool { return p.TokenID == with.TokenID && p.Key == with.Key })
@@ -240,8 +240,8 @@ func (r *Registry) epochLocked(m *member) int64 {
 	return epoch
 }
 
-// Refused remembers that somebody who claimed to be a member was turned away, and reports whether that is told: of those who come within a minute
-// of another one, it is not.
+// Refused remembers the rejection of a client that claimed to be a member, and reports whether listeners were notified. Within a minute of another
+// rejection they are not.
 func (r *Registry) Refused(name types.NamespacedName, reason, message string) (told bool) {
 	r.mu.Lock()
 	m, now := r.memberLocked(name), r.now()
@@ -297,7 +297,7 @@ func (r *Registry) Forget(name types.NamespacedName) {
 	if m := r.members[name]; m != nil {
 		m.forgotten = true
 		r.dropLocked(name, m)
-		r.tellFeedsLocked(name)
+		r.notifyFeedsLocked(name)
 	}
 }
 
@@ -344,7 +344,7 @@ func (m *member) surplusLocked(most int) *session {
 	return oldest
 }
 
-// dropLocked forgets a member whose Cluster is gone and whose last tunnel has ended, or of which nothing is left to know.
+// dropLocked forgets a member whose Cluster is gone and whose last tunnel has ended, or of which nothing is known.
 func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
 	if m.connected() || len(m.draining) > 0 {
 		return
@@ -354,19 +354,19 @@ func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
 	}
 }
 
-// connected is whether there is a tunnel, wherever it ends.
+// connected reports whether there is a tunnel, wherever it ends.
 func (m *member) connected() bool {
 	return len(m.sessions) > 0 || slices.ContainsFunc(m.remote, func(r remote) bool { return len(r.record.Tunnels) > 0 })
 }
 
-// arrivedLocked is for a new tunnel, wherever it ends. A call or a loss from before does not count for it: when it
-// is lost itself, it is the one who was seen last, even if who held it can tell nobody any more.
+// arrivedLocked is called on a new tunnel, wherever it ends. It forgets the latest call and the loss of the tunnel before: if this one is lost,
+// it is the one that was seen last, even if the replica that held it can no longer report that.
 func (m *member) arrivedLocked() {
 	m.lastCall, m.loss = nil, loss{}
 	m.wakeLocked()
 }
 
-// wakeLocked wakes those who wait for a way to a member.
+// wakeLocked wakes the requests that wait for a way to a member.
 func (m *member) wakeLocked() {
 	if m.arrival != nil {
 		close(m.arrival)
@@ -374,15 +374,15 @@ func (m *member) wakeLocked() {
 	}
 }
 
-// changed tells of a change that happened here.
+// changed notifies feeds and listeners of a change that happened here.
 func (r *Registry) changed(name types.NamespacedName) {
 	r.mu.Lock()
-	r.tellFeedsLocked(name)
+	r.notifyFeedsLocked(name)
 	r.mu.Unlock()
 	r.notify(name)
 }
 
-// notify tells of a change, wherever it happened.
+// notify notifies listeners of a change on whatever replica.
 func (r *Registry) notify(names ...types.NamespacedName) {
 	r.mu.Lock()
 	listeners := r.listeners.changed

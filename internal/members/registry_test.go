@@ -161,25 +161,25 @@ func said(text string) http.HandlerFunc {
 
 func TestRegistry(t *testing.T) {
 	for name, test := range map[string]func(*world){
-		"an agent that connects is a connected member with a report":                testConnect,
-		"what an agent reports later replaces what it reported before":              testReports,
-		"a killed agent is lost, with the time and the reason":                      testLost,
-		"the newest tunnel carries requests, the other one takes over":              testReplace,
-		"a member has twelve tunnels at most":                                       testLimit,
-		"a report that is none ends the tunnel":                                     testMalformed,
-		"a line that does not end ends the tunnel":                                  testOversize,
-		"an agent without a report stays connected and shows":                       testNoReport,
-		"an agent that takes its leave gets no more requests and ends those it has": testLeave,
-		"requests of an agent that leaves do not go on for ever":                    testLeaveStuck,
-		"an agent that leaves tunnel after tunnel keeps twelve":                     testLeaveOften,
-		"of reports that come fast the newest is shown, at a pace":                  testFastReports,
-		"the tunnels of a revoked agent end and those of the rightful stay":         testDisconnect,
-		"a revoked agent that takes its leave ends at once":                         testDisconnectLeaving,
-		"nothing is known of a member that is forgotten":                            testForget,
-		"a refusal shows for ten minutes":                                           testRefused,
-		"closing ends all tunnels, waits for them and takes no more":                testClose,
-		"settings are stored and uninstalling removes":                              testCalls,
-		"an agent that refuses what the hub asks is an error":                       testCallsRefused,
+		"an agent that connects is a connected member with a report":            testConnect,
+		"what an agent reports later replaces what it reported before":          testReports,
+		"a killed agent is lost, with the time and the reason":                  testLost,
+		"the newest tunnel carries requests, the other one takes over":          testReplace,
+		"a member has twelve tunnels at most":                                   testLimit,
+		"a report that is none ends the tunnel":                                 testMalformed,
+		"a line that does not end ends the tunnel":                              testOversize,
+		"an agent without a report stays connected and shows":                   testNoReport,
+		"an agent that disconnects gets no more requests and ends those it has": testLeave,
+		"requests of an agent that leaves do not go on for ever":                testLeaveStuck,
+		"an agent that leaves tunnel after tunnel keeps twelve":                 testLeaveOften,
+		"of reports that come fast the newest is shown, at a pace":              testFastReports,
+		"the tunnels of a revoked agent end and those of the rightful stay":     testDisconnect,
+		"a revoked agent that disconnects ends at once":                         testDisconnectLeaving,
+		"nothing is known of a member that is forgotten":                        testForget,
+		"a refusal shows for ten minutes":                                       testRefused,
+		"closing ends all tunnels, waits for them and takes no more":            testClose,
+		"settings are stored and uninstalling removes":                          testCalls,
+		"an agent that refuses what the hub asks is an error":                   testCallsRefused,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
@@ -472,7 +472,7 @@ func testDisconnectLeaving(w *world) {
 
 func testForget(w *world) {
 	a := w.serve("member", "key", reporting(said("")))
-	w.Refused(name("member"), v1.ReasonIdentityMismatch, "somebody")
+	w.Refused(name("member"), v1.ReasonIdentityMismatch, "another agent")
 	w.Forget(name("member"))
 	synctest.Wait()
 	if alive(a) {
@@ -489,14 +489,14 @@ func testForget(w *world) {
 }
 
 func testRefused(w *world) {
-	w.Refused(name("member"), v1.ReasonIdentityMismatch, "somebody")
+	w.Refused(name("member"), v1.ReasonIdentityMismatch, "another agent")
 	state := w.State(name("member"))
-	if state.Refusal == nil || state.Refusal.Message != "somebody" || !state.Refusal.At.Equal(time.Now()) || state.Connected() || w.changed() != 1 {
+	if state.Refusal == nil || state.Refusal.Message != "another agent" || !state.Refusal.At.Equal(time.Now()) || state.Connected() || w.changed() != 1 {
 		w.t.Fatalf("state %+v", state)
 	}
 	state.Refusal.Message = "changed" // it is a copy
 	w.pass(members.RefusalMemory - time.Second)
-	if got := w.State(name("member")).Refusal; got == nil || got.Message != "somebody" {
+	if got := w.State(name("member")).Refusal; got == nil || got.Message != "another agent" {
 		w.t.Errorf("refusal %+v", got)
 	}
 	w.pass(time.Second)
@@ -591,7 +591,7 @@ func TestRegistryIsSafeForConcurrentUse(t *testing.T) {
 					case 3:
 						w.Forget(cluster)
 					case 4:
-						w.Refused(cluster, v1.ReasonIdentityMismatch, "somebody")
+						w.Refused(cluster, v1.ReasonIdentityMismatch, "another agent")
 					}
 					w.Size()
 				}

@@ -22,7 +22,7 @@ var errSpoilt = errors.New("the body cannot be sent once more")
 type replay struct {
 	body    io.ReadCloser
 	current *attempt
-	turn    chan struct{} // has a token while nobody reads body; who holds it may use record and at
+	reading chan struct{} // has a token while no attempt reads body; its holder may use record and at
 	record  []byte        // what was read so far
 	spoiler *attempt      // the one that read more than is kept
 	spoilt  atomic.Bool   // whether there is a spoiler
@@ -36,8 +36,8 @@ func newReplay(r *http.Request) *replay {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
-	p := &replay{body: r.Body, turn: make(chan struct{}, 1)}
-	p.turn <- struct{}{}
+	p := &replay{body: r.Body, reading: make(chan struct{}, 1)}
+	p.reading <- struct{}{}
 	return p
 }
 
@@ -53,7 +53,7 @@ func (p *replay) attach(r *http.Request) *http.Request {
 	return out
 }
 
-// rewind gives up the present attempt and is whether there can be another.
+// rewind gives up the present attempt and reports whether there can be another.
 func (p *replay) rewind() bool {
 	if p == nil {
 		return true
@@ -75,7 +75,7 @@ func (p *replay) commit() {
 	closed := p.closed
 	p.mu.Unlock()
 	if closed {
-		_ = p.body.Close() // as late as it is, nobody is told
+		_ = p.body.Close() // too late to report an error
 	}
 }
 
@@ -95,8 +95,8 @@ type attempt struct {
 
 // Read returns what attempts before have read, and then what comes. What an attempt still reads after it was given up is kept for the next.
 func (a *attempt) Read(p []byte) (int, error) {
-	<-a.turn
-	defer func() { a.turn <- struct{}{} }()
+	<-a.reading
+	defer func() { a.reading <- struct{}{} }()
 	switch {
 	case a.over.Load():
 		return 0, http.ErrBodyReadAfterClose
@@ -112,7 +112,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 	return n, err // a reader's errors stay as they are
 }
 
-// keep remembers what was read if it may be needed again. The turn is held.
+// keep remembers what was read if it may be needed again. The token of reading is held.
 func (a *attempt) keep(p []byte) {
 	a.mu.Lock()
 	committed := a.committed

@@ -109,7 +109,7 @@ type inbox struct {
 	closed bool
 }
 
-// put shows a report, at once or in its turn.
+// put shows a report, at once or when the pace allows it.
 func (i *inbox) put(report *protocol.Report) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -143,7 +143,7 @@ func (i *inbox) close() {
 	}
 }
 
-// reportEnd says what it means that a report ended with err.
+// reportEnd returns the reason for the end of a report that ended with err.
 func reportEnd(err error) error {
 	switch {
 	case err == nil:

@@ -43,7 +43,7 @@ func answers(text string) carrier {
 	}
 }
 
-// stale takes n bytes of the body, as HTTP/2 does before there is an answer, and says that nobody saw the request.
+// stale takes n bytes of the body, as HTTP/2 does before there is an answer, and says that no agent saw the request.
 func stale(n int64) carrier {
 	return func(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
@@ -160,7 +160,7 @@ func TestARequestThatNobodySaw(t *testing.T) {
 		"is looked up once, not for ever":                                     {ways: []carrier{stale(0), stale(0), answers("three ")}, body: "body"},
 		"is refused when there is no other way within two seconds":            {ways: []carrier{stale(0)}, body: "body"},
 		"that fails for another reason is not sent again":                     {ways: []carrier{func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, answers("")}, body: "b", want: "unexpected EOF"},
-		"is answered by the first way if that has somebody to see it":         {ways: []carrier{answers("one "), answers("two ")}, body: large, want: "one " + large},
+		"is answered by the first way if an agent sees it":                    {ways: []carrier{answers("one "), answers("two ")}, body: large, want: "one " + large},
 		"without a body goes by the next way":                                 {ways: []carrier{stale(0), answers("two ")}, want: "two "},
 		"without a body is looked up once, too":                               {ways: []carrier{stale(0), stale(0), answers("three ")}},
 		"with a body as long as is kept goes by the next way with all of it ": {ways: []carrier{stale(1 << 20), answers("")}, body: large[:maxReplay], want: large[:maxReplay]},

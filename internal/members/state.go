@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// State is what the fleet knows of a member.
+// State is what the registry knows of a member.
 type State struct {
 	// Peers of the open tunnels, on whatever replica.
 	Peers []Peer
@@ -24,13 +24,13 @@ type State struct {
 	LastSeen time.Time
 	// LostBecause is why the last tunnel ended.
 	LostBecause error
-	// Left is whether it ended because the agent took its leave: it stops, or moves.
+	// Left reports whether it ended because the agent disconnected: it stops, or moves.
 	Left bool
 	// Refusal is the last one of the past minutes, nil if there was none.
 	Refusal *Rejection
 }
 
-// Connected is whether a tunnel is open.
+// Connected reports whether a tunnel is open.
 func (s State) Connected() bool { return len(s.Peers) > 0 }
 
 // Agents is the number of the member's agents that are connected. Of one that moves there is more than one tunnel.

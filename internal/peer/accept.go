@@ -145,7 +145,7 @@ func (n *Network) enter(id string, l *link) *peer {
 	return p
 }
 
-// leave drops a peer and is whether its last link is still l.
+// leave drops a peer and reports whether its last link is still l.
 func (n *Network) leave(id string, p *peer, l *link) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

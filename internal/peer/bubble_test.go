@@ -148,7 +148,7 @@ func testMirror(t *bubble) {
 	if got := b.fleet.State(member).Report.Version; got != "v1.37.0" {
 		t.Errorf("version %s", got)
 	}
-	a.fleet.Refused(member, "IdentityMismatch", "somebody else")
+	a.fleet.Refused(member, "IdentityMismatch", "another agent")
 	agent.Kill()
 	synctest.Wait()
 	state = b.fleet.State(member)

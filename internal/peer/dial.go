@@ -82,7 +82,7 @@ func (n *Network) keep(d *dial) {
 	}
 }
 
-// wanted is whether to dial an address. If not, it is forgotten.
+// wanted reports whether to dial an address. If not, it is forgotten.
 func (n *Network) wanted(d *dial) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -28,9 +28,9 @@ const headerHop = "Drover-Hop"
 
 // Values of headerHop.
 const (
-	hopMisdirected = "misdirected" // the member has no tunnel there, and nobody has seen the request
+	hopMisdirected = "misdirected" // the member has no tunnel there, and no agent has seen the request
 	hopFailed      = "failed"      // the tunnel there failed; the body says how
-	hopTimeout     = "timeout"     // as hopFailed, because somebody took too long
+	hopTimeout     = "timeout"     // as hopFailed, because one side took too long
 	hopFull        = "full"        // there is no room for one more there; the body says what is full
 )
 
@@ -44,7 +44,7 @@ type hop struct {
 	forwarded func(result string)
 }
 
-// RoundTrip implements http.RoundTripper. The error is tunnel.ErrNotProcessed if nobody has seen the request.
+// RoundTrip implements http.RoundTripper. The error is tunnel.ErrNotProcessed if no agent has seen the request.
 func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 	out := new(http.Request)
 	*out = *r
@@ -98,7 +98,7 @@ type failure struct {
 // Error implements error.
 func (f *failure) Error() string { return "by way of another replica: " + f.reason }
 
-// Timeout is whether somebody took too long, as net.Error has it.
+// Timeout reports whether it is a timeout, as in net.Error.
 func (f *failure) Timeout() bool { return f.timeout }
 
 // Temporary implements net.Error.

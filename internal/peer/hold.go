@@ -19,7 +19,7 @@ import (
 // window is what an answer may have on its way here, in bytes: the stream window of a tunnel.
 const window = 1 << 20
 
-// serve sends a request on once there is room for it, and counts what its answer holds here while nobody takes it.
+// serve sends a request on once there is room for it, and counts what its answer holds here until it is taken.
 func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.Context())
 	seat, err := n.seat(r, t)

@@ -50,7 +50,7 @@ type Options struct {
 	Listen string
 	// Members is shared with the others.
 	Members *members.Registry
-	// TLS is for one connection, at either end. It has to let nobody in but replicas.
+	// TLS is for one connection, at either end. It has to admit replicas only.
 	TLS func() (*tls.Config, error)
 	// Find says where the replicas are, this one among them or not.
 	Find Finder
@@ -168,7 +168,7 @@ func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	return err
 }
 
-// Synced is whether it is known which members the other replicas hold, or it was waited for long enough. Before, a member that is not
+// Synced reports whether the members of the other replicas are known, or the wait for them has ended. Before, a member that is not
 // connected here may well be connected elsewhere.
 func (n *Network) Synced() bool {
 	n.mu.Lock()

@@ -102,7 +102,7 @@ func TestAStaleRouteIsLookedUpOnce(t *testing.T) {
 	}
 	close(leave)
 	if asked.Load() != 0 {
-		t.Error("somebody saw the request")
+		t.Error("an agent saw the request")
 	}
 }
 
@@ -149,15 +149,15 @@ func TestWhoMayLink(t *testing.T) {
 		config *tls.Config
 		good   bool
 	}{
-		"a replica of the same hub":                           {replicaOf(state), true},
-		"nobody without a certificate":                        {with(replicaOf(state), nil), false},
-		"not the serving certificate of the hub's own port":   {with(replicaOf(state), serving(t, state, "hub.example.com")), false},
-		"not one that merely has the replicas' name":          {with(replicaOf(state), serving(t, state, pki.ReplicaName)), false},
-		"not a replica of another hub":                        {with(replicaOf(authority(t)), replicaCert(t, authority(t))), false},
-		"not one that it signed itself with the right name":   {with(replicaOf(state), selfSigned(t)), false},
-		"a replica that has loaded the next CA already":       {replicaOf(rotating), true},
-		"not one whose CA is not vouched for":                 {replicaOf(revoked), false},
-		"nobody who does not trust the hub, for its own sake": {replicaOf(authority(t)), false},
+		"a replica of the same hub":                                {replicaOf(state), true},
+		"no client without a certificate":                          {with(replicaOf(state), nil), false},
+		"not the serving certificate of the hub's own port":        {with(replicaOf(state), serving(t, state, "hub.example.com")), false},
+		"not one that merely has the replicas' name":               {with(replicaOf(state), serving(t, state, pki.ReplicaName)), false},
+		"not a replica of another hub":                             {with(replicaOf(authority(t)), replicaCert(t, authority(t))), false},
+		"not one that it signed itself with the right name":        {with(replicaOf(state), selfSigned(t)), false},
+		"a replica that has loaded the next CA already":            {replicaOf(rotating), true},
+		"not one whose CA is not vouched for":                      {replicaOf(revoked), false},
+		"no replica that does not trust the hub, for its own sake": {replicaOf(authority(t)), false},
 	} {
 		t.Run(title, func(t *testing.T) {
 			dialer := tunnel.Dialer{TLS: tt.config, Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}

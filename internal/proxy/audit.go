@@ -18,7 +18,7 @@ func (t target) member() string {
 	return t.cluster.String()
 }
 
-// audited notes who sends a request, and as whom he asks to be served, whether or not he may.
+// audited records who sends a request, and which user they want to act as, permitted or not.
 func audited(r *http.Request, id identity.Identity) {
 	record := audit.From(r.Context())
 	if record == nil {

@@ -31,7 +31,7 @@ func checkForm(r *http.Request, limits Limits) error {
 }
 
 // checkConnection refuses a Connection header that asks for the loss of a header that says who the caller is: a proxy on the
-// way that obeys would make the caller somebody else (CVE-2021-31999).
+// way that obeys would make the caller another user (CVE-2021-31999).
 func checkConnection(h http.Header) error {
 	for name, values := range h {
 		if !strings.EqualFold(name, "Connection") && !strings.EqualFold(name, "Proxy-Connection") {
@@ -48,13 +48,13 @@ func checkConnection(h http.Header) error {
 	return nil
 }
 
-// saysWho is whether a header of that name says who the caller is, to anybody on the way.
+// saysWho reports whether a header of that name identifies the caller to any proxy on the way.
 func saysWho(name string) bool {
 	return hasFoldedPrefix(name, "Impersonate-") || hasFoldedPrefix(name, "X-Remote-") || strings.EqualFold(name, "Authorization")
 }
 
 // checkUpgrade lets through the upgrades of the Kubernetes API: SPDY and WebSocket. Others (h2c) would be a tunnel
-// for requests that nobody has looked at. A browser's WebSocket is let through only from a page of this host (CVE-2019-13209).
+// for requests that are not checked. A browser's WebSocket is let through only from a page of this host (CVE-2019-13209).
 func checkUpgrade(r *http.Request) error {
 	if !isUpgrade(r.Header) {
 		return nil

@@ -38,7 +38,7 @@ var errNoIdentity = errors.New("forward request: it has no identity")
 // errNoAnswer says that a request that is not meant to last was not answered in time.
 var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineExceeded)
 
-// call is an admitted request: who sends it, where it goes, and what the other side is told of him. It is complete before
+// call is an admitted request: who sends it, where it goes, and what the other side learns about the sender. It is complete before
 // anything is forwarded.
 type call struct {
 	identity  identity.Identity
@@ -187,7 +187,7 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 	}
 }
 
-// isTimeout is whether err says that somebody took too long.
+// isTimeout reports whether err is a timeout.
 func isTimeout(err error) bool {
 	var network net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 )
 
-// impersonatorKey is the extra that tells a member's audit log who acts as somebody else. Nobody can claim it.
+// impersonatorKey is the extra that shows in a member's audit log who acts as another user. No caller can claim it.
 const impersonatorKey = "cluster.drover.dev/impersonator"
 
 // impersonate is the header by which a member's API server knows who calls.
@@ -59,12 +59,12 @@ func extraHeader(key string) string {
 	return textproto.CanonicalMIMEHeaderKey(b.String())
 }
 
-// isTokenByte is whether c can stand for itself in a header's name: a token of RFC 9110 without the percent sign.
+// isTokenByte reports whether c can stand for itself in a header's name: a token of RFC 9110 without the percent sign.
 func isTokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0
 }
 
-// clean takes out of a caller's header what an API server must not hear from him, or has no use for. Impersonate-* stays
+// clean removes from a caller's header what must not reach an API server, or is of no use to it. Impersonate-* stays
 // if keepImpersonation says so.
 func clean(h http.Header, keepImpersonation bool) {
 	identity.RemoveToken(h)
@@ -80,7 +80,7 @@ func clean(h http.Header, keepImpersonation bool) {
 	}
 }
 
-// staysHere is whether a caller's header of that name is for the hub only, or for nobody.
+// staysHere reports whether a caller's header of that name is not sent on: it is for the hub only, or of no use.
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
 	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // not the member's business

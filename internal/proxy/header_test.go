@@ -62,7 +62,7 @@ func TestImpersonate(t *testing.T) {
 }
 
 func TestWhatArrivesAtTheAgent(t *testing.T) {
-	t.Run("the caller's identity, and nothing else that he says of himself", func(t *testing.T) {
+	t.Run("the caller's identity, and nothing else that the caller claims", func(t *testing.T) {
 		h := newHubSide(t)
 		response, _ := h.get(t, http.Header{
 			"Cookie":                 {"R_SESS=abc", "other=1"},
@@ -139,7 +139,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			}
 		}
 	})
-	t.Run("CVE-2021-36776: empty impersonation headers ask for nobody and do not pass either", func(t *testing.T) {
+	t.Run("CVE-2021-36776: empty impersonation headers impersonate no user and do not pass either", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) {
 			o.Authenticate = func(*http.Request) (identity.Identity, error) { return identity.New(bobInfo) }
 			o.Authorize = func(context.Context, identity.Identity, types.NamespacedName) error { return nil }
@@ -246,7 +246,7 @@ func TestNoIdentityNoUpstreamCall(t *testing.T) {
 	}
 	for name, r := range map[string]*http.Request{
 		"a request that belongs to no call":              request(nil, asAlice),
-		"a call of nobody":                               request(&call{transport: upstream, header: asAlice}, asAlice),
+		"a call of no user":                              request(&call{transport: upstream, header: asAlice}, asAlice),
 		"a call without a header that says who calls":    request(&call{identity: id, transport: upstream}, asAlice),
 		"a request that lost its user on the way":        request(&call{identity: id, transport: upstream, header: asAlice}, http.Header{}),
 		"a request whose user was changed on the way":    request(&call{identity: id, transport: upstream, header: asAlice}, changed(asAlice, "Impersonate-User", "admin")),
@@ -263,7 +263,7 @@ func TestNoIdentityNoUpstreamCall(t *testing.T) {
 			t.Errorf("RoundTrip = %v after %d upstream calls", err, called)
 		}
 	})
-	t.Run("an authenticator that knows nobody and says no error opens nothing", func(t *testing.T) {
+	t.Run("an authenticator that returns neither a user nor an error opens nothing", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) {
 			o.Authenticate = func(*http.Request) (identity.Identity, error) { return identity.Identity{}, nil }
 		})
@@ -272,7 +272,7 @@ func TestNoIdentityNoUpstreamCall(t *testing.T) {
 			wantStatus(t, response, body, http.StatusUnauthorized, "Unauthorized")
 		}
 		if h.members.calls()+len(h.agent.all())+len(h.hub.all()) > 0 {
-			t.Error("somebody was asked")
+			t.Error("a request arrived")
 		}
 	})
 	t.Run("a forwarder that is called without a call answers 500 and sends nothing", func(t *testing.T) {

@@ -20,8 +20,8 @@ type hub struct {
 	upgrade http.RoundTripper // for upgrades, which HTTP/2 does not have
 }
 
-// newHub takes from a configuration how to reach the API server and how to recognise it, and nothing that would let
-// anybody in: the manager's credentials can't get into these transports.
+// newHub takes from a configuration how to reach the API server and how to recognise it, and no
+// credentials: the manager's credentials can't get into these transports.
 func newHub(config *rest.Config) (*hub, error) {
 	anonymous := rest.AnonymousClientConfig(config)
 	anonymous.UserAgent, anonymous.DisableCompression = "", true

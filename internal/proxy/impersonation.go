@@ -46,8 +46,8 @@ type impersonation struct {
 	extra  map[string][]string
 }
 
-// parseImpersonation reads whom a caller asks to be (kubectl --as), nil if he is content to be himself. The rules are those of
-// an API server, but for what it would let pass and nobody may be through the hub: the member's own system users and groups.
+// parseImpersonation returns whom a caller wants to impersonate (kubectl --as), nil if no one. The rules are those of
+// an API server, and in addition the member's own system users and groups are refused.
 func parseImpersonation(h http.Header) (*impersonation, error) {
 	wanted := impersonation{extra: map[string][]string{}}
 	count := 0
@@ -62,7 +62,7 @@ func parseImpersonation(h http.Header) (*impersonation, error) {
 	}
 	switch {
 	case count == 0:
-		return nil, nil // nobody is wanted, and that is no error
+		return nil, nil // no impersonation, and no error
 	case count > maxImpersonated:
 		return nil, refusal.BadRequest(fmt.Sprintf("the request asks to impersonate with %d headers; %d are allowed", count, maxImpersonated))
 	case wanted.user == "":
@@ -97,20 +97,20 @@ func (i *impersonation) add(name string, values []string) error {
 	return nil
 }
 
-// checkTarget refuses to be those that nobody may be through the hub. The agent refuses them a second time.
+// checkTarget refuses users and groups that may not be impersonated through the hub. The agent refuses them a second time.
 func (i *impersonation) checkTarget() error {
 	if strings.HasPrefix(i.user, "system:") {
-		return refusal.Forbidden(fmt.Sprintf("nobody may impersonate %q through the hub: it is a user of the cluster's own; "+
+		return refusal.Forbidden(fmt.Sprintf("%q may not be impersonated through the hub: it is a user of the cluster's own; "+
 			"use a kubeconfig of the cluster for that", i.user))
 	}
 	for _, group := range i.groups {
 		if strings.HasPrefix(group, "system:") && group != "system:authenticated" {
-			return refusal.Forbidden(fmt.Sprintf("nobody may impersonate the group %q through the hub: it is the cluster's own; "+
+			return refusal.Forbidden(fmt.Sprintf("the group %q may not be impersonated through the hub: it is the cluster's own; "+
 				"use a kubeconfig of the cluster for that", group))
 		}
 	}
 	if _, claimed := i.extra[impersonatorKey]; claimed {
-		return refusal.Forbidden(fmt.Sprintf("nobody may impersonate the extra %q: the hub sets it", impersonatorKey))
+		return refusal.Forbidden(fmt.Sprintf("the extra %q may not be impersonated: the hub sets it", impersonatorKey))
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate asks the member, as the caller, whether he is granted all that he wants to be.
+// mayImpersonate asks the member, as the caller, whether the caller may impersonate all that they ask for.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()
 	key, err := json.Marshal(rights)

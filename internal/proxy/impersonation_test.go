@@ -26,8 +26,8 @@ func TestParseImpersonation(t *testing.T) {
 		want   *impersonation
 		fails  func(error) bool
 	}{
-		"without headers nobody is wanted": {header: http.Header{"Accept": {"x"}}},
-		"an empty header asks for nobody":  {header: http.Header{"Impersonate-User": {""}}},
+		"without headers there is no impersonation": {header: http.Header{"Accept": {"x"}}},
+		"an empty header asks for no user":          {header: http.Header{"Impersonate-User": {""}}},
 		"a user, groups, a uid and extras": {
 			header: http.Header{
 				"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "b"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Example.org%2fteam": {"x", "y"},
@@ -154,12 +154,12 @@ func TestCallersOwnImpersonation(t *testing.T) {
 			}
 		})
 	}
-	t.Run("--as a system user is 403 and asks nobody", func(t *testing.T) {
+	t.Run("--as a system user is 403 and asks no API server", func(t *testing.T) {
 		h := newHubSide(t)
 		response, body := h.get(t, http.Header{"Impersonate-User": {"system:kube-controller-manager"}})
 		wantStatus(t, response, body, http.StatusForbidden, "Forbidden", "system:kube-controller-manager")
 		if h.members.calls()+len(h.agent.all()) > 0 {
-			t.Error("somebody was asked")
+			t.Error("an API server was asked")
 		}
 	})
 	t.Run("--as needs the right to reach the cluster first", func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestCallersOwnImpersonation(t *testing.T) {
 		response, body := h.do(t, r)
 		wantStatus(t, response, body, http.StatusForbidden, "Forbidden")
 		if h.members.calls()+len(h.agent.all()) > 0 {
-			t.Error("somebody was asked")
+			t.Error("an API server was asked")
 		}
 	})
 	for name, answer := range map[string]http.HandlerFunc{

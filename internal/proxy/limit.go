@@ -21,7 +21,7 @@ const (
 	hubWindow    = 4 << 20
 )
 
-// enter finds room for a call, or refuses it with 429. Who acts as somebody else is counted himself.
+// enter finds room for a call, or refuses it with 429. A user who acts as another one is counted as the former.
 func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	who := limit.Asker{User: c.identity.Sharer()}
 	if !c.target.local {

@@ -162,7 +162,7 @@ func TestSeatsAreGivenBack(t *testing.T) {
 			wantFree(t, l)
 		})
 	}
-	t.Run("when a caller goes away while he waits for one", func(t *testing.T) {
+	t.Run("when a caller goes away while waiting for one", func(t *testing.T) {
 		change, l := limited(limit.Settings{Short: limit.Bounds{All: 1, Queue: 1, Wait: time.Hour}}, limit.Observers{})
 		h, member := newHubSide(t, change), newGated()
 		h.agent.answerWith(member.ServeHTTP)
@@ -197,7 +197,7 @@ func TestStrangersTakeNoSeats(t *testing.T) {
 		token string
 		want  int
 	}{
-		"whom nobody knows is told so, full or not":  {"Bearer t-mallory", http.StatusUnauthorized},
+		"an unknown caller gets a 401, full or not":  {"Bearer t-mallory", http.StatusUnauthorized},
 		"who may not is told so, full or not":        {"Bearer t-bob", http.StatusForbidden},
 		"only who may is told that there is no room": {"Bearer t-alice", http.StatusTooManyRequests},
 	} {
@@ -275,7 +275,7 @@ func (o oneTunnel) Transport(context.Context, types.NamespacedName) (http.RoundT
 	return o.Session, nil
 }
 
-// endless is an agent that streams what nobody reads.
+// endless is an agent that streams what is not read.
 func endless(w http.ResponseWriter, _ *http.Request) {
 	piece := make([]byte, 32<<10)
 	for {
@@ -328,7 +328,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// stall opens requests whose answers nobody reads.
+// stall opens requests whose responses are not read.
 func stall(t *testing.T, server *httptest.Server, path func(int) string, count int) {
 	t.Helper()
 	for n := range count {
@@ -344,7 +344,7 @@ func stall(t *testing.T, server *httptest.Server, path func(int) string, count i
 	}
 }
 
-// A tenant with an agent of his own, which sends without end, and users who do not read, does not fill the manager's memory.
+// A tenant with their own agent, which sends without end, and users who do not read, do not fill the manager's memory.
 func TestStalledUsersOfAFakeMember(t *testing.T) {
 	const streams, window = 100, 1 << 20
 	sameMember := func(int) string { return podsPath }
@@ -373,7 +373,7 @@ func TestStalledUsersOfAFakeMember(t *testing.T) {
 			server := httptest.NewUnstartedServer(handler)
 			server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
 				if state == http.StateNew {
-					tunnel.KeepUnsentLow(conn) // as the hub's port does: or the kernel takes megabytes of each before anybody stalls
+					tunnel.KeepUnsentLow(conn) // as the hub's port does: or the kernel takes megabytes of each before a user stalls
 				}
 			}
 			server.Start()

@@ -10,14 +10,14 @@ type Side string
 
 // Sides.
 const (
-	SideRequest Side = "request" // the body that he announced does not come
-	SideAnswer  Side = "answer"  // he does not take the answer
-	SideSession Side = "session" // he does not take what an upgraded connection brings
+	SideRequest Side = "request" // the announced body does not come
+	SideAnswer  Side = "answer"  // the user does not take the response
+	SideSession Side = "session" // the user does not take what an upgraded connection brings
 )
 
 // Observer has functions that a Handler calls, for metrics. Each may be nil, is called by several goroutines at once and must not block.
 type Observer struct {
-	// Cut is told each time a user is cut off because he stalls.
+	// Cut is called each time a user who stalls is cut off.
 	Cut func(Side)
 }
 

@@ -3,8 +3,8 @@
 
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
-// A request is refused before anything is sent: first its form is judged, then who sends it, then whether he may
-// reach the member, then whether there is room for him, then whether there is such a member and it is connected. Only then
+// A request is refused before anything is sent: first its form is judged, then who sends it, then whether they may
+// reach the member, then whether there is room for the request, then whether there is such a member and it is connected. Only then
 // a call is made of it, a value that holds the identity; the transport sends nothing that belongs to no call.
 package proxy
 
@@ -66,8 +66,8 @@ type Members interface {
 type Limits struct {
 	// Body of a request, in bytes. 16 MiB by default. Upgraded connections are not bound by it.
 	Body int64
-	// Stall is how long a user may take for one piece of an answer, at most 32 KiB, or send nothing of a body that he
-	// announced, before he is cut off. 3 minutes by default. A silent watch or shell is not stalled.
+	// Stall is how long a user may take for one piece of an answer, at most 32 KiB, or send nothing of a body that they
+	// announced, before they are cut off. 3 minutes by default. A silent watch or shell is not stalled.
 	Stall time.Duration
 	// Answer is how long a member may take to begin its answer to a request that is not meant to last. 70 s by default: an API
 	// server gives up after 60 s by itself, so whoever takes longer hangs, and must not hold the seats of others.
@@ -80,7 +80,7 @@ type Limits struct {
 type Options struct {
 	// Authenticate identifies who sends a request. Errors are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
-	// Authorize lets somebody into a member. Errors are refusals. It is asked before it is known whether the member exists.
+	// Authorize admits a user to a member. Errors are refusals. It is asked before it is known whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
 	// Members to serve.
 	Members Members
@@ -169,7 +169,7 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 		return nil, err
 	}
 	if !id.Valid() {
-		return nil, refusal.Unauthorized("the request is from nobody")
+		return nil, refusal.Unauthorized("the request has no user")
 	}
 	audited(r, id)
 	c := &call{identity: id, target: to, info: info}
@@ -195,8 +195,8 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	return c, err
 }
 
-// judge refuses who may not reach a member, and returns whom he wants to be there, nil for himself. The hub's API server judges
-// its callers by itself.
+// judge refuses a user who may not reach a member, and returns whom the user wants to impersonate there, nil for no one. The hub's API server
+// decides on its callers by itself.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 	if c.target.local {
 		return nil, nil

@@ -58,7 +58,7 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, newHubSide(t), podsPath+"?access_token=t-alice&token=t-alice", http.Header{"Authorization": nil})
 		wantStatus(t, response, body, http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
 	})
-	t.Run("without the right an existing and an unknown cluster are the same 403, and nobody is asked for either", func(t *testing.T) {
+	t.Run("without the right an existing and an unknown cluster are the same 403, and no request is made for either", func(t *testing.T) {
 		h := newHubSide(t)
 		response, known := refused(t, h, podsPath, as("t-bob"))
 		wantStatus(t, response, known, http.StatusForbidden, metav1.StatusReasonForbidden)
@@ -338,7 +338,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("arrived %v", got)
 		}
 	})
-	t.Run("CVE-2022-21953: a user of a member gets on the hub what the hub's API server gives him, and that is 403", func(t *testing.T) {
+	t.Run("CVE-2022-21953: a user of a member gets on the hub what the hub's API server answers, and that is 403", func(t *testing.T) {
 		h := newHubSide(t, withCredentials)
 		h.hub.answerWith(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Authorization") == "Bearer t-alice" && r.Header.Get("Impersonate-User") == "" {

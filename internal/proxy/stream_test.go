@@ -68,7 +68,7 @@ func TestStreams(t *testing.T) {
 		}
 		<-ended
 	})
-	t.Run("a tunnel that dies amid an answer cuts it, so that nobody takes it for whole, and logs no stack", func(t *testing.T) {
+	t.Run("a tunnel that dies amid an answer cuts it, so that it is not taken for complete, and logs no stack", func(t *testing.T) {
 		h := newHubSide(t)
 		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "half")
@@ -301,7 +301,7 @@ func TestStalledUsers(t *testing.T) {
 		_, _ = io.WriteString(conn, rawGet(podsPath))
 		<-answer.closed
 	})
-	t.Run("a user who takes nothing of a stream of HTTP/2 is cut off, and his other streams are not", func(t *testing.T) {
+	t.Run("a user who takes nothing of a stream of HTTP/2 is cut off, and the user's other streams are not", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) { o.Limits.Stall = 20 * time.Millisecond })
 		plain := h.members.transport
 		endless := newBody(zeros{})
@@ -378,7 +378,7 @@ func TestStalledUsers(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a user who does not send the body that he announced is cut off after three minutes", func(t *testing.T) {
+	t.Run("a user who does not send the announced body is cut off after three minutes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			conn := dialProxy(t, roundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				_, err := io.Copy(io.Discard, r.Body)

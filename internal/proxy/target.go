@@ -75,7 +75,7 @@ func split(escaped string) (target, bool) {
 	}, true
 }
 
-// isName is whether s can be the name of a Kubernetes object: a DNS subdomain.
+// isName reports whether s can be the name of a Kubernetes object: a DNS subdomain.
 func isName(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false

@@ -73,7 +73,7 @@ func TestPaths(t *testing.T) {
 			if test.want == "" {
 				wantStatus(t, response, body, http.StatusBadRequest, "BadRequest")
 				if h.members.calls()+len(h.agent.all())+len(h.hub.all()) > 0 {
-					t.Error("somebody was asked for it")
+					t.Error("a request arrived for it")
 				}
 				return
 			}
@@ -144,7 +144,7 @@ func FuzzParseTarget(f *testing.F) {
 	})
 }
 
-// needsEncoding is whether a path has bytes that no URL has. A client that sends them as they are gets them encoded.
+// needsEncoding reports whether a path has bytes that no URL has. A client that sends them as they are gets them encoded.
 func needsEncoding(path string) bool {
 	return strings.ContainsFunc(path, func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("\"#<>?[]^`{|}", c) })
 }

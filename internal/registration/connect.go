@@ -81,7 +81,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	var refusal *RefusalError
 	switch {
 	case errors.Is(err, errNotProven):
-		s.tellUnproven(ctx, name)
+		s.showUnproven(ctx, name)
 		return Agent{}, unproven
 	case errors.As(err, &refusal):
 		s.Refused(name, refusal.Reason, refusal.Message)
@@ -99,10 +99,10 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	return agent, nil
 }
 
-// tellUnproven tells of somebody who named a Cluster and is not its agent, as far as they can prove. It may be anybody: nothing of what they
-// said is told, nothing is kept for a Cluster that the cache does not know, and of many Clusters that are named so few are told of in a second.
-func (s *Server) tellUnproven(ctx context.Context, name types.NamespacedName) {
-	if err := s.Cache.Get(ctx, name, &v1.Cluster{}); err != nil || !s.limits.tell(s.Now()) {
+// showUnproven shows on a Cluster that a client named it without any proof. It may be any client: nothing of what it sent is shown, nothing
+// is kept for a Cluster that the cache does not know, and the number of Clusters on which this is shown in a second is limited.
+func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
+	if err := s.Cache.Get(ctx, name, &v1.Cluster{}); err != nil || !s.limits.show(s.Now()) {
 		return
 	}
 	s.Unproven(name, v1.ReasonAwaitingAgent, "an agent asks with a key that is not, or no longer, that of this cluster's agent; "+

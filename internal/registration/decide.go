@@ -35,7 +35,7 @@ type JoinInput struct {
 type Join struct {
 	// Identity of the agent from now on.
 	Identity AgentIdentity
-	// Write is whether Identity differs from the current one.
+	// Write reports whether Identity differs from the current one.
 	Write bool
 }
 

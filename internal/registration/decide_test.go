@@ -59,9 +59,9 @@ func TestDecideJoin(t *testing.T) {
 			in.Current, in.Token.Created = joined(otherKey, "other-uid", former), now.Add(-48*time.Hour)
 		}, v1.ReasonTokenExpired, false},
 		"an expired token":                     {func(in *registration.JoinInput) { in.Token.Created = now.Add(-24 * time.Hour) }, v1.ReasonTokenExpired, false},
-		"a token whose age nobody knows":       {func(in *registration.JoinInput) { in.Token.Created = time.Time{} }, v1.ReasonTokenExpired, false},
+		"a token of unknown age":               {func(in *registration.JoinInput) { in.Token.Created = time.Time{} }, v1.ReasonTokenExpired, false},
 		"a used token whose agent was revoked": {func(in *registration.JoinInput) { in.Token.Used = true }, v1.ReasonTokenUsed, false},
-		"an agent of a former Cluster of this name is nobody": {func(in *registration.JoinInput) {
+		"an agent of a former Cluster of this name is unknown": {func(in *registration.JoinInput) {
 			in.Current = joined(otherKey, "other-uid", token)
 			in.Current.OwnerUID = "former-owner"
 		}, "", true},

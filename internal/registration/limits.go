@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds on how often this replica asks the API server because of those who have not proved to be anybody's agent.
+// Bounds on how often this replica asks the API server because of clients that have not proved to be an agent.
 const (
 	// Lookups of agents that the cache does not know. All share them, so whoever comes too late is sent away for a moment, by the
 	// end of which the cache has caught up with an agent that has just joined.
@@ -21,10 +21,10 @@ const (
 	// Joins of one Cluster, by whoever has its token, also after it was used.
 	joinsPerSecond = 1
 	joinBurst      = 10
-	// Clusters on which is shown that somebody named them. That is a write to the API server for whoever can reach the port.
-	tellsPerSecond = 1
-	tellBurst      = 20
-	// maxIdleLimits is from how many Clusters on those that nobody has joined of late are forgotten.
+	// Clusters on which a client without proof is shown. Any client that can reach the port causes that write to the API server.
+	showsPerSecond = 1
+	showBurst      = 20
+	// maxIdleLimits is the number of Clusters from which on those without a recent join are forgotten.
 	maxIdleLimits = 1000
 )
 
@@ -35,7 +35,7 @@ var errBusy = errors.New("the hub is asked too often at the moment; try again")
 type limits struct {
 	mu      sync.Mutex // guards what follows
 	lookups *rate.Limiter
-	tells   *rate.Limiter
+	shows   *rate.Limiter
 	joins   map[types.NamespacedName]*rate.Limiter
 }
 
@@ -49,17 +49,17 @@ func (l *limits) lookup(now time.Time) bool {
 	return l.lookups.AllowN(now, 1)
 }
 
-// tell reports whether it may be shown on one more Cluster that somebody named it.
-func (l *limits) tell(now time.Time) bool {
+// show reports whether one more Cluster may show that a client without proof named it.
+func (l *limits) show(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.tells == nil {
-		l.tells = rate.NewLimiter(tellsPerSecond, tellBurst)
+	if l.shows == nil {
+		l.shows = rate.NewLimiter(showsPerSecond, showBurst)
 	}
-	return l.tells.AllowN(now, 1)
+	return l.shows.AllowN(now, 1)
 }
 
-// join reports whether somebody with the token of a Cluster may try to join now. Only names of Clusters that exist belong here.
+// join reports whether a client with the token of a Cluster may try to join now. Only names of Clusters that exist belong here.
 func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -99,7 +99,7 @@ func TestLimits(t *testing.T) {
 			t.Error("does not come back")
 		}
 	})
-	t.Run("Clusters that nobody joins of late are forgotten", func(t *testing.T) {
+	t.Run("Clusters without a recent join are forgotten", func(t *testing.T) {
 		var l limits
 		for i := range 3 * maxIdleLimits {
 			l.join(types.NamespacedName{Name: fmt.Sprint(i)}, noon.Add(time.Duration(i)*time.Minute))
@@ -115,7 +115,7 @@ func TestWhoNamesManyClustersIsToldOfOnFew(t *testing.T) {
 	var l limits
 	told := 0
 	for i := range 6000 { // a hundred a second
-		if l.tell(noon.Add(time.Duration(i) * 10 * time.Millisecond)) {
+		if l.show(noon.Add(time.Duration(i) * 10 * time.Millisecond)) {
 			told++
 		}
 	}

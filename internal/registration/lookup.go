@@ -34,7 +34,7 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 	if err := s.Cache.List(ctx, &secrets, client.MatchingFields{TokenHashIndex: HashToken(token)}); err != nil {
 		return nil, fmt.Errorf("look up join token: %w", err)
 	}
-	if len(secrets.Items) != 1 { // a token that two Clusters share is nobody's
+	if len(secrets.Items) != 1 { // a token that two Clusters share identifies neither
 		return nil, errUnknownToken
 	}
 	indexed := &secrets.Items[0]
@@ -58,7 +58,7 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 }
 
 // identity returns the agent Secret of a Cluster, empty if there is none, and the identity in it, nil if there is none. A Secret that
-// nothing can be read from identifies nobody, and whoever joins next replaces it.
+// cannot be read identifies no agent, and the next join replaces it.
 func (s *Server) identity(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, *AgentIdentity, error) {
 	secret := &corev1.Secret{}
 	switch err := reader.Get(ctx, AgentSecret(name), secret); {

@@ -222,7 +222,7 @@ func viewerRights() map[string]right {
 		"the viewer writes a Secret of the agent":    {at("update", "", "secrets", "", own, protocol.IdentitySecret), false},
 		"the viewer removes the agent's namespace":   {at("delete", "", "namespaces", "", own, own), false},
 		"the viewer changes the agent's ClusterRole": {at("update", rbac, "clusterroles", "", "", protocol.AgentName), false},
-		"the viewer acts as somebody else":           {at("impersonate", "", "users", "", "", "github:alice"), false},
+		"the viewer acts as another user":            {at("impersonate", "", "users", "", "", "github:alice"), false},
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // maxConnects bounds what is remembered of one agent: its connects within about two minutes.
 const maxConnects = 1000
 
-// replayGuard remembers the IDs of connect tokens until they end. Only tokens that verified get in, so that nobody else can fill
+// replayGuard remembers the IDs of connect tokens until they end. Only tokens that verified get in, so that no other client can fill
 // it, and each agent has room of its own. The zero value is ready.
 type replayGuard struct {
 	mu    sync.Mutex                      // guards what follows

@@ -84,7 +84,7 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 const maxCached = 4 << 10
 
 // keyContent is the key of StringData under which Trim leaves a digest of what only people read in a registration Secret. The API
-// server sends no StringData, so nobody else can have set it. Ten thousand manifests would be the largest thing in the manager's memory.
+// server sends no StringData, so no other client can have set it. Ten thousand manifests would be the largest thing in the manager's memory.
 const keyContent = "content-digest"
 
 // Trim is a cache transform: of a Secret it keeps what is read from the cache. Whoever may create Secrets may label them as ours, so
@@ -148,8 +148,8 @@ func contains(have, want map[string]string) bool {
 	return true
 }
 
-// Ours reports whether a Secret was made by Drover for a Cluster, this or a former one of its name. Any other of that name is
-// somebody's and is neither adopted nor overwritten.
+// Ours reports whether a Secret was made by Drover for a Cluster, this or a former one of its name. Any other of that name belongs to
+// a user and is neither adopted nor overwritten.
 func Ours(secret *corev1.Secret, cluster, kind string) bool {
 	return secret.Labels[v1.LabelSecretKind] == kind && secret.Labels[v1.LabelCluster] == cluster
 }

@@ -66,14 +66,14 @@ func TestUpToDate(t *testing.T) {
 		want   bool
 	}{
 		"as it was applied":                    {func(*corev1.Secret) {}, true},
-		"with a key of somebody else's":        {func(s *corev1.Secret) { s.Data["more"] = []byte("more") }, true},
+		"with a key of another owner":          {func(s *corev1.Secret) { s.Data["more"] = []byte("more") }, true},
 		"with another manifest":                {func(s *corev1.Secret) { s.Data[registration.KeyManifest] = []byte("other") }, false},
 		"with another command":                 {func(s *corev1.Secret) { s.Data[registration.KeyCommand] = []byte("other") }, false},
 		"with another token":                   {func(s *corev1.Secret) { s.Data[registration.KeyToken] = []byte("other") }, false},
 		"without its manifest":                 {func(s *corev1.Secret) { delete(s.Data, registration.KeyManifest) }, false},
 		"without an annotation":                {func(s *corev1.Secret) { s.Annotations = nil }, false},
 		"without a label, if it is still ours": {func(s *corev1.Secret) { delete(s.Labels, v1.LabelCluster) }, false},
-		"with a digest of somebody's in place of the manifest": {func(s *corev1.Secret) {
+		"with a digest of a user in place of the manifest": {func(s *corev1.Secret) {
 			original, _ := applied("manifest")
 			trimmed, _ := registration.Trim(original)
 			for key, digest := range trimmed.(*corev1.Secret).StringData {

@@ -53,7 +53,7 @@ type Server struct {
 	Audience string
 	// Refused is told of those who showed a Cluster's token or key and were turned away.
 	Refused func(cluster types.NamespacedName, reason, message string)
-	// Unproven is told of those who named a Cluster that there is, and showed nothing of it. It may be anybody.
+	// Unproven is called when a client named a Cluster that exists, and proved nothing. It may be any client.
 	Unproven func(cluster types.NamespacedName, reason, message string)
 	Now      func() time.Time
 	Log      logr.Logger

@@ -139,7 +139,7 @@ func (w *world) logger() logr.Logger {
 	return funcr.New(func(prefix, args string) { w.say(prefix + args) }, funcr.Options{Verbosity: 10})
 }
 
-// say keeps what somebody may read who must not see a token.
+// say records what readers who must not see a token can read.
 func (w *world) say(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -300,12 +300,12 @@ func TestRegistrationServer(t *testing.T) {
 		"an expired token is refused":                                            testExpiredToken,
 		"a second cluster with a used token is refused and told of":              testSecondCluster,
 		"a new token lets a rebuilt member take its name":                        testRebuiltMember,
-		"a token that two Clusters share is nobody's":                            testSharedToken,
-		"a Cluster that is being deleted takes nobody in":                        testDeleting,
+		"a token that two Clusters share identifies neither":                     testSharedToken,
+		"a Cluster that is being deleted takes no agent":                         testDeleting,
 		"bodies that are no request are refused":                                 testBodies,
 		"of many clusters that race for one token exactly one wins":              testRace,
 		"whoever hammers with a used token is held back":                         testHammering,
-		"an agent Secret that cannot be read identifies nobody":                  testUnreadableIdentity,
+		"an agent Secret that cannot be read identifies no agent":                testUnreadableIdentity,
 		"the manifest is served to whoever has a token that can be used":         testImport,
 		"query parameters are refused":                                           testImportQuery,
 		"a connect token is taken once":                                          testReplay,
@@ -362,7 +362,7 @@ func testUnknownTokens(w *world) {
 	}
 	w.want(w.send(http.MethodPost, protocol.PathRegister, "", strings.NewReader("{}")), http.StatusUnauthorized, v1.ReasonTokenInvalid)
 	if w.refusals() != "" {
-		w.t.Errorf("somebody without a token shows on %s", w.refusals())
+		w.t.Errorf("a client without a token shows on %s", w.refusals())
 	}
 }
 
@@ -392,7 +392,7 @@ func testRebuiltMember(w *world) {
 	}
 	renewed := registration.Token{Value: w.secret(registration.NewToken()), Created: w.clock.Now(), TTL: time.Hour}
 	w.applySecret(cluster, renewed)
-	w.want(w.connect(w.connectToken(former, response, asIs)), http.StatusOK, "") // a new token alone revokes nobody
+	w.want(w.connect(w.connectToken(former, response, asIs)), http.StatusOK, "") // a new token alone revokes no agent
 	rebuilt := testkit.Key(w.t)
 	w.join(renewed.Value, rebuilt, "rebuilt-uid")
 	w.want(w.connect(w.connectToken(rebuilt, response, func(c *protocol.ConnectClaims) { c.ClusterUID = "rebuilt-uid" })), http.StatusOK, "")
@@ -518,14 +518,14 @@ func testRace(w *world) {
 			}
 		}
 		if winner < 0 {
-			w.t.Fatalf("round %d: nobody joined", round)
+			w.t.Fatalf("round %d: no agent joined", round)
 		}
 		secret := &corev1.Secret{}
 		if err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name(name)), secret); err != nil {
 			w.t.Fatal(err)
 		}
 		if id, err := registration.ReadIdentity(secret); err != nil || !bytes.Equal(id.PublicKey, publicKey(keys[winner])) {
-			w.t.Errorf("round %d: %d was told that it joined and somebody else is the agent", round, winner)
+			w.t.Errorf("round %d: %d got the response that it joined and another is the agent", round, winner)
 		}
 	}
 }
@@ -554,7 +554,7 @@ func testHammering(w *world) {
 		}
 	}
 	if busy.header.Get("Retry-After") == "" {
-		w.t.Error("nobody was told to come later")
+		w.t.Error("no agent was told to come later")
 	}
 	if n := live.reads.Load(); n > 40 {
 		w.t.Errorf("100 requests made %d reads of the API server", n)
@@ -649,7 +649,7 @@ func testForeignConnectTokens(w *world) {
 		reason string
 	}{
 		"a's key for b":                     {w.connectToken(a, responseB, asIs), http.StatusGone, v1.ReasonAwaitingAgent},
-		"a's key for a Cluster unheard of":  {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "nobody" }), http.StatusGone, v1.ReasonAwaitingAgent},
+		"a's key for a Cluster unheard of":  {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" }), http.StatusGone, v1.ReasonAwaitingAgent},
 		"a's key for a name that is none":   {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Cluster.Name = "../a" }), http.StatusGone, v1.ReasonAwaitingAgent},
 		"another hub":                       {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.Audience = "drover-hub:other" }), http.StatusUnauthorized, v1.ReasonTokenInvalid},
 		"another member":                    {w.connectToken(a, responseA, func(c *protocol.ConnectClaims) { c.ClusterUID = "copied" }), http.StatusForbidden, v1.ReasonIdentityMismatch},
@@ -728,7 +728,7 @@ func testRevoked(w *world) {
 	if got := w.refusals(); got != "member AwaitingAgent" {
 		w.t.Errorf("told of %q: a revoked agent is to show on its Cluster", got)
 	}
-	unknown := w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "nobody" }))
+	unknown := w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" }))
 	if unknown.body != revoked.body {
 		w.t.Errorf("whether a Cluster exists shows: %s, %s", unknown.body, revoked.body)
 	}
@@ -782,7 +782,7 @@ func testForgedTokens(w *world) {
 	before := live.reads.Load()
 	w.want(w.connect(w.connectToken(forger, response, asIs)), http.StatusGone, v1.ReasonAwaitingAgent)
 	exists := live.reads.Load() - before
-	w.want(w.connect(w.connectToken(forger, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "nobody" })), http.StatusGone, v1.ReasonAwaitingAgent)
+	w.want(w.connect(w.connectToken(forger, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = "absent" })), http.StatusGone, v1.ReasonAwaitingAgent)
 	if absent := live.reads.Load() - before - exists; absent != exists {
 		w.t.Errorf("a Cluster that exists costs %d reads and one that does not %d: the time tells them apart", exists, absent)
 	}

@@ -47,7 +47,7 @@ type Token struct {
 	Created time.Time
 	// TTL counted from Created.
 	TTL time.Duration
-	// Used is whether an agent has joined with it.
+	// Used reports whether an agent has joined with it.
 	Used bool
 }
 
@@ -71,7 +71,7 @@ func (t Token) String() string {
 	return fmt.Sprintf("token(created %s, used %t)", t.Created.UTC().Format(time.RFC3339), t.Used)
 }
 
-// RefusalError says why somebody may not join or connect. Its text is safe to show and says what to do.
+// RefusalError says why a client may not join or connect. Its text is safe to show and says what to do.
 type RefusalError struct {
 	// Reason is one of the Reason constants of api/v1.
 	Reason  string

@@ -70,7 +70,7 @@ func TestTokensDoNotPrint(t *testing.T) {
 	}
 }
 
-// A registration Secret is the user's to edit: whatever is not as Drover wrote it lets nobody join.
+// A registration Secret is the user's to edit: whatever is not as Drover wrote it lets no agent join.
 func TestReadToken(t *testing.T) {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod-eu", UID: "uid"}}
 	token := registration.Token{Value: strings.Repeat("t", 40), Created: now}

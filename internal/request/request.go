@@ -33,7 +33,7 @@ type Info struct {
 	Subresource string
 	// Name of the object, empty for a collection.
 	Name string
-	// Long is whether it is meant to last: a watch, logs that are followed, an exec, an attach, a port forward, something proxied to a
+	// Long reports whether it is meant to last: a watch, logs that are followed, an exec, an attach, a port forward, something proxied to a
 	// workload, and anything that upgrades.
 	Long bool
 }
@@ -147,7 +147,7 @@ func selectedName(selector string) string {
 	return ""
 }
 
-// lasts is whether such a request is long by its nature.
+// lasts reports whether such a request is long by its nature.
 func (i *Info) lasts(query *lazyQuery) bool {
 	switch {
 	case i.Verb == "watch", i.Verb == "proxy":

@@ -39,7 +39,7 @@ func bound(grants grants, alike func(context.Context, types.NamespacedName) (boo
 	}
 }
 
-// errSilent says that it is not known yet as whom an agent asks its API server.
+// errSilent means that the user as which an agent asks its API server is not known yet.
 var errSilent = errors.New("the agent has not said yet what its profile is")
 
 // alike reports whether a member serves everybody with the same rights: the spec of the Cluster says ReadOnly, or its agent does.

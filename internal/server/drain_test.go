@@ -157,7 +157,7 @@ func (m *mover) elsewhere(t *testing.T) *members.Registry {
 	return other
 }
 
-// reader is somebody who may reach members.
+// reader is a user who may reach members.
 func (w *world) reader(name string) string {
 	return w.user(name, rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
 }
@@ -227,7 +227,7 @@ func (w *world) shell(t *testing.T, path, bearer string) *shell {
 	return s
 }
 
-// says is whether the shell answers.
+// says reports whether the shell answers.
 func (s *shell) says(word string) error {
 	s.t.Helper()
 	_ = s.conn.SetDeadline(time.Now().Add(10 * time.Second))

@@ -514,7 +514,7 @@ func testAgent(t *testing.T, w *world) {
 	user := w.user("proxy-user", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
 	at := func(cluster string) string { return "/k8s/clusters/" + w.namespace + "/" + cluster + path }
 
-	if got := w.send(c, http.MethodGet, at("nobody"), user); got.code != http.StatusNotFound || !strings.Contains(got.body, `"Status"`) {
+	if got := w.send(c, http.MethodGet, at("absent"), user); got.code != http.StatusNotFound || !strings.Contains(got.body, `"Status"`) {
 		t.Errorf("an unknown cluster: %d %s", got.code, got.body)
 	}
 	seen := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
@@ -541,7 +541,7 @@ func testAgent(t *testing.T, w *world) {
 	if got := w.send(c, http.MethodGet, at("member"), user); got.code != http.StatusOK || got.body != "the member's answer to "+protocol.PathKubernetes+path {
 		t.Errorf("connected: %d %s", got.code, got.body)
 	}
-	if got := w.send(c, http.MethodGet, at("member"), w.user("nobody")); got.code != http.StatusForbidden {
+	if got := w.send(c, http.MethodGet, at("member"), w.user("outsider")); got.code != http.StatusForbidden {
 		t.Errorf("without the right: %d", got.code)
 	}
 	// What is no WebSocket, over HTTP/2 for example, becomes no tunnel, whatever it bears.

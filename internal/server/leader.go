@@ -19,7 +19,7 @@ import (
 )
 
 // Leader runs controllers, on the replica that holds the Lease. It is a manager of its own because a manager gives its Lease up last:
-// within the replica's manager, nobody would lead while a replica waits for shells to end. So it ends at once and the others go on.
+// within the replica's manager, no replica would lead while a replica waits for shells to end. So it ends at once and the others go on.
 type Leader struct {
 	// Manager is what controllers are added to. It has the cache and the client of the replica's manager, and no others.
 	Manager ctrl.Manager
@@ -94,7 +94,7 @@ func (e expected) WithValues(values ...any) logr.LogSink {
 // WithName implements logr.LogSink.
 func (e expected) WithName(name string) logr.LogSink { return expected{e.LogSink.WithName(name)} }
 
-// sharedCache is a cache that somebody else starts and ends.
+// sharedCache is a cache that another manager starts and stops.
 type sharedCache struct{ cache.Cache }
 
 // Start waits for ctx to end.

@@ -92,7 +92,7 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 		return holderOf(lease)
 	}
 	if holder() == "" {
-		t.Error("nobody holds the Lease while a controller runs")
+		t.Error("no replica holds the Lease while a controller runs")
 	}
 	cancel()
 	<-draining.stopping

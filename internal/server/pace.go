@@ -14,13 +14,13 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// How fast connections are let in. Thousands of agents that lost the hub together come back within a second, and anybody may open
-// connections without end: their handshakes would leave nothing for users, for the tunnels that stand, and for the Lease.
+// How fast connections are let in. Thousands of agents that lost the hub together come back within a second, and any client may open
+// connections without end: their handshakes would leave nothing for users, open tunnels and the Lease.
 const (
 	agentsPerCore = 200 // a second; that many handshakes take about an eighth of a core's time, with what follows them
 	othersPerCore = 400 // a second; who reaches that is no user
 	paceBurst     = 50
-	pacePatience  = 4 * time.Second // who would wait for longer is sent away before anything is computed for him, and comes back
+	pacePatience  = 4 * time.Second // a client that would wait for longer is refused before anything is computed for it, and tries again
 )
 
 // errTooMany is what is sent away with.

@@ -26,7 +26,7 @@ func TestSoundsLikeAgent(t *testing.T) {
 		"an agent offers HTTP/1.1 alone":         {[]string{"http/1.1"}, true},
 		"kubectl offers HTTP/2 first":            {[]string{"h2", "http/1.1"}, false},
 		"a probe of the kubelet offers nothing":  {nil, false},
-		"something else is nobody that we pace":  {[]string{"acme-tls/1"}, false},
+		"something else is not paced":            {[]string{"acme-tls/1"}, false},
 		"HTTP/1.1 and HTTP/2 is no agent either": {[]string{"http/1.1", "h2"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,8 +39,8 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, 
 	s.Members.OnToken(refuseReplays(s.Registration))
 }
 
-// hopLimits bound what users of other replicas do by way of this one. They have as many seats as the users here, apart from theirs, and what
-// is held for both counts together. No share is a user's: he has had it where he came in.
+// hopLimits bound the requests that other replicas forward to this one. They have as many seats as the requests of users here, apart from those,
+// and the memory that is held for both is counted together. There are no shares by user: the replica that received the request applied them.
 func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
 	s.Short.User, s.Long.User = 0, 0
 	hops := limit.New(s, o)
@@ -68,5 +68,5 @@ func tokenExpires(p members.Peer, now time.Time) time.Time {
 	return expires
 }
 
-// Synced is whether it is known which members other replicas hold, or it was waited for long enough.
+// Synced reports whether the members of other replicas are known, or the wait for them has ended.
 func (s *Server) Synced() bool { return s.Peers == nil || s.Peers.Synced() }

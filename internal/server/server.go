@@ -159,7 +159,7 @@ func (s *Server) port(handler http.Handler) *http.Server {
 			GetCertificate:     s.Trust.GetCertificate,
 			GetConfigForClient: newPace(s.telemetry.turnedAway.Inc).hello,
 		},
-		// A connection may hold so much of bodies that nobody reads yet: the library's 1 MiB, times those who may connect, is too much.
+		// A connection may hold so much of bodies that are not read yet: the library's 1 MiB, times those who may connect, is too much.
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 		ErrorLog: quietLog(s.Log),
 	}

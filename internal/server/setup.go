@@ -124,7 +124,7 @@ func Audience(ctx context.Context, clients kubernetes.Interface) (string, error)
 	return "drover-hub:" + string(system.UID), nil
 }
 
-// refused makes it visible on a Cluster when somebody who claimed to be its agent was turned away.
+// refused shows on a Cluster that a client that claimed to be its agent was turned away.
 func refused(mgr ctrl.Manager, registry *members.Registry, count *prometheus.CounterVec) func(types.NamespacedName, string, string) {
 	recorder := mgr.GetEventRecorder("drover-registration")
 	return func(name types.NamespacedName, reason, message string) {

@@ -252,6 +252,6 @@ func TestOneTraceGoesAllTheWay(t *testing.T) {
 		t.Errorf("the API server is told %q, want %q", got, want)
 	}
 	if strings.Contains(c.raw, "hush") {
-		t.Errorf("the spans hold what is nobody's business: %s", c.raw)
+		t.Errorf("the spans hold private data: %s", c.raw)
 	}
 }

@@ -105,7 +105,7 @@ type About struct {
 }
 
 // Entrance serves requests of strangers. Each begins a trace of its own: a stranger who could join one would decide what is sampled,
-// and could put spans into the traces of others. A trace that he names is linked to instead. What he says of a trace goes no further,
+// and could put spans into the traces of others. A trace that the stranger names is linked to instead. What the stranger says of a trace goes no further,
 // whether or not tracing is on.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {

@@ -333,7 +333,7 @@ func BenchmarkEntrance(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.Cleanup(func() { _ = t.Close(context.Background()) }) // nobody takes them
+		b.Cleanup(func() { _ = t.Close(context.Background()) }) // no collector takes them
 		return t
 	}
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})

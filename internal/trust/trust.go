@@ -59,7 +59,7 @@ func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	return &Holder{urls: urls, hosts: append(hosts, extraHosts...), now: now, loaded: make(chan struct{})}, nil
 }
 
-// OnChange has f called after the trust changed. f must not block.
+// OnChange calls f after the trust changed. f must not block.
 func (h *Holder) OnChange(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

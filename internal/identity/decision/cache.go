@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decision remembers answers for a short while and asks once for all who wait for the same one.
+// Package decision caches results for a short while and asks once for all callers that wait for the same one.
 package decision
 
 import (
@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// capacity bounds the answers that a Cache remembers, yes and no each for itself: a flood of questions that are answered with no
-	// makes no yes forgotten. The ones not used for longest go first.
+	// capacity bounds the results that a Cache keeps, separately for yes and no: a flood of questions that are answered with no
+	// evicts no yes. The least recently used go first.
 	capacity = 8192
-	// concurrency bounds the questions that are open at once, so that a flood of wrong tokens is no flood for the API server.
+	// concurrency bounds the questions that are open at once, so that a flood of wrong tokens does not reach the API server.
 	concurrency = 64
 	// share is how many of them one asker may have.
 	share = 16
-	// waiting and waitingShare bound those who wait to ask: in all, and of one asker.
+	// waiting and waitingShare bound the questions that wait to be asked: in all, and of one asker.
 	waiting      = 2048
 	waitingShare = 256
-	// reserved are further open questions for those that were answered with yes before, so that they never wait for strangers.
+	// reserved are further open questions for those that were answered with yes before, so that they never wait for those of strangers.
 	reserved = 32
 	// familiarFor is for how long after its last yes a question is one of those.
 	familiarFor = time.Hour
-	// timeout bounds one question, whoever waits for it, and the wait for one.
+	// timeout bounds one question, and the wait until it is asked.
 	timeout = 10 * time.Second
 )
 
@@ -41,7 +41,7 @@ type Key [32]byte
 type Result[V any] struct {
 	Value V
 	For   time.Duration
-	// Yes is whether the value lets somebody do something. There is a place of its own for such answers.
+	// Yes reports whether the value permits something. Such results are kept apart from the others.
 	Yes bool
 }
 
@@ -66,9 +66,9 @@ func New[V any]() *Cache[V] {
 }
 
 // Get returns the answer for key, from memory or by ask. Errors are never remembered. The context of ask outlives ctx,
-// as others may wait for the same answer, and ends after ten seconds.
+// as other callers may wait for the same result, and ends after ten seconds.
 //
-// asker is who has to take turns with others: nobody's questions wait for more than a fair share of another's. Who asks too much
+// Askers share the open questions fairly, so that none waits for more than a fair share of another's. An asker with too many questions
 // at once gets a *limit.FullError.
 func (c *Cache[V]) Get(ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error)) (V, error) {
 	for _, remembered := range []*cache.LRUExpireCache{c.yes, c.no} {

@@ -52,7 +52,7 @@ func BadRequest(message string) *Error {
 	return New(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }
 
-// Unauthorized refuses a caller that nobody knows.
+// Unauthorized refuses a caller that is not authenticated.
 func Unauthorized(message string) *Error {
 	return New(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, message)
 }
