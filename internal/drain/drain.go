@@ -20,7 +20,7 @@ type Kind int
 const (
 	// Request ends by itself, soon.
 	Request Kind = iota
-	// Watch ends when it is told to, between two events, and its user goes on elsewhere.
+	// Watch ends between two events on request, and its user continues elsewhere.
 	Watch
 	// Session lasts as long as its user wants, and the user notices its loss: a shell, a forwarded port, a log that is followed.
 	Session
@@ -95,8 +95,8 @@ func (g *Group) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// EndAnswer has the answer to a request end with RenewWatches and EndWatches if it is a watch and the request went through Handler; also, when whoever
-// answers is lost between two events. Call it before any of the answer is read.
+// EndAnswer has the answer to a request end with RenewWatches and EndWatches if it is a watch and the request went through Handler; also, when the
+// responder is lost between two events. Call it before any of the answer is read.
 func EndAnswer(answer *http.Response, r *http.Request) {
 	if g, ok := r.Context().Value(groupKey{}).(*Group); ok && KindOf(r) == Watch {
 		watch.EndWithSource(g.watching(), answer, func(error) bool { return true })

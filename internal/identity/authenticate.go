@@ -34,19 +34,19 @@ type TokenReviewer interface {
 // Authenticator identifies callers by the token they bear. NewAuthenticator makes it. It may be used concurrently.
 type Authenticator struct {
 	reviews TokenReviewer
-	known   *decision.Cache[verdict]
+	known   *decision.Cache[reviewed]
 }
 
-// verdict is an Identity, or why there is none.
-type verdict struct {
+// reviewed is an Identity, or why there is none.
+type reviewed struct {
 	id      Identity
 	refused *refusal.Error
 }
 
-// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. Callers take turns by their
+// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. Callers are served round-robin by their
 // addresses with tokens that are new; tokens that were accepted within the last hour never wait for those.
 func NewAuthenticator(reviews TokenReviewer) *Authenticator {
-	return &Authenticator{reviews: reviews, known: decision.New[verdict]()}
+	return &Authenticator{reviews: reviews, known: decision.New[reviewed]()}
 }
 
 // Authenticate identifies who sends r. Every error is a refusal: 401 for a token that is missing or not accepted, 503
@@ -56,7 +56,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	found, err := a.known.Get(r.Context(), sha256.Sum256([]byte(token)), limit.Source(r.RemoteAddr), func(ctx context.Context) (decision.Result[verdict], error) {
+	found, err := a.known.Get(r.Context(), sha256.Sum256([]byte(token)), limit.Source(r.RemoteAddr), func(ctx context.Context) (decision.Result[reviewed], error) {
 		return a.review(ctx, token)
 	})
 	var full *limit.FullError
@@ -72,12 +72,12 @@ func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	return found.id, nil
 }
 
-func (a *Authenticator) review(ctx context.Context, token string) (decision.Result[verdict], error) {
+func (a *Authenticator) review(ctx context.Context, token string) (decision.Result[reviewed], error) {
 	review, err := a.reviews.Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return decision.Result[verdict]{}, fmt.Errorf("review token: %w", err)
+		return decision.Result[reviewed]{}, fmt.Errorf("review token: %w", err)
 	}
 	if !review.Status.Authenticated {
 		return rejected(refusal.Unauthorized("the hub does not accept the token; it may have expired, log in again")), nil
@@ -86,9 +86,9 @@ func (a *Authenticator) review(ctx context.Context, token string) (decision.Resu
 	if err != nil {
 		return rejected(refusal.Unauthorized("the token's user has a name that the hub can't pass on").Because(err)), nil
 	}
-	return decision.Result[verdict]{Value: verdict{id: id}, For: acceptedFor, Yes: true}, nil
+	return decision.Result[reviewed]{Value: reviewed{id: id}, For: acceptedFor, Yes: true}, nil
 }
 
-func rejected(why *refusal.Error) decision.Result[verdict] {
-	return decision.Result[verdict]{Value: verdict{refused: why}, For: rejectedFor}
+func rejected(why *refusal.Error) decision.Result[reviewed] {
+	return decision.Result[reviewed]{Value: reviewed{refused: why}, For: rejectedFor}
 }

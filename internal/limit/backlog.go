@@ -60,7 +60,7 @@ type Origin struct {
 	Window int64
 }
 
-// NewBacklog makes an empty backlog. cut, if not nil, is told each time an answer is cut.
+// NewBacklog makes an empty backlog. cut, if not nil, is called each time an answer is cut.
 func NewBacklog(bounds BacklogBounds, cut func(Scope)) *Backlog {
 	b := &Backlog{bounds: bounds, cut: cut, members: map[string]*held{}, workspaces: map[string]*held{}, writes: list.New()}
 	b.timer = time.AfterFunc(time.Hour, b.look)

@@ -79,7 +79,7 @@ type Gate struct {
 	waiting int
 	users   map[string]*share // those with seats or waiters
 	members map[string]*share // those with seats or waiters
-	turns   []*share          // users with waiters; the next one's turn is first
+	turns   []*share          // users with waiters; the next one is first
 }
 
 // share is what one user or one member has of a gate.
@@ -157,7 +157,7 @@ func (g *Gate) forget(user, member *share) {
 	}
 }
 
-// full is what stands in the way of one more seat, empty if nothing does.
+// full is the bound that prevents one more seat, empty if none does.
 func (g *Gate) full(user, member *share) Scope {
 	switch {
 	case user.name != "" && reached(user.open, g.bounds.User):
@@ -196,7 +196,7 @@ func (s *Seat) Release() {
 	}
 }
 
-// callNext gives seats to waiters in turn until none fits.
+// callNext gives seats to waiters, round-robin by user, until none fits.
 func (g *Gate) callNext() {
 	for asked := 0; asked < len(g.turns) && !reached(g.open, g.bounds.All); asked++ {
 		user := g.turns[asked]
@@ -206,7 +206,7 @@ func (g *Gate) callNext() {
 		}
 		w := user.queue[n]
 		g.dequeue(w, n)
-		if len(user.queue) > 0 { // whoever had a turn is last now
+		if len(user.queue) > 0 { // a user that was served is last now
 			at := slices.Index(g.turns, user)
 			g.turns = append(slices.Delete(g.turns, at, at+1), user)
 		}

@@ -30,7 +30,7 @@ func Defaults() Settings {
 // Observers of a Limiter.
 type Observers struct {
 	Short, Long Observer
-	// Cut is told each time a request was cut because of the backlog.
+	// Cut is called each time a request was cut because of the backlog.
 	Cut func(Scope)
 }
 

@@ -5,7 +5,7 @@ package limit
 
 import "net/netip"
 
-// Source is whose turn it is when a connection comes from an address with a port: the address, or the network of it where one host
+// Source is what connections from an address with a port are counted by: the address, or the network of it where one host
 // has many, as with IPv6. What is in front of the hub and hides its clients' addresses makes them one.
 func Source(address string) string {
 	at, err := netip.ParseAddrPort(address)

@@ -119,7 +119,7 @@ func (r *Registry) recordLocked(name types.NamespacedName) Record {
 	return record
 }
 
-// Feed tells what changes here. However slow its reader is, it holds no more than the name of each member.
+// Feed reports the changes here. However slow its reader is, it holds no more than the name of each member.
 type Feed struct {
 	registry *Registry
 	wake     chan struct{}
@@ -165,7 +165,7 @@ func (f *Feed) Close() {
 	delete(f.registry.feeds, f)
 }
 
-// notifyFeedsLocked notes that something changed here. The end of all tunnels with the registry is not told: agents are back elsewhere
+// notifyFeedsLocked notes that something changed here. The end of all tunnels with the registry is not reported: agents are back elsewhere
 // sooner than the others notice that this replica is gone.
 func (r *Registry) notifyFeedsLocked(name types.NamespacedName) {
 	if r.closed {

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrTooFast ends what an agent tells faster than the hub reads it on.
+// ErrTooFast ends a stream on which an agent sends faster than the hub reads.
 var ErrTooFast = errors.New("the agent sends faster than the hub lets it")
 
-// Lines reads the lines of what an agent tells. It is a bufio.Scanner that gives back what a long line took: of thousands of members each may
+// Lines reads the lines that an agent sends. It is a bufio.Scanner that gives back what a long line took: of thousands of members each may
 // send one.
 type Lines struct {
 	reader *bufio.Reader

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Mirror is what another replica knows of its members, as it told last. Its owner calls Begin, then Update and Complete as it is told,
+// Mirror is what another replica knows of its members, as last reported. Its owner calls Begin, then Update and Complete as reports come,
 // Detach when the replica is out of reach, and then Begin again or Close. One goroutine at a time may call its methods.
 type Mirror struct {
 	registry *Registry
@@ -20,7 +20,7 @@ type Mirror struct {
 	// Registry.mu guards what follows.
 	via      func(Peer) http.RoundTripper // nil while the replica is out of reach
 	round    int                          // counts Begin
-	told     map[types.NamespacedName]int // by member: the round in which it was told of last
+	told     map[types.NamespacedName]int // by member: the round in which it was reported last
 	detached time.Time                    // when the replica was out of reach
 }
 
@@ -43,7 +43,7 @@ func (r *Registry) Mirror(replica string) *Mirror {
 	return &Mirror{registry: r, replica: replica, told: map[types.NamespacedName]int{}}
 }
 
-// Begin says that the replica is within reach by via, which must not block, and begins to tell what it knows. What it does not tell
+// Begin says that the replica is within reach by via, which must not block, and begins to report what it knows. What it does not report
 // again before Complete is no longer so.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	r := m.registry
@@ -58,7 +58,7 @@ func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	}
 }
 
-// Update takes over what the replica tells.
+// Update takes over what the replica reports.
 func (m *Mirror) Update(records ...Record) {
 	r := m.registry
 	var fresh []Peer
@@ -145,7 +145,7 @@ func (r *Registry) replayedLocked(opened []Peer) []*session {
 	return replayed
 }
 
-// Complete says that the replica has told all that it knows.
+// Complete says that the replica has reported all that it knows.
 func (m *Mirror) Complete() {
 	r := m.registry
 	var gone []types.NamespacedName
@@ -205,7 +205,7 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	m.setLocked(name, nil)
 }
 
-// Error implements error: the cause, as it was told.
+// Error implements error: the cause, as it was reported.
 func (l *Loss) Error() string { return l.Because }
 
 // Is implements the matching of errors.Is.

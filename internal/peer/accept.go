@@ -34,7 +34,7 @@ type peer struct {
 
 	// Network.mu guards what follows.
 	current  *link
-	complete bool // whether it has ever told all that it knows
+	complete bool // whether it has ever reported all that it knows
 }
 
 // link is one tunnel of a peer.
@@ -156,7 +156,7 @@ func (n *Network) leave(id string, p *peer, l *link) bool {
 	return true
 }
 
-// follow reads what a peer tells of its members until the link ends, and returns why.
+// follow reads what a peer reports of its members until the link ends, and returns why.
 func (n *Network) follow(session *tunnel.Session, p *peer) error {
 	stop := context.AfterFunc(n.ctx, func() { _ = session.Close() })
 	defer stop()

@@ -139,7 +139,7 @@ func (n *Network) offered(d *dial) http.Handler {
 			n.mu.Lock()
 			d.peer = r.Header.Get(headerReplica)
 			n.mu.Unlock()
-			n.tell(w, r)
+			n.report(w, r)
 		case strings.HasPrefix(r.URL.Path, pathMembers+"/"):
 			n.forward(w, r)
 		default:

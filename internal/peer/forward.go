@@ -37,7 +37,7 @@ const (
 // maxReason bounds the text of a failure, in bytes.
 const maxReason = 1 << 10
 
-// hop sends requests to a member by way of the replica where its tunnel ends.
+// hop sends requests to a member through the replica where its tunnel ends.
 type hop struct {
 	session   *tunnel.Session
 	member    types.NamespacedName
@@ -183,7 +183,7 @@ func newForwarder() *httputil.ReverseProxy {
 		},
 		ErrorHandler: forwardFailed,
 		BufferPool:   &answer.Buffers{},
-		ErrorLog:     log.New(io.Discard, "", 0), // answers that break off are told to who asked
+		ErrorLog:     log.New(io.Discard, "", 0), // the caller learns of responses that break off
 	}
 }
 
@@ -199,7 +199,7 @@ func (forwardTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.transport.RoundTrip(r) // forwardFailed knows its errors
 }
 
-// forwardFailed tells the other replica why nothing came back.
+// forwardFailed responds to the other replica with the reason why there is no response.
 func forwardFailed(w http.ResponseWriter, _ *http.Request, err error) {
 	var network net.Error
 	kind := hopFailed

@@ -39,7 +39,7 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // seat finds room for a user's request. What the hub itself asks of an agent needs none: it must get through to a member that is full.
-// Members take turns. The users' own seats here are others: two full replicas would else wait for each other.
+// Members are served round-robin. The users' own seats here are others: two full replicas would else wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {

@@ -26,9 +26,9 @@ const (
 
 // message is one line: exactly one of its fields is set. A reader ignores a line of which it knows none.
 type message struct {
-	// Member is what the replica knows of one member. It replaces what it told of it before.
+	// Member is what the replica knows of one member. It replaces what was reported of the member before.
 	Member *members.Record `json:"member,omitempty"`
-	// Complete says that every member was told of once.
+	// Complete says that every member was reported once.
 	Complete bool `json:"complete,omitempty"`
 }
 
@@ -50,8 +50,8 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
-// tell answers with what is known of the members here, and then with what changes, until the request or this replica ends.
-func (n *Network) tell(w http.ResponseWriter, r *http.Request) {
+// report responds with what is known of the members here, and then with what changes, until the request or this replica ends.
+func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 	feed := n.options.Members.Feed()
 	defer feed.Close()
 	w.Header().Set("Content-Type", "application/jsonl")

@@ -3,7 +3,7 @@
 
 // Package peer joins the replicas of the hub: each knows the members of all, and forwards requests to those of others by one hop.
 //
-// Each replica dials every other by internal/tunnel, over mutual TLS, and offers its members: who was dialled mirrors them in its fleet and
+// Each replica dials every other by internal/tunnel, over mutual TLS, and offers its members: the dialled replica mirrors them in its registry and
 // sends requests to them back through the same tunnel. docs/design/0002-replicas-and-moves.md says why.
 package peer
 
@@ -56,11 +56,11 @@ type Options struct {
 	Find Finder
 	// Buffers are shared with the tunnels of agents; nil makes some.
 	Buffers *tunnel.WriteBuffers
-	// Calls, if set, sees the requests that other replicas send to members by way of this one.
+	// Calls, if set, sees the requests that other replicas send to members through this one.
 	Calls func(http.Handler) http.Handler
 	// Limiter bounds them, by member; users have seats of their own. Nil makes one with the defaults.
 	Limiter *limit.Limiter
-	// Forwarded is told of the outcome of each request that was sent to another replica: "answered", "misdirected" if the member is
+	// Forwarded receives the outcome of each request that was sent to another replica: "answered", "misdirected" if the member is
 	// there no longer, "refused" if there was no room, "failed". May be nil; must not block.
 	Forwarded func(result string)
 	Log       logr.Logger

@@ -78,7 +78,7 @@ func (h *Handler) stillInMember(r *http.Request, c *call) error {
 		Verb: i.Verb, Group: i.Group, Version: i.Version, Resource: i.Resource, Subresource: i.Subresource, Namespace: i.Namespace, Name: i.Name,
 	})
 	if err != nil || allowed {
-		return nil // what the member does not answer, it has not refused
+		return nil // without a response the member has not refused
 	}
 	return refusal.Forbidden("the right to the request was taken away in the cluster").About(c.target.cluster)
 }

@@ -41,7 +41,7 @@ func (c *clock) resume() {
 	}
 }
 
-// end stops it for good.
+// end stops it permanently.
 func (c *clock) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -149,7 +149,7 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite tells the user that nothing more comes, while the user may still send.
+// CloseWrite signals the user that nothing more comes, while the user may still send.
 func (c *guardedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -85,7 +85,7 @@ func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
 	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // not the member's business
 		"Priority",          // would change the order of streams in the tunnel
-		"Origin", "Referer", // tell of the hub's pages, which the member does not serve
+		"Origin", "Referer", // name the hub's pages, which the member does not serve
 		"Expect",                                                    // the hub itself says 100 when it reads the body
 		"Forwarded", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url", // claims of proxies that are none
 		"Http2-Settings":

@@ -90,9 +90,9 @@ type Options struct {
 	Limits Limits
 	// Limiter shares the hub among users and members. Its defaults by default.
 	Limiter *limit.Limiter
-	// Observer is told what metrics need.
+	// Observer receives what metrics need.
 	Observer Observer
-	// Log is told what only the operator of the hub can mend.
+	// Log receives what only the operator of the hub can repair.
 	Log logr.Logger
 }
 

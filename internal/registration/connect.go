@@ -114,7 +114,7 @@ var errNotProven = errors.New("not proven")
 
 // verify returns the identity that a token proves, as one reader knows it: errNotProven if the key is not the agent's, a
 // RefusalError if it is and there is something else against it. Who proves nothing costs one read, whether or not there is such a
-// Cluster, so that the time it takes does not tell.
+// Cluster, so that the time it takes reveals nothing.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName, token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
 	_, id, err := s.identity(ctx, reader, name)

@@ -18,7 +18,7 @@ import (
 
 // elsewhere refuses to let the agent of one Cluster become that of another one while it is the first: two would share the objects in the member,
 // and the first would be lost. That it is another Cluster's agent, the agent says and proves by itself; who keeps that back harms themselves only.
-// The error is a *RefusalError, or says that it cannot be told.
+// The error is a *RefusalError, or says that this is not known.
 func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, token string, request protocol.RegisterRequest) error {
 	if request.Current == nil {
 		return nil

@@ -34,7 +34,7 @@ func IndexTokenHash(object client.Object) []string {
 	return []string{HashToken(string(secret.Data[KeyToken]))}
 }
 
-// errUnknownToken says that no Cluster has a token. It is told apart from a refusal so that it is never shown on a Cluster.
+// errUnknownToken says that no Cluster has a token. It is distinct from a refusal so that it is never shown on a Cluster.
 var errUnknownToken = errors.New("no cluster has this join token; fetch the manifest again")
 
 // bodyTimeout is how long a body may take to arrive.
@@ -47,11 +47,11 @@ type Server struct {
 	Live  client.Reader
 	// Writer creates and updates agent Secrets.
 	Writer client.Writer
-	// Settings that an agent with that trust is told.
+	// Settings that an agent with that trust receives.
 	Settings func() protocol.Settings
 	// Audience of connect tokens: this hub.
 	Audience string
-	// Refused is told of those who showed a Cluster's token or key and were turned away.
+	// Refused is called when a client showed a Cluster's token or key and was turned away.
 	Refused func(cluster types.NamespacedName, reason, message string)
 	// Unproven is called when a client named a Cluster that exists, and proved nothing. It may be any client.
 	Unproven func(cluster types.NamespacedName, reason, message string)
@@ -225,7 +225,7 @@ func (s *Server) write(ctx context.Context, secret *corev1.Secret, cluster *v1.C
 	return s.Writer.Create(ctx, secret)
 }
 
-// answer says no in the way that the error asks for.
+// answer responds as the error demands.
 func (s *Server) answer(w http.ResponseWriter, err error, doing string) {
 	var refusal *RefusalError
 	var tooLarge *http.MaxBytesError

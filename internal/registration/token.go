@@ -19,7 +19,7 @@ import (
 // tokenBytes is the entropy of a token that Drover makes: 256 bits.
 const tokenBytes = 32
 
-// tokenForm is what a token may look like, so that it can stand in a URL path as it is. Its lower bound is what a chosen token
+// tokenForm is what a token may look like, so that it can be in a URL path as it is. Its lower bound is what a chosen token
 // needs to resist guessing.
 var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~-]{32,256}$`)
 
@@ -39,7 +39,7 @@ func HashToken(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Token is the join token of a Cluster as it stands: the value, when it was first seen and whether it was used.
+// Token is the present join token of a Cluster: the value, when it was first seen and whether it was used.
 type Token struct {
 	// Value of the token. It must not be printed.
 	Value string

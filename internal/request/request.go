@@ -117,7 +117,7 @@ func resourceVerb(method string) string {
 	return ""
 }
 
-// readVerb tells collections from objects.
+// readVerb distinguishes collections from objects.
 func (i *Info) readVerb(query *lazyQuery) {
 	if i.Name != "" {
 		return

@@ -51,7 +51,7 @@ func (m transports) alike(ctx context.Context, name types.NamespacedName) (bool,
 	if cluster.Spec.Agent.Profile == v1.ProfileReadOnly {
 		return true, nil
 	}
-	state := m.fleet.State(name)
+	state := m.registry.State(name)
 	switch {
 	case state.Report != nil:
 		return state.Report.Profile == string(v1.ProfileReadOnly), nil

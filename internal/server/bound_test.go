@@ -50,7 +50,7 @@ func TestABindingOpensNoMemberThatServesEverybodyAlike(t *testing.T) {
 				cluster.Spec.Agent.Profile = tt.spec
 				registry := members.New(logr.Discard(), time.Now)
 				t.Cleanup(registry.Close)
-				m := transports{fleet: registry, clusters: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(cluster).Build()}
+				m := transports{registry: registry, clusters: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(cluster).Build()}
 				key := types.NamespacedName{Namespace: "team", Name: "edge"}
 				if tt.connected {
 					report := testkit.HealthyReport()

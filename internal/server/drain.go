@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// lastWords is what an answer gets to leave, and a connection to say what it was opened for, before the port is closed for good.
+	// lastWords is what an answer gets to leave, and a connection to say what it was opened for, before the port is closed.
 	lastWords = time.Second
-	// keepBeyond is what an agent is told beyond the time that this replica still uses its tunnel, so that it is the replica that ends it.
+	// keepBeyond is added, in what the agent receives, to the time that this replica still uses its tunnel, so that it is the replica that ends it.
 	keepBeyond = 10 * time.Second
 	// refusedFor bounds Retry-After for agents that come while this replica stops, in seconds. It is random, so they don't come together.
 	refusedFor = 5

@@ -27,7 +27,7 @@ const (
 var errTooMany = errors.New("too many connections are opened at the same time")
 
 // pace bounds the rate of TLS handshakes, those of agents apart from all others, so that neither can starve the other. In each lane the
-// addresses that connections come from take turns: who opens them without end waits behind himself.
+// addresses that connections come from take turns: a client that opens them without end waits behind its own.
 type pace struct {
 	agents, others *lane
 	refused        func() // called for each connection that is sent away
@@ -46,7 +46,7 @@ type lane struct {
 }
 
 func newLane(perSecond, burst int) *lane {
-	// As many may wait as will get their turn in time.
+	// As many may wait as are served in time.
 	bounds := limit.Bounds{All: burst, Queue: perSecond * int(pacePatience/time.Second), Wait: pacePatience}
 	return &lane{gate: limit.NewGate(bounds, limit.Observer{}), hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
 }
@@ -73,7 +73,7 @@ func (p *pace) hello(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return nil, nil
 }
 
-// soundsLikeAgent tells agents from others by the protocols that they offer: HTTP/1.1 alone, for the WebSocket. kubectl and browsers
+// soundsLikeAgent distinguishes agents from others by the protocols that they offer: HTTP/1.1 alone, for the WebSocket. kubectl and browsers
 // offer HTTP/2 first, the kubelet's probes nothing. Whoever poses as one or the other shares that one's lane: this is no lock.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})

@@ -54,12 +54,12 @@ func newProxyMetrics(registry prometheus.Registerer) *proxyMetrics {
 	return m
 }
 
-// observer is what the proxy tells.
+// observer feeds metrics from what the proxy reports.
 func (m *proxyMetrics) observer() proxy.Observer {
 	return proxy.Observer{Cut: func(side proxy.Side) { m.stalled.WithLabelValues(string(side)).Inc() }}
 }
 
-// limits is what the limiter tells.
+// limits feeds metrics from what the limiter reports.
 func (m *proxyMetrics) limits() limit.Observers {
 	refused := func(kind string) func(limit.Scope) {
 		return func(scope limit.Scope) { m.refused.WithLabelValues(kind, string(scope)).Inc() }

@@ -201,7 +201,7 @@ func (s *Server) readiness(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.New("stopping")
 	}
-	if !s.Synced() { // a user would be told that members are not connected, which are so elsewhere
+	if !s.Synced() { // users would get the error that members are not connected which are connected to other replicas
 		return errors.New("other replicas have not said yet which members they hold")
 	}
 	return errors.Join(s.Trust.Ready(), s.Ready())

@@ -51,8 +51,8 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, err
 	}
-	connected := transports{fleet: members.New(logger.WithName("fleet"), time.Now), clusters: mgr.GetClient()}
-	observed, err := newTelemetry(ctx, cfg.Tracing, mgr.GetConfig().UserAgent, connected.fleet, logger)
+	connected := transports{registry: members.New(logger.WithName("fleet"), time.Now), clusters: mgr.GetClient()}
+	observed, err := newTelemetry(ctx, cfg.Tracing, mgr.GetConfig().UserAgent, connected.registry, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -72,9 +72,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, err
 	}
-	turnedAway := refused(mgr, connected.fleet, observed.tunnels.refused)
-	connected.fleet.OnRefused(turnedAway)
-	connected.fleet.Bound(members.Bounds{ClusterTunnels: cfg.Limits.Workspace.ClusterTunnels, WorkspaceTunnels: cfg.Limits.Workspace.Tunnels})
+	turnedAway := refused(mgr, connected.registry, observed.tunnels.refused)
+	connected.registry.OnRefused(turnedAway)
+	connected.registry.Bound(members.Bounds{ClusterTunnels: cfg.Limits.Workspace.ClusterTunnels, WorkspaceTunnels: cfg.Limits.Workspace.Tunnels})
 	server := &Server{
 		Listen: cfg.Server.Listen, Connections: cfg.Limits.Connections,
 		Trust: holder,
@@ -84,11 +84,11 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 			Refused: turnedAway,
 			Unproven: func(name types.NamespacedName, reason, message string) {
 				observed.tunnels.refused.WithLabelValues(reason).Inc()
-				connected.fleet.Unproven(name, reason, message)
+				connected.registry.Unproven(name, reason, message)
 			},
 			Now: time.Now, Log: logger.WithName("registration"),
 		},
-		Members: connected.fleet,
+		Members: connected.registry,
 		Tunnel:  observed.tunnels.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),
 		Proxy:   observed.serve(handler),
 		Metrics: identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),

@@ -203,7 +203,7 @@ func TestOneTraceGoesAllTheWay(t *testing.T) {
 			return identity.New(authenticationv1.UserInfo{Username: "alice-hush"})
 		},
 		Authorize: func(context.Context, identity.Identity, types.NamespacedName) error { return nil },
-		Members:   transports{fleet: all[0].fleet},
+		Members:   transports{registry: all[0].fleet},
 		Hub:       &rest.Config{Host: "https://127.0.0.1:1"},
 		Log:       logr.Discard(),
 	})

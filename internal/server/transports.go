@@ -22,13 +22,13 @@ import (
 // transports yields the transports of members to the proxy. A connected member costs no look at the API; only for the others it is told apart
 // whether they exist.
 type transports struct {
-	fleet    *members.Registry
+	registry *members.Registry
 	clusters client.Reader
 }
 
 // Transport implements proxy.Members.
 func (m transports) Transport(ctx context.Context, name types.NamespacedName) (http.RoundTripper, error) {
-	transport, err := m.fleet.Transport(name)
+	transport, err := m.registry.Transport(name)
 	if err == nil {
 		return untouched{transport}, nil
 	}
@@ -41,7 +41,7 @@ func (m transports) Transport(ctx context.Context, name types.NamespacedName) (h
 	} else if err != nil {
 		return nil, err
 	}
-	return nil, &proxy.NotConnectedError{LastSeen: lastSeen(m.fleet.State(name), cluster)}
+	return nil, &proxy.NotConnectedError{LastSeen: lastSeen(m.registry.State(name), cluster)}
 }
 
 func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
@@ -51,7 +51,7 @@ func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// untouched tells the caller to come again when a tunnel ended before its agent looked at the request, and there was no other.
+// untouched asks the caller to retry when a tunnel ended before its agent looked at the request, and there was no other.
 type untouched struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

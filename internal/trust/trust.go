@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust holds what the hub serves with and what its agents are told to trust, as of now.
+// Package trust holds what the hub serves with and what its agents are to trust now.
 package trust
 
 import (
@@ -66,7 +66,7 @@ func (h *Holder) OnChange(f func()) {
 	h.listeners = append(h.listeners, f)
 }
 
-// LoadAuthority takes over the hub's CA as it stands in its Secret. One that cannot be served with is refused: the last one stays.
+// LoadAuthority takes over the hub's CA from its Secret. One that cannot be served with is refused: the last one stays.
 func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	state, err := pki.ReadSecret(secret)
 	if err != nil {
@@ -135,7 +135,7 @@ func (h *Holder) LoadGiven(secret *corev1.Secret) error {
 	return nil
 }
 
-// change runs f under the lock and tells the listeners when it returns true.
+// change runs f under the lock and notifies the listeners when it returns true.
 func (h *Holder) change(f func() bool) {
 	h.mu.Lock()
 	changed := f()
@@ -202,7 +202,7 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle is what agents with pinned trust are told to trust, as PEM: the hub's authorities, then the operator's CA. Empty
+// Bundle is what agents with pinned trust are to trust, as PEM: the hub's authorities, then the operator's CA. Empty
 // until it is known whole.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()
@@ -213,7 +213,7 @@ func (h *Holder) Bundle() []byte {
 	return append(h.state.Bundle(), h.givenCA...)
 }
 
-// Settings are what agents are told: where the hub is and which CA to trust. Those that trust their system are told as well, and ignore
+// Settings are what agents receive: where the hub is and which CA to trust. Those that trust their system receive it as well, and ignore
 // it, so that a change of their trust finds them prepared.
 func (h *Holder) Settings() protocol.Settings {
 	return protocol.Settings{Servers: h.urls, CABundle: string(h.Bundle())}
