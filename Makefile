@@ -49,7 +49,7 @@ test: ## Run all tests; the first time, build a Kubernetes control plane for the
 	$(if $(filter ./...,$(PKGS)),cd test/drain && $(gotest) ./...)
 
 .PHONY: test-chaos
-test-chaos: ## Do random harm to managers, agents and links, and look whether all heals: make test-chaos SEED=7 DURATION=10m
+test-chaos: ## Break managers, agents and links at random, and check that all heals: make test-chaos SEED=7 DURATION=10m
 	go run ./test/chaos $(if $(SEED),-seed $(SEED)) -duration $(or $(DURATION),3m)
 
 .PHONY: test-rights

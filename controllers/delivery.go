@@ -39,14 +39,14 @@ func newStore(mgr ctrl.Manager, o Options) *delivery.Store {
 	return deliveries
 }
 
-// guarded says how the guards are in a member.
+// guarded returns the outcome of the guards in a member.
 func guarded(deliveries *delivery.Store) func(types.NamespacedName) delivery.Outcome {
 	return func(member types.NamespacedName) delivery.Outcome {
 		return deliveries.Outcomes(tenancy.GuardsSet, []types.NamespacedName{member})[0]
 	}
 }
 
-// onGuards calls back when something became known of the guards of a member.
+// onGuards calls back when the outcome of a member's guards changes.
 func onGuards(deliveries *delivery.Store) func(func(types.NamespacedName)) {
 	return func(wake func(types.NamespacedName)) {
 		deliveries.OnResult(project.KindGuards, func(k delivery.Key) { wake(types.NamespacedName{Namespace: k.Namespace, Name: k.Name}) })
@@ -89,7 +89,7 @@ func setUpDelivery(mgr ctrl.Manager, o Options, deliveries *delivery.Store) erro
 	return nil
 }
 
-// leaving is whether a Cluster is going or gone, from the cache that those who hand over sets read: what they know of it, the delivery store knows too.
+// leaving reports whether a Cluster is being deleted or gone. It reads the cache that the controllers read, so that both see the same.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -115,14 +115,14 @@ func labelledSecrets(mgr ctrl.Manager, labelled labels.Requirement) (cache.Cache
 	})
 }
 
-// counter is a delivery store that is told, when its manager begins to lead, which objects there are on the hub: it removes nothing that nobody
-// wants before all of them have been looked at.
+// counter runs the delivery store. When its manager begins to lead, it counts the objects on the hub: no set is removed as unwanted before all
+// of them have been looked at.
 type counter struct {
 	*delivery.Store
 	hub client.Reader
 }
 
-// recount is how often objects that were deleted before anybody looked at them are taken out of the count.
+// recount is how often objects that were deleted before they were looked at are taken out of the count.
 const recount = 5 * time.Second
 
 // Start sends sets until ctx ends.
@@ -141,7 +141,7 @@ func (c counter) Start(ctx context.Context) error {
 				return
 			case <-tick.C:
 				if err := c.count(ctx); err != nil {
-					c.Log.Error(err, "sets that nobody wants are not removed yet")
+					c.Log.Error(err, "sets that no object wants are not removed yet")
 				}
 			}
 		}
@@ -158,7 +158,7 @@ func (c counter) count(ctx context.Context) error {
 	return nil
 }
 
-// keys are those of all objects that hand over sets.
+// keys returns those of all objects that have sets.
 func (c counter) keys(ctx context.Context) ([]delivery.Key, error) {
 	var keys []delivery.Key
 	for _, list := range []struct {

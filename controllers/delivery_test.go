@@ -41,21 +41,21 @@ type world struct {
 	*testkit.Env
 	t         *testing.T
 	workspace string
-	other     string // a second workspace; empty if the manager sees to all that there are
-	fleet     *members.Registry
+	other     string // a second workspace; empty if the manager watches all that there are
+	registry  *members.Registry
 	manager   ctrl.Manager
 	started   time.Time // when the manager says it began to accept tunnels
 	settings  string    // more of the manager's configuration, as ", key: value"
 	stop      func()
 }
 
-// newWorld is a world beside others on one API server, with two workspaces.
+// newWorld returns a world with two workspaces on an API server that it shares with others.
 func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Helper()
 	return (&world{Env: env, t: t, workspace: env.Workspace(t), other: env.Workspace(t)}).begin()
 }
 
-// newWholeWorld is a world with an API server of its own, and as many workspaces as somebody makes.
+// newWholeWorld returns a world with its own API server, and any number of workspaces.
 func newWholeWorld(t *testing.T) *world {
 	t.Helper()
 	env := testkit.Start(t)
@@ -64,8 +64,8 @@ func newWholeWorld(t *testing.T) *world {
 
 func (w *world) begin() *world {
 	w.t.Helper()
-	w.fleet, w.started = members.New(logr.Discard(), time.Now), time.Now().Add(-time.Hour)
-	w.t.Cleanup(w.fleet.Close)
+	w.registry, w.started = members.New(logr.Discard(), time.Now), time.Now().Add(-time.Hour)
+	w.t.Cleanup(w.registry.Close)
 	w.lead()
 	return w
 }
@@ -93,7 +93,7 @@ func (w *world) lead() {
 	if err := index.Index(w.t.Context(), mgr.GetFieldIndexer()); err != nil {
 		w.t.Fatal(err)
 	}
-	shared := Options{Config: cfg, Members: w.fleet, Started: w.started}
+	shared := Options{Config: cfg, Members: w.registry, Started: w.started}
 	if err := setUpDelivery(mgr, shared, newStore(mgr, shared)); err != nil {
 		w.t.Fatal(err)
 	}
@@ -136,11 +136,11 @@ func (w *world) cluster(name string, labels map[string]string) {
 func (w *world) connect(name string, sets *testkit.Sets) *testkit.Agent {
 	w.t.Helper()
 	agent := testkit.ConnectAgentWith(w.t, testkit.HealthyReport(), sets)
-	w.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: w.workspace, Name: name, UID: "u"}, Key: "k"}, agent.Session)
+	w.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: w.workspace, Name: name, UID: "u"}, Key: "k"}, agent.Session)
 	return agent
 }
 
-// role makes a role template whose name is the workspace's own, since templates have no namespace.
+// role makes a role template with the workspace in its name, since templates have no namespace.
 func (w *world) role(name string, spec v1.RoleTemplateSpec) string {
 	w.t.Helper()
 	name = w.workspace + "-" + name
@@ -182,7 +182,7 @@ func (w *world) holds(agent *testkit.Agent, ids ...string) {
 	})
 }
 
-// ready waits until an object says a reason, and returns its conditions.
+// ready waits until an object has a reason, and returns its conditions.
 func (w *world) ready(object client.Object, reason string) []metav1.Condition {
 	w.t.Helper()
 	var conditions []metav1.Condition
@@ -264,19 +264,19 @@ func text(t *testing.T, agent *testkit.Agent, id string) string {
 func TestDelivery(t *testing.T) {
 	env := testkit.Shared(t)
 	for name, test := range map[string]func(*world){
-		"a binding brings role and binding to its member, follows changes, and takes them away":    testBinding,
-		"a selector follows the labels of Clusters":                                                testSelector,
-		"a binding ends by itself":                                                                 testExpiry,
+		"a binding brings role and binding to its member, follows changes, and takes them away": testBinding,
+		"a selector follows the labels of Clusters":                                             testSelector,
+		"a binding expires": testExpiry,
 		"a binding in a project comes with its project's members":                                  testProjectBinding,
 		"a project has namespaces and secrets, and follows both":                                   testProject,
-		"what is wrong is said with its reason, and grants nothing":                                testProblems,
+		"a broken binding has the reason in its status, and grants nothing":                        testProblems,
 		"a manager that takes over removes nothing, sends nothing and writes nothing":              testTakeover,
-		"what was deleted while nobody led goes from the member":                                   testDeletedMeanwhile,
+		"what was deleted while no manager led goes from the member":                               testDeletedMeanwhile,
 		"CVE-2021-36775, CVE-2023-32199: a member that was away loses what was taken from it":      testAwayLoses,
 		"CVE-2024-22031, CVE-2026-44935: two projects of one name in two workspaces share nothing": testTwoWorkspaces,
 		"a principal of the hub sees its Clusters and no others":                                   testHubRights,
-		"a Role on the hub that somebody else made is worth nothing to him":                        testForeignRole,
-		"nobody without an identity sees Clusters":                                                 testAnonymous,
+		"a Role on the hub that a user made grants them nothing":                                   testForeignRole,
+		"a request without an identity sees no Clusters":                                           testAnonymous,
 		"CVE-2021-25318, CVE-2023-32194: rules come into the member word for word":                 testWordForWord,
 		"CVE-2021-36782, CVE-2021-36783, CVE-2022-43757, CVE-2022-45157, CVE-2023-22649, CVE-2023-32191, CVE-2024-22032, CVE-2024-52284: no secret shows in a status or an annotation": testNoSecretInStatus,
 		"a Cluster that is deleted is left alone":                         testClusterGoes,
@@ -417,7 +417,7 @@ func digest(agent *testkit.Agent, id string) string {
 func testProblems(w *world) {
 	agent := w.member("prod", nil)
 	projectRole := w.role("p", v1.RoleTemplateSpec{Context: v1.ContextProject})
-	// A cycle cannot be seen by the API server. Whatever leads into it grants nothing, and the message has the path.
+	// A cycle cannot be seen by the API server. A template that leads into it grants nothing, and the message has the path.
 	loop := w.role("loop", v1.RoleTemplateSpec{Inherits: []string{w.workspace + "-back"}})
 	back := w.role("back", v1.RoleTemplateSpec{Inherits: []string{loop}})
 	into := w.role("into", v1.RoleTemplateSpec{Inherits: []string{loop}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}})
@@ -509,7 +509,7 @@ func testAwayLoses(w *world) {
 
 func testTwoWorkspaces(w *world) {
 	here := w.member("prod", nil)
-	there := &world{Env: w.Env, t: w.t, workspace: w.other, fleet: w.fleet}
+	there := &world{Env: w.Env, t: w.t, workspace: w.other, registry: w.registry}
 	elsewhere := there.member("prod", nil)
 	role := w.role("dev", v1.RoleTemplateSpec{Context: v1.ContextProject})
 	for _, side := range []*world{w, there} {
@@ -548,7 +548,7 @@ func testHubRights(w *world) {
 	})
 }
 
-// Who may make Roles and RoleBindings, and not see Clusters, could make the Role of a binding to come and bind it to himself.
+// A user who may make Roles and RoleBindings, and not see Clusters, could make the Role of a future binding and bind it to themselves.
 func testForeignRole(w *world) {
 	w.member("prod", nil)
 	foreign := &rbacv1.Role{ObjectMeta: w.meta("drover:crtb:alice")}

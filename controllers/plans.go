@@ -22,7 +22,7 @@ import (
 // does before it calls them lost.
 const returnTime = 25 * time.Second
 
-// setUpPlans adds the controller of plans, and what hears from members and asks channels for it.
+// setUpPlans adds the controller of plans, the listener to the members' progress and the poller of channels.
 func setUpPlans(mgr ctrl.Manager, o Options, deliveries *delivery.Store) error {
 	listener := progress.New(progress.Options{Members: o.Members, Log: mgr.GetLogger().WithName("progress")})
 	o.Members.OnChange(listener.Changed)

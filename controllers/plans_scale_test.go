@@ -32,7 +32,7 @@ const (
 	planNodes = 10
 )
 
-// works has an agent in memory run each plan that it is given: node by node, each as fast as can be told.
+// works has an agent in memory run each plan that it is given: node by node, each as fast as it can be reported.
 func works(sets *testkit.Sets, running *sync.WaitGroup, atWork *atomic.Int32, most *atomic.Int32) {
 	sets.Become(func(set protocol.Set) protocol.SetState {
 		state := protocol.SetState{Phase: protocol.SetApplied}
@@ -93,7 +93,7 @@ func (w *world) writes(list client.ObjectList) *atomic.Int32 {
 	return &n
 }
 
-// TestAPlanInManyMembers rolls a plan out in five waves, and counts what that costs the hub's API server.
+// TestAPlanInManyMembers rolls a plan out in five waves, and counts the writes at the hub's API server.
 func TestAPlanInManyMembers(t *testing.T) {
 	w := newWholeWorld(t)
 	var running sync.WaitGroup
@@ -134,7 +134,7 @@ func TestAPlanInManyMembers(t *testing.T) {
 	if most.Load() > 5 {
 		t.Errorf("%d members at work at once, 5 are allowed", most.Load())
 	}
-	// At most one a second, and one for each turn of the condition.
+	// At most one a second, and one for each change of the condition.
 	if got, limit := int(plans.Load()), int(took.Seconds())+2+2*planWaves; got > limit {
 		t.Errorf("%d writes of the status within %s, want at most %d", got, took, limit)
 	}

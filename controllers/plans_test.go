@@ -82,7 +82,7 @@ func delivered(a *testkit.Agent, name string) *v1.Plan {
 	return nil
 }
 
-// says has a member say how the plan is that it was given last.
+// says has a member report the progress of the plan that it was given last.
 func says(a *testkit.Agent, name, reason string, counts ...int) {
 	p := delivered(a, name)
 	n := append(counts, make([]int, 5)...)
@@ -113,7 +113,7 @@ func (w *world) has(a *testkit.Agent, name string, paused bool) {
 	})
 }
 
-// lacks wants a member to have no plan, now and when all else has settled.
+// lacks checks that a member has no plan, now and when all else has settled.
 func (w *world) lacks(a *testkit.Agent, name string) {
 	w.t.Helper()
 	if p := delivered(a, name); p != nil {
@@ -151,7 +151,7 @@ func reasonOf(s *v1.PlanStatus) string {
 	return ""
 }
 
-// claim is what a Cluster says of a plan: its annotation and its label.
+// claim returns a Cluster's annotation and label for a plan.
 func (w *world) claim(cluster, plan string) (string, string) {
 	w.t.Helper()
 	c := &v1.Cluster{}
@@ -287,7 +287,7 @@ func TestPlans(t *testing.T) {
 			says(a, "k3s", v1.ReasonComplete, 1, 1)
 			w.has(b, "k3s", false)
 		},
-		"members that hold off, by a label or by their own word, are passed over and begin when they take part": func(t *testing.T, w *world) {
+		"members that hold plans off, by a label on the hub or by themselves, are skipped and begin when they take part": func(t *testing.T, w *world) {
 			a := w.member("a", map[string]string{v1.LabelPlansHold: "true"})
 			w.cluster("b", nil)
 			sets := testkit.NewSets()
@@ -311,7 +311,7 @@ func TestPlans(t *testing.T) {
 			w.relabel("a", map[string]string{v1.LabelPlansHold: "false"})
 			w.has(a, "k3s", false)
 		},
-		"a closed window lets nobody begin": func(t *testing.T, w *world) {
+		"in a closed window no member begins": func(t *testing.T, w *world) {
 			a := w.member("a", nil)
 			tomorrow := time.Now().UTC().AddDate(0, 0, 2).Weekday().String()
 			w.plan("k3s", func(s *v1.PlanSpec) { s.Window = &v1.TimeWindow{Days: []v1.Day{v1.Day(tomorrow)}} })
@@ -342,7 +342,7 @@ func TestPlans(t *testing.T) {
 			says(a, "k3s", v1.ReasonComplete, 2, 2)
 			w.has(b, "k3s", false)
 		},
-		"claims of a plan that went while nobody led are released": func(t *testing.T, w *world) {
+		"claims of a plan that was deleted while no manager led are released": func(t *testing.T, w *world) {
 			a := w.member("a", nil)
 			w.plan("k3s")
 			w.has(a, "k3s", false)
@@ -458,7 +458,7 @@ func TestPlans(t *testing.T) {
 			w.reads("k3s", func(s *v1.PlanStatus) bool { return s.Clusters != nil && s.Clusters.Applying == 1 })
 			w.has(a, "k3s", false)
 		},
-		"where channels may be is for the manager's configuration to say": func(t *testing.T, w *world) {
+		"the manager's configuration decides where channels may be": func(t *testing.T, w *world) {
 			asked := false
 			server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
 			defer server.Close()
@@ -525,7 +525,7 @@ func TestPlans(t *testing.T) {
 			})
 			w.becomes("k3s", v1.ReasonNoClusters)
 		},
-		"an agent that refuses the plan is told of": func(t *testing.T, w *world) {
+		"an agent that refuses the plan is named": func(t *testing.T, w *world) {
 			a := w.member("a", nil)
 			a.Sets.Answer(422)
 			w.plan("k3s")
@@ -536,7 +536,7 @@ func TestPlans(t *testing.T) {
 				t.Errorf("status %+v", s.Members)
 			}
 		},
-		"a plan that names no member is none of the hub's business": func(t *testing.T, w *world) {
+		"the hub ignores a plan that names no member": func(t *testing.T, w *world) {
 			a := w.member("a", nil)
 			w.plan("own", func(s *v1.PlanSpec) { s.ClusterSelector = nil })
 			w.plan("k3s")

@@ -192,7 +192,7 @@ func (r *rightsWorld) actProject() string {
 	return fmt.Sprintf("project %s: %+v", name, spec)
 }
 
-// actNamespace moves a namespace in the member, as somebody does who may.
+// actNamespace moves a namespace in the member, as a user there may.
 func (r *rightsWorld) actNamespace() string {
 	name, project := r.some(movedNames), r.some(append(slices.Clone(projectNames), "", "none"))
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -232,7 +232,7 @@ func (r *rightsWorld) actDrift() string {
 		if err := client.IgnoreNotFound(r.member.Client.Delete(r.t.Context(), object)); err != nil {
 			r.t.Fatal(err)
 		}
-		return "somebody deletes " + object.GetName()
+		return "a user deletes " + object.GetName()
 	}
 	r.change(r.member.Client, object, func() {
 		switch o := object.(type) {
@@ -244,10 +244,10 @@ func (r *rightsWorld) actDrift() string {
 			o.Subjects = nil
 		}
 	})
-	return "somebody changes " + object.GetName()
+	return "a user changes " + object.GetName()
 }
 
-// actRestart starts the agent anew.
+// actRestart restarts the agent.
 func (r *rightsWorld) actRestart() string {
 	r.agent.stop()
 	r.lead()

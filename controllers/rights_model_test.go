@@ -17,7 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// state is what a hub wants of the member "prod", and which namespaces people there have put into projects.
+// state is what a hub wants in the member "prod", and which namespaces users there have put into projects.
 type state struct {
 	templates       map[string]v1.RoleTemplateSpec
 	clusterBindings map[string]v1.ClusterRoleTemplateBindingSpec
@@ -36,7 +36,7 @@ func newState() state {
 	}
 }
 
-// clone is a copy whose maps are its own. What is in them is replaced and never changed.
+// clone returns a copy with its own maps. Their values are replaced and never changed.
 func (s state) clone() state {
 	return state{
 		templates: maps.Clone(s.templates), clusterBindings: maps.Clone(s.clusterBindings), projectBindings: maps.Clone(s.projectBindings),
@@ -44,12 +44,12 @@ func (s state) clone() state {
 	}
 }
 
-// model says who may do what by the rules as a person would tell them; it shares no code with what it is compared with. Of one state it
-// says what is right. Of several it says what may be seen on the way from the first to the last: of each binding, role and namespace
-// the member has one of its versions.
+// model decides who may do what by the documented rules; it shares no code with what it is compared with. With one state it decides
+// what is right. With several it decides what may be seen between the first and the last: the member has one version of each binding,
+// role and namespace.
 type model []state
 
-// person asks.
+// person is a user whose rights are checked.
 type person struct {
 	name   string
 	groups []string
@@ -62,7 +62,7 @@ func (p person) is(s v1.Subject) bool {
 	return slices.Contains(p.groups, s.Name)
 }
 
-// question is what somebody may do or not: exactly one of its fields is set.
+// question is an action that is allowed or not: exactly one of its fields is set.
 type question struct {
 	resource *authorizationv1.ResourceAttributes
 	path     string // to get
@@ -75,7 +75,7 @@ func (q question) namespace() string {
 	return q.resource.Namespace
 }
 
-// allows is whether somebody may do something at a time.
+// allows reports whether a person may do something at a time.
 func (m model) allows(p person, q question, now time.Time) bool {
 	for _, s := range m {
 		for _, b := range s.clusterBindings {
@@ -94,7 +94,7 @@ func (m model) allows(p person, q question, now time.Time) bool {
 
 func alive(end *metav1.Time, now time.Time) bool { return end == nil || now.Before(end.Time) }
 
-// targeted is whether a target is the member.
+// targeted reports whether a target selects the member.
 func (m model) targeted(t v1.ClusterTarget) bool {
 	return slices.ContainsFunc(m, func(s state) bool { return s.targeted(t) })
 }
@@ -111,7 +111,7 @@ func (s state) targeted(t v1.ClusterTarget) bool {
 	return true
 }
 
-// inside is whether a namespace is in a project of the member.
+// inside reports whether a namespace is in a project of the member.
 func (m model) inside(namespace, project string) bool {
 	return slices.ContainsFunc(m, func(s state) bool { return s.projectOf(namespace) == project && s.here(project) })
 }
@@ -121,7 +121,7 @@ func (s state) here(project string) bool {
 	return exists && s.targeted(p.Spec.ClusterTarget)
 }
 
-// projectOf is the project that a namespace is in: that of its label, or the oldest here that lists it.
+// projectOf returns the project that a namespace is in: that of its label, or the oldest here that lists it.
 func (s state) projectOf(namespace string) string {
 	if project, labelled := s.labelled[namespace]; labelled {
 		return project
@@ -140,7 +140,7 @@ func (s state) projectOf(namespace string) string {
 	}).Name
 }
 
-// grants is whether a template, bound in a context, has a rule for a question.
+// grants reports whether a template, bound in a context, has a rule for a question.
 func (m model) grants(template string, context v1.RoleContext, q question) bool {
 	return slices.ContainsFunc(m, func(s state) bool {
 		t, exists := s.templates[template]
@@ -175,7 +175,7 @@ func (s state) rules(name string, heirs []string) ([]rbacv1.PolicyRule, bool) {
 	return all, true
 }
 
-// answers is whether a rule of Kubernetes' RBAC allows what is asked.
+// answers reports whether a rule of Kubernetes' RBAC allows an action.
 func answers(r rbacv1.PolicyRule, q question) bool {
 	has := func(list []string, value string) bool {
 		return slices.Contains(list, value) || slices.Contains(list, "*")

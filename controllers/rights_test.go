@@ -46,9 +46,8 @@ var (
 // clockSlack is how long after its time a binding may still be in force, on a machine that does much else.
 const clockSlack = 5 * time.Second
 
-// TestRights does random things to templates, bindings, projects, namespaces, the Cluster's labels, the agent and its tunnel. After each,
-// who may do what in the member, by the member's own answers, is what the model says. On the way nobody may ever do what is allowed
-// neither before nor after.
+// TestRights makes random changes to templates, bindings, projects, namespaces, the Cluster's labels, the agent and its tunnel. After each,
+// the member's own access reviews must be as the model says. In between, no person may ever do what is allowed neither before nor after.
 func TestRights(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(rand.Uint32())
@@ -84,7 +83,7 @@ func (r *rightsWorld) begin() {
 			act()
 		}
 	}
-	r.disturbed = true // the order of what is made is of no matter
+	r.disturbed = true // the order in which objects are made does not matter
 	r.agree(model{r.now})
 }
 
@@ -99,7 +98,7 @@ type rightsWorld struct {
 
 	now state // on the hub, and in the member where people label namespaces
 	cut *cut  // nil while the tunnel is there
-	// disturbed is whether somebody has changed what was delivered, who then may do anything for a moment.
+	// disturbed reports whether a user has changed what was delivered; anything may be allowed for a moment then.
 	disturbed bool
 	granted   int // answers of yes when all was last as it should be
 }
@@ -173,7 +172,7 @@ func (r *rightsWorld) makeNamespace(name, project string) {
 	r.now.labelled[name] = project
 }
 
-// elsewhere makes a Cluster of the same name in another workspace, with everything for everybody: it must be of no matter here.
+// elsewhere makes a Cluster of the same name in another workspace, where everybody may do everything: it must not matter here.
 func (r *rightsWorld) elsewhere() {
 	r.t.Helper()
 	other := metav1.ObjectMeta{Namespace: r.Workspace(r.t), Name: "prod"}
@@ -212,10 +211,10 @@ func (r *rightsWorld) lead() {
 func (r *rightsWorld) connect() {
 	r.t.Helper()
 	r.tunnel = testkit.ConnectAgentServing(r.t, testkit.HealthyReport(), r.agent)
-	r.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: r.workspace, Name: "prod", UID: "u"}, Key: "k"}, r.tunnel.Session)
+	r.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: r.workspace, Name: "prod", UID: "u"}, Key: "k"}, r.tunnel.Session)
 }
 
-// round does something, waits until the member is as the model says, and returns what was done.
+// round makes a change, waits until the member is as the model says, and returns what was done.
 func (r *rightsWorld) round() string {
 	r.t.Helper()
 	if r.cut == nil && r.random.IntN(8) == 0 {
@@ -245,7 +244,7 @@ func (r *rightsWorld) partition() string {
 	r.cut = &cut{delivered: r.now.clone(), since: []state{r.now.clone()}}
 	r.tunnel.Kill()
 	r.eventually(func(context.Context) error {
-		if peers := r.fleet.Local(types.NamespacedName{Namespace: r.workspace, Name: "prod"}); len(peers) > 0 {
+		if peers := r.registry.Local(types.NamespacedName{Namespace: r.workspace, Name: "prod"}); len(peers) > 0 {
 			return errors.New("the tunnel is there")
 		}
 		return nil
@@ -295,8 +294,8 @@ func (r *rightsWorld) agree(way model) {
 	r.disturbed = false
 }
 
-// answer is the member's.
-type answer struct {
+// accessResult is the member's answer to one question.
+type accessResult struct {
 	who     person
 	what    question
 	allowed bool
@@ -325,12 +324,12 @@ func (q question) String() string {
 	return fmt.Sprintf("%s %s%s %q in namespace %q", q.resource.Verb, q.resource.Resource, "."+q.resource.Group, q.resource.Name, q.resource.Namespace)
 }
 
-// ask has the member answer all questions of all people.
-func (r *rightsWorld) ask(ctx context.Context) ([]answer, error) {
-	var answers []answer
+// ask sends the member all questions of all people.
+func (r *rightsWorld) ask(ctx context.Context) ([]accessResult, error) {
+	var answers []accessResult
 	for _, who := range people {
 		for _, what := range questions() {
-			answers = append(answers, answer{who: who, what: what})
+			answers = append(answers, accessResult{who: who, what: what})
 		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -351,7 +350,7 @@ func (r *rightsWorld) ask(ctx context.Context) ([]answer, error) {
 	return answers, group.Wait()
 }
 
-// quiet says why something may still be under way: caches that lag behind, queues of controllers, requests to the agent.
+// quiet returns an error while work may be under way: caches that lag behind, queues of controllers, requests to the agent.
 func (r *rightsWorld) quiet(ctx context.Context) error {
 	for _, kind := range []func() client.ObjectList{
 		func() client.ObjectList { return &v1.RoleTemplateList{} }, func() client.ObjectList { return &v1.ClusterRoleTemplateBindingList{} },
@@ -383,7 +382,7 @@ func (r *rightsWorld) quiet(ctx context.Context) error {
 	return nil
 }
 
-// idle says which controller has more to do than there was left.
+// idle returns an error while a controller has more work than there was before the test.
 func (r *rightsWorld) idle() error {
 	now, err := busy()
 	for what, n := range now {
@@ -394,7 +393,7 @@ func (r *rightsWorld) idle() error {
 	return err
 }
 
-// busy is what controllers of this process have to do.
+// busy returns the work of the controllers of this process.
 func busy() (map[string]float64, error) {
 	families, err := metrics.Registry.Gather()
 	if err != nil {

@@ -29,11 +29,11 @@ type Options struct {
 	Trust   *trust.Holder
 	// Steady has the controllers that every replica needs until it has ended its last tunnel.
 	Steady ctrl.Manager
-	// Deliveries is told what is sent to members.
+	// Deliveries records what is sent to members.
 	Deliveries delivery.Observer
-	// Synced is whether it is known which members other replicas hold.
+	// Synced reports whether it is known which members other replicas hold.
 	Synced func() bool
-	// Started is when this manager began to accept tunnels. Zero stands for the time of Setup.
+	// Started is when this manager began to accept tunnels. Zero means the time of Setup.
 	Started time.Time
 }
 

@@ -7,8 +7,8 @@ import corev1 "k8s.io/api/core/v1"
 
 // Agent says how the agent in the member is set up. A connected agent that runs as the Deployment of its manifest is changed
 // through its tunnel, and put back if what it was changed to does not become ready; see the condition AgentUpToDate.
-// Whoever decides what runs as the agent, whom it trusts or where it runs has the agent's rights. To set anything here but replicas and
-// resources therefore takes "update" on clusters/agent, which no role of a workspace has.
+// A user who decides what runs as the agent, which hub it trusts or where it runs has the agent's rights. Setting anything here except replicas
+// and resources therefore takes "update" on clusters/agent, which no role of a workspace has.
 type Agent struct {
 	// image of the agent. Default: the image in the hub's configuration.
 	// +optional
@@ -24,7 +24,7 @@ type Agent struct {
 	Trust Trust `json:"trust,omitempty"`
 
 	// profile says what the agent may do in the member. Full (default): serve users as themselves, with what the member's RBAC
-	// grants them, and deliver roles, bindings and projects. ReadOnly: report, and serve everybody who may reach the member as the user
+	// grants them, and deliver roles, bindings and projects. ReadOnly: report, and serve every user who may reach the member as the user
 	// "drover:viewer", who has the rights of Kubernetes' ClusterRole "view" and nothing else; writes, exec and everything that is to be
 	// delivered are refused, and what was delivered before is taken back. The rights of the agent come with its manifest: a change takes
 	// effect once a person applies the new manifest in the member. An agent refuses to change its profile by itself.
@@ -72,8 +72,8 @@ type Agent struct {
 
 	// env is more environment for the agent: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (or in lower case), GOMEMLIMIT, GOGC, and of OpenTelemetry's
 	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*.
-	// Any other is refused, by the agent too: it could decide who plays the hub. Plain values only: they stand in the manifest for all to
-	// read. At most 16.
+	// Any other is refused, by the agent too: it could make another server pass as the hub. Plain values only: all who read the manifest
+	// see them. At most 16.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -126,7 +126,7 @@ func emptied(value any, path []string) (any, bool) {
 }
 
 // applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The specs are
-// what becomes of each where it is new.
+// those that each has as a new object.
 type applied struct {
 	full, empty         *unstructured.Unstructured
 	fullSpec, emptySpec any
@@ -194,7 +194,7 @@ func (a *applied) clear(t *testing.T, env *testkit.Env, path []string) bool {
 	return true
 }
 
-// taken is the spec that becomes of a new object; nil if the API server refuses it.
+// taken returns the spec of a new object as the API server stores it; nil if it is refused.
 func taken(t *testing.T, env *testkit.Env, o *unstructured.Unstructured) any {
 	t.Helper()
 	o = o.DeepCopy()

@@ -47,8 +47,8 @@ func TestClusterSpec(t *testing.T) {
 		"a resource that a node offers by its own word": {`{"agent": {"resources": {"limits": {"evil.example/gpu": 1}}}}`, "cpu, memory and ephemeral-storage only"},
 		"huge pages for the agent":                      {`{"agent": {"resources": {"requests": {"hugepages-2Mi": "2Mi"}}}}`, "cpu, memory and ephemeral-storage only"},
 		// Whoever reads it would compute for hours: the manager with it, for all.
-		"resources with an exponent": {`{"agent": {"resources": {"limits": {"memory": "1e-100000000"}}}}`, "spec.agent.resources.limits"},
-		"a trust that nobody knows":  {`{"agent": {"trust": "Blind"}}`, "spec.agent.trust"},
+		"resources with an exponent":  {`{"agent": {"resources": {"limits": {"memory": "1e-100000000"}}}}`, "spec.agent.resources.limits"},
+		"a trust that does not exist": {`{"agent": {"trust": "Blind"}}`, "spec.agent.trust"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

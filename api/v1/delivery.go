@@ -36,7 +36,7 @@ type Subject struct {
 	// name of the principal as the member sees it, for example "github:alice", "hub:system:serviceaccount:ci:deployer"
 	// or "hub:carol" for a user of the hub's own API server. 1 to 1024 characters, none of them a line break or another control
 	// character. Names that begin with "system:" are refused: in a member they are the member's own, and a request through the hub never
-	// carries them. So are those that begin with "drover:": as "drover:viewer" an agent that only reads asks for everybody.
+	// carries them. So are those that begin with "drover:": a ReadOnly agent sends the requests of all users as "drover:viewer".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -76,7 +76,7 @@ type DeliveryStatus struct {
 	// +optional
 	Clusters *ClusterCount `json:"clusters,omitempty"`
 
-	// failures are the first ten, ordered by cluster and object. A member that is only not connected is no failure.
+	// failures are the first ten, ordered by cluster and object. A member that is not connected is not a failure.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -91,7 +91,7 @@ type ClusterCount struct {
 	Desired int32 `json:"desired"`
 	// applied is the number of members that have all of it, as it is now.
 	Applied int32 `json:"applied"`
-	// failed is the number of members that refused some of it. The others, beside applied, are not connected or are being served.
+	// failed is the number of members that refused some of it. The others, beside applied, are not connected or are still getting it.
 	Failed int32 `json:"failed"`
 	// summary is "applied/desired".
 	Summary string `json:"summary"`
@@ -121,21 +121,21 @@ const ConditionQuotaFits = "QuotaFits"
 // has it, those that are away included; it has the reason of Ready, or MembersAway. A binding that has expired is Ready with the reason
 // Expired, and Complete when no member has it any more.
 
-// Reasons of conditions of what is delivered to members: RoleTemplates, bindings, Projects. Those that a person must mend, and
-// that also stand on Stalled, say so.
+// Reasons of conditions of what is delivered to members: RoleTemplates, bindings, Projects. Those that a person must fix, and
+// are also those of Stalled, say so.
 const (
 	// ReasonApplied: every member that this is for, and that is connected, has it. Reason of Ready=True; of Complete=True when none is away.
 	ReasonApplied = "Applied"
 	// ReasonNoClusters: no Cluster matches clusterSelector at present. Reason of Ready=True: nothing is missing.
 	ReasonNoClusters = "NoClusters"
-	// ReasonDelivering: connected members are being served.
+	// ReasonDelivering: connected members are still getting it.
 	ReasonDelivering = "Delivering"
 	// ReasonMembersAway: all connected members have it; the others get it when they connect. Reason of Complete=False; and of Ready=True when
 	// none is connected.
 	ReasonMembersAway = "MembersAway"
 	// ReasonDeliveryFailed: a member refused an object; status.failures says which and why. It is tried again.
 	ReasonDeliveryFailed = "DeliveryFailed"
-	// ReasonConflict: in a member an object of that name exists that is not Drover's, or somebody else manages a field. Rename
+	// ReasonConflict: in a member an object of that name exists that is not Drover's, or another field manager has a field of it. Rename
 	// or remove one of the two. Stalled.
 	ReasonConflict = "Conflict"
 	// ReasonFighting: something in a member changes an object back each time Drover repairs it; the message names its

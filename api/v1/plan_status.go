@@ -201,7 +201,7 @@ const (
 	ConditionComplete = "Complete"
 )
 
-// Reasons of a Plan's conditions. Those that also stand on Stalled say so.
+// Reasons of a Plan's conditions. Those that are also reasons of Stalled say so.
 const (
 	// ReasonVersion: the version is that of the spec.
 	ReasonVersion = "Version"

@@ -103,7 +103,7 @@ type Rollout struct {
 	// +kubebuilder:validation:Maximum=10000
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
-	// maxFailedClusters is how many members may fail before the rollout stops: with more, no member starts and those at work begin no
+	// maxFailedClusters is how many members may fail before the rollout stops: after more failures, no member starts and those at work begin no
 	// further node. Raising it, or a change of the plan that lets the failed try again, goes on. 0 to 10000, default 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -112,8 +112,8 @@ type Rollout struct {
 
 	// waves are done one after the other. A member belongs to the first wave that selects it; those that no wave selects come
 	// last, as a wave named "rest". A wave begins when the members of the one before are complete, or failed within
-	// maxFailedClusters, at least one of them is complete, and its soak is over. Members that are away or hold plans off keep nobody
-	// waiting; they begin when they are back. At most 16. Default: one wave of all.
+	// maxFailedClusters, at least one of them is complete, and its soak is over. Members that are away or hold plans off hold up no
+	// wave; they begin when they are back. At most 16. Default: one wave of all.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -18,8 +18,8 @@ type NodeWork struct {
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
-	// cordon: the node takes no new pods while it is at work. It is uncordoned afterwards, also after a failure, unless somebody else had
-	// cordoned it. With drain it is always cordoned. Default: false.
+	// cordon: the node takes no new pods while it is at work. It is uncordoned afterwards, also after a failure, unless it was cordoned
+	// before. With drain it is always cordoned. Default: false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
@@ -213,7 +213,7 @@ type Drain struct {
 	// +kubebuilder:default=true
 	DeleteEmptydirData *bool `json:"deleteEmptydirData,omitempty"`
 
-	// force also deletes pods that no controller makes anew. Without it a node that has some cannot be drained. Default: false.
+	// force also deletes pods that no controller recreates. Without it a node that has some cannot be drained. Default: false.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
@@ -221,7 +221,7 @@ type Drain struct {
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 
-	// skipWaitForDeleteTimeout: pods that have been deleted for longer than so many seconds are not waited for. 0, the default, waits.
+	// skipWaitForDeleteTimeout: pods that have been deleted for longer than this many seconds are not waited for. 0, the default, waits.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400

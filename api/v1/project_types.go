@@ -10,7 +10,7 @@ import (
 
 // Project is a group of namespaces in one or many members that share people, quota, limits, isolation and secrets.
 //
-// Namespaces are in a Project because spec.namespaces lists them, or because somebody labelled them in the member with
+// Namespaces are in a Project because spec.namespaces lists them, or because a user labelled them in the member with
 // "cluster.drover.dev/project: <name>". Secrets of the Project's own namespace with that label are copied to all of them.
 // Deleting a Project deletes no namespace.
 //

@@ -76,7 +76,7 @@ type RoleTemplateSpec struct {
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
 	// inherits names other RoleTemplates whose rules this one has as well, and theirs in turn. A template that names itself is refused. A
-	// cycle of several is taken, because each is written by itself: all that lead into it are then Stalled with reason
+	// cycle of several is accepted, because each is written separately: all that lead into it are then Stalled with reason
 	// InheritanceCycle and grant nothing until one of them is changed. At most 32.
 	// +optional
 	// +listType=set
@@ -97,7 +97,7 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are made by Drover: name the RoleTemplate instead"
 	External string `json:"external,omitempty"`
 
-	// locked templates cannot be bound anew, but by who may unlock them (verb "escalate"). Bindings that exist stay as they are.
+	// locked templates get no new bindings, except from users who may unlock them (verb "escalate"). Existing bindings stay as they are.
 	// Default false.
 	// +optional
 	Locked bool `json:"locked,omitempty"`
@@ -114,8 +114,8 @@ const (
 	ContextProject RoleContext = "Project"
 )
 
-// RoleTemplateStatus is what Drover knows of a RoleTemplate. It names no member: everybody who may bind may read it, and
-// the members belong to workspaces. What went wrong in a member stands on the binding.
+// RoleTemplateStatus is what Drover knows of a RoleTemplate. It names no member: every user who may bind may read it, and
+// the members belong to workspaces. The binding's status says what failed in a member.
 type RoleTemplateStatus struct {
 	// observedGeneration is the generation of the spec that this status is about.
 	// +optional

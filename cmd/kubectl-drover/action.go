@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// groupAuthenticated is what the member's API server counts everybody to who has logged in.
+// groupAuthenticated is the group of all users who have logged in at the member's API server.
 const groupAuthenticated = "system:authenticated"
 
-// principal is who is asked about.
+// principal is the user or group that a question is about.
 type principal struct {
 	Kind v1.SubjectKind `json:"kind"`
 	Name string         `json:"name"`
@@ -27,7 +27,7 @@ type principal struct {
 	Groups []string `json:"groups,omitempty"`
 }
 
-// newPrincipal adds the groups that everybody of that name has.
+// newPrincipal adds the groups that every user of that name has.
 func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal, error) {
 	switch {
 	case name == "":
@@ -52,7 +52,7 @@ func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal,
 // hubPrefix precedes the names of the hub's own users and groups in a member.
 const hubPrefix = "hub:"
 
-// user and groups are what an API server is asked about. A group stands for somebody who is in it and has no other rights.
+// user and groups are those of an access review. A group means a user who is in it and has no other rights.
 func (p principal) userAndGroups() (string, []string) {
 	if p.Kind == v1.SubjectGroup {
 		return "", []string{p.Name}

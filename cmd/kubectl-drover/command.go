@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// options are what the flags say.
+// options are the values of the flags.
 type options struct {
 	loading   *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
@@ -87,7 +87,7 @@ func (o *options) bindQuestion(c *cobra.Command) {
 	flags.StringVar(&o.memberContext, "member-context", "", "A context of the kubeconfig that leads to the member, through the hub or not")
 	flags.StringVarP(&o.output, "output", "o", outputText, "The output: text, json or yaml")
 	c.MarkFlagsOneRequired("cluster")                                     // has shells offer it
-	c.PreRunE = func(*cobra.Command, []string) error { return o.check() } // before cobra says it in words of its own
+	c.PreRunE = func(*cobra.Command, []string) error { return o.check() } // before cobra reports it in its own words
 	complete(c, "output", offer(outputText, outputJSON, outputYAML))
 	complete(c, "namespace", o.completeNamespaces)
 	complete(c, "workspace", o.completeWorkspaces)
@@ -161,7 +161,7 @@ func arguments(count int, names string) cobra.PositionalArgs {
 	}
 }
 
-// check refuses values of flags that mean nothing.
+// check rejects invalid values of flags.
 func (o *options) check() error {
 	if o.cluster == "" {
 		return errors.New("it is not said in which member: give --cluster NAME, a Cluster of the workspace as \"kubectl get clusters\" lists them")

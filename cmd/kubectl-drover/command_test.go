@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// stand is an API server that is hub and member at once, a kubeconfig for it, and a workspace where a project's people have their rights.
-type stand struct {
+// fixture is an API server that is hub and member at once, a kubeconfig for it, and a workspace where a project's people have their rights.
+type fixture struct {
 	*testkit.Env
 	kubeconfig string
 	workspace  string
@@ -33,10 +33,10 @@ type stand struct {
 	namespace string
 }
 
-func newStand(t *testing.T) *stand {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	env := testkit.Start(t)
-	s := &stand{Env: env, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), workspace: env.Workspace(t), namespace: "web"}
+	s := &fixture{Env: env, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), workspace: env.Workspace(t), namespace: "web"}
 	config := clientcmdapi.NewConfig()
 	config.Clusters["hub"] = &clientcmdapi.Cluster{Server: env.Config.Host, CertificateAuthorityData: env.Config.CAData}
 	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: env.Config.CertData, ClientKeyData: env.Config.KeyData}
@@ -70,7 +70,7 @@ func newStand(t *testing.T) *stand {
 }
 
 // uid is the one by which an API server is known.
-func (s *stand) uid(t *testing.T) string {
+func (s *fixture) uid(t *testing.T) string {
 	t.Helper()
 	system := &corev1.Namespace{}
 	if err := s.Client.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
@@ -80,7 +80,7 @@ func (s *stand) uid(t *testing.T) string {
 }
 
 // join makes a Cluster that the cluster of that UID has joined.
-func (s *stand) join(t *testing.T, name, uid string) {
+func (s *fixture) join(t *testing.T, name, uid string) {
 	t.Helper()
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: name}}
 	s.Apply(t, cluster)
@@ -91,7 +91,7 @@ func (s *stand) join(t *testing.T, name, uid string) {
 }
 
 // say runs a command line with the member's context and returns the exit code and what is printed.
-func (s *stand) say(t *testing.T, line string) (int, string, string) {
+func (s *fixture) say(t *testing.T, line string) (int, string, string) {
 	t.Helper()
 	var out, complaints strings.Builder
 	code := run(t.Context(), append([]string{"--kubeconfig", s.kubeconfig}, strings.Fields(line)...), &out, &complaints)
@@ -99,7 +99,7 @@ func (s *stand) say(t *testing.T, line string) (int, string, string) {
 }
 
 func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
-	s := newStand(t)
+	s := newFixture(t)
 	s.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: "never"}})
 	const there = " --cluster prod --member-context hub"
 	s.Apply(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "own"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
@@ -164,7 +164,7 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 }
 
 // testSelf: alice may view the workspace, and nothing of the member's RBAC.
-func testSelf(t *testing.T, s *stand) {
+func testSelf(t *testing.T, s *fixture) {
 	viewer := metav1.ObjectMeta{Name: "alice-views", Namespace: s.workspace}
 	// Who is asked is known by the UID of kube-system: without the right to read that, a context could lead anywhere.
 	as := " --as github:alice --as-group github:acme/web --cluster prod --member-context hub -n web"
@@ -201,7 +201,7 @@ func testSelf(t *testing.T, s *stand) {
 	}
 }
 
-func testJSON(t *testing.T, s *stand) {
+func testJSON(t *testing.T, s *fixture) {
 	code, out, complaints := s.say(t, "why github:alice get deployments --group github:acme/web -n web --cluster prod --member-context hub -o json")
 	var got explanation
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
@@ -216,7 +216,7 @@ func testJSON(t *testing.T, s *stand) {
 	}
 }
 
-func testOtherMember(t *testing.T, s *stand) {
+func testOtherMember(t *testing.T, s *fixture) {
 	s.join(t, "other", "another")
 	code, out, _ := s.say(t, "why ops get deployments -n web --cluster other --member-context hub")
 	if code != exitError || !strings.Contains(out, "It cannot be told") || !strings.Contains(out, "leads to another cluster") || strings.Contains(out, "The member says") {
@@ -224,7 +224,7 @@ func testOtherMember(t *testing.T, s *stand) {
 	}
 }
 
-func testTaken(t *testing.T, s *stand) {
+func testTaken(t *testing.T, s *fixture) {
 	if err := s.Client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "drover:prtb:devs:drover:project:deployer"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func complete(c *cobra.Command, flag string, offers cobra.CompletionFunc) {
 	cobra.CheckErr(c.RegisterFlagCompletionFunc(flag, offers)) // for a flag that does not exist only
 }
 
-// offer offers always the same.
+// offer always offers the same values.
 func offer(choices ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
 }
@@ -77,7 +77,7 @@ func (o *options) completePlans(otherwise cobra.ShellCompDirective) cobra.Comple
 	}
 }
 
-// completeWorkspaces offers the hub's namespaces or, to who may not list them, those that the kubeconfig names.
+// completeWorkspaces offers the hub's namespaces or, if the user may not list them, those that the kubeconfig names.
 func (o *options) completeWorkspaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	found := o.list(c.Context(), corev1.SchemeGroupVersion.WithKind("NamespaceList"), inNone)
 	if raw, err := o.kubeconfig().RawConfig(); err == nil && len(found) == 0 {

@@ -45,7 +45,7 @@ type explanation struct {
 	Remarks []string `json:"remarks,omitempty"`
 }
 
-// memberWord is what the member's API server says.
+// memberWord is the review of the member's API server.
 type memberWord struct {
 	Allowed bool   `json:"allowed"`
 	Reason  string `json:"reason,omitempty"`
@@ -78,7 +78,7 @@ type findings struct {
 	remarks   []string
 }
 
-// conclude weighs what hub and member say.
+// conclude compares what hub and member say.
 func conclude(f findings) explanation {
 	e := explanation{
 		Subject: f.who, Action: f.what, Workspace: f.workspace, Cluster: f.cluster,
@@ -116,7 +116,7 @@ func conclude(f findings) explanation {
 	return e
 }
 
-// settled is the verdict about external roles, now that the member has said what their rules are.
+// settled decides about external roles, now that the member's rules for them are known.
 func (f findings) settled() access.Decision {
 	verdict := access.NotGranted
 	for _, d := range f.delivered {
@@ -216,10 +216,10 @@ func (f findings) elsewhere() []string {
 	return remarks
 }
 
-// byDrover says whether the member names an object of Drover's as its reason.
+// byDrover reports whether the member names an object of Drover's as its reason.
 func (f findings) byDrover() bool { return strings.Contains(f.review.Reason, `Binding "drover:`) }
 
-// letIn says whether some binding opens the proxy.
+// letIn reports whether a binding lets the subject use the proxy.
 func (f findings) letIn() bool {
 	if len(f.answer.Chains) > 0 {
 		return true
@@ -233,7 +233,7 @@ func (f findings) letIn() bool {
 	return false
 }
 
-// refusals are what the member would not show.
+// refusals are the objects that the member refused to show.
 func (f findings) refusals() []string {
 	var remarks []string
 	told := map[string]bool{}

@@ -67,7 +67,7 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	return done, verdict
 }
 
-// ended reports whether a plan, as it is now, waits for nothing but a person, and with which answer.
+// ended reports whether a plan, as it is now, waits for nothing except a person, and the error to exit with.
 func ended(p *v1.Plan) (bool, error) {
 	current := p.Status.ObservedGeneration == p.Generation
 	switch {
@@ -79,7 +79,7 @@ func ended(p *v1.Plan) (bool, error) {
 	return false, nil
 }
 
-// trouble says why there is no news.
+// trouble says why the plan cannot be shown.
 func (d *display) trouble(err error) error {
 	text := "trying again: " + plain(err.Error())
 	if d.terminal {

@@ -129,7 +129,7 @@ func (h *hub) gather(ctx context.Context, cluster string) (*gathered, error) {
 	return g, h.find(ctx, cluster, clusters.Items, g)
 }
 
-// missingRights says which rights the caller lacks, and who usually has them.
+// missingRights names the rights that the caller lacks, and the role that usually has them.
 func (h *hub) missingRights(resources []string) []string {
 	var rights, inWorkspace []string
 	for _, resource := range resources {

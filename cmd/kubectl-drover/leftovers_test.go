@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// TestUninstallFindsWhatIsDrovers keeps uninstall to what the agent brought: for plans, by the field manager as whom it installs that, which is not that of sets.
+// TestUninstallFindsWhatIsDrovers keeps uninstall to what the agent brought: for plans, by the field manager of what it installs, which is not that of sets.
 func TestUninstallFindsWhatIsDrovers(t *testing.T) {
 	brought := func(apiVersion, kind, name, manager string) *metav1.PartialObjectMetadata {
 		o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind}}

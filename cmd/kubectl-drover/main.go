@@ -23,11 +23,11 @@ import (
 // version is set at build time.
 var version = "v0.1.0-dev"
 
-// Exit codes. That something is denied is an answer, and not an error.
+// Exit codes. A denied action is an answer and not an error.
 const (
 	exitAllowed     = 0
 	exitDenied      = 1
-	exitError       = 2   // also for what cannot be told
+	exitError       = 2   // also if there is no answer
 	exitInterrupted = 130 // as shells have it for Ctrl-C
 )
 
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 	case errors.Is(err, errDenied):
 		return exitDenied
 	case ctx.Err() != nil:
-		return exitInterrupted // whoever did that knows it
+		return exitInterrupted // the user knows why
 	default:
 		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 		return exitError

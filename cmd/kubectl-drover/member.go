@@ -88,7 +88,7 @@ func (m *member) projectOf(ctx context.Context, namespace string) (string, error
 	return found.Labels[v1.LabelProject], nil
 }
 
-// review is what the member's API server says of the action. Who may not ask about others may ask about themselves.
+// review asks the member's API server about the action. A caller who may not ask about others may ask about themselves.
 func (m *member) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	user, groups := who.userAndGroups()
 	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}
@@ -113,7 +113,7 @@ func (m *member) selfReview(ctx context.Context, what access.Action) (authorizat
 	return review.Status, nil
 }
 
-// attributes are an action as an API server is asked about it.
+// attributes are those of an access review of an action.
 func attributes(what access.Action) (*authorizationv1.ResourceAttributes, *authorizationv1.NonResourceAttributes) {
 	if what.URL != "" {
 		return nil, &authorizationv1.NonResourceAttributes{Verb: what.Verb, Path: what.URL}
@@ -124,7 +124,7 @@ func attributes(what access.Action) (*authorizationv1.ResourceAttributes, *autho
 	}, nil
 }
 
-// presence is how something is in the member.
+// presence is the state of an object in the member.
 type presence string
 
 const (
@@ -184,7 +184,7 @@ func (d *delivered) judge(err error, asExpected bool) presence {
 	return present
 }
 
-// isCaller says whether the member knows the caller by that name.
+// isCaller reports whether the member knows the caller by that name.
 func (m *member) isCaller(ctx context.Context, who principal) bool {
 	self, err := m.api.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	return err == nil && who.Kind == v1.SubjectUser && self.Status.UserInfo.Username == who.Name

@@ -158,7 +158,7 @@ type writer func([]byte) (int, error)
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 func TestPlanCommands(t *testing.T) {
-	s := newStand(t)
+	s := newFixture(t)
 	for _, name := range []string{"a", "b"} {
 		s.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: name}})
 	}
@@ -232,7 +232,7 @@ func TestPlanCommands(t *testing.T) {
 			}
 			o := &options{workspace: s.workspace, loading: &clientcmd.ClientConfigLoadingRules{ExplicitPath: s.kubeconfig}}
 			piped := &bytes.Buffer{}
-			err := o.preview(t.Context(), strings.NewReader(text), piped, "-", &rehearsing{upgrade: time.Minute, start: "2027-01-02T01:00:00+01:00"})
+			err := o.preview(t.Context(), strings.NewReader(text), piped, "-", &previewOptions{upgrade: time.Minute, start: "2027-01-02T01:00:00+01:00"})
 			code, out := command(t.Context(), "plan", "preview", several)
 			if got := strings.Count(out, "Complete: 3 clusters complete"); got != want || (code != 0) != (want == 0) || want == 0 && !strings.Contains(out, "it has no Plan") {
 				t.Errorf("%q: %d: %s", text, code, out)
@@ -253,9 +253,9 @@ func TestPlanCommands(t *testing.T) {
 				t.Errorf("%s: %d: %s", args, code, out)
 			}
 		}
-		many := &rehearsing{nodes: maxNodes}
-		a := &act{whole: true}
-		for range maxPlayed/maxNodes + 1 {
+		many := &previewOptions{nodes: maxNodes}
+		a := &scenario{whole: true}
+		for range maxSimulated/maxNodes + 1 {
 			a.script.Clusters = append(a.script.Clusters, simulated(&v1.Cluster{}, many.nodes))
 		}
 		if err := (&options{}).complete(t.Context(), "", a, many); err == nil || !strings.Contains(err.Error(), "at most 50000 can be played") {

@@ -27,23 +27,23 @@ import (
 )
 
 const (
-	// maxNodes is how many nodes a cluster is played with at most, whatever its agent says. Kubernetes is made for as many.
+	// maxNodes bounds the simulated nodes of a cluster, whatever its agent reports. Kubernetes supports as many.
 	maxNodes = 5000
-	// maxPlayed is how many nodes of all clusters are played at most: more take gigabytes of memory, and hours.
-	maxPlayed = 50_000
-	// fromInput is the name of a file that stands for standard input.
+	// maxSimulated bounds the simulated nodes of all clusters: more take gigabytes of memory, and hours.
+	maxSimulated = 50_000
+	// fromInput is the file name that means standard input.
 	fromInput = "-"
 )
 
-// rehearsing are the flags of "plan preview".
-type rehearsing struct {
+// previewOptions are the flags of "plan preview".
+type previewOptions struct {
 	start                   string
 	nodes                   int
 	prepare, drain, upgrade time.Duration
 }
 
 func newPlanPreview(o *options) *cobra.Command {
-	r := &rehearsing{}
+	r := &previewOptions{}
 	c := &cobra.Command{
 		Use: "preview NAME | FILE | -", Short: "Print the steps that a plan would take, with their times",
 		Long: `Print the steps that a plan would take, with their times, as the planner that runs it takes them.
@@ -71,8 +71,8 @@ would find.`,
 	return c
 }
 
-// check refuses values of flags that mean nothing or cannot be played.
-func (r *rehearsing) check() error {
+// check rejects values of flags that are invalid or cannot be simulated.
+func (r *previewOptions) check() error {
 	if r.nodes < 0 || r.nodes > maxNodes {
 		return fmt.Errorf("--nodes is %d: give 1 to %d, or leave it out to play as many as each cluster has", r.nodes, maxNodes)
 	}
@@ -84,37 +84,37 @@ func (r *rehearsing) check() error {
 	return nil
 }
 
-func (o *options) preview(ctx context.Context, in io.Reader, out io.Writer, what string, r *rehearsing) error {
+func (o *options) preview(ctx context.Context, in io.Reader, out io.Writer, what string, r *previewOptions) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	acts, err := readActs(what, in)
+	scenarios, err := readScenarios(what, in)
 	if err != nil {
 		return err
 	}
 	out = interruptible{ctx, out}
-	for i := range acts {
-		if err := o.complete(ctx, what, &acts[i], r); err != nil {
+	for i := range scenarios {
+		if err := o.complete(ctx, what, &scenarios[i], r); err != nil {
 			return err
 		}
-		if name := acts[i].script.Plan.Name; len(acts) > 1 {
-			if _, err := fmt.Fprintf(out, "# Plan %s, %d of %d\n", name, i+1, len(acts)); err != nil {
+		if name := scenarios[i].script.Plan.Name; len(scenarios) > 1 {
+			if _, err := fmt.Fprintf(out, "# Plan %s, %d of %d\n", name, i+1, len(scenarios)); err != nil {
 				return err
 			}
 		}
-		for _, remark := range acts[i].remarks {
+		for _, remark := range scenarios[i].remarks {
 			if _, err := fmt.Fprintln(out, "#", plain(remark)); err != nil {
 				return err
 			}
 		}
-		if err := rehearsal.Recite(acts[i].script, out); err != nil {
+		if err := rehearsal.Recite(scenarios[i].script, out); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// interruptible ends what writes to it when ctx has ended: a play writes a line for each step, and knows no context.
+// interruptible is a writer that fails when ctx has ended: a simulation writes a line for each step, and knows no context.
 type interruptible struct {
 	ctx context.Context
 	out io.Writer
@@ -127,31 +127,31 @@ func (w interruptible) Write(text []byte) (int, error) {
 	return w.out.Write(text)
 }
 
-// act is one thing to play: a Plan that is still to be given Clusters, or a whole script.
-type act struct {
+// scenario is one simulation: a Plan without its Clusters yet, or a whole script.
+type scenario struct {
 	script rehearsal.Script
 	whole  bool
-	// remarks are where the play is not what the plan would find.
+	// remarks say where the simulation differs from what the plan would find.
 	remarks []string
 }
 
-func (a *act) remark(format string, words ...any) {
+func (a *scenario) remark(format string, words ...any) {
 	a.remarks = append(a.remarks, fmt.Sprintf(format, words...))
 }
 
-// readActs reads a file, if there is one of that name, or standard input. Else the name is that of a Plan on the hub, and the act is empty.
-func readActs(name string, in io.Reader) ([]act, error) {
+// readScenarios reads a file, if there is one of that name, or standard input. Else the name is that of a Plan on the hub, and the scenario is empty.
+func readScenarios(name string, in io.Reader) ([]scenario, error) {
 	if name != fromInput {
 		file, err := os.Open(name)
 		if errors.Is(err, os.ErrNotExist) {
-			return make([]act, 1), nil
+			return make([]scenario, 1), nil
 		} else if err != nil {
 			return nil, fmt.Errorf("read script: %w", err)
 		}
 		defer file.Close()
 		in = file
 	}
-	var acts []act
+	var scenarios []scenario
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(in))
 	for n := 1; ; n++ {
 		document, err := documents.Read()
@@ -159,20 +159,20 @@ func readActs(name string, in io.Reader) ([]act, error) {
 			break
 		}
 		if err == nil {
-			acts, err = addActs(acts, document)
+			scenarios, err = addScenarios(scenarios, document)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s, document %d: %w", name, n, err)
 		}
 	}
-	if len(acts) == 0 {
+	if len(scenarios) == 0 {
 		return nil, fmt.Errorf("read %s: it has no Plan: give one, or the name of one on the hub", name)
 	}
-	return acts, nil
+	return scenarios, nil
 }
 
-// addActs adds the Plans of a document, of which a List has many, or the script that it is. Other kinds are passed over.
-func addActs(acts []act, document []byte) ([]act, error) {
+// addScenarios adds the Plans of a document, of which a List has many, or the script that it is. It skips other kinds.
+func addScenarios(scenarios []scenario, document []byte) ([]scenario, error) {
 	var some struct {
 		metav1.TypeMeta `json:",inline"`
 		Plan            any                    `json:"plan"`
@@ -184,31 +184,31 @@ func addActs(acts []act, document []byte) ([]act, error) {
 	var err error
 	switch {
 	case some.Kind == "Plan":
-		var one act
+		var one scenario
 		err = yaml.UnmarshalStrict(document, &one.script.Plan)
-		acts = append(acts, one)
+		scenarios = append(scenarios, one)
 	case some.Kind == "List":
 		for i := range some.Items {
-			if acts, err = addActs(acts, some.Items[i].Raw); err != nil {
+			if scenarios, err = addScenarios(scenarios, some.Items[i].Raw); err != nil {
 				return nil, err
 			}
 		}
 	case some.Kind == "" && some.Plan != nil:
-		one := act{whole: true}
+		one := scenario{whole: true}
 		err = yaml.UnmarshalStrict(document, &one.script)
-		acts = append(acts, one)
+		scenarios = append(scenarios, one)
 	}
-	return acts, err
+	return scenarios, err
 }
 
-// complete completes an act with what the hub knows, where it is not whole, and with the flags.
-func (o *options) complete(ctx context.Context, name string, a *act, r *rehearsing) error {
+// complete completes a scenario with the flags and, if it is not whole, with what the hub knows.
+func (o *options) complete(ctx context.Context, name string, a *scenario, r *previewOptions) error {
 	if !a.whole {
 		h, err := o.hub()
 		if err != nil {
 			return err
 		}
-		if err := h.cast(ctx, name, a, r); err != nil {
+		if err := h.fill(ctx, name, a, r); err != nil {
 			return err
 		}
 	}
@@ -223,14 +223,14 @@ func (o *options) complete(ctx context.Context, name string, a *act, r *rehearsi
 	for i := range a.script.Clusters {
 		total += len(a.script.Clusters[i].Nodes)
 	}
-	if total > maxPlayed {
-		return fmt.Errorf("play plan %s: its clusters have %d nodes, and at most %d can be played: give fewer for each with --nodes", a.script.Plan.Name, total, maxPlayed)
+	if total > maxSimulated {
+		return fmt.Errorf("play plan %s: its clusters have %d nodes, and at most %d can be played: give fewer for each with --nodes", a.script.Plan.Name, total, maxSimulated)
 	}
 	return nil
 }
 
-// cast completes an act with what the hub knows: the Plan, if there is none yet, and the Clusters.
-func (h *hub) cast(ctx context.Context, name string, a *act, r *rehearsing) error {
+// fill adds what the hub knows to a scenario: the Plan, if there is none yet, and the Clusters.
+func (h *hub) fill(ctx context.Context, name string, a *scenario, r *previewOptions) error {
 	script := &a.script
 	if script.Plan.Kind == "" && script.Plan.Name == "" {
 		plan, err := h.readPlan(ctx, name)
@@ -241,7 +241,7 @@ func (h *hub) cast(ctx context.Context, name string, a *act, r *rehearsing) erro
 		}
 		script.Plan = *plan
 	}
-	if script.Plan.Spec.Paused { // whoever has it paused wants to know what it will do
+	if script.Plan.Spec.Paused { // the preview of a paused plan shows what it will do
 		script.Plan.Spec.Paused = false
 		a.remark("the plan is paused: it takes none of these steps until spec.paused is false")
 	}
@@ -252,13 +252,13 @@ func (h *hub) cast(ctx context.Context, name string, a *act, r *rehearsing) erro
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	script.Durations = rehearsal.Durations{Prepare: duration(r.prepare), Drain: duration(r.drain), Upgrade: duration(r.upgrade)}
 	if script.Plan.Spec.ClusterName == "" && script.Plan.Spec.ClusterSelector == nil {
-		return h.castNodes(ctx, a, r)
+		return h.fillNodes(ctx, a, r)
 	}
-	return h.castClusters(ctx, a, r)
+	return h.fillClusters(ctx, a, r)
 }
 
-// castClusters takes the Clusters of the workspace, with as many nodes as they have.
-func (h *hub) castClusters(ctx context.Context, a *act, r *rehearsing) error {
+// fillClusters adds the Clusters of the workspace, with as many nodes as they have.
+func (h *hub) fillClusters(ctx context.Context, a *scenario, r *previewOptions) error {
 	script := &a.script
 	if script.Plan.Spec.NodeSelector != nil {
 		script.Plan.Spec.NodeSelector = nil
@@ -273,8 +273,8 @@ func (h *hub) castClusters(ctx context.Context, a *act, r *rehearsing) error {
 	}
 	total := 0
 	for i := range clusters.Items {
-		if total += nodesOf(&clusters.Items[i], r.nodes); total > maxPlayed {
-			return fmt.Errorf("play plan %s: the clusters of %s have more than %d nodes, which is as many as can be played: give fewer for each with --nodes", script.Plan.Name, h.workspace, maxPlayed)
+		if total += nodesOf(&clusters.Items[i], r.nodes); total > maxSimulated {
+			return fmt.Errorf("play plan %s: the clusters of %s have more than %d nodes, which is as many as can be played: give fewer for each with --nodes", script.Plan.Name, h.workspace, maxSimulated)
 		}
 		script.Clusters = append(script.Clusters, simulated(&clusters.Items[i], r.nodes))
 	}
@@ -282,8 +282,8 @@ func (h *hub) castClusters(ctx context.Context, a *act, r *rehearsing) error {
 	return nil
 }
 
-// remarkNodes says of which Clusters the nodes are made up.
-func (a *act) remarkNodes(clusters []v1.Cluster, nodes int) {
+// remarkNodes names the Clusters whose nodes are invented.
+func (a *scenario) remarkNodes(clusters []v1.Cluster, nodes int) {
 	if nodes > 0 {
 		a.remark("each cluster is played with %s, as --nodes says", counted(nodes))
 		return
@@ -305,7 +305,7 @@ func (a *act) remarkNodes(clusters []v1.Cluster, nodes int) {
 	}
 }
 
-// counted is "1 node", or "3 nodes".
+// counted returns "1 node", or "3 nodes".
 func counted(nodes int) string {
 	if nodes == 1 {
 		return "1 node"
@@ -322,8 +322,8 @@ func listed(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
-// castNodes takes the nodes of the cluster itself: a plan without a target is for those.
-func (h *hub) castNodes(ctx context.Context, a *act, r *rehearsing) error {
+// fillNodes adds the nodes of the cluster itself: a plan without a target is for those.
+func (h *hub) fillNodes(ctx context.Context, a *scenario, r *previewOptions) error {
 	script := &a.script
 	if r.nodes > 0 {
 		a.remark("the cluster is played with %s, as --nodes says, and each is selected", counted(r.nodes))
@@ -348,7 +348,7 @@ func (h *hub) castNodes(ctx context.Context, a *act, r *rehearsing) error {
 	return nil
 }
 
-// nodesOf is how many nodes a Cluster is played with: its agent says how many it has, and may say anything.
+// nodesOf returns how many nodes of a Cluster are simulated: its agent reports how many it has, and may report any number.
 func nodesOf(c *v1.Cluster, nodes int) int {
 	if nodes == 0 && c.Status.Nodes != nil {
 		nodes = min(int(c.Status.Nodes.Total), maxNodes)

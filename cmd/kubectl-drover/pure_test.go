@@ -31,7 +31,7 @@ func TestPrincipalsHaveTheGroupsOfTheirName(t *testing.T) {
 		"one of the member is no hub's":  {"system:serviceaccount:ci:deployer", "User", nil, []string{"system:authenticated"}, ""},
 		"a group has no groups":          {"github:acme/web", "Group", nil, nil, ""},
 		"a group cannot be in one":       {"github:acme/web", "Group", []string{"x"}, nil, "leave --group or --kind out"},
-		"nobody":                         {"", "User", nil, nil, "NAME is empty"},
+		"an empty name":                  {"", "User", nil, nil, "NAME is empty"},
 		"a ServiceAccount is a user too": {"x", "ServiceAccount", nil, nil, "use User or Group"},
 	}
 	for name, tt := range tests {
@@ -44,7 +44,7 @@ func TestPrincipalsHaveTheGroupsOfTheirName(t *testing.T) {
 	}
 }
 
-// said is whether an error says something; "" stands for no error.
+// said reports whether an error contains a text; "" means no error.
 func said(err error, want string) bool {
 	if want == "" {
 		return err == nil
@@ -76,7 +76,7 @@ func TestActionsAreReadAsKubectlReadsThem(t *testing.T) {
 		"what is in no namespace":               {"get", "nodes", options{namespace: "web"}, mapper, access.Action{Verb: "get", Resource: "nodes"}, "get nodes in cluster prod", "are in no namespace", ""},
 		"a namespace counts as one within":      {"get", "namespaces/web", options{}, mapper, access.Action{Verb: "get", Resource: "namespaces", Name: "web", Namespace: "web"}, "get namespaces web in namespace web of cluster prod", "", ""},
 		"an unknown resource is taken as it is": {"get", "routes.example.com", options{namespace: "web"}, mapper, access.Action{Verb: "get", Group: "example.com", Resource: "routes", Namespace: "web"}, "get routes.example.com in namespace web of cluster prod", "no resource type", ""},
-		"nobody to ask":                         {"get", "pods", options{}, nil, access.Action{Verb: "get", Resource: "pods"}, "get pods in cluster prod", "", ""},
+		"without an API server":                 {"get", "pods", options{}, nil, access.Action{Verb: "get", Resource: "pods"}, "get pods in cluster prod", "", ""},
 		"everything":                            {"*", "*", options{}, mapper, access.Action{Verb: "*", Resource: "*"}, "* * in cluster prod", "", ""},
 		"a URL":                                 {"get", "/metrics", options{}, mapper, access.Action{Verb: "get", URL: "/metrics"}, "get /metrics in cluster prod", "", ""},
 		"a URL is in no namespace":              {"get", "/metrics", options{namespace: "web"}, mapper, access.Action{}, "", "", "leave --namespace and --subresource out"},
@@ -119,7 +119,7 @@ func TestTheWayToAMember(t *testing.T) {
 		"one that leads beside it":              {kubeconfig("hub", "https://api:6443", "edge", "https://drover/k8s/clusters/team-b/edge"), "edge", "https://drover/k8s/clusters/team-a/prod", ""},
 		"the current one, at the hub":           {kubeconfig("hub", "https://drover/base/k8s/local", "prod", "https://drover/k8s/clusters/team-a/prod"), "hub", "https://drover/base/k8s/clusters/team-a/prod", ""},
 		"two that lead there are as good":       {kubeconfig("a", "https://drover/k8s/clusters/team-a/prod", "b", "https://drover/k8s/clusters/team-a/prod/"), "a", "https://drover/k8s/clusters/team-a/prod", ""},
-		"two hubs: nobody guesses":              {kubeconfig("a", "https://one/k8s/clusters/team-a/prod", "b", "https://two/k8s/clusters/team-a/prod"), "", "", "contexts a, b lead to several hubs"},
+		"two hubs: no guess":                    {kubeconfig("a", "https://one/k8s/clusters/team-a/prod", "b", "https://two/k8s/clusters/team-a/prod"), "", "", "contexts a, b lead to several hubs"},
 		"no way":                                {kubeconfig("hub", "https://api:6443"), "", "", "--member-context"},
 		"a context without a cluster is passed": {clientcmdapi.Config{Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "gone"}}}, "", "", "no entry"},
 	}

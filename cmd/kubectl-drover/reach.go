@@ -17,7 +17,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// errNoWay is that no entry of the kubeconfig leads to the member.
+// errNoWay says that no entry of the kubeconfig leads to the member.
 var errNoWay = errors.New("no entry of the kubeconfig leads to it")
 
 // memberConfig is the way to the member: the context that is named; or one whose server is the member's path at the hub; or, where
@@ -46,7 +46,7 @@ func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) 
 	return config, nil
 }
 
-// asInMember names whom the caller acts as on the hub as the member knows them.
+// asInMember turns the user whom the caller impersonates on the hub into that user's name in the member.
 func asInMember(as *rest.ImpersonationConfig) {
 	if as.UserName != "" {
 		as.UserName = hubPrefix + as.UserName
@@ -56,7 +56,7 @@ func asInMember(as *rest.ImpersonationConfig) {
 	}
 }
 
-// contextConfig is one context of the kubeconfig, as who the flags say.
+// contextConfig returns one context of the kubeconfig, with the impersonation that the flags ask for.
 func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: name, Timeout: o.overrides.Timeout}
 	overrides.AuthInfo.Impersonate = o.overrides.AuthInfo.Impersonate

@@ -52,7 +52,7 @@ func (o *options) print(out io.Writer, answer any, text func() string) error {
 	return nil
 }
 
-// errCannotBeTold ends a command that has said why there is no answer.
+// errCannotBeTold ends a command that has printed why there is no answer.
 var errCannotBeTold = errors.New("it cannot be told: the remarks say why")
 
 // outcomeOf is the error that an answer ends with.
@@ -107,7 +107,7 @@ func (e explanation) byHub() string {
 	return "Nor can it be told whether Drover grants it.\n"
 }
 
-// worthTelling are the misses that matter: none beside a chain that holds, and no advice to bind what is allowed already.
+// worthTelling returns the misses that matter: none beside a chain that holds, and no advice to bind what is allowed already.
 func (e explanation) worthTelling() []miss {
 	switch {
 	case e.Drover == access.Granted && e.Answer != denied:
@@ -206,7 +206,7 @@ func (h holders) text() string {
 	return b.String()
 }
 
-// component reports whether it is part of Kubernetes itself.
+// component reports whether a subject is part of Kubernetes itself.
 func (h holder) component() bool {
 	return h.Origin == originMember && strings.HasPrefix(h.By.Name, "system:")
 }

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// lookInterval is how long to wait before it is looked again what is left.
+// lookInterval is the pause between two looks at what is left.
 const lookInterval = 500 * time.Millisecond
 
 func newUninstall(o *options) *cobra.Command {
@@ -33,7 +33,7 @@ func newUninstall(o *options) *cobra.Command {
 that projects and bindings brought, and what plans need. Nodes that a plan cordoned are let go.
 
 The member is the cluster of your kubeconfig or of --context: neither hub nor agent is needed, and what you run it as must be an administrator there.
-Nothing else is touched. An agent's namespace goes if it is drover-agent: another one is yours, and only loses what is Drover's. A hub stays a hub. Namespaces of projects stay and lose Drover's labels. Where somebody has Plans of their own in the member, what plans need stays.
+Nothing else is touched. An agent's namespace goes if it is drover-agent: another one is yours, and only loses what is Drover's. A hub stays a hub. Namespaces of projects stay and lose Drover's labels. Where a user has Plans of their own in the member, what plans need stays.
 It can be run again: what is gone is gone. Usually "kubectl delete cluster" on the hub is enough; this is for a member that was not reached then.
 
 Exit codes: 0 nothing is left, 2 an error, or something is left.`,
@@ -128,7 +128,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 	return nil
 }
 
-// remove does what a removal says. What is on its way out is waited for.
+// remove carries out a removal. An object that is being deleted is waited for.
 func (u *uninstaller) remove(ctx context.Context, r removal) error {
 	if u.dryRun {
 		u.say(r.String() + " " + r.done + " (dry run)")

@@ -108,7 +108,7 @@ func (d delivered) effective() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// outcome tells "no one" from "not known".
+// outcome distinguishes "no one" from "not known".
 func (h holders) outcome() error {
 	effective := func(status metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })
@@ -124,7 +124,7 @@ func (h holders) outcome() error {
 	return errDenied
 }
 
-// ownHolders are those whom bindings in the member let, but for those that the chains lead to.
+// ownHolders are the subjects of the member's bindings, except those that the chains lead to.
 func (m *member) ownHolders(ctx context.Context, what access.Action, chains []access.Chain) ([]holder, error) {
 	bindings, err := m.api.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -153,7 +153,7 @@ func (m *member) ownHolders(ctx context.Context, what access.Action, chains []ac
 	return w.found, nil
 }
 
-// roles are the rules of the member's roles, by kind and name.
+// roles returns the rules of the member's roles, by kind and name.
 func (m *member) roles(ctx context.Context, namespace string) (map[access.Reference][]rbacv1.PolicyRule, error) {
 	rules := map[access.Reference][]rbacv1.PolicyRule{}
 	whole, err := m.api.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})

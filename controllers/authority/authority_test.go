@@ -193,19 +193,19 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func TestAuthority(t *testing.T) {
 	env := testkit.Shared(t)
 	for name, test := range map[string]func(*world){
-		"of several replicas that start at once one makes the first CA":        testFirst,
-		"an authority that is in order is left alone":                          testIdle,
-		"a member that is away holds up no change":                             testAway,
-		"a revocation waits for connected members, not for ever":               testRevoked,
-		"a revocation is for one change only":                                  testRevokedOnce,
-		"a request counts once":                                                testRequestedOnce,
-		"a replaced authority is announced for 30 days and verifies on":        testRetired,
-		"an authority that is about to end is replaced without being asked":    testRenewed,
-		"two keepers at once do no harm":                                       testTwoKeepers,
-		"the Secret, once deleted, comes back with the same authority":         testDeleted,
-		"a Secret that was emptied makes no new authority":                     testEmptied,
-		"the operator's own certificate is served and its CA is announced":     testGiven,
-		"an operator's Secret that is no good leaves the hub's own in service": testBadGiven,
+		"of several replicas that start at once one makes the first CA":     testFirst,
+		"an authority that is in order is left alone":                       testIdle,
+		"a member that is away holds up no change":                          testAway,
+		"a revocation waits for connected members, not forever":             testRevoked,
+		"a revocation is for one change only":                               testRevokedOnce,
+		"a request counts once":                                             testRequestedOnce,
+		"a replaced authority is announced for 30 days and verifies on":     testRetired,
+		"an authority that is about to end is replaced without being asked": testRenewed,
+		"two keepers at once do no harm":                                    testTwoKeepers,
+		"the Secret, once deleted, comes back with the same authority":      testDeleted,
+		"a Secret that was emptied makes no new authority":                  testEmptied,
+		"the operator's own certificate is served and its CA is announced":  testGiven,
+		"an invalid Secret of the operator leaves the hub's own in service": testBadGiven,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env)) })
 	}
@@ -281,7 +281,7 @@ func testRevoked(w *world) {
 	w.verifies(before, false)
 	w.verifies(after, true)
 	if string(w.trust.Bundle()) != string(after.Cert) {
-		w.t.Error("agents are still told to trust the old one")
+		w.t.Error("agents are still to trust the old one")
 	}
 }
 
@@ -309,7 +309,7 @@ func testRequestedOnce(w *world) {
 		w.keep()
 	}
 	if string(w.state().Active.Cert) != string(after.Cert) {
-		w.t.Error("it is changed for ever")
+		w.t.Error("it is changed again and again")
 	}
 	w.changed("2")
 }
@@ -365,7 +365,7 @@ func testTwoKeepers(w *world) {
 		errs := make(chan error, 8)
 		var all sync.WaitGroup
 		for range cap(errs) {
-			keeper := *w.keeper // another leader that does not know yet that it is none
+			keeper := *w.keeper // another leader that does not know yet that it lost leadership
 			all.Go(func() {
 				_, err := keeper.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: keeper.Secret})
 				errs <- err

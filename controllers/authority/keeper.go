@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority keeps the hub's certificate authority: made once, changed so that clients of the old one go on, retired in the end.
+// Package authority keeps the hub's certificate authority: it makes it, replaces it so that clients of the old one go on, and retires the old one.
 package authority
 
 import (
@@ -25,22 +25,22 @@ import (
 // maxNote is how long an event's text may be for the API server, in bytes.
 const maxNote = 1024
 
-// Keeper decides, on the leader, when the hub's authority changes, and writes it into its Secret.
+// Keeper runs on the leader. It decides when the hub's authority changes, and writes it into its Secret.
 type Keeper struct {
 	Client   client.Client
 	Recorder events.EventRecorder
 	// Secret is where the authority is kept.
 	Secret types.NamespacedName
-	// Member says what is known of a connected member.
+	// Member returns what is known of a connected member.
 	Member func(types.NamespacedName) members.State
 	// Settings that agents with that trust are to have.
 	Settings func() protocol.Settings
 	Now      func() time.Time
 
-	told string // what the last event said that is waited for; of the one worker alone
+	lastWait string // the text of the last event of recordWait; only the one worker uses it
 }
 
-// Reconcile takes the next step of the authority, if there is one to take. A Secret that is missing is the loader's to make.
+// Reconcile takes the next step of the authority, if there is one to take. The loader makes a missing Secret.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
@@ -58,7 +58,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	}
 	switch decision.Step {
 	case pki.StepWait:
-		k.tellWait(secret, in, decision)
+		k.recordWait(secret, in, decision)
 		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
 	case pki.StepCreate: // it was emptied; another authority would strand every agent
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
@@ -83,13 +83,13 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	return ctrl.Result{}, nil // the write wakes us
 }
 
-// errEmptied says what to do about a Secret that had the authority and has it no longer.
+// errEmptied says what to do about a Secret that no longer has the authority.
 var errEmptied = errors.New("there is no authority in it any more; delete it to have the one that the manager still holds written again")
 
-// tellWait says what a step that is due waits for, once for each answer.
-func (k *Keeper) tellWait(secret *corev1.Secret, in pki.Input, decision pki.Decision) {
-	if (in.Requested || in.Revoked) && decision.Why != k.told {
-		k.told = decision.Why
+// recordWait writes an event that says what a due step waits for, once for each text.
+func (k *Keeper) recordWait(secret *corev1.Secret, in pki.Input, decision pki.Decision) {
+	if (in.Requested || in.Revoked) && decision.Why != k.lastWait {
+		k.lastWait = decision.Why
 		k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority", "%s", protocol.Cut(decision.Why, maxNote))
 	}
 }

@@ -44,7 +44,7 @@ func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{}, l.Trust.LoadAuthority(secret)
 }
 
-// loadGiven keeps serving with what was loaded before if the Secret is gone or no good.
+// loadGiven keeps the certificate that was loaded before if the Secret is gone or invalid.
 func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 	if !exists {
 		l.Trust.GivenAbsent()
@@ -57,8 +57,8 @@ func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 	return nil
 }
 
-// make writes the hub's authority into a Secret that is not there: the one that is held, if somebody deleted it, since another would
-// strand every agent; else the first. Of several replicas that try, one wins.
+// make writes the hub's authority into a Secret that is not there: the one that is in memory, if the Secret was deleted, since
+// another would strand every agent; else the first. If several replicas try, one wins.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

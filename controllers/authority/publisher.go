@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes the certificates that clients of the hub are to trust into a ConfigMap, so that Prometheus and others need no right to
-// read the Secret with the authority's keys.
+// Publisher writes the certificates that clients of the hub are to trust into a ConfigMap, so that Prometheus and others need no right
+// to read the Secret with the authority's keys.
 type Publisher struct {
 	Client client.Client
 	// ConfigMap has the certificates, with the key ca.crt.

@@ -45,7 +45,7 @@ func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
 		}
 	}
 	if got := first.Data["ca.crt"]; got != w.trust.Settings().CABundle {
-		t.Errorf("what is published is not what agents are told: %s", got)
+		t.Errorf("the published certificates are not those that agents get: %s", got)
 	}
 	if len(first.Data) != 1 || len(first.BinaryData) != 0 || strings.Contains(first.Data["ca.crt"], "PRIVATE") {
 		t.Errorf("more than certificates is published: %v", first.Data)
@@ -58,7 +58,7 @@ func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := published().Data["ca.crt"]; got != w.trust.Settings().CABundle {
-		t.Errorf("what somebody else wrote stays: %s", got)
+		t.Errorf("a foreign change stays: %s", got)
 	}
 	if err := w.Client.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)

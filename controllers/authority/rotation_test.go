@@ -37,10 +37,10 @@ import (
 // hub is a manager with the controllers that a change of the authority takes, started as main starts them.
 type hub struct {
 	*testkit.Env
-	t      *testing.T
-	trust  *trust.Holder
-	fleet  *members.Registry
-	secret types.NamespacedName
+	t        *testing.T
+	trust    *trust.Holder
+	registry *members.Registry
+	secret   types.NamespacedName
 }
 
 func startHub(t *testing.T) *hub {
@@ -66,19 +66,19 @@ func startHub(t *testing.T) *hub {
 	if h.trust, err = trust.New(cfg.Server.URLs, nil, time.Now); err != nil {
 		t.Fatal(err)
 	}
-	h.fleet = members.New(logr.Discard(), time.Now)
+	h.registry = members.New(logr.Discard(), time.Now)
 	recorder := &events.FakeRecorder{} // keeps nothing
 	loader := &authority.Loader{Client: mgr.GetClient(), Trust: h.trust, Authority: h.secret, Now: time.Now}
 	keeper := &authority.Keeper{Client: mgr.GetClient(), Recorder: recorder, Secret: h.secret,
-		Member: h.fleet.State, Settings: h.trust.Settings, Now: time.Now}
+		Member: h.registry.State, Settings: h.trust.Settings, Now: time.Now}
 	publisher := &authority.Publisher{Client: mgr.GetClient(), Settings: h.trust.Settings, ConfigMap: types.NamespacedName{Namespace: h.secret.Namespace, Name: trust.AuthorityConfigMap}}
-	clusters := &cluster.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Members: h.fleet,
+	clusters := &cluster.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Members: h.registry,
 		Settings: h.trust.Settings, AgentImage: "drover:test", Started: time.Now().Add(-time.Hour), Now: time.Now}
 	for _, err := range []error{
 		loader.Register(mgr),
 		publisher.Register(mgr, h.trust.OnChange),
-		keeper.Register(mgr, authority.Wakers{Member: h.fleet.OnChange, Trust: h.trust.OnChange}),
-		clusters.Register(mgr, cluster.Wakers{Member: h.fleet.OnChange, All: h.trust.OnChange}),
+		keeper.Register(mgr, authority.Wakers{Member: h.registry.OnChange, Trust: h.trust.OnChange}),
+		clusters.Register(mgr, cluster.Wakers{Member: h.registry.OnChange, All: h.trust.OnChange}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func startHub(t *testing.T) *hub {
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
 	t.Cleanup(func() {
-		h.fleet.Close()
+		h.registry.Close()
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -152,7 +152,7 @@ func (h *hub) connect(m *member) {
 	h.t.Helper()
 	agent := testkit.ConnectAgent(h.t, testkit.HealthyReport())
 	m.starts(agent)
-	h.fleet.Add(m.peer, agent.Session)
+	h.registry.Add(m.peer, agent.Session)
 	h.eventually(m.name.Name+" has the hub's settings", func() bool { return h.confirmed(m) })
 }
 
@@ -162,11 +162,11 @@ func (h *hub) lose(m *member) {
 	m.mu.Lock()
 	m.agent.Kill()
 	m.mu.Unlock()
-	h.eventually(m.name.Name+" is lost", func() bool { return !h.fleet.State(m.name).Connected() })
+	h.eventually(m.name.Name+" is lost", func() bool { return !h.registry.State(m.name).Connected() })
 }
 
 func (h *hub) confirmed(m *member) bool {
-	report := h.fleet.State(m.name).Report
+	report := h.registry.State(m.name).Report
 	return report != nil && report.SettingsDigest == h.trust.Settings().Digest()
 }
 
@@ -193,7 +193,7 @@ func (h *hub) state() pki.State {
 	return state
 }
 
-// rotate asks for another authority, as docs/operations/certificates.md says, and returns it once it signs and all who are connected know it.
+// rotate asks for another authority, as docs/operations/certificates.md says, and returns it when it signs and all connected members know it.
 func (h *hub) rotate(value string, connected ...*member) pki.KeyPair {
 	h.t.Helper()
 	before := h.state().Active
@@ -254,24 +254,24 @@ func (h *hub) handshake(ctx context.Context, bundle string) error {
 	return err
 }
 
-// knocking has an agent connect again and again until it is stopped, and fails the test if it is turned away with all that it was told.
-func (h *hub) knocking(m *member) (stop func()) {
+// reconnecting has an agent connect again and again until it is stopped, and fails the test if the hub refuses it with all that it has learnt.
+func (h *hub) reconnecting(m *member) (stop func()) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		knocks := 0
-		for ; ctx.Err() == nil; knocks++ {
+		attempts := 0
+		for ; ctx.Err() == nil; attempts++ {
 			bundle := m.pinned()
-			// What it was told in the meantime it would try next, so only a refusal of its latest knowledge strands it.
+			// It would try next what it learnt in the meantime, so only a refusal of its latest knowledge strands it.
 			if err := h.handshake(ctx, bundle); err != nil && ctx.Err() == nil && bundle == m.pinned() {
 				h.t.Errorf("%s can't connect any more: %v", m.name.Name, err)
 				return
 			}
 		}
-		if knocks < 10 {
-			h.t.Errorf("%s tried %d times only", m.name.Name, knocks)
+		if attempts < 10 {
+			h.t.Errorf("%s tried %d times only", m.name.Name, attempts)
 		}
 	}()
 	stop = func() {
@@ -282,7 +282,7 @@ func (h *hub) knocking(m *member) (stop func()) {
 	return stop
 }
 
-func TestChangeOfTheAuthorityStrandsNobody(t *testing.T) {
+func TestChangeOfTheAuthorityStrandsNoAgent(t *testing.T) {
 	h := startHub(t)
 	published := func(ctx context.Context) *corev1.ConfigMap {
 		found := &corev1.ConfigMap{}
@@ -296,7 +296,7 @@ func TestChangeOfTheAuthorityStrandsNobody(t *testing.T) {
 	if err := h.Client.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	h.eventually("what somebody deletes is put back", func() bool { now := published(t.Context()); return now != nil && now.UID != first.UID })
+	h.eventually("a deleted ConfigMap is put back", func() bool { now := published(t.Context()); return now != nil && now.UID != first.UID })
 	if !h.signs(h.state().Active) {
 		t.Fatal("the first authority does not sign")
 	}
@@ -304,14 +304,14 @@ func TestChangeOfTheAuthorityStrandsNobody(t *testing.T) {
 	h.rotate("there is no member yet")
 
 	a, b, system := h.join("a", v1.TrustPinned), h.join("b", v1.TrustPinned), h.join("system", v1.TrustSystem)
-	h.knocking(a)
-	stop := h.knocking(b)
+	h.reconnecting(a)
+	stop := h.reconnecting(b)
 	second := h.rotate("all connected", a, b)
-	h.eventually("a member that trusts its system is told as well", func() bool { return strings.Contains(system.pinned(), string(second.Cert)) })
+	h.eventually("a member that trusts its system learns it as well", func() bool { return strings.Contains(system.pinned(), string(second.Cert)) })
 
 	h.lose(b)
 	h.rotate("one is away", a)
-	last := h.rotate("and misses another change", a) // b knows neither of them, and knocks on
+	last := h.rotate("and misses another change", a) // b knows neither of them, and keeps trying
 	h.connect(b)
 	h.eventually("b has learnt it", func() bool { return strings.Contains(b.pinned(), string(last.Cert)) })
 	stop()

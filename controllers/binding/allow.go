@@ -22,12 +22,12 @@ import (
 // The manager has what it grants here, so it needs no right to escalate or bind.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update;delete
 
-// allow lets a principal of the hub see the Clusters that it is bound to: by one Role and one RoleBinding, owned by the binding.
+// allow lets a principal of the hub see the Clusters that it is bound to: with one Role and one RoleBinding, owned by the binding.
 func (r *Reconciler) allow(ctx context.Context, b *view, members []types.NamespacedName) error {
 	meta := metav1.ObjectMeta{Namespace: b.object.GetNamespace(), Name: "drover:" + r.kind.name + ":" + b.object.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
 	principal, onHub := strings.CutPrefix(b.subject.Name, identity.HubPrefix)
-	if !onHub || principal == "" || nobody(principal) || len(members) == 0 {
+	if !onHub || principal == "" || unauthenticated(principal) || len(members) == 0 {
 		return r.disallow(ctx, b, binding, role)
 	}
 	names := make([]string, len(members))
@@ -46,13 +46,13 @@ func (r *Reconciler) allow(ctx context.Context, b *view, members []types.Namespa
 	})
 }
 
-// nobody is whether a name of the hub stands for requests without an identity. They never come through to a member.
-func nobody(principal string) bool {
+// unauthenticated reports whether a name of the hub means requests without an identity. The hub passes none of these to a member.
+func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep makes an object on the hub as change has it. One that somebody else made is not adopted: he could have bound it to whomever while it
-// was worth nothing.
+// keep creates or updates an object on the hub with change. An object that another user made is not adopted: they could have bound it to
+// anyone while it granted nothing.
 func (r *Reconciler) keep(ctx context.Context, b *view, object client.Object, change func()) error {
 	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, object, func() error {
 		if object.GetUID() != "" && !metav1.IsControlledBy(object, b.object) {
@@ -73,7 +73,7 @@ func (r *Reconciler) keep(ctx context.Context, b *view, object client.Object, ch
 	return nil
 }
 
-// disallow removes what allow made. The binding goes first: a role that nobody has is nothing.
+// disallow removes what allow made. The binding goes first: a role without a binding grants nothing.
 func (r *Reconciler) disallow(ctx context.Context, b *view, objects ...client.Object) error {
 	for _, object := range objects {
 		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {

@@ -33,7 +33,7 @@ type Deliveries interface {
 	OnResult(kind string, f func(delivery.Key))
 }
 
-// Reconciler keeps bindings of one kind true. NewCluster and NewProject make it, Register wires it to a manager.
+// Reconciler reconciles bindings of one kind. NewCluster and NewProject make it, Register adds it to a manager.
 type Reconciler struct {
 	Options
 	kind    kind
@@ -49,7 +49,7 @@ type Options struct {
 	Now        func() time.Time
 }
 
-// kind is what the two kinds of bindings differ in.
+// kind has what differs between the two kinds of bindings.
 type kind struct {
 	// name is that of the delivery.Key, of the sets and of the objects on the hub: "crtb" or "prtb".
 	name    string
@@ -60,7 +60,7 @@ type kind struct {
 	wakers  []waker
 }
 
-// view is what both kinds have.
+// view has what both kinds of bindings have.
 type view struct {
 	object  client.Object
 	subject v1.Subject
@@ -73,7 +73,7 @@ type view struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings/finalizers;projectroletemplatebindings/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile makes one binding true: its members are to have it, its principal may see their Clusters, its status says how far it has got.
+// Reconcile delivers one binding to its members, lets its principal see their Clusters, and writes into its status how far it has got.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: r.kind.name, Namespace: req.Namespace, Name: req.Name}
 	object := r.kind.object()
@@ -95,18 +95,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if stale {
 		return ctrl.Result{RequeueAfter: plan.expires}, allowErr // the event of what is missing brings us back
 	}
-	result, err := r.tell(ctx, b, plan)
+	result, err := r.writeStatus(ctx, b, plan)
 	return result, errors.Join(allowErr, err)
 }
 
-// plan is what a binding comes to.
+// plan is what a reconcile of a binding decided.
 type plan struct {
 	set     *delivery.Set // nil if there is none
 	members []types.NamespacedName
-	// problem is why there is no set, or no member; nil if nothing is wrong.
+	// problem is why there is no set, or no member; nil if there is none.
 	problem *index.Problem
 	expires time.Duration // until it does, 0 for never
-	// expired is what to say of one that has ended, and former are the members that had it; empty for one that has not.
+	// expired is the message of a binding that has ended, and former are the members that had it; empty for one that has not.
 	expired string
 	former  []types.NamespacedName
 }
@@ -123,7 +123,7 @@ func (p plan) sets() map[types.NamespacedName]*delivery.Set {
 	return sets
 }
 
-// plan gathers and decides. An error is one of reading: what is wrong with the binding is a problem, so that it takes away what was there.
+// plan gathers and decides. An error means that reading failed. A fault of the binding is a problem instead, so that it takes away what was there.
 func (r *Reconciler) plan(ctx context.Context, b *view) (plan, error) {
 	now := r.Now()
 	if index.Expired(b.expires, now) {
@@ -167,8 +167,8 @@ func expiry(t *metav1.Time) *time.Time {
 	return &t.Time
 }
 
-// tell writes the status.
-func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, error) {
+// writeStatus writes the status.
+func (r *Reconciler) writeStatus(ctx context.Context, b *view, p plan) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: p.expires}
 	var outcomes []delivery.Outcome
 	if p.set != nil && p.expired == "" {
@@ -197,7 +197,7 @@ func (r *Reconciler) tell(ctx context.Context, b *view, p plan) (ctrl.Result, er
 	return result, r.written.Commit(ctx, update, r.Client, r.Recorder, r.Now())
 }
 
-// sooner is the shorter of two times to wait, of which 0 is none.
+// sooner returns the shorter of two times to wait; 0 means none.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b

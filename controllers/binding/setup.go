@@ -22,11 +22,11 @@ import (
 // workers reconcile at once. A reconcile waits for the hub's API server at most.
 const workers = 8
 
-// gatherTime is how long a result waits for the next one: a binding for many members is told once for many of their answers. Of many
-// bindings at once, all are sent before the first status is written.
+// gatherTime is how long a result waits for the next one: a binding for many members is reconciled once for many of their results. If
+// many bindings change at once, all are sent before the first status is written.
 const gatherTime = 100 * time.Millisecond
 
-// waker is a kind whose changes concern bindings.
+// waker is a kind whose changes wake bindings.
 type waker struct {
 	object    client.Object
 	concerned func(client.Reader) index.Concerned

@@ -20,27 +20,27 @@ import (
 // maxCause bounds the text of a foreign error in a condition, in bytes.
 const maxCause = 1024
 
-// lastChecked says until when a condition is known to be true. That is not written into it, or an idle fleet would write all the time: the leading
-// manager renews its Lease anyway.
+// lastChecked says where to see until when a condition is known to be true. The time is not in the condition, or idle members would cost writes
+// all the time: the leading manager renews its Lease anyway.
 const lastChecked = "A manager of the hub sees to it, and did so last when it renewed its Lease: kubectl -n drover-system get lease drover-manager -o yaml"
 
-// verdict is a condition's status, reason and message.
-type verdict struct {
+// conditionValue is the status, reason and message of a condition.
+type conditionValue struct {
 	ok      bool
 	reason  string
 	message string
-	// stalled is whether nothing will change until a person acts.
+	// stalled reports whether a person must act before anything changes.
 	stalled bool
 }
 
-// tell writes what is known into the status, and adds an event for each change that a person may care about.
-func tell(in *input, update *status.Update) {
-	registered := judgeRegistered(in)
-	connected := judgeConnected(in, registered)
-	ready := judgeReady(in, registered, connected)
+// writeStatus writes what is known into the status, and adds an event for each change that matters to a person.
+func writeStatus(in *input, update *status.Update) {
+	registered := decideRegistered(in)
+	connected := decideConnected(in, registered)
+	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// An awaited report is there in an instant; that a new Cluster awaits its agent, the event of its token has told; that an agent is turned
-	// away, the one that the replica wrote which did so.
+	// No event for three changes: an awaited report comes in an instant; the event of its token says that a new Cluster awaits its agent; and
+	// the replica that refused an agent wrote an event itself.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
@@ -51,25 +51,25 @@ func tell(in *input, update *status.Update) {
 	set(in, v1.ConditionConnected, connected)
 	set(in, v1.ConditionReady, ready)
 	if ready.stalled {
-		set(in, v1.ConditionStalled, verdict{ok: true, reason: ready.reason, message: ready.message})
+		set(in, v1.ConditionStalled, conditionValue{ok: true, reason: ready.reason, message: ready.message})
 	} else {
 		meta.RemoveStatusCondition(&in.cluster.Status.Conditions, v1.ConditionStalled)
 	}
-	tellAgent(in, update)
-	tellWithdrawn(in, update)
+	writeAgentUpToDate(in, update)
+	writeWithdrawn(in, update)
 	in.cluster.Status.ObservedGeneration = in.cluster.Generation
-	tellFacts(in)
+	writeFacts(in)
 }
 
-// repeats reports whether a verdict says no more than that the hub has refused the agent.
-func (in *input) repeats(v verdict) bool {
+// repeats reports whether a condition says no more than that the hub has refused the agent.
+func (in *input) repeats(v conditionValue) bool {
 	r := in.member.Refusal
 	return r != nil && v.message == capitalize(r.Message)
 }
 
-// tellRemoving says that a deleted Cluster waits for its agent.
-func tellRemoving(in *input, update *status.Update) {
-	ready := verdict{reason: v1.ReasonRemoving, message: fmt.Sprintf(
+// writeRemoving says that a deleted Cluster waits for its agent.
+func writeRemoving(in *input, update *status.Update) {
+	ready := conditionValue{reason: v1.ReasonRemoving, message: fmt.Sprintf(
 		"Waiting until %s for the agent to uninstall itself",
 		in.cluster.DeletionTimestamp.Add(removalPatience).UTC().Format(time.TimeOnly))}
 	if c := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady); c == nil || c.Reason != ready.reason {
@@ -78,7 +78,7 @@ func tellRemoving(in *input, update *status.Update) {
 	set(in, v1.ConditionReady, ready)
 }
 
-func set(in *input, kind string, v verdict) {
+func set(in *input, kind string, v conditionValue) {
 	state := metav1.ConditionFalse
 	if v.ok {
 		state = metav1.ConditionTrue
@@ -89,78 +89,78 @@ func set(in *input, kind string, v verdict) {
 	})
 }
 
-// judgeRegistered says whether an agent has joined, or what keeps one from joining.
-func judgeRegistered(in *input) verdict {
+// decideRegistered returns whether an agent has joined, or what keeps one from joining.
+func decideRegistered(in *input) conditionValue {
 	secret := registration.RegistrationSecret(in.name).Name
 	switch {
 	case in.identity != nil:
 		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
 		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
-			message += ". Refused since: " + r.Message // other refusals matter while the agent is away, and are told there
+			message += ". Refused since: " + r.Message // other refusals matter while the agent is away, and are in Connected
 		}
 		if in.chosen.value != "" && in.chosen.value != in.token.Value {
 			message += fmt.Sprintf(". The token in Secret %s is another one: for it to count, delete Secret %s", in.cluster.Spec.Registration.TokenSecretRef.Name, secret)
 		}
-		return verdict{ok: true, reason: v1.ReasonAgentJoined, message: message}
+		return conditionValue{ok: true, reason: v1.ReasonAgentJoined, message: message}
 	case in.foreignSecret:
-		return verdict{reason: v1.ReasonSecretConflict, stalled: true, message: fmt.Sprintf(
+		return conditionValue{reason: v1.ReasonSecretConflict, stalled: true, message: fmt.Sprintf(
 			"Secret %s exists and is not Drover's; rename or delete it, or rename the Cluster", secret)}
 	case in.tooMany > 0:
-		return verdict{reason: v1.ReasonTooManyClusters, stalled: true, message: fmt.Sprintf(
+		return conditionValue{reason: v1.ReasonTooManyClusters, stalled: true, message: fmt.Sprintf(
 			"Workspace %s has %d older Clusters, which is the limit, so this one gets no join token; delete one that is not needed, or have limits.workspace.clusters raised in the manager's configuration",
 			in.name.Namespace, in.tooMany)}
 	case in.registerErr != nil && in.secret == nil:
-		return verdict{reason: v1.ReasonRegistrationFailed, message: "The registration Secret could not be written: " + protocol.Cut(in.registerErr.Error(), maxCause)}
+		return conditionValue{reason: v1.ReasonRegistrationFailed, message: "The registration Secret could not be written: " + protocol.Cut(in.registerErr.Error(), maxCause)}
 	case in.chosen.problem != "":
-		return verdict{reason: v1.ReasonTokenInvalid, message: capitalize(in.chosen.problem), stalled: true}
+		return conditionValue{reason: v1.ReasonTokenInvalid, message: capitalize(in.chosen.problem), stalled: true}
 	case in.token.Used:
-		return verdict{reason: v1.ReasonTokenUsed, stalled: true, message: fmt.Sprintf(
+		return conditionValue{reason: v1.ReasonTokenUsed, stalled: true, message: fmt.Sprintf(
 			"The token in Secret %s was used by an agent that has been revoked; put a new one there", in.cluster.Spec.Registration.TokenSecretRef.Name)}
 	case !in.now.Before(in.token.Expires()):
 		what := "delete Secret " + secret + " for a new one"
 		if ref := in.cluster.Spec.Registration.TokenSecretRef; ref != nil {
 			what = "put a new one into Secret " + ref.Name
 		}
-		return verdict{reason: v1.ReasonTokenExpired, stalled: true, message: fmt.Sprintf(
+		return conditionValue{reason: v1.ReasonTokenExpired, stalled: true, message: fmt.Sprintf(
 			"No agent joined before the join token expired at %s; %s", in.token.Expires().UTC().Format(time.RFC3339), what)}
 	}
 	if r := in.member.Refusal; r != nil && r.Reason == v1.ReasonAlreadyImported {
-		return verdict{reason: r.Reason, message: capitalize(r.Message), stalled: true}
+		return conditionValue{reason: r.Reason, message: capitalize(r.Message), stalled: true}
 	}
 	message := fmt.Sprintf("Run in the cluster: the command in Secret %s, key %s", secret, registration.KeyCommand)
 	if r := in.member.Refusal; r != nil {
 		message += ". The hub refuses an agent: " + r.Message
 	}
-	return verdict{reason: v1.ReasonAwaitingAgent, message: message}
+	return conditionValue{reason: v1.ReasonAwaitingAgent, message: message}
 }
 
-// judgeConnected says whether the agent's tunnel is open, or why not.
-func judgeConnected(in *input, registered verdict) verdict {
+// decideConnected returns whether the agent's tunnel is open, or why not.
+func decideConnected(in *input, registered conditionValue) conditionValue {
 	switch {
 	case !registered.ok:
 		return registered
 	case in.member.Connected():
-		return verdict{ok: true, reason: v1.ReasonConnected, message: "The agent's tunnel is open. " + lastChecked}
+		return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent's tunnel is open. " + lastChecked}
 	case in.member.Refusal != nil && in.member.Refusal.Reason == v1.ReasonIdentityMismatch:
-		return verdict{reason: v1.ReasonIdentityMismatch, message: capitalize(in.member.Refusal.Message), stalled: true}
+		return conditionValue{reason: v1.ReasonIdentityMismatch, message: capitalize(in.member.Refusal.Message), stalled: true}
 	case in.member.Refusal != nil && (in.member.Refusal.Reason == v1.ReasonAgentTooFast || in.member.Refusal.Reason == v1.ReasonTooManyTunnels):
-		return verdict{reason: in.member.Refusal.Reason, message: capitalize(in.member.Refusal.Message)}
+		return conditionValue{reason: in.member.Refusal.Reason, message: capitalize(in.member.Refusal.Message)}
 	case in.awaitingTunnel():
-		return verdict{reason: v1.ReasonAwaitingAgent, message: "The agent has joined and has not opened its tunnel yet"}
+		return conditionValue{reason: v1.ReasonAwaitingAgent, message: "The agent has joined and has not opened its tunnel yet"}
 	}
 	message := "The agent's tunnel has ended"
 	if in.member.LostBecause != nil {
 		message += ": " + in.member.LostBecause.Error()
 	}
 	if r := in.member.Refusal; r != nil {
-		return verdict{reason: v1.ReasonTunnelLost, message: message + "; the hub refuses the agent: " + r.Message}
+		return conditionValue{reason: v1.ReasonTunnelLost, message: message + "; the hub refuses the agent: " + r.Message}
 	}
-	return verdict{reason: v1.ReasonTunnelLost, message: message + "; it comes back by itself. If it does not, see the log of the agent in the cluster: kubectl -n " +
+	return conditionValue{reason: v1.ReasonTunnelLost, message: message + "; it comes back by itself. If it does not, see the log of the agent in the cluster: kubectl -n " +
 		protocol.AgentNamespace + " logs deploy/" + protocol.AgentName}
 }
 
-// judgeReady sums up: the first thing that is not as it should be.
-func judgeReady(in *input, registered, connected verdict) verdict {
+// decideReady returns the first problem, or Ready.
+func decideReady(in *input, registered, connected conditionValue) conditionValue {
 	report := in.member.Report
 	switch {
 	case !registered.ok:
@@ -168,18 +168,18 @@ func judgeReady(in *input, registered, connected verdict) verdict {
 	case !connected.ok:
 		return connected
 	case in.member.ReportErr != nil:
-		return verdict{reason: v1.ReasonVersionSkew, message: capitalize(in.member.ReportErr.Error()) + "; upgrade the agent", stalled: true}
+		return conditionValue{reason: v1.ReasonVersionSkew, message: capitalize(in.member.ReportErr.Error()) + "; upgrade the agent", stalled: true}
 	case report == nil:
-		return verdict{reason: v1.ReasonAwaitingReport, message: "The agent is connected and looks at its cluster"}
+		return conditionValue{reason: v1.ReasonAwaitingReport, message: "The agent is connected and looks at its cluster"}
 	case versionSkew(report) != "":
-		return verdict{reason: v1.ReasonVersionSkew, message: versionSkew(report), stalled: true}
+		return conditionValue{reason: v1.ReasonVersionSkew, message: versionSkew(report), stalled: true}
 	case !report.Health.Healthy:
-		return verdict{reason: v1.ReasonAPIServerUnhealthy, message: "The agent finds its API server unhealthy: " + report.Health.Message}
+		return conditionValue{reason: v1.ReasonAPIServerUnhealthy, message: "The agent finds its API server unhealthy: " + report.Health.Message}
 	}
-	return verdict{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
+	return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
 }
 
-// versionSkew says which side to upgrade, or "" when hub and agent understand each other.
+// versionSkew returns a message that says which side to upgrade, or "" when hub and agent have a protocol version in common.
 func versionSkew(report *protocol.Report) string {
 	switch {
 	case report.Protocol < protocol.MinVersion:

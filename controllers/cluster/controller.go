@@ -25,14 +25,14 @@ import (
 // fieldOwner of what this controller applies on the hub.
 const fieldOwner = client.FieldOwner("drover")
 
-// takeoverTime is how long after it began to lead a manager waits that had been running before: the former leader's agents come to it.
+// takeoverTime is how long a manager that was running before waits after it became the leader: the former leader's agents come to it.
 const takeoverTime = 15 * time.Second
 
 // settleTime is how long after its start a manager waits for agents to come back before it calls them lost. Agents that lost
 // their hub are back within their first few attempts, which lie within it.
 const settleTime = 25 * time.Second
 
-// returnsPerSecond is how many agents a hub on two cores lets in, see internal/server/pace.go.
+// returnsPerSecond is how many agents a hub on two cores admits, see internal/server/pace.go.
 const returnsPerSecond = 400
 
 // Members is what this controller needs of the connected members.
@@ -44,7 +44,7 @@ type Members interface {
 	StartUninstall(types.NamespacedName) members.Call
 }
 
-// Reconciler keeps Clusters true. Register wires it to a manager.
+// Reconciler reconciles Clusters. Register adds it to a manager.
 type Reconciler struct {
 	// Client reads from the cache and writes; Live reads from the API server.
 	Client   client.Client
@@ -57,32 +57,32 @@ type Reconciler struct {
 	AgentImage string
 	// MaxClusters is how many Clusters of one workspace get a join token. Zero means all.
 	MaxClusters int
-	// Guards says how the guards of projects are in a member. Nil means that it is never known.
+	// Guards returns the outcome of the guards of projects in a member. Nil means that it is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
-	// Synced is whether it is known which members other replicas hold. Nil means that it always is.
+	// Synced reports whether it is known which members other replicas hold. Nil means that it always is.
 	Synced func() bool
 	// Started is when this manager began to accept tunnels.
 	Started time.Time
 	Now     func() time.Time
 
-	led       time.Time     // when this manager became the leader; set before the first reconcile
-	crowding  time.Duration // how much longer so many agents take to come back; set with led
-	places    places
-	manifests registration.Manifests
-	written   status.Written
+	led           time.Time     // when this manager became the leader; set before the first reconcile
+	admissionTime time.Duration // how long the hub takes to admit all agents; set with led
+	places        places
+	manifests     registration.Manifests
+	written       status.Written
 }
 
-// settled is from when on an agent that is not here is lost.
+// settled returns from when on a missing agent counts as lost.
 func (r *Reconciler) settled() time.Time {
 	settled, takenOver := r.Started.Add(settleTime), r.led.Add(takeoverTime)
 	if takenOver.After(settled) {
 		settled = takenOver
 	}
-	return settled.Add(r.crowding)
+	return settled.Add(r.admissionTime)
 }
 
-// crowding is how much longer than a few agents so many take to come back: a hub lets them in at a pace.
-func crowding(clusters int) time.Duration {
+// admissionTime returns how long a hub takes to admit the agents of that many clusters: it limits their rate.
+func admissionTime(clusters int) time.Duration {
 	return time.Duration(clusters) * time.Second / returnsPerSecond
 }
 
@@ -92,7 +92,7 @@ func crowding(clusters int) time.Duration {
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile makes one Cluster true: its join token and manifest exist, its agent has the hub's settings, and its status says how it is.
+// Reconcile makes the join token and manifest of one Cluster, hands its agent the hub's settings, and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
@@ -118,12 +118,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, err
 	}
 	in.registerErr = r.register(ctx, in, update)
-	if later := in.tooEarly(); !later.IsZero() { // its labels and finalizer can wait, too: they are one write with those that its report brings
+	if later := in.tooEarly(); !later.IsZero() { // its labels and finalizer wait, too: they go into one write with those of its report
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
 	r.announce(in)
 	deployErr := r.deploy(in)
-	tell(in, update)
-	tellGuards(in, r.guarded(in), update)
+	writeStatus(in, update)
+	writeGuardsApplied(in, r.guarded(in), update)
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }

@@ -31,12 +31,12 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// world is one Cluster with the reconciler that is called for it, and a fleet that agents in memory connect to.
+// world is one Cluster, its reconciler, and a registry that agents in memory connect to.
 type world struct {
 	*testkit.Env
 	t        *testing.T
 	clock    *testkit.Clock
-	fleet    *members.Registry
+	registry *members.Registry
 	recorder *events.FakeRecorder
 	r        *cluster.Reconciler
 	name     types.NamespacedName
@@ -51,11 +51,11 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	}
 	w := &world{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(100),
 		settings: protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: string(ca.Cert)}}
-	w.fleet = members.New(logr.Discard(), w.clock.Now)
-	t.Cleanup(w.fleet.Close)
+	w.registry = members.New(logr.Discard(), w.clock.Now)
+	t.Cleanup(w.registry.Close)
 	w.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "member"}
 	w.r = &cluster.Reconciler{
-		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: w.fleet,
+		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: w.registry,
 		Settings:   func() protocol.Settings { return w.settings },
 		AgentImage: "drover:test", Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
 	}
@@ -69,7 +69,7 @@ func (w *world) create(spec v1.ClusterSpec) {
 
 func (w *world) reconcile() ctrl.Result {
 	w.t.Helper()
-	revoker := &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.fleet}
+	revoker := &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.registry}
 	if _, err := revoker.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func (w *world) join() ed25519.PublicKey {
 func (w *world) connect(key ed25519.PublicKey, report protocol.Report) *testkit.Agent {
 	w.t.Helper()
 	agent := testkit.ConnectAgent(w.t, report)
-	w.fleet.Add(members.Peer{
+	w.registry.Add(members.Peer{
 		Cluster: protocol.ClusterRef{Namespace: w.name.Namespace, Name: w.name.Name, UID: string(w.cluster().UID)}, Key: registration.KeyID(key),
 	}, agent.Session)
 	w.until(func(s members.State) bool { return s.Report != nil })
@@ -139,7 +139,7 @@ func (w *world) connect(key ed25519.PublicKey, report protocol.Report) *testkit.
 func (w *world) until(is func(members.State) bool) {
 	w.t.Helper()
 	testkit.Eventually(w.t, 10*time.Second, func(context.Context) error {
-		if state := w.fleet.State(w.name); !is(state) {
+		if state := w.registry.State(w.name); !is(state) {
 			return fmt.Errorf("state %+v", state)
 		}
 		return nil
@@ -163,39 +163,39 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func TestClusterController(t *testing.T) {
 	env := testkit.Shared(t)
 	for name, test := range map[string]func(*world){
-		"a new cluster gets a token, a manifest and a command":                         testNewCluster,
-		"the manifest holds no more than its cluster's own token":                      testSecretsStayInSecrets,
-		"an agent that joins, connects and reports makes its cluster ready":            testReady,
-		"reconciling again without a change writes nothing":                            testIdle,
-		"a lost agent shows with reason and time, and what was known stays":            testLost,
-		"an agent that was connected before a restart gets time to come back":          testSettling,
-		"an agent that comes and is killed just after a restart shows at once":         testKilledWhileSettling,
-		"of an agent that joined before the start nothing is said until it is back":    testFoundJoined,
-		"nobody is called lost, or let go, before the other replicas have been heard":  testReplicasNotHeardYet,
-		"an unhealthy API server shows":                                                testUnhealthy,
-		"an agent of another protocol shows as version skew":                           testVersionSkew,
-		"deleting the registration secret makes a new token and keeps the agent":       testTokenRotation,
-		"deleting the agent secret revokes the agent and replaces its used token":      testAgentRevocation,
-		"a token that expires shows, with what to do":                                  testTokenExpires,
-		"a token that the user chose is used":                                          testChosenToken,
-		"a change of the settings reaches the agent and its confirmation is awaited":   testAnnounce,
-		"a spec of another agent reaches the leader, once, and what comes of it shows": testDeploy,
-		"a Deployment that the agent refuses shows, and is not retried in a loop":      testDeployRefused,
-		"CVE-2021-36782: another profile is not rolled through the tunnel":             testOtherProfile,
-		"what an agent that only reads may not take back shows as still in force":      testStillInForce,
-		"facts stay while another replica of the agent takes the lead":                 testLeaderless,
-		"deleting a connected cluster has the agent uninstall itself":                  testRemoveConnected,
-		"an agent that goes once it has uninstalled itself leaves nothing":             testRemoveGone,
-		"an agent that dies while it uninstalls itself is asked again":                 testRemoveInterrupted,
-		"deleting a cluster whose agent is gone ends within 30 s":                      testRemoveUnreachable,
-		"deleting a cluster that nobody joined ends at once":                           testRemoveUnjoined,
-		"an agent that answers nothing holds up neither a reconcile nor the deletion":  testDeafAgent,
-		"a Secret that is somebody else's is neither adopted nor overwritten":          testForeignSecret,
-		"orphaning leaves the agent alone":                                             testOrphan,
-		"a cluster made again under its name does not know the old agent":              testRecreated,
-		"a second cluster that was refused shows on the cluster":                       testRefusalShows,
-		"that an agent is refused is told once, by the replica that refused it":        testRefusalIsToldOnce,
-		"why the hub refuses an agent that is away shows, and of one that is here not": testRefusedWhileAway,
+		"a new cluster gets a token, a manifest and a command":                           testNewCluster,
+		"the manifest holds no more than its cluster's own token":                        testSecretsStayInSecrets,
+		"an agent that joins, connects and reports makes its cluster ready":              testReady,
+		"reconciling again without a change writes nothing":                              testIdle,
+		"a lost agent shows with reason and time, and what was known stays":              testLost,
+		"an agent that was connected before a restart gets time to come back":            testSettling,
+		"an agent that comes and is killed just after a restart shows at once":           testKilledWhileSettling,
+		"the status of an agent that joined before the start stays until it is back":     testFoundJoined,
+		"no member counts as lost, or is released, before the other replicas were heard": testReplicasNotHeardYet,
+		"an unhealthy API server shows":                                                  testUnhealthy,
+		"an agent of another protocol shows as version skew":                             testVersionSkew,
+		"deleting the registration secret makes a new token and keeps the agent":         testTokenRotation,
+		"deleting the agent secret revokes the agent and replaces its used token":        testAgentRevocation,
+		"a token that expires shows, with what to do":                                    testTokenExpires,
+		"a token that the user chose is used":                                            testChosenToken,
+		"a change of the settings reaches the agent and its confirmation is awaited":     testAnnounce,
+		"a changed spec.agent reaches the leader, once, and its result shows":            testDeploy,
+		"a Deployment that the agent refuses shows, and is not retried in a loop":        testDeployRefused,
+		"CVE-2021-36782: another profile is not rolled through the tunnel":               testOtherProfile,
+		"what an agent that only reads may not take back shows as still in force":        testStillInForce,
+		"facts stay while another replica of the agent takes the lead":                   testLeaderless,
+		"deleting a connected cluster has the agent uninstall itself":                    testRemoveConnected,
+		"an agent that goes once it has uninstalled itself leaves nothing":               testRemoveGone,
+		"an agent that dies while it uninstalls itself is asked again":                   testRemoveInterrupted,
+		"deleting a cluster whose agent is gone ends within 30 s":                        testRemoveUnreachable,
+		"deleting a cluster without an agent ends at once":                               testRemoveUnjoined,
+		"an agent that answers nothing holds up neither a reconcile nor the deletion":    testDeafAgent,
+		"a Secret that is not Drover's is neither adopted nor overwritten":               testForeignSecret,
+		"orphaning leaves the agent alone":                                               testOrphan,
+		"a cluster that is recreated does not know the old agent":                        testRecreated,
+		"a second cluster that was refused shows on the cluster":                         testRefusalShows,
+		"the replica that refused an agent writes the only event of it":                  testRefusalIsToldOnce,
+		"why the hub refuses an agent that is away shows, and of one that is here not":   testRefusedWhileAway,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env)) })
 	}
@@ -320,7 +320,7 @@ func testKilledWhileSettling(w *world) {
 	restarted.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 }
 
-// testFoundJoined: a hub that starts with ten thousand of them has better things to write.
+// testFoundJoined: a hub that starts with ten thousand members must not write the status of all.
 func testFoundJoined(w *world) {
 	w.create(v1.ClusterSpec{})
 	w.r.Started = w.clock.Now()
@@ -464,7 +464,7 @@ func testRemoveConnected(w *world) {
 	w.delete()
 	w.reconcile()
 	<-agent.Uninstalled
-	w.until(func(members.State) bool { return w.fleet.StartUninstall(w.name).Done() })
+	w.until(func(members.State) bool { return w.registry.StartUninstall(w.name).Done() })
 	w.reconcile()
 	w.gone()
 	w.until(func(s members.State) bool { return !s.Connected() })
@@ -475,7 +475,7 @@ func testRemoveGone(w *world) {
 	w.delete()
 	w.reconcile()
 	<-agent.Uninstalled
-	w.until(func(members.State) bool { return w.fleet.StartUninstall(w.name).Done() })
+	w.until(func(members.State) bool { return w.registry.StartUninstall(w.name).Done() })
 	agent.Kill()
 	w.until(func(s members.State) bool { return !s.Connected() })
 	w.reconcile()
@@ -491,7 +491,7 @@ func testRemoveInterrupted(w *world) {
 	w.delete()
 	w.reconcile()
 	agent.Kill()
-	w.until(func(s members.State) bool { return !s.Connected() && !w.fleet.StartUninstall(w.name).Running })
+	w.until(func(s members.State) bool { return !s.Connected() && !w.registry.StartUninstall(w.name).Running })
 	if result := w.reconcile(); result.RequeueAfter == 0 {
 		w.t.Fatal("it is not waited for")
 	}
@@ -499,12 +499,12 @@ func testRemoveInterrupted(w *world) {
 	again := w.connect(key, testkit.HealthyReport())
 	w.reconcile()
 	<-again.Uninstalled
-	w.until(func(members.State) bool { return w.fleet.StartUninstall(w.name).Done() })
+	w.until(func(members.State) bool { return w.registry.StartUninstall(w.name).Done() })
 	w.reconcile()
 	w.gone()
 }
 
-// events are all that were told until now.
+// events returns all that were recorded until now.
 func (w *world) events() string {
 	var told []string
 	for {
@@ -608,7 +608,7 @@ func testRecreated(w *world) {
 
 func testRefusalShows(w *world) {
 	w.joined()
-	w.fleet.Refused(w.name, v1.ReasonIdentityMismatch, "the cluster with kube-system UID intruder showed the join token")
+	w.registry.Refused(w.name, v1.ReasonIdentityMismatch, "the cluster with kube-system UID intruder showed the join token")
 	result := w.reconcile()
 	w.ready(metav1.ConditionTrue, v1.ReasonConnected)
 	c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionRegistered)
@@ -618,7 +618,7 @@ func testRefusalShows(w *world) {
 	w.clock.Advance(result.RequeueAfter)
 	w.reconcile()
 	if c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionRegistered); strings.Contains(c.Message, "intruder") {
-		w.t.Error("the refusal is shown for ever")
+		w.t.Error("the refusal is shown permanently")
 	}
 }
 
@@ -626,7 +626,7 @@ func testRefusalShows(w *world) {
 func testRefusalIsToldOnce(w *world) {
 	w.create(v1.ClusterSpec{})
 	w.reconcile()
-	w.fleet.Refused(w.name, v1.ReasonAlreadyImported, "the cluster is imported as cluster other already")
+	w.registry.Refused(w.name, v1.ReasonAlreadyImported, "the cluster is imported as cluster other already")
 	w.reconcile()
 	w.ready(metav1.ConditionFalse, v1.ReasonAlreadyImported)
 	for e := range drain(w.recorder) {
@@ -636,7 +636,7 @@ func testRefusalIsToldOnce(w *world) {
 	}
 	w.clock.Advance(members.RefusalMemory)
 	w.reconcile()
-	w.toldOnce("Normal " + v1.ReasonAwaitingAgent)
+	w.expectEventOnce("Normal " + v1.ReasonAwaitingAgent)
 }
 
 func testRefusedWhileAway(w *world) {
@@ -644,7 +644,7 @@ func testRefusedWhileAway(w *world) {
 		return meta.FindStatusCondition(w.cluster().Status.Conditions, kind).Message
 	}
 	agent, _ := w.joined()
-	w.fleet.Refused(w.name, v1.ReasonAwaitingAgent, "an agent asks with another key")
+	w.registry.Refused(w.name, v1.ReasonAwaitingAgent, "an agent asks with another key")
 	before := w.cluster().ResourceVersion
 	w.reconcile()
 	if w.cluster().ResourceVersion != before {

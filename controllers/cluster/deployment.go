@@ -20,28 +20,28 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// deployed is how handing an agent its Deployment stands: zero if there is nothing to hand over.
+// deployed is the state of handing an agent its Deployment: zero if there is nothing to hand over.
 type deployed struct {
 	members.Call
-	digest string // of the Deployment that the spec makes; empty while nobody asks
+	digest string // of the Deployment that the spec makes; empty while it is not needed
 }
 
-// refused is whether the agent will not take this Deployment, however often it is asked.
+// refused reports whether the agent refuses this Deployment permanently.
 func (d deployed) refused() bool {
 	answer := (*members.ResponseError)(nil)
 	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
 }
 
-// profileDiffers reports whether the agent was installed with another profile than the spec says. Then only a person can help, with the
-// manifest: its ClusterRole has the rights that belong to the profile, and the agent cannot change that.
+// profileDiffers reports whether the agent was installed with another profile than the spec says. Then only a person can change
+// it, with the manifest: its ClusterRole has the rights of the profile, and the agent cannot change that.
 func (in *input) profileDiffers() bool {
 	return cmp.Or(in.member.Report.Profile, string(v1.ProfileFull)) != string(in.cluster.Spec.Agent.Profile)
 }
 
 // deploy hands a connected agent the Deployment that the spec makes, if it has another one and has not put this one back before. Settings
-// go first: an agent that cannot store those should not be restarted either. It is done for an agent of a protocol that the hub does not
-// speak, too: that may be what replaces it. An agent of another profile is handed nothing: an old one would take it, and serve everybody
-// with rights that were made for another purpose.
+// go first: an agent that cannot store those should not be restarted either. An agent of a protocol that the hub does not speak gets its
+// Deployment, too: that may be what replaces it. An agent of another profile is handed nothing: an old one would take it, and serve all
+// users with the rights of the wrong profile.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -60,10 +60,10 @@ func (r *Reconciler) deploy(in *input) error {
 	return nil
 }
 
-// tellAgent says whether the agent is as the spec says. What is known stays while nobody can tell.
-func tellAgent(in *input, update *status.Update) {
+// writeAgentUpToDate writes the condition AgentUpToDate. While its value is not known, it stays as it was.
+func writeAgentUpToDate(in *input, update *status.Update) {
 	before := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
-	now, known := judgeAgent(in, before)
+	now, known := decideAgent(in, before)
 	if !known {
 		return
 	}
@@ -76,11 +76,11 @@ func tellAgent(in *input, update *status.Update) {
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now) // last: it changes what before points to
 }
 
-// judgeAgent is the condition AgentUpToDate, and whether it can be told. It is pure.
-func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
+// decideAgent returns the condition AgentUpToDate, and whether it is known. It is pure.
+func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
 	if !in.member.Connected() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
-		return c, false // away, or a new leader has not looked yet, or none leads
+		return c, false // away, or the leader has not looked yet, or no replica leads
 	}
 	d, want := report.Deployment, in.deployed.digest
 	answer := (*members.ResponseError)(nil)
@@ -109,13 +109,13 @@ func judgeAgent(in *input, before *metav1.Condition) (c metav1.Condition, known 
 	case d.NotReady != "":
 		return condition(metav1.ConditionFalse, v1.ReasonAgentNotReady, "The agent's Deployment is as spec.agent says, and its deadline has passed before all of its pods were ready: "+
 			d.NotReady+". See in the member: kubectl -n "+protocol.AgentNamespace+" get pods")
-	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue: // a pod that is not ready for a while is no other Deployment
+	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue: // a pod that is not ready for a while does not change the Deployment
 		return condition(metav1.ConditionTrue, v1.ReasonAgentUpdated, "The agent's Deployment is as spec.agent says")
 	}
 	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, and not all of its pods are ready")
 }
 
-// otherProfile says what to do about an agent of another profile, and what holds until then.
+// otherProfile returns a message: what to do about an agent of another profile, and what holds until then.
 func otherProfile(in *input) string {
 	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile, which only its manifest can change. "+
 		"Apply %s in the member", in.cluster.Spec.Agent.Profile, manifestOf(in))
@@ -125,12 +125,12 @@ func otherProfile(in *input) string {
 	return message + ". Until then the agent serves reads only, and the hub delivers nothing there"
 }
 
-// manifestOf says where the manifest for the member is.
+// manifestOf names the key of the Secret with the member's manifest.
 func manifestOf(in *input) string {
 	return "the manifest in Secret " + registration.RegistrationSecret(in.name).Name + ", key " + registration.KeyManifest + ","
 }
 
-// unmanaged says what to do about an agent that cannot change itself. An agent of before there was such a thing says nothing of it.
+// unmanaged says what to do about an agent that cannot change itself. An older agent gives no message.
 func unmanaged(in *input, d *protocol.Deployment) string {
 	message := "The agent cannot change its own Deployment"
 	if d != nil && d.Message != "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// agentIs wants a status and reason of the condition AgentUpToDate, and returns its message.
+// agentIs expects a status and reason of the condition AgentUpToDate, and returns its message.
 func (w *world) agentIs(state metav1.ConditionStatus, reason string) string {
 	w.t.Helper()
 	c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionAgentUpToDate)
@@ -91,7 +91,7 @@ func testDeploy(w *world) {
 	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentNotReady); !strings.Contains(message, "pod p was given no node to run on. See in the member") {
 		w.t.Error(message)
 	}
-	w.toldOnce("Warning " + v1.ReasonAgentNotReady)
+	w.expectEventOnce("Warning " + v1.ReasonAgentNotReady)
 	w.leading(agent)
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 
@@ -101,7 +101,7 @@ func testDeploy(w *world) {
 	}
 	w.says(agent, protocol.Deployment{Digest: old, RolledOut: true, Failed: w.digest(), Rejected: true, Message: "tolerations"})
 	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRejected)
-	w.toldOnce("Warning " + v1.ReasonAgentRejected)
+	w.expectEventOnce("Warning " + v1.ReasonAgentRejected)
 	w.clock.Advance(time.Hour)
 	w.reconcile()
 	if len(agent.Deployments) > 0 {

@@ -20,11 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// minorVersion is the "v1.36" in "v1.36.3+k3s1".
+// minorVersion matches the "v1.36" in "v1.36.3+k3s1".
 var minorVersion = regexp.MustCompile(`^v\d{1,4}\.\d{1,4}`)
 
-// tellFacts writes what the agent reports into the status. What is known of a member that is lost stays.
-func tellFacts(in *input) {
+// writeFacts writes what the agent reports into the status. What is known of a member that is lost stays.
+func writeFacts(in *input) {
 	s := &in.cluster.Status
 	if in.identity != nil {
 		s.ClusterUID = in.identity.ClusterUID
@@ -47,7 +47,7 @@ func tellFacts(in *input) {
 	if report.Version != "" {
 		s.Version = report.Version
 	}
-	if report.Distribution != "" { // only the replica that watches the nodes can tell, once it has seen them
+	if report.Distribution != "" { // only the replica that watches the nodes knows it, after it has seen them
 		s.Distribution = report.Distribution
 	}
 	if n := report.Nodes; n != nil {
@@ -70,7 +70,7 @@ func factLabels(in *input) map[string]string {
 	} {
 		value, had := in.cluster.Labels[key]
 		if fact[0] == "" && had {
-			labels[key] = value // nobody knows at the moment; applying without it would take it away
+			labels[key] = value // not known at the moment; applying without it would remove it
 		} else if fact[1] != "" && len(validation.IsValidLabelValue(fact[1])) == 0 {
 			labels[key] = fact[1]
 		}
@@ -78,13 +78,13 @@ func factLabels(in *input) map[string]string {
 	return labels
 }
 
-// applyMetadata applies our labels and finalizers, and leaves everybody else's alone.
+// applyMetadata applies our labels and finalizers, and leaves all others alone.
 func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, labels map[string]string, finalizers []string) error {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))
 	object.SetNamespace(cluster.Namespace)
 	object.SetName(cluster.Name)
-	object.SetUID(cluster.UID) // never make a Cluster that has just been deleted again
+	object.SetUID(cluster.UID) // never recreate a Cluster that has just been deleted
 	object.SetLabels(maps.Clone(labels))
 	object.SetFinalizers(finalizers)
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
@@ -94,7 +94,7 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	return nil
 }
 
-// quantities drops what is no quantity. A report is bounded when it is taken in, see protocol.Report.Bound.
+// quantities drops values that are not quantities. A report is bounded when it is taken in, see protocol.Report.Bound.
 func quantities(raw map[string]string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, value := range raw {

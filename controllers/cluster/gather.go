@@ -21,10 +21,10 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// syncRecheck is how often it is looked whether the links to the other replicas are there.
+// syncRecheck is how often the links to the other replicas are checked.
 const syncRecheck = time.Second
 
-// chosenTokenRecheck is how often a Secret of the user's is read again while its token lets nobody join. Such Secrets are not watched.
+// chosenTokenRecheck is how often the user's Secret is read again while its token lets no agent join. Such Secrets are not watched.
 const chosenTokenRecheck = 30 * time.Second
 
 // input is the working table of one reconcile.
@@ -37,7 +37,7 @@ type input struct {
 
 	// secret is the registration Secret, nil if there is none. Set by gather.
 	secret *corev1.Secret
-	// foreignSecret is whether a Secret that is not ours has its name. Set by gather.
+	// foreignSecret reports whether a Secret that is not ours has its name. Set by gather.
 	foreignSecret bool
 	// chosen is the token in the user's Secret, or the problem with it. Set by gather if the spec names one.
 	chosen struct{ value, problem string }
@@ -45,7 +45,7 @@ type input struct {
 	identity *registration.AgentIdentity
 	// tooMany is the number of Clusters that the workspace may have, if this one is beyond it and nothing was made for it yet; else 0. Set by gather.
 	tooMany int
-	// member is what the fleet knows. Set by gather.
+	// member is its state in the members' registry. Set by gather.
 	member members.State
 	// settings that the agent is to have. Set by gather.
 	settings protocol.Settings
@@ -54,9 +54,9 @@ type input struct {
 	token registration.Token
 	// registerErr is why the registration Secret could not be written. Set by Reconcile.
 	registerErr error
-	// announced is how handing over the settings stands, zero if the agent has them. Set by announce.
+	// announced is the call that hands over the settings, zero if the agent has them. Set by announce.
 	announced members.Call
-	// deployed is the agent's Deployment that the spec makes, and how handing it over stands. Set by deploy.
+	// deployed is the agent's Deployment that the spec makes, and the call that hands it over. Set by deploy.
 	deployed deployed
 }
 
@@ -136,8 +136,8 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	return nil
 }
 
-// settling is whether it is too early to say anything of an agent that joined before this manager started: it has not come back yet, or
-// has not reported yet, and the status says that it is Ready, or nothing so far.
+// settling reports whether it is too early to change the status of an agent that joined before this manager started: it has not come back,
+// or has not reported yet, and the status says that it is Ready, or nothing so far.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
 	if in.identity == nil || !silent || in.synced && !in.member.LastSeen.IsZero() || !in.now.Before(in.settled) {
@@ -146,15 +146,15 @@ func (in *input) settling() bool {
 	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady) // it is Unknown by default
 }
 
-// movingTime is how long an agent that took its leave may be on its way: it opens a tunnel elsewhere first, but this manager may hear of
+// movingTime is how long an agent that disconnected may take to appear elsewhere: it opens the new tunnel first, but this manager may see
 // the end of the old one before.
 const movingTime = time.Second
 
-// tooEarly is until when nothing can be said of the member; zero if something can.
+// tooEarly returns until when the member's status cannot be decided; zero if it can.
 func (in *input) tooEarly() time.Time {
 	arrived := in.member.LastSeen.Add(movingTime)
 	switch {
-	case in.settling() && !in.member.LastSeen.IsZero(): // it was seen to go: as soon as the other replicas were heard, it is lost
+	case in.settling() && !in.member.LastSeen.IsZero(): // its tunnel ended here: it is lost as soon as the other replicas were heard
 		return in.now.Add(syncRecheck)
 	case in.settling():
 		return in.settled
@@ -165,7 +165,7 @@ func (in *input) tooEarly() time.Time {
 	return time.Time{}
 }
 
-// awaitingTunnel is whether the agent has joined so lately that its tunnel cannot be called lost.
+// awaitingTunnel reports whether the agent has joined so recently that its tunnel cannot count as lost.
 func (in *input) awaitingTunnel() bool {
 	return in.member.LastSeen.IsZero() && in.cluster.Status.LastSeen == nil && in.now.Before(in.tunnelExpected())
 }
@@ -177,7 +177,7 @@ func (in *input) tunnelExpected() time.Time {
 	return in.settled
 }
 
-// lookAgain is when time alone will change the status, zero if it will not.
+// lookAgain returns when time alone will change the status, zero if it will not.
 func (in *input) lookAgain() time.Duration {
 	var moments []time.Time
 	switch {

@@ -11,11 +11,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// tellGuards writes the condition GuardsApplied, and an event when the guards fail or are there again.
-func tellGuards(in *input, guards delivery.Outcome, update *status.Update) {
+// writeGuardsApplied writes the condition GuardsApplied, and an event when the guards fail or are there again.
+func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	before := meta.FindStatusCondition(*conditions, v1.ConditionGuardsApplied)
-	now, known := judgeGuards(guards)
+	now, known := decideGuards(guards)
 	if guards.Stage == delivery.Refused && guards.Reason == v1.ReasonAgentReadOnly {
 		meta.RemoveStatusCondition(conditions, v1.ConditionGuardsApplied) // nothing is delivered there, so there is nothing to guard
 		return
@@ -29,19 +29,19 @@ func tellGuards(in *input, guards delivery.Outcome, update *status.Update) {
 	set(in, v1.ConditionGuardsApplied, now) // last: it changes what before points to
 }
 
-// judgeGuards is the condition GuardsApplied, and whether it can be told. What is on its way, or in a member that is away, is not known.
-func judgeGuards(o delivery.Outcome) (v verdict, known bool) {
+// decideGuards returns the condition GuardsApplied, and whether it is known. It is not known while guards are being sent or the member is away.
+func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:
-		return verdict{ok: true, reason: v1.ReasonGuardsApplied, message: "The policies that guard projects are in force in the member"}, true
+		return conditionValue{ok: true, reason: v1.ReasonGuardsApplied, message: "The policies that guard projects are in force in the member"}, true
 	case delivery.Failed, delivery.Refused:
-		v = verdict{reason: o.Reason, message: "The policies that guard projects are not all in force in the member"}
+		v = conditionValue{reason: o.Reason, message: "The policies that guard projects are not all in force in the member"}
 		if len(o.Failures) > 0 {
 			v.message += ". " + delivery.Explain(o.Failures[0])
 		}
 		return v, true
 	}
-	return verdict{}, false
+	return conditionValue{}, false
 }
 
 // guarded is how the guards are in a member. Without a delivery store nothing is known.

@@ -16,12 +16,12 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// toldOnce wants exactly one event, since it was asked last, that begins so.
-func (w *world) toldOnce(want string) {
+// expectEventOnce expects that exactly one event since its last call begins with a text.
+func (w *world) expectEventOnce(want string) {
 	w.t.Helper()
 	all := slices.Collect(drain(w.recorder))
 	if n := len(slices.DeleteFunc(slices.Clone(all), func(e string) bool { return !strings.HasPrefix(e, want+" ") })); n != 1 {
-		w.t.Errorf("%q was told %d times: %q", want, n, all)
+		w.t.Errorf("%q was recorded %d times: %q", want, n, all)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// places says which Clusters of a workspace are among so many as it may have: the oldest. The zero value has places for all.
+// places decides which Clusters of a workspace are within its limit: the oldest. The zero value has no limit.
 type places struct {
 	most int // of one workspace; 0 means no bound
 
@@ -39,7 +39,7 @@ func placeOf(object client.Object) place {
 	return place{created: object.GetCreationTimestamp().Time, name: object.GetName()}
 }
 
-// has reports whether there is a place for a Cluster.
+// has reports whether a Cluster is within the limit.
 func (p *places) has(object client.Object) bool {
 	if p.most == 0 {
 		return true

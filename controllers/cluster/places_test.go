@@ -56,7 +56,7 @@ func TestPlaces(t *testing.T) {
 
 func TestAClusterWithoutAPlaceSaysSoAndGetsNoToken(t *testing.T) {
 	in := &input{cluster: &v1.Cluster{}, name: types.NamespacedName{Namespace: "team-a", Name: "one-more"}, tooMany: 1000}
-	got := judgeRegistered(in)
+	got := decideRegistered(in)
 	if got.ok || got.reason != v1.ReasonTooManyClusters || !got.stalled || !strings.Contains(got.message, "limits.workspace.clusters") || !strings.Contains(got.message, "1000") {
 		t.Errorf("%+v", got)
 	}

@@ -41,7 +41,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
-	if made && in.identity == nil { // else nobody waits for it
+	if made && in.identity == nil { // else no agent needs it
 		update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
 			"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"),
 			registration.RegistrationSecret(in.name).Name)})
@@ -52,8 +52,8 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 // decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
 //
 // A token stays until it is replaced: by the user in the Secret that the spec names, or by deleting the registration Secret. Once an agent has
-// joined only the latter counts: who joins with another token takes the agent's place, and that takes a right that no field of the spec asks for.
-// One that was used by an agent that has been revoked since can join nobody and is replaced here.
+// joined only the latter counts: an agent that joins with another token takes its place, and no field of the spec asks for that right.
+// A token that was used by an agent that has been revoked since is of no use and is replaced here.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
 	fresh := func(value string) registration.Token {

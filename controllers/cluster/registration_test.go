@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// Who may edit a Cluster, or the Secret that its spec names, must not choose the token by which another agent takes the place of one that joined.
+// A user who may edit a Cluster, or the Secret that its spec names, must not choose the token with which another agent replaces one that joined.
 func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -31,7 +31,7 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 		want     string
 		used     bool
 	}{
-		"nobody has joined":                          {nil, secret, chosen, false},
+		"no agent has joined":                        {nil, secret, chosen, false},
 		"an agent has joined":                        {joined, secret, first, true},
 		"it has, and the registration was deleted":   {joined, nil, chosen, false},
 		"it has, and the registration holds nothing": {joined, &corev1.Secret{}, chosen, false},
@@ -47,8 +47,8 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 			if tt.identity == nil {
 				return
 			}
-			if says := strings.Contains(judgeRegistered(in).message, "The token in Secret mine is another one: for it to count, delete Secret -registration"); says != tt.used {
-				t.Error(judgeRegistered(in).message)
+			if says := strings.Contains(decideRegistered(in).message, "The token in Secret mine is another one: for it to count, delete Secret -registration"); says != tt.used {
+				t.Error(decideRegistered(in).message)
 			}
 		})
 	}

@@ -25,7 +25,7 @@ const removalPatience = 20 * time.Second
 // cleanupHint is what a person can do about a member that was not reached.
 const cleanupHint = "to remove what Drover left there, run with the kubeconfig of that cluster: kubectl drover uninstall"
 
-// remove ends the life of a deleted Cluster. It waits for the agent at most removalPatience.
+// remove handles a deleted Cluster. It waits for the agent at most removalPatience.
 func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *status.Update) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(cluster, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil
@@ -45,19 +45,19 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	call := r.Members.StartUninstall(in.name)
 	undecided := call.Running || !call.Done() && !in.member.Connected()
 	if undecided && in.now.Before(deadline) {
-		tellRemoving(in, update)
+		writeRemoving(in, update)
 		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil // the end of the call, or a tunnel, wakes us before
 	}
 	update.Event(uninstalled(call))
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
-// neverThere is whether no agent can have anything in the member.
+// neverThere reports whether no agent can have put anything into the member.
 func neverThere(in *input) bool {
 	return in.identity == nil && !in.member.Connected() && in.synced && in.cluster.Status.ClusterUID == ""
 }
 
-// uninstalled tells how the uninstallation went. Nothing that happens there holds up the deletion.
+// uninstalled returns an event with the result of the uninstallation. No result holds up the deletion.
 func uninstalled(call members.Call) status.Event {
 	switch {
 	case errors.Is(call.Err, members.ErrNotConnected):
@@ -74,7 +74,7 @@ func uninstalled(call members.Call) status.Event {
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }
 
-// release lets the Cluster go. Its Secrets follow by their owner references; its tunnels end when it is seen to be gone.
+// release removes the finalizer. The Cluster's Secrets follow by their owner references; its tunnels end when it is seen to be gone.
 func (r *Reconciler) release(ctx context.Context, in *input) error {
 	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {
 		return err

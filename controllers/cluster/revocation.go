@@ -30,8 +30,8 @@ type Tunnels interface {
 	Forget(types.NamespacedName)
 }
 
-// Revoker ends the tunnels at this replica that are not, or no longer, those of their Cluster's agent. It runs on every replica, so that
-// one which the others cannot reach does it as well.
+// Revoker ends the tunnels at this replica that do not, or no longer, belong to their Cluster's agent. It runs on every replica, so that
+// a replica that the others cannot reach does it as well.
 type Revoker struct {
 	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
 	Client  client.Reader
@@ -55,7 +55,7 @@ func (r *Revoker) Register(mgr ctrl.Manager, opened func(func(types.NamespacedNa
 		Complete(r)
 }
 
-// Reconcile ends what is not rightful of one Cluster.
+// Reconcile ends the tunnels of one Cluster that are not rightful.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	name := req.NamespacedName
 	for _, reader := range []client.Reader{r.Client, r.Live} {
@@ -106,8 +106,8 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	return nil
 }
 
-// identify reads who the agent of a Cluster is, nil if there is none. What cannot be read, or is of a former Cluster of this name,
-// identifies nobody.
+// identify reads who the agent of a Cluster is, nil if there is none. A Secret that cannot be read, or is of a former
+// Cluster of this name, identifies no agent.
 func identify(ctx context.Context, reader client.Reader, cluster *v1.Cluster) (*registration.AgentIdentity, error) {
 	secret, err := getSecret(ctx, reader, registration.AgentSecret(client.ObjectKeyFromObject(cluster)))
 	if err != nil || secret == nil {
@@ -120,7 +120,7 @@ func identify(ctx context.Context, reader client.Reader, cluster *v1.Cluster) (*
 	return id, nil
 }
 
-// rightful is whether a tunnel is that of a Cluster's agent.
+// rightful returns a function that reports whether a tunnel belongs to a Cluster's agent.
 func rightful(cluster *v1.Cluster, agent *registration.AgentIdentity) func(members.Peer) bool {
 	return func(p members.Peer) bool {
 		return agent != nil && p.Key == registration.KeyID(agent.PublicKey) && p.Cluster.UID == string(cluster.UID)

@@ -28,29 +28,29 @@ import (
 // follower is a replica that does not lead, with a tunnel of the world's member.
 type follower struct {
 	*world
-	fleet   *members.Registry
-	revoker *cluster.Revoker
+	registry *members.Registry
+	revoker  *cluster.Revoker
 }
 
 func newFollower(w *world, key ed25519.PublicKey) *follower {
 	w.t.Helper()
-	f := &follower{world: w, fleet: members.New(logr.Discard(), w.clock.Now)}
-	w.t.Cleanup(f.fleet.Close)
-	f.revoker = &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: f.fleet}
-	f.fleet.Add(members.Peer{
+	f := &follower{world: w, registry: members.New(logr.Discard(), w.clock.Now)}
+	w.t.Cleanup(f.registry.Close)
+	f.revoker = &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: f.registry}
+	f.registry.Add(members.Peer{
 		Cluster: protocol.ClusterRef{Namespace: w.name.Namespace, Name: w.name.Name, UID: string(w.cluster().UID)}, Key: registration.KeyID(key),
 	}, testkit.ConnectAgent(w.t, testkit.HealthyReport()).Session)
 	return f
 }
 
-// revoke looks at the Cluster, and wants the tunnel to be there afterwards or not.
+// revoke reconciles the Cluster, and expects the tunnel to be there afterwards or not.
 func (f *follower) revoke(want bool) {
 	f.t.Helper()
 	if _, err := f.revoker.Reconcile(f.t.Context(), ctrl.Request{NamespacedName: f.name}); err != nil {
 		f.t.Fatal(err)
 	}
 	if want {
-		if len(f.fleet.Local(f.name)) != 1 {
+		if len(f.registry.Local(f.name)) != 1 {
 			f.t.Error("the tunnel was ended")
 		}
 		return
@@ -58,7 +58,7 @@ func (f *follower) revoke(want bool) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(10 * time.Second)
-	for len(f.fleet.Local(f.name)) > 0 {
+	for len(f.registry.Local(f.name)) > 0 {
 		select {
 		case <-tick.C:
 		case <-deadline:
@@ -101,7 +101,7 @@ func TestRevokerOnAFollower(t *testing.T) {
 			w.drop(w.cluster())
 			w.finalize()
 			f.revoke(false)
-			if state := f.fleet.State(w.name); !state.LastSeen.IsZero() {
+			if state := f.registry.State(w.name); !state.LastSeen.IsZero() {
 				w.t.Errorf("remembered: %+v", state)
 			}
 		},
@@ -160,7 +160,7 @@ func testReplicasNotHeardYet(w *world) {
 	w.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 	heard = false
 	w.delete()
-	w.clock.Advance(time.Hour) // nobody led meanwhile
+	w.clock.Advance(time.Hour) // no replica led meanwhile
 	w.reconcile()
 	if c := w.cluster(); len(c.Finalizers) == 0 {
 		w.t.Error("let go although its agent may be connected to another replica")

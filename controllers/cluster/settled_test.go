@@ -21,12 +21,12 @@ func TestSettled(t *testing.T) {
 		clusters int
 		want     time.Duration
 	}{
-		"agents that lost their hub get their first few attempts":         {0, 10, settleTime + 25*time.Millisecond},
-		"those of a former leader come to one that had been running":      {time.Hour, 10, time.Hour + takeoverTime + 25*time.Millisecond},
-		"ten thousand are let in at a pace, and none of them is lost yet": {0, 10_000, settleTime + 25*time.Second},
+		"agents that lost their hub get their first few attempts":           {0, 10, settleTime + 25*time.Millisecond},
+		"those of a former leader come to one that had been running":        {time.Hour, 10, time.Hour + takeoverTime + 25*time.Millisecond},
+		"ten thousand are admitted at a limited rate, and none is lost yet": {0, 10_000, settleTime + 25*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &Reconciler{Started: start, led: start.Add(tt.led), crowding: crowding(tt.clusters)}
+			r := &Reconciler{Started: start, led: start.Add(tt.led), admissionTime: admissionTime(tt.clusters)}
 			if got := r.settled().Sub(start); got != tt.want {
 				t.Errorf("settled after %s, want %s", got, tt.want)
 			}
@@ -45,7 +45,7 @@ func TestAMemberThatThisManagerSawGoIsLostAtOnce(t *testing.T) {
 	}{
 		"seen to go":                         {gone, false, metav1.ConditionTrue, 0},
 		"seen to go, before it was Ready":    {gone, false, metav1.ConditionUnknown, 0},
-		"seen to take its leave":             {members.State{LastSeen: now, Left: true}, false, metav1.ConditionTrue, movingTime},
+		"seen to disconnect":                 {members.State{LastSeen: now, Left: true}, false, metav1.ConditionTrue, movingTime},
 		"seen to go, it may be at a replica": {gone, true, metav1.ConditionTrue, syncRecheck},
 		"not seen since the start":           {members.State{}, false, metav1.ConditionTrue, settleTime},
 		"not seen, and known to be lost":     {members.State{}, false, metav1.ConditionFalse, 0},

@@ -32,7 +32,7 @@ const gatherTime = 50 * time.Millisecond
 type Wakers struct {
 	// Member is called with a function to call when one member changed.
 	Member func(func(types.NamespacedName))
-	// Guards is called with a function to call when something became known of the guards of one member. It may be nil.
+	// Guards is called with a function to call when the outcome of one member's guards changed. It may be nil.
 	Guards func(func(types.NamespacedName))
 	// All is called with a function to call when every Cluster must be looked at.
 	All func(func())
@@ -52,7 +52,7 @@ func (r *Reconciler) Register(mgr ctrl.Manager, wakers Wakers) error {
 			if err := mgr.GetClient().List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 				return fmt.Errorf("count clusters: %w", err)
 			}
-			r.led, r.crowding = r.Now(), crowding(len(clusters.Items)) // sources start when this manager leads, before any worker
+			r.led, r.admissionTime = r.Now(), admissionTime(len(clusters.Items)) // sources start when this manager leads, before any worker
 			return wakers.start(ctx, mgr.GetClient(), q)
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).

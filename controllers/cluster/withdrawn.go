@@ -18,8 +18,8 @@ const removeLeft = "kubectl delete clusterrolebindings,rolebindings,clusterroles
 	"resourcequotas,limitranges,networkpolicies,secrets -A -l " + v1.LabelSet + " && kubectl -n " + protocol.AgentNamespace +
 	" delete secrets --field-selector type=" + v1.Group + "/set"
 
-// tellWithdrawn says what is still in force in a member whose agent may take nothing back. It stays as it was while the leader has not told.
-func tellWithdrawn(in *input, update *status.Update) {
+// writeWithdrawn names what is still in force in a member whose agent may remove nothing. Until the leader has reported, it stays as it was.
+func writeWithdrawn(in *input, update *status.Update) {
 	report := in.member.Report
 	if report == nil || !report.Leader {
 		return
@@ -29,7 +29,7 @@ func tellWithdrawn(in *input, update *status.Update) {
 		meta.RemoveStatusCondition(conditions, v1.ConditionWithdrawn)
 		return
 	}
-	left := verdict{reason: v1.ReasonStillInForce, message: "The agent is ReadOnly and may not take back what was delivered before, which is still in force: " +
+	left := conditionValue{reason: v1.ReasonStillInForce, message: "The agent is ReadOnly and may not take back what was delivered before, which is still in force: " +
 		strings.Join(report.Left, ", ") + ". Remove it with the kubeconfig of that cluster: " + removeLeft}
 	if meta.FindStatusCondition(*conditions, v1.ConditionWithdrawn) == nil {
 		update.Event(status.Event{Warning: true, Reason: left.reason, Action: "Observe", Message: left.message})

@@ -20,7 +20,7 @@ func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
 	in := &input{cluster: &v1.Cluster{}}
 	told := func(report *protocol.Report) *metav1.Condition {
 		in.member = members.State{Report: report}
-		tellWithdrawn(in, status.Begin(in.cluster))
+		writeWithdrawn(in, status.Begin(in.cluster))
 		return meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionWithdrawn)
 	}
 	leader := func(left ...string) *protocol.Report { return &protocol.Report{Leader: true, Left: left} }

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// fieldOwner is the manager's name among those who write Clusters.
+	// fieldOwner is the manager's field manager on Clusters.
 	fieldOwner = client.FieldOwner("drover")
 	// conflictPause is how long a cache has to get what it lacked.
 	conflictPause = 50 * time.Millisecond
 )
 
-// advance makes steps until there is a reason to wait. A member whose agent has not said yet whether it takes part is asked first: its place is
-// kept for it meanwhile, so that no more are asked than may begin.
-func (r *Reconciler) advance(ctx context.Context, s *scene) error {
+// advance makes steps until there is a reason to wait. A member whose agent has not reported whether it takes part is asked first. Its place is
+// reserved meanwhile, so that no more are asked than may begin.
+func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	var asked []int
 	var failed error
 	for {
@@ -67,13 +67,13 @@ func (r *Reconciler) advance(ctx context.Context, s *scene) error {
 	return failed
 }
 
-// unsettled is whether a member that is not here may only not have come back yet. A wave is not passed over for that.
-func (r *Reconciler) unsettled(s *scene) bool {
+// unsettled reports whether members may not have come back yet since the manager's start. A wave is not skipped because of that.
+func (r *Reconciler) unsettled(s *scope) bool {
 	return r.Settled != nil && !r.Settled() && slices.ContainsFunc(s.members, func(m member) bool { return !m.state.Connected })
 }
 
-// follow hears from members that have a claim or are about to, and from those it has heard from.
-func (r *Reconciler) follow(s *scene) {
+// follow follows the progress of members that have a claim or are about to, and of those that have reported.
+func (r *Reconciler) follow(s *scope) {
 	var names []types.NamespacedName
 	for i := range s.clusters {
 		if s.clusters[i].Claim != nil || s.clusters[i].Selected && s.members[i].state.Followed {
@@ -84,7 +84,7 @@ func (r *Reconciler) follow(s *scene) {
 }
 
 // write makes a step: one write of one Cluster, which fails if the Cluster is no longer what the step was decided from.
-func (r *Reconciler) write(ctx context.Context, s *scene, i int, step *rollout.ClusterStep) error {
+func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.ClusterStep) error {
 	key := v1.PlanLabel(s.plan.Name)
 	object, err := r.patch(ctx, s.members[i].object, func(c *v1.Cluster) error {
 		if step.Label != "" {
@@ -115,7 +115,7 @@ func (r *Reconciler) write(ctx context.Context, s *scene, i int, step *rollout.C
 	return nil
 }
 
-// patch writes a Cluster as it was read, and remembers what came of it until the cache has it. One that is gone is no error.
+// patch writes a Cluster as it was read, and remembers the result until the cache has it. A Cluster that is gone is not an error.
 func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v1.Cluster) error) (*v1.Cluster, error) {
 	next := read.DeepCopy()
 	if err := change(next); err != nil {
@@ -159,7 +159,7 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 }
 
 // deliver hands over what each member is to have.
-func (r *Reconciler) deliver(s *scene) {
+func (r *Reconciler) deliver(s *scope) {
 	made := map[rollout.Delivery]*delivery.Set{}
 	sets := map[types.NamespacedName]*delivery.Set{}
 	for i := range s.clusters {
@@ -182,8 +182,8 @@ func (r *Reconciler) deliver(s *scene) {
 	r.Deliveries.Replace(keyOf(client.ObjectKeyFromObject(s.plan)), sets)
 }
 
-// delivery is what a member is given.
-func (s *scene) delivery(i int) rollout.Delivery {
+// delivery returns what a member is given.
+func (s *scope) delivery(i int) rollout.Delivery {
 	switch {
 	case s.clusters[i].Claim == nil:
 		return rollout.DeliverNothing
@@ -195,8 +195,8 @@ func (s *scene) delivery(i int) rollout.Delivery {
 	return s.observed.Deliver(&s.clusters[i])
 }
 
-// set is the set with the Plan for members and the copies of its Secrets.
-func (s *scene) set(paused bool) (*delivery.Set, error) {
+// set returns the set with the Plan for members and the copies of its Secrets.
+func (s *scope) set(paused bool) (*delivery.Set, error) {
 	plan := &v1.Plan{Spec: *s.spec.DeepCopy()}
 	plan.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))
 	plan.Namespace, plan.Name = v1.PlansNamespace, s.plan.Name
@@ -236,7 +236,7 @@ func (c *claims) note(object *v1.Cluster) {
 	}
 }
 
-// newest is a Cluster as it was written, or as the cache has it.
+// newest returns a Cluster as it was written, or as the cache has it.
 func (c *claims) newest(cached *v1.Cluster) *v1.Cluster {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -249,7 +249,7 @@ func (c *claims) newest(cached *v1.Cluster) *v1.Cluster {
 	return cached
 }
 
-// newer is false for versions that cannot be compared.
+// newer reports whether a is newer than b; false if the versions cannot be compared.
 func newer(a, b *v1.Cluster) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	return err == nil && order > 0

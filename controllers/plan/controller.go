@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan reconciles Plan: its members have it one after the other, in the order and number that it says, and its status tells how far they are.
+// Package plan reconciles Plan: its members run it in the order and number that it says, and its status says how far they are.
 package plan
 
 import (
@@ -33,7 +33,7 @@ type Deliveries interface {
 	OnResult(kind string, f func(delivery.Key))
 }
 
-// Progress hears from members. progress.Listener is one.
+// Progress follows plans in members. progress.Listener is one.
 type Progress interface {
 	Follow(plan types.NamespacedName, members []types.NamespacedName)
 	State(plan string, member types.NamespacedName) progress.State
@@ -47,7 +47,7 @@ type Channels interface {
 	OnPolled(f func(url string))
 }
 
-// Reconciler keeps Plans true that are for members. Register wires it to a manager.
+// Reconciler reconciles Plans that are for members. Register adds it to a manager.
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package reference, and writes.
 	Client client.Client
@@ -57,7 +57,7 @@ type Reconciler struct {
 	Deliveries Deliveries
 	Progress   Progress
 	Channels   Channels
-	// Settled is whether agents have had the time to come back since this manager began: before, one that is not here need not be away. Nil
+	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need not be away. Nil
 	// means that they have.
 	Settled func() bool
 	Now     func() time.Time
@@ -73,8 +73,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile brings one plan as far as it can go now: claims on Clusters say which members are at work, and what each member is given follows from
-// its claim.
+// Reconcile advances one plan as far as it can go now. Claims on Clusters say which members are at work; a member's claim decides what it is
+// given.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	plan := &v1.Plan{}
 	if err := r.Client.Get(ctx, req.NamespacedName, plan); client.IgnoreNotFound(err) != nil {
@@ -85,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	stale := r.written.Missing(plan)
 	s, err := r.gather(ctx, plan)
 	if err != nil || s == nil {
-		return ctrl.Result{}, err // an answer that is waited for brings us back
+		return ctrl.Result{}, err // the answer of the channel brings us back
 	}
 	err = r.advance(ctx, s)
 	r.deliver(s)
@@ -97,7 +97,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case stale:
 		return ctrl.Result{}, nil // the event of what is missing brings us back
 	}
-	return r.tell(ctx, s)
+	return r.writeStatus(ctx, s)
 }
 
 // remove takes a plan that is gone, or that is for no member, away from all of them.

@@ -29,11 +29,11 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// silence is how long an agent that is asked how its plans are may say nothing before it counts as away.
+// silence is how long an agent may take to report its plans before it counts as away.
 const silence = 15 * time.Second
 
-// scene is a plan and all that its next step is decided from.
-type scene struct {
+// scope is a plan and all that its next step is decided from.
+type scope struct {
 	plan    *v1.Plan
 	release resolved
 	// spec is what members are given; secrets are the copies that go with it.
@@ -46,18 +46,18 @@ type scene struct {
 	// problem keeps the plan from going on: nothing begins, and what has begun is paused.
 	problem *index.Problem
 
-	// observed and decision are what clusters came to, after all steps were made.
+	// observed and decision are the planner's result after all steps were made.
 	observed *rollout.Fleet
 	decision rollout.FleetDecision
 }
 
-// member is what the planner need not know of a Cluster.
+// member has what the planner does not need of a Cluster.
 type member struct {
 	object *v1.Cluster // as it was read or written last; shared
 	state  progress.State
 }
 
-// resolved is what is known of the version.
+// resolved is the version, as far as it is known.
 type resolved struct {
 	version string // empty if none is known
 	reason  string // of the condition LatestResolved
@@ -66,8 +66,8 @@ type resolved struct {
 }
 
 // gather reads all that a plan depends on. It returns nil while it is too early to say anything: the channel is being asked.
-func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scene, error) {
-	s := &scene{plan: plan}
+func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) {
+	s := &scope{plan: plan}
 	var known bool
 	if s.release, known = r.resolve(plan); !known {
 		return nil, nil
@@ -82,15 +82,15 @@ func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scene, error) 
 	return s, r.gatherClusters(ctx, s)
 }
 
-// fail notes what keeps a plan from going on, unless something else does already.
-func (s *scene) fail(reason, message string, stalled bool) {
+// fail records what keeps a plan from going on, unless there is a problem already.
+func (s *scope) fail(reason, message string, stalled bool) {
 	if s.problem == nil {
 		s.problem = &index.Problem{Reason: reason, Message: message, Stalled: stalled}
 	}
 }
 
-// resolve finds the version. It is not known while a channel is asked for the first time. What this plan's status says of a channel is the
-// memory of what was found there: it serves a new leader while the channel is down.
+// resolve finds the version. It is not known while a channel is asked for the first time. The plan's status remembers the version of its
+// channel: a new leader uses it while the channel is down.
 func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
@@ -113,7 +113,7 @@ func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 }
 
 // gatherSecrets copies the Secrets that a plan names, and makes the hashes that cover them.
-func (r *Reconciler) gatherSecrets(ctx context.Context, s *scene) error {
+func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 	digests := map[string]string{}
 	for _, name := range index.PlanSecrets(&s.plan.Spec) {
 		source, tooLarge := &corev1.Secret{}, (*secrets.TooLargeError)(nil)
@@ -153,7 +153,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scene) error {
 }
 
 // gatherClusters finds the Clusters that a plan is for, and those on which it has a claim.
-func (r *Reconciler) gatherClusters(ctx context.Context, s *scene) error {
+func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 	selects := labels.Nothing()
 	if selector := s.plan.Spec.ClusterSelector; selector != nil {
 		var err error
@@ -184,7 +184,7 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// observe is a Cluster as the planner sees it.
+// observe returns a Cluster as the planner sees it.
 func observe(plan string, m member, selected bool, now time.Time) rollout.Cluster {
 	c := rollout.Cluster{
 		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan), Hold: m.state.Hold, Status: m.state.Status,
@@ -207,7 +207,7 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 		c.Away, c.AwaySince = "its agent has not said how its plans are since "+m.state.Silent.UTC().Format(time.RFC3339), m.state.Silent
 	}
 	if c.Away != "" && c.AwaySince.IsZero() && c.Claim != nil {
-		c.AwaySince = c.Claim.Since // an agent that refuses does so until somebody acts
+		c.AwaySince = c.Claim.Since // an agent that refuses does so until a person acts
 	}
 	return c
 }
@@ -215,8 +215,8 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 // unreported says whether nothing is known of a plan in a member, not even that it is not there.
 func unreported(s progress.State) bool { return s.Status == nil && !s.Heard }
 
-// readClaim is the claim of a plan on a Cluster, nil if there is none. One that cannot be read, or has times that no status takes, is one of no
-// revision: what runs there is not known, and is let finish before the member begins again.
+// readClaim returns the claim of a plan on a Cluster, nil if there is none. A claim that cannot be read, or has times that no status takes, has no
+// revision: what runs there is not known, and may finish before the member begins again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {

@@ -16,55 +16,55 @@ import (
 const (
 	// statusPause is the time between two writes of a status in which only counts have changed.
 	statusPause = time.Second
-	// turnPause is the time in which a plan that comes back to a reason tells no news: its member cannot make up its mind.
-	turnPause = time.Minute
+	// reasonPause is the time in which a plan that returns to a reason gets no event: its member flaps.
+	reasonPause = time.Minute
 )
 
-// pace remembers when statuses were written, and what they said. The zero value is ready.
+// pace remembers when statuses were written, and their reasons. The zero value is ready.
 type pace struct {
 	mu    sync.Mutex // guards what follows
-	plans map[types.NamespacedName]telling
+	plans map[types.NamespacedName]written
 }
 
-// telling is what was told of a plan of one generation.
-type telling struct {
+// written has the last writes of a plan of one generation.
+type written struct {
 	generation int64
-	last       time.Time
-	turns      map[string]time.Time // when each reason was told
+	at         time.Time
+	reasons    map[string]time.Time // when an event had each reason
 }
 
-// news is whether a turn to a reason is worth an event, and a write at once.
+// news reports whether a change to a reason is worth an event, and a write at once.
 func (p *pace) news(plan *v1.Plan, reason string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	told := p.plans[client.ObjectKeyFromObject(plan)]
-	at, known := told.turns[reason]
-	return !known || told.generation != plan.Generation || now.Sub(at) >= turnPause
+	last := p.plans[client.ObjectKeyFromObject(plan)]
+	seen, known := last.reasons[reason]
+	return !known || last.generation != plan.Generation || now.Sub(seen) >= reasonPause
 }
 
-// wait is how long a status has to wait for its next write.
+// wait returns how long a status has to wait for its next write.
 func (p *pace) wait(plan *v1.Plan, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.plans[client.ObjectKeyFromObject(plan)].last.Add(statusPause).Sub(now)
+	return p.plans[client.ObjectKeyFromObject(plan)].at.Add(statusPause).Sub(now)
 }
 
-// note takes a write, and whether its reason was news.
+// note records a write, and whether its reason was news.
 func (p *pace) note(plan *v1.Plan, reason string, news bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	name := client.ObjectKeyFromObject(plan)
-	told := p.plans[name]
-	if told.turns == nil || told.generation != plan.Generation {
-		told.generation, told.turns = plan.Generation, map[string]time.Time{}
+	last := p.plans[name]
+	if last.reasons == nil || last.generation != plan.Generation {
+		last.generation, last.reasons = plan.Generation, map[string]time.Time{}
 	}
-	if told.last = now; news {
-		told.turns[reason] = now
+	if last.at = now; news {
+		last.reasons[reason] = now
 	}
 	if p.plans == nil {
-		p.plans = map[types.NamespacedName]telling{}
+		p.plans = map[types.NamespacedName]written{}
 	}
-	p.plans[name] = told
+	p.plans[name] = last
 }
 
 func (p *pace) forget(plan types.NamespacedName) {

@@ -18,9 +18,9 @@ import (
 )
 
 // restored is a hub whose Plan and claims are those of a backup: members a and b have done a later revision since.
-func restored(t *testing.T, env *testkit.Env) *stand {
+func restored(t *testing.T, env *testkit.Env) *fixture {
 	t.Helper()
-	s := newStand(t, env, "a", "b")
+	s := newFixture(t, env, "a", "b")
 	s.plan(func(spec *v1.PlanSpec) { spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 2} })
 	s.reconcile()
 	for _, name := range []string{"a", "b"} {
@@ -28,7 +28,7 @@ func restored(t *testing.T, env *testkit.Env) *stand {
 	}
 	s.reconcile()
 	s.expect(v1.ReasonComplete)
-	s.told()
+	s.events()
 	later := &v1.PlanStatus{Revision: "later", LatestHash: "later", Nodes: &v1.PlanCount{Total: 3, Complete: 3},
 		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionTrue, Reason: v1.ReasonComplete, Message: "done"}}}
 	for _, name := range []string{"a", "b"} {
@@ -61,11 +61,11 @@ func TestRestoredHub(t *testing.T) {
 				t.Errorf("%s is given %+v, its claim is %+v", name, p, s.claim(name))
 			}
 		}
-		if got := s.told(); !slices.Equal(got, []string{"Warning MemberAhead"}) {
+		if got := s.events(); !slices.Equal(got, []string{"Warning MemberAhead"}) {
 			t.Errorf("events %q", got)
 		}
 	})
-	t.Run("with a person's word it goes wave by wave", func(t *testing.T) {
+	t.Run("when a person resumes it, it goes wave by wave", func(t *testing.T) {
 		s := restored(t, env)
 		p := s.read()
 		p.Spec.Rollout.MaxConcurrentClusters = 1

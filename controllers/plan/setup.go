@@ -24,7 +24,7 @@ import (
 // workers reconcile at once.
 const workers = 4
 
-// gatherTime is how long news waits for the next: a plan in many members is looked at once for many of their answers.
+// gatherTime is how long a change waits for the next: a plan in many members is reconciled once for many of their reports.
 const gatherTime = 20 * time.Millisecond
 
 // Register adds the controller to a manager. secrets is a cache of the Secrets that are labelled for plans.

@@ -24,29 +24,29 @@ import (
 )
 
 const (
-	// listenAgain is when to look again at what agents have not told yet. They are not waited for: what they tell wakes the plan.
+	// listenAgain is when to look again for reports that agents have not sent yet. A report wakes the plan anyway.
 	listenAgain = time.Second
 	// maxMessage is how long the message of a member may be, in bytes.
 	maxMessage = 512
 )
 
-// verdict is what a plan comes to: the conditions Complete and Ready.
-type verdict struct {
+// conclusion is the result for a plan: its conditions Complete and Ready.
+type conclusion struct {
 	reason, message   string
 	complete, stalled bool
-	// ready says that all is complete that can be reached.
+	// ready reports whether all is complete that can be reached.
 	ready bool
 }
 
-// tell writes the status, and comes back when time alone may change it.
-func (r *Reconciler) tell(ctx context.Context, s *scene) (ctrl.Result, error) {
+// writeStatus writes the status, and returns when time alone may change it.
+func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, error) {
 	again := r.again(s)
 	was := s.plan.DeepCopy()
 	if was.Status.ObservedGeneration == was.Generation && r.unreported(s) {
-		return ctrl.Result{RequeueAfter: listenAgain}, nil // or it would forget, for an instant, what agents are about to repeat
+		return ctrl.Result{RequeueAfter: listenAgain}, nil // a write now would drop, for an instant, what agents are about to report again
 	}
 	update, read := status.Begin(s.plan), s.plan.ResourceVersion
-	v := s.verdict()
+	v := s.conclusion()
 	s.fill(r.Deliveries.Outcomes(setID(s.plan.Name), s.delivered()))
 	news := r.conclude(s.plan, s.release, v) && r.pace.news(s.plan, v.reason, r.Now())
 	if equality.Semantic.DeepEqual(was.Status, s.plan.Status) {
@@ -67,8 +67,8 @@ func (r *Reconciler) tell(ctx context.Context, s *scene) (ctrl.Result, error) {
 	return again, err
 }
 
-// again is when to look again although nothing happens.
-func (r *Reconciler) again(s *scene) ctrl.Result {
+// again returns when to look again although nothing happens.
+func (r *Reconciler) again(s *scope) ctrl.Result {
 	var next time.Time
 	for _, at := range []time.Time{s.decision.Wait.Until, s.release.next} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
@@ -87,8 +87,8 @@ func (r *Reconciler) again(s *scene) ctrl.Result {
 	return ctrl.Result{RequeueAfter: max(next.Sub(r.Now()), time.Millisecond)}
 }
 
-// unreported is whether members that have the plan are about to say how it is.
-func (r *Reconciler) unreported(s *scene) bool {
+// unreported reports whether members that have the plan are about to report its progress.
+func (r *Reconciler) unreported(s *scope) bool {
 	for i, m := range s.members {
 		if s.clusters[i].Claim == nil || m.state.Status != nil || m.state.Heard {
 			continue
@@ -100,12 +100,12 @@ func (r *Reconciler) unreported(s *scene) bool {
 	return false
 }
 
-func (s *scene) verdict() verdict {
+func (s *scope) conclusion() conclusion {
 	if s.problem != nil {
-		return verdict{reason: s.problem.Reason, message: s.problem.Message, stalled: s.problem.Stalled}
+		return conclusion{reason: s.problem.Reason, message: s.problem.Message, stalled: s.problem.Stalled}
 	}
 	wait := s.decision.Wait
-	v := verdict{reason: wait.Reason, message: wait.Message}
+	v := conclusion{reason: wait.Reason, message: wait.Message}
 	switch v.reason {
 	case "": // a step that could not be made yet
 		v.reason, v.message = v1.ReasonApplying, "it goes on"
@@ -119,13 +119,13 @@ func (s *scene) verdict() verdict {
 	return v
 }
 
-// warning is whether a person should look at it.
-func (v verdict) warning() bool {
+// warning reports whether the event is a warning.
+func (v conclusion) warning() bool {
 	return v.stalled || v.reason == v1.ReasonChannelFailed || v.reason == v1.ReasonMemberLost
 }
 
-// conclude writes the conditions, and is whether the plan has taken a turn: another reason.
-func (r *Reconciler) conclude(plan *v1.Plan, release resolved, v verdict) bool {
+// conclude writes the conditions, and reports whether the reason changed.
+func (r *Reconciler) conclude(plan *v1.Plan, release resolved, v conclusion) bool {
 	now := metav1.NewTime(r.Now())
 	conditions := &plan.Status.Conditions
 	set := func(kind string, is bool, reason, message string) {
@@ -136,7 +136,7 @@ func (r *Reconciler) conclude(plan *v1.Plan, release resolved, v verdict) bool {
 		meta.SetStatusCondition(conditions, c)
 	}
 	was := meta.FindStatusCondition(*conditions, v1.ConditionComplete)
-	turn := was == nil || was.Reason != v.reason
+	changed := was == nil || was.Reason != v.reason
 	if secrets := []string{v1.ReasonSecretNotFound, v1.ReasonSecretRefused}; slices.Contains(secrets, v.reason) {
 		set(v1.ConditionLatestResolved, false, v.reason, v.message)
 	} else {
@@ -148,11 +148,11 @@ func (r *Reconciler) conclude(plan *v1.Plan, release resolved, v verdict) bool {
 		set(v1.ConditionStalled, true, v.reason, v.message)
 	}
 	plan.Status.ObservedGeneration = plan.Generation
-	return turn
+	return changed
 }
 
-// delivered are the members that are given the plan.
-func (s *scene) delivered() []types.NamespacedName {
+// delivered returns the members that are given the plan.
+func (s *scope) delivered() []types.NamespacedName {
 	var names []types.NamespacedName
 	for i := range s.clusters {
 		if s.clusters[i].Claim != nil {
@@ -163,7 +163,7 @@ func (s *scene) delivered() []types.NamespacedName {
 }
 
 // fill writes all but the conditions.
-func (s *scene) fill(outcomes []delivery.Outcome) {
+func (s *scope) fill(outcomes []delivery.Outcome) {
 	st := &s.plan.Status
 	st.LatestVersion, st.LatestHash, st.Revision = rollout.Version(s.release.version), "", ""
 	if s.release.version != "" && s.problem == nil {
@@ -201,8 +201,8 @@ func sum(all *[5]int, c *v1.PlanCount) {
 	}
 }
 
-// nodes names the nodes of a member that are at work or failed, as many as there is room for.
-func (s *scene) nodes(c *rollout.Cluster) {
+// nodes returns the nodes of a member that are at work or failed, as many as there is room for.
+func (s *scope) nodes(c *rollout.Cluster) {
 	st := &s.plan.Status
 	for _, a := range c.Status.Applying {
 		if a.Cluster = c.Name; len(st.Applying) < v1.MaxPlanNodes {
@@ -216,8 +216,8 @@ func (s *scene) nodes(c *rollout.Cluster) {
 	}
 }
 
-// list names members that failed, then those at work.
-func (s *scene) list(outcomes []delivery.Outcome) []v1.PlanMember {
+// list returns the members that failed, then those at work.
+func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	var failed, working []v1.PlanMember
 	for i := range s.clusters {
 		c := &s.clusters[i]
@@ -239,7 +239,7 @@ func (s *scene) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	return slices.Clip(all[:min(len(all), v1.MaxPlanMembers)])
 }
 
-// describe is what there is to say of a member that is at work or failed.
+// describe returns the status of a member that is at work or failed.
 func describe(c *rollout.Cluster, revision string, o delivery.Outcome) v1.PlanMember {
 	m := v1.PlanMember{Name: c.Name, Since: metav1.NewTime(c.Claim.Since), Reason: v1.ReasonDelivering, Message: "the plan is on its way"}
 	current := c.Status != nil && c.Status.Revision == revision

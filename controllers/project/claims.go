@@ -57,7 +57,7 @@ func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *pl
 	return nil
 }
 
-// rivals are the other projects of the workspace that list a namespace of this one.
+// rivals returns the other projects of the workspace that list a namespace of this one.
 func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Project, error) {
 	listing, err := index.ProjectsListing(ctx, r.Client, project.Namespace, project.Spec.Namespaces)
 	return slices.DeleteFunc(listing, func(other *v1.Project) bool {
@@ -65,7 +65,7 @@ func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Pro
 	}), err
 }
 
-// taken are the namespaces of a project that belong to another in a member, and to which.
+// taken returns the namespaces of a project that belong to another in a member, with its name.
 func (r *Reconciler) taken(ctx context.Context, project *v1.Project, rivals []*v1.Project, member types.NamespacedName) (map[string]string, error) {
 	if len(rivals) == 0 {
 		return nil, nil

@@ -43,7 +43,7 @@ type Deliveries interface {
 	Changed(types.NamespacedName)
 }
 
-// Reconciler keeps Projects true. Register wires it to a manager.
+// Reconciler reconciles Projects. Register adds it to a manager.
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package reference, and writes.
 	Client client.Client
@@ -61,7 +61,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile makes one project true: its members are to have it, and its status says how far it has got.
+// Reconcile delivers one project to its members, and writes into its status how far it has got.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	project := &v1.Project{}
 	key, secretsKey := keys(req.NamespacedName)
@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if stale {
 		return ctrl.Result{}, nil // the event of what is missing brings us back
 	}
-	return r.tell(ctx, project, p)
+	return r.writeStatus(ctx, project, p)
 }
 
 // keys are those of a project and of the copies of its secrets.
@@ -94,21 +94,21 @@ func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
 	return key, secrets
 }
 
-// plan is what a project comes to.
+// plan is what a reconcile of a project decided.
 type plan struct {
 	members  []types.NamespacedName
 	projects map[types.NamespacedName]*delivery.Set
 	secrets  map[types.NamespacedName]*delivery.Set
-	// problems are what keeps it from being delivered, or some of it, the first first.
+	// problems keep it, or some of it, from being delivered; the most important first.
 	problems []index.Problem
 }
 
-// fail notes what only a person can mend.
+// fail records a problem that only a person can fix.
 func (p *plan) fail(reason, message string) {
 	p.problems = append(p.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
-// plan gathers and decides. An error is one of reading: what is wrong with the project is a problem, so that it takes away what was there.
+// plan gathers and decides. An error means that reading failed. A fault of the project is a problem instead, so that it takes away what was there.
 func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error) {
 	p := plan{projects: map[types.NamespacedName]*delivery.Set{}, secrets: map[types.NamespacedName]*delivery.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
@@ -149,7 +149,7 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 	return nil
 }
 
-// sources are the Secrets that are labelled for a project, with the content of those that are copied.
+// sources returns the Secrets that are labelled for a project, with the content of those that are copied.
 func (r *Reconciler) sources(ctx context.Context, project *v1.Project, p *plan) ([]corev1.Secret, error) {
 	var labelled corev1.SecretList
 	if err := r.Secrets.List(ctx, &labelled, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {

@@ -41,7 +41,7 @@ func NewGuards(clusters client.Reader, deliveries Deliveries) (*Guards, error) {
 	return &Guards{clusters: clusters, deliveries: deliveries, set: set}, nil
 }
 
-// Reconcile hands the guards of one member over, or has it left alone when its Cluster goes.
+// Reconcile hands over the guards of one member, or leaves the member alone when its Cluster goes.
 func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: KindGuards, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}
@@ -54,7 +54,7 @@ func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		g.deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
 	}
-	g.deliveries.Changed(req.NamespacedName) // its profile may be another, which decides whether anything is delivered
+	g.deliveries.Changed(req.NamespacedName) // its profile may have changed, which decides whether anything is delivered
 	g.deliveries.Replace(key, map[types.NamespacedName]*delivery.Set{req.NamespacedName: g.set})
 	return ctrl.Result{}, nil
 }

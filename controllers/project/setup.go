@@ -24,7 +24,7 @@ import (
 // workers reconcile at once.
 const workers = 4
 
-// gatherTime is how long a result waits for the next one: a project in many members is told once for many of their answers.
+// gatherTime is how long a result waits for the next one: a project in many members is reconciled once for many of their results.
 const gatherTime = 20 * time.Millisecond
 
 // Register adds the controller to a manager. secrets is a cache of the Secrets that are labelled for a project.

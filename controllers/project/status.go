@@ -25,8 +25,8 @@ const (
 	maxNamed           = 10
 )
 
-// tell writes the status.
-func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctrl.Result, error) {
+// writeStatus writes the status.
+func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, p plan) (ctrl.Result, error) {
 	outcomes := r.outcomes(project, p)
 	verdict := delivery.Summarize(outcomes)
 	if len(p.problems) > 0 {
@@ -41,15 +41,15 @@ func (r *Reconciler) tell(ctx context.Context, project *v1.Project, p plan) (ctr
 	if verdict.Write(&project.Status.Conditions, project.Generation, r.Now()) {
 		update.Event(status.Event{Warning: !verdict.Ready, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
 	}
-	if news := r.tellQuota(project, outcomes); news != nil {
+	if news := r.writeQuotaFits(project, outcomes); news != nil {
 		update.Event(*news)
 	}
-	tellNamespaces(project, outcomes)
+	countNamespaces(project, outcomes)
 	project.Status.ObservedGeneration, project.Status.Clusters, project.Status.Failures = project.Generation, &verdict.Clusters, verdict.Failures
 	return ctrl.Result{}, r.written.Commit(ctx, update, r.Client, r.Recorder, r.Now())
 }
 
-// outcomes are those of the project and of its secrets, for each member the worse one.
+// outcomes returns those of the project and of its secrets, for each member the worse one.
 func (r *Reconciler) outcomes(project *v1.Project, p plan) []delivery.Outcome {
 	if len(p.projects) == 0 {
 		return nil
@@ -68,13 +68,13 @@ func (r *Reconciler) outcomes(project *v1.Project, p plan) []delivery.Outcome {
 	return outcomes
 }
 
-// tellQuota writes the condition QuotaFits, and returns an event if it has become another.
-func (r *Reconciler) tellQuota(project *v1.Project, outcomes []delivery.Outcome) *status.Event {
+// writeQuotaFits writes the condition QuotaFits, and returns an event if it has become another.
+func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Outcome) *status.Event {
 	if len(project.Spec.ResourceQuota) == 0 {
 		meta.RemoveStatusCondition(&project.Status.Conditions, v1.ConditionQuotaFits)
 		return nil
 	}
-	condition := judgeQuota(outcomes)
+	condition := quotaFits(outcomes)
 	condition.Type, condition.ObservedGeneration, condition.LastTransitionTime = v1.ConditionQuotaFits, project.Generation, metav1.NewTime(r.Now())
 	was := meta.FindStatusCondition(project.Status.Conditions, v1.ConditionQuotaFits)
 	fits := condition.Status == metav1.ConditionTrue
@@ -86,8 +86,8 @@ func (r *Reconciler) tellQuota(project *v1.Project, outcomes []delivery.Outcome)
 	return &status.Event{Warning: !fits, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
 }
 
-// judgeQuota is the condition QuotaFits: whether some namespace has less than the default, and the worse, whether one has nothing. It is pure.
-func judgeQuota(outcomes []delivery.Outcome) metav1.Condition {
+// quotaFits returns the condition QuotaFits: whether a namespace has less than the default or, which is worse, nothing. It is pure.
+func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	var short, spent []string
 	for _, o := range outcomes {
 		for _, namespace := range o.Short {
@@ -116,7 +116,7 @@ func judgeQuota(outcomes []delivery.Outcome) metav1.Condition {
 	return unfit
 }
 
-// messages are those of problems. The first problem gives the reason; a person mends them one by one, and wants to see them all.
+// messages returns those of problems. The first problem gives the reason; a person fixes them one by one, and wants to see them all.
 func messages(problems []index.Problem) []string {
 	texts := make([]string, len(problems))
 	for i, problem := range problems {
@@ -133,7 +133,7 @@ func named(texts []string, separator string) string {
 	return strings.Join(texts[:maxNamed], separator) + " and perhaps more"
 }
 
-func tellNamespaces(project *v1.Project, outcomes []delivery.Outcome) {
+func countNamespaces(project *v1.Project, outcomes []delivery.Outcome) {
 	project.Status.NamespaceCount, project.Status.Namespaces = 0, nil
 	for _, o := range outcomes { // in the order of clusters
 		project.Status.NamespaceCount += o.Namespaces

@@ -33,7 +33,7 @@ type Deliveries interface {
 	OnResult(kind string, f func(delivery.Key))
 }
 
-// Reconciler keeps RoleTemplates true. Register wires it to a manager.
+// Reconciler reconciles RoleTemplates. Register adds it to a manager.
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package reference, and writes.
 	Client     client.Client
@@ -48,7 +48,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile makes one template true: it is in the members where it is bound, and its status says how far it has got.
+// Reconcile delivers one template to the members where it is bound, and writes into its status how far it has got.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: Kind, Name: req.Name}
 	template := &v1.RoleTemplate{}
@@ -78,7 +78,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if stale {
 		return ctrl.Result{RequeueAfter: used.until}, nil // the event of what is missing brings us back
 	}
-	return r.tell(ctx, template, used, r.judge(template, used, set, refused))
+	return r.writeStatus(ctx, template, used, r.decide(template, used, set, refused))
 }
 
 // compute makes the set of a template, nil for one that is external or refused.
@@ -106,8 +106,8 @@ func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*d
 	return set, nil, nil
 }
 
-// judge says how far a template has got. Its status names no member: everybody who may bind may read it.
-func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.Set, refused *access.Error) delivery.Summary {
+// decide returns how far a template has got. Its status names no member: every user who may bind may read it.
+func (r *Reconciler) decide(template *v1.RoleTemplate, used uses, set *delivery.Set, refused *access.Error) delivery.Summary {
 	if refused != nil {
 		verdict := delivery.Summarize(nil)
 		verdict.Refuse(len(used.members), refused.Reason, refused.Message, refused.Reason != v1.ReasonRoleTemplateNotFound)
@@ -128,8 +128,8 @@ func (r *Reconciler) judge(template *v1.RoleTemplate, used uses, set *delivery.S
 	return verdict
 }
 
-// tell writes the status.
-func (r *Reconciler) tell(ctx context.Context, template *v1.RoleTemplate, used uses, verdict delivery.Summary) (ctrl.Result, error) {
+// writeStatus writes the status.
+func (r *Reconciler) writeStatus(ctx context.Context, template *v1.RoleTemplate, used uses, verdict delivery.Summary) (ctrl.Result, error) {
 	result := ctrl.Result{RequeueAfter: used.until}
 	observed := template.Status.ObservedGeneration == template.Generation
 	wait := r.written.Wait(template, verdict.Urgent(observed, template.Status.Clusters), r.Now())

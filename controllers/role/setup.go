@@ -21,7 +21,7 @@ import (
 // workers reconcile at once.
 const workers = 4
 
-// gatherTime is how long a result waits for the next one: a template in many members is told once for many of their answers.
+// gatherTime is how long a result waits for the next one: a template in many members is reconciled once for many of their results.
 const gatherTime = 50 * time.Millisecond
 
 // Register adds the controller to a manager.

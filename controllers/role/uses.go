@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// uses is where a template is bound.
+// uses has the members where a template is bound.
 type uses struct {
 	members []types.NamespacedName
 	// until is how long it is before one of the bindings expires, 0 for never.
@@ -71,7 +71,7 @@ type finding struct {
 	targets map[string]struct{} // those by name that were looked up, so that a thousand bindings for one member cost one look
 }
 
-// expired is whether a binding has ended, and notes when it will.
+// expired reports whether a binding has ended, and records when it will.
 func (f *finding) expired(end *metav1.Time) bool {
 	if index.Expired(end, f.now) {
 		return true
@@ -84,7 +84,7 @@ func (f *finding) expired(end *metav1.Time) bool {
 	return false
 }
 
-// same is whether a target by name was looked up before.
+// same reports whether a target by name was looked up before.
 func (f *finding) same(namespace string, t v1.ClusterTarget) bool {
 	if t.ClusterSelector != nil {
 		return false

@@ -32,8 +32,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// stand is a workspace whose Plan "k3s" the reconciler is called for, with members that say what a test has them say.
-type stand struct {
+// fixture is a workspace with the Plan "k3s", its reconciler, and fake members whose reports the test chooses.
+type fixture struct {
 	*testkit.Env
 	t         *testing.T
 	clock     *testkit.Clock
@@ -49,9 +49,9 @@ type stand struct {
 	cached    map[string]*v1.Cluster // what the cache has, where that is not what the API server has
 }
 
-func newStand(t *testing.T, env *testkit.Env, clusters ...string) *stand {
+func newFixture(t *testing.T, env *testkit.Env, clusters ...string) *fixture {
 	t.Helper()
-	s := &stand{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(1000), members: map[string]progress.State{}, cached: map[string]*v1.Cluster{}}
+	s := &fixture{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(1000), members: map[string]progress.State{}, cached: map[string]*v1.Cluster{}}
 	s.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "k3s"}
 	counting := interceptor.NewClient(env.Client, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -92,17 +92,17 @@ func (l labelled) Get(ctx context.Context, name client.ObjectKey, object client.
 	return err
 }
 
-func (s *stand) meta(name string) metav1.ObjectMeta {
+func (s *fixture) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: s.name.Namespace, Name: name}
 }
 
 // What the reconciler is given: the stand is its Deliveries, its Progress and its Channels.
 
-func (s *stand) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
+func (s *fixture) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
 	s.delivered = sets
 }
 
-func (s *stand) Outcomes(_ string, members []types.NamespacedName) []delivery.Outcome {
+func (s *fixture) Outcomes(_ string, members []types.NamespacedName) []delivery.Outcome {
 	outcomes := make([]delivery.Outcome, 0, len(members))
 	for _, name := range members {
 		outcomes = append(outcomes, delivery.Outcome{Cluster: name.Name, Stage: delivery.Applied})
@@ -110,27 +110,29 @@ func (s *stand) Outcomes(_ string, members []types.NamespacedName) []delivery.Ou
 	return outcomes
 }
 
-func (s *stand) OnResult(string, func(delivery.Key)) {}
+func (s *fixture) OnResult(string, func(delivery.Key)) {}
 
-func (s *stand) Follow(_ types.NamespacedName, members []types.NamespacedName) { s.followed = members }
+func (s *fixture) Follow(_ types.NamespacedName, members []types.NamespacedName) {
+	s.followed = members
+}
 
-func (s *stand) State(_ string, member types.NamespacedName) progress.State {
+func (s *fixture) State(_ string, member types.NamespacedName) progress.State {
 	if state, known := s.members[member.Name]; known {
 		return state
 	}
 	return progress.State{Connected: true, Heard: true}
 }
 
-func (s *stand) OnChange(func(types.NamespacedName)) {}
-func (s *stand) OnLink(func(types.NamespacedName))   {}
+func (s *fixture) OnChange(func(types.NamespacedName)) {}
+func (s *fixture) OnLink(func(types.NamespacedName))   {}
 
-func (s *stand) Result(string) release.Result { return s.answer }
-func (s *stand) OnPolled(func(string))        {}
+func (s *fixture) Result(string) release.Result { return s.answer }
+func (s *fixture) OnPolled(func(string))        {}
 
 // What tests do.
 
 // plan makes the Plan, for all members of the workspace.
-func (s *stand) plan(change ...func(*v1.PlanSpec)) {
+func (s *fixture) plan(change ...func(*v1.PlanSpec)) {
 	s.t.Helper()
 	p := &v1.Plan{ObjectMeta: s.meta(s.name.Name)}
 	p.Spec.ClusterSelector = &metav1.LabelSelector{}
@@ -142,7 +144,7 @@ func (s *stand) plan(change ...func(*v1.PlanSpec)) {
 }
 
 // change edits the Plan.
-func (s *stand) change(f func(*v1.PlanSpec)) {
+func (s *fixture) change(f func(*v1.PlanSpec)) {
 	s.t.Helper()
 	p := s.read()
 	f(&p.Spec)
@@ -151,7 +153,7 @@ func (s *stand) change(f func(*v1.PlanSpec)) {
 	}
 }
 
-func (s *stand) reconcile() ctrl.Result {
+func (s *fixture) reconcile() ctrl.Result {
 	s.t.Helper()
 	result, err := s.r.Reconcile(s.t.Context(), ctrl.Request{NamespacedName: s.name})
 	if err != nil {
@@ -160,7 +162,7 @@ func (s *stand) reconcile() ctrl.Result {
 	return result
 }
 
-func (s *stand) read() *v1.Plan {
+func (s *fixture) read() *v1.Plan {
 	s.t.Helper()
 	p := &v1.Plan{}
 	if err := s.Client.Get(s.t.Context(), s.name, p); err != nil {
@@ -169,7 +171,7 @@ func (s *stand) read() *v1.Plan {
 	return p
 }
 
-func (s *stand) cluster(name string) *v1.Cluster {
+func (s *fixture) cluster(name string) *v1.Cluster {
 	s.t.Helper()
 	c := &v1.Cluster{}
 	if err := s.Client.Get(s.t.Context(), client.ObjectKey{Namespace: s.name.Namespace, Name: name}, c); err != nil {
@@ -179,7 +181,7 @@ func (s *stand) cluster(name string) *v1.Cluster {
 }
 
 // edit changes a Cluster as a person does.
-func (s *stand) edit(name string, f func(*v1.Cluster)) {
+func (s *fixture) edit(name string, f func(*v1.Cluster)) {
 	s.t.Helper()
 	c := s.cluster(name)
 	f(c)
@@ -188,8 +190,8 @@ func (s *stand) edit(name string, f func(*v1.Cluster)) {
 	}
 }
 
-// claim is what the plan wrote on a Cluster, nil for nothing.
-func (s *stand) claim(name string) *rollout.ClusterClaim {
+// claim returns what the plan wrote on a Cluster, nil for nothing.
+func (s *fixture) claim(name string) *rollout.ClusterClaim {
 	s.t.Helper()
 	text := s.cluster(name).Annotations[v1.PlanLabel(s.name.Name)]
 	if text == "" {
@@ -202,8 +204,8 @@ func (s *stand) claim(name string) *rollout.ClusterClaim {
 	return claim
 }
 
-// given is the Plan that a member has, nil for none.
-func (s *stand) given(name string) *v1.Plan {
+// given returns the Plan that a member has, nil for none.
+func (s *fixture) given(name string) *v1.Plan {
 	s.t.Helper()
 	set := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]
 	if set == nil || set.Body() == nil {
@@ -219,8 +221,8 @@ func (s *stand) given(name string) *v1.Plan {
 	return p
 }
 
-// says has a member say how the plan is that it was given last.
-func (s *stand) says(name, reason string, nodes v1.PlanCount, applying ...string) {
+// says has a member report the progress of the plan that it was given last.
+func (s *fixture) says(name, reason string, nodes v1.PlanCount, applying ...string) {
 	s.t.Helper()
 	status := &v1.PlanStatus{Revision: s.given(name).Annotations[v1.AnnotationRevision], LatestHash: s.read().Status.LatestHash, Nodes: &nodes,
 		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: reason, Message: "as the test wants"}}}
@@ -230,8 +232,8 @@ func (s *stand) says(name, reason string, nodes v1.PlanCount, applying ...string
 	s.members[name] = progress.State{Connected: true, Heard: true, Followed: true, Status: status}
 }
 
-// leaves has a member lose its connection, and its Cluster say so.
-func (s *stand) leaves(name string) {
+// leaves disconnects a member, and writes that into its Cluster.
+func (s *fixture) leaves(name string) {
 	s.t.Helper()
 	state := s.State(s.name.Name, types.NamespacedName{Name: name})
 	state.Connected, state.Heard = false, false
@@ -244,8 +246,8 @@ func (s *stand) leaves(name string) {
 	}
 }
 
-// expect wants the reason of the condition Complete, and returns its message.
-func (s *stand) expect(reason string) string {
+// expect checks the reason of the condition Complete, and returns its message.
+func (s *fixture) expect(reason string) string {
 	s.t.Helper()
 	c := meta.FindStatusCondition(s.read().Status.Conditions, v1.ConditionComplete)
 	if c == nil || c.Reason != reason {
@@ -254,8 +256,8 @@ func (s *stand) expect(reason string) string {
 	return c.Message
 }
 
-// told are the reasons of the events since it was asked last.
-func (s *stand) told() []string {
+// events returns the reasons of the events since the last call.
+func (s *fixture) events() []string {
 	var reasons []string
 	for {
 		select {
@@ -267,8 +269,8 @@ func (s *stand) told() []string {
 	}
 }
 
-// follows are the members that are listened to.
-func (s *stand) follows() string {
+// follows names the members that are followed.
+func (s *fixture) follows() string {
 	names := make([]string, 0, len(s.followed))
 	for _, name := range s.followed {
 		names = append(names, name.Name)

@@ -14,9 +14,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func testHardTimes(t *testing.T, env *testkit.Env) {
+func testUnstableMembers(t *testing.T, env *testkit.Env) {
 	t.Run("another reason is written at once, counts once a second", func(t *testing.T) {
-		s := newStand(t, env, "a")
+		s := newFixture(t, env, "a")
 		s.plan()
 		s.reconcile()
 		for complete := range int32(5) {
@@ -36,11 +36,11 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 		}
 	})
 	t.Run("a member that flaps costs two writes of its Cluster a minute, an event a minute for each reason, and no more than a write of the status a second", func(t *testing.T) {
-		s := newStand(t, env, "a", "b")
+		s := newFixture(t, env, "a", "b")
 		s.plan()
 		s.reconcile()
 		claims, writes := s.claims, s.writes
-		s.told()
+		s.events()
 		const minutes = 2
 		for range minutes * 60 * 2 {
 			s.clock.Advance(250 * time.Millisecond)
@@ -50,7 +50,7 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 			s.says("a", v1.ReasonApplying, v1.PlanCount{Total: 3, Applying: 1}, "n")
 			s.reconcile()
 		}
-		told := s.told()
+		told := s.events()
 		if got := s.claims - claims; got > 2*minutes || got < 2 {
 			t.Errorf("%d writes of Clusters in %d minutes", got, minutes)
 		}
@@ -63,7 +63,7 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 		t.Logf("%d writes of Clusters, %d events, %d writes of the status in %d minutes", s.claims-claims, len(told), s.writes-writes, minutes)
 	})
 	t.Run("one that comes and goes costs no more", func(t *testing.T) {
-		s := newStand(t, env, "a", "b")
+		s := newFixture(t, env, "a", "b")
 		s.plan()
 		s.members["b"] = progress.State{}
 		s.reconcile()
@@ -71,7 +71,7 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 		s.reconcile()
 		s.expect(v1.ReasonMembersAway)
 		claims, writes := s.claims, s.writes
-		s.told()
+		s.events()
 		for range 60 * 2 {
 			s.clock.Advance(250 * time.Millisecond)
 			s.members["b"] = progress.State{Connected: true, Silent: s.clock.Now()}
@@ -80,12 +80,12 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 			s.members["b"] = progress.State{}
 			s.reconcile()
 		}
-		if told, got := s.told(), s.writes-writes; len(told) > 2 || got > 62 || s.claims != claims {
+		if told, got := s.events(), s.writes-writes; len(told) > 2 || got > 62 || s.claims != claims {
 			t.Errorf("events %q, %d writes of the status, %d of Clusters", told, got, s.claims-claims)
 		}
 	})
-	t.Run("what a person changes is told anew, however soon", func(t *testing.T) {
-		s := newStand(t, env, "a")
+	t.Run("after a change of the spec a reason gets its event again, however soon", func(t *testing.T) {
+		s := newFixture(t, env, "a")
 		s.plan()
 		s.reconcile()
 		for range 3 {
@@ -94,15 +94,15 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 			s.change(func(spec *v1.PlanSpec) { spec.Paused = false })
 			s.reconcile()
 		}
-		if got := s.told(); len(got) != 7 {
+		if got := s.events(); len(got) != 7 {
 			t.Errorf("events %q", got)
 		}
 	})
-	t.Run("a member that is lost at work is told of once, with its name, since when, and what to do", func(t *testing.T) {
-		s := newStand(t, env, "a", "b")
+	t.Run("a member that is lost at work gets one event, with its name, since when, and what to do", func(t *testing.T) {
+		s := newFixture(t, env, "a", "b")
 		s.plan()
 		s.reconcile()
-		s.told()
+		s.events()
 		s.says("a", v1.ReasonApplying, v1.PlanCount{Total: 3, Applying: 1}, "n")
 		s.leaves("a")
 		since := s.clock.Now().Format(time.RFC3339)
@@ -123,22 +123,22 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 			s.clock.Advance(time.Minute)
 			s.reconcile()
 		}
-		if got := s.told(); !slices.Equal(got, []string{"Warning MemberLost"}) || s.claim("b") != nil {
+		if got := s.events(); !slices.Equal(got, []string{"Warning MemberLost"}) || s.claim("b") != nil {
 			t.Errorf("events %q, claim %v", got, s.claim("b"))
 		}
 	})
 	t.Run("both ways out that it names free the place", func(t *testing.T) {
-		for name, out := range map[string]func(*stand){
-			"labelled disabled": func(s *stand) {
+		for name, out := range map[string]func(*fixture){
+			"labelled disabled": func(s *fixture) {
 				s.edit("a", func(c *v1.Cluster) { c.Labels = map[string]string{v1.PlanLabel("k3s"): v1.PlanDisabled} })
 			},
-			"deleted": func(s *stand) {
+			"deleted": func(s *fixture) {
 				if err := s.Client.Delete(t.Context(), s.cluster("a")); err != nil {
 					t.Fatal(err)
 				}
 			},
 		} {
-			s := newStand(t, env, "a", "b")
+			s := newFixture(t, env, "a", "b")
 			s.plan()
 			s.reconcile()
 			s.leaves("a")
@@ -156,7 +156,7 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 		}
 	})
 	t.Run("a member that comes back after it was left out finishes what runs there and is let go", func(t *testing.T) {
-		s := newStand(t, env, "a", "b")
+		s := newFixture(t, env, "a", "b")
 		s.plan()
 		s.reconcile()
 		s.leaves("a")
@@ -182,7 +182,7 @@ func testHardTimes(t *testing.T, env *testkit.Env) {
 			},
 			"is too old": func(time.Time) progress.State { return progress.State{Connected: true, Refuses: v1.ReasonAgentTooOld} },
 		} {
-			s := newStand(t, env, "a", "b")
+			s := newFixture(t, env, "a", "b")
 			s.plan()
 			s.reconcile()
 			s.members["a"] = state(s.clock.Now())
