@@ -185,7 +185,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *view, p plan) (ctrl.Res
 	generation := b.object.GetGeneration()
 	observed := b.status.ObservedGeneration == generation
 	wait := r.written.Wait(b.object, verdict.Urgent(observed, b.status.Clusters), r.Now())
-	if wait = max(wait, verdict.Early(observed, r.Now())); wait > 0 {
+	if wait = max(wait, verdict.Delay(observed, r.Now())); wait > 0 {
 		result.RequeueAfter = sooner(result.RequeueAfter, wait)
 		return result, nil
 	}

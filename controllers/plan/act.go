@@ -44,7 +44,7 @@ func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 			break
 		}
 		i := slices.IndexFunc(s.clusters, func(c rollout.Cluster) bool { return c.Name == decision.Step.Cluster })
-		if decision.Step.Verb == rollout.VerbBegin && (!s.members[i].state.Heard || r.unsettled(s)) {
+		if decision.Step.Verb == rollout.VerbBegin && (!s.members[i].state.Reported || r.unsettled(s)) {
 			asked = append(asked, i)
 			s.clusters[i].Claim, s.clusters[i].Unreported = decision.Step.Claim, false
 			continue

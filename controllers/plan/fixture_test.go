@@ -120,7 +120,7 @@ func (s *fixture) State(_ string, member types.NamespacedName) progress.State {
 	if state, known := s.members[member.Name]; known {
 		return state
 	}
-	return progress.State{Connected: true, Heard: true}
+	return progress.State{Connected: true, Reported: true}
 }
 
 func (s *fixture) OnChange(func(types.NamespacedName)) {}
@@ -229,14 +229,14 @@ func (s *fixture) says(name, reason string, nodes v1.PlanCount, applying ...stri
 	for _, node := range applying {
 		status.Applying = append(status.Applying, v1.ApplyingNode{Node: node, Stage: v1.StageUpgrading, Since: metav1.NewTime(s.clock.Now()), Attempt: 1})
 	}
-	s.members[name] = progress.State{Connected: true, Heard: true, Followed: true, Status: status}
+	s.members[name] = progress.State{Connected: true, Reported: true, Followed: true, Status: status}
 }
 
 // leaves disconnects a member, and writes that into its Cluster.
 func (s *fixture) leaves(name string) {
 	s.t.Helper()
 	state := s.State(s.name.Name, types.NamespacedName{Name: name})
-	state.Connected, state.Heard = false, false
+	state.Connected, state.Reported = false, false
 	s.members[name] = state
 	c := s.cluster(name)
 	meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: v1.ConditionConnected, Status: metav1.ConditionFalse, Reason: v1.ReasonTunnelLost,

@@ -213,7 +213,7 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 }
 
 // unreported says whether nothing is known of a plan in a member, not even that it is not there.
-func unreported(s progress.State) bool { return s.Status == nil && !s.Heard }
+func unreported(s progress.State) bool { return s.Status == nil && !s.Reported }
 
 // readClaim returns the claim of a plan on a Cluster, nil if there is none. A claim that cannot be read, or has times that no status takes, has no
 // revision: what runs there is not known, and may finish before the member begins again.

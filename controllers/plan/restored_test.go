@@ -40,7 +40,7 @@ func restored(t *testing.T, env *testkit.Env) *fixture {
 		if set := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]; set == nil || set.Body() != nil {
 			t.Errorf("before %s is heard it is given %+v", name, set)
 		}
-		s.members[name] = progress.State{Connected: true, Heard: true, Followed: true, Status: later}
+		s.members[name] = progress.State{Connected: true, Reported: true, Followed: true, Status: later}
 	}
 	s.clock.Advance(fullStop)
 	s.reconcile()

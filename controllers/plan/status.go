@@ -90,7 +90,7 @@ func (r *Reconciler) again(s *scope) ctrl.Result {
 // unreported reports whether members that have the plan are about to report its progress.
 func (r *Reconciler) unreported(s *scope) bool {
 	for i, m := range s.members {
-		if s.clusters[i].Claim == nil || m.state.Status != nil || m.state.Heard {
+		if s.clusters[i].Claim == nil || m.state.Status != nil || m.state.Reported {
 			continue
 		}
 		if m.state.Connected && s.clusters[i].Away == "" || !m.state.Connected && r.unsettled(s) {

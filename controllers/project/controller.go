@@ -133,7 +133,7 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 		return err
 	}
 	for _, refusal := range refused {
-		p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", refusal.Secret, refusal.Message))
+		p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", refusal.Name, refusal.Message))
 	}
 	if len(content.PerNamespace.Templates) == 0 {
 		return nil

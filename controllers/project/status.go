@@ -34,7 +34,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, p pla
 	}
 	observed := project.Status.ObservedGeneration == project.Generation
 	wait := r.written.Wait(project, verdict.Urgent(observed, project.Status.Clusters), r.Now())
-	if wait = max(wait, verdict.Early(observed, r.Now())); wait > 0 {
+	if wait = max(wait, verdict.Delay(observed, r.Now())); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	update := status.Begin(project)

@@ -133,7 +133,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, template *v1.RoleTemplate,
 	result := ctrl.Result{RequeueAfter: used.until}
 	observed := template.Status.ObservedGeneration == template.Generation
 	wait := r.written.Wait(template, verdict.Urgent(observed, template.Status.Clusters), r.Now())
-	if wait = max(wait, verdict.Early(observed, r.Now())); wait > 0 {
+	if wait = max(wait, verdict.Delay(observed, r.Now())); wait > 0 {
 		if result.RequeueAfter == 0 || wait < result.RequeueAfter {
 			result.RequeueAfter = wait
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/expansion"
 )
 
-// Workspace is what one namespace of the hub says about rights, and the time for which it is asked.
+// Workspace holds the objects of one namespace of the hub that grant rights, and the time of the question.
 type Workspace struct {
 	Templates       Templates
 	Clusters        map[string]labels.Set
@@ -26,34 +26,34 @@ type Workspace struct {
 	Now             time.Time
 }
 
-// Place is where in a workspace's members something is to be done.
+// Place is the member, and the project in it, in which an action takes place.
 type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
 	// Project of the action's namespace, as the namespace's label in the member says. Empty if that is not known: then the namespaces
-	// that projects list are looked at.
+	// that projects list decide.
 	Project string
 }
 
-// Decision says whether Drover grants something. The member's own RBAC may grant more.
+// Decision reports whether Drover grants an action. The member's own RBAC may grant more.
 type Decision string
 
 const (
 	// Granted by at least one chain.
 	Granted Decision = "Granted"
-	// Unknown here: an external template is bound whose rules only the member has.
+	// Unknown here: the template that is bound is external, and only the member has its rules.
 	Unknown Decision = "Unknown"
 	// NotGranted by anything in the workspace.
 	NotGranted Decision = "NotGranted"
 )
 
-// Explanation says why somebody may do something, or what is missing.
+// Explanation is why a user may do something, or what is missing.
 type Explanation struct {
 	Decision Decision
 	// Chains grant the action, or might, where External is set.
 	Chains []Chain
-	// Missing are the bindings of the subject that do not grant it, those that come nearest first; one with the
-	// reason NoBinding where there are none. Given with every verdict.
+	// Missing are the bindings of the subject that do not grant it, the nearest first; one with LackBinding
+	// if there are none. It is set with every decision.
 	Missing []Missing
 }
 
@@ -118,7 +118,7 @@ type Missing struct {
 	Project      string `json:"project,omitempty"`
 	// Expires is when the binding ends, or ended; nil for never.
 	Expires *metav1.Time `json:"expires,omitempty"`
-	// Err is why a role template cannot be used or a selector cannot be read.
+	// Err is why a role template or a selector cannot be used.
 	Err error `json:"-"`
 }
 
@@ -127,39 +127,39 @@ func Explain(w Workspace, user string, groups []string, where Place, what Action
 	about := func(s v1.Subject) bool {
 		return s.Kind == v1.SubjectUser && s.Name == user || s.Kind == v1.SubjectGroup && slices.Contains(groups, s.Name)
 	}
-	answer := w.ask(about, where, what)
-	if len(answer.Chains) == 0 && len(answer.Missing) == 0 {
-		answer.Missing = []Missing{{Lack: LackBinding}}
+	explanation := w.ask(about, where, what)
+	if len(explanation.Chains) == 0 && len(explanation.Missing) == 0 {
+		explanation.Missing = []Missing{{Lack: LackBinding}}
 	}
-	return answer
+	return explanation
 }
 
-// WhoCan lists the chains that grant the action in that place, or might, to whomever.
+// WhoCan returns the chains that grant the action in that place, or might, to any subject.
 func WhoCan(w Workspace, where Place, what Action) []Chain {
 	return w.ask(func(v1.Subject) bool { return true }, where, what).Chains
 }
 
 func (w Workspace) ask(about func(v1.Subject) bool, where Place, what Action) Explanation {
-	answer := Explanation{Decision: NotGranted}
+	explanation := Explanation{Decision: NotGranted}
 	for _, c := range w.candidates() {
 		if !about(c.subject) {
 			continue
 		}
-		chain, missing := w.judge(c, where, what)
+		chain, missing := w.decide(c, where, what)
 		if missing != nil {
-			answer.Missing = append(answer.Missing, *missing)
+			explanation.Missing = append(explanation.Missing, *missing)
 			continue
 		}
-		answer.Chains = append(answer.Chains, *chain)
+		explanation.Chains = append(explanation.Chains, *chain)
 		switch {
 		case chain.External == "":
-			answer.Decision = Granted
-		case answer.Decision == NotGranted:
-			answer.Decision = Unknown
+			explanation.Decision = Granted
+		case explanation.Decision == NotGranted:
+			explanation.Decision = Unknown
 		}
 	}
-	slices.SortStableFunc(answer.Missing, func(a, b Missing) int { return cmp.Compare(a.Lack.distance(), b.Lack.distance()) })
-	return answer
+	slices.SortStableFunc(explanation.Missing, func(a, b Missing) int { return cmp.Compare(a.Lack.distance(), b.Lack.distance()) })
+	return explanation
 }
 
 func (l Lack) distance() int {
@@ -181,7 +181,7 @@ type candidate struct {
 	refused error
 }
 
-// candidates are all bindings, in the order of kind and name.
+// candidates returns all bindings, sorted by kind and name.
 func (w Workspace) candidates() []candidate {
 	var all []candidate
 	for i := range w.ClusterBindings {
@@ -220,8 +220,8 @@ func (w Workspace) projectCandidate(b *v1.ProjectRoleTemplateBinding) candidate 
 	return c
 }
 
-// judge says whether one binding grants the action: exactly one of the results is not nil.
-func (w Workspace) judge(c candidate, where Place, what Action) (*Chain, *Missing) {
+// decide returns how one binding grants the action, or why it does not: exactly one of the results is not nil.
+func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missing) {
 	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project, Expires: c.expires}
 	lacks := func(lack Lack, err error) (*Chain, *Missing) {
 		missing.Lack, missing.Err = lack, err
@@ -267,8 +267,8 @@ func (w Workspace) judge(c candidate, where Place, what Action) (*Chain, *Missin
 	return lacks(LackRule, nil)
 }
 
-// projectOf is the project of a namespace in a member: what its label says or, where that is not known, who lists it, the oldest
-// project first. A reserved namespace is in none, whatever it is labelled.
+// projectOf returns the project of a namespace in a member: what its label says or, if that is not known, the oldest project that lists it.
+// A reserved namespace is in none, whatever its label says.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
 	case expansion.Reserved(namespace):
@@ -292,7 +292,7 @@ func (w Workspace) projectOf(where Place, namespace string) string {
 	return owner.Name
 }
 
-// Targets says whether a target means the Cluster of that name and labels. A target with neither name nor selector means none.
+// Targets reports whether a target selects the Cluster of that name and labels. A target with neither name nor selector selects none.
 // The error is an *Error with the reason InvalidSelector.
 func Targets(target v1.ClusterTarget, name string, has labels.Set) (bool, error) {
 	if target.ClusterSelector == nil {

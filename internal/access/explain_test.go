@@ -45,17 +45,17 @@ func workspace() access.Workspace {
 func TestExplain(t *testing.T) {
 	getPod := access.Action{Verb: "get", Resource: "pods", Namespace: "web"}
 	tests := map[string]struct {
-		user    string
-		groups  []string
-		where   access.Place
-		what    access.Action
-		verdict access.Decision
-		lack    access.Lack
+		user     string
+		groups   []string
+		where    access.Place
+		what     access.Action
+		decision access.Decision
+		lack     access.Lack
 	}{
 		"a group has it in the cluster":                 {"x", []string{"ops"}, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
 		"and for what is in no namespace":               {"x", []string{"ops"}, access.Place{Cluster: "prod"}, access.Action{Verb: "get", Resource: "nodes"}, access.Granted, ""},
 		"a user's name is not a group's":                {"ops", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted, access.LackBinding},
-		"nobody has it in a member not targeted":        {"x", []string{"ops"}, access.Place{Cluster: "test"}, getPod, access.NotGranted, access.LackCluster},
+		"no user has it in a member not targeted":       {"x", []string{"ops"}, access.Place{Cluster: "test"}, getPod, access.NotGranted, access.LackCluster},
 		"nor in one that does not exist":                {"x", []string{"ops"}, access.Place{Cluster: "none"}, getPod, access.NotGranted, access.LackCluster},
 		"a verb that no rule has":                       {"x", []string{"ops"}, access.Place{Cluster: "prod"}, access.Action{Verb: "delete", Resource: "pods", Namespace: "web"}, access.NotGranted, access.LackRule},
 		"a binding that ends at this moment":            {"old", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted, access.LackExpired},
@@ -74,8 +74,8 @@ func TestExplain(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := access.Explain(workspace(), tt.user, tt.groups, tt.where, tt.what)
-			if got.Decision != tt.verdict || (tt.lack != "") != (len(got.Missing) > 0) || tt.lack != "" && got.Missing[0].Lack != tt.lack {
-				t.Errorf("got %+v, want %s %s", got, tt.verdict, tt.lack)
+			if got.Decision != tt.decision || (tt.lack != "") != (len(got.Missing) > 0) || tt.lack != "" && got.Missing[0].Lack != tt.lack {
+				t.Errorf("got %+v, want %s %s", got, tt.decision, tt.lack)
 			}
 		})
 	}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access turns role templates and bindings into RBAC objects, and says why somebody may do something.
+// Package access turns role templates and bindings into RBAC objects, and explains why a user may do something.
 //
 // It is pure: no client, no context, no clock, no logger. Rules are never translated, merged or widened: what is
 // written in a template is what the member gets.
@@ -21,7 +21,7 @@ import (
 // Templates are all role templates of the hub, by name.
 type Templates map[string]*v1.RoleTemplate
 
-// Index makes Templates of a list.
+// Index returns the templates of a list by name.
 func Index(list []v1.RoleTemplate) Templates {
 	templates := make(Templates, len(list))
 	for i := range list {
@@ -30,7 +30,7 @@ func Index(list []v1.RoleTemplate) Templates {
 	return templates
 }
 
-// Error says why a template or binding cannot become RBAC.
+// Error is why a template or binding cannot become RBAC.
 type Error struct {
 	// Reason is that of the condition Ready: one of v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
 	// ReasonContextMismatch, ReasonInheritsExternal, ReasonInvalidRules.
@@ -66,7 +66,7 @@ func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	return rules, nil
 }
 
-// Sources is Flatten with the place where each rule was written. A rule that stands in several places is given with the first.
+// Sources is Flatten with the place where each rule was written. A rule that is in several places is returned with the first.
 func Sources(templates Templates, name string) ([]Source, error) {
 	w := &walk{templates: templates, done: map[string]bool{}, rules: map[string]bool{}}
 	if err := w.visit(name); err != nil {
@@ -109,7 +109,7 @@ func (w *walk) visit(name string) error {
 	return nil
 }
 
-// template is the one of that name, if the one that inherits it may have it.
+// template returns the template of that name, if the one before it on the path may inherit it.
 func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	template, found := w.templates[name]
 	switch {

@@ -60,9 +60,9 @@ func TestFlatten(t *testing.T) {
 		"a cycle, with the whole path": {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"}), template(project, "c", []string{"d"}), template(project, "d", []string{"b"})), nil,
 			v1.ReasonInheritanceCycle, "role template b inherits itself: b → c → d → b"},
 		"an external one": {index(external(project, "a", "edit")), nil, v1.ReasonInheritsExternal, "ClusterRole edit"},
-		"CVE-2023-32196: an external parent, whose rules nobody has checked": {index(template(project, "a", []string{"b"}, pods), external(project, "b", "edit")), nil, v1.ReasonInheritsExternal, "cannot be inherited by a"},
-		"a project's, with a parent of the cluster":                          {index(template(project, "a", []string{"b"}), template(cluster, "b", nil, nodes)), nil, v1.ReasonContextMismatch, "b has context Cluster and cannot be inherited by a"},
-		"one of the cluster hidden behind a project's":                       {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"}), template(cluster, "c", nil, nodes)), nil, v1.ReasonContextMismatch, "cannot be inherited by a → b"},
+		"CVE-2023-32196: an external parent, whose rules are not checked": {index(template(project, "a", []string{"b"}, pods), external(project, "b", "edit")), nil, v1.ReasonInheritsExternal, "cannot be inherited by a"},
+		"a project's, with a parent of the cluster":                       {index(template(project, "a", []string{"b"}), template(cluster, "b", nil, nodes)), nil, v1.ReasonContextMismatch, "b has context Cluster and cannot be inherited by a"},
+		"one of the cluster hidden behind a project's":                    {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"}), template(cluster, "c", nil, nodes)), nil, v1.ReasonContextMismatch, "cannot be inherited by a → b"},
 		"URLs in a project": {index(template(project, "a", nil, metrics)), nil, v1.ReasonInvalidRules, "/metrics"},
 	}
 	for name, tt := range tests {

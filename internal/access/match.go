@@ -10,7 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// Action is what somebody wants to do in a member. Either Resource or URL is set.
+// Action is what a user wants to do in a member. Either Resource or URL is set.
 type Action struct {
 	// Verb, as of RBAC: get, list, create, …
 	Verb string `json:"verb"`
@@ -22,11 +22,11 @@ type Action struct {
 	Name string `json:"name,omitempty"`
 	// Namespace; empty for cluster-scoped resources and for all namespaces.
 	Namespace string `json:"namespace,omitempty"`
-	// URL of something that is no resource, such as "/metrics".
+	// URL of something that is not a resource, such as "/metrics".
 	URL string `json:"url,omitempty"`
 }
 
-// Allows says whether a rule allows an action, as the member's API server decides it.
+// Allows reports whether a rule allows an action, as the member's API server decides it.
 func Allows(rule rbacv1.PolicyRule, a Action) bool {
 	if !has(rule.Verbs, a.Verb) {
 		return false
@@ -38,7 +38,7 @@ func Allows(rule rbacv1.PolicyRule, a Action) bool {
 		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, a.Name))
 }
 
-// has says whether the list has the word or "*".
+// has reports whether the list has the word or "*".
 func has(list []string, word string) bool {
 	return slices.Contains(list, word) || slices.Contains(list, "*")
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/drover-dev/drover/internal/expansion"
 )
 
-// RoleSet is the id of the set that holds the ClusterRole of a template.
+// RoleSet returns the id of the set that holds the ClusterRole of a template.
 func RoleSet(template string) string { return "role/" + template }
 
-// ClusterBindingSet is the id of the set of a ClusterRoleTemplateBinding.
+// ClusterBindingSet returns the id of the set of a ClusterRoleTemplateBinding.
 func ClusterBindingSet(binding string) string { return "crtb/" + binding }
 
-// ProjectBindingSet is the id of the set of a ProjectRoleTemplateBinding.
+// ProjectBindingSet returns the id of the set of a ProjectRoleTemplateBinding.
 func ProjectBindingSet(binding string) string { return "prtb/" + binding }
 
 // Role is the ClusterRole of a template in a member. It is nil, without an error, for an external one: the member has it.
@@ -105,15 +105,15 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName is the ClusterRole of a template that is not external. Names of RBAC objects may hold colons, those of our kinds may
-// not, so no name of one kind is ever that of another. The context is part of it: a binding must never meet the rules that its template got
-// with another context, not even until it is taken away itself.
+// roleName returns the name of the ClusterRole of a template that is not external. Names of RBAC objects may hold colons and those of our kinds
+// may not, so names of two kinds never collide. The context is part of it: a binding must never get the rules that its template has in another
+// context, not even until it is removed.
 func roleName(t *v1.RoleTemplate) string {
 	return expansion.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }
 
-// The role is part of a binding's name, because Kubernetes lets nobody change the role of a binding: a change of role is a new
-// object beside the old one, which goes when the new one is there.
+// The role is part of a binding's name, because the role of a binding is immutable in Kubernetes: a change of role creates a new object, and
+// the old one is removed when the new one is there.
 func clusterBindingName(binding, role string) string { return "drover:crtb:" + binding + ":" + role }
 
 func projectBindingName(binding, role string) string { return "drover:prtb:" + binding + ":" + role }

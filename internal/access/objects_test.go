@@ -110,7 +110,7 @@ func TestObjects(t *testing.T) {
 	})
 	t.Run("what cannot be granted is not bound", func(t *testing.T) {
 		for _, tt := range []struct{ role, reason, message string }{
-			{"nobody", v1.ReasonRoleTemplateNotFound, "nobody does not exist"},
+			{"absent", v1.ReasonRoleTemplateNotFound, "absent does not exist"},
 			{"deployer", v1.ReasonContextMismatch, "bind it with a ProjectRoleTemplateBinding"},
 			{"editor", v1.ReasonContextMismatch, "bind it with a ProjectRoleTemplateBinding"},
 			{"broken", v1.ReasonInheritanceCycle, "broken → broken"},

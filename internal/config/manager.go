@@ -38,7 +38,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 		return ctrl.Options{}, err
 	}
 	made := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1.LabelManagedBy: v1.ManagedBy})}
-	stop := c.Drain.Timeout() // 30 s otherwise, and then nobody waits any more
+	stop := c.Drain.Timeout() // the default is 30 s, after which no caller waits
 	return ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{

@@ -23,7 +23,7 @@ type Peers struct {
 	Addresses []string `json:"addresses,omitempty"`
 }
 
-// Enabled is whether there may be other replicas.
+// Enabled reports whether there may be other replicas.
 func (p Peers) Enabled() bool { return p.Service != "" || len(p.Addresses) > 0 }
 
 func (p *Peers) setDefaults() { setDefault(&p.Listen, ":8444") }

@@ -24,28 +24,28 @@ import (
 const (
 	firstPause = 100 * time.Millisecond
 	maxPause   = 5 * time.Minute
-	// maxStreamPause is the longest pause before an agent that is connected is asked again for what it has.
+	// maxStreamPause is the longest pause before the stream of a connected agent is opened again.
 	maxStreamPause = 30 * time.Second
 )
 
-// Bounds on what an agent tells. Its word is kept in memory and has hub objects reconciled, and it may be anybody's.
+// Bounds on what an agent reports: it is kept in memory, it causes reconciles on the hub, and the agent may be malicious.
 const (
-	// maxOffer is how long all that is there may be, in bytes.
+	// maxOffer bounds the report of all sets, in bytes.
 	maxOffer = 16 << 20
-	// maxStrangers is of how many sets that nobody wants more is kept, beyond those that were offered.
-	maxStrangers = 1024
-	// eventRate is how many changes a second are read on, eventBurst how many at once.
+	// maxUnowned bounds the sets without owner that are kept, beyond those in the first report.
+	maxUnowned = 1024
+	// eventRate is the number of changes that are read each second, eventBurst that at once.
 	eventRate, eventBurst = 200, 5000
-	// maxAhead is how long an agent may go on sending more.
+	// maxAhead is how long an agent may exceed that.
 	maxAhead = 10 * time.Second
-	// tooFastPause is how long one that did is not asked again.
+	// tooFastPause is the pause after that.
 	tooFastPause = time.Minute
 )
 
 // usualEvent is the size of the buffer that a stream keeps, in bytes. It grows for a larger event.
 const usualEvent = 512
 
-// openLocked has a member's agent tell what it has.
+// openLocked opens the stream on which a member's agent reports its sets.
 func (d *Store) openLocked(m *member, peers []members.Peer) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: members.NewPace(eventRate, eventBurst, maxAhead)}
@@ -59,7 +59,7 @@ func (d *Store) openLocked(m *member, peers []members.Peer) {
 	})
 }
 
-// listen reads what an agent tells until ctx ends, or until it is clear that it tells nothing.
+// listen reads an agent's reports until ctx ends or the agent responds that it has no such stream.
 func (d *Store) listen(ctx context.Context, m *member, s *stream) {
 	for failures := 0; ; failures++ {
 		err := d.read(ctx, m, s)
@@ -69,7 +69,7 @@ func (d *Store) listen(ctx context.Context, m *member, s *stream) {
 		var lacking []Key
 		unknown := members.IsStatus(err, http.StatusNotFound)
 		if unknown && m.stream == s {
-			m.stream = nil // its next report or connection has it asked again
+			m.stream = nil // its next report or connection opens it again
 			lacking = m.refuseLocked(v1.ReasonAgentTooOld)
 		}
 		d.mu.Unlock()
@@ -78,16 +78,16 @@ func (d *Store) listen(ctx context.Context, m *member, s *stream) {
 			return
 		}
 		if synced {
-			failures = 0 // it ended as streams do whose agent no longer leads, or whose tunnel moved
+			failures = 0 // a stream ends normally when the agent no longer leads or its tunnel moved
 		}
-		d.Log.V(1).Info("sets of a member are no longer told", "cluster", m.name, "cause", errorText(err))
+		d.Log.V(1).Info("stream of sets ended", "cluster", m.name, "cause", errorText(err))
 		if !d.rest(ctx, m, s, err, failures) {
 			return
 		}
 	}
 }
 
-// rest waits before an agent is asked again, and is whether ctx has not ended by then. One that ran ahead is not woken.
+// rest waits before the stream is opened again, and reports whether ctx is still active. A wake does not shorten the pause after ErrTooFast.
 func (d *Store) rest(ctx context.Context, m *member, s *stream, cause error, failures int) bool {
 	if errors.Is(cause, members.ErrTooFast) {
 		d.Members.TooFast(m.name, "changes of sets")
@@ -96,7 +96,7 @@ func (d *Store) rest(ctx context.Context, m *member, s *stream, cause error, fai
 	return pause(ctx, s.wake, backoff(d.Pause, failures, maxStreamPause))
 }
 
-// pause waits, or is woken, and is whether ctx has not ended by then.
+// pause waits for d or a wake, and reports whether ctx is still active.
 func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -110,7 +110,7 @@ func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// backoff doubles from first to most, each time between half of it and the whole.
+// backoff doubles from first up to most, with jitter between half of it and the whole.
 func backoff(first time.Duration, failures int, most time.Duration) time.Duration {
 	whole := most
 	if failures < 20 {
@@ -133,14 +133,14 @@ func (d *Store) read(ctx context.Context, m *member, s *stream) error {
 	for left, synced := maxOffer, false; lines.Scan(); {
 		var event protocol.SetEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			return errors.New("a line is no event") // the cause quotes the line
+			return errors.New("a line is not an event") // the cause quotes the line
 		}
 		if left, synced = left-len(lines.Bytes()), synced || event.Synced; left < 0 && !synced {
 			return fmt.Errorf("the agent offers more than %d bytes", maxOffer)
 		}
 		event.Bound()
 		if !event.Valid() {
-			return errors.New("an event names no set")
+			return errors.New("an event does not name a set")
 		}
 		if synced {
 			if err := s.pace.Wait(ctx); err != nil {
@@ -155,7 +155,7 @@ func (d *Store) read(ctx context.Context, m *member, s *stream) error {
 	return io.EOF
 }
 
-// take takes over an event, and returns the owners of what has changed.
+// take applies an event, and returns the owners of the sets that changed.
 func (d *Store) take(m *member, s *stream, event *protocol.SetEvent) []Key {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,48 +165,48 @@ func (d *Store) take(m *member, s *stream, event *protocol.SetEvent) []Key {
 	var changed []Key
 	switch {
 	case event.Synced:
-		changed = m.lackingLocked() // before, nobody knew how they are; what is there as it should be, is told below
+		changed = m.lackingLocked() // their state was unknown before; the sets that are there are added below
 		changed = append(changed, m.syncLocked(s)...)
 	case event.State != nil && !s.synced:
 		s.offer[event.State.ID] = share(event.State, m.wants[event.State.ID].set)
-	case event.State != nil && m.strangeLocked(event.State.ID):
+	case event.State != nil && m.surplusLocked(event.State.ID):
 	case event.State != nil:
-		changed = m.toldLocked(event.State.ID, share(event.State, m.wants[event.State.ID].set))
+		changed = m.updateLocked(event.State.ID, share(event.State, m.wants[event.State.ID].set))
 	case event.Removed != "" && !s.synced:
 		delete(s.offer, event.Removed)
 	case event.Removed != "":
-		changed = m.toldLocked(event.Removed, nil)
+		changed = m.updateLocked(event.Removed, nil)
 	}
 	d.pumpLocked(m)
 	return changed
 }
 
-// strangeLocked is whether a set is one more that nobody wants and nobody has heard of, of too many.
-func (m *member) strangeLocked(id string) bool {
+// surplusLocked reports whether a set is new, has no owner, and exceeds maxUnowned.
+func (m *member) surplusLocked(id string) bool {
 	_, wanted := m.wants[id]
-	return !wanted && m.has[id] == nil && len(m.has) >= len(m.wants)+maxStrangers
+	return !wanted && m.has[id] == nil && len(m.has) >= len(m.wants)+maxUnowned
 }
 
-// syncLocked takes over all that is there.
+// syncLocked applies the report of all sets.
 func (m *member) syncLocked(s *stream) []Key {
 	var changed []Key
 	for id := range m.has {
 		if s.offer[id] == nil {
-			changed = append(changed, m.toldLocked(id, nil)...)
+			changed = append(changed, m.updateLocked(id, nil)...)
 		}
 	}
 	for id, state := range s.offer {
-		changed = append(changed, m.toldLocked(id, state)...)
+		changed = append(changed, m.updateLocked(id, state)...)
 	}
 	for id := range m.wants {
 		m.touchLocked(id, false)
 	}
-	s.synced, s.offer, m.heard = true, nil, true
+	s.synced, s.offer, m.reported = true, nil, true
 	return changed
 }
 
-// toldLocked takes over how a set is, nil for one that is not there, and returns its owner if that is news.
-func (m *member) toldLocked(id string, state *protocol.SetState) []Key {
+// updateLocked applies the state of a set, nil for one that is not there, and returns its owner if that changed.
+func (m *member) updateLocked(id string, state *protocol.SetState) []Key {
 	was := m.has[id]
 	if state == nil {
 		delete(m.has, id)

@@ -15,54 +15,54 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// member is one Cluster: what it is to have and what it has. Store.mu guards it.
+// member is one Cluster: what it should have and what it has. Store.mu guards it.
 type member struct {
 	name      types.NamespacedName
 	connected bool
 	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does.
 	refuses string
-	// withheld is whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is taken back.
+	// withheld reports whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is removed.
 	withheld bool
-	stream   *stream // on which the agent tells what is there; nil if there is none
-	queued   bool    // whether it is in Store.waiting
-	gone     bool    // whether it was forgotten
-	heard    bool    // whether its agent has ever told this store what it has
+	stream   *stream // on which the agent reports its sets; nil if none is open
+	queued   bool    // in Store.waiting
+	gone     bool    // Forget was called
+	reported bool    // the agent has reported all its sets to this store at least once
 
 	wants   map[string]wanted
-	has     map[string]*protocol.SetState // as the agent told last; kept while it is away
-	touched map[string]bool               // what to look at; true for what may be removed even if the store is not complete
-	sends   map[string]*sending           // what is on its way
-	bytes   int                           // how much that is
+	has     map[string]*protocol.SetState // as the agent last reported; kept while the member is away
+	touched map[string]bool               // IDs to compare; true if the set may be removed even if the store is not complete
+	sends   map[string]*sending           // in progress
+	bytes   int                           // in progress
 	failed  map[string]*failure
 }
 
-// wanted is a set that an object wants in a member.
+// wanted is a set that an owner wants in a member.
 type wanted struct {
 	key   Key
 	set   *Set
-	since time.Time // when it was handed over as it is
+	since time.Time // when its content last changed
 }
 
-// sending is one set on its way.
+// sending is one send in progress.
 type sending struct {
 	bytes int
-	slow  bool // whether it no longer counts among maxSends
+	slow  bool // no longer counts towards maxSends
 }
 
-// failure is why a set did not arrive.
+// failure is why a set was not delivered.
 type failure struct {
 	count   int
-	refused bool // whether trying again is of little use
+	refused bool // the agent rejected it, so that a retry is unlikely to help
 	message string
-	retry   *time.Timer // nil when it is over
+	retry   *time.Timer // nil when it has fired
 }
 
-// stream is what an agent tells of its sets, as long as it does.
+// stream is an open stream of an agent's reports on its sets.
 type stream struct {
 	cancel context.CancelFunc
-	wake   chan struct{} // has a value when it is worth asking again: the agent may lead by now
-	peers  []string      // tunnels that there were when it was opened
-	synced bool          // whether all that is there has been told
+	wake   chan struct{} // has a value when a retry is worthwhile: the agent may lead now
+	peers  []string      // the tunnels when it was opened
+	synced bool          // the agent has reported all its sets
 	offer  map[string]*protocol.SetState
 	pace   *members.Pace // of events that are read
 }
@@ -72,13 +72,13 @@ func newMember(name types.NamespacedName) *member {
 		sends: map[string]*sending{}, failed: map[string]*failure{}}
 }
 
-// touchLocked has a set looked at by the next pump.
+// touchLocked marks a set for the next pump.
 func (m *member) touchLocked(id string, removable bool) {
 	m.touched[id] = m.touched[id] || removable
 }
 
-// calmLocked forgets that a set did not arrive.
-func (m *member) calmLocked(id string) {
+// clearFailureLocked forgets the failure of a set and stops its retry.
+func (m *member) clearFailureLocked(id string) {
 	if f := m.failed[id]; f != nil {
 		if f.retry != nil {
 			f.retry.Stop()
@@ -87,20 +87,20 @@ func (m *member) calmLocked(id string) {
 	}
 }
 
-// hangUpLocked ends the stream.
-func (m *member) hangUpLocked() {
+// closeStreamLocked ends the stream.
+func (m *member) closeStreamLocked() {
 	if m.stream != nil {
 		m.stream.cancel()
 		m.stream = nil
 	}
 }
 
-// readyLocked is whether sets can be sent: it is known what is there.
+// readyLocked reports whether sets can be sent: the member is connected and its sets are known.
 func (m *member) readyLocked() bool {
 	return m.connected && m.refuses == "" && !m.gone && m.stream != nil && m.stream.synced
 }
 
-// dueLocked is the set that a member is to have of this ID, nil for none.
+// dueLocked returns the set that a member should have of this ID, nil for none.
 func (m *member) dueLocked(id string) *Set {
 	set := m.wants[id].set
 	if m.withheld || set != nil && set.absent {
@@ -109,18 +109,18 @@ func (m *member) dueLocked(id string) *Set {
 	return set
 }
 
-// hasLocked is whether a member has the set that it is to have of this ID, whatever came of it.
+// hasLocked reports whether a member has the set that it should have of this ID, applied or not.
 func (m *member) hasLocked(id string) bool {
 	due, has := m.dueLocked(id), m.has[id]
 	return due != nil && has != nil && has.Digest == due.Digest
 }
 
-// ridLocked reports whether a member is known to have nothing of an ID: its agent said so last, whether it is here now or not.
-func (m *member) ridLocked(id string) bool {
-	return m.heard && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.readyLocked())
+// lacksLocked reports whether a member is known to have no set of an ID: its agent reported so last, connected now or not.
+func (m *member) lacksLocked(id string) bool {
+	return m.reported && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.readyLocked())
 }
 
-// withholdLocked takes over what the spec of a member's Cluster says, and reports whether that is news. While it cannot be read, it is as it was.
+// withholdLocked reads the profile from the spec of a member's Cluster, and reports whether it changed. If it cannot be read, nothing changes.
 func (d *Store) withholdLocked(m *member) bool {
 	if d.ReadOnly == nil {
 		return false
@@ -131,17 +131,17 @@ func (d *Store) withholdLocked(m *member) bool {
 	}
 	m.withheld = withheld
 	for id := range m.wants {
-		m.calmLocked(id)
+		m.clearFailureLocked(id)
 		m.touchLocked(id, withheld)
 	}
 	for id := range m.has {
-		m.calmLocked(id)
+		m.clearFailureLocked(id)
 		m.touchLocked(id, withheld)
 	}
 	return true
 }
 
-// lookLocked takes over what the fleet knows of a member, and returns the owners of what it lacks if its connection changed.
+// lookLocked reads a member's connection. If that changed, it returns the owners of the sets that the member lacks.
 func (d *Store) lookLocked(m *member) []Key {
 	if !d.running {
 		return nil
@@ -160,7 +160,7 @@ func (d *Store) lookLocked(m *member) []Key {
 		m.refuseLocked(refuses)
 	}
 	if m.stream != nil && (!connected || refuses != "" || !m.stream.current(state.Peers)) {
-		m.hangUpLocked()
+		m.closeStreamLocked()
 	}
 	if m.stream != nil && !m.stream.synced {
 		select {
@@ -180,22 +180,22 @@ func (d *Store) lookLocked(m *member) []Key {
 	return m.lackingLocked()
 }
 
-// refuseLocked notes why the agent takes no sets, empty if it does, and returns the owners of what it lacks. An agent that takes none keeps
-// none: what it had may be there, and nobody looks after it.
+// refuseLocked notes why the agent takes no sets, empty if it does, and returns the owners of the sets that the member lacks. If it takes none,
+// what it had may still be there, but is no longer maintained.
 func (m *member) refuseLocked(reason string) []Key {
 	m.refuses = reason
 	if reason != "" {
-		m.heard = false
+		m.reported = false
 		clear(m.has)
 	}
 	return m.lackingLocked()
 }
 
-// lackingLocked are the owners of sets that are not there as they should be.
+// lackingLocked returns the owners of the sets that the member lacks.
 func (m *member) lackingLocked() []Key {
 	var keys []Key
 	for id, want := range m.wants {
-		if want.set.absent && m.ridLocked(id) {
+		if want.set.absent && m.lacksLocked(id) {
 			continue
 		}
 		if !m.hasLocked(id) {
@@ -205,7 +205,7 @@ func (m *member) lackingLocked() []Key {
 	return keys
 }
 
-// refusal is why an agent takes no sets.
+// refusal returns why an agent takes no sets, empty if it does.
 func refusal(r *protocol.Report) string {
 	switch {
 	case r.Profile == string(v1.ProfileReadOnly):
@@ -216,8 +216,8 @@ func refusal(r *protocol.Report) string {
 	return ""
 }
 
-// current is whether the tunnels are still there that there were when the stream was opened. One of them leads to the agent; if it is given
-// up, the stream must move with the agent.
+// current reports whether all tunnels from when the stream was opened still exist. One of them leads to the agent; when that is closed, the
+// stream must be opened again.
 func (s *stream) current(peers []members.Peer) bool {
 	return !slices.ContainsFunc(s.peers, func(id string) bool {
 		return !slices.ContainsFunc(peers, func(p members.Peer) bool { return p.ID == id })

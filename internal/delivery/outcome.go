@@ -18,55 +18,55 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// patience is how often sending may fail before it is told: a tunnel that moves fails one or two.
+// patience is the number of failures before a set counts as Failed: a tunnel that moves fails one or two sends.
 const patience = 3
 
-// settleTime is how long after its start a store waits for agents to come back before it calls them away, as the Cluster controller does.
+// settleTime is how long after its start a store waits for agents to connect before it counts them as Away, as the Cluster controller does.
 const settleTime = 25 * time.Second
 
-// Times for those who write down a verdict.
+// Times for controllers that write a summary.
 const (
-	// hold is how long what was handed over may be on its way before that is worth a write.
+	// hold is how long a set may be Pending before that is worth a write.
 	hold = time.Second
-	// listenAgain is when to look again at what agents have not told yet. They are not waited for: what they tell wakes the owner.
+	// listenAgain is when to look again at agents that have not reported yet. Usually their report wakes the owner first.
 	listenAgain = 5 * time.Second
 )
 
-// Stage is how far a set is in one member.
+// Stage is the progress of a set in one member.
 type Stage int
 
-// Stages, from the best to what a person looks at first.
+// Stages, from the best to the one that needs attention first.
 const (
 	// Applied: the member has all of it.
 	Applied Stage = iota
 	// Away: the member is not connected and gets it when it is.
 	Away
-	// Unreported: the member's agent is about to tell what it has, or to come back.
+	// Unreported: the member's agent has not reported yet what it has, or has not connected again yet.
 	Unreported
-	// Pending: it is on its way.
+	// Pending: it is being delivered.
 	Pending
 	// Failed: it could not be applied, or not be sent.
 	Failed
-	// Refused: the agent takes none.
+	// Refused: the agent takes no sets.
 	Refused
 )
 
-// Outcome is how a set is in one member.
+// Outcome is the state of a set in one member.
 type Outcome struct {
 	Cluster string
 	Stage   Stage
 	// Reason of the condition Ready, for Failed and Refused.
 	Reason string
-	// Failures name what is not as it should be, for Failed and Refused.
+	// Failures are the objects that failed, for Failed and Refused.
 	Failures []v1.Failure
-	// Namespaces, Short and Spent are what the agent says of the namespaces that the set is expanded for.
+	// Namespaces, Short and Spent are the agent's report on the namespaces that the set is expanded for.
 	Namespaces   int32
 	Short, Spent []string
-	// Since is when it was handed over, for Pending.
+	// Since is when Replace was called with it, for Pending.
 	Since time.Time
 }
 
-// Outcomes says how sets of one ID are in members, in the order of the members' names. A member for which nothing is wanted counts as Pending.
+// Outcomes returns the outcomes of one ID in members, sorted by the members' names. A member in which no set is wanted counts as Pending.
 func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
 	d.mu.Lock()
@@ -74,7 +74,7 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 		o := Outcome{Stage: Pending}
 		if m := d.members[name]; m != nil {
 			o = m.outcomeLocked(id)
-			if o.Stage == Away && !m.heard && time.Since(d.started) < settleTime {
+			if o.Stage == Away && !m.reported && time.Since(d.started) < settleTime {
 				o.Stage = Unreported
 			}
 		}
@@ -114,7 +114,7 @@ func (m *member) outcomeLocked(id string) Outcome {
 	return Outcome{Stage: Pending, Since: m.wants[id].since}
 }
 
-// withheldLocked says how it stands with a set of a Cluster whose spec says ReadOnly.
+// withheldLocked describes the state of a set in a Cluster whose spec says ReadOnly.
 func (m *member) withheldLocked(id string) string {
 	const why = "spec.agent.profile of the Cluster is ReadOnly: nothing is delivered"
 	switch f := m.failed[id]; {
@@ -135,10 +135,10 @@ func refusalText(reason string) string {
 	return "The agent is too old to take this; upgrade it"
 }
 
-// wholeSet is the object of a failure that is of all objects of a set.
+// wholeSet is the object of a failure that concerns all objects of a set.
 const wholeSet = "set"
 
-// Explain is a failure in one sentence: of which object, unless it is of all, and why.
+// Explain returns a failure as one sentence: the object, unless it concerns all, and why.
 func Explain(f v1.Failure) string {
 	if f.Object == wholeSet {
 		return f.Message
@@ -146,7 +146,7 @@ func Explain(f v1.Failure) string {
 	return f.Object + ": " + f.Message
 }
 
-// stateOutcome is what an agent's word means.
+// stateOutcome converts the state that an agent reported.
 func stateOutcome(s *protocol.SetState) Outcome {
 	o := Outcome{Stage: Failed, Namespaces: s.Namespaces, Short: s.Short, Spent: s.Spent}
 	switch s.Phase {
@@ -174,30 +174,30 @@ func stateOutcome(s *protocol.SetState) Outcome {
 	return o
 }
 
-// Summary is what outcomes come to.
+// Summary is the outcome for all members.
 type Summary struct {
-	// Ready is the status of the condition Ready, with Reason and Message; Stalled is whether a person must act.
+	// Ready is the status of the condition Ready, with Reason and Message. Stalled reports whether a user must act.
 	Ready   bool
 	Reason  string
 	Message string
 	Stalled bool
-	// Incomplete is the condition Complete: it speaks of all members, those that are away included.
+	// Incomplete is the condition Complete: it is about all members, those that are away included.
 	Incomplete Incomplete
-	// Refused is whether the hub itself delivers nothing, or not all of it.
+	// Refused reports whether the hub itself does not deliver all of it.
 	Refused bool
-	// Unreported is whether it is too early to say: what agents have is about to be told.
+	// Unreported reports whether agents have not reported yet.
 	Unreported bool
-	// Since is when the last of what is on its way was handed over, zero if nothing is.
+	// Since is the latest Since of the outcomes that are Pending, zero if none is.
 	Since    time.Time
 	Clusters v1.ClusterCount
-	// Failures are the first, in the order of clusters and objects.
+	// Failures are the first ones, sorted by cluster and object.
 	Failures []v1.Failure
 }
 
-// Incomplete is why a set is not in all members although Ready is True. The zero value stands for the status, reason and message of Ready.
+// Incomplete is why a set is not in all members although Ready is True. The zero value means the same as Ready.
 type Incomplete struct{ Reason, Message string }
 
-// Summarize sums up.
+// Summarize returns the summary of outcomes.
 func Summarize(outcomes []Outcome) Summary {
 	v := Summary{Clusters: v1.ClusterCount{Desired: int32(len(outcomes))}}
 	counts := map[Stage]int{}
@@ -238,21 +238,22 @@ func Summarize(outcomes []Outcome) Summary {
 	return v
 }
 
-// Early is for how long a verdict should not be written down yet, 0 if it should: what it says will be other in an instant. observed is whether
-// the status says something of the object as it is now.
-func (v Summary) Early(observed bool, now time.Time) time.Duration {
+// Delay returns how long to wait before a summary is written, 0 for now: a summary that is about to change is not written. observed reports
+// whether the status is about the present generation.
+func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	if v.Unreported && observed {
 		return listenAgain
 	}
 	return max(0, v.Since.Add(hold).Sub(now))
 }
 
-// Urgent is whether a verdict may have other news than what members say of the same as before. observed is as for Early, was is what the status counts.
+// Urgent reports whether the summary may have changed because of the hub, and not only because of members. observed is as for Delay, was is the
+// count in the status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
 
-// Refuse replaces what a verdict says by what keeps an object from being delivered, or some of it, to as many members.
+// Refuse replaces the summary by the reason why an object is not, or not all of it, delivered to that number of members.
 func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unreported, v.Since, v.Incomplete = false, reason, message, stalled, true, false, time.Time{}, Incomplete{}
 	if v.Clusters.Desired == 0 {
@@ -260,8 +261,8 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	}
 }
 
-// Expire replaces what a verdict says by the end of a binding, which is nothing to wait for. held is how many members still have it, away how
-// many cannot be asked. While unreported ones are about to tell what they have it is too early to say: a manager that starts changes no status.
+// Expire replaces the summary by the expiry of a binding. held, away and unreported are the counts of Remains. While there are unreported
+// members the status does not change, so that a manager that starts changes none.
 func (v *Summary) Expire(message string, held, away, unreported int) {
 	*v = Summary{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0, Clusters: v1.ClusterCount{Summary: "0/0"}}
 	switch {
@@ -273,7 +274,7 @@ func (v *Summary) Expire(message string, held, away, unreported int) {
 	}
 }
 
-// Write writes a verdict into conditions, and returns whether its reason is news that is worth an event: that all is under way is none.
+// Write writes a summary into conditions, and reports whether its reason is worth an event. ReasonDelivering never is.
 func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
 	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
 	news = (was == nil || was.Reason != v.Reason) && v.Reason != v1.ReasonDelivering
@@ -296,12 +297,12 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	return news
 }
 
-// rank orders reasons by how soon a person should look.
+// rank orders reasons by urgency.
 func rank(reason string) int {
 	return 1 + slices.Index([]string{v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonRoleMissing, v1.ReasonDeliveryFailed, v1.ReasonConflict, v1.ReasonFighting}, reason)
 }
 
-// firstFailures are the first by cluster and object, one for each object.
+// firstFailures returns the first failures by cluster and object, one for each object.
 func firstFailures(all []v1.Failure) []v1.Failure {
 	slices.SortStableFunc(all, func(a, b v1.Failure) int {
 		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Object, b.Object))

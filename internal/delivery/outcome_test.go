@@ -27,7 +27,7 @@ func TestSummarize(t *testing.T) {
 		stalled  bool
 		summary  string
 	}{
-		"nobody is selected":         {nil, v1.ReasonNoClusters, true, false, "0/0"},
+		"no member is selected":      {nil, v1.ReasonNoClusters, true, false, "0/0"},
 		"all have it":                {[]delivery.Outcome{at(delivery.Applied), at(delivery.Applied)}, v1.ReasonApplied, true, false, "2/2"},
 		"one is on its way":          {[]delivery.Outcome{at(delivery.Applied), at(delivery.Pending), at(delivery.Away)}, v1.ReasonDelivering, false, false, "1/3"},
 		"a role is missing":          {[]delivery.Outcome{failed("a", v1.ReasonRoleMissing), failed("b", v1.ReasonDeliveryFailed)}, v1.ReasonDeliveryFailed, false, false, "0/2"},
@@ -74,13 +74,13 @@ func TestSummary(t *testing.T) {
 	now := time.Now()
 	t.Run("what was handed over a moment ago is not written down", func(t *testing.T) {
 		v := delivery.Summarize([]delivery.Outcome{{Stage: delivery.Pending, Since: now}})
-		if v.Early(false, now) <= 0 || v.Early(false, now.Add(time.Second)) != 0 {
+		if v.Delay(false, now) <= 0 || v.Delay(false, now.Add(time.Second)) != 0 {
 			t.Error(v)
 		}
 	})
 	t.Run("what agents have not told yet changes no status that was written before", func(t *testing.T) {
 		v := delivery.Summarize([]delivery.Outcome{{Stage: delivery.Unreported}})
-		if v.Early(true, now) <= 0 || v.Early(false, now) != 0 {
+		if v.Delay(true, now) <= 0 || v.Delay(false, now) != 0 {
 			t.Error(v)
 		}
 	})
@@ -106,7 +106,7 @@ func TestSummary(t *testing.T) {
 			return v
 		}
 		for name, tt := range map[string]struct {
-			verdict         delivery.Summary
+			summary         delivery.Summary
 			ready, complete string
 		}{
 			"all have it":             {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Applied}}), "True Applied", "True Applied"},
@@ -118,7 +118,7 @@ func TestSummary(t *testing.T) {
 			"expired, and one is off": {expired(0, 1), "True Expired", "False MembersAway"},
 		} {
 			var conditions []metav1.Condition
-			if news := tt.verdict.Write(&conditions, 1, now); news != (tt.verdict.Reason != v1.ReasonDelivering) {
+			if news := tt.summary.Write(&conditions, 1, now); news != (tt.summary.Reason != v1.ReasonDelivering) {
 				t.Errorf("%s: the first state is news: %t", name, news)
 			}
 			got := map[string]string{}

@@ -18,17 +18,17 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// sendTimeout bounds one send. The agent answers within protocol.SetTimeout; the rest is for the way there.
+// sendTimeout bounds one send. The agent answers within protocol.SetTimeout; the rest is for the network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
-// pumpLocked begins to send what differs, as much as may be under way at once.
+// pumpLocked starts sends for the sets that differ, within the bounds.
 func (d *Store) pumpLocked(m *member) {
 	if !d.running || !m.readyLocked() {
 		return
 	}
 	for id, removable := range m.touched {
 		if _, busy := m.sends[id]; busy {
-			continue // its end looks again
+			continue // its end pumps again
 		}
 		want, has := m.dueLocked(id), m.has[id]
 		paused := m.failed[id] != nil && m.failed[id].retry != nil
@@ -37,7 +37,7 @@ func (d *Store) pumpLocked(m *member) {
 			delete(m.touched, id)
 			continue
 		case len(m.sends) >= maxMemberSends, m.bytes > 0 && m.bytes+want.size() > maxMemberBytes:
-			return // the end of one of them looks again
+			return // the end of one of them pumps again
 		case d.sending >= maxSends:
 			if !m.queued {
 				m.queued = true
@@ -54,8 +54,8 @@ func (d *Store) pumpLocked(m *member) {
 	}
 }
 
-// makeWayLocked takes a send out of the count of maxSends.
-func (d *Store) makeWayLocked(s *sending) {
+// uncountLocked stops counting a send towards maxSends.
+func (d *Store) uncountLocked(s *sending) {
 	if !s.slow {
 		s.slow = true
 		d.sending--
@@ -63,18 +63,18 @@ func (d *Store) makeWayLocked(s *sending) {
 	}
 }
 
-// send sends a set, or removes it if want is nil, and takes over what came of it.
+// send sends a set, or removes it if want is nil, and applies the result.
 func (d *Store) send(m *member, id string, want *Set, s *sending) {
 	slow := time.AfterFunc(slowSend, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.makeWayLocked(s)
+		d.uncountLocked(s)
 	})
 	defer slow.Stop()
 	var state *protocol.SetState
 	var err error
 	if d.Leaving != nil && d.Leaving(d.ctx, m.name) {
-		d.Forget(m.name) // a set may be withdrawn because a Cluster goes before anybody has said that it goes
+		d.Forget(m.name) // a set may be withdrawn because a Cluster is deleted, before Forget is called
 	} else {
 		state, err = d.transfer(m.name, id, want)
 	}
@@ -83,7 +83,7 @@ func (d *Store) send(m *member, id string, want *Set, s *sending) {
 	m.bytes -= s.bytes
 	keys := d.sentLocked(m, id, want, state, err)
 	d.pumpLocked(m)
-	d.makeWayLocked(s)
+	d.uncountLocked(s)
 	d.dropLocked(m)
 	d.mu.Unlock()
 	d.notify(keys...)
@@ -98,12 +98,12 @@ func (d *Store) transfer(name types.NamespacedName, id string, want *Set) (state
 	} else {
 		state, err = d.put(name, id, want)
 	}
-	d.tell(verb, err, time.Since(begun))
+	d.observe(verb, err, time.Since(begun))
 	return state, err
 }
 
-// tell tells the observer, and the log of what failed.
-func (d *Store) tell(verb string, err error, took time.Duration) {
+// observe reports a send to the observer.
+func (d *Store) observe(verb string, err error, took time.Duration) {
 	if d.Observer.Sent == nil {
 		return
 	}
@@ -114,7 +114,7 @@ func (d *Store) tell(verb string, err error, took time.Duration) {
 	d.Observer.Sent(verb, result, took)
 }
 
-// nextLocked lets members send that wait for others.
+// nextLocked starts sends of the members that wait for maxSends.
 func (d *Store) nextLocked() {
 	for len(d.waiting) > 0 && d.sending < maxSends {
 		next := d.waiting[0]
@@ -125,7 +125,7 @@ func (d *Store) nextLocked() {
 	}
 }
 
-// sentLocked takes over what came of a send, and returns the owner of what is wanted of that ID.
+// sentLocked applies the result of a send, and returns the owner of the set of that ID.
 func (d *Store) sentLocked(m *member, id string, sent *Set, state *protocol.SetState, err error) []Key {
 	if m.gone {
 		return nil
@@ -137,27 +137,27 @@ func (d *Store) sentLocked(m *member, id string, sent *Set, state *protocol.SetS
 	}
 	switch {
 	case err == nil && sent == nil:
-		m.calmLocked(id)
+		m.clearFailureLocked(id)
 		delete(m.has, id)
 	case err == nil && state.Phase == protocol.SetReadOnly:
 		keys = m.refuseLocked(v1.ReasonAgentReadOnly)
-		m.hangUpLocked()
+		m.closeStreamLocked()
 	case err == nil:
-		m.calmLocked(id)
+		m.clearFailureLocked(id)
 		m.has[id] = share(state, sent)
 	case members.IsStatus(err, http.StatusNotFound):
 		keys = m.refuseLocked(v1.ReasonAgentTooOld)
-		m.hangUpLocked()
+		m.closeStreamLocked()
 	default:
 		if want := m.dueLocked(id); want != sent && (want == nil || sent == nil || want.Digest != sent.Digest) {
-			return keys // something else is to be sent by now
+			return keys // the owner wants something else now
 		}
 		d.failLocked(m, id, err)
 	}
 	return keys
 }
 
-// failLocked has a set sent again after a pause, the longer the more often it failed.
+// failLocked schedules a retry with backoff.
 func (d *Store) failLocked(m *member, id string, err error) {
 	f := m.failed[id]
 	if f == nil {
@@ -197,17 +197,17 @@ func (d *Store) put(name types.NamespacedName, id string, set *Set) (*protocol.S
 	defer resp.Body.Close()
 	state := &protocol.SetState{}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, protocol.MaxSetEvent)).Decode(state); err != nil {
-		return nil, errors.New("the agent's answer cannot be read") // the cause may quote it
+		return nil, errors.New("the agent's response cannot be read") // the cause may quote it
 	}
 	state.Bound()
-	if state.Digest != set.Digest && state.Phase != protocol.SetReadOnly { // or it would be sent again at once, for ever
-		return nil, errors.New("the agent says that it took something else")
+	if state.Digest != set.Digest && state.Phase != protocol.SetReadOnly { // otherwise it would be sent again at once, forever
+		return nil, errors.New("the agent reports another digest than was sent")
 	}
-	state.ID, state.Digest = set.ID, set.Digest // so that the answer's need not be kept
+	state.ID, state.Digest = set.ID, set.Digest // so that the response's strings need not be kept
 	return state, nil
 }
 
-// remove removes a set. One that is not there is removed.
+// remove removes a set. It succeeds if the set is not there.
 func (d *Store) remove(name types.NamespacedName, id string) error {
 	ctx, cancel := context.WithTimeout(d.ctx, sendTimeout)
 	defer cancel()
@@ -218,7 +218,7 @@ func (d *Store) remove(name types.NamespacedName, id string) error {
 	return resp.Body.Close()
 }
 
-// request sends a request to the leader among a member's agents and returns a good answer.
+// request sends a request to the leader among a member's agents and returns a successful response.
 func (d *Store) request(ctx context.Context, name types.NamespacedName, method, path string, body []byte) (*http.Response, error) {
 	agent, err := d.Members.Leading(name)
 	if err != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Set is a set as it is sent. Members that are to have the same share one. It is never changed.
+// Set is a set as it is sent. Members with the same content share one. It is immutable.
 type Set struct {
 	ID     string
 	Digest string
 	body   []byte
-	// unchanged is for one that is not sent: the member keeps what it has.
+	// unchanged means that nothing is sent: the member keeps what it has.
 	unchanged bool
-	// absent is for one that is removed where it is, and whose owner hears of it.
+	// absent means that the set is removed and its owner is notified.
 	absent bool
-	// applied is what most members say of it in the end, kept once.
+	// applied is the usual final state, kept once for all members.
 	applied *protocol.SetState
 }
 
-// NewSet makes a set. It fails for what cannot be sent: it is too large, or its ID is none.
+// NewSet returns a set. It fails if the set is too large or the ID is not valid.
 func NewSet(id string, expiresAt *time.Time, content expansion.Content) (*Set, error) {
 	set, err := protocol.NewSet(id, expiresAt, content)
 	if err != nil {
@@ -38,17 +38,17 @@ func NewSet(id string, expiresAt *time.Time, content expansion.Content) (*Set, e
 	return &Set{ID: id, Digest: set.Digest, body: body, applied: &protocol.SetState{ID: id, Digest: set.Digest, Phase: protocol.SetApplied}}, nil
 }
 
-// Unchanged stands for whatever a member has of an ID: nothing is sent, and nothing removed, until another set is handed over.
+// Unchanged returns a set that keeps what a member has of an ID: nothing is sent or removed until Replace is called with another set.
 func Unchanged(id string) *Set { return &Set{ID: id, unchanged: true} }
 
-// Absent stands for nothing of an ID: what a member has of it is removed, and who handed this over hears of it as of any other set. Remains counts
-// where it is still there.
+// Absent returns a set that removes what a member has of an ID and notifies its owner as any other set does. Remains counts where it is still
+// there.
 func Absent(id string) *Set { return &Set{ID: id, absent: true} }
 
-// Body is the set as members are sent it, a protocol.Set as JSON. It must not be changed.
+// Body returns the set as it is sent, a protocol.Set as JSON. It must not be changed.
 func (s *Set) Body() []byte { return s.body }
 
-// size is how many bytes are sent of it; 0 of nil, which is a removal.
+// size returns the number of bytes to send; 0 for nil, which is a removal.
 func (s *Set) size() int {
 	if s == nil {
 		return 0
@@ -56,7 +56,7 @@ func (s *Set) size() int {
 	return len(s.body)
 }
 
-// share is the state to keep for one that a member told. set may be nil.
+// share returns the state to keep for one that a member reported. set may be nil.
 func share(state *protocol.SetState, set *Set) *protocol.SetState {
 	if set != nil && set.applied != nil && state.Digest == set.Digest && plain(state) {
 		return set.applied
@@ -64,7 +64,7 @@ func share(state *protocol.SetState, set *Set) *protocol.SetState {
 	return state
 }
 
-// plain is whether a state says nothing but that a set is applied.
+// plain reports whether a state says only that a set is applied.
 func plain(s *protocol.SetState) bool {
 	return s.Phase == protocol.SetApplied && s.Message == "" && len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0
 }

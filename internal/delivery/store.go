@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package delivery brings sets to members: it knows what each is to have and what it has, and sends the difference.
+// Package delivery brings sets to members: it holds what each should have and what it has, and sends the difference.
 //
-// A Store runs on the leading manager. Nothing is dialled for a member that is not connected; what is wanted of it waits for the connection.
+// A Store runs on the leading manager. It sends nothing to a member that is not connected: its sets wait for the connection.
 package delivery
 
 import (
@@ -23,30 +23,30 @@ import (
 
 // Bounds on what is under way at once.
 const (
-	// maxSends is how many sets are on their way to all members together, without those that take longer than slowSend: what hangs on
-	// the way to some members must not keep others waiting.
+	// maxSends bounds the sends in progress to all members together. A send that takes longer than slowSend is not counted: slow members
+	// must not block the others.
 	maxSends = 512
-	// maxMemberSends is how many are on their way to one member. Its agent bounds what it does at once; it answers when a set is
-	// stored, and applies many before it stores them.
+	// maxMemberSends bounds the sends in progress to one member. Its agent has its own bound; it responds when a set is stored, and
+	// applies many before it stores them.
 	maxMemberSends = 256
-	// maxMemberBytes is how much is on its way to one member, in bytes, if that is more than one set.
+	// maxMemberBytes bounds the bytes in progress to one member. One set may exceed it.
 	maxMemberBytes = 4 << 20
-	// slowSend is after how long a send no longer counts among maxSends.
+	// slowSend is the time after which a send no longer counts towards maxSends.
 	slowSend = 500 * time.Millisecond
 )
 
-// Members is what the store needs of the connected members.
+// Members gives the store access to the connected members.
 type Members interface {
 	State(types.NamespacedName) members.State
-	// Leading leads to the agent that takes sets.
+	// Leading returns a transport to the agent that takes sets.
 	Leading(types.NamespacedName) (http.RoundTripper, error)
-	// TooFast turns a member away for a while whose agent says more of something than it may.
+	// TooFast disconnects a member for a while because its agent sends more events than it may.
 	TooFast(name types.NamespacedName, what string)
 }
 
-// Key names the object on the hub that sets are made of, among all that hand over sets. The store does not interpret it.
+// Key names the object on the hub that owns sets. The store does not interpret it.
 type Key struct {
-	// Kind tells whose keys these are: OnResult listens by kind.
+	// Kind is the kind of the owner: OnResult registers functions by kind.
 	Kind      string
 	Namespace string
 	Name      string
@@ -58,53 +58,52 @@ func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name 
 // Options of a Store.
 type Options struct {
 	Members Members
-	// Leaving is whether a member's Cluster is going, or gone: nothing is sent there any more. Nil means that none ever is.
+	// Leaving reports whether a member's Cluster is being deleted or gone: nothing more is sent there. Nil means never.
 	Leaving func(context.Context, types.NamespacedName) bool
-	// ReadOnly reports whether the spec of a member's Cluster says that nothing is delivered there, whatever the agent says. What is there is
-	// taken back. Call Store.Changed when it changes. Nil means that none ever does. It must not ask an API server.
+	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered, whatever the agent reports,
+	// and what is there is removed. Call Store.Changed when it changes. Nil means never. It must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
-	// Observer is told what is sent. Its functions may be nil.
+	// Observer observes what is sent. Its functions may be nil.
 	Observer Observer
-	// Pause is how long the store waits after a first failure; it doubles up to maxPause. Zero means firstPause.
+	// Pause is the wait after a first failure; it doubles up to maxPause. Zero means firstPause.
 	Pause time.Duration
 	Log   logr.Logger
 }
 
-// Observer is told what is sent, for metrics.
+// Observer observes what is sent, for metrics.
 type Observer struct {
 	// Sent is called after each set that was sent or removed: "put" or "delete", "ok" or "failed", and how long it took.
 	Sent func(verb, result string, took time.Duration)
 }
 
-// Store knows what each member is to have and what it has, and sends the difference. New makes it; Start has it send. All methods may be
-// called concurrently.
+// Store holds what each member should have and what it has. It sends the difference after Start. All methods may be called concurrently.
 type Store struct {
 	Options
-	ctx   context.Context // of all that is under way; stop ends it
+	ctx   context.Context // of all tasks; stop ends it
 	stop  context.CancelFunc
 	tasks sync.WaitGroup // streams, sends and retries
 
 	mu       sync.Mutex // guards what follows and all members; never held during I/O
-	started  time.Time  // when it began to send
-	running  bool       // between the begin and the end of Start
+	started  time.Time  // when Start was called
+	running  bool       // while Start runs
 	closed   bool
 	members  map[types.NamespacedName]*member
 	owners   map[Key]*owner
-	expected map[Key]struct{} // those that have not handed over yet; nil before Expect
-	handed   map[Key]struct{} // those that have before Expect; nil after
+	expected map[Key]struct{} // owners without a call of Replace yet; nil before Expect
+	handed   map[Key]struct{} // owners with a call of Replace before Expect; nil after Expect
 	complete bool
-	sending  int       // sends that count among maxSends
-	waiting  []*member // those that have something to send and wait until others have sent theirs
+	sending  int       // sends that count towards maxSends
+	waiting  []*member // members with something to send while maxSends is reached
 	result   map[string][]func(Key)
 }
 
-// owner is an object on the hub that has handed over sets.
+// owner is an object on the hub that owns sets.
 type owner struct {
-	members map[*member]string // the ID of the set that it has there
+	members map[*member]string // the ID of its set there
 	sets    map[string]*Set    // by digest, so that members share them
 }
 
-// New makes a store that is told what is wanted and sends nothing before Start.
+// New returns a store. It accepts sets at once, and sends nothing before Start.
 func New(o Options) *Store {
 	if o.Pause == 0 {
 		o.Pause = firstPause
@@ -116,15 +115,15 @@ func New(o Options) *Store {
 	}
 }
 
-// OnResult has f called after something became known of what an object of a kind handed over. f must not block.
+// OnResult calls f after the outcome of a set changed, for owners of one kind. f must not block.
 func (d *Store) OnResult(kind string, f func(Key)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.result[kind] = append(d.result[kind], f)
 }
 
-// Expect says which objects there are. When each of them, and each of before, has handed over once, the store is complete: from then on it
-// removes from members what nobody wants there. Called again, it waits no longer for those that are gone since.
+// Expect says which owners exist. When Replace was called for each of them, the store is complete: from then on it removes from members the
+// sets that have no owner. A second call drops the owners that are gone since the first.
 func (d *Store) Expect(keys []Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,7 +139,7 @@ func (d *Store) Expect(keys []Key) {
 	d.completeLocked()
 }
 
-// handedLocked notes that an object has handed over.
+// handedLocked notes that Replace was called for an owner.
 func (d *Store) handedLocked(key Key) {
 	switch {
 	case d.handed != nil:
@@ -164,15 +163,15 @@ func (d *Store) completeLocked() {
 	}
 }
 
-// Complete is whether every object that there was has handed over.
+// Complete reports whether Replace was called for every expected owner.
 func (d *Store) Complete() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.complete
 }
 
-// Replace says what an object wants in which members, one set in each. What it wanted before in others is removed there. It costs
-// nothing where nothing changes. No two objects may want a set of one ID in one member: the later one has it.
+// Replace sets what an owner wants in which members, one set in each. Its sets in other members are removed. Unchanged sets cost nothing.
+// Two owners must not want a set of one ID in one member; if they do, the later one owns it.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*Set) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -217,17 +216,17 @@ func (d *Store) wantLocked(m *member, key Key, set *Set) {
 		return
 	}
 	m.wants[set.ID] = wanted{key: key, set: set, since: time.Now()}
-	m.calmLocked(set.ID) // what was refused of another content is of no matter for this one
+	m.clearFailureLocked(set.ID) // a failure of other content does not matter for this one
 	m.touchLocked(set.ID, set.absent)
 	d.pumpLocked(m)
 }
 
 func (d *Store) withdrawLocked(m *member, id string, key Key) {
 	if m.wants[id].key != key {
-		return // another one wants it there by now
+		return // another owner wants it there now
 	}
 	delete(m.wants, id)
-	m.calmLocked(id)
+	m.clearFailureLocked(id)
 	m.touchLocked(id, true)
 	d.pumpLocked(m)
 	d.dropLocked(m)
@@ -243,15 +242,15 @@ func (d *Store) memberLocked(name types.NamespacedName) *member {
 	return m
 }
 
-// dropLocked forgets a member of which nothing is left to know.
+// dropLocked forgets a member without state.
 func (d *Store) dropLocked(m *member) {
 	if d.running && len(m.wants) == 0 && m.stream == nil && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
 		delete(d.members, m.name)
 	}
 }
 
-// Forget drops all that is known of a member whose Cluster is going, and leaves it alone until something is wanted there again: its agent
-// removes by itself what is there, or is to leave it.
+// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent there until an owner wants a set there again: its agent
+// itself removes what is there, or keeps it.
 func (d *Store) Forget(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -264,16 +263,16 @@ func (d *Store) Forget(name types.NamespacedName) {
 		if o := d.owners[w.key]; o != nil {
 			delete(o.members, m)
 		}
-		m.calmLocked(id)
+		m.clearFailureLocked(id)
 	}
 	m.wants, m.has, m.touched = map[string]wanted{}, map[string]*protocol.SetState{}, map[string]bool{}
 	m.gone = true
-	m.hangUpLocked()
+	m.closeStreamLocked()
 	d.lookLocked(m)
 	d.dropLocked(m)
 }
 
-// Start sends until ctx ends, and returns when nothing is under way any more.
+// Start sends until ctx ends, and returns when nothing is in progress.
 func (d *Store) Start(ctx context.Context) error {
 	d.mu.Lock()
 	d.running, d.started = true, time.Now()
@@ -289,9 +288,9 @@ func (d *Store) Start(ctx context.Context) error {
 	d.running, d.closed = false, true
 	for _, m := range d.members {
 		for id := range m.failed {
-			m.calmLocked(id)
+			m.clearFailureLocked(id)
 		}
-		m.hangUpLocked()
+		m.closeStreamLocked()
 	}
 	d.mu.Unlock()
 	d.stop()
@@ -317,7 +316,7 @@ func (d *Store) Changed(name types.NamespacedName) {
 	d.notify(lacking...)
 }
 
-// notify tells the owner of a set that something became known of it. The caller holds no lock.
+// notify calls the functions of OnResult for the owners. The caller holds no lock.
 func (d *Store) notify(keys ...Key) {
 	for _, key := range keys {
 		d.mu.Lock()
@@ -329,7 +328,7 @@ func (d *Store) notify(keys ...Key) {
 	}
 }
 
-// Size is for how many members something is wanted, and how many sets that are in all.
+// Size returns the number of members, and of sets that are wanted in them.
 func (d *Store) Size() (members, sets int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -27,34 +27,34 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// office is a store with a fleet that agents in memory connect to.
-type office struct {
+// fixture is a store with a registry that agents in memory connect to.
+type fixture struct {
 	*delivery.Store
-	t     *testing.T
-	fleet *members.Registry
+	t        *testing.T
+	registry *members.Registry
 
-	stop    func()
-	leaving atomic.Pointer[types.NamespacedName] // the member whose Cluster is going
-	asked   atomic.Bool                          // whether the store has been told so
+	stop          func()
+	leaving       atomic.Pointer[types.NamespacedName] // the member whose Cluster is going
+	leavingCalled atomic.Bool                          // the store has called Leaving for it
 
 	readOnly atomic.Pointer[types.NamespacedName] // the member whose spec says ReadOnly
 
-	mu   sync.Mutex // guards told
-	told []delivery.Key
+	mu       sync.Mutex // guards notified
+	notified []delivery.Key
 }
 
-func open(t *testing.T) *office {
+func open(t *testing.T) *fixture {
 	t.Helper()
-	o := &office{t: t, fleet: members.New(logr.Discard(), time.Now)}
-	t.Cleanup(o.fleet.Close)
+	o := &fixture{t: t, registry: members.New(logr.Discard(), time.Now)}
+	t.Cleanup(o.registry.Close)
 	return o.replace()
 }
 
-// replace starts a new store, as a manager that begins to lead has it.
-func (o *office) replace() *office {
-	next := &office{t: o.t, fleet: o.fleet}
+// replace starts a new store, as a manager does that begins to lead.
+func (o *fixture) replace() *fixture {
+	next := &fixture{t: o.t, registry: o.registry}
 	next.readOnly.Store(o.readOnly.Load())
-	store := delivery.New(delivery.Options{Members: o.fleet, Pause: time.Millisecond, Log: logr.Discard(),
+	store := delivery.New(delivery.Options{Members: o.registry, Pause: time.Millisecond, Log: logr.Discard(),
 		ReadOnly: func(_ context.Context, name types.NamespacedName) (bool, error) {
 			readOnly := next.readOnly.Load()
 			return readOnly != nil && *readOnly == name, nil
@@ -64,16 +64,16 @@ func (o *office) replace() *office {
 			if leaving == nil || *leaving != name {
 				return false
 			}
-			next.asked.Store(true)
+			next.leavingCalled.Store(true)
 			return true
 		}})
 	next.Store = store
 	store.OnResult("test", func(k delivery.Key) {
 		next.mu.Lock()
 		defer next.mu.Unlock()
-		next.told = append(next.told, k)
+		next.notified = append(next.notified, k)
 	})
-	o.fleet.OnChange(store.Changed)
+	o.registry.OnChange(store.Changed)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -85,31 +85,31 @@ func (o *office) replace() *office {
 	return next
 }
 
-// heard is how often an owner was told of something, since it was asked last.
-func (o *office) heard(name string) int {
+// notifications returns how often an owner was notified since the last call.
+func (o *fixture) notifications(name string) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	before := len(o.told)
-	o.told = slices.DeleteFunc(o.told, func(k delivery.Key) bool { return k == key(name) })
-	return before - len(o.told)
+	before := len(o.notified)
+	o.notified = slices.DeleteFunc(o.notified, func(k delivery.Key) bool { return k == key(name) })
+	return before - len(o.notified)
 }
 
 func member(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "team-a", Name: name}
 }
 
-func (o *office) connect(name string, sets *testkit.Sets, change ...func(*protocol.Report)) *testkit.Agent {
+func (o *fixture) connect(name string, sets *testkit.Sets, change ...func(*protocol.Report)) *testkit.Agent {
 	o.t.Helper()
 	report := testkit.HealthyReport()
 	for _, f := range change {
 		f(&report)
 	}
 	agent := testkit.ConnectAgentWith(o.t, report, sets)
-	o.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: name, UID: "u"}, Key: "k"}, agent.Session)
+	o.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: name, UID: "u"}, Key: "k"}, agent.Session)
 	return agent
 }
 
-func (o *office) until(what string, check func() bool) {
+func (o *fixture) until(what string, check func() bool) {
 	o.t.Helper()
 	testkit.Eventually(o.t, 30*time.Second, func(context.Context) error {
 		if !check() {
@@ -119,7 +119,7 @@ func (o *office) until(what string, check func() bool) {
 	})
 }
 
-func (o *office) stage(id string, want delivery.Stage, members ...types.NamespacedName) {
+func (o *fixture) stage(id string, want delivery.Stage, members ...types.NamespacedName) {
 	o.t.Helper()
 	o.until(fmt.Sprintf("%s is %d", id, want), func() bool {
 		return !slices.ContainsFunc(o.Outcomes(id, members), func(out delivery.Outcome) bool { return out.Stage != want })
@@ -154,8 +154,8 @@ func to(s *delivery.Set, members ...types.NamespacedName) map[types.NamespacedNa
 
 func TestStore(t *testing.T) {
 	a, b := member("a"), member("b")
-	for name, test := range map[string]func(*testing.T, *office){
-		"what is wanted is sent, what is changed is sent again, what is no longer wanted is removed": func(t *testing.T, o *office) {
+	for name, test := range map[string]func(*testing.T, *fixture){
+		"what is wanted is sent, what is changed is sent again, what is no longer wanted is removed": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
@@ -171,14 +171,14 @@ func TestStore(t *testing.T) {
 			}
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			if !slices.Contains(o.told, key("x")) {
-				t.Error("the owner was told nothing")
+			if !slices.Contains(o.notified, key("x")) {
+				t.Error("the owner was not notified")
 			}
 		},
-		"a member that is away gets it when it connects, and loses what was withdrawn meanwhile": func(t *testing.T, o *office) {
+		"a member that is away gets it when it connects, and loses what was withdrawn meanwhile": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
-			o.until("nobody has it", func() bool { // away, or about to come back as far as a store knows that has just started
+			o.until("no member has it", func() bool { // away, or about to come back as far as a store knows that has just started
 				return !slices.ContainsFunc(o.Outcomes("crtb/x", []types.NamespacedName{a, b}), func(out delivery.Outcome) bool {
 					return out.Stage != delivery.Away && out.Stage != delivery.Unreported
 				})
@@ -186,7 +186,7 @@ func TestStore(t *testing.T) {
 			agent := o.connect("a", sets)
 			o.stage("crtb/x", delivery.Applied, a)
 			agent.Kill()
-			o.until("lost", func() bool { return !o.fleet.State(a).Connected() })
+			o.until("lost", func() bool { return !o.registry.State(a).Connected() })
 			o.stage("crtb/x", delivery.Applied, a) // it has it still
 			o.Replace(key("x"), nil)
 			o.Replace(key("y"), to(set(t, "crtb/y", "1"), a))
@@ -195,7 +195,7 @@ func TestStore(t *testing.T) {
 			o.stage("crtb/y", delivery.Applied, a)
 			o.until("removal", func() bool { return slices.Equal(sets.Held(), []string{"crtb/y"}) })
 		},
-		"what is there is not sent again by a new manager, and nothing is removed before all is known": func(t *testing.T, o *office) {
+		"what is there is not sent again by a new manager, and nothing is removed before all is known": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			for _, name := range []string{"x", "y", "z"} {
@@ -211,19 +211,19 @@ func TestStore(t *testing.T) {
 				t.Error(next.Complete(), sets.Held(), sets.Calls())
 			}
 			next.Replace(key("y"), to(set(t, "crtb/y", "1"), a))
-			next.until("z is removed, which nobody wants", func() bool { return slices.Equal(sets.Held(), []string{"crtb/x", "crtb/y"}) })
+			next.until("z is removed, which has no owner", func() bool { return slices.Equal(sets.Held(), []string{"crtb/x", "crtb/y"}) })
 			if got := len(sets.Calls()); got != 4 {
 				t.Error(sets.Calls())
 			}
 		},
-		"who wants nothing to be there hears of members that come back with it, or without it": func(t *testing.T, o *office) {
+		"an owner that wants a set absent is notified of members that come back with it, or without it": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			agent := o.connect("a", sets)
 			o.connect("b", testkit.NewSets())
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			agent.Kill()
-			o.until("lost", func() bool { return !o.fleet.State(a).Connected() })
+			o.until("lost", func() bool { return !o.registry.State(a).Connected() })
 			remains := func(held, away, unreported int) func() bool {
 				return func() bool {
 					h, w, u := o.Remains("crtb/x", []types.NamespacedName{a, b})
@@ -232,20 +232,20 @@ func TestStore(t *testing.T) {
 			}
 			o.Replace(key("x"), to(delivery.Absent("crtb/x"), a, b))
 			o.until("one is away with it, the other never had it", remains(0, 1, 0))
-			o.until("all that was before is told", func() bool { return o.heard("x") > 0 })
+			o.until("notifications of what was before", func() bool { return o.notifications("x") > 0 })
 			again := o.connect("a", sets)
 			o.until("removal", remains(0, 0, 0))
-			o.until("the owner hears of it", func() bool { return o.heard("x") > 0 })
+			o.until("the owner is notified", func() bool { return o.notifications("x") > 0 })
 			if len(sets.Held()) > 0 {
 				t.Error(sets.Held())
 			}
 			again.Kill()
-			o.until("lost again", func() bool { return !o.fleet.State(a).Connected() })
+			o.until("lost again", func() bool { return !o.registry.State(a).Connected() })
 			if !remains(0, 0, 0)() {
 				t.Error("a member that had lost it counts again when it goes")
 			}
 		},
-		"a withdrawal does not wait for the others": func(t *testing.T, o *office) {
+		"a withdrawal does not wait for the others": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.Expect([]delivery.Key{key("never")})
 			o.connect("a", sets)
@@ -254,7 +254,7 @@ func TestStore(t *testing.T) {
 			o.Replace(key("x"), nil)
 			o.until("removal", func() bool { return len(sets.Held()) == 0 })
 		},
-		"what fails is tried again and told": func(t *testing.T, o *office) {
+		"what fails is retried and reported": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			sets.Answer(http.StatusInternalServerError)
 			o.connect("a", sets)
@@ -263,7 +263,7 @@ func TestStore(t *testing.T) {
 			sets.Answer(0)
 			o.stage("crtb/x", delivery.Applied, a)
 		},
-		"what is refused for good is told at once, and not again until it is another": func(t *testing.T, o *office) {
+		"what is refused permanently is reported at once, and not sent again until it changes": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			sets.Answer(http.StatusUnprocessableEntity)
 			o.connect("a", sets)
@@ -276,13 +276,13 @@ func TestStore(t *testing.T) {
 				t.Error(sets.Calls())
 			}
 		},
-		"an agent that is deaf holds up nobody else": func(t *testing.T, o *office) {
+		"an agent that does not respond does not delay others": func(t *testing.T, o *fixture) {
 			o.connect("a", testkit.NewSets()).StopAnswering()
 			o.connect("b", testkit.NewSets())
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
-		"agents that are deaf hold up nobody else, however much is on its way to them": func(t *testing.T, o *office) {
+		"agents that do not respond do not delay others, however much is sent to them": func(t *testing.T, o *fixture) {
 			for _, name := range []string{"c", "d", "e"} {
 				o.connect(name, testkit.NewSets()).StopAnswering()
 				for i := range 256 {
@@ -293,7 +293,7 @@ func TestStore(t *testing.T) {
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
-		"an agent that knows no sets, or takes none, is told so": func(t *testing.T, o *office) {
+		"an agent that knows no sets, or takes none, is reported": func(t *testing.T, o *fixture) {
 			o.connect("a", testkit.NewSets(), func(r *protocol.Report) { r.Features = nil })
 			o.connect("b", testkit.NewSets(), func(r *protocol.Report) { r.Profile = "ReadOnly" })
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
@@ -303,9 +303,9 @@ func TestStore(t *testing.T) {
 				t.Error(outcomes)
 			}
 		},
-		"CVE-2021-36782: a spec that says ReadOnly has all taken back, whatever the agent says, and nothing sent": func(t *testing.T, o *office) {
+		"CVE-2021-36782: a spec that says ReadOnly has all taken back, whatever the agent reports, and nothing sent": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
-			o.Expect([]delivery.Key{key("never")}) // nobody has said yet that nobody wants what is there
+			o.Expect([]delivery.Key{key("never")}) // the store is not complete
 			o.connect("a", sets)
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
@@ -335,7 +335,7 @@ func TestStore(t *testing.T) {
 			o.stage("crtb/x", delivery.Applied, a)
 			o.stage("crtb/y", delivery.Applied, a)
 		},
-		"a new manager sends nothing where the spec says ReadOnly, and takes back what is there": func(t *testing.T, o *office) {
+		"a new manager sends nothing where the spec says ReadOnly, and takes back what is there": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
@@ -351,7 +351,7 @@ func TestStore(t *testing.T) {
 				t.Error(sets.Calls())
 			}
 		},
-		"an agent that comes to take none keeps nothing, until it takes them again": func(t *testing.T, o *office) {
+		"an agent that comes to take none keeps nothing, until it takes them again": func(t *testing.T, o *fixture) {
 			agent := o.connect("a", testkit.NewSets())
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
@@ -360,7 +360,7 @@ func TestStore(t *testing.T) {
 			agent.Report(func(r *protocol.Report) { r.Profile = "" })
 			o.stage("crtb/x", delivery.Applied, a)
 		},
-		"what happens in the member is told": func(t *testing.T, o *office) {
+		"what happens in the member is reported": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			s := set(t, "crtb/x", "1")
@@ -372,7 +372,7 @@ func TestStore(t *testing.T) {
 				t.Errorf("%+v", v)
 			}
 		},
-		"a member whose Cluster goes is left alone": func(t *testing.T, o *office) {
+		"a member whose Cluster goes is left alone": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Expect(nil)
@@ -388,14 +388,14 @@ func TestStore(t *testing.T) {
 				t.Error(got)
 			}
 		},
-		"what is withdrawn because a Cluster goes stays in the member, even if that is said first": func(t *testing.T, o *office) {
+		"what is withdrawn because a Cluster goes stays in the member, even if that is said first": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			o.leaving.Store(&a)
 			o.Replace(key("x"), nil)
-			o.until("the store asks", o.asked.Load)
+			o.until("the store calls Leaving", o.leavingCalled.Load)
 			o.connect("b", testkit.NewSets())
 			o.Replace(key("y"), to(set(t, "crtb/y", "1"), b))
 			o.stage("crtb/y", delivery.Applied, b)
@@ -403,7 +403,7 @@ func TestStore(t *testing.T) {
 				t.Error(got)
 			}
 		},
-		"many sets at once all arrive, each once": func(t *testing.T, o *office) {
+		"many sets at once all arrive, each once": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			for i := range 200 {
@@ -421,11 +421,11 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// What a member says may be anybody's word.
+// An agent may be malicious.
 func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 	a, b := member("a"), member("b")
-	for name, test := range map[string]func(*testing.T, *office, *testkit.Sets){
-		"one that says that it took something else is asked again after pauses": func(t *testing.T, o *office, sets *testkit.Sets) {
+	for name, test := range map[string]func(*testing.T, *fixture, *testkit.Sets){
+		"one that reports another digest is sent the set again after pauses": func(t *testing.T, o *fixture, sets *testkit.Sets) {
 			sets.Become(func(protocol.Set) protocol.SetState {
 				return protocol.SetState{Digest: "other", Phase: protocol.SetApplied}
 			})
@@ -435,21 +435,21 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 				t.Errorf("%d calls", got)
 			}
 		},
-		"one that names what can be no set is not listened to": func(_ *testing.T, o *office, sets *testkit.Sets) {
+		"a report with an ID that is not valid is dropped": func(_ *testing.T, o *fixture, sets *testkit.Sets) {
 			sets.SetState(protocol.SetState{ID: "../uninstall", Phase: protocol.SetApplied})
 			o.connect("a", sets)
-			o.until("it is asked again", func() bool { return sets.Streams() > 3 })
+			o.until("the stream is opened again", func() bool { return sets.Streams() > 3 })
 			o.stage("crtb/x", delivery.Unreported, a)
 		},
-		"one that offers without end is not listened to": func(_ *testing.T, o *office, sets *testkit.Sets) {
+		"a first report without end is dropped": func(_ *testing.T, o *fixture, sets *testkit.Sets) {
 			for i := range 300 {
 				sets.SetState(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied, Message: strings.Repeat("a", 60<<10)})
 			}
 			o.connect("a", sets)
-			o.until("it is asked again", func() bool { return sets.Streams() > 3 })
+			o.until("the stream is opened again", func() bool { return sets.Streams() > 3 })
 			o.stage("crtb/x", delivery.Unreported, a)
 		},
-		"of sets that nobody wants it is remembered so many and no more": func(t *testing.T, o *office, sets *testkit.Sets) {
+		"the number of sets without owner that are remembered is bounded": func(t *testing.T, o *fixture, sets *testkit.Sets) {
 			o.Expect([]delivery.Key{key("never")})
 			o.connect("a", sets)
 			o.stage("crtb/x", delivery.Applied, a)

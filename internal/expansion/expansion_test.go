@@ -86,7 +86,7 @@ func TestDivide(t *testing.T) {
 			map[string]string{"a": "1 short", "b": "4"}},
 		"a resource without a total goes to all in full": {&expansion.Quota{Default: amounts("pods", "4")},
 			[]expansion.Namespace{fresh("a", 1), fresh("b", 2), fresh("c", 3)}, map[string]string{"a": "4", "b": "4", "c": "4"}},
-		"a total without a default is granted to nobody": {&expansion.Quota{Total: amounts("pods", "4")},
+		"a total without a default is not granted to any namespace": {&expansion.Quota{Total: amounts("pods", "4")},
 			[]expansion.Namespace{fresh("a", 1)}, map[string]string{"a": "0"}},
 	}
 	for name, tt := range tests {

@@ -13,18 +13,18 @@ import (
 
 // Quota is a project's quota in one member.
 type Quota struct {
-	// Total is what all namespaces together may have. A resource that is not in it has no limit in sum.
+	// Total is the quota of all namespaces together. A resource that is not in it has no limit in sum.
 	Total corev1.ResourceList `json:"total,omitempty"`
-	// Default is the share of one namespace. A resource that is only in Total is granted to nobody.
+	// Default is the share of one namespace. A resource that is only in Total is not granted to any namespace.
 	Default corev1.ResourceList `json:"default,omitempty"`
 }
 
 // Share is what one namespace gets.
 type Share struct {
 	Hard corev1.ResourceList
-	// Short is true when some resource is less than the default.
+	// Short reports whether some resource is less than the default.
 	Short bool
-	// Spent is true when nothing is left of some resource: no pod that takes any of it can start.
+	// Spent reports whether nothing is left of some resource: no pod that requests it can start.
 	Spent bool
 }
 

@@ -19,10 +19,10 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// errNotSynced says that bindings may exist that are not in the cache yet.
+// errNotSynced means that bindings may exist that are not in the cache yet.
 var errNotSynced = errors.New("look up bindings: not all of them have been read yet")
 
-// Principals are who somebody is, by the names that bindings use.
+// Principals are a user and their groups, by the names that bindings use.
 type Principals struct {
 	User   string
 	Groups []string
@@ -37,27 +37,27 @@ func (p Principals) subjects() []v1.Subject {
 	return subjects
 }
 
-// Grants knows who is bound to which Cluster. NewGrants makes it; it may be used concurrently.
+// Grants finds the bindings of users to Clusters. It may be used concurrently.
 //
-// It is asked at every request to a member, for the user and for each of his groups, so it looks into the indexes of the informers: a List of
-// a cache would take as long as all else that the hub does with a small request.
+// Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers: a List of a cache would
+// take as long as all else that the hub does for a small request.
 type Grants struct {
 	reader             client.Reader // of Projects and Clusters
 	clusters, projects synced        // bindings, by subject
 }
 
-// Informers have the caches' informers, like cache.Cache.
+// Informers returns the informers of a cache, as cache.Cache does.
 type Informers interface {
 	GetInformer(ctx context.Context, object client.Object, opts ...cache.InformerGetOption) (cache.Informer, error)
 }
 
-// synced is an informer that can be looked into.
+// synced is an informer with an index.
 type synced interface {
 	GetIndexer() toolscache.Indexer
 	HasSynced() bool
 }
 
-// NewGrants adds indexes to the informers of bindings. Reader reads from the same caches.
+// NewGrants returns Grants and adds indexes to the informers of bindings. reader reads from the same caches.
 func NewGrants(ctx context.Context, informers Informers, reader client.Reader) (*Grants, error) {
 	g := &Grants{reader: reader}
 	var err error
@@ -90,8 +90,8 @@ func indexSubjects(ctx context.Context, informers Informers, kind client.Object)
 	return index, nil
 }
 
-// Bound is whether a binding that has not expired is for one of the principals and for a Cluster. What the role of the binding grants is of no
-// matter: the member decides that. An error says that it is not known.
+// Bound reports whether a binding that has not expired is for one of the principals and for a Cluster. What its role grants does not matter: the
+// member decides that. An error means that the result is not known.
 func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.NamespacedName, now time.Time) (bool, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return false, errNotSynced
@@ -171,7 +171,7 @@ func subjectKey(workspace string, s v1.Subject) string {
 	return workspace + "/" + string(s.Kind) + "/" + s.Name
 }
 
-// Expired is whether a binding with that end has ended.
+// Expired reports whether a binding with that end has expired.
 func Expired(end *metav1.Time, now time.Time) bool { return end != nil && !now.Before(end.Time) }
 
 // lazyCluster is a Cluster that is read when its labels matter.

@@ -62,7 +62,7 @@ func TestBound(t *testing.T) {
 		objects []client.Object
 		want    bool
 	}{
-		"nobody is bound":                                 {[]client.Object{prod}, false},
+		"no subject is bound":                             {[]client.Object{prod}, false},
 		"a user by the name of the Cluster":               {[]client.Object{prod, crtb(byName, alice, nil)}, true},
 		"a group by a selector":                           {[]client.Object{prod, crtb(bySelector, devs, nil)}, true},
 		"a user of a group's name is not the group":       {[]client.Object{prod, crtb(byName, v1.Subject{Kind: v1.SubjectUser, Name: "hub:devs"}, nil)}, false},

@@ -22,12 +22,12 @@ type Problem struct {
 	Reason string
 	// Message says what to do.
 	Message string
-	// Stalled is whether nothing changes until a person acts.
+	// Stalled reports whether nothing changes until a user acts.
 	Stalled bool
 }
 
-// Members are the Clusters that a target in a namespace is for, without those that are being deleted. The problem is nil when there is none;
-// with one there are no members. A selector that selects nothing is no problem.
+// Members returns the Clusters that a target in a namespace selects, without those that are being deleted. With a problem there are no members.
+// A selector that selects nothing is not a problem.
 func Members(ctx context.Context, reader client.Reader, namespace string, t v1.ClusterTarget) ([]types.NamespacedName, *Problem, error) {
 	if t.ClusterSelector == nil {
 		return named(ctx, reader, types.NamespacedName{Namespace: namespace, Name: t.ClusterName})
@@ -61,7 +61,7 @@ func named(ctx context.Context, reader client.Reader, name types.NamespacedName)
 	return []types.NamespacedName{name}, nil, nil
 }
 
-// ProjectMembers are the members of the project that a binding names. The Project is nil with a problem.
+// ProjectMembers returns the members of the project that a binding names.
 func ProjectMembers(ctx context.Context, reader client.Reader, b *v1.ProjectRoleTemplateBinding) ([]types.NamespacedName, *Problem, error) {
 	project := &v1.Project{}
 	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.ProjectName}
@@ -75,7 +75,7 @@ func ProjectMembers(ctx context.Context, reader client.Reader, b *v1.ProjectRole
 	return Members(ctx, reader, b.Namespace, project.Spec.ClusterTarget)
 }
 
-// Selects is whether a target selects a Cluster with such a name and labels.
+// Selects reports whether a target selects a Cluster with that name and those labels.
 func Selects(t v1.ClusterTarget, name string, of map[string]string) bool {
 	if t.ClusterSelector == nil {
 		return t.ClusterName == name

@@ -16,17 +16,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Queue is what reconcilers take their requests from.
+// Queue holds the requests of a reconciler.
 type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// Concerned finds whom a change concerns: what was and what is, or one of them for an object that is new or gone.
+// Concerned returns the objects that a change affects. states are the object before and after, or one of them if it is new or gone.
 type Concerned func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error)
 
-// Wake enqueues those whom a change concerns. Changes of a status alone concern nobody.
+// Wake enqueues the objects that a change affects. Changes of a status alone affect none.
 func Wake(concerned Concerned) handler.EventHandler {
 	enqueue := func(ctx context.Context, q Queue, states ...client.Object) {
 		names, err := concerned(ctx, states...)
-		if err != nil { // a cache that cannot be read is one that is being stopped
+		if err != nil { // a cache that cannot be read is being stopped
 			ctrl.LoggerFrom(ctx).Error(err, "reconciles not woken")
 		}
 		for _, name := range names {
@@ -44,14 +44,14 @@ func Wake(concerned Concerned) handler.EventHandler {
 	}
 }
 
-// matters is whether more than a status differs.
+// matters reports whether more than a status differs.
 func matters(was, is client.Object) bool {
 	return was.GetGeneration() != is.GetGeneration() || was.GetDeletionTimestamp().IsZero() != is.GetDeletionTimestamp().IsZero() ||
 		was.GetUID() != is.GetUID() || !maps.Equal(was.GetLabels(), is.GetLabels()) ||
 		is.GetGeneration() == 0 && was.GetResourceVersion() != is.GetResourceVersion() // a Secret has no generation
 }
 
-// labelsOf are the labels of each state.
+// labelsOf returns the labels of each state.
 func labelsOf(states []client.Object) []map[string]string {
 	all := make([]map[string]string, len(states))
 	for i, state := range states {
@@ -60,7 +60,7 @@ func labelsOf(states []client.Object) []map[string]string {
 	return all
 }
 
-// names are those of objects, without those that are there already.
+// names is a list of names without duplicates.
 type names struct {
 	known map[types.NamespacedName]struct{}
 	list  []types.NamespacedName

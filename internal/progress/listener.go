@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress hears from members how far they are with the plans that the hub gave them.
+// Package progress receives the status of plans from the members that run them.
 //
-// A Listener runs on the leading manager. It has one stream open to each member that somebody follows and that is connected, and dials nobody
-// else. What a member said last is kept while it is away; a new leader knows nothing until it has heard.
+// A Listener runs on the leading manager. It has one stream open to each connected member that a plan follows, and dials no other. The last
+// status is kept while a member is away; a new leader knows nothing until the agents have reported.
 package progress
 
 import (
@@ -22,42 +22,42 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Members is what a listener needs of the connected members.
+// Members gives a listener access to the connected members.
 type Members interface {
 	State(types.NamespacedName) members.State
-	// Leading leads to the agent that runs plans.
+	// Leading returns a transport to the agent that runs plans.
 	Leading(types.NamespacedName) (http.RoundTripper, error)
-	// TooFast turns a member away for a while whose agent says more of something than it may.
+	// TooFast disconnects a member for a while because its agent sends more events than it may.
 	TooFast(name types.NamespacedName, what string)
 }
 
 // Options of a Listener.
 type Options struct {
 	Members Members
-	// Pause is how long is waited after a first failure; it doubles up to maxPause. Zero means firstPause.
+	// Pause is the wait after a first failure; it doubles up to maxPause. Zero means firstPause.
 	Pause time.Duration
 	Log   logr.Logger
 }
 
 // State is what is known of a plan in a member.
 type State struct {
-	// Connected is whether the member is.
+	// Connected reports whether the member is connected.
 	Connected bool
 	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does, or if it is not connected.
 	Refuses string
-	// Heard is whether its agent has told all, on a stream that is open. What follows may otherwise be old, or nothing.
-	Heard bool
-	// Silent is since when its agent has been asked and has not told all; zero if it has, or is not asked.
+	// Reported reports whether its agent has reported all its plans on a stream that is open. Otherwise Hold and Status may be old or empty.
+	Reported bool
+	// Silent is since when a stream is open without a report of all plans; zero if there is one, or no stream.
 	Silent time.Time
-	// Followed is whether the plan follows the member.
+	// Followed reports whether the plan follows the member.
 	Followed bool
 	// Hold says why the member takes no part at present; empty if it does.
 	Hold string
-	// Status is that of the Plan in the member, nil for one that is not there. It is shared and must not be changed.
+	// Status is that of the Plan in the member, nil if it is not there. It is shared and must not be changed.
 	Status *v1.PlanStatus
 }
 
-// Listener keeps what members say of plans. New makes it; Start has it listen. All methods may be called concurrently.
+// Listener keeps what members report of plans. It listens after Start. All methods may be called concurrently.
 type Listener struct {
 	Options
 	ctx   context.Context // of all streams; stop ends it
@@ -69,12 +69,12 @@ type Listener struct {
 	closed   bool
 	members  map[types.NamespacedName]*member
 	followed map[types.NamespacedName]map[types.NamespacedName]struct{} // by plan, its members
-	links    map[types.NamespacedName]string                            // why connected members refuse plans, for all that are
+	links    map[types.NamespacedName]string                            // why connected members refuse plans, empty if they run them
 	changed  []func(plan types.NamespacedName)
 	linked   []func(member types.NamespacedName)
 }
 
-// member is one Cluster that somebody follows.
+// member is one Cluster that a plan follows.
 type member struct {
 	name    types.NamespacedName
 	plans   map[string]struct{} // that follow it
@@ -82,21 +82,21 @@ type member struct {
 	hold    string
 	states  map[string]*v1.PlanStatus
 	stream  *stream   // nil if there is none
-	silent  time.Time // since when the stream has not told all
+	silent  time.Time // since when the stream is not synced
 }
 
-// stream is what an agent tells, as long as it does.
+// stream is an open stream of an agent's reports.
 type stream struct {
 	cancel context.CancelFunc
-	wake   chan struct{} // has a value when it is worth asking again: the agent may lead by now
-	peers  []string      // tunnels that there were when it was opened
+	wake   chan struct{} // has a value when a retry is worthwhile: the agent may lead now
+	peers  []string      // the tunnels when it was opened
 	synced bool
 	hold   string
-	offer  map[string]*v1.PlanStatus // before all has been told
+	offer  map[string]*v1.PlanStatus // states before synced
 	pace   *members.Pace             // of events that are read
 }
 
-// New makes a listener that listens to nobody before Start.
+// New returns a listener. It opens no stream before Start.
 func New(o Options) *Listener {
 	if o.Pause == 0 {
 		o.Pause = firstPause
@@ -106,21 +106,21 @@ func New(o Options) *Listener {
 		followed: map[types.NamespacedName]map[types.NamespacedName]struct{}{}, links: map[types.NamespacedName]string{}}
 }
 
-// OnChange has f called after something became known of a plan in a member that it follows. f must not block.
+// OnChange calls f after the state of a plan changed in a member that it follows. f must not block.
 func (l *Listener) OnChange(f func(plan types.NamespacedName)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.changed = append(l.changed, f)
 }
 
-// OnLink has f called after a member was connected or lost, or its agent became one that runs plans or runs none. f must not block.
+// OnLink calls f after a member connected or disconnected, or its agent began or ceased to accept plans. f must not block.
 func (l *Listener) OnLink(f func(member types.NamespacedName)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.linked = append(l.linked, f)
 }
 
-// Follow says of which members a plan wants to hear, in place of those it named before.
+// Follow sets the members that a plan follows.
 func (l *Listener) Follow(plan types.NamespacedName, members []types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,12 +154,12 @@ func (l *Listener) Follow(plan types.NamespacedName, members []types.NamespacedN
 func (l *Listener) leaveLocked(m *member, plan string) {
 	delete(m.plans, plan)
 	if len(m.plans) == 0 {
-		m.hangUpLocked()
+		m.closeStreamLocked()
 		delete(l.members, m.name)
 	}
 }
 
-// State is what is known of a plan in a member that it follows; of others only the connection.
+// State returns the state of a plan in a member that it follows; for other members only the connection.
 func (l *Listener) State(plan string, name types.NamespacedName) State {
 	state := State{}
 	connection := l.Members.State(name)
@@ -178,7 +178,7 @@ func (l *Listener) State(plan string, name types.NamespacedName) State {
 	}
 	_, state.Followed = m.plans[plan]
 	if m.stream != nil {
-		if state.Heard = m.stream.synced; !state.Heard {
+		if state.Reported = m.stream.synced; !state.Reported {
 			state.Silent = m.silent
 		}
 	}
@@ -206,7 +206,7 @@ func (l *Listener) Changed(name types.NamespacedName) {
 	}
 }
 
-// linkLocked takes over whether a member is connected and runs plans, and is whether that is news.
+// linkLocked notes whether a member is connected and accepts plans, and reports whether that changed.
 func (l *Listener) linkLocked(name types.NamespacedName) bool {
 	was, known := l.links[name]
 	state := l.Members.State(name)
@@ -236,7 +236,7 @@ func (l *Listener) Start(ctx context.Context) error {
 	return nil
 }
 
-// Streams is how many members are listened to.
+// Streams returns the number of open streams.
 func (l *Listener) Streams() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,14 +249,14 @@ func (l *Listener) Streams() int {
 	return open
 }
 
-// lookLocked takes over what the fleet knows of a member's connection.
+// lookLocked reads a member's connection, and opens or closes its stream accordingly.
 func (l *Listener) lookLocked(m *member) {
 	if !l.running {
 		return
 	}
 	state := l.Members.State(m.name)
 	if m.stream != nil && (!state.Connected() || !m.stream.current(state.Peers)) {
-		m.hangUpLocked()
+		m.closeStreamLocked()
 	}
 	if !state.Connected() || state.Report == nil {
 		return
@@ -264,7 +264,7 @@ func (l *Listener) lookLocked(m *member) {
 	m.refuses = refusal(state.Report)
 	switch {
 	case m.refuses != "":
-		m.hangUpLocked()
+		m.closeStreamLocked()
 	case m.stream == nil:
 		l.openLocked(m, state.Peers)
 	case !m.stream.synced:
@@ -272,14 +272,14 @@ func (l *Listener) lookLocked(m *member) {
 	}
 }
 
-func (m *member) hangUpLocked() {
+func (m *member) closeStreamLocked() {
 	if m.stream != nil {
 		m.stream.cancel()
 		m.stream = nil
 	}
 }
 
-// allLocked are the plans that follow a member.
+// allLocked returns the plans that follow a member.
 func (m *member) allLocked() []types.NamespacedName {
 	plans := make([]types.NamespacedName, 0, len(m.plans))
 	for name := range m.plans {
@@ -288,7 +288,7 @@ func (m *member) allLocked() []types.NamespacedName {
 	return plans
 }
 
-// notify tells plans that something became known. The caller holds no lock.
+// notify calls the functions of OnChange for the plans. The caller holds no lock.
 func (l *Listener) notify(plans []types.NamespacedName) {
 	l.mu.Lock()
 	listeners := slices.Clone(l.changed)
@@ -300,7 +300,7 @@ func (l *Listener) notify(plans []types.NamespacedName) {
 	}
 }
 
-// refusal is why an agent runs no plans.
+// refusal returns why an agent runs no plans, empty if it does.
 func refusal(r *protocol.Report) string {
 	switch {
 	case r.Profile == string(v1.ProfileReadOnly):

@@ -71,16 +71,16 @@ func (e *ear) until(member string, check func(progress.State) bool) {
 
 func TestListener(t *testing.T) {
 	told := func(revision string) func(progress.State) bool {
-		return func(s progress.State) bool { return s.Heard && s.Status != nil && s.Status.Revision == revision }
+		return func(s progress.State) bool { return s.Reported && s.Status != nil && s.Status.Revision == revision }
 	}
 	for title, test := range map[string]func(*testing.T, *ear){
 		"only members that are followed are listened to": func(t *testing.T, e *ear) {
 			a, b := e.connect("a", testkit.NewSets()), e.connect("b", testkit.NewSets())
 			e.Follow(name("k3s"), []types.NamespacedName{name("a")})
-			e.until("a", func(s progress.State) bool { return s.Heard && s.Followed && s.Hold == "" && s.Silent.IsZero() })
+			e.until("a", func(s progress.State) bool { return s.Reported && s.Followed && s.Hold == "" && s.Silent.IsZero() })
 			a.Sets.Plans.SetStatus("k3s", v1.PlanStatus{Revision: "1"})
 			e.until("a", told("1"))
-			e.until("b", func(s progress.State) bool { return s.Connected && !s.Followed && !s.Heard })
+			e.until("b", func(s progress.State) bool { return s.Connected && !s.Followed && !s.Reported })
 			if b.Sets.Plans.Streams() != 0 || e.Streams() != 1 {
 				t.Errorf("b was asked %d times, %d streams", b.Sets.Plans.Streams(), e.Streams())
 			}
@@ -96,10 +96,10 @@ func TestListener(t *testing.T) {
 			a.Sets.Plans.Hold("not now")
 			e.until("a", func(s progress.State) bool { return told("1")(s) && s.Hold == "not now" })
 			a.Kill()
-			e.until("a", func(s progress.State) bool { return !s.Connected && !s.Heard && s.Status != nil })
+			e.until("a", func(s progress.State) bool { return !s.Connected && !s.Reported && s.Status != nil })
 			a.Sets.Plans.Remove("k3s")
 			e.connect("a", a.Sets)
-			e.until("a", func(s progress.State) bool { return s.Heard && s.Status == nil && s.Hold == "not now" })
+			e.until("a", func(s progress.State) bool { return s.Reported && s.Status == nil && s.Hold == "not now" })
 		},
 		"an agent that knows no plans, or may run none, refuses and is not asked on": func(t *testing.T, e *ear) {
 			e.Follow(name("k3s"), []types.NamespacedName{name("old"), name("lying"), name("readonly")})
@@ -120,9 +120,9 @@ func TestListener(t *testing.T) {
 			sets.Plans.Answer(http.StatusMisdirectedRequest)
 			e.Follow(name("k3s"), []types.NamespacedName{name("a")})
 			e.connect("a", sets)
-			e.until("a", func(s progress.State) bool { return s.Connected && !s.Heard && !s.Silent.IsZero() })
+			e.until("a", func(s progress.State) bool { return s.Connected && !s.Reported && !s.Silent.IsZero() })
 			sets.Plans.Answer(0)
-			e.until("a", func(s progress.State) bool { return s.Heard && s.Silent.IsZero() })
+			e.until("a", func(s progress.State) bool { return s.Reported && s.Silent.IsZero() })
 		},
 		"CVE-2024-58259: what an agent offers without end is not kept, and it counts as silent": func(t *testing.T, e *ear) {
 			sets := testkit.NewSets()
@@ -144,7 +144,7 @@ func TestListener(t *testing.T) {
 			e.Follow(name("k3s"), []types.NamespacedName{name("a")})
 			e.connect("a", sets)
 			<-ended
-			if s := e.State("k3s", name("a")); s.Heard || s.Silent.IsZero() || s.Status != nil || offered.Load() > 64<<20 {
+			if s := e.State("k3s", name("a")); s.Reported || s.Silent.IsZero() || s.Status != nil || offered.Load() > 64<<20 {
 				t.Errorf("after %d bytes the state is %+v", offered.Load(), s)
 			}
 		},
@@ -164,14 +164,14 @@ func TestListener(t *testing.T) {
 				e.Follow(name("k3s"), []types.NamespacedName{name("a")})
 				a := e.connect("a", sets)
 				<-ended
-				if s := e.State("k3s", name("a")); s.Heard {
+				if s := e.State("k3s", name("a")); s.Reported {
 					t.Errorf("%.20s: %+v", line, s)
 				}
 				a.Kill()
 				e.until("a", func(s progress.State) bool { return !s.Connected })
 			}
 		},
-		"of plans that nobody follows there a few are kept": func(t *testing.T, e *ear) {
+		"the number of plans that are kept without a follower is bounded": func(t *testing.T, e *ear) {
 			a := e.connect("a", testkit.NewSets())
 			e.Follow(name("os"), []types.NamespacedName{name("a")})
 			for i := range 100 {

@@ -29,24 +29,24 @@ const (
 	maxPause   = 30 * time.Second
 )
 
-// Bounds on what an agent tells. Its word is kept in memory and has Plans reconciled, and it may be anybody's.
+// Bounds on what an agent reports: it is kept in memory, it causes reconciles of Plans, and the agent may be malicious.
 const (
-	// maxOffer is how long all that is there may be, in bytes.
+	// maxOffer bounds the report of all plans, in bytes.
 	maxOffer = 4 << 20
-	// maxStrangers is of how many plans that do not follow a member a state is kept.
-	maxStrangers = 64
-	// eventRate is how many changes a second are read on, eventBurst how many at once.
+	// maxUnfollowed bounds the states that are kept of plans that do not follow the member.
+	maxUnfollowed = 64
+	// eventRate is the number of changes that are read each second, eventBurst that at once.
 	eventRate, eventBurst = 20, 500
-	// maxAhead is how long an agent may go on sending more.
+	// maxAhead is how long an agent may exceed that.
 	maxAhead = 10 * time.Second
-	// tooFastPause is how long one that did is not asked again.
+	// tooFastPause is the pause after that.
 	tooFastPause = time.Minute
 )
 
 // usualEvent is the size of the buffer that a stream keeps, in bytes. It grows for a larger event.
 const usualEvent = 1024
 
-// openLocked has a member's agent tell how its plans are.
+// openLocked opens the stream on which a member's agent reports its plans.
 func (l *Listener) openLocked(m *member, peers []members.Peer) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	s := &stream{cancel: cancel, wake: make(chan struct{}, 1), pace: members.NewPace(eventRate, eventBurst, maxAhead)}
@@ -60,7 +60,7 @@ func (l *Listener) openLocked(m *member, peers []members.Peer) {
 	})
 }
 
-// listen reads what an agent tells until ctx ends, or until it is clear that it tells nothing.
+// listen reads an agent's reports until ctx ends or the agent responds that it has no such stream.
 func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
 	for failures := 0; ; failures++ {
 		err := l.read(ctx, m, s)
@@ -72,7 +72,7 @@ func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
 		}
 		unknown := members.IsStatus(err, http.StatusNotFound)
 		if unknown && mine {
-			m.refuses, m.stream = v1.ReasonAgentTooOld, nil // its next report or connection has it asked again
+			m.refuses, m.stream = v1.ReasonAgentTooOld, nil // its next report or connection opens it again
 		}
 		plans := m.allLocked()
 		l.mu.Unlock()
@@ -83,17 +83,17 @@ func (l *Listener) listen(ctx context.Context, m *member, s *stream) {
 			return
 		}
 		if synced {
-			failures = 0 // it ended as streams do whose agent no longer leads, or whose tunnel moved
+			failures = 0 // a stream ends normally when the agent no longer leads or its tunnel moved
 		}
-		l.Log.V(1).Info("plans of a member are no longer told", "cluster", m.name, "cause", fmt.Sprint(err))
+		l.Log.V(1).Info("stream of plans ended", "cluster", m.name, "cause", fmt.Sprint(err))
 		if !l.rest(ctx, m, s, err, failures) {
 			return
 		}
 	}
 }
 
-// rest waits before an agent is asked again, the longer the more often it failed, and is whether ctx has not ended by then. It ends when the stream
-// is woken, but for one whose agent ran ahead.
+// rest waits with backoff before the stream is opened again, and reports whether ctx is still active. A wake does not shorten the pause after
+// ErrTooFast.
 func (l *Listener) rest(ctx context.Context, m *member, s *stream, cause error, failures int) bool {
 	if errors.Is(cause, members.ErrTooFast) {
 		l.Members.TooFast(m.name, "changes of plans")
@@ -106,7 +106,7 @@ func (l *Listener) rest(ctx context.Context, m *member, s *stream, cause error, 
 	return pause(ctx, s.wake, wait.Jitter(whole/2, 1))
 }
 
-// pause waits, or is woken, and is whether ctx has not ended by then.
+// pause waits for d or a wake, and reports whether ctx is still active.
 func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -145,7 +145,7 @@ func (l *Listener) read(ctx context.Context, m *member, s *stream) error {
 	for left, synced := maxOffer, false; lines.Scan(); {
 		var event protocol.PlanEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			return errors.New("a line is no event") // the cause quotes the line
+			return errors.New("a line is not an event") // the cause quotes the line
 		}
 		if left, synced = left-len(lines.Bytes()), synced || event.Synced; left < 0 && !synced {
 			return fmt.Errorf("the agent offers more than %d bytes", maxOffer)
@@ -163,7 +163,7 @@ func (l *Listener) read(ctx context.Context, m *member, s *stream) error {
 	return io.EOF
 }
 
-// take takes over an event, and returns the plans that it concerns.
+// take applies an event, and returns the plans that it concerns.
 func (l *Listener) take(m *member, s *stream, event *protocol.PlanEvent) []types.NamespacedName {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,10 +192,10 @@ func (l *Listener) take(m *member, s *stream, event *protocol.PlanEvent) []types
 	return nil
 }
 
-// keepLocked keeps a state, and is whether that is news. Of plans that do not follow the member a few are kept, for those that are about to.
+// keepLocked keeps a state, and reports whether it changed. A few states are kept of plans that do not follow the member yet.
 func (m *member) keepLocked(states map[string]*v1.PlanStatus, state *protocol.PlanState) bool {
 	was, known := states[state.Name]
-	if _, follows := m.plans[state.Name]; !follows && !known && len(states) >= len(m.plans)+maxStrangers {
+	if _, follows := m.plans[state.Name]; !follows && !known && len(states) >= len(m.plans)+maxUnfollowed {
 		return false
 	}
 	status := &state.Status
@@ -211,8 +211,8 @@ func (m *member) concernedLocked(plan string) []types.NamespacedName {
 	return []types.NamespacedName{{Namespace: m.name.Namespace, Name: plan}}
 }
 
-// current is whether the tunnels are still there that there were when the stream was opened. One of them leads to the agent; if it is given
-// up, the stream must move with the agent.
+// current reports whether all tunnels from when the stream was opened still exist. One of them leads to the agent; when that is closed, the
+// stream must be opened again.
 func (s *stream) current(peers []members.Peer) bool {
 	return !slices.ContainsFunc(s.peers, func(id string) bool {
 		return !slices.ContainsFunc(peers, func(p members.Peer) bool { return p.ID == id })

@@ -112,7 +112,7 @@ func (v *view) candidate(t *tally, n *Node) {
 	}
 }
 
-// taken is the other plan that is at work on a node. One that failed for good holds nobody up.
+// taken returns the other plan that is at work on a node. One that failed permanently does not block others.
 func (v *view) taken(n *Node) string {
 	rival := ""
 	for plan, c := range n.Claims {

@@ -153,7 +153,7 @@ func TestMembers(t *testing.T) {
 			a: rollout.Cluster{Labels: label("plan.cluster.drover.dev/p", v1.PlanDisabled)}, step: "begin b",
 			given: [2]rollout.Delivery{rollout.DeliverNothing, rollout.DeliverNothing},
 		},
-		"a member that is labelled to hold waits, and nobody for it": {
+		"a member that is labelled to hold waits, and no other member waits for it": {
 			a: rollout.Cluster{Labels: label(v1.LabelPlansHold, "true")}, b: rollout.Cluster{Claim: complete()}, reason: v1.ReasonHeld,
 			given: [2]rollout.Delivery{rollout.DeliverNothing, rollout.DeliverPlan},
 		},

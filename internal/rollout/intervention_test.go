@@ -271,7 +271,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.steps(aPlan("p", nil))
 		b.want("a begin, a cordon, a upgrade, a disown, a complete")
 		if !b.m.Nodes[0].Unschedulable {
-			t.Error("somebody else's cordon is gone")
+			t.Error("the cordon of a user is gone")
 		}
 	})
 	t.Run("a node that is uncordoned while it drains is cordoned again", func(t *testing.T) {

@@ -118,7 +118,7 @@ func nodes(m *rehearsal.Member, cluster string, concurrency *intstr.IntOrString,
 	for _, n := range m.Nodes {
 		claims += len(n.Claims)
 		if before := cordoned[cluster+"/"+n.Name]; before && !n.Unschedulable {
-			return fmt.Errorf("node %s/%s was cordoned by somebody else and is not any more", cluster, n.Name)
+			return fmt.Errorf("node %s/%s was cordoned by a user and no longer is", cluster, n.Name)
 		} else if c, at := n.Claims["p"]; !before && n.Unschedulable && (!at || c.Failure != nil || c.Done != nil) {
 			return fmt.Errorf("node %s/%s is left cordoned", cluster, n.Name)
 		}

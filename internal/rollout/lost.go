@@ -10,16 +10,16 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// lostTime is after how long a member that went away at work is said to be lost. Most come back before: the network, or the hub, was away.
+// lostTime is the time after which a member that disconnected at work counts as lost. Most come back before: the network or the hub was down.
 const lostTime = 5 * time.Minute
 
-// lost says whether a member has been away for so long that a person should look after it.
+// lost reports whether a member has been away for longer than lostTime.
 func (f *Fleet) lost(c *Cluster) bool {
 	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(lostTime))
 }
 
-// working says that members are at work, and names the first that is away and keeps its place: nodes of it may be in the middle of an upgrade,
-// so nobody but a person can say that the plan may go on without it.
+// working returns that members are at work, and names the first that is away and keeps its place: its nodes may be in the middle of an upgrade,
+// so only a user can decide that the plan goes on without it.
 func (f *Fleet) working() Wait {
 	var away *Cluster
 	lost := 0

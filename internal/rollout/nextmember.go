@@ -146,7 +146,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 		case begun+w.absent < w.total: // some can begin now
 			return i + 1, Wait{}
 		case w.complete == 0:
-			return i + 1, Wait{} // nobody has shown that it works
+			return i + 1, Wait{} // no member has shown that it works
 		case f.now.Before(end):
 			f.until = sooner(f.until, end)
 			return i + 1, Wait{Reason: v1.ReasonSoaking, Message: fmt.Sprintf("wave %s is complete and soaks until %s", w.name, end.UTC().Format(time.RFC3339))}
@@ -220,7 +220,7 @@ func (f *Fleet) finished() Wait {
 	return Wait{Reason: v1.ReasonComplete, Message: Clusters(total) + " complete"}
 }
 
-// Waves is how far each wave is, without empty ones that nobody named.
+// Waves returns the progress of each wave, without an empty last one that no wave of the plan names.
 func (f *Fleet) Waves() []v1.WaveStatus {
 	var all []v1.WaveStatus
 	for i, w := range f.waves {

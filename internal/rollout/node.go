@@ -51,10 +51,10 @@ type Node struct {
 	// Hostname is the label kubernetes.io/hostname, by which Jobs find the node. A node without is left out.
 	Hostname string
 	Labels   map[string]string
-	// Unschedulable says that somebody cordoned it.
+	// Unschedulable reports whether it is cordoned.
 	Unschedulable bool
 	Ready         bool
-	// Leaving says that it is being deleted.
+	// Leaving reports whether it is being deleted.
 	Leaving bool
 	// Claims are the annotations of plans that are at work on it, by the plan's name.
 	Claims map[string]Claim
@@ -186,15 +186,15 @@ const (
 	VerbRetry    Verb = "retry"   // the next attempt begins
 	VerbRestart  Verb = "restart" // the plan changed
 	VerbRelease  Verb = "release" // the node is no longer wanted
-	VerbDisown   Verb = "disown"  // somebody uncordoned it
+	VerbDisown   Verb = "disown"  // a user uncordoned it
 	VerbDate     Verb = "date"    // its claim had a time that lies ahead
 	VerbClean    Verb = "clean"   // a Job is no longer needed
 	VerbRecover  Verb = "recover" // a failed member is at work again
 	VerbDoubt    Verb = "doubt"   // a member has done more than this hub knows of
-	VerbYield    Verb = "yield"   // a member that the plan has left behind is idle, and waits for its turn
+	VerbYield    Verb = "yield"   // a member that the plan has left behind is idle, and waits until it is next
 )
 
-// Step is the next thing to do.
+// Step is the next action.
 type Step struct {
 	Act  Act
 	Verb Verb
@@ -214,13 +214,13 @@ type Step struct {
 type Wait struct {
 	// Reason as on the Plan's conditions.
 	Reason string
-	// Message says more, and what to do.
+	// Message has the details and what to do.
 	Message string
-	// Until is when to ask again at the latest. Zero is when something changes.
+	// Until is when to decide again at the latest. Zero means on the next change.
 	Until time.Time
 }
 
-// Decision is a Step, or else why to wait.
+// Decision is a Step, or the reason to wait.
 type Decision struct {
 	Step *Step
 	Wait Wait

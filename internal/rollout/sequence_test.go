@@ -100,7 +100,7 @@ func TestSequences(t *testing.T) {
 			"[{name: a, nodes: [{name: x, fails: 1}]}, {name: b, nodes: [{name: x}]}]",
 			"0 a begin, 0 a/x begin, 0 a/x upgrade, 60 a/x fail UpgradeFailed, no attempt left, 60 a fail, 60 b begin, 60 b/x begin, 60 b/x upgrade, 120 b/x complete, 120 b complete 1/1 nodes", "NodeFailed",
 		},
-		"members that are away or hold plans off keep nobody waiting": {
+		"members that are away or hold plans off do not block others": {
 			"clusterSelector: {}", "[{name: a, away: not connected, nodes: [{name: x}]}, {name: b, hold: not now, nodes: [{name: x}]}, {name: c, nodes: [{name: x}]}]",
 			"0 c begin, 0 c/x begin, 0 c/x upgrade, 60 c/x complete, 60 c complete 1/1 nodes", "MembersAway",
 		},

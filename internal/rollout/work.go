@@ -98,13 +98,13 @@ func (v *view) again(n *Node, c Claim) *Step {
 	return write(VerbRetry, n, c, &next)
 }
 
-// changed is whether the plan is no longer as it was when a node began.
+// changed reports whether the plan has changed since a node began.
 func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh is the claim of a node that begins, or starts over. Its attempt is a number that no Job of the node has, so that none of before is
-// taken for one of now.
+// fresh returns the claim of a node that begins, or starts over. No Job of the node has the number of its attempt, so that no earlier Job is
+// taken for a present one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {

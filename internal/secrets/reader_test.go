@@ -21,14 +21,14 @@ import (
 	"github.com/drover-dev/drover/internal/secrets"
 )
 
-// shelf is an API server, or a cache, of Secrets. It counts the reads.
-type shelf struct {
+// fakeReader is an API server, or a cache, with Secrets. It counts the reads.
+type fakeReader struct {
 	client.Reader
 	secrets map[string]*corev1.Secret
 	reads   int
 }
 
-func (s *shelf) Get(_ context.Context, name types.NamespacedName, object client.Object, _ ...client.GetOption) error {
+func (s *fakeReader) Get(_ context.Context, name types.NamespacedName, object client.Object, _ ...client.GetOption) error {
 	s.reads++
 	found := s.secrets[name.Name]
 	if found == nil {
@@ -40,11 +40,11 @@ func (s *shelf) Get(_ context.Context, name types.NamespacedName, object client.
 
 type world struct {
 	reader      *secrets.Reader
-	cache, live *shelf
+	cache, live *fakeReader
 }
 
 func newWorld() *world {
-	w := &world{cache: &shelf{secrets: map[string]*corev1.Secret{}}, live: &shelf{secrets: map[string]*corev1.Secret{}}}
+	w := &world{cache: &fakeReader{secrets: map[string]*corev1.Secret{}}, live: &fakeReader{secrets: map[string]*corev1.Secret{}}}
 	w.reader = &secrets.Reader{Reader: w.cache, Live: w.live}
 	return w
 }

@@ -19,7 +19,7 @@ type Written struct {
 	paces    map[types.NamespacedName]pace
 }
 
-// Note takes an object as the API server returned it for a write.
+// Note records an object as the API server returned it for a write.
 func (w *Written) Note(object client.Object) {
 	name := client.ObjectKeyFromObject(object)
 	w.mu.Lock()
@@ -32,7 +32,7 @@ func (w *Written) Note(object client.Object) {
 	}
 }
 
-// Missing is whether an object as the cache has it lacks something that was written. The event of that write is still to come.
+// Missing reports whether the cached object is older than the last write. The watch event of that write is still to come.
 func (w *Written) Missing(cached client.Object) bool {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()
@@ -53,7 +53,7 @@ func (w *Written) Forget(name types.NamespacedName) {
 	delete(w.paces, name)
 }
 
-// newer is false for versions that cannot be compared.
+// newer reports whether a is newer than b; false if they cannot be compared.
 func newer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0

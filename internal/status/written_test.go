@@ -25,7 +25,7 @@ func TestWritten(t *testing.T) {
 		"nothing was written":                         {nil, "9", false},
 		"the cache is older than the write":           {[]string{"10"}, "9", true},
 		"the cache has the write":                     {[]string{"10"}, "10", false},
-		"the cache has a later write of somebody's":   {[]string{"10"}, "11", false},
+		"the cache has a later write of another  ":    {[]string{"10"}, "11", false},
 		"the newest of two writes counts":             {[]string{"12", "10"}, "11", true},
 		"versions that are no numbers say nothing":    {[]string{"b"}, "a", false},
 		"a fake API server that has no versions, too": {[]string{""}, "", false},

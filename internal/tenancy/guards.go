@@ -20,8 +20,8 @@ const GuardsSet = "guards"
 //go:embed guards.yaml
 var guards string
 
-// Guards are the admission policies of a member: who may move a namespace between projects, change its pod security, let it into
-// isolated projects, and change what carries a set's label. Every member has the same.
+// Guards returns the admission policies of a member. They restrict which users may move a namespace between projects, change its pod security,
+// open isolated projects to it, and change objects with a set's label. All members have the same.
 func Guards() (expansion.Content, error) {
 	var content expansion.Content
 	for document := range strings.SplitSeq(guards, "\n---\n") {

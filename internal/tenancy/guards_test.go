@@ -43,7 +43,7 @@ func guarded(t *testing.T) member {
 	return m
 }
 
-// user is somebody who may write namespaces and the kinds that are guarded, and has the verbs on virtual resources beside.
+// user is a user who may write namespaces and the guarded kinds, and has these verbs on virtual resources.
 func (m member) user(name string, more ...rbacv1.PolicyRule) client.Client {
 	m.t.Helper()
 	rules := append(more, rbacv1.PolicyRule{APIGroups: []string{"", "networking.k8s.io"}, Verbs: []string{"*"},
@@ -148,7 +148,7 @@ func TestGuards(t *testing.T) {
 		m.refused(m.label(mover, "shop", "cluster.drover.dev/ingress", `"true"`), "on all projects")
 		m.taken(m.label(security, "shop", "cluster.drover.dev/ingress", `"true"`))
 	})
-	t.Run("what the agent made, it alone changes and removes, and nobody forges", func(t *testing.T) {
+	t.Run("only the agent changes, removes or creates its objects", func(t *testing.T) {
 		agent := m.user("agent", on("sets", nil, "manage"))
 		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return agent.Create(ctx, secret.DeepCopy()) })
 		current := secret.DeepCopy()

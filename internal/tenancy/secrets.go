@@ -16,23 +16,23 @@ import (
 	"github.com/drover-dev/drover/internal/expansion"
 )
 
-// Refusal is a Secret that is labelled for a project and is never copied.
-type Refusal struct {
-	// Secret is its name.
-	Secret string
-	// Message says why. It holds nothing of the Secret's data.
+// SkippedSecret is a Secret that is labelled for a project and is never copied.
+type SkippedSecret struct {
+	// Name of the Secret.
+	Name string
+	// Message says why. It holds no data of the Secret.
 	Message string
 }
 
-// Secrets are the copies of a project's secrets in each namespace of each of its members. Of the secrets given, only those of the
+// Secrets returns the copies of a project's secrets in each namespace of each of its members. Of the secrets given, only those of the
 // project's own workspace that are labelled for it count; a project of the same name in another workspace has no part in them.
 //
 // A copy has the name, type, data and labels of its source, without the labels by which a tool on the hub says that the object
 // is its own. It has none of the annotations: one of them may repeat the data (last-applied-configuration). It is not immutable
-// even where the source is, so that it can follow a source that is made anew.
-func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []Refusal, error) {
+// even where the source is, so that it can follow a source that is recreated.
+func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []SkippedSecret, error) {
 	per := &expansion.PerNamespace{Project: p.Name}
-	var refused []Refusal
+	var skipped []SkippedSecret
 	ordered := slices.SortedFunc(slices.Values(secrets), func(a, b corev1.Secret) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range ordered {
 		source := &ordered[i]
@@ -40,7 +40,7 @@ func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []Refus
 			continue
 		}
 		if message := Uncopied(source); message != "" {
-			refused = append(refused, Refusal{Secret: source.Name, Message: message})
+			skipped = append(skipped, SkippedSecret{Name: source.Name, Message: message})
 			continue
 		}
 		template, err := toTemplate(Copy(source), expansion.Labels(SecretsSet(p.Name)))
@@ -50,10 +50,10 @@ func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []Refus
 		template.Except = exceptions(source)
 		per.Templates = append(per.Templates, template)
 	}
-	return expansion.Content{PerNamespace: per}, refused, nil
+	return expansion.Content{PerNamespace: per}, skipped, nil
 }
 
-// Uncopied says why a Secret is never copied into a member; it is empty for one that may be.
+// Uncopied returns why a Secret is never copied into a member, empty for one that may be.
 func Uncopied(s *corev1.Secret) string {
 	switch {
 	case s.Labels[v1.LabelSecretKind] != "":
@@ -70,7 +70,7 @@ func Uncopied(s *corev1.Secret) string {
 	return ""
 }
 
-// Copy is a Secret as members have it: with the name, type, data and labels, without those by which a tool on the hub says that it is its own.
+// Copy returns a Secret as members have it: with the name, type, data and labels, without those by which a tool on the hub says that it is its own.
 func Copy(s *corev1.Secret) *corev1.Secret {
 	labels := map[string]string{}
 	for key, value := range s.Labels {
@@ -86,7 +86,7 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// claimsOwnership says whether a label makes a tool take the object for its own, and remove it where it does not know it.
+// claimsOwnership reports whether a label makes a tool regard the object as its own, and remove it if it does not know it.
 func claimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
@@ -100,7 +100,7 @@ func claimsOwnership(key string) bool {
 	return false
 }
 
-// exceptions are the namespaces that get no copy, as the source's annotation lists them.
+// exceptions returns the namespaces that get no copy, as the source's annotation lists them.
 func exceptions(s *corev1.Secret) []string {
 	var names []string
 	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {

@@ -243,7 +243,7 @@ func TestSecrets(t *testing.T) {
 			"a set":                    change(func(s *corev1.Secret) { s.Type = "cluster.drover.dev/set" }),
 		} {
 			c, refused, err := tenancy.Secrets(full(), []corev1.Secret{s})
-			if err != nil || len(c.PerNamespace.Templates) > 0 || len(refused) != 1 || refused[0].Secret != "other" || strings.Contains(refused[0].Message, "hunter2") {
+			if err != nil || len(c.PerNamespace.Templates) > 0 || len(refused) != 1 || refused[0].Name != "other" || strings.Contains(refused[0].Message, "hunter2") {
 				t.Errorf("%s: %v %v %v", name, c.PerNamespace.Templates, refused, err)
 			}
 		}
