@@ -20,12 +20,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// APIServer is as much of an API server as the agent needs, in memory: namespaces, nodes, pods and Secrets of the core group and anything
+// APIServer is a fake API server in memory with what the agent needs: namespaces, nodes, pods and Secrets of the core group and anything
 // that was put under another path, with get, list, watch, create, update, patch and delete. It speaks JSON and reads protobuf too.
 type APIServer struct {
 	// URL of the server.
 	URL string
-	// Hook may answer a request in the server's place; it returns whether it did. Set it before the first request.
+	// Hook may answer a request in the server's place and reports whether it did. Set it before the first request.
 	Hook func(w http.ResponseWriter, r *http.Request) bool
 
 	mu      sync.Mutex // guards the rest
@@ -186,7 +186,7 @@ func (s *APIServer) record(kind, path string, content map[string]any) {
 	s.changed = make(chan struct{})
 }
 
-// metadataOnly is whether a client asks for no more than metadata. It gets the rest as well, under the name of the metadata.
+// metadataOnly reports whether a client asks for metadata only. It gets the whole object as well, under the kind of the metadata.
 func metadataOnly(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agenttest has stand-ins for the hub and for the member's API server, for tests of the agent.
+// Package agenttest has fakes of the hub and of the member's API server, for tests of the agent.
 package agenttest
 
 import (

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Hub answers agents as a hub does, over TLS with certificates of an Authority.
+// Hub is a fake hub. It answers agents over TLS with certificates of an Authority.
 type Hub struct {
 	// URL of the hub.
 	URL string
@@ -32,7 +32,7 @@ type Hub struct {
 	seen     []Request
 }
 
-// Request is what came to a Hub.
+// Request is a request that a Hub received.
 type Request struct {
 	Path   string
 	Header http.Header

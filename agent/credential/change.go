@@ -37,8 +37,8 @@ func (k *Keeper) Changed(ctx context.Context) {
 	found()
 }
 
-// Follow changes who the agent is while it runs, until ctx ends: it joins with each new join token, and with a new key, and puts the identity back when
-// somebody has deleted it. The tunnel stays open until the hub ends it, which it does once it knows the new key. One replica at a time must do that.
+// Follow keeps the agent's identity up to date until ctx ends: it joins with each new join token, using a new key, and restores the identity when a user
+// has deleted it. The tunnel stays open until the hub closes it, which happens when the hub knows the new key. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -54,7 +54,7 @@ func (k *Keeper) Follow(ctx context.Context) {
 	}
 }
 
-// repeat does something until it succeeds or ctx ends, ever later.
+// repeat calls do until it succeeds or ctx ends, with growing pauses.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -73,10 +73,10 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 // errNotJoined says that the agent joins for the first time, which the link sees to.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new join token, if there is one, and a new key: who gives a running agent a new token wants one.
+// rejoin joins with a new join token, if there is one, and a new key: a user who gives a running agent a new token wants a new key.
 func (k *Keeper) rejoin(ctx context.Context) error {
-	k.turn.Lock()
-	defer k.turn.Unlock()
+	k.identityMu.Lock()
+	defer k.identityMu.Unlock()
 	token, bundle, err := k.registration(ctx)
 	if err != nil {
 		return err
@@ -100,22 +100,22 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 		return err
 	}
 	_, err = k.join(ctx, hub, id, key, token)
-	if refused := (*join.RefusedError)(nil); errors.As(err, &refused) && !k.untried(token) { // for good
+	if refused := (*join.RefusedError)(nil); errors.As(err, &refused) && !k.untried(token) { // permanently
 		k.options.Log.Info("the new join token is refused; the agent goes on as the Cluster that it is", "cluster", id.Cluster.String(), "error", err.Error())
 		return nil
 	}
 	return err
 }
 
-// restore puts the identity of a running agent back: without it the agent would be nobody after its next start, and the token that it joined with is used.
+// restore restores the identity of a running agent. Without it the agent would have no identity after its next start, and its join token is used up.
 func (k *Keeper) restore(ctx context.Context) error {
-	k.turn.Lock()
-	defer k.turn.Unlock()
+	k.identityMu.Lock()
+	defer k.identityMu.Unlock()
 	_, err := k.identity(ctx)
 	return err
 }
 
-// identity reads who the agent is. turn is held.
+// identity reads the agent's identity. identityMu is held.
 func (k *Keeper) identity(ctx context.Context) (*identity.Identity, error) {
 	id, err := k.store.Ensure(ctx)
 	if err != nil {
@@ -140,14 +140,14 @@ func (k *Keeper) identity(ctx context.Context) (*identity.Identity, error) {
 	return k.joined, nil
 }
 
-// Leave has the identity no longer put back: the agent is about to be uninstalled.
+// Leave stops restoring the identity: the agent is about to be uninstalled.
 func (k *Keeper) Leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.leaving = true
 }
 
-// await returns when a Secret is as it is waited for, or when ctx ends.
+// await returns when an event of a Secret satisfies is, or when ctx ends.
 func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
 	for ctx.Err() == nil {
 		if k.watch(ctx, name, is) {
@@ -157,7 +157,7 @@ func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType
 	}
 }
 
-// watch is whether a Secret was as it is waited for before the watch ended.
+// watch reports whether an event of a Secret satisfied is before the watch ended.
 func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) bool {
 	w, err := k.options.Secrets.Watch(ctx, name)
 	if err != nil {
@@ -180,12 +180,12 @@ func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType
 	}
 }
 
-// newToken is whether a registration Secret holds a join token that was not tried yet.
+// newToken reports whether a registration Secret holds a join token that was not tried yet.
 func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	return event != watch.Deleted && k.untried(tokenOf(secret))
 }
 
-// freshToken is newToken for who is about to try again at once: not one that was refused for now.
+// freshToken is newToken without tokens that were refused temporarily, for a caller that tries again at once.
 func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.mu.Lock()
 	later := k.later
@@ -193,7 +193,7 @@ func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	return k.newToken(event, secret) && identity.TokenDigest(tokenOf(secret)) != later
 }
 
-// anotherKey is whether an identity is another than that of the last attempt.
+// anotherKey reports whether the key of an identity differs from that of the last attempt.
 func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	id, err := identity.Of(secret)
 	if err != nil || event == watch.Deleted || !id.Joined() {
@@ -204,7 +204,7 @@ func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
 	return k.key != "" && keyOf(id.Key) != k.key
 }
 
-// lost is whether an identity was deleted that is to be put back.
+// lost reports whether an identity was deleted that must be restored.
 func (k *Keeper) lost(event watch.EventType, _ *corev1.Secret) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -223,25 +223,25 @@ func (k *Keeper) try(token string) {
 	k.tried = identity.TokenDigest(token)
 }
 
-// refused notes that the hub does not take a join token: for good, or while the agent is another Cluster.
+// refused records that the hub does not accept a join token: permanently, or while the agent is another Cluster.
 func (k *Keeper) refused(token string, err error) {
 	switch {
 	case isElsewhere(err):
 		k.mu.Lock()
 		k.later = identity.TokenDigest(token)
 		k.mu.Unlock()
-	case link.IsRefusal(err):
+	case link.IsRejection(err):
 		k.try(token)
 	}
 }
 
-// isElsewhere is whether the hub refuses an agent because it is another Cluster already, which can change.
+// isElsewhere reports whether the hub refuses an agent because it is another Cluster already, which can change.
 func isElsewhere(err error) bool {
 	refused := (*join.RefusedError)(nil)
 	return errors.As(err, &refused) && refused.Refusal.Reason == v1.ReasonAlreadyImported
 }
 
-// keyOf names a key without being it.
+// keyOf returns a name of a key that does not reveal it.
 func keyOf(key ed25519.PrivateKey) string {
 	public, _ := key.Public().(ed25519.PublicKey) // it is one
 	return string(public)

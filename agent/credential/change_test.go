@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// registrations are what a hub is asked, by token.
+// registrations are the requests to register that a hub received, by token.
 type registrations struct {
 	mu    sync.Mutex
 	asked map[string][]protocol.RegisterRequest
@@ -119,7 +119,7 @@ func TestARunningAgentKeepsItsKeyUntilANewOneIsRegistered(t *testing.T) {
 		}
 		w.stored(t, old)
 	})
-	t.Run("where somebody deletes its identity", func(t *testing.T) {
+	t.Run("where a user deletes its identity", func(t *testing.T) {
 		t.Parallel()
 		w, asked := following(t, http.StatusOK, protocol.Refusal{})
 		w.api.Delete(identityPath)

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credential decides as whom and where the agent connects, and joins when it has to.
+// Package credential decides with which identity and where the agent connects, and joins if it has to.
 package credential
 
 import (
@@ -40,10 +40,10 @@ func (e *NoTokenError) Error() string {
 	return fmt.Sprintf("Secret %s/%s holds no join token: apply the manifest from the hub", e.Namespace, protocol.RegistrationSecret)
 }
 
-// Refused makes this a link.Refusal: a person must act.
+// Refused makes this a link.Rejection: a user must act.
 func (*NoTokenError) Refused() time.Duration { return 0 }
 
-// Secrets is what a Keeper needs of the API server.
+// Secrets are the requests to the API server that a Keeper makes.
 type Secrets interface {
 	identity.Secrets
 	// Watch follows a single Secret; what it is now comes first.
@@ -70,8 +70,8 @@ type Keeper struct {
 	store   *identity.Store
 	process string // names this process to the hub
 
-	turn   sync.Mutex         // held while the identity is read or changed: one joins at a time
-	joined *identity.Identity // as whom the agent joined or connected last, nil for nobody yet. turn guards it.
+	identityMu sync.Mutex         // held while the identity is read or changed, so that only one call joins at a time
+	joined     *identity.Identity // with which the agent joined or connected last, nil before that. identityMu guards it.
 
 	mu      sync.Mutex // guards what follows
 	digest  string     // of the settings in force
@@ -92,7 +92,7 @@ func New(o Options) *Keeper {
 // Instance names this process: to the hub in connect tokens, and to other replicas in the Lease of the leader.
 func (k *Keeper) Instance() string { return k.process }
 
-// instance names this process for the hub, which tells its tunnels from those of other replicas by it: the name of the pod, for people,
+// instance names this process for the hub, which distinguishes the tunnels of replicas by it: the name of the pod, for people,
 // and something random, since a container that restarts keeps the pod's.
 func instance() string {
 	host, err := os.Hostname()
@@ -102,11 +102,11 @@ func instance() string {
 	return protocol.Cut(host, 64) + "/" + rand.Text()
 }
 
-// Target says where to connect and as whom, and joins first if nobody has yet, or if the hub refused who the agent was and there is a
-// new join token. Everything is read anew, so that new roots and servers apply to the next connection.
+// Target returns where to connect and with which identity. It joins first if the agent has not joined yet, or if the hub refused it and there is a
+// new join token. Everything is read again, so that new roots and servers apply to the next connection.
 func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
-	k.turn.Lock()
-	defer k.turn.Unlock()
+	k.identityMu.Lock()
+	defer k.identityMu.Unlock()
 	token, bundle, err := k.registration(ctx)
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	if again := link.IsRefusal(last) && k.untried(token); !id.Joined() || again {
+	if again := link.IsRejection(last) && k.untried(token); !id.Joined() || again {
 		if id, err = k.join(ctx, hub, id, id.Key, token); err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	return k.target(id, hub), nil
 }
 
-// registration reads what the manifest brought. Nothing there is no error: an agent that has joined needs it no more.
+// registration reads the registration Secret. A missing one is not an error: an agent that has joined does not need it.
 func (k *Keeper) registration(ctx context.Context) (token string, bundle []byte, err error) {
 	secret, err := k.options.Secrets.Get(ctx, protocol.RegistrationSecret)
 	if apierrors.IsNotFound(err) {
@@ -226,7 +226,7 @@ func (k *Keeper) setDigest(digest string) {
 	k.digest = digest
 }
 
-// explain adds to a refusal what the agent can find out about it.
+// explain adds the cause of a refusal as far as the agent can find it.
 func (k *Keeper) explain(ctx context.Context, hub trust.Hub, url string, err error) error {
 	refused := (*tunnel.HandshakeError)(nil)
 	if !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {

@@ -96,7 +96,7 @@ func TestTarget(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		_, err := w.Target(t.Context(), nil)
-		if !link.IsRefusal(err) || !strings.Contains(err.Error(), "apply the manifest") {
+		if !link.IsRejection(err) || !strings.Contains(err.Error(), "apply the manifest") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -271,7 +271,7 @@ func TestDial(t *testing.T) {
 			t.Error("a request was sent")
 		}
 	})
-	t.Run("a refusal stays one that can be told apart", func(t *testing.T) {
+	t.Run("a refusal is recognized as one", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		w.give(t, "token-1")
@@ -309,6 +309,6 @@ func TestDescribeSkew(t *testing.T) {
 func TestTokenDigest(t *testing.T) {
 	t.Parallel()
 	if identity.TokenDigest("") != "" || identity.TokenDigest("a") == identity.TokenDigest("b") || strings.Contains(identity.TokenDigest("abc"), "abc") {
-		t.Error("a digest must tell tokens apart and hide them")
+		t.Error("digests of two tokens must differ and hide the tokens")
 	}
 }

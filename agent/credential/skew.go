@@ -25,7 +25,7 @@ func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
 }
 
-// clockSkew asks a hub that answered 401 for the time, since connect tokens are valid for a minute only, and says what to do if the
+// clockSkew asks a hub that answered 401 for the time, since connect tokens are valid for a minute only, and returns what to do if the
 // clocks differ too much.
 func clockSkew(ctx context.Context, hub trust.Hub, proxy trust.Proxy, connectURL string) (string, bool) {
 	u, err := url.Parse(connectURL)

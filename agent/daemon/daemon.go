@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon puts the parts of the agent together and runs them until it is told to stop.
+// Package daemon connects the parts of the agent and runs them until it is stopped.
 package daemon
 
 import (
@@ -40,8 +40,8 @@ import (
 
 // Timing of the end. The pod's grace period must exceed StopTimeout by 10 s.
 const (
-	// StopTimeout is how long the hub may go on using the agent's tunnels after the agent was told to stop: for shells, mostly. The hub
-	// closes them as soon as nothing is under way, so an idle agent ends at once.
+	// StopTimeout is how long the hub may use the agent's tunnels after the agent was asked to stop: for shells, mostly. The hub
+	// closes them when no request is under way, so an idle agent ends at once.
 	StopTimeout = 2 * time.Minute
 
 	watchTimeout   = 5 * time.Second // the hub ends watches by itself between two events, unless it is an old one
@@ -68,7 +68,7 @@ type Options struct {
 	Tracer *tracing.Tracer
 }
 
-// Run runs the agent until ctx ends or the hub has it uninstalled; both are no error.
+// Run runs the agent until ctx ends or the hub has uninstalled it. Neither is an error.
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -176,12 +176,12 @@ func (a *agent) forward(watches context.Context) *forward.Handler {
 	return forward.New(watches, a.base, a.transport, log)
 }
 
-// describe says what a span says of a request to the API server.
+// describe returns the attributes of a span for a request to the API server.
 func describe(r *http.Request) tracing.About {
 	return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
 }
 
-// awaitUID asks until the API server says which cluster it is; false when ctx ends before.
+// awaitUID asks until the API server returns the cluster's UID. It returns false if ctx ends before.
 func (a *agent) awaitUID(ctx context.Context) (string, bool) {
 	for ctx.Err() == nil {
 		uid, err := a.client.ClusterUID(ctx)
@@ -196,7 +196,7 @@ func (a *agent) awaitUID(ctx context.Context) (string, bool) {
 	return "", false
 }
 
-// serveLevel serves the log level. An agent that cannot runs on without.
+// serveLevel serves the log level. An agent that cannot serve it runs without.
 func (a *agent) serveLevel(ctx context.Context) {
 	listener, err := loglevel.Listen(ctx, a.options.Environ.Socket)
 	if err == nil {
@@ -207,13 +207,13 @@ func (a *agent) serveLevel(ctx context.Context) {
 	}
 }
 
-// alive is whether the link lives; before there is one, the agent waits for an API server that it can do nothing about.
+// alive reports whether the link is alive. Before there is one, the agent waits for its API server and counts as alive.
 func (a *agent) alive() bool {
 	l := a.link.Load()
 	return l == nil || l.Alive()
 }
 
-// ready is whether the hub can do without another replica: it reaches the member through this one, and has read how it is.
+// ready reports whether another replica may stop: the hub reaches the member through this one, and has read its report.
 func (a *agent) ready() bool {
 	l := a.link.Load()
 	return l != nil && l.Connected() && a.reporter.Read()

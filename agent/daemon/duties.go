@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// duties are what the agent does for its member: reporting, and, on the replica that leads, all that only one may do.
+// duties are the agent's tasks for its member: reporting, and, on the leader, all that only one replica may do.
 type duties struct {
 	reporter   *report.Reporter
 	deployment *deployment.Keeper
@@ -80,7 +80,7 @@ func (d *duties) lead(ctx context.Context) {
 	}
 }
 
-// removeDelivered is uninstall.Options.Sets. Plans go last: what is left of them then is a person's.
+// removeDelivered is uninstall.Options.Sets. Plans go last: those that are left then belong to a user.
 func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	remaining, err := d.sets.RemoveAll(ctx)
 	if err == nil && len(remaining) == 0 && d.plans != nil {
@@ -95,7 +95,7 @@ func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	return remaining, err
 }
 
-// capabilities are what the hub is to know of an agent of this profile.
+// capabilities returns what an agent of this profile reports to the hub that it can do.
 func capabilities(profile v1.AgentProfile) protocol.Capabilities {
 	if profile == v1.ProfileReadOnly {
 		return protocol.Capabilities{Features: []string{protocol.FeatureSets}, Profile: string(profile)}

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// routes is what the hub can ask for. It is not a http.ServeMux, which cleans paths: those of the API server go as they came.
+// routes serves the hub's requests. It is not an http.ServeMux, which cleans paths: those of the API server must not change.
 type routes struct {
 	kubernetes, report, settings, deployment, uninstall, sets http.Handler
 	plans                                                     *plan.Runner // nil in an agent that knows no plans

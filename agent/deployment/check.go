@@ -49,7 +49,7 @@ func Decode(raw []byte) (*appsv1.Deployment, error) {
 	return d, nil
 }
 
-// Setup is what the hub cannot change of an agent: a person does, with a manifest.
+// Setup is what only a manifest can change of an agent, and the hub cannot.
 type Setup struct {
 	// Namespace that the agent lives in.
 	Namespace string
@@ -57,8 +57,8 @@ type Setup struct {
 	Profile v1.AgentProfile
 }
 
-// Check says why a Deployment is not the agent's own in another form. The hub decides on image, replicas, some of the environment,
-// resources and on which nodes the agent runs; as whom it runs and what it can reach there is not the hub's to change.
+// Check returns an error if a Deployment is not a variant of the agent's own. The hub decides on image, replicas, some of the environment,
+// resources and on which nodes the agent runs. It cannot change the agent's account or what the agent can reach there.
 func Check(d *appsv1.Deployment, setup Setup) error {
 	rest := d.DeepCopy()
 	if digest := digestOf(rest); !digestForm.MatchString(digest) {
@@ -85,7 +85,7 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	}
 	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
 		for name := range list {
-			// A node offers any other by its own word: asking for it would lead the agent, with its key, to that node.
+			// A node may advertise any other resource: a request for it would place the agent, with its key, on that node.
 			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
 				return fmt.Errorf("its container asks for %s: an agent takes cpu, memory and ephemeral-storage only", name)
 			}
@@ -98,8 +98,8 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	return same(rest, own(setup.Namespace))
 }
 
-// checkEnv says why an environment is not one for this agent. Any variable that is not known to be harmless is refused: some would have the
-// agent take another program for its API server or for the hub, or write its token into its log.
+// checkEnv returns an error if an environment is not allowed. Any variable that is not known to be harmless is refused: some would make the
+// agent mistake another program for its API server or for the hub, or write its token into its log.
 func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	values := make(map[string]string, len(env))
 	for i := range env {
@@ -133,7 +133,7 @@ func setByHub(name string) bool {
 	return false
 }
 
-// blank takes out what the hub decides on.
+// blank clears the fields that the hub decides on.
 func blank(d *appsv1.Deployment) {
 	if d.Annotations[v1.AnnotationAgentReplicas] == v1.AgentReplicasByNodes {
 		delete(d.Annotations, v1.AnnotationAgentReplicas)
@@ -196,7 +196,7 @@ func ownPod() corev1.PodSpec {
 	}
 }
 
-// same says in which field two Deployments differ.
+// same returns an error with the first field in which two Deployments differ.
 func same(got, want *appsv1.Deployment) error {
 	var fields [2]any
 	for i, d := range []*appsv1.Deployment{got, want} {

@@ -63,7 +63,7 @@ func TestTheAgentTakesWhatTheHubMakes(t *testing.T) {
 	}
 }
 
-// A hub that was taken over must not get at a member's nodes by way of the agent's Deployment.
+// A compromised hub must not reach a member's nodes through the agent's Deployment.
 func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -179,7 +179,7 @@ func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 	}
 }
 
-// Each of these decides who plays the hub or the API server, or what the agent tells of its token.
+// Each of these decides which program the agent takes for the hub or the API server, or whether its token leaks.
 func TestTheAgentRefusesVariablesThatDecideWhoItIs(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
@@ -203,9 +203,9 @@ func TestDecodeIsStrict(t *testing.T) {
 	t.Parallel()
 	good := string(fromHub(t, "image", v1.Agent{}).JSON)
 	for name, raw := range map[string]string{
-		"a field that nobody knows": strings.Replace(good, `"containers"`, `"hostEverything":true,"containers"`, 1),
-		"two in one":                good + good,
-		"no JSON":                   "apiVersion: apps/v1",
+		"an unknown field": strings.Replace(good, `"containers"`, `"hostEverything":true,"containers"`, 1),
+		"two in one":       good + good,
+		"no JSON":          "apiVersion: apps/v1",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deployment changes the agent's own Deployment as the hub says, and puts the one before back if that does not become ready.
+// Package deployment changes the agent's own Deployment as the hub asks, and restores the previous one if the new one does not become ready.
 package deployment
 
 import (
@@ -33,14 +33,14 @@ const (
 	maxMessage     = 512 // bytes of a message in a report
 )
 
-// Bounds on writes. A change takes five of them; whoever makes more, another controller that changes the Deployment back or a fault of
-// ours, must not cost the API server more than this.
+// Bounds on writes. A change takes five of them. If there are more, because another controller changes the Deployment back or by a fault of
+// ours, they must not cost the API server more than this.
 const (
 	writesAtOnce = 60
 	writeEvery   = 10 * time.Second
 )
 
-// Deployments reads and writes the agent's own Deployment. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
+// Deployments reads and writes the agent's own Deployment. Its errors work with k8s.io/apimachinery/pkg/api/errors.
 type Deployments interface {
 	Get(ctx context.Context) (*appsv1.Deployment, error)
 	// Patch applies a JSON patch.
@@ -68,7 +68,7 @@ type Options struct {
 	Log     logr.Logger
 }
 
-// Keeper makes the Deployment what the hub wants, while this replica leads.
+// Keeper changes the Deployment to what the hub wants, while this replica leads.
 type Keeper struct {
 	options Options
 	store   store
@@ -100,7 +100,7 @@ func (k *Keeper) Report() *protocol.Deployment {
 	return k.report
 }
 
-// Wake has the Keeper look again.
+// Wake makes the Keeper look again.
 func (k *Keeper) Wake() {
 	select {
 	case k.wake <- struct{}{}:
@@ -156,13 +156,13 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// look takes one step after the other until there is one to wait for, and returns when to look again, 0 for when something changes.
+// look takes steps until there is one to wait for, and returns the time until the next look, 0 for the next change.
 func (k *Keeper) look(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		again, err := k.once(ctx)
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-			continue // somebody else wrote meanwhile: look at what. That it ends is seen to by k.writes
+			continue // another client wrote meanwhile: look again. k.writes bounds how often
 		case err != nil && ctx.Err() == nil:
 			pause := k.retry.Step()
 			k.options.Log.Error(err, "deployment not changed, trying again", "after", pause.Round(time.Second).String())
@@ -175,13 +175,13 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 	return 0
 }
 
-// once observes, reports and takes one step. It returns when to look again if there is nothing more to do now.
+// once observes, reports and takes one step. If there is nothing more to do now, it returns the time until the next look.
 func (k *Keeper) once(ctx context.Context) (again *time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	live, err := k.options.Deployments.Get(ctx)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		k.tell(&protocol.Deployment{Unmanaged: true, Message: protocol.Cut(err.Error(), maxMessage)})
+		k.setReport(&protocol.Deployment{Unmanaged: true, Message: protocol.Cut(err.Error(), maxMessage)})
 		later := unmanagedAfter
 		return &later, nil
 	}
@@ -196,13 +196,13 @@ func (k *Keeper) once(ctx context.Context) (again *time.Duration, err error) {
 	if nodes, known := k.options.Nodes(); known {
 		o.nodes = nodes
 	}
-	s, told := next(o), report(o)
-	if s.act == await && !told.RolledOut && deadlineExceeded(live) {
-		if told.NotReady, err = k.whyNotReady(ctx, told.Digest); err != nil {
+	s, current := next(o), report(o)
+	if s.act == await && !current.RolledOut && deadlineExceeded(live) {
+		if current.NotReady, err = k.whyNotReady(ctx, current.Digest); err != nil {
 			return nil, err
 		}
 	}
-	k.tell(told)
+	k.setReport(current)
 	if s.act == await {
 		return &s.again, nil
 	}
@@ -250,13 +250,13 @@ func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Sec
 	return nil
 }
 
-// whyNotReady asks the pods of a digest what keeps them from being ready.
+// whyNotReady returns what keeps the pods of a digest from being ready.
 func (k *Keeper) whyNotReady(ctx context.Context, digest string) (string, error) {
 	pods, err := k.options.Deployments.Pods(ctx)
 	return protocol.Cut(whyNotReady(pods, digest), maxMessage), err
 }
 
-// apply makes the Deployment the one that is wanted, or notes that the API server refuses that.
+// apply applies the wanted Deployment, or records that the API server refuses it.
 func (k *Keeper) apply(ctx context.Context, o observed, secret *corev1.Secret) error {
 	err := k.change(ctx, o, o.record.Wanted)
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {
@@ -278,8 +278,8 @@ func (k *Keeper) change(ctx context.Context, o observed, raw []byte) error {
 	return k.options.Deployments.Patch(ctx, patch)
 }
 
-// tell notes how the Deployment is.
-func (k *Keeper) tell(report *protocol.Deployment) {
+// setReport stores the report on the Deployment.
+func (k *Keeper) setReport(report *protocol.Deployment) {
 	k.mu.Lock()
 	same := reflect.DeepEqual(k.report, report)
 	k.report = report

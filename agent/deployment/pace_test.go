@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// stubborn is an API server that takes each write and changes nothing, and shows each as a change.
-type stubborn struct {
+// revertingServer is a fake API server that accepts each write, changes nothing, and sends an event for it.
+type revertingServer struct {
 	deployment *appsv1.Deployment
 	secret     *corev1.Secret
 	refusal    error
@@ -27,10 +27,10 @@ type stubborn struct {
 	events     chan watch.Event
 }
 
-func (s *stubborn) Get(context.Context) (*appsv1.Deployment, error) { return s.deployment, nil }
-func (s *stubborn) Pods(context.Context) ([]corev1.Pod, error)      { return nil, nil }
+func (s *revertingServer) Get(context.Context) (*appsv1.Deployment, error) { return s.deployment, nil }
+func (s *revertingServer) Pods(context.Context) ([]corev1.Pod, error)      { return nil, nil }
 
-func (s *stubborn) Patch(ctx context.Context, _ []byte) error {
+func (s *revertingServer) Patch(ctx context.Context, _ []byte) error {
 	s.patches++
 	select {
 	case s.events <- watch.Event{}:
@@ -40,7 +40,7 @@ func (s *stubborn) Patch(ctx context.Context, _ []byte) error {
 }
 
 // Watch ends with ctx, as those of an API server do.
-func (s *stubborn) Watch(ctx context.Context) (watch.Interface, error) {
+func (s *revertingServer) Watch(ctx context.Context) (watch.Interface, error) {
 	shown := make(chan watch.Event)
 	go func() {
 		defer close(shown)
@@ -56,19 +56,23 @@ func (s *stubborn) Watch(ctx context.Context) (watch.Interface, error) {
 	return watch.NewProxyWatcher(shown), nil
 }
 
-// vault holds the record, which nobody can change either.
-type vault struct{ *stubborn }
+// revertingSecrets holds the record and does not change it either.
+type revertingSecrets struct{ *revertingServer }
 
-func (v vault) Get(context.Context, string) (*corev1.Secret, error) { return v.secret, nil }
-func (v vault) Create(_ context.Context, s *corev1.Secret) (*corev1.Secret, error) {
+func (v revertingSecrets) Get(context.Context, string) (*corev1.Secret, error) {
+	return v.revertingServer.secret, nil
+}
+func (v revertingSecrets) Create(_ context.Context, s *corev1.Secret) (*corev1.Secret, error) {
 	return s, nil
 }
-func (v vault) Update(_ context.Context, s *corev1.Secret) (*corev1.Secret, error) { return s, nil }
-func (v vault) Watch(context.Context, string) (watch.Interface, error) {
+func (v revertingSecrets) Update(_ context.Context, s *corev1.Secret) (*corev1.Secret, error) {
+	return s, nil
+}
+func (v revertingSecrets) Watch(context.Context, string) (watch.Interface, error) {
 	return nil, errors.New("not watched")
 }
 
-// TestNoLoopIsWithoutBackOff has a Keeper work for an hour against an API server that undoes what it writes.
+// TestNoLoopIsWithoutBackOff runs a Keeper for an hour against an API server that undoes what it writes.
 func TestNoLoopIsWithoutBackOff(t *testing.T) {
 	t.Parallel()
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "deployments"}, "drover-agent", errors.New("changed"))
@@ -82,10 +86,10 @@ func TestNoLoopIsWithoutBackOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &stubborn{deployment: live("new", unready), secret: &corev1.Secret{}, refusal: tc.refusal, events: make(chan watch.Event)}
+				s := &revertingServer{deployment: live("new", unready), secret: &corev1.Secret{}, refusal: tc.refusal, events: make(chan watch.Event)}
 				s.secret.Data = map[string][]byte{keyPhase: []byte(failed), keyDigest: []byte("new"), keyPrevious: snapshot(live("old"))}
 				k := New(Options{
-					Deployments: s, Secrets: vault{s}, Changed: func() {}, Log: logr.Discard(),
+					Deployments: s, Secrets: revertingSecrets{s}, Changed: func() {}, Log: logr.Discard(),
 					Nodes: func() (int32, bool) { return 0, false },
 				})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// stuckMargin is how long beyond the deadlines of all its replicas a change may take where no Deployment controller says how it goes.
+// stuckMargin is how long a change may take beyond the deadlines of all its replicas where no Deployment controller reports progress.
 const stuckMargin = 30 * time.Second
 
 // observed is what a step depends on.
@@ -47,7 +47,7 @@ type step struct {
 	again    time.Duration // when time alone will change the step, 0 if it will not
 }
 
-// next decides. It is pure, and what it decides on is all in the member: any replica can go on where another stopped.
+// next decides. It is pure, and its input is stored in the member, so that any replica can go on where another stopped.
 func next(o observed) step {
 	r, live := o.record, digestOf(o.live)
 	to := func(p phase) step {
@@ -81,7 +81,7 @@ func next(o observed) step {
 		return to(undone)
 	case undone, rejected:
 		if live == r.Digest {
-			return to(done) // somebody has applied it by hand: it is theirs now
+			return to(done) // a user has applied another one, which stays
 		}
 	}
 	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want {
@@ -110,7 +110,7 @@ func nextApplying(o observed, to func(phase) step) step {
 	return step{again: left}
 }
 
-// replicas is how many a Deployment should have, if the agent decides on that.
+// replicas returns how many replicas a Deployment should have, if the agent decides on that.
 func (o observed) replicas(d *appsv1.Deployment) (want int32, known bool) {
 	if d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || o.nodes == 0 {
 		return 0, false
@@ -126,13 +126,13 @@ func replicasOf(d *appsv1.Deployment) int32 {
 	return *d.Spec.Replicas
 }
 
-// rolledOut is whether all pods are of this generation of the Deployment, and ready.
+// rolledOut reports whether all pods are of this generation of the Deployment, and ready.
 func rolledOut(d *appsv1.Deployment) bool {
 	want, s := replicasOf(d), d.Status
 	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.Replicas == want && s.AvailableReplicas == want
 }
 
-// deadlineExceeded is whether the Deployment controller has given this generation up.
+// deadlineExceeded reports whether this generation has exceeded its progress deadline.
 func deadlineExceeded(d *appsv1.Deployment) bool {
 	if d.Status.ObservedGeneration < d.Generation {
 		return false
@@ -145,7 +145,7 @@ func deadlineExceeded(d *appsv1.Deployment) bool {
 	return false
 }
 
-// patience is how long a change may take where nobody says how it goes.
+// patience is how long a change may take where no controller reports progress.
 func patience(d *appsv1.Deployment) time.Duration {
 	deadline := int32(600) // what Kubernetes takes
 	if d.Spec.ProgressDeadlineSeconds != nil {
@@ -154,7 +154,7 @@ func patience(d *appsv1.Deployment) time.Duration {
 	return time.Duration(deadline)*time.Duration(replicasOf(d))*time.Second + stuckMargin
 }
 
-// snapshot is what to put back of a Deployment.
+// snapshot returns what must be restored of a Deployment.
 func snapshot(d *appsv1.Deployment) []byte {
 	kept := appsv1.Deployment{Spec: appsv1.DeploymentSpec{
 		Replicas: d.Spec.Replicas, Strategy: d.Spec.Strategy, Template: d.Spec.Template, ProgressDeadlineSeconds: d.Spec.ProgressDeadlineSeconds,
@@ -169,7 +169,7 @@ func snapshot(d *appsv1.Deployment) []byte {
 	return raw
 }
 
-// report is what the hub is told.
+// report returns the report to the hub.
 func report(o observed) *protocol.Deployment {
 	r := o.record
 	out := &protocol.Deployment{Digest: digestOf(o.live), RolledOut: rolledOut(o.live)}
@@ -179,7 +179,7 @@ func report(o observed) *protocol.Deployment {
 	return out
 }
 
-// whyNotReady says what keeps the pods of a digest from being ready, as far as they show it.
+// whyNotReady returns what keeps the pods of a digest from being ready, as far as their status shows it.
 func whyNotReady(pods []corev1.Pod, digest string) string {
 	const unconnected = "its pods did not become ready: the agent in them did not connect to the hub in time"
 	none := true
@@ -219,8 +219,8 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// patch makes a live Deployment like another one. It replaces what it changes, and does not merge: what the user has taken out of
-// spec.agent goes, whoever wrote it. It does nothing if somebody else has changed the Deployment since it was read.
+// patch turns a live Deployment into another one. It replaces fields and does not merge: what the user has removed from
+// spec.agent goes, whichever manager wrote it. It fails if the Deployment has changed since it was read.
 func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
 	replicas := replicasOf(target)
 	if want, known := o.replicas(target); known {

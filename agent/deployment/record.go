@@ -26,7 +26,7 @@ const (
 	pending phase = "pending"
 	// applying: the one before is kept, and the Deployment is about to be changed, or was and is watched.
 	applying phase = "applying"
-	// done: it is rolled out, or somebody else has changed the Deployment since.
+	// done: it is rolled out, or another client has changed the Deployment since.
 	done phase = "done"
 	// failed: it did not become ready, and the one before is to be put back.
 	failed phase = "failed"
@@ -53,7 +53,7 @@ type record struct {
 	// Digest of Wanted, and Wanted itself as JSON.
 	Digest string
 	Wanted []byte
-	// From is the digest of the Deployment when the change began: another one is somebody else's doing.
+	// From is the digest of the Deployment when the change began. If there is another one, another client wrote it.
 	From string
 	// Previous is the Deployment to go back to, as JSON.
 	Previous []byte
@@ -82,7 +82,7 @@ func (r record) refused(message string) record {
 	return r
 }
 
-// Secrets is what this package needs of the API server's Secrets. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
+// Secrets is what this package needs of the API server's Secrets. Its errors work with k8s.io/apimachinery/pkg/api/errors.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
@@ -109,7 +109,7 @@ func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
 	}, secret, nil
 }
 
-// write replaces the record, unless somebody else did since the Secret was read.
+// write replaces the record, unless the Secret has changed since it was read.
 func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error {
 	data := map[string][]byte{keyPhase: []byte(r.Phase), keyDigest: []byte(r.Digest)}
 	for key, value := range map[string][]byte{keyWanted: r.Wanted, keyFrom: []byte(r.From), keyPrevious: r.Previous, keyMessage: []byte(r.Message)} {
@@ -142,7 +142,7 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 // maxConflicts is how often a write is tried when another replica writes at the same time.
 const maxConflicts = 10
 
-// want notes what the hub has sent. A change under way is given up for it, and still goes back to where that one would have.
+// want stores what the hub has sent. It replaces a change under way, and restores the same previous Deployment if it fails.
 func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 	for range maxConflicts {
 		r, secret, err := s.read(ctx)

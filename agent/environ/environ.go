@@ -82,13 +82,13 @@ func Read(lookup func(string) (string, bool)) (Environ, error) {
 	return env, nil
 }
 
-// reader looks variables up and gathers what is wrong with them.
+// reader looks variables up and collects what is wrong with them.
 type reader struct {
 	lookup func(string) (string, bool)
 	errs   []error
 }
 
-// value is what a variable, or else its alias, says, and the name that it was found under.
+// value returns the value of a variable, or else of its alias, and the name that it was found under.
 func (r *reader) value(name string) (found, value string) {
 	if v, ok := r.lookup(name); ok && strings.TrimSpace(v) != "" {
 		return name, strings.TrimSpace(v)
@@ -186,14 +186,14 @@ func list(v string) []string {
 }
 
 // ServerURL checks a base URL of a hub and returns it without slashes at the end. Only https will do: a connect token sent in the clear
-// would be anyone's. The error never holds what stands before an @, where a password may be.
+// could be read on the way. The error never holds what is before an @, where a password may be.
 func ServerURL(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:
 		return "", errors.New("a server is not a URL: write it as https://drover.example.com")
 	case u.User != nil:
-		return "", fmt.Errorf("server %s has a user name in it: remove what stands before the @", u.Host)
+		return "", fmt.Errorf("server %s has a user name in it: remove what is before the @", u.Host)
 	case u.Scheme != "https":
 		return "", fmt.Errorf("server %q is not an https URL: agents connect over TLS only, write it as https://drover.example.com", raw)
 	case u.Hostname() == "":

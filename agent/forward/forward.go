@@ -27,12 +27,12 @@ type Handler struct {
 	proxy *httputil.ReverseProxy
 	base  *url.URL
 	log   logr.Logger
-	// reads is whether the API server is asked as protocol.Viewer, and for nothing but reads.
+	// reads: the API server is asked as protocol.Viewer, and only to read.
 	reads bool
 }
 
-// NewReadOnly makes a Handler that asks the API server as protocol.Viewer, whoever asks, and only to read: for an agent that may impersonate
-// no other user. What the viewer may see is the member's RBAC to say.
+// NewReadOnly makes a Handler that asks the API server as protocol.Viewer for every user, and only to read: for an agent that may impersonate
+// no other user. The member's RBAC decides what the viewer may see.
 func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := New(ctx, base, transport, log)
 	h.reads = true
@@ -60,7 +60,7 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 }
 
 // ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write when the length of the
-// answer is unknown, as with watches and logs, and spares small answers the frames.
+// answer is unknown, as with watches and logs, and saves frames for small answers.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
 		writeStatus(w, d.status, d.message)
@@ -117,7 +117,7 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// notForwarded is whether a header is for the hub or would speak for the agent, rather than for the user.
+// notForwarded reports whether a header is for the hub, or would carry the agent's identity rather than the user's.
 func notForwarded(name string) bool {
 	switch name {
 	case "Authorization", "Cookie", "Priority":
@@ -126,7 +126,7 @@ func notForwarded(name string) bool {
 	return strings.HasPrefix(name, "X-Remote-")
 }
 
-// failed answers when the API server did not.
+// failed answers a request that the API server did not answer.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // the hub has given the request up
 		writeStatus(w, http.StatusServiceUnavailable, "the request was given up")
@@ -145,7 +145,7 @@ func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	writeStatus(w, status, message)
 }
 
-// upstreamFailure says what a failure to reach the API server means for a user.
+// upstreamFailure returns the status and message for a user when the API server cannot be reached.
 func upstreamFailure(err error) (status int, message string) {
 	var dial *net.OpError
 	var timeout net.Error

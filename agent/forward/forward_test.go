@@ -432,9 +432,9 @@ func TestAnAgentThatOnlyReads(t *testing.T) {
 		if got := ask(http.MethodGet, upgrade); got.Code != http.StatusForbidden {
 			t.Errorf("an upgrade: %d", got.Code)
 		}
-		nobody := func(h http.Header) { h.Del("Impersonate-User") }
-		if got := ask(http.MethodGet, nobody); got.Code != http.StatusForbidden {
-			t.Errorf("a request for nobody: %d", got.Code)
+		noUser := func(h http.Header) { h.Del("Impersonate-User") }
+		if got := ask(http.MethodGet, noUser); got.Code != http.StatusForbidden {
+			t.Errorf("a request that names no user: got %d", got.Code)
 		}
 		if len(seen) != before {
 			t.Error("some of it reached the API server")

@@ -33,9 +33,9 @@ func deny(status int, format string, args ...any) *denial {
 	return &denial{status: status, message: fmt.Sprintf(format, args...)}
 }
 
-// check is the second lock: it denies what a hub that works as it should never sends. The agent may impersonate any user, so a request
-// that names none would run as the agent itself, and one for a system user would be worth more than any that Drover grants.
-// Values must arrive as they are checked, hence none that the way to the API server would trim.
+// check is the second line of defence: it denies what a correct hub never sends. The agent may impersonate any user, so a request
+// that names none would run as the agent itself, and one for a system user would have more rights than Drover ever grants.
+// Values must arrive as they are checked, so those that would be trimmed on the way to the API server are denied.
 func check(h http.Header) *denial {
 	if d := checkConnection(h); d != nil {
 		return d
@@ -97,7 +97,7 @@ func known(name string) bool {
 	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)
 }
 
-// checkRead denies what is no read, for an agent that only reads. An upgraded connection could carry anything.
+// checkRead denies everything but reads, for an agent that only reads. An upgraded connection could carry anything.
 func checkRead(r *http.Request) *denial {
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {
 		return nil

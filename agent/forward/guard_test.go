@@ -24,7 +24,7 @@ func TestCheck(t *testing.T) {
 		"a user passes": {alice(), 0},
 		"a user with groups, UID and extra passes":        {alice("Impersonate-Group", "hub:dev", "Impersonate-Group", "system:authenticated", "Impersonate-Uid", "1", "Impersonate-Extra-Scopes", "a"), 0},
 		"a hub's ServiceAccount passes, it has a prefix":  {http.Header{"Impersonate-User": {"hub:system:serviceaccount:ci:deployer"}}, 0},
-		"nobody is denied":                                {http.Header{}, http.StatusForbidden},
+		"no user is denied":                               {http.Header{}, http.StatusForbidden},
 		"groups without a user are denied":                {http.Header{"Impersonate-Group": {"hub:dev"}}, http.StatusForbidden},
 		"two users are denied":                            {alice("Impersonate-User", "hub:bob"), http.StatusForbidden},
 		"two UIDs are denied":                             {alice("Impersonate-Uid", "1", "Impersonate-Uid", "2"), http.StatusForbidden},

@@ -28,7 +28,7 @@ func writeStatus(w http.ResponseWriter, code int, message string) {
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // nobody is left to tell
+	_, _ = w.Write(body) // the client is gone otherwise
 }
 
 func reason(code int) metav1.StatusReason {

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// CVE-2021-36782: what the agent's own account may read, its private key among it, is nobody's to read through the hub. An agent that only
+// CVE-2021-36782: what the agent's own account may read, such as its private key, must not be readable through the hub. An agent that only
 // reads asks as one user who has nothing but the rights to view.
 func TestAnAgentThatOnlyReadsAsksAsTheViewer(t *testing.T) {
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestAnAgentThatOnlyReadsAsksAsTheViewer(t *testing.T) {
 	}
 }
 
-// Whatever gets past the checks, the transport has the last word.
+// The transport denies what the checks let through.
 func TestNothingIsSentAsTheAgent(t *testing.T) {
 	t.Parallel()
 	sent := 0

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity keeps what the agent has become, its key, its Cluster and the hub's settings, in one Secret that all replicas share.
+// Package identity stores the agent's key, its Cluster and the hub's settings in one Secret that all replicas share.
 package identity
 
 import (
@@ -33,7 +33,7 @@ const (
 // errBadKey says that the Secret holds no usable key. It never holds what the Secret has.
 var errBadKey = errors.New("no usable private key: delete the Secret and apply the manifest of a new join token")
 
-// Identity is what the agent has become.
+// Identity is the agent's key, Cluster and settings.
 type Identity struct {
 	// Key is the agent's private key.
 	Key ed25519.PrivateKey
@@ -49,7 +49,7 @@ type Identity struct {
 	After string
 }
 
-// Joined is whether the agent has become somebody.
+// Joined reports whether the agent has joined as a Cluster.
 func (i *Identity) Joined() bool { return i.Cluster.UID != "" }
 
 // TokenDigest identifies a join token without holding it.
@@ -61,7 +61,7 @@ func TokenDigest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Of reads who the agent is from a Secret.
+// Of reads the agent's identity from a Secret.
 func Of(secret *corev1.Secret) (*Identity, error) { return decode(secret.Data) }
 
 // NewKey makes a key.

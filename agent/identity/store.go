@@ -21,7 +21,7 @@ const maxConflicts = 10
 // ErrReplaced says that the key in the Secret is no longer the one that the caller knew.
 var ErrReplaced = errors.New("the agent's key was replaced meanwhile")
 
-// Secrets is what Store needs of the API server. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
+// Secrets is what Store needs of the API server. Its errors work with k8s.io/apimachinery/pkg/api/errors.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
@@ -90,7 +90,7 @@ func (s *Store) Joined(ctx context.Context, joined *Identity) error {
 	})
 }
 
-// Put stores who the agent is, in place of whatever is there.
+// Put stores the identity in place of the one that is there.
 func (s *Store) Put(ctx context.Context, id *Identity) error {
 	err := s.update(ctx, func(stored *Identity) error {
 		*stored = *id

@@ -104,7 +104,7 @@ func TestStore(t *testing.T) {
 		running.Wait()
 	})
 
-	t.Run("joining with a key that was replaced is told", func(t *testing.T) {
+	t.Run("joining with a key that was replaced is an error", func(t *testing.T) {
 		t.Parallel()
 		store, api := newStore(t)
 		old, err := store.Ensure(t.Context())

@@ -48,10 +48,10 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the hub refused to let the agent join: %s: %s", e.Refusal.Reason, e.Refusal.Message)
 }
 
-// Refused is how long the hub asks to wait at least; it makes this a link.Refusal.
+// Refused is how long the hub asks to wait at least; it makes this a link.Rejection.
 func (e *RefusedError) Refused() time.Duration { return e.RetryAfter }
 
-// Input is who asks and with what.
+// Input of Join.
 type Input struct {
 	// Token is the join token.
 	Token string
@@ -64,7 +64,7 @@ type Input struct {
 	CurrentKey ed25519.PrivateKey
 }
 
-// Join asks the servers of the hub in turn until one answers. It returns a *RefusedError when the answer is no. The token travels only
+// Join asks the servers of the hub one after the other until one answers. It returns a *RefusedError if the hub refuses. The token travels only
 // over connections that hub.TLS has verified.
 func Join(ctx context.Context, hub trust.Hub, proxy trust.Proxy, in Input) (protocol.RegisterResponse, error) {
 	public, ok := in.Key.Public().(ed25519.PublicKey)
@@ -126,7 +126,7 @@ func register(ctx context.Context, client *http.Client, server, token string, bo
 	return none, fmt.Errorf("%s answered %s: check that %s is the hub's URL", server, resp.Status, protocol.EnvServer)
 }
 
-// refusal is whether a status says no to this token, rather than that something is wrong with the hub or on the way to it.
+// refusal reports whether a status refuses this token, rather than that something is wrong with the hub or on the way to it.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusGone, http.StatusTooManyRequests:

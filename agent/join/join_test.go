@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-const token = "a-join-token-that-nobody-may-see-0123456789"
+const token = "a-join-token-that-must-stay-secret-0123456789"
 
 func newInput(t *testing.T) join.Input {
 	t.Helper()
@@ -98,8 +98,8 @@ func TestRefusals(t *testing.T) {
 		"a message that echoes the token": {403, protocol.Refusal{Reason: "X", Message: "bad token " + token}, true, "bad token <join token>"},
 		"404 is a wrong URL":              {404, nil, false, "DROVER_SERVER"},
 		"500 is the hub's fault":          {500, nil, false, "500"},
-		"an answer that names nobody":     {200, protocol.RegisterResponse{}, false, "names no cluster"},
-		"settings that nobody could use": {200, protocol.RegisterResponse{
+		"an answer that names no cluster": {200, protocol.RegisterResponse{}, false, "names no cluster"},
+		"settings that cannot be used": {200, protocol.RegisterResponse{
 			Cluster: protocol.ClusterRef{Namespace: "a", Name: "b", UID: "c"}, Audience: "d", Settings: protocol.Settings{Servers: []string{"http://x"}},
 		}, false, "not an https URL"},
 	} {

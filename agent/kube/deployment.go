@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fieldManager is as whom the agent changes objects of its own.
+// fieldManager is the field manager of the agent's own objects.
 const fieldManager = "drover-agent"
 
 // Deployment reads and changes one Deployment. Errors are those of the API server, wrapped.

@@ -43,8 +43,8 @@ func Config(path, userAgent string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// direct is for a request that goes by way of no proxy. The proxies of the environment are for the way to the hub: one of them would see
-// the agent's token, or could play the API server.
+// direct sends a request without a proxy. The proxies of the environment are for the way to the hub: one of them would see
+// the agent's token, or could pose as the API server.
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 func loadConfig(path string) (*rest.Config, error) {

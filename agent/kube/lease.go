@@ -44,7 +44,7 @@ func (l *Lease) Create(ctx context.Context, spec coordinationv1.LeaseSpec) (*coo
 	})
 }
 
-// Update replaces the Lease, unless somebody else changed it since it was read.
+// Update replaces the Lease, unless it has changed since it was read.
 func (l *Lease) Update(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	return l.write(ctx, "update", l.client.REST.Put().AbsPath(l.collection(), l.name), lease)
 }

@@ -49,7 +49,7 @@ func TestLease(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("a code without a word is told by the code", func(t *testing.T) {
+	t.Run("a code without a message is recognized by the code", func(t *testing.T) {
 		t.Parallel()
 		if _, err := leaseAt(t, http.StatusNotFound, nil).Get(t.Context()); !apierrors.IsNotFound(err) {
 			t.Errorf("got %v", err)

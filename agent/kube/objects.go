@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Of objects of any kind only the metadata is asked for: their content may be large, or secret, and is nobody's business here.
+// Of objects of any kind only the metadata is read: their content may be large, or secret, and is not needed.
 const (
 	metadataJSON     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	metadataProtobuf = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1," + metadataJSON
@@ -25,13 +25,13 @@ const (
 )
 
 // Objects reaches objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Errors are those of the API server; they
-// name the object themselves.
+// name the object.
 type Objects struct{ client rest.Interface }
 
 // Objects of the member.
 func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
 
-// Apply applies an object by server-side apply as a field manager, and says whether that made it. force takes fields away from others.
+// Apply applies an object by server-side apply as a field manager, and reports whether that created it. force takes fields from other managers.
 func (o *Objects) Apply(ctx context.Context, path, manager string, force bool, object []byte) (*metav1.PartialObjectMetadata, bool, error) {
 	status := 0
 	result := o.client.Patch(types.ApplyPatchType).AbsPath(path).SetHeader("Accept", metadataJSON).

@@ -25,7 +25,7 @@ func PodUID(cfg *rest.Config, kubeconfig string) string {
 	return podOf(string(token))
 }
 
-// podOf takes the pod's UID out of a token. The signature is of no matter: whoever can write the token's file is this pod.
+// podOf reads the pod's UID from a token. The signature is not checked: only this pod's kubelet writes the token's file.
 func podOf(token string) string {
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 {

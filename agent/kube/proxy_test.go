@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// recorded has all connections of a config recorded, and refused.
+// recorded makes a config record all connections and refuse them.
 func recorded(cfg *rest.Config) (*rest.Config, *[]string) {
 	var dialled []string
 	cfg.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
@@ -46,7 +46,7 @@ func recorded(cfg *rest.Config) (*rest.Config, *[]string) {
 }
 
 // The proxies of the environment are for the way to the hub. A request to the API server bears the agent's token.
-func TestTheAPIServerIsReachedByWayOfNoProxy(t *testing.T) {
+func TestTheAPIServerIsReachedWithoutProxy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{"clusters":[{"name":"c","cluster":{"server":"https://` + apiServer + `"}}],"users":[{"name":"u","user":{"token":"agents-own"}}],` +
 		`"contexts":[{"name":"x","context":{"cluster":"c","user":"u"}}],"current-context":"x"}`
@@ -85,7 +85,7 @@ func TestTheAPIServerIsReachedByWayOfNoProxy(t *testing.T) {
 				_ = response.Body.Close()
 			}
 		}, apiServer},
-		"without that the environment decides: the test can tell": {func(cfg *rest.Config) { cfg.Proxy = nil; ask(cfg) }, proxy},
+		"without that the environment decides, which shows that the test works": {func(cfg *rest.Config) { cfg.Proxy = nil; ask(cfg) }, proxy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, dialled := recorded(config())

@@ -38,7 +38,7 @@ func (s *Secrets) Create(ctx context.Context, secret *corev1.Secret) (*corev1.Se
 	return out, s.wrap("create", secret.Name, err)
 }
 
-// Update replaces a Secret, unless somebody else changed it since it was read, and returns it as stored.
+// Update replaces a Secret, unless it has changed since it was read, and returns it as stored.
 func (s *Secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
 	out := &corev1.Secret{}
 	err := s.client.REST.Put().Namespace(s.namespace).Resource("secrets").Name(secret.Name).Body(secret).Do(ctx).Into(out)

@@ -5,7 +5,7 @@
 //
 // It is not client-go's: that links the clientset of every group of Kubernetes, which costs more memory than the rest of the agent. What
 // it does is the same. A replica takes a Lease that its holder has not renewed for the Lease's duration, as measured by the replica's own
-// clock since it saw the last change, so that clocks need not agree; and who cannot renew stops leading before anybody else starts.
+// clock since it saw the last change, so that clocks need not agree. A leader that cannot renew stops before another replica starts.
 package leader
 
 import (
@@ -23,7 +23,7 @@ import (
 // Periods. A leader writes twelve times a minute, where client-go's usual periods make it thirty; one that is killed is replaced within
 // 19 s, one that stops in good order within 2 s.
 const (
-	duration      = 15 * time.Second // how long a Lease lasts that nobody renews
+	duration      = 15 * time.Second // how long a Lease lasts that is not renewed
 	renewInterval = 5 * time.Second
 	renewDeadline = 10 * time.Second // a leader that could not renew for so long stops
 	askInterval   = 30 * time.Second // how often one that leads without a Lease asks for it
@@ -31,11 +31,11 @@ const (
 	callTimeout   = 4 * time.Second
 )
 
-// Leases reads and writes the one Lease. Errors can be told apart with k8s.io/apimachinery/pkg/api/errors.
+// Leases reads and writes the one Lease. Its errors work with k8s.io/apimachinery/pkg/api/errors.
 type Leases interface {
 	Get(ctx context.Context) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error)
-	// Update fails with a conflict if somebody else wrote since the Lease was read.
+	// Update fails with a conflict if the Lease has changed since it was read.
 	Update(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error)
 }
 
@@ -45,7 +45,7 @@ type Options struct {
 	// Name of this process among the replicas. Another process may have it only when this one has ended, as the next container of the same
 	// pod: it leads again at once.
 	Name string
-	// Lead is run while this replica leads. It must return soon after its context ends; nobody else leads before it has.
+	// Lead is run while this replica leads. It must return soon after its context ends; no other replica leads before that.
 	Lead func(ctx context.Context)
 	// Follow is called when it is known that another replica leads, and when this one stops leading.
 	Follow func()
@@ -108,12 +108,12 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	lease.Spec = e.spec(&lease.Spec, now)
 	lease, err = e.options.Leases.Update(ctx, lease)
 	if apierrors.IsConflict(err) {
-		return nil, nil // somebody else was first
+		return nil, nil // another replica was first
 	}
 	return lease, err
 }
 
-// free is whether a Lease can be taken. It notes what it sees.
+// free reports whether a Lease can be taken. It records what it sees.
 func (e *Election) free(lease *coordinationv1.Lease, now time.Time) bool {
 	holder := lease.Spec.HolderIdentity
 	if holder == nil || *holder == "" || *holder == e.options.Name {
@@ -204,7 +204,7 @@ func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coo
 // errTaken says that another replica has taken the Lease.
 var errTaken = errors.New("another replica has taken the lease")
 
-// update renews once. A conflict may be a write of ours whose answer was lost.
+// update renews once. A conflict may come from our own write whose response was lost.
 func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now, deadline time.Time) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithDeadline(ctx, earlier(now.Add(callTimeout), deadline))
 	defer cancel()
@@ -225,16 +225,16 @@ func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	return e.options.Leases.Update(ctx, want)
 }
 
-// release gives the Lease back, so that nobody need wait for its end.
+// release gives the Lease back, so that no replica waits for its end.
 func (e *Election) release(lease *coordinationv1.Lease) {
 	if lease == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	nobody, second := "", int32(1)
+	noHolder, second := "", int32(1)
 	lease = lease.DeepCopy()
-	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &nobody, &second
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &noHolder, &second
 	if _, err := e.options.Leases.Update(ctx, lease); err != nil && !apierrors.IsNotFound(err) {
 		e.options.Log.V(1).Info("lease not given back, others wait for its end", "error", err.Error())
 	}

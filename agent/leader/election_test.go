@@ -150,7 +150,7 @@ func expect(t *testing.T, r *replica, want string) {
 	}
 }
 
-// pass lets time go by, which in a bubble takes none.
+// pass advances the bubble's time.
 func pass(d time.Duration) { <-time.After(d) }
 
 func TestElection(t *testing.T) {
@@ -281,7 +281,7 @@ func TestElection(t *testing.T) {
 	}
 }
 
-func TestForbiddenIsToldByItsCode(t *testing.T) {
+func TestForbiddenIsRecognizedByItsCode(t *testing.T) {
 	t.Parallel()
 	if !apierrors.IsForbidden(apierrors.NewGenericServerResponse(http.StatusForbidden, "get", resource, "x", "no", 0, true)) {
 		t.Error("what a raw request gets is not seen as forbidden")

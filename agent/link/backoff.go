@@ -20,8 +20,8 @@ const (
 	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // a refusal needs a person, or a new token, which ends the wait
 )
 
-// Refusal is an error that will not go away by trying again soon.
-type Refusal interface {
+// Rejection is an error that does not go away by trying again soon.
+type Rejection interface {
 	error
 	// Refused is how long to wait at least, 0 for the usual time.
 	Refused() time.Duration
@@ -33,13 +33,13 @@ type backoff struct {
 	failures int
 }
 
-// next is how long to wait after an attempt whose tunnel was open for so long, 0 if it never was, and ended with err.
+// next returns how long to wait after an attempt that ended with err. opened is how long its tunnel was open, 0 if it never was.
 func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	if opened >= healthy {
 		b.failures = 0
 	}
 	if opened == 0 {
-		if wait, ok := refusal(err); ok {
+		if wait, ok := rejection(err); ok {
 			return max(wait, refusedFrom) + b.jitter(refusedTo-refusedFrom)
 		}
 	}
@@ -52,9 +52,9 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	return wait
 }
 
-// refusal is whether err is one, and how long it asks to wait.
-func refusal(err error) (time.Duration, bool) {
-	if r := Refusal(nil); errors.As(err, &r) {
+// rejection reports whether err is a Rejection, and how long it asks to wait.
+func rejection(err error) (time.Duration, bool) {
+	if r := Rejection(nil); errors.As(err, &r) {
 		return r.Refused(), true
 	}
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) {
@@ -66,8 +66,8 @@ func refusal(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// IsRefusal is whether the hub, or the lack of anything to show it, says no for now.
-func IsRefusal(err error) bool {
-	_, ok := refusal(err)
+// IsRejection reports whether the hub refused, or the agent has nothing to present to it.
+func IsRejection(err error) bool {
+	_, ok := rejection(err)
 	return ok
 }

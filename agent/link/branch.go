@@ -23,9 +23,9 @@ type branch struct {
 	used  chan struct{} // closed by the first request: the hub has taken the tunnel over
 	first sync.Once
 	asked chan struct{} // has room for one: the hub wants the agent to move
-	keep  atomic.Int64  // ns for which the tunnel may be used after the agent has taken leave
+	keep  atomic.Int64  // ns for which the hub may use the tunnel after the agent has left it
 
-	left  context.Context // ends when the agent takes leave of the tunnel
+	left  context.Context // ends when the agent leaves the tunnel
 	leave context.CancelFunc
 
 	ended chan struct{} // closed at the end of the tunnel, when err is set
@@ -42,11 +42,11 @@ func newBranch(handler http.Handler, server string) *branch {
 	return b
 }
 
-// open is how long it has been open, never 0.
+// open returns how long it has been open, never 0.
 func (b *branch) open() time.Duration { return max(time.Since(b.started), 1) }
 
-// ServeHTTP implements http.Handler. What is asked by protocol.PathReport ends when the agent takes leave: that is how the hub learns of
-// it. Everything else goes on.
+// ServeHTTP implements http.Handler. A request to protocol.PathReport ends when the agent leaves the tunnel: so the hub learns of
+// it. Other requests go on.
 func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.first.Do(func() { close(b.used) })
 	switch r.URL.Path {
@@ -63,7 +63,7 @@ func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveMove notes that the hub wants the agent to move. To be asked again, or while it moves, changes nothing but the time.
+// serveMove records that the hub wants the agent to move. Another request, also while it moves, changes the time only.
 func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -83,8 +83,8 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serve answers requests until the tunnel ends: by the hub, or for the time that it may be used after the agent has taken leave, or for
-// stop after stopping has ended. Until then the agent never ends it, since the hub may still send.
+// serve answers requests until the hub closes the tunnel, or its time is over after the agent has left it, or stop is over after
+// stopping has ended. The agent does not close it before, since the hub may still send.
 func (b *branch) serve(stopping context.Context, conn Tunnel, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()
@@ -103,7 +103,7 @@ func (b *branch) serve(stopping context.Context, conn Tunnel, stop time.Duration
 	close(b.ended)
 }
 
-// overstayed waits until a tunnel that was left is served to its end, or its time is over, and says whether it was that.
+// overstayed waits until a tunnel that was left ends, or its time is over. It reports whether its time is over.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	kept := time.NewTimer(keep)
 	defer kept.Stop()

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link keeps one tunnel to the hub open, whatever happens, and moves to another one without a gap when asked.
+// Package link keeps one tunnel to the hub open, and moves to another one without a gap when asked.
 package link
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// aliveFor is how long the link may go without progress, beyond what it means to wait, before the process counts as stuck.
+// aliveFor is how long the link may be without progress, beyond its planned wait, before the process counts as stuck.
 const aliveFor = 5 * time.Minute
 
 // Tunnel is an open tunnel.
@@ -31,7 +31,7 @@ type Tunnel interface {
 	Serve(ctx context.Context, h http.Handler) error
 }
 
-// Target is where to connect and as whom.
+// Target is where to connect and with which identity.
 type Target struct {
 	// Servers are the hub's base URLs, to be tried in this order.
 	Servers []string
@@ -41,10 +41,10 @@ type Target struct {
 	Token func() (string, error)
 }
 
-// Identity knows who the agent is. The link calls it from one goroutine at a time.
+// Identity provides the agent's identity. The link calls it from one goroutine at a time.
 type Identity interface {
-	// Target says where to connect and as whom, and joins first if need be. last is why the attempt before failed, nil at first
-	// and after a tunnel that was open. An error that is a Refusal makes the link wait long.
+	// Target returns where to connect and with which identity, and joins first if need be. last is why the attempt before failed, nil at first
+	// and after a tunnel that was open. An error that is a Rejection makes the link wait long.
 	Target(ctx context.Context, last error) (*Target, error)
 	// Changed returns when there is a join token that was not tried yet, so that another attempt need not wait, or when ctx ends.
 	Changed(ctx context.Context)
@@ -74,10 +74,10 @@ type Link struct {
 	state   state
 }
 
-// state is what the probes ask.
+// state is what the probes read.
 type state struct {
 	mu       sync.Mutex // guards the rest
-	open     int        // tunnels of which the agent has not taken leave
+	open     int        // tunnels that the agent has not left
 	stopping bool
 	due      time.Time // when there must be progress while not connected
 }
@@ -92,21 +92,21 @@ func New(o Options) *Link {
 	return l
 }
 
-// Connected is whether a tunnel is open and the agent means to keep it.
+// Connected reports whether a tunnel is open and the agent keeps it.
 func (l *Link) Connected() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	return l.state.open > 0 && !l.state.stopping
 }
 
-// Alive is whether the link is open or makes progress towards it.
+// Alive reports whether the link is open or makes progress towards it.
 func (l *Link) Alive() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	return l.state.stopping || l.state.open > 0 || time.Now().Before(l.state.due)
 }
 
-// Run keeps the tunnel until ctx ends. Then it takes leave of the hub, which has what is under way come to its end and closes the
+// Run keeps the tunnel until ctx ends. Then it leaves the hub, which waits for requests under way to end and closes the
 // tunnels, and returns when they are closed or Options.Drain is over. It never gives up.
 func (l *Link) Run(ctx context.Context) {
 	defer l.tunnels.Wait()
@@ -126,7 +126,7 @@ func (l *Link) Run(ctx context.Context) {
 			l.logFailure(err, wait.Round(time.Millisecond))
 		}
 		l.progress(wait)
-		l.sleep(ctx, wait, IsRefusal(last))
+		l.sleep(ctx, wait, IsRejection(last))
 	}
 }
 
@@ -169,7 +169,7 @@ func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
 		if err == nil {
 			return l.serve(ctx, conn, server), nil
 		}
-		if IsRefusal(err) {
+		if IsRejection(err) {
 			return nil, err
 		}
 		errs = append(errs, err)
@@ -177,7 +177,7 @@ func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
 	return nil, errors.Join(errs...)
 }
 
-// serve has a tunnel served until it ends.
+// serve serves a tunnel in the background until it ends.
 func (l *Link) serve(ctx context.Context, conn Tunnel, server string) *branch {
 	l.log.Info("connected to the hub", "server", server)
 	b := newBranch(l.handler, server)
@@ -230,14 +230,14 @@ func (l *Link) opened(n int) {
 	l.state.due = time.Now().Add(aliveFor)
 }
 
-// stop makes the agent unready for good.
+// stop makes the agent unready permanently.
 func (l *Link) stop() {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	l.state.stopping = true
 }
 
-// progress notes that the loop goes round and will again after wait at the latest.
+// progress records that the loop runs, and will run again after wait at the latest.
 func (l *Link) progress(wait time.Duration) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

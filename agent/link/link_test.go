@@ -63,8 +63,8 @@ type noToken struct{}
 func (noToken) Error() string          { return "no token" }
 func (noToken) Refused() time.Duration { return 0 }
 
-// script is an Identity and a hub: it says how each attempt ends and notes when it was.
-type script struct {
+// fakeHub is an Identity and a hub with scripted outcomes. It records when each attempt was.
+type fakeHub struct {
 	servers  []string
 	outcomes []outcome
 	dialled  []string
@@ -76,13 +76,13 @@ type script struct {
 	finished context.CancelFunc
 }
 
-// outcome of a dial: an error, or a tunnel that stays open for so long.
+// outcome of a dial: an error, or a tunnel that stays open for a duration.
 type outcome struct {
 	err  error
 	open time.Duration
 }
 
-func (s *script) Target(_ context.Context, last error) (*Target, error) {
+func (s *fakeHub) Target(_ context.Context, last error) (*Target, error) {
 	s.targeted = append(s.targeted, time.Since(s.start))
 	s.last = append(s.last, last)
 	return &Target{
@@ -101,7 +101,7 @@ func (s *script) Target(_ context.Context, last error) (*Target, error) {
 	}, nil
 }
 
-func (s *script) Changed(ctx context.Context) {
+func (s *fakeHub) Changed(ctx context.Context) {
 	select {
 	case <-s.changed:
 	case <-ctx.Done():
@@ -115,8 +115,8 @@ func (o outcome) Serve(ctx context.Context, _ http.Handler) error {
 	return tunnel.ErrPeerClosed
 }
 
-// run runs a link over the script, with the longest waits that jitter allows.
-func (s *script) run(t *testing.T) *Link {
+// run runs a link against the fake, with the longest waits that jitter allows.
+func (s *fakeHub) run(t *testing.T) *Link {
 	t.Helper()
 	var ctx context.Context
 	ctx, s.finished = context.WithCancel(t.Context())
@@ -129,10 +129,10 @@ func (s *script) run(t *testing.T) *Link {
 
 func TestLink(t *testing.T) {
 	t.Parallel()
-	t.Run("it tries servers in turn, each with a token of its own", func(t *testing.T) {
+	t.Run("it tries servers one after the other, each with its own token", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &script{servers: []string{"https://a", "https://b/hub"}, outcomes: []outcome{{err: errors.New("down")}, {err: errors.New("down")}}}
+			s := &fakeHub{servers: []string{"https://a", "https://b/hub"}, outcomes: []outcome{{err: errors.New("down")}, {err: errors.New("down")}}}
 			s.run(t)
 			want := []string{"wss://a/v1/connect Bearer token-1", "wss://b/hub/v1/connect Bearer token-2", "wss://a/v1/connect Bearer token-3"}
 			if !slices.Equal(s.dialled[:3], want) {
@@ -144,7 +144,7 @@ func TestLink(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			down := outcome{err: errors.New("down")}
-			s := &script{servers: []string{"https://a"}, outcomes: []outcome{down, down, {open: time.Minute}, {open: time.Second}, down}}
+			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{down, down, {open: time.Minute}, {open: time.Second}, down}}
 			s.run(t)
 			want := []time.Duration{0, 500 * time.Millisecond, 1500 * time.Millisecond, 62 * time.Second, 64 * time.Second, 66 * time.Second}
 			if !slices.Equal(s.targeted, want) {
@@ -155,9 +155,9 @@ func TestLink(t *testing.T) {
 	t.Run("a refusal ends the round and waits for minutes", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &script{servers: []string{"https://a", "https://b"}, outcomes: []outcome{{err: refused(410, 0)}}}
+			s := &fakeHub{servers: []string{"https://a", "https://b"}, outcomes: []outcome{{err: refused(410, 0)}}}
 			s.run(t)
-			if len(s.dialled) != 3 || s.targeted[1] != 5*time.Minute || !IsRefusal(s.last[1]) {
+			if len(s.dialled) != 3 || s.targeted[1] != 5*time.Minute || !IsRejection(s.last[1]) {
 				t.Errorf("dialled %q at %v after %v", s.dialled, s.targeted, s.last)
 			}
 		})
@@ -165,7 +165,7 @@ func TestLink(t *testing.T) {
 	t.Run("a new join token ends the wait after a refusal", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &script{servers: []string{"https://a"}, outcomes: []outcome{{err: refused(410, 0)}}, changed: make(chan struct{})}
+			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{{err: refused(410, 0)}}, changed: make(chan struct{})}
 			time.AfterFunc(10*time.Second, func() { close(s.changed) })
 			s.run(t)
 			if s.targeted[1] != 10*time.Second {
@@ -176,7 +176,7 @@ func TestLink(t *testing.T) {
 	t.Run("a server without TLS is never dialled", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &script{servers: []string{"http://plain", "https://a"}}
+			s := &fakeHub{servers: []string{"http://plain", "https://a"}}
 			s.run(t)
 			if len(s.dialled) != 1 || s.tokens != 1 {
 				t.Errorf("dialled %q with %d tokens", s.dialled, s.tokens)
@@ -186,7 +186,7 @@ func TestLink(t *testing.T) {
 	t.Run("it counts as alive while it waits and while it serves", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &script{servers: []string{"https://a"}, outcomes: []outcome{{err: refused(410, time.Hour)}, {open: time.Hour}}}
+			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{{err: refused(410, time.Hour)}, {open: time.Hour}}}
 			var ctx context.Context
 			ctx, s.finished = context.WithCancel(t.Context())
 			l := New(Options{Identity: s, Log: logr.Discard(), Jitter: func(time.Duration) time.Duration { return 0 }})
@@ -206,7 +206,7 @@ func TestLink(t *testing.T) {
 	t.Run("it counts as stuck when nothing happens for five minutes", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			l := New(Options{Identity: &script{}, Log: logr.Discard()})
+			l := New(Options{Identity: &fakeHub{}, Log: logr.Discard()})
 			time.Sleep(5*time.Minute - time.Second)
 			before := l.Alive()
 			time.Sleep(time.Second)

@@ -84,7 +84,7 @@ func (l *Link) replace(ctx context.Context, b *branch) *branch {
 	return nil
 }
 
-// pause waits; false if there is nothing left to replace.
+// pause waits. It returns false if there is nothing left to replace.
 func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -98,7 +98,7 @@ func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
 	}
 }
 
-// settled waits until the hub uses a new tunnel and those who need to know of it do. It is false if the tunnel, or ctx, ends before.
+// settled waits until the hub uses a new tunnel and the hub's other replicas know of it. It returns false if the tunnel, or ctx, ends before.
 func (l *Link) settled(ctx context.Context, next *branch) bool {
 	timer := time.NewTimer(takeover)
 	defer timer.Stop()

@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// far is the hub's end of a tunnel that exists in the test only.
-type far struct {
+// fakeTunnel is the hub's end of a tunnel in memory.
+type fakeTunnel struct {
 	at      time.Duration // when it was opened
 	handler chan http.Handler
 	close   chan struct{} // closed by the hub
@@ -31,7 +31,7 @@ type far struct {
 }
 
 // Serve implements Tunnel.
-func (f *far) Serve(ctx context.Context, h http.Handler) error {
+func (f *fakeTunnel) Serve(ctx context.Context, h http.Handler) error {
 	defer close(f.ended)
 	f.handler <- h
 	select {
@@ -43,7 +43,7 @@ func (f *far) Serve(ctx context.Context, h http.Handler) error {
 	}
 }
 
-// replicas is a hub that takes every tunnel, unless it was told to refuse, and the link to it.
+// replicas is a fake hub that accepts every tunnel unless refuse is set, and the link to it.
 type replicas struct {
 	t     *testing.T
 	link  *Link
@@ -53,19 +53,19 @@ type replicas struct {
 	done  chan struct{}
 
 	mu     sync.Mutex // guards what follows
-	opened []*far
+	opened []*fakeTunnel
 	refuse []error // the next attempts
 }
 
 // tunnels are all that were opened so far.
-func (h *replicas) tunnels() []*far {
+func (h *replicas) tunnels() []*fakeTunnel {
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.opened)
 }
 
-// refuseNext has the next attempts fail.
+// refuseNext makes the next attempts fail.
 func (h *replicas) refuseNext(errs ...error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,7 +88,7 @@ func (h *replicas) dial(context.Context, string, http.Header) (Tunnel, error) {
 		h.refuse = h.refuse[1:]
 		return nil, err
 	}
-	f := &far{at: time.Since(h.start), handler: make(chan http.Handler, 1), close: make(chan struct{}), ended: make(chan struct{})}
+	f := &fakeTunnel{at: time.Since(h.start), handler: make(chan http.Handler, 1), close: make(chan struct{}), ended: make(chan struct{})}
 	h.opened = append(h.opened, f)
 	return f, nil
 }
@@ -123,8 +123,8 @@ func inBubble(t *testing.T, drain time.Duration, test func(h *replicas)) {
 	})
 }
 
-// hangUp has the hub close the tunnel, unless it has ended.
-func (f *far) hangUp() {
+// hangUp closes the tunnel at the hub's end, unless it has ended.
+func (f *fakeTunnel) hangUp() {
 	select {
 	case <-f.close:
 	default:
@@ -133,7 +133,7 @@ func (f *far) hangUp() {
 	<-f.ended
 }
 
-func (f *far) alive() bool {
+func (f *fakeTunnel) alive() bool {
 	select {
 	case <-f.ended:
 		return false
@@ -143,7 +143,7 @@ func (f *far) alive() bool {
 }
 
 // take is what the hub does with a new tunnel: it asks for the report. What is returned is closed when the report has ended.
-func (h *replicas) take(f *far) (reported <-chan struct{}) {
+func (h *replicas) take(f *fakeTunnel) (reported <-chan struct{}) {
 	handler := <-f.handler
 	f.handler <- handler
 	ended := make(chan struct{})
@@ -161,7 +161,7 @@ func (h *replicas) take(f *far) (reported <-chan struct{}) {
 }
 
 // ask sends one request through a tunnel.
-func (h *replicas) ask(f *far, method, path, body string) int {
+func (h *replicas) ask(f *fakeTunnel, method, path, body string) int {
 	handler := <-f.handler
 	f.handler <- handler
 	w := httptest.NewRecorder()
@@ -171,7 +171,7 @@ func (h *replicas) ask(f *far, method, path, body string) int {
 }
 
 // newest waits until there are n tunnels and returns the last.
-func (h *replicas) newest(n int) *far {
+func (h *replicas) newest(n int) *fakeTunnel {
 	h.t.Helper()
 	for range 1000 {
 		if tunnels := h.tunnels(); len(tunnels) >= n {

@@ -36,7 +36,7 @@ type body struct {
 // Listen makes the socket. What a crashed agent left at that path is replaced; a running agent's is an error.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, "unix", path); err == nil {
-		_ = conn.Close() // it was only to see whether somebody is there
+		_ = conn.Close() // only to see whether an agent listens
 		return nil, fmt.Errorf("listen at %s: another agent does so already: set DROVER_SOCKET to another path", path)
 	}
 	// Made under another name and moved when its mode is right, so that there is no moment at which others may open it.
@@ -73,7 +73,7 @@ func Serve(ctx context.Context, listener net.Listener, path string, level zap.At
 	return nil
 }
 
-// Set tells the agent at a socket which level to log at and returns the level that it has then.
+// Set sets the log level of the agent at a socket and returns the level that it has then.
 func Set(ctx context.Context, path, level string) (string, error) {
 	if level != "debug" && level != "info" {
 		return "", fmt.Errorf("set log level: %q is none of %v", level, levels())

@@ -74,7 +74,7 @@ func TestLevel(t *testing.T) {
 		}
 	})
 
-	t.Run("no agent is told as such", func(t *testing.T) {
+	t.Run("the error says that no agent listens", func(t *testing.T) {
 		t.Parallel()
 		path := filepath.Join(t.TempDir(), "s")
 		if _, err := loglevel.Set(t.Context(), path, "debug"); err == nil || !strings.Contains(err.Error(), "no agent listens") {

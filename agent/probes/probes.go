@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probes answers the kubelet's questions whether the agent lives and serves.
+// Package probes serves the kubelet's liveness and readiness probes.
 package probes
 
 import (
@@ -16,7 +16,7 @@ import (
 // shutdownTimeout is how long a probe under way may take when the agent stops.
 const shutdownTimeout = time.Second
 
-// Handler answers /healthz with whether alive says so, and /readyz with whether ready does.
+// Handler serves /healthz by alive and /readyz by ready.
 func Handler(alive, ready func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", answer(alive, "the link to the hub makes no progress"))

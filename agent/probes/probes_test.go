@@ -41,7 +41,7 @@ func TestHandler(t *testing.T) {
 
 func TestServe(t *testing.T) {
 	t.Parallel()
-	t.Run("ends without an error when it is told to", func(t *testing.T) {
+	t.Run("ends without an error when it is stopped", func(t *testing.T) {
 		t.Parallel()
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

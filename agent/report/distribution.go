@@ -9,10 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// distributionPlain is a cluster that shows no sign of anything else.
+// distributionPlain is a cluster without signs of another distribution.
 const distributionPlain = "kubernetes"
 
-// versionDistribution reads the distribution from the API server's version, such as "v1.36.3+k3s1". Empty when it does not tell.
+// versionDistribution reads the distribution from the API server's version, such as "v1.36.3+k3s1". Empty if it is not known.
 func versionDistribution(version string) string {
 	for _, sign := range []struct{ text, distribution string }{
 		{"+k3s", "k3s"},
@@ -32,7 +32,7 @@ func versionDistribution(version string) string {
 	return ""
 }
 
-// nodeDistribution reads the distribution from a node. Empty when it does not tell.
+// nodeDistribution reads the distribution from a node. Empty if it is not known.
 func nodeDistribution(node *corev1.Node) string {
 	for _, sign := range []struct{ label, distribution string }{
 		{"kubernetes.azure.com/cluster", "aks"},

@@ -26,10 +26,10 @@ type feed struct {
 	selector  string // field selector
 	sample    runtime.Object
 	store     cache.TransformingStore
-	onFailure func(error) // told of each request that failed; the feed tries again by itself
+	onFailure func(error) // called for each request that failed; the feed tries again by itself
 }
 
-// run follows the resource until ctx ends. The reflector's own log is off: it repeats what onFailure is told, and errs when it is stopped.
+// run follows the resource until ctx ends. The reflector's log is off: it repeats what onFailure gets, and logs an error when it is stopped.
 func (f *feed) run(ctx context.Context) {
 	silent := logr.Discard()
 	ctx = logr.NewContext(ctx, silent)
@@ -87,7 +87,7 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 	return w, nil
 }
 
-// streamRefused is whether an API server only said that it cannot stream a list as a watch; the reflector will list then.
+// streamRefused reports whether an API server only refused to stream a list as a watch; the reflector lists then.
 func streamRefused(options metav1.ListOptions, err error) bool {
 	return options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
 }

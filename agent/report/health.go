@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// How often the API server is asked whether it is well.
+// How often the API server's health is probed.
 const (
 	probeInterval = 10 * time.Second
 	probeAgain    = time.Second // after a first failure, before believing it
@@ -25,20 +25,20 @@ const (
 // maxMessage bounds a health message, in bytes.
 const maxMessage = 512
 
-// answer is what one probe found. An empty message means healthy.
-type answer struct {
+// probeResult is the result of one probe. An empty message means healthy.
+type probeResult struct {
 	message string
 }
 
-// verdict turns answers into health that does not flap: one failure after success is looked at again before it counts.
-type verdict struct {
+// healthState turns results into health that does not flap: after success, one failure is probed again before it counts.
+type healthState struct {
 	health    protocol.Health
 	known     bool
 	suspected bool
 }
 
-// observe takes an answer and says when to ask again.
-func (v *verdict) observe(a answer, now time.Time) (again time.Duration) {
+// observe takes a result and returns when to probe again.
+func (v *healthState) observe(a probeResult, now time.Time) (again time.Duration) {
 	healthy := a.message == ""
 	switch {
 	case !v.known || healthy && !v.health.Healthy:
@@ -57,27 +57,27 @@ func (v *verdict) observe(a answer, now time.Time) (again time.Duration) {
 	return probeInterval
 }
 
-// judge says what an answer to /readyz means. The message must not differ from one probe to the next while the cause is the same.
-func judge(ctx context.Context, code int, body []byte, err error) answer {
+// interpret returns the meaning of a response to /readyz. While the cause is the same, the message must not change between probes.
+func interpret(ctx context.Context, code int, body []byte, err error) probeResult {
 	switch {
 	case code == http.StatusOK, code == http.StatusForbidden: // it serves; the agent may only not see more
-		return answer{}
+		return probeResult{}
 	case code == http.StatusUnauthorized:
-		return answer{"the API server does not accept the agent's credentials"}
+		return probeResult{"the API server does not accept the agent's credentials"}
 	case code != 0:
 		if failing := failingChecks(body); failing != "" {
-			return answer{truncate("checks of /readyz fail: " + failing)}
+			return probeResult{truncate("checks of /readyz fail: " + failing)}
 		}
-		return answer{"/readyz answers " + http.StatusText(code)}
+		return probeResult{"/readyz answers " + http.StatusText(code)}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return answer{"/readyz does not answer within " + probeTimeout.String()}
+		return probeResult{"/readyz does not answer within " + probeTimeout.String()}
 	case err == nil:
-		return answer{"/readyz gives no answer"}
+		return probeResult{"/readyz gives no answer"}
 	}
-	return answer{truncate("the API server cannot be reached: " + cause(err))}
+	return probeResult{truncate("the API server cannot be reached: " + cause(err))}
 }
 
-// failingChecks are the names that /readyz marks with [-].
+// failingChecks returns the names that /readyz marks with [-].
 func failingChecks(body []byte) string {
 	var names []string
 	for line := range strings.Lines(string(body)) {
@@ -89,7 +89,7 @@ func failingChecks(body []byte) string {
 	return strings.Join(names, ", ")
 }
 
-// cause is what went wrong without ports and times, which differ each time.
+// cause returns an error's message without ports and times, which differ each time.
 func cause(err error) string {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err.Error()

@@ -43,7 +43,7 @@ func (t *nodeTally) add(n nodeNumbers, sign int64) {
 	t.distributions[n.distribution] += sign
 }
 
-// nodes is what the report says of nodes, and what most nodes say of the distribution.
+// nodes returns the report's numbers of nodes, and the distribution of most nodes.
 func (t *nodeTally) nodes() (protocol.Nodes, string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

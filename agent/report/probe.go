@@ -19,13 +19,13 @@ const versionInterval = time.Minute
 // probe asks the API server for its health and version.
 type probe struct {
 	client    rest.Interface
-	onHealth  func(verdict)
+	onHealth  func(healthState)
 	onVersion func(string, error)
 }
 
 // run asks until ctx ends, at once at first.
 func (p *probe) run(ctx context.Context) {
-	var v verdict
+	var v healthState
 	var versionAt time.Time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -50,12 +50,12 @@ func (p *probe) run(ctx context.Context) {
 	}
 }
 
-func (p *probe) readyz(ctx context.Context) answer {
+func (p *probe) readyz(ctx context.Context) probeResult {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	code := 0
 	body, err := p.client.Get().AbsPath("/readyz").MaxRetries(0).SetHeader("Accept", "*/*").Do(ctx).StatusCode(&code).Raw()
-	return judge(ctx, code, body, err)
+	return interpret(ctx, code, body, err)
 }
 
 func (p *probe) version(ctx context.Context) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// When a change is reported. What people wait for goes at once; what pods request changes all the time, and each report becomes a write
+// When a change is reported. What users wait for is sent at once. What pods request changes all the time, and each report becomes a write
 // on the hub.
 const (
 	firstWithin      = 5 * time.Second        // a first report goes even if something is still unknown
@@ -28,9 +28,9 @@ func (r *Reporter) publish(ctx context.Context) {
 	if !r.awaitFirst(ctx) {
 		return
 	}
-	counted := 0 // the term that requested is of
-	if term, known := r.podsKnown(); known {
-		counted = term
+	counted := 0 // the leadership in which requested was counted
+	if leadership, known := r.podsKnown(); known {
+		counted = leadership
 	}
 	requested, requestedAt := r.pods.strings(), time.Now()
 	r.latest.set(r.build(requested))
@@ -56,8 +56,8 @@ func (r *Reporter) publish(ctx context.Context) {
 			continue
 		case <-soon.C:
 			soonSet = false
-			if term, known := r.podsKnown(); known && term != counted {
-				counted, requested, requestedAt = term, r.pods.strings(), time.Now()
+			if leadership, known := r.podsKnown(); known && leadership != counted {
+				counted, requested, requestedAt = leadership, r.pods.strings(), time.Now()
 			}
 		case <-later.C:
 			laterSet = false
@@ -130,7 +130,7 @@ func (l *latest) wake() {
 	l.changed = make(chan struct{})
 }
 
-// get is the report, if there is one yet, and a channel that is closed when it is time to look again.
+// get returns the report, if there is one yet, and a channel that is closed when it is time to look again.
 func (l *latest) get() (report protocol.Report, known bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

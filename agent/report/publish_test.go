@@ -54,7 +54,7 @@ func runPace(t *testing.T, feed func(*pace)) []time.Duration {
 	return p.at
 }
 
-// pass lets time go by, which in a bubble takes none.
+// pass advances the bubble's time.
 func pass(d time.Duration) { <-time.After(d) }
 
 // know makes everything known but pods.
@@ -62,9 +62,9 @@ func (p *pace) know() {
 	p.begin()
 	p.setVersion("v1.36.3", nil)
 	_ = p.nodes.Replace(nil, "1")
-	var v verdict
-	v.observe(answer{}, p.start)
-	p.setVerdict(v)
+	var v healthState
+	v.observe(probeResult{}, p.start)
+	p.setHealth(v)
 }
 
 func (p *pace) addPod(name string) {

@@ -144,30 +144,30 @@ func TestDistribution(t *testing.T) {
 	}
 }
 
-func TestVerdict(t *testing.T) {
+func TestHealthState(t *testing.T) {
 	t.Parallel()
-	good, bad := answer{}, answer{"etcd"}
+	good, bad := probeResult{}, probeResult{"etcd"}
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, tc := range map[string]struct {
-		answers []answer
+		answers []probeResult
 		healthy bool
 		message string
 		since   int // the answer that it is since
 		again   time.Duration
 	}{
-		"healthy at first":                           {[]answer{good}, true, "", 0, probeInterval},
-		"unhealthy at first counts at once":          {[]answer{bad}, false, "etcd", 0, probeInterval},
-		"one failure is looked at again soon":        {[]answer{good, bad}, true, "", 0, probeAgain},
-		"a failure that passes never happened":       {[]answer{good, bad, good}, true, "", 0, probeInterval},
-		"two failures with a success between, also":  {[]answer{good, bad, good, bad}, true, "", 0, probeAgain},
-		"two failures in a row count":                {[]answer{good, bad, bad}, false, "etcd", 2, probeInterval},
-		"another message is the same bad health":     {[]answer{good, bad, bad, {"more"}}, false, "more", 2, probeInterval},
-		"recovery counts at once":                    {[]answer{bad, bad, good}, true, "", 2, probeInterval},
-		"after recovery one failure is doubted anew": {[]answer{good, bad, bad, good, bad}, true, "", 3, probeAgain},
+		"healthy at first":                           {[]probeResult{good}, true, "", 0, probeInterval},
+		"unhealthy at first counts at once":          {[]probeResult{bad}, false, "etcd", 0, probeInterval},
+		"one failure is looked at again soon":        {[]probeResult{good, bad}, true, "", 0, probeAgain},
+		"a failure that passes never happened":       {[]probeResult{good, bad, good}, true, "", 0, probeInterval},
+		"two failures with a success between, also":  {[]probeResult{good, bad, good, bad}, true, "", 0, probeAgain},
+		"two failures in a row count":                {[]probeResult{good, bad, bad}, false, "etcd", 2, probeInterval},
+		"another message is the same bad health":     {[]probeResult{good, bad, bad, {"more"}}, false, "more", 2, probeInterval},
+		"recovery counts at once":                    {[]probeResult{bad, bad, good}, true, "", 2, probeInterval},
+		"after recovery one failure is doubted anew": {[]probeResult{good, bad, bad, good, bad}, true, "", 3, probeAgain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var v verdict
+			var v healthState
 			var again time.Duration
 			for i, a := range tc.answers {
 				again = v.observe(a, start.Add(time.Duration(i)*time.Minute))
@@ -180,7 +180,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestInterpret(t *testing.T) {
 	t.Parallel()
 	late, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
@@ -211,13 +211,13 @@ func TestJudge(t *testing.T) {
 			if tc.ctx == nil {
 				tc.ctx = t.Context()
 			}
-			got := judge(tc.ctx, tc.code, []byte(tc.body), tc.err).message
+			got := interpret(tc.ctx, tc.code, []byte(tc.body), tc.err).message
 			if !strings.Contains(got, tc.want) || (tc.want == "") != (got == "") || len(got) > maxMessage {
 				t.Errorf("got %q", got)
 			}
 		})
 	}
-	if judge(t.Context(), 0, nil, reset(1)) != judge(t.Context(), 0, nil, reset(2)) {
+	if interpret(t.Context(), 0, nil, reset(1)) != interpret(t.Context(), 0, nil, reset(2)) {
 		t.Error("the message changes with the port, so each probe would be a write on the hub")
 	}
 }
@@ -226,7 +226,7 @@ func FuzzJudge(f *testing.F) {
 	f.Add(500, []byte("[-]etcd failed\n"))
 	f.Add(http.StatusOK, []byte("ok"))
 	f.Fuzz(func(t *testing.T, code int, body []byte) {
-		if got := judge(t.Context(), code, body, nil); len(got.message) > maxMessage {
+		if got := interpret(t.Context(), code, body, nil); len(got.message) > maxMessage {
 			t.Errorf("%d bytes", len(got.message))
 		}
 	})

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report tells the hub how the member is, and only when that has changed.
+// Package report reports the state of the member to the hub whenever it has changed.
 package report
 
 import (
@@ -46,27 +46,27 @@ type Reporter struct {
 	soon    chan struct{} // something changed that matters at once
 	later   chan struct{} // something changed that can wait a minute
 	latest  *latest
-	read    atomic.Bool // whether anybody has ever been given a report
+	read    atomic.Bool // whether a report was ever sent
 	facts   facts
 }
 
 // facts are what is known besides the tallies.
 type facts struct {
 	mu           sync.Mutex // guards the rest
-	verdict      verdict
+	health       healthState
 	version      string
 	versionTried bool
 	role         role
-	nodes        knowledge // of the present term, as are pods
+	nodes        knowledge // of the present leadership, as are pods
 	pods         knowledge
 }
 
-// role is whether this replica leads.
+// role is this replica's part in the election.
 type role struct {
-	known   bool
-	leads   bool
-	term    int  // counts how often it began to
-	patient bool // whether nodes are not reported before pods are known, since the hub has had both from another replica
+	known      bool
+	leads      bool
+	leadership int  // how often it began to lead
+	patient    bool // nodes are not reported before pods are known, since the hub has had both from another replica
 }
 
 // knowledge is how far a resource is known.
@@ -92,7 +92,7 @@ func New(o Options) *Reporter {
 	return r
 }
 
-// podsChanged has pods reported in a while, or soon if they are known for the first time.
+// podsChanged schedules a report of pods: later, or soon if they are known for the first time.
 func (r *Reporter) podsChanged() {
 	if _, known := r.podsKnown(); !known {
 		r.learn(&r.facts.pods, nil)
@@ -101,12 +101,12 @@ func (r *Reporter) podsChanged() {
 	signal(r.later)
 }
 
-// Run reports until ctx ends, and ends all streams then. Health and version are every replica's to see; Lead adds the rest.
+// Run reports until ctx ends, and ends all streams then. Every replica reports health and version; Lead adds the rest.
 func (r *Reporter) Run(ctx context.Context) {
 	defer r.latest.end()
 	var running sync.WaitGroup
 	defer running.Wait()
-	probe := probe{client: r.options.Client, onHealth: r.setVerdict, onVersion: r.setVersion}
+	probe := probe{client: r.options.Client, onHealth: r.setHealth, onVersion: r.setVersion}
 	running.Go(func() { probe.run(ctx) })
 	r.publish(ctx)
 }
@@ -134,16 +134,16 @@ func (r *Reporter) begin() {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
 	f := &r.facts
-	f.role = role{known: true, leads: true, term: f.role.term + 1, patient: reported}
+	f.role = role{known: true, leads: true, leadership: f.role.leadership + 1, patient: reported}
 	f.nodes, f.pods = knowledge{}, knowledge{}
 	signal(r.soon)
 }
 
-// Follow says that another replica leads. What was known of nodes and pods is dropped.
+// Follow records that another replica leads. What was known of nodes and pods is dropped.
 func (r *Reporter) Follow() {
 	r.facts.mu.Lock()
 	before := r.facts.role
-	r.facts.role = role{known: true, term: before.term}
+	r.facts.role = role{known: true, leadership: before.leadership}
 	r.facts.mu.Unlock()
 	if before.known && !before.leads {
 		return
@@ -155,7 +155,7 @@ func (r *Reporter) Follow() {
 	signal(r.soon)
 }
 
-// Nodes is how many nodes the member has, and whether that is known here.
+// Nodes returns how many nodes the member has, and whether that is known here.
 func (r *Reporter) Nodes() (int32, bool) {
 	r.facts.mu.Lock()
 	known := r.facts.role.leads && r.facts.nodes.synced
@@ -164,22 +164,22 @@ func (r *Reporter) Nodes() (int32, bool) {
 	return nodes.Total, known
 }
 
-// Read is whether the hub has been given a report.
+// Read reports whether the hub has been sent a report.
 func (r *Reporter) Read() bool { return r.read.Load() }
 
-// Touch says that the settings or the Deployment have changed.
+// Touch makes streams look again because the settings or the Deployment have changed.
 func (r *Reporter) Touch() { r.latest.touch() }
 
-func (r *Reporter) setVerdict(v verdict) {
+func (r *Reporter) setHealth(v healthState) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
-	if r.facts.verdict.known && r.facts.verdict.health == v.health {
+	if r.facts.health.known && r.facts.health.health == v.health {
 		return
 	}
-	if r.facts.verdict.health.Healthy != v.health.Healthy {
+	if r.facts.health.health.Healthy != v.health.Healthy {
 		r.options.Log.Info("health of the API server", "healthy", v.health.Healthy, "message", v.health.Message)
 	}
-	r.facts.verdict = v
+	r.facts.health = v
 	signal(r.soon)
 }
 
@@ -195,7 +195,7 @@ func (r *Reporter) setVersion(version string, err error) {
 	signal(r.soon)
 }
 
-// failed notes that a resource could not be read. It is logged once until it can be read.
+// failed records that a resource could not be read. It is logged once until it can be read.
 func (r *Reporter) failed(resource string, k *knowledge, err error) {
 	r.options.Log.V(1).Info("cannot watch a resource", "resource", resource, "error", err.Error())
 	if first := r.learn(k, err); first {
@@ -204,7 +204,7 @@ func (r *Reporter) failed(resource string, k *knowledge, err error) {
 	signal(r.soon)
 }
 
-// learn updates what is known of a resource, and says whether this is the first failure.
+// learn updates what is known of a resource, and reports whether this is the first failure.
 func (r *Reporter) learn(k *knowledge, err error) (first bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -217,28 +217,28 @@ func (r *Reporter) learn(k *knowledge, err error) (first bool) {
 	return first
 }
 
-// readiness is whether everything that a first report needs is known or known to be missing, and whether pods are too. Where the API
-// server is not healthy it may be long before it is known who leads.
+// readiness reports whether everything that a first report needs is known or known to be missing, and whether pods are too. Where the API
+// server is not healthy, it may take long until the leader is known.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
 	f := &r.facts
 	switch {
-	case !f.verdict.known || !f.versionTried:
+	case !f.health.known || !f.versionTried:
 		return false, false
 	case !f.role.known:
-		return !f.verdict.health.Healthy, true
+		return !f.health.health.Healthy, true
 	case !f.role.leads:
 		return true, true
 	}
 	return f.nodes.synced || f.nodes.failed, f.pods.synced || f.pods.failed
 }
 
-// podsKnown is whether pods are known, and in which term.
-func (r *Reporter) podsKnown() (term int, known bool) {
+// podsKnown reports whether pods are known, and in which leadership.
+func (r *Reporter) podsKnown() (leadership int, known bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
-	return r.facts.role.term, r.facts.role.leads && r.facts.pods.synced
+	return r.facts.role.leadership, r.facts.role.leads && r.facts.pods.synced
 }
 
 // build makes a report of what is known, with these requested amounts.
@@ -254,13 +254,13 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 		AgentVersion: r.options.AgentVersion,
 		ClusterUID:   r.options.ClusterUID,
 		Version:      f.version,
-		Health:       f.verdict.health,
+		Health:       f.health.health,
 		Leader:       f.role.leads,
 		Capabilities: r.options.Capabilities,
 	}
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)
-		if f.nodes.synced || f.nodes.failed { // only the nodes show some, so before that nobody knows
+		if f.nodes.synced || f.nodes.failed { // only nodes show some, so it is unknown before
 			report.Distribution = cmp.Or(report.Distribution, distribution, distributionPlain)
 		}
 	}
@@ -279,7 +279,7 @@ func encode(report protocol.Report) []byte {
 	return append(line, '\n')
 }
 
-// signal leaves a mark that is not yet seen, unless there is one.
+// signal sends without blocking: one pending signal is enough.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -100,9 +100,9 @@ func (w *world) startWith(t *testing.T, leads bool) {
 	var terms sync.WaitGroup
 	t.Cleanup(terms.Wait)
 	w.lead = func() {
-		term, end := context.WithCancel(ctx)
+		leadership, end := context.WithCancel(ctx)
 		w.leading = end
-		terms.Go(func() { w.reporter.Lead(term) })
+		terms.Go(func() { w.reporter.Lead(leadership) })
 	}
 	if leads {
 		w.lead()

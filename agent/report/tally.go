@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// summary is all that is kept of an object while the reflector has it: what tells it apart, and the numbers to count.
+// summary is all that is kept of an object while the reflector has it: what identifies it, and the numbers to count.
 type summary[N any] struct {
 	metav1.ObjectMeta
 	numbers N
@@ -37,7 +37,7 @@ func (s *summary[N]) DeepCopyObject() runtime.Object { return s }
 type tally[N any] struct {
 	read    func(any) *summary[N] // from an object of the API server; nil if it is of another type
 	count   func(n N, sign int64) // adds to the sum; called under mu
-	changed func()                // told after each change, without mu
+	changed func()                // called after each change, without mu
 
 	mu   sync.Mutex // guards kept and whatever count writes
 	kept map[string]N

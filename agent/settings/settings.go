@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package settings takes the settings that the hub announces and stores them before it says so.
+// Package settings stores the settings that the hub announces and then confirms them.
 package settings
 
 import (
@@ -19,12 +19,12 @@ import (
 
 // Handler is the http.Handler of protocol.PathSettings.
 type Handler struct {
-	// Store keeps settings for good. Later connections use them.
+	// Store stores settings permanently. Later connections use them.
 	Store func(ctx context.Context, s protocol.Settings) error
 	Log   logr.Logger
 }
 
-// ServeHTTP answers PUT with 204 once the settings are stored, and with 400 if they could not be used. The same settings again are no
+// ServeHTTP answers PUT with 204 when the settings are stored, and with 400 if they cannot be used. The same settings again are no
 // change.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPut {
@@ -55,7 +55,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// Validate says why settings cannot be used. An agent that took them would never come back.
+// Validate returns an error if settings cannot be used. An agent that stored them could not connect again.
 func Validate(s protocol.Settings) error {
 	if len(s.Servers) == 0 {
 		return errors.New("no servers")

@@ -19,7 +19,7 @@ import (
 // Proxy chooses the proxy of a request, as http.ProxyFromEnvironment does.
 type Proxy func(*http.Request) (*url.URL, error)
 
-// FetchBundle returns a Fetch that asks PathCACerts without verifying whom it talks to. It sends nothing secret, and its caller keeps
+// FetchBundle returns a Fetch that asks PathCACerts without verifying the server. It sends nothing secret, and its caller keeps
 // only certificates whose checksum it knows.
 func FetchBundle(proxy Proxy) Fetch {
 	return func(ctx context.Context, server string) ([]byte, error) {

@@ -24,11 +24,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNoPin says that trust is Pinned and nothing is pinned. There is no trust on first use (CVE-2025-67601).
+// ErrNoPin means that trust is Pinned and nothing is pinned. There is no trust on first use (CVE-2025-67601).
 var ErrNoPin = errors.New("nothing to verify the hub's certificate with: set " + protocol.EnvCAChecksum +
 	" to the checksum of the hub's CA, or " + protocol.EnvTrust + " to System for a hub with a certificate of a public CA")
 
-// Manifest is what the operator of the member said of the hub.
+// Manifest is what the operator of the member configured about the hub.
 type Manifest struct {
 	Mode      v1.Trust
 	Servers   []string
@@ -73,10 +73,10 @@ func (h Hub) TLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: h.Roots}
 }
 
-// Fetch gets the CA bundle from a server whose certificate nobody has verified yet.
+// Fetch gets the CA bundle from a server whose certificate is not verified yet.
 type Fetch func(ctx context.Context, server string) ([]byte, error)
 
-// Resolve decides. bundle is the CA bundle in the registration Secret, perhaps empty.
+// Resolve returns the Hub to connect to. bundle is the CA bundle in the registration Secret, perhaps empty.
 func Resolve(ctx context.Context, m Manifest, bundle []byte, a Announced, fetch Fetch) (Hub, error) {
 	hub := Hub{Servers: m.Servers}
 	settings := a.InForce(m)

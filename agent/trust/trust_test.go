@@ -174,12 +174,12 @@ func TestFetchBundle(t *testing.T) {
 	}
 	for _, r := range hub.Seen() {
 		if r.Header.Get("Authorization") != "" {
-			t.Error("something secret was sent to a hub that nobody verified")
+			t.Error("something secret was sent to a hub that was not verified")
 		}
 	}
 }
 
-// TestCVE2024_22030 is about a hub's domain that fell into other hands: the system trusts the new owner's certificate.
+// TestCVE2024_22030 covers a hub's domain that another owner has registered: the system trusts the new owner's certificate.
 func TestCVE2024_22030(t *testing.T) {
 	ours, public := agenttest.NewAuthority(t, "ours"), agenttest.NewAuthority(t, "public")
 	store := filepath.Join(t.TempDir(), "system.pem")

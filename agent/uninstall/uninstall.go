@@ -3,8 +3,8 @@
 
 // Package uninstall removes everything that Drover put into the member.
 //
-// The agent cannot wait for its own end: once its namespace goes, so do its rights. So it makes the objects outside of the namespace
-// belong to it, deletes the namespace, and Kubernetes' garbage collector removes the rest when the agent is long gone.
+// The agent cannot wait for its own end: with its namespace its rights go, too. So it makes the objects outside of the namespace
+// belong to it and deletes the namespace. Then Kubernetes' garbage collector removes the rest.
 package uninstall
 
 import (
@@ -63,7 +63,7 @@ func New(o Options) *Handler {
 	return &Handler{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
 }
 
-// Done is closed when everything is removed or on its way and the hub was told so: the agent has nothing left to do.
+// Done is closed when everything is removed or being removed and the hub has the result: the agent has nothing left to do.
 func (h *Handler) Done() <-chan struct{} { return h.done }
 
 // ServeHTTP answers POST with what could not be removed, and 421 where another replica must be asked. If that is nothing the agent ends; else the hub may ask again.
@@ -100,7 +100,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// remove removes what it can and returns the rest. What is not there is fine. Each step leaves the rights that the next one needs.
+// remove removes what it can and returns the rest. A missing object is no error. Each step leaves the rights that the next one needs.
 func (h *Handler) remove(ctx context.Context) []string {
 	anchor, err := h.anchor(ctx)
 	if err != nil {
@@ -120,7 +120,7 @@ func (h *Handler) remove(ctx context.Context) []string {
 		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
 	if len(remaining) > 0 {
-		return remaining // what comes next would leave them behind for good
+		return remaining // the next step would leave them behind permanently
 	}
 	for _, name := range []string{protocol.RegistrationSecret, protocol.IdentitySecret, protocol.DeploymentSecret} {
 		err := h.client.Delete().Namespace(h.namespace).Resource("secrets").Name(name).Do(ctx).Error()

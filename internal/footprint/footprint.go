@@ -1,15 +1,15 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package footprint lists what Drover puts into a member, for those who put it there and those who take it away.
+// Package footprint lists what Drover puts into a member, for the code that installs it and the code that removes it.
 package footprint
 
 import v1 "github.com/drover-dev/drover/api/v1"
 
-// FieldManager is as whom the agent applies objects of sets. A copy that a person made of one has the labels and not the manager.
+// FieldManager is the field manager of the agent for objects of sets. A user's copy of such an object has the labels but not the manager.
 const FieldManager = "drover"
 
-// PlanManager is as whom the agent applies what it installs for Plans.
+// PlanManager is the field manager of the agent for what it installs for Plans.
 const PlanManager = "drover-agent"
 
 // LabelName is the label whose value AgentName marks what the agent's manifest brings.
@@ -39,7 +39,7 @@ const (
 )
 
 // SetKinds are the kinds that sets may hold, all with the label v1.LabelSet but for Namespaces, which Drover joins and does not own. Their order is
-// the one in which they are taken away: what grants rights first, and the policies that guard the rest last.
+// the one in which they are removed: what grants rights first, and the policies that guard the rest last.
 func SetKinds() []Kind {
 	return []Kind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
@@ -57,7 +57,7 @@ func SetKinds() []Kind {
 }
 
 // ManifestKinds are the kinds that the agent's manifest brings beside its namespace, and what the agent keeps in there, all with LabelName. Their
-// order is the one in which they are taken away: an agent without rights puts nothing back.
+// order is the one in which they are removed: an agent without rights restores nothing.
 func ManifestKinds() []Kind {
 	return []Kind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},

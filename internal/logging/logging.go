@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// Start has everything in this process log as the options say: JSON with times of RFC 3339, unless they ask for something else. Stack traces are
+// Start makes everything in this process log as the options say: JSON with times of RFC 3339 by default. Stack traces are
 // of panics only, since an error names what was done to what; "-zap-stacktrace-level=error" adds them.
 func Start(options zap.Options) {
 	log := New(options)
@@ -28,18 +28,20 @@ func New(options zap.Options) logr.Logger {
 	if options.StacktraceLevel == nil && !options.Development {
 		options.StacktraceLevel = zapcore.PanicLevel
 	}
-	options.ZapOpts = append(options.ZapOpts, uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return calm{core} }))
+	options.ZapOpts = append(options.ZapOpts, uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietConflicts{core} }))
 	return zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&options)))
 }
 
-// calm is a log in which a conflict of optimistic concurrency is no error: two wrote at once, and the one that lost reads and writes again.
-type calm struct{ zapcore.Core }
+// quietConflicts logs a conflict of optimistic concurrency at level debug: it is not an error, since the write is tried again.
+type quietConflicts struct{ zapcore.Core }
 
 // With implements zapcore.Core.
-func (c calm) With(fields []zapcore.Field) zapcore.Core { return calm{c.Core.With(fields)} }
+func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
+	return quietConflicts{c.Core.With(fields)}
+}
 
 // Check implements zapcore.Core.
-func (c calm) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+func (c quietConflicts) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(entry.Level) {
 		return checked.AddCore(entry, c)
 	}
@@ -47,7 +49,7 @@ func (c calm) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore
 }
 
 // Write implements zapcore.Core.
-func (c calm) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+func (c quietConflicts) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	if entry.Level == zapcore.ErrorLevel && isConflict(fields) {
 		entry.Level, entry.Stack = zapcore.DebugLevel, ""
 		if !c.Enabled(entry.Level) {

@@ -42,7 +42,7 @@ func TestTheLogIsForPeople(t *testing.T) {
 			t.Error(got)
 		}
 	})
-	t.Run("a conflict is there for who looks closer", func(t *testing.T) {
+	t.Run("a conflict is logged at level debug", func(t *testing.T) {
 		if got := said(zapcore.DebugLevel, conflict); !strings.Contains(got, `"level":"debug"`) || !strings.Contains(got, "it has changed") {
 			t.Error(got)
 		}

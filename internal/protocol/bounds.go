@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds on a report. An agent is as trustworthy as the person who imported its cluster, and its word is kept in the hub's memory
-// and database, so it is cut to size before anything looks at it.
+// Bounds on a report. An agent is as trustworthy as the user who imported its cluster, and its report is kept in the hub's memory
+// and database, so it is cut to size before anything reads it.
 const (
 	// MaxReport is the length of a line of PathReport, in bytes. A longer one ends the tunnel.
 	MaxReport = 64 << 10
@@ -24,7 +24,7 @@ const (
 	maxMessage   = 512
 )
 
-// plainQuantity is a Kubernetes quantity without sign and exponent. Agents send no other; to parse or compare one like
+// plainQuantity is a Kubernetes quantity without sign and exponent. Agents send no other. To parse or compare one like
 // 1e-2147483648 would take for ever.
 var plainQuantity = regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
 

@@ -26,7 +26,7 @@ const (
 	maxInstance       = 128
 )
 
-// ConnectClaims are what an agent says, signed, each time that it connects.
+// ConnectClaims are what an agent signs each time that it connects.
 type ConnectClaims struct {
 	// ID is unique to one attempt, at most 128 bytes; the hub accepts it once.
 	ID string
@@ -36,14 +36,14 @@ type ConnectClaims struct {
 	Cluster ClusterRef
 	// ClusterUID is the UID of the namespace kube-system.
 	ClusterUID string
-	// Instance names the agent's process among those of its cluster, at most 128 bytes: of two tunnels of one process the older is
-	// of no use. Empty for agents that do not say.
+	// Instance names the agent's process among those of its cluster, at most 128 bytes. Of two tunnels of one process the older is
+	// not used. Empty for agents without it.
 	Instance string
 	// IssuedAt is the agent's clock.
 	IssuedAt time.Time
 }
 
-// claims is ConnectClaims as it stands in the token.
+// claims is the form of ConnectClaims in the token.
 type claims struct {
 	jwt.Claims
 	Cluster    ClusterRef `json:"cluster"`
@@ -51,10 +51,10 @@ type claims struct {
 	Instance   string     `json:"instance,omitempty"`
 }
 
-// ErrConnectToken says that a connect token is no good. It never holds the token.
+// ErrConnectToken means that a connect token is not valid. It never holds the token.
 var ErrConnectToken = errors.New("connect token")
 
-// ErrSignature says that a connect token was not signed with the expected key. It is an ErrConnectToken.
+// ErrSignature means that a connect token was not signed with the expected key. It is an ErrConnectToken.
 var ErrSignature = fmt.Errorf("%w: signature does not verify", ErrConnectToken)
 
 // SignConnectToken makes a connect token: a JWT signed with EdDSA, valid for ConnectTokenTTL.
@@ -77,7 +77,7 @@ func SignConnectToken(key ed25519.PrivateKey, c ConnectClaims) (string, error) {
 	}).Serialize()
 }
 
-// PeekConnectToken reads the cluster that a token claims to be for, without any proof: only to find the key to verify it with.
+// PeekConnectToken reads the cluster from a token without verifying it: only to find the key to verify it with.
 func PeekConnectToken(token string) (ClusterRef, error) {
 	parsed, err := parseConnectToken(token)
 	if err != nil {

@@ -117,7 +117,7 @@ func TestConnectTokenOverTime(t *testing.T) {
 				t.Errorf("verify: %v, want good=%t", err, tc.good)
 			}
 			if err != nil && (!errors.Is(err, protocol.ErrConnectToken) || errors.Is(err, protocol.ErrSignature)) {
-				t.Errorf("%v is told as the wrong kind of error", err)
+				t.Errorf("%v is the wrong kind of error", err)
 			}
 		})
 	}

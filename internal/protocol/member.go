@@ -12,13 +12,13 @@ const (
 	// AgentViewBinding is the name of the ClusterRoleBinding that gives Viewer the rights to view, in a member whose agent has the profile
 	// ReadOnly.
 	AgentViewBinding = "drover-agent-view"
-	// Viewer is the user as whom an agent of the profile ReadOnly asks its API server, whoever sent the request. It is the only one that
-	// such an agent may impersonate. The agent's own account would be worse: it reads the agent's private key.
+	// Viewer is the user that an agent of the profile ReadOnly impersonates at its API server for every request. It is the only one that
+	// such an agent may impersonate. It does not use its own account, which can read the agent's private key.
 	Viewer = "drover:viewer"
-	// RegistrationSecret holds what the agent joins with: KeyToken and KeyCABundle. It comes with the manifest and is the manifest's alone.
+	// RegistrationSecret holds what the agent joins with: KeyToken and KeyCABundle. Only the manifest writes it.
 	RegistrationSecret = "drover-agent-registration"
-	// IdentitySecret holds what the agent has become: its private key, its Cluster and the settings that the hub announced. It is
-	// the agent's alone, shared by its replicas, so that applying the manifest again changes none of it.
+	// IdentitySecret holds the agent's private key, its Cluster and the settings that the hub announced. Only the
+	// agent's replicas write it, so that applying the manifest again changes none of it.
 	IdentitySecret = "drover-agent-identity"
 )
 
@@ -27,7 +27,7 @@ const (
 	// LeaderLease is the Lease of the leader among the agent's replicas.
 	LeaderLease = "drover-agent"
 	// DeploymentSecret holds the Deployment that the hub sent last, the one before, and how far the change is. A Secret, because the
-	// environment in it is no business of who may only read ConfigMaps.
+	// environment in it must not be readable with the right to read ConfigMaps.
 	DeploymentSecret = "drover-agent-deployment"
 )
 

@@ -6,7 +6,7 @@ package protocol
 import "time"
 
 // PathMove on the agent takes a MoveRequest by POST and answers 202 at once. The agent then opens another tunnel, wherever the hub's
-// address leads by now, and when that one serves, it ends its report on the tunnel through which it was asked. An agent that answers
+// address leads now, and when that tunnel serves, it ends its report on the tunnel that the request came through. An agent that answers
 // 404 cannot move; it connects again when its tunnel has ended.
 const PathMove = "/v1/move"
 
@@ -18,7 +18,7 @@ const (
 
 // MoveRequest asks an agent to open another tunnel before this one ends.
 type MoveRequest struct {
-	// Seconds is for how long the old tunnel may still be used. From 1 to 3600; anything else is taken for the nearest of these.
+	// Seconds is how long the old tunnel may still be used. From 1 to 3600; other values count as the nearest of these.
 	Seconds int64 `json:"seconds"`
 }
 

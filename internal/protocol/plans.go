@@ -11,7 +11,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// PathPlans on the agent answers GET with a stream of PlanEvents, one JSON object a line: whether the member takes part, the status of
+// PathPlans on the agent answers GET with a stream of PlanEvents, one JSON object a line: the PlanHold of the member, the status of
 // each Plan that a set of the hub brought, then one that says Synced, then each change, at most one a second for each Plan. It ends when
 // the replica stops leading; a replica that does not lead answers 421, an agent that knows no plans 404.
 const PathPlans = "/v1/plans"
@@ -24,19 +24,19 @@ const MaxPlanEvent = 64 << 10
 
 // PlanEvent is a line of PathPlans: exactly one of its fields is set.
 type PlanEvent struct {
-	// Hold says whether the member takes part. It is the first event, and comes again with each change.
+	// Hold reports whether the member takes part. It is the first event, and is sent again at each change.
 	Hold *PlanHold `json:"hold,omitempty"`
 	// State of a Plan, new or changed.
 	State *PlanState `json:"state,omitempty"`
-	// Removed is the name of a Plan that is there no more.
+	// Removed is the name of a Plan that was removed.
 	Removed string `json:"removed,omitempty"`
-	// Synced says that all Plans that are there have been named.
+	// Synced means that all present Plans have been sent.
 	Synced bool `json:"synced,omitempty"`
 }
 
-// PlanHold says whether a member takes part in plans at present.
+// PlanHold reports whether a member takes part in plans at present.
 type PlanHold struct {
-	// Reason is empty while the member takes part. Otherwise it says why it does not, at most 512 bytes.
+	// Reason is empty while the member takes part. Otherwise it is why it does not, at most 512 bytes.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -44,7 +44,7 @@ type PlanHold struct {
 type PlanState struct {
 	// Name of the Plan.
 	Name string `json:"name"`
-	// Status is that of the Plan in the member. Revision says which Plan of the hub it is about.
+	// Status of the Plan in the member. Its Revision identifies the Plan of the hub.
 	Status v1.PlanStatus `json:"status"`
 }
 
@@ -59,7 +59,7 @@ func (e *PlanEvent) Bound() {
 	}
 }
 
-// Bound cuts a state to size, and takes out what only the hub can say.
+// Bound cuts a state to size, and removes fields that only the hub sets.
 func (s *PlanState) Bound() {
 	s.Name = Cut(s.Name, maxText)
 	st := &s.Status
@@ -81,7 +81,7 @@ func (s *PlanState) Bound() {
 	st.Failures = failures(st.Failures)
 }
 
-// applying leaves what the schema of a Plan takes: a member whose word it refused would keep the status of a whole fleet from being written.
+// applying keeps what the schema of a Plan accepts. Otherwise the report of one member could keep the status of all members from being written.
 func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
 	known := map[string]bool{}
 	var kept []v1.ApplyingNode
@@ -116,11 +116,11 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	return kept
 }
 
-// lastYear is the last of those that a time of somebody else's may be in: to the year 9999, the last that JSON can have, there is room for all
+// lastYear bounds times from members. The year 9999 is the last that JSON can have, so there is room for all
 // that is added.
 const lastYear = 8999
 
-// Dated says whether a time can be written into a status. Others than zero cannot either: 9999 in one zone is 10000 in UTC, and a status that has
+// Dated reports whether a time can be written into a status. The zero time cannot, and neither can a late one: 9999 in one zone is 10000 in UTC, and a status that has
 // it is refused as a whole.
 func Dated(t time.Time) bool {
 	year := t.UTC().Year()

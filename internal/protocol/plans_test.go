@@ -25,7 +25,7 @@ func TestCountsOfAMemberAreCutToSize(t *testing.T) {
 	}
 }
 
-// One member whose word the API server refused would keep the status of the whole fleet from being written.
+// One member whose report the API server refused would keep the status of all members from being written.
 func TestTimesThatNoStatusTakesAreLeftOut(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00+23:59", "0001-01-01T00:00:00Z", "9500-01-01T00:00:00Z"} {
@@ -40,7 +40,7 @@ func TestTimesThatNoStatusTakesAreLeftOut(t *testing.T) {
 	}
 }
 
-// What an agent says of its plans is cut to size, whatever it is: a fleet's status names twenty members.
+// Every report on plans is cut to size: the status on the hub names twenty members.
 func FuzzPlanEvent(f *testing.F) {
 	for _, line := range []string{
 		`{"state":{"name":"a","status":{"applying":[{"node":"n","stage":"Draining","since":"9999-12-31T23:59:59-23:59"}],"failures":[{"node":"n","at":"0000-01-01T00:00:00+23:59"}]}}}`,

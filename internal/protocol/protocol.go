@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protocol defines what hub and agent say to each other: paths, JSON bodies, versions.
+// Package protocol defines what hub and agent send to each other: paths, JSON bodies, versions.
 //
 // Everything the hub asks of a member is an HTTP request that travels through the tunnel to a path of the
 // agent; the agent itself asks the hub for two things only, to join (PathRegister) and to connect (PathConnect).
@@ -39,10 +39,10 @@ const (
 	// PathReport answers GET with a stream of Reports, one JSON object a line, the first at once, each further
 	// one when something changed. It ends with the tunnel.
 	PathReport = "/v1/report"
-	// PathSettings takes Settings by PUT and answers 204 when they are stored for good.
+	// PathSettings takes Settings by PUT and answers 204 when they are stored permanently.
 	PathSettings = "/v1/settings"
 	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON, and answers 202 when it is stored for the leader among the
-	// agent's replicas, whichever replica was asked. What comes of it is in the leader's report. 422 says why it is refused for good.
+	// agent's replicas. Any replica may be asked; the outcome is in the leader's report. 422 means that it is refused permanently, and why.
 	PathDeployment = "/v1/deployment"
 	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an UninstallResult.
 	PathUninstall = "/v1/uninstall"
@@ -63,7 +63,7 @@ type RegisterRequest struct {
 	Current *CurrentCluster `json:"current,omitempty"`
 }
 
-// CurrentCluster says, and proves, which Cluster an agent is that asks to become another one.
+// CurrentCluster names, and proves, the present Cluster of an agent that asks to become another one.
 type CurrentCluster struct {
 	Cluster ClusterRef `json:"cluster"`
 	// Proof is the signature of ProofPayload by the key with which it is that Cluster.
@@ -76,7 +76,7 @@ func ProofPayload(token, clusterUID string) []byte {
 	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
 }
 
-// RegisterResponse tells the agent who it is from now on.
+// RegisterResponse holds the agent's new identity.
 type RegisterResponse struct {
 	// Cluster it now is.
 	Cluster ClusterRef `json:"cluster"`
@@ -97,7 +97,7 @@ type ClusterRef struct {
 // String is "namespace/name".
 func (r ClusterRef) String() string { return r.Namespace + "/" + r.Name }
 
-// Settings are what the hub announces to its agents before it takes effect: where it can be reached and which CA to trust.
+// Settings are the hub's addresses and the CA to trust. The hub announces them to its agents before they take effect.
 type Settings struct {
 	// Servers are the hub's base URLs, https only, the preferred one first.
 	Servers []string `json:"servers"`
@@ -105,7 +105,7 @@ type Settings struct {
 	CABundle string `json:"caBundle,omitempty"`
 }
 
-// Report is what an agent says of its cluster.
+// Report is what an agent reports about its cluster.
 type Report struct {
 	// Protocol versions that the agent speaks, from MinProtocol to Protocol.
 	Protocol    int `json:"protocol"`
@@ -118,19 +118,19 @@ type Report struct {
 	SettingsDigest string `json:"settingsDigest,omitempty"`
 	// Version of the API server, "v1.36.3". Empty while it was never reached.
 	Version string `json:"version,omitempty"`
-	// Distribution as far as the agent can tell.
+	// Distribution as far as the agent knows it.
 	Distribution string `json:"distribution,omitempty"`
 	// Nodes, counted. Nil while they could not be listed.
 	Nodes *Nodes `json:"nodes,omitempty"`
 	// Health of the API server, as this replica sees it.
 	Health Health `json:"health"`
-	// Leader is whether this replica of the agent holds the Lease: it alone watches the member. What others report beside themselves
-	// is version and health. An agent that knows no leader reports all of it without being one.
+	// Leader reports whether this replica of the agent holds the Lease: it alone watches the member. Others report, beside themselves,
+	// version and health only. An older agent without an election reports everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
-	// Deployment is how the agent's own Deployment is. Only the leader says, once it has looked.
+	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first look.
 	Deployment *Deployment `json:"deployment,omitempty"`
-	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not take back. Only the
-	// leader says. At most 16.
+	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not remove. Only the
+	// leader reports it. At most 16.
 	Left []string `json:"left,omitempty"`
 	// Capabilities that agents of the same protocol version may differ in.
 	Capabilities
@@ -145,22 +145,22 @@ type Capabilities struct {
 	Profile string `json:"profile,omitempty"`
 }
 
-// Has says whether the agent has a feature.
+// Has reports whether the agent has a feature.
 func (c Capabilities) Has(feature string) bool { return slices.Contains(c.Features, feature) }
 
-// Deployment is how the agent's Deployment is, and what came of the last one that the hub sent.
+// Deployment is the state of the agent's Deployment, and the outcome of the last one that the hub sent.
 type Deployment struct {
 	// Digest of the Deployment in force, as v1.AnnotationAgentDigest has it. Empty for one of an older manifest.
 	Digest string `json:"digest,omitempty"`
-	// RolledOut is whether all pods are of the Deployment in force, and ready.
+	// RolledOut reports whether all pods are of the Deployment in force, and ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady says what keeps the pods of the Deployment in force from being ready, once its deadline has passed. At most 512 bytes.
+	// NotReady is what keeps the pods of the Deployment in force from being ready, once its deadline has passed. At most 512 bytes.
 	NotReady string `json:"notReady,omitempty"`
 	// Failed is the digest of the last Deployment that was put back or refused. One that is in force is never in it.
 	Failed string `json:"failed,omitempty"`
-	// Rejected is whether Failed was refused by the API server, and not put back because it did not become ready.
+	// Rejected reports whether Failed was refused by the API server, and not put back because it did not become ready.
 	Rejected bool `json:"rejected,omitempty"`
-	// Unmanaged is whether there is none that the agent may read and change. Then Message says why, and all else is empty.
+	// Unmanaged reports whether there is none that the agent may read and change. Then Message says why, and all else is empty.
 	Unmanaged bool `json:"unmanaged,omitempty"`
 	// Message says why Failed failed. At most 512 bytes.
 	Message string `json:"message,omitempty"`
@@ -177,7 +177,7 @@ type Nodes struct {
 
 // Health of a member's API server as its agent sees it.
 type Health struct {
-	// Healthy is whether /readyz answers 200.
+	// Healthy reports whether /readyz answers 200.
 	Healthy bool `json:"healthy"`
 	// Message names the checks that fail, or why it can't be reached. At most 512 bytes.
 	Message string `json:"message,omitempty"`
@@ -185,13 +185,13 @@ type Health struct {
 	Since time.Time `json:"since"`
 }
 
-// UninstallResult says what an uninstalling agent could not remove.
+// UninstallResult lists what an uninstalling agent could not remove.
 type UninstallResult struct {
 	// Remaining names objects that are still there, as "Kind namespace/name: why".
 	Remaining []string `json:"remaining,omitempty"`
 }
 
-// Refusal is the body of a 4xx answer to PathRegister and PathConnect: why, and what a person can do.
+// Refusal is the body of a 4xx answer to PathRegister and PathConnect: why, and what a user can do.
 type Refusal struct {
 	// Reason is one of the Reason constants of api/v1, for example "TokenUsed".
 	Reason string `json:"reason"`

@@ -19,11 +19,11 @@ import (
 // PathSets on the agent answers GET with a stream of SetEvents, one JSON object a line: the state of each set that is there, then
 // one that says Synced, then each change. It ends when the replica stops leading.
 //
-// PathSets + "/" + id takes a Set by PUT, and by DELETE takes it away. Both answer 200 with the SetState that came of it, which is
+// PathSets + "/" + id takes a Set by PUT, and removes it by DELETE. Both answer 200 with the resulting SetState, which is
 // Pending if that takes longer than SetTimeout. An id needs no escaping: see ValidSetID.
 //
-// Only the leader among the agent's replicas serves sets; another answers 421. 404 comes from an agent that knows no sets, 413 says
-// that the set is larger than MaxSet, 422 why it is refused for good.
+// Only the leader among the agent's replicas serves sets; another answers 421. An agent without sets answers 404. 413 means
+// that the set is larger than MaxSet, 422 that it is refused permanently, and why.
 const PathSets = "/v1/sets"
 
 // FeatureSets among Report.Features says that the agent takes sets.
@@ -46,13 +46,13 @@ const (
 // setID is what DNS names and a kind before them make: no segment of a path could be empty or dots only.
 var setID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
 
-// ValidSetID says whether a set can have this id: "kind/name", or "kind" for the only one of its kind.
+// ValidSetID reports whether a set can have this id: "kind/name", or "kind" for the only one of its kind.
 func ValidSetID(id string) bool { return len(id) <= maxSetID && setID.MatchString(id) }
 
 // SetPath is where a set of this id is put and deleted.
 func SetPath(id string) string { return PathSets + "/" + id }
 
-// SetOfPath is the id in a path; false if there is no valid one.
+// SetOfPath returns the id in a path, and false if there is no valid one.
 func SetOfPath(path string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(path, PathSets+"/")
 	return id, ok && ValidSetID(id)
@@ -64,13 +64,13 @@ type Set struct {
 	ID string `json:"id"`
 	// Digest of all else, see NewSet.
 	Digest string `json:"digest"`
-	// ExpiresAt is when the agent takes the set's objects away by its own clock. Nil for never.
+	// ExpiresAt is when the agent removes the set's objects, by its own clock. Nil for never.
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
 	// Content is what the member is to have.
 	Content expansion.Content `json:"content"`
 }
 
-// NewSet makes a set with its digest. It fails for an id that none can have and for more than MaxSet.
+// NewSet makes a set with its digest. It fails for an invalid id and for more than MaxSet.
 func NewSet(id string, expiresAt *time.Time, content expansion.Content) (Set, error) {
 	if expiresAt != nil {
 		utc := expiresAt.UTC()
@@ -103,7 +103,7 @@ func (s Set) digest() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// Check says why a set is not what its digest says. Hub and agent that differ in what a set can hold differ in the digest too.
+// Check returns an error if a set does not match its digest. If hub and agent differ in what a set can hold, they differ in the digest too.
 func (s Set) Check() error {
 	digest, err := s.digest()
 	if err != nil {
@@ -134,7 +134,7 @@ const (
 	SetFailed SetPhase = "Failed"
 	// SetExpired says: its time has passed, and the member has nothing of it any more.
 	SetExpired SetPhase = "Expired"
-	// SetDeleted says: it was taken away and is no more. Only in the answer to DELETE.
+	// SetDeleted says: it was removed. Only in the answer to DELETE.
 	SetDeleted SetPhase = "Deleted"
 	// SetReadOnly says: the agent's profile is ReadOnly; it takes nothing. Only in the answer to PUT.
 	SetReadOnly SetPhase = "ReadOnly"
@@ -159,7 +159,7 @@ type SetState struct {
 	Spent []string `json:"spent,omitempty"`
 }
 
-// SetObject is an object that is not as it should be.
+// SetObject is an object that differs from what it should be.
 type SetObject struct {
 	// Object is kind, namespace and name: "ResourceQuota web/drover-project".
 	Object string `json:"object"`
@@ -173,9 +173,9 @@ type SetObject struct {
 type SetEvent struct {
 	// State of a set, new or changed.
 	State *SetState `json:"state,omitempty"`
-	// Removed is the id of a set that is there no more.
+	// Removed is the id of a set that was removed.
 	Removed string `json:"removed,omitempty"`
-	// Synced says that all sets that are there have been named.
+	// Synced means that all present sets have been sent.
 	Synced bool `json:"synced,omitempty"`
 }
 
@@ -205,7 +205,7 @@ func (e *SetEvent) Bound() {
 	}
 }
 
-// Valid is whether whatever the event names can be a set.
+// Valid reports whether the id in the event is valid.
 func (e *SetEvent) Valid() bool {
 	switch {
 	case e.State != nil:

@@ -112,7 +112,7 @@ func TestAStateIsCutToSize(t *testing.T) {
 	}
 }
 
-// What an agent says of its sets is cut to size, whatever it is.
+// Every report on sets is cut to size.
 func FuzzSetEvent(f *testing.F) {
 	for _, line := range []string{
 		`{"state":{"id":"crtb/a","digest":"d","phase":"Applied","objects":[{"object":"Secret a/b","phase":"Failed","message":"m"}],"short":["a"]}}`,

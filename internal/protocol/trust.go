@@ -18,7 +18,7 @@ import (
 var ErrUntrustedBundle = errors.New("no certificate of the CA bundle matches the pinned checksums")
 
 // ParseBundle reads the certificates of a PEM bundle. Blocks of other types and anything that does not parse are errors: what is
-// trusted must be known whole.
+// trusted must be known completely.
 func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := bundle; ; {

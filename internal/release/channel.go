@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package release asks release channels which version they lead to.
+// Package release asks release channels for the version that they lead to.
 //
-// Whoever may create a Plan chooses the URL that the hub asks, from where the hub, or the agent of a member, stands in the network. So a Client sends nothing but a GET
-// without credentials, follows no redirect, tells nothing of a body, and, unless it is told otherwise, connects to public addresses only:
-// names are judged by the address that is dialled, so that one that resolves to another address the second time gains nothing.
+// A user who may create a Plan chooses the URL, and the hub, or the agent of a member, sends the request from its own network. So a Client sends only a GET
+// without credentials, follows no redirect, returns nothing of a body, and by default connects to public addresses only.
+// It checks the address that it dials, so that a name that resolves to another address the second time (DNS rebinding) gains nothing.
 package release
 
 import (
@@ -24,17 +24,17 @@ import (
 	"time"
 )
 
-// Bounds of a question.
+// Bounds of a request.
 const (
-	// timeout of a question, from the look-up of the name to the header of the answer.
+	// timeout of a request, from the look-up of the name to the header of the response.
 	timeout = 10 * time.Second
-	// maxHeader is how long the header of an answer may be, in bytes.
+	// maxHeader is how long the header of a response may be, in bytes.
 	maxHeader = 32 << 10
 	// maxVersion is how long a version may be, as in the schema of Plan.
 	maxVersion = 128
 )
 
-// Reach is to which addresses a Client connects.
+// Reach is the set of addresses that a Client connects to.
 type Reach int
 
 const (
@@ -42,14 +42,14 @@ const (
 	Public Reach = iota
 	// Private addresses too (RFC 1918, RFC 4193, shared address space), for sites with a channel server of their own.
 	Private
-	// Anywhere is also this machine, and addresses of its link, where clouds serve credentials.
+	// Anywhere includes this machine, and addresses of its link, where clouds serve credentials.
 	Anywhere
 )
 
-// ErrAddress says that a channel is at an address that is not to be connected to. What it is wrapped with says what to do.
+// ErrAddress means that connecting to a channel's address is not allowed. The error that wraps it says what to do.
 var ErrAddress = errors.New("its address is not allowed for a channel")
 
-// refusal is what is said of all addresses that a reach does not include: which of them it is, is nobody's business.
+// refusal is the error for all addresses that a reach does not include. It is the same for each, so that it does not disclose the address.
 func (r Reach) refusal() error {
 	if r == Public {
 		return fmt.Errorf("%w: use one with a public address, or set channels.private in the manager's configuration", ErrAddress)
@@ -64,7 +64,7 @@ type Client struct {
 	proxy           func(*http.Request) (*url.URL, error)
 }
 
-// New makes a Client. It uses the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name; what is asked through it, the proxy judges.
+// New makes a Client. It uses the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name. For requests through a proxy, the proxy checks addresses.
 func New(reach Reach) *Client {
 	transport := func(proxy func(*http.Request) (*url.URL, error), dial func(context.Context, string, string) (net.Conn, error)) http.RoundTripper {
 		return &http.Transport{Proxy: proxy, DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, TLSHandshakeTimeout: timeout}
@@ -74,7 +74,7 @@ func New(reach Reach) *Client {
 	}
 }
 
-// dialer judges addresses when it dials them.
+// dialer checks addresses when it dials them.
 func (r Reach) dialer() *net.Dialer {
 	return &net.Dialer{Timeout: timeout, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
@@ -105,9 +105,9 @@ func in(prefixes []netip.Prefix, a netip.Addr) bool {
 // shared is the address space of carriers, which sites use for pods and services.
 func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")} }
 
-// never are addresses that nobody on the Internet has, or that lead to others: "this network", those of protocols, for benchmarks and
-// reserved; of IPv6 those that stand for IPv4 ones and would pass for public (also Teredo's), and those of sites. The last are where clouds serve credentials
-// and look like anybody's: of AWS and Google by IPv6, of Alibaba and Azure.
+// never are addresses that are not on the public Internet, or that lead to others: "this network", those of protocols, for benchmarks and
+// reserved; of IPv6 those that embed IPv4 ones and would pass for public (also Teredo's), and those of sites. The last are where clouds serve credentials
+// and look public: of AWS and Google by IPv6, of Alibaba and Azure.
 func never() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range []string{
@@ -120,7 +120,7 @@ func never() []netip.Prefix {
 }
 
 // Latest asks a channel once, and returns the version that it leads to: the last element of the path in the Location of an answer 302, 303, 307
-// or 308. It has a digit: a page to log in at is none. Nothing else is an answer, nor is a Location with the channel's own path, as servers send whose
+// or 308. It has a digit, so that a login page is not a version. Other answers are errors, and so is a Location with the channel's own path, as servers send whose
 // channels are at https. An error never has the URL in it.
 func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -149,7 +149,7 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
-// reason leaves of an error what says nothing of the network behind the hub: whether a port of it is open is nobody's business.
+// reason keeps of an error what discloses nothing of the hub's network, such as whether a port is open.
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {

@@ -182,8 +182,8 @@ func endless(c net.Conn) {
 	}
 }
 
-// What a name resolves to is looked up once, by who dials: a look-up before could be answered with another address.
-func TestANameIsJudgedByTheAddressThatIsDialled(t *testing.T) {
+// A name is looked up once, by the dialer: an earlier look-up could have another result.
+func TestTheDialledAddressOfANameIsChecked(t *testing.T) {
 	asked := false
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
 	defer server.Close()
@@ -267,8 +267,8 @@ func TestPoller(t *testing.T) {
 			asked++
 			return answer, fault
 		}, time.Now)
-		told := 0
-		p.OnPolled(func(string) { told++ })
+		polled := 0
+		p.OnPolled(func(string) { polled++ })
 		if got := p.Result("a"); got.Asked || asked > 0 {
 			t.Fatalf("asked before the start: %+v", got)
 		}
@@ -300,8 +300,8 @@ func TestPoller(t *testing.T) {
 		answer, fault = "v3", nil
 		time.Sleep(2 * firstRetry * 12 / 10)
 		see("v3", false, 5)
-		if told != 6 { // once at the start, for what was wanted before
-			t.Errorf("told %d times", told)
+		if polled != 6 { // once at the start, for what was wanted before
+			t.Errorf("f was called %d times, want 6", polled)
 		}
 		cancel()
 		<-ended
@@ -310,7 +310,7 @@ func TestPoller(t *testing.T) {
 	})
 }
 
-// A channel may be anybody's: what it leads to is a version that a tag of an image can be, or nothing.
+// A channel is not trusted: its version must be valid as the tag of an image.
 func FuzzVersionOf(f *testing.F) {
 	for _, location := range []string{"https://example.org/releases/tag/v1.36.3+k3s1", "/a%2F..%2Fb", "..", "/v1%00", "//[", "/é"} {
 		f.Add(location)

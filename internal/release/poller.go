@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Times between questions.
+// Times between requests.
 const (
-	// Interval is how often a channel is asked; each time a tenth of it more or less.
+	// Interval is how often a channel is asked, with a tenth of it as jitter.
 	Interval = 15 * time.Minute
-	// firstRetry is when one that did not answer is asked again; it doubles up to Interval.
+	// firstRetry is the wait after a failed request; it doubles up to Interval.
 	firstRetry = 15 * time.Second
 )
 
@@ -26,15 +26,15 @@ const maxRequests = 8
 type Result struct {
 	// Version that was found last; empty if none was.
 	Version string
-	// Err is why the last question had no answer.
+	// Err is why the last request failed.
 	Err error
-	// Asked is whether any question has ended.
+	// Asked reports whether any request has ended.
 	Asked bool
 	// Next is when it is asked again.
 	Next time.Time
 }
 
-// Poller keeps the answers of channels. It asks when somebody wants to know and the last answer is old; nobody waits for it. NewPoller
+// Poller caches the results of channels. It asks in the background when Result is called and the last result is old; no caller waits. NewPoller
 // makes it. It may be used concurrently.
 type Poller struct {
 	ask   func(context.Context, string) (string, error)
@@ -61,14 +61,14 @@ func NewPoller(ask func(context.Context, string) (string, error), now func() tim
 	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxRequests), channels: map[string]*channelState{}}
 }
 
-// OnPolled has f called after each question that ended. f must not block.
+// OnPolled calls f after each request has ended. f must not block.
 func (p *Poller) OnPolled(f func(channel string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = append(p.ended, f)
 }
 
-// Start lets questions be asked until ctx ends, and returns when none is under way.
+// Start sends requests until ctx ends, and returns when none is under way.
 func (p *Poller) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ctx = ctx
@@ -91,7 +91,7 @@ func (p *Poller) Start(ctx context.Context) error {
 	return nil
 }
 
-// Result is what is known of a channel now. It has it asked if that is due.
+// Result returns what is known of a channel now. If a request is due, it starts one.
 func (p *Poller) Result(channel string) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +111,7 @@ func (p *Poller) Result(channel string) Result {
 	return c.Result
 }
 
-// forgetLocked drops channels that nobody has wanted to know of for long.
+// forgetLocked drops channels whose Result was not called for long. p.mu is held.
 func (p *Poller) forgetLocked(now time.Time) {
 	for channel, c := range p.channels {
 		if !c.running && now.Sub(c.wanted) > 2*Interval {

@@ -14,7 +14,7 @@ import (
 )
 
 // Accept answers an agent's request for a tunnel and returns the session, or answers with the reason for refusing
-// and returns that. Whoever calls it must have authenticated the request by something that a browser does not send
+// and returns that. The caller must have authenticated the request by something that a browser does not send
 // by itself: no cookies. The server that it came through must not speak HTTP/2 and should have ReadHeaderTimeout
 // set. The handler may return at once; the session goes on.
 func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error) {
@@ -28,7 +28,7 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 		WriteBufferSize:  writeBufferSize,
 		WriteBufferPool:  &cfg.WriteBuffers.pool,
 		Subprotocols:     []string{Subprotocol},
-		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has seen to it
+		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has checked it
 		Error:            func(w http.ResponseWriter, _ *http.Request, status int, reason error) { _ = refuse(w, status, reason) },
 	}
 	ws, err := upgrader.Upgrade(w, r, nil)
@@ -43,7 +43,7 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 	return session, nil
 }
 
-// refusal says what is wrong with a request for a tunnel, if anything is.
+// refusal returns what is wrong with a request for a tunnel, if anything is.
 func refusal(r *http.Request) (status int, err error) {
 	switch {
 	case len(r.Header.Values("Origin")) > 0:

@@ -27,7 +27,7 @@ import (
 // Subprotocol is the WebSocket subprotocol that both ends must agree on. It is the version of the framing.
 const Subprotocol = "drover.h2.v1"
 
-// Settings that both ends rely on, so nobody may change them alone. SPEC.md gives the measurements behind them.
+// Settings that both ends rely on, so they must change together. SPEC.md gives the measurements behind them.
 const (
 	maxStreams      = 100_000  // the library's 250 would be the number of watches of all users of a member
 	hubConnWindow   = 1 << 30  // not math.MaxInt32: the client adds 65,535 and the agent would end the tunnel
@@ -89,10 +89,10 @@ type Observer struct {
 	// BytesRead and BytesWritten count what HTTP/2 reads from and writes to the tunnel, without WebSocket and TLS.
 	BytesRead, BytesWritten func(n int)
 
-	// WriteBlocked is told how long a write had to wait for the network, for each write that took over 100 ms.
+	// WriteBlocked gets how long a write had to wait for the network, for each write that took over 100 ms.
 	WriteBlocked func(d time.Duration)
 
-	// Ping is told the round trip of each keepalive that was answered, and of the handshake. Hub only.
+	// Ping gets the round trip of each keepalive that was answered, and of the handshake. Hub only.
 	Ping func(roundTrip time.Duration)
 
 	// HTTP2Error counts errors of the protocol by the short names of net/http2, such as "conn_close_lost_ping".

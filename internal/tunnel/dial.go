@@ -23,7 +23,7 @@ import (
 type Dialer struct {
 	Config Config
 
-	// TLS says whom to trust. It is copied; the least version becomes TLS 1.3 and the only protocol HTTP/1.1, since
+	// TLS says which certificates to trust. It is copied; the least version becomes TLS 1.3 and the only protocol HTTP/1.1, since
 	// WebSockets over HTTP/2 do not pass every proxy. Nil means the system's certificates.
 	TLS *tls.Config
 

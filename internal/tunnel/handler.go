@@ -13,7 +13,7 @@ import (
 
 var errDeclined = errors.New("the response header was too large for the tunnel")
 
-// handler stands before the agent's own: it turns upgrades back into what they were, and keeps headers within what
+// handler wraps the agent's handler: it restores upgrades, and keeps headers within what
 // the hub accepts, since one that is far too large would end the tunnel and not only the request.
 type handler struct {
 	next           http.Handler
@@ -44,7 +44,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	limited.finish()
 }
 
-// originalRequest is the request to upgrade that the POST stands for. Its body is the hijacked connection's.
+// originalRequest returns the request to upgrade that the POST represents. Its body is the hijacked connection's.
 func originalRequest(post *http.Request, method, protocol string) *http.Request {
 	r := post.Clone(post.Context())
 	r.Method = method
@@ -88,7 +88,7 @@ func (w *limitedWriter) WriteHeader(status int) {
 	}
 }
 
-// decline answers 502 with the reason, lets nothing of the handler's answer through, and tells it to stop.
+// decline answers 502 with the reason, lets nothing of the handler's answer through, and cancels the request.
 func (w *limitedWriter) decline(reason string) {
 	w.began, w.declined = true, true
 	clear(w.Header())
@@ -96,7 +96,7 @@ func (w *limitedWriter) decline(reason string) {
 	w.cancel()
 }
 
-// recoverDeclined takes a panic that is only a handler's way to stop after its answer was declined.
+// recoverDeclined recovers from a panic by which a handler stops after its answer was declined.
 func (w *limitedWriter) recoverDeclined() {
 	if !w.declined {
 		return
@@ -127,7 +127,7 @@ func (w *limitedWriter) FlushError() error {
 	return http.NewResponseController(w.ResponseWriter).Flush() // as above
 }
 
-// Flush is FlushError for those who do not ask.
+// Flush implements http.Flusher.
 func (w *limitedWriter) Flush() { _ = w.FlushError() }
 
 // Unwrap gives http.ResponseController the deadlines.

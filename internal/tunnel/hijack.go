@@ -228,7 +228,7 @@ func (c *hijackedConn) send(p []byte) error {
 	return nil
 }
 
-// CloseWrite tells the hub's side that no more will come; reading goes on.
+// CloseWrite ends writing to the hub's side; reading goes on.
 func (c *hijackedConn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

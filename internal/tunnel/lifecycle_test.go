@@ -119,7 +119,7 @@ func TestHungPeer(t *testing.T) {
 			}
 		})
 	})
-	// Not in a bubble: the ping waits for the lock of the stuck write, and a bubble's clock stands still meanwhile.
+	// Not in a bubble: the ping waits for the lock of the stuck write, and a bubble's clock stops meanwhile.
 	for _, test := range []struct {
 		name string
 		cfg  Config
@@ -173,7 +173,7 @@ func TestKeepalive(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Hour) // nobody reads
+			time.Sleep(time.Hour) // without a reader
 			if n, err := io.Copy(io.Discard, response.Body); n != 8<<20 || err != nil {
 				t.Errorf("got %d bytes, %v", n, err)
 			}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// slowWrite is the wait for the network from which on the observer hears of it.
+// slowWrite is the least wait for the network that is reported to the observer.
 const slowWrite = 100 * time.Millisecond
 
 // link is the connection below HTTP/2. It sees every byte and so knows when the peer last spoke, and it keeps the
@@ -100,7 +100,7 @@ func (l *link) blame(cause error) {
 	}
 }
 
-// countError is told of errors by net/http2.
+// countError is called by net/http2 for each error.
 func (l *link) countError(kind string) {
 	switch {
 	case kind == "conn_close_lost_ping":
@@ -113,7 +113,7 @@ func (l *link) countError(kind string) {
 	}
 }
 
-// end makes the reason known that was blamed first. HTTP/2 ends the link without one after the peer has said goodbye
+// end publishes the first reason. HTTP/2 ends the link without one after the peer has said goodbye
 // and the last request is done. Later calls do nothing.
 func (l *link) end() {
 	l.mu.Lock()
@@ -145,7 +145,7 @@ func (l *link) Close() error {
 	return nil
 }
 
-// whenEnded has f called once with the reason, at once if the link has ended already.
+// whenEnded calls f once with the reason, at once if the link has ended already.
 func (l *link) whenEnded(f func(error)) {
 	l.mu.Lock()
 	over, cause := l.over, l.cause

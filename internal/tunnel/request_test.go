@@ -153,7 +153,7 @@ func TestManyAtOnce(t *testing.T) {
 	var arrived sync.WaitGroup
 	barrier := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		arrived.Done()
-		arrived.Wait() // nobody is answered before all are there
+		arrived.Wait() // no request is answered before all have arrived
 		_, _ = io.WriteString(w, r.URL.Path)
 	})
 	overEach(t, Config{}, barrier, func(t *testing.T, p *pair) {
@@ -215,7 +215,7 @@ func TestStuckStreamsDisturbNoOther(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = response.Body.Close() }() // and nobody reads it
+			defer func() { _ = response.Body.Close() }() // and it is not read
 		}
 		within, done := context.WithTimeout(t.Context(), patience)
 		defer done()
@@ -267,9 +267,9 @@ func TestBackPressure(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = response.Body.Close() }()
-		// Nobody reads: what the handler can write is the window, and the block in hand.
+		// Without a reader the handler can write the window, and the block in hand.
 		if got := await(t, "the handler to be held", written); got > window+64<<10 {
-			t.Errorf("the handler wrote %d bytes that nobody read; the window is %d", got, window)
+			t.Errorf("the handler wrote %d bytes that were not read; the window is %d", got, window)
 		}
 	})
 }

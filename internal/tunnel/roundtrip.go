@@ -21,7 +21,7 @@ import (
 const (
 	privatePrefix = "Drover-Tunnel-"
 	headerUpgrade = privatePrefix + "Upgrade" // request: the protocols asked for. response: the protocol chosen
-	headerMethod  = privatePrefix + "Method"  // request: the method that the POST stands for
+	headerMethod  = privatePrefix + "Method"  // request: the method that the POST represents
 )
 
 // RoundTrip sends a request to the agent. It does what http.Transport does, with these differences: scheme and host
@@ -53,7 +53,7 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.exchange(outgoing(r), !hasBody(r))
 }
 
-// exchange sends a request that outgoing has made. It may be sent again if it is repeatable and nobody has seen it.
+// exchange sends a request that outgoing has made. It may be sent again if it is repeatable and no handler has seen it.
 func (s *Session) exchange(r *http.Request, repeatable bool) (*http.Response, error) {
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })
@@ -71,7 +71,7 @@ func (s *Session) exchange(r *http.Request, repeatable bool) (*http.Response, er
 	return response, nil
 }
 
-// responseBody tells when a request is over.
+// responseBody calls release when a request is over.
 type responseBody struct {
 	io.ReadCloser
 	release func() // may be called again
@@ -143,8 +143,8 @@ func outgoing(r *http.Request) *http.Request {
 }
 
 // outgoingHeader is a header without what must not go into the tunnel: what is between two hops of HTTP/1.1, what is
-// private to the tunnel, and what would change the order of streams. What Connection names stays in: else a user
-// could name the header that says who he is, and become the agent (CVE-2021-31999).
+// private to the tunnel, and what would change the order of streams. Headers that Connection names are kept: else a user
+// could name the header with their identity, and become the agent (CVE-2021-31999).
 func outgoingHeader(h http.Header) http.Header {
 	out := make(http.Header, len(h))
 	for name, values := range h {
@@ -158,7 +158,7 @@ func outgoingHeader(h http.Header) http.Header {
 	return out
 }
 
-// staysHere says of a header's name, in whatever case, that it does not go into the tunnel.
+// staysHere reports whether a header, in any case, is not sent into the tunnel.
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Http2-Settings", "Priority":
@@ -168,7 +168,7 @@ func staysHere(name string) bool {
 	}
 }
 
-// isPrivate says of a header's name, in whatever case, that it is one of the tunnel's own.
+// isPrivate reports whether a header, in any case, is one of the tunnel's own.
 func isPrivate(name string) bool {
 	return len(name) >= len(privatePrefix) && strings.EqualFold(name[:len(privatePrefix)], privatePrefix)
 }
@@ -231,7 +231,7 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 	return response, nil
 }
 
-// asSwitched makes the agent's answer the 101 that it stands for.
+// asSwitched turns the agent's answer into the 101 that it represents.
 func asSwitched(response *http.Response, protocol string, body io.ReadWriteCloser) {
 	response.StatusCode = http.StatusSwitchingProtocols
 	response.Status = "101 " + http.StatusText(http.StatusSwitchingProtocols)

@@ -41,7 +41,7 @@ func (c *Conn) Close() error {
 }
 
 // Serve answers the hub's requests with h until the tunnel ends, and returns why; never nil. When ctx ends, the hub
-// is told to send no more requests, those under way may go on for Config.DrainTimeout, and Serve returns ErrClosed.
+// is asked to send no more requests, those under way may go on for Config.DrainTimeout, and Serve returns ErrClosed.
 //
 // An upgrade (Connection: Upgrade) reaches h as the HTTP/1.1 request that it was at the hub, with a ResponseWriter
 // that can be hijacked; anything else as an HTTP/2 request. A request's context ends when the hub gives the request

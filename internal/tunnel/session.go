@@ -83,7 +83,7 @@ func clientTransport(cfg Config, countError func(string)) (*http2.Transport, err
 	return transport, nil
 }
 
-// Done is closed when the session has ended. Config.OnEnd tells the same without a goroutine that waits.
+// Done is closed when the session has ended. Config.OnEnd reports the same without a goroutine that waits.
 func (s *Session) Done() <-chan struct{} { return s.link.ended }
 
 // Err is why the session ended, one of the errors of this package, or nil while it lives.
@@ -117,7 +117,7 @@ func (s *Session) Drain(ctx context.Context) error {
 
 // end closes the connection for the reason that was blamed.
 func (s *Session) end() {
-	s.link.end()         // first, so that whoever's request fails can ask why
+	s.link.end()         // first, so that a failed request can ask why
 	_ = s.client.Close() // fails the requests, then closes the link; it always returns nil
 }
 

@@ -108,7 +108,7 @@ func (u *upgradedStream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite tells the target that no more will come; reading goes on.
+// CloseWrite ends writing to the target; reading goes on.
 func (u *upgradedStream) CloseWrite() error {
 	return u.writer.Close() // it always returns nil
 }

@@ -389,7 +389,7 @@ func TestHijackedConnectionThatMisbehaves(t *testing.T) {
 		}
 		wantError(t, conn.SetDeadline(time.Now()), net.ErrClosed)
 	})
-	t.Run("one that writes while nobody reads is let go when it is closed", func(t *testing.T) {
+	t.Run("one that writes without a reader is released when it is closed", func(t *testing.T) {
 		returned := make(chan struct{})
 		h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := http.NewResponseController(w).Hijack()

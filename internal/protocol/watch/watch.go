@@ -4,7 +4,7 @@
 // Package watch ends watches of a Kubernetes API between two of their events.
 //
 // API servers end each watch every few minutes, and clients go on from the last event that they have. A watch that ends the same
-// way because somebody on its way stops is nothing new to them; one that is broken off is an error.
+// way because a proxy on its way stops is handled like those; one that is broken off is an error.
 package watch
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// patience is how long the end of an event that has begun may take, once the watch shall end.
+// patience is how long the rest of an event may take when the watch has to end.
 const patience = 5 * time.Second
 
-// ErrBrokenOff says that a watch had to end within an event.
+// ErrBrokenOff means that a watch had to end within an event.
 var ErrBrokenOff = errors.New("the watch was broken off within an event")
 
-// Is reports whether a request asks for a watch, which never ends by itself. The path may have anything before that of the API. What goes
-// through an API server to a pod, service or node is none, whatever is asked there.
+// Is reports whether a request asks for a watch, which never ends by itself. The path may have any prefix. A request that goes
+// through an API server to a pod, service or node is not one.
 func Is(r *http.Request) bool {
 	if r.Method != http.MethodGet || proxied(r.URL.Path) {
 		return false
@@ -34,7 +34,7 @@ func Is(r *http.Request) bool {
 	return request.Truth(r.URL.Query()["watch"]) || deprecated(r.URL.Path)
 }
 
-// proxied is whether a path leads on to a pod, service or node. The agent's and the hub's own prefixes hold no such names in a row.
+// proxied reports whether a path leads on to a pod, service or node. The agent's and the hub's own prefixes hold no such names in a row.
 func proxied(path string) bool {
 	parts := strings.Split(path, "/")
 	for i := 2; i < len(parts); i++ {
@@ -45,7 +45,7 @@ func proxied(path string) bool {
 	return false
 }
 
-// deprecated is whether a path is of the form that API servers had for watches first, and still serve: /api/v1/watch/pods.
+// deprecated reports whether a path has the old form for watches, which API servers still serve: /api/v1/watch/pods.
 func deprecated(path string) bool {
 	before, _, found := strings.Cut(path, "/watch/")
 	if !found {
@@ -64,17 +64,17 @@ type Body struct {
 
 	mu       sync.Mutex // guards what follows; not held while source is read
 	events   boundaries
-	between  bool // whether what was read ends with an event
+	between  bool // what was read ends with an event
 	ending   bool // whether to end with the next event
 	ended    bool
 	deadline *time.Timer
 }
 
-// EndWith makes the answer to a watch end when ctx does: at once between two events, else with the present one. An event that then does
+// EndWith makes the response of a watch end when ctx does: at once between two events, else with the present one. An event that then does
 // not come to its end within 5 s is broken off.
 func EndWith(ctx context.Context, answer *http.Response) { end(ctx, answer, nil) }
 
-// EndWithSource is EndWith; also, when the source fails between two events, by an error that excused accepts, that is the end.
+// EndWithSource is EndWith; also, a failure of the source between two events ends the response cleanly if excused accepts the error.
 func EndWithSource(ctx context.Context, answer *http.Response, excused func(error) bool) {
 	end(ctx, answer, excused)
 }
@@ -95,7 +95,7 @@ func (b *Body) end() {
 	}
 }
 
-// endNow is whether there is nothing to wait for.
+// endNow reports whether there is no event to wait for.
 func (b *Body) endNow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +114,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	n, err := b.source.Read(p)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended { // what came meanwhile is in the next watch of whoever reads
+	if b.ended { // what came meanwhile is in the client's next watch
 		return 0, io.EOF
 	}
 	first, last := b.events.scan(p[:n])
@@ -128,7 +128,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	return n, b.outcome(err)
 }
 
-// outcome is what an error of the source means to who reads.
+// outcome returns the error for the reader, given that of the source.
 func (b *Body) outcome(err error) error {
 	switch {
 	case err == nil || errors.Is(err, io.EOF):

@@ -63,7 +63,7 @@ func TestBoundaries(t *testing.T) {
 	}{
 		"JSON ends with a newline":                    {typeJSON, "", []string{"{}\n"}, [][2]int{{3, 3}}},
 		"JSON in two pieces ends with the second":     {typeJSON + ";stream=watch", "", []string{`{"a`, "\":1}\n"}, [][2]int{{-1, -1}, {5, 5}}},
-		"several events are told apart":               {typeJSON, "", []string{"{}\n{}\n{"}, [][2]int{{3, 6}}},
+		"several events are found":                    {typeJSON, "", []string{"{}\n{}\n{"}, [][2]int{{3, 6}}},
 		"protobuf ends where its length says":         {typeProtobuf, "", []string{frame("abc")}, [][2]int{{7, 7}}},
 		"a newline in protobuf is no end":             {typeProtobuf, "", []string{frame("a\nc")[:6], "c"}, [][2]int{{-1, -1}, {1, 1}}},
 		"a length may come byte by byte":              {typeProtobuf, "", []string{"\x00", "\x00", "\x00", "\x01", "x"}, [][2]int{{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {1, 1}}},
