@@ -111,7 +111,7 @@ func TestConclusions(t *testing.T) {
 		"the role is not there":                           {"no-role.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, []delivered{{Binding: present, Role: absent}}, no, nil, nil, denied},
 		"the role there is another":                       {"another-role.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, []delivered{{Binding: present, Role: different}}, no, nil, nil, denied},
 		"all is there, and it is refused":                 {"refused-there.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, whole, no, nil, nil, denied},
-		"nothing names somebody":                          {"nobody.txt", "github:mallory", nil, "prod", getPods, nil, no, nil, nil, denied},
+		"nothing names the user":                          {"unnamed.txt", "github:mallory", nil, "prod", getPods, nil, no, nil, nil, denied},
 		"several bindings miss it":                        {"missing.txt", "github:bob", nil, "prod", deleteNodes(), nil, no, nil, nil, denied},
 		"an expired one":                                  {"expired.txt", "github:carol", nil, "prod", getNodes, nil, no, nil, nil, denied},
 		"an expired one that is still there":              {"left-over.txt", "github:carol", nil, "prod", getNodes, nil, yes(`RBAC: allowed by ClusterRoleBinding "drover:crtb:carol-reads:drover:cluster:reader" of ClusterRole "drover:cluster:reader" to User "github:carol"`), nil, nil, allowed},

@@ -6,12 +6,12 @@ package proxy
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/identity"
@@ -26,7 +26,7 @@ const memberEvery = 10
 // looks of calls that began together are spread. Call the function that it returns when the call is over.
 func (h *Handler) lookAgain(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
 	looks := 0
-	every := h.limits.Look*3/4 + rand.N(h.limits.Look/4+1)
+	every := wait.Jitter(h.limits.Look*3/4, 1.0/3)
 	c.look.start(every, func() {
 		looks++
 		if err := h.still(r, c, looks%memberEvery == 0); err != nil {

@@ -72,7 +72,8 @@ func (h *Handler) forward(w http.ResponseWriter, r *http.Request, c *call) {
 		c.clock.start(h.limits.Answer, func() { cancel(errNoAnswer) })
 		defer c.clock.end()
 	} else {
-		defer h.lookAgain(r, c, cancel)()
+		over := h.lookAgain(r, c, cancel)
+		defer over()
 	}
 	h.forwarder.ServeHTTP(guarded, r.WithContext(ctx))
 }

@@ -160,12 +160,12 @@ func (h *Hub) AwaitCluster(ctx context.Context, name types.NamespacedName, wante
 	}
 }
 
-// Ready, for AwaitCluster, reports whether the Cluster is Ready.
+// Ready reports whether the Cluster is Ready, for AwaitCluster.
 func Ready(c *v1.Cluster) bool {
 	return meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionReady)
 }
 
-// NotReady, for AwaitCluster, returns a check that the Cluster is not Ready for a reason.
+// NotReady returns, for AwaitCluster, a check that the Cluster is not Ready for a reason.
 func NotReady(reason string) func(*v1.Cluster) bool {
 	return func(c *v1.Cluster) bool {
 		condition := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady)

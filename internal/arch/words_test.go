@@ -1,0 +1,91 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package arch
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// plainWords are the words that have a better one for every use in this tree, and that one. docs/contributing.md has the rules behind them.
+func plainWords() map[string]*regexp.Regexp {
+	return map[string]*regexp.Regexp{
+		"name what is absent, or the user": regexp.MustCompile(`\b([Nn]o|[Ss]ome|[Aa]ny)body\b`),
+		`"reports whether"`:                regexp.MustCompile(`(?i)\b(is|are) whether\b`),
+		`"outcome" or "result"`:            regexp.MustCompile(`(?i)\bwhat (came|becomes) of\b`),
+		`"calls f"`:                        regexp.MustCompile(`\b(has|have) \w+ called\b`),
+		`"does not matter"`:                regexp.MustCompile(`(?i)\bof no matter\b`),
+		`"they" or "the user"`:             regexp.MustCompile(`(?i)\b(he|him|his)\b`),
+		"the standard noun for the mechanism (queue, store, cache, stream, orphan, fixture)": regexp.MustCompile(
+			`(?i:\b(shelf|shelves|furniture|hardship|bury|buried)\b)|(^|[^A-Za-z])([Dd]esk|[Aa]genda|[Ss]tray|[Ll]oosen)s?([^a-z]|$)|[a-z](Desk|Agenda|Stray|Loosen)`),
+	}
+}
+
+func TestPlainWords(t *testing.T) {
+	top := root(t)
+	exempt := []string{"docs/contributing.md", "internal/arch/words_test.go", "LICENSE"} // they quote the words
+	extensions := []string{".go", ".md", ".yaml", ".yml", ".sh", ".mod", ""}
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return skipFolder(entry.Name(), path == top)
+		}
+		rel, err := filepath.Rel(top, path)
+		if err != nil || slices.Contains(exempt, filepath.ToSlash(rel)) || !slices.Contains(extensions, filepath.Ext(path)) || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err == nil {
+			report(t, wordProblems(filepath.ToSlash(rel), text))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wordProblems lists the lines of a text that hold a word of plainWords. Files that are not text have none.
+func wordProblems(path string, text []byte) []string {
+	var problems []string
+	if bytes.IndexByte(text, 0) >= 0 {
+		return nil
+	}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, len(text)+1)
+	for n := 1; lines.Scan(); n++ {
+		for better, word := range plainWords() {
+			if found := word.FindString(lines.Text()); found != "" {
+				problems = append(problems, fmt.Sprintf("%s:%d: %q: better is %s", path, n, found, better))
+			}
+		}
+	}
+	return problems
+}
+
+func TestPlainWordsRule(t *testing.T) {
+	tests := map[string]struct{ line, want string }{
+		"Go's idiom passes":                  {"// open reports whether it is open.", ""},
+		"is whether fails":                   {"// open is whether it is open.", "reports whether"},
+		"an absent person fails":             {"// nobody waits", "absent"},
+		"a metaphor fails":                   {"the Desk knows", "standard noun"},
+		"a metaphor within a name fails":     {"func releaseStrays() {}", "standard noun"},
+		"a word that holds another passes":   {"a desktop helps", ""},
+		"a word that only ends alike passes": {"// the sheet is this", ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			expect(t, wordProblems("a.go", []byte(tt.line)), tt.want)
+		})
+	}
+}
