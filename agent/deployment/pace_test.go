@@ -60,7 +60,7 @@ func (s *revertingServer) Watch(ctx context.Context) (watch.Interface, error) {
 type revertingSecrets struct{ *revertingServer }
 
 func (v revertingSecrets) Get(context.Context, string) (*corev1.Secret, error) {
-	return v.revertingServer.secret, nil
+	return v.secret, nil
 }
 func (v revertingSecrets) Create(_ context.Context, s *corev1.Secret) (*corev1.Secret, error) {
 	return s, nil

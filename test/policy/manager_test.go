@@ -4,9 +4,11 @@
 package policy
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // managerUser is the account that config/manager runs the manager with.
@@ -50,16 +54,19 @@ func testManager(t *testing.T, h *hub) {
 	labels := func(cluster, kind string) string {
 		return fmt.Sprintf(", labels: {cluster.drover.dev/cluster: %s, cluster.drover.dev/secret: %s}", cluster, kind)
 	}
+	h.Apply(t, object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:b'}}", h.workspace)))
 	for name, o := range map[string]client.Object{
 		"a join token":        secret(h.workspace, "prod-registration", labels("prod", "registration")+"}, type: Opaque}"),
 		"an agent's identity": secret(h.workspace, "prod-agent", labels("prod", "agent")+"}}"),
 		"the hub's CA":        secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"),
 		"a role of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:a'}, rules: [{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, list, watch]}]}", h.workspace)),
-		"a binding of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: 'drover:crtb:a'}, "+
-			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: 'drover:crtb:a'}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]}", h.workspace)),
+		"a binding of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: 'drover:crtb:b'}, "+
+			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: 'drover:crtb:b'}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]}", h.workspace)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantTaken(t, manager.Create(t.Context(), o))
+			testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { // the API server learns of the Role a moment after it is made
+				return manager.Create(ctx, o)
+			})
 			o.SetAnnotations(map[string]string{"a": "b"})
 			wantTaken(t, manager.Update(t.Context(), o))
 		})
