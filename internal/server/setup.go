@@ -72,29 +72,18 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, err
 	}
-	turnedAway := refused(mgr, connected.registry, observed.tunnels.refused)
-	connected.registry.OnRefused(turnedAway)
 	connected.registry.Bound(members.Bounds{ClusterTunnels: cfg.Limits.Workspace.ClusterTunnels, WorkspaceTunnels: cfg.Limits.Workspace.Tunnels})
 	server := &Server{
 		Listen: cfg.Server.Listen, Connections: cfg.Limits.Connections,
-		Trust: holder,
-		Registration: &registration.Server{
-			Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
-			Settings: holder.Settings, Audience: audience,
-			Refused: turnedAway,
-			Unproven: func(name types.NamespacedName, reason, message string) {
-				observed.tunnels.refused.WithLabelValues(reason).Inc()
-				connected.registry.Unproven(name, reason, message)
-			},
-			Now: time.Now, Log: logger.WithName("registration"),
-		},
-		Members: connected.registry,
-		Tunnel:  observed.tunnels.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),
-		Proxy:   observed.serve(handler),
-		Metrics: identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
-		Ready:   func() error { return cachesSynced(mgr) },
-		Stop:    newStop(cfg.Drain),
-		Log:     logger, telemetry: observed,
+		Trust:        holder,
+		Registration: newRegistration(mgr, holder, audience, connected.registry, observed),
+		Members:      connected.registry,
+		Tunnel:       observed.tunnels.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),
+		Proxy:        observed.serve(handler),
+		Metrics:      identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
+		Ready:        func() error { return cachesSynced(mgr) },
+		Stop:         newStop(cfg.Drain),
+		Log:          logger, telemetry: observed,
 	}
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
@@ -102,6 +91,22 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	server.join(mgr, cfg, hopLimits(limiter, limits, observed.proxy.limits()), func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
 	return server, nil
+}
+
+// newRegistration makes the part of the server that agents join by. A rejected agent shows on its Cluster.
+func newRegistration(mgr ctrl.Manager, holder *trust.Holder, audience string, registry *members.Registry, observed *telemetry) *registration.Server {
+	reject := refused(mgr, registry, observed.tunnels.refused)
+	registry.OnRefused(reject)
+	return &registration.Server{
+		Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
+		Settings: holder.Settings, Audience: audience,
+		Refused: reject,
+		Unproven: func(name types.NamespacedName, reason, message string) {
+			observed.tunnels.refused.WithLabelValues(reason).Inc()
+			registry.Unproven(name, reason, message)
+		},
+		Now: time.Now, Log: mgr.GetLogger().WithName("hub").WithName("registration"),
+	}
 }
 
 // addIndexes adds to the caches what is looked up in them, and returns who is bound to what by one of the indexes.

@@ -15,8 +15,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -110,7 +108,10 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 			}
 			return 1
 		}),
-		certificates{holder}, clusterStates{clusters}, guardStates{clusters}, planStates{clusters},
+		certificates{holder},
+		newConditionStates(clusters, v1.ConditionReady, "drover_clusters", "ready"),
+		newConditionStates(clusters, v1.ConditionGuardsApplied, "drover_cluster_guards", "applied"),
+		planStates{clusters},
 	)
 }
 
@@ -160,40 +161,5 @@ func (c certificates) Collect(out chan<- prometheus.Metric) {
 	}
 	if serving, err := c.GetCertificate(nil); err == nil && serving.Leaf != nil {
 		send("serving", serving.Leaf.NotAfter)
-	}
-}
-
-// clusterStates counts Clusters by what their condition Ready says. Every replica shows all of them, from its cache.
-type clusterStates struct{ client.Reader }
-
-func (clusterStates) desc() *prometheus.Desc {
-	return prometheus.NewDesc("drover_clusters", "Clusters by status and reason of their condition Ready. Every replica counts all.", []string{"ready", "reason"}, nil)
-}
-
-// Describe implements prometheus.Collector.
-func (c clusterStates) Describe(out chan<- *prometheus.Desc) { out <- c.desc() }
-
-// scrapePatience bounds how long a scrape waits for a cache that is not filled yet.
-const scrapePatience = time.Second
-
-// Collect implements prometheus.Collector.
-func (c clusterStates) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
-	defer cancel()
-	var list v1.ClusterList
-	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return // no number is better than a wrong one
-	}
-	type state struct{ ready, reason string }
-	counts := map[state]int{}
-	for i := range list.Items {
-		s := state{string(metav1.ConditionUnknown), v1.ReasonPending}
-		if ready := meta.FindStatusCondition(list.Items[i].Status.Conditions, v1.ConditionReady); ready != nil {
-			s = state{string(ready.Status), ready.Reason}
-		}
-		counts[s]++
-	}
-	for s, n := range counts {
-		out <- prometheus.MustNewConstMetric(c.desc(), prometheus.GaugeValue, float64(n), s.ready, s.reason)
 	}
 }
