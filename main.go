@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/drover-dev/drover/controllers"
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/internal/logging"
 	"github.com/drover-dev/drover/internal/server"
 	"github.com/drover-dev/drover/internal/trust"
 )
@@ -30,13 +28,13 @@ func main() {
 	path := flag.String("config", "/etc/drover/config.yaml", "path of the configuration file")
 	options := zap.Options{}
 	options.BindFlags(flag.CommandLine)
-	says := flag.Bool("version", false, "print the version and end")
+	showVersion := flag.Bool("version", false, "print the version and end")
 	flag.Parse()
-	if *says {
+	if *showVersion {
 		fmt.Println(version)
 		return
 	}
-	logging.Start(options)
+	config.StartLog(options)
 
 	if err := run(ctrl.SetupSignalHandler(), *path); err != nil {
 		fmt.Fprintln(os.Stderr, "drover manager:", err)
@@ -62,7 +60,10 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("make manager: %w", err)
 	}
-	holder, err := trust.New(cfg.Server.URLs, []string{"localhost", net.IPv4(127, 0, 0, 1).String()}, time.Now)
+	if err := cfg.SetAgentImage(ctx, mgr.GetAPIReader(), os.Getenv(config.EnvPod)); err != nil {
+		return err
+	}
+	holder, err := trust.New(cfg.Server.URLs, []string{"localhost", net.IPv4(127, 0, 0, 1).String(), net.IPv6loopback.String()}, time.Now)
 	if err != nil {
 		return err
 	}
@@ -74,15 +75,8 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	steady, err := serving.NewSteady(mgr, cfg)
-	if err != nil {
+	if err := controllers.Setup(leader, controllers.Options{Config: cfg, Members: serving.Members, Trust: holder, Synced: serving.Synced, Deliveries: serving.Deliveries(), Checkpoints: leader.Checkpoints}); err != nil {
 		return err
 	}
-	if err := controllers.Setup(leader.Manager, controllers.Options{Config: cfg, Members: serving.Members, Trust: holder, Steady: steady, Synced: serving.Synced, Deliveries: serving.Deliveries()}); err != nil {
-		return err
-	}
-	if err := errors.Join(mgr.Add(leader), mgr.Add(serving)); err != nil {
-		return err
-	}
-	return mgr.Start(ctx)
+	return server.Run(ctx, mgr, leader.Start, serving.Start)
 }

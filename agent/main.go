@@ -14,8 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/drover-dev/drover/agent/environ"
-	"github.com/drover-dev/drover/agent/loglevel"
+	"github.com/drover-dev/drover/agent/daemon"
 )
 
 // version is set when the program is linked.
@@ -35,17 +34,27 @@ func main() {
 
 func command() *cobra.Command {
 	var kubeconfig, level string
-	run := func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), kubeconfig) }
+	var askVersion bool
+	run := func(work func(context.Context, daemon.Options) error) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, _ []string) error {
+			if askVersion {
+				cmd.Println(version)
+				return nil
+			}
+			return run(cmd.Context(), kubeconfig, work)
+		}
+	}
 	root := &cobra.Command{
 		Use: "drover-agent", Short: "Connect the cluster that this runs in to a Drover hub", Long: "Settings come from the environment, see docs/operations/agents.md.",
-		Args: cobra.NoArgs, RunE: run, SilenceErrors: true, SilenceUsage: true, Version: version,
+		Args: cobra.NoArgs, RunE: run(daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
+	// Not cobra's own flag: its template links text/template, with which the linker keeps every exported method of every type.
+	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
 	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster, for an agent that runs outside of it")
 	set := &cobra.Command{
 		Use: "loglevel", Short: "Change the log level of the agent that runs here", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			now, err := loglevel.Set(cmd.Context(), environ.Socket(os.LookupEnv), level)
+			now, err := daemon.SetLogLevel(cmd.Context(), daemon.Socket(os.LookupEnv), level)
 			if err == nil {
 				cmd.Println("log level is now", now)
 			}
@@ -55,7 +64,8 @@ func command() *cobra.Command {
 	set.Flags().StringVar(&level, "set", "", "the new level, debug or info")
 	cobra.CheckErr(set.MarkFlagRequired("set"))
 	root.AddCommand(set,
-		&cobra.Command{Use: "run", Short: "Run the agent (what happens without a command)", Args: cobra.NoArgs, RunE: run},
+		&cobra.Command{Use: "run", Short: "Run the agent (what happens without a command)", Args: cobra.NoArgs, RunE: run(daemon.Run)},
+		&cobra.Command{Use: "node", Short: "Run a node agent, which connects while the agent does not", Args: cobra.NoArgs, RunE: run(daemon.RunNode)},
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) { cmd.Println(version) }})
 	root.SetOut(os.Stdout)
 	return root

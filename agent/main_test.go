@@ -21,6 +21,7 @@ func TestCommand(t *testing.T) {
 		"--version prints it, too":                {args: []string{"--version"}, out: version},
 		"without a command the agent runs":        {says: "not an https URL"},
 		"run does the same":                       {args: []string{"run"}, says: "not an https URL"},
+		"node runs a node agent":                  {args: []string{"node"}, says: "not an https URL"},
 		"loglevel needs a level":                  {args: []string{"loglevel"}, says: `"set" not set`},
 		"loglevel knows two levels":               {args: []string{"loglevel", "--set", "trace"}, says: "debug info"},
 		"loglevel without an agent says so":       {args: []string{"loglevel", "--set", "debug"}, says: "no agent listens"},

@@ -16,16 +16,15 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/drover-dev/drover/agent/daemon"
-	"github.com/drover-dev/drover/agent/environ"
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
 // flushTimeout is how long the last spans may take when the agent stops.
 const flushTimeout = 2 * time.Second
 
-// run runs the agent with the settings of the environment.
-func run(ctx context.Context, kubeconfig string) error {
-	env, err := environ.Read(os.LookupEnv)
+// run runs the agent, or a node agent, with the settings of the environment.
+func run(ctx context.Context, kubeconfig string, work func(context.Context, daemon.Options) error) error {
+	env, err := daemon.ReadEnviron(os.LookupEnv)
 	if err != nil {
 		return err
 	}
@@ -51,7 +50,7 @@ func run(ctx context.Context, kubeconfig string) error {
 		return err
 	}
 	defer flush(ctx, tracer, log)
-	return daemon.Run(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: config.Level, Tracer: tracer})
+	return work(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: config.Level, Tracer: tracer})
 }
 
 func flush(ctx context.Context, tracer *tracing.Tracer, log logr.Logger) {

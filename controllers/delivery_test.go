@@ -31,6 +31,8 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -46,6 +48,7 @@ type world struct {
 	manager   ctrl.Manager
 	started   time.Time // when the manager says it began to accept tunnels
 	settings  string    // more of the manager's configuration, as ", key: value"
+	clusters  bool      // whether the controllers of the hub's CA and of Clusters run too, but for the one that revokes agents, which have no keys here
 	stop      func()
 }
 
@@ -94,7 +97,20 @@ func (w *world) lead() {
 		w.t.Fatal(err)
 	}
 	shared := Options{Config: cfg, Members: w.registry, Started: w.started}
-	if err := setUpDelivery(mgr, shared, newStore(mgr, shared)); err != nil {
+	if w.clusters {
+		if shared.Trust, err = trust.New(cfg.Server.URLs, nil, time.Now); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	made, err := newParts(mgr, shared)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	entries := made.workspaces()
+	if w.clusters {
+		entries = append(entries, slices.DeleteFunc(made.hub(), func(e entry) bool { return e.name == "cluster-revocation" })...)
+	}
+	if err := made.add(mgr, entries); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -298,17 +314,17 @@ func testBinding(w *world) {
 	w.holds(agent, "crtb/alice", "role/"+role)
 	w.ready(b, v1.ReasonApplied)
 	if b.Status.Clusters.Summary != "1/1" {
-		w.t.Error(b.Status.Clusters)
+		w.t.Errorf("the binding counts %v, want 1/1 clusters", b.Status.Clusters)
 	}
 	if got := text(w.t, agent, "crtb/alice"); !strings.Contains(got, `"name":"hub:alice"`) || !strings.Contains(got, "drover:cluster:"+role) {
-		w.t.Error(got)
+		w.t.Errorf("the set is %v, want alice bound to the template's role", got)
 	}
 	other := w.role("other", v1.RoleTemplateSpec{External: "view"})
 	w.update(b, func() { b.Spec.RoleTemplateName, b.Spec.Subject.Name = other, "github:bob" })
 	w.holds(agent, "crtb/alice")
 	w.ready(b, v1.ReasonApplied)
 	if got := text(w.t, agent, "crtb/alice"); !strings.Contains(got, `"name":"github:bob"`) || !strings.Contains(got, `"name":"view"`) {
-		w.t.Error(got)
+		w.t.Errorf("the set is %v, want bob bound to the external role", got)
 	}
 	w.delete(b)
 	w.holds(agent)
@@ -334,16 +350,17 @@ func testSelector(w *world) {
 func testExpiry(w *world) {
 	agent := w.member("prod", nil)
 	role := w.role("r", v1.RoleTemplateSpec{})
-	end := metav1.NewTime(time.Now().Add(2500 * time.Millisecond).Truncate(time.Second))
-	b := w.crtb("short", role, func(b *v1.ClusterRoleTemplateBinding) { b.Spec.ExpiresAt = &end })
+	later := metav1.NewTime(time.Now().Add(time.Hour).Truncate(time.Second))
+	b := w.crtb("short", role, func(b *v1.ClusterRoleTemplateBinding) { b.Spec.ExpiresAt = &later })
 	w.holds(agent, "crtb/short", "role/"+role)
-	if set, _ := agent.Sets.Get("crtb/short"); set.ExpiresAt == nil || !set.ExpiresAt.Equal(end.Time) {
-		w.t.Error(set.ExpiresAt)
+	if set, _ := agent.Sets.Get("crtb/short"); set.ExpiresAt == nil || !set.ExpiresAt.Equal(later.Time) {
+		w.t.Errorf("the set expires at %v, want the binding's time, %v", set.ExpiresAt, later)
 	}
+	end := metav1.NewTime(time.Now().Add(2500 * time.Millisecond).Truncate(time.Second))
+	w.update(b, func() { b.Spec.ExpiresAt = &end })
 	w.ready(b, v1.ReasonExpired)
 	w.says(b, v1.ConditionReady, "It expired at "+end.UTC().Format(time.RFC3339), "set a later expiresAt")
 	w.holds(agent)
-	later := metav1.NewTime(time.Now().Add(time.Hour))
 	w.update(b, func() { b.Spec.ExpiresAt = &later })
 	w.holds(agent, "crtb/short", "role/"+role)
 }
@@ -534,7 +551,7 @@ func testHubRights(w *world) {
 	}
 	want := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, ResourceNames: []string{"prod"}, Verbs: []string{"get", "list", "watch"}}}
 	if !reflect.DeepEqual(role.Rules, want) || !metav1.IsControlledBy(role, b) {
-		w.t.Errorf("%+v", role)
+		w.t.Errorf("the Role is %+v, want the binding's rules, and the binding as owner", role)
 	}
 	w.delete(role)
 	w.eventually(func(ctx context.Context) error { return w.Client.Get(ctx, client.ObjectKeyFromObject(role), role) })
@@ -573,7 +590,7 @@ func testAnonymous(w *world) {
 		w.ready(b, v1.ReasonApplied)
 		err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.workspace, Name: "drover:crtb:" + b.Name}, &rbacv1.RoleBinding{})
 		if !apierrors.IsNotFound(err) {
-			w.t.Errorf("%s: %v", name, err)
+			w.t.Errorf("%s: %v, want that it is not found", name, err)
 		}
 	}
 }
@@ -594,13 +611,16 @@ func testWordForWord(w *world) {
 	}
 	var got []rbacv1.PolicyRule
 	if err := json.Unmarshal(raw, &got); err != nil || !reflect.DeepEqual(got, rules) {
-		w.t.Error(string(raw), err)
+		w.t.Errorf("the rules of the set are %v, %v, want those of the template", string(raw), err)
 	}
 }
 
 func testNoSecretInStatus(w *world) {
 	agent := w.member("prod", nil)
-	agent.Sets.Become(func(s protocol.Set) protocol.SetState {
+	agent.Sets.Become(func(content set.Content) protocol.SetState {
+		if len(content.Objects) > 0 && content.Objects[0].GetKind() == "ValidatingAdmissionPolicy" { // without the guards no Secret is sent
+			return protocol.SetState{Phase: protocol.SetApplied}
+		}
 		return protocol.SetState{Phase: protocol.SetFailed, Objects: []protocol.SetObject{{Object: "Secret web/registry", Phase: protocol.SetFailed, Message: "refused"}}, Failed: 1}
 	})
 	project := &v1.Project{ObjectMeta: w.meta("web"), Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, Namespaces: []string{"web"}}}
@@ -637,7 +657,7 @@ func testClusterGoes(w *world) {
 	w.ready(b, v1.ReasonClusterNotFound)
 	for _, call := range agent.Sets.Calls() {
 		if strings.HasPrefix(call, "DELETE") {
-			w.t.Error(agent.Sets.Calls())
+			w.t.Errorf("the agent was asked %v, want no DELETE", agent.Sets.Calls())
 		}
 	}
 }
@@ -646,7 +666,7 @@ func testManyAreShort(w *world) {
 	agent := w.member("prod", nil)
 	one := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}
 	p := &v1.Project{ObjectMeta: w.meta("web"), Spec: v1.ProjectSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, ResourceQuota: one, NamespaceDefaultResourceQuota: one}}
-	agent.Sets.Become(func(protocol.Set) protocol.SetState {
+	agent.Sets.Become(func(set.Content) protocol.SetState {
 		return protocol.SetState{Phase: protocol.SetApplied, Namespaces: 20, Short: strings.Fields("a b c d e f g h i j")}
 	})
 	w.Apply(w.t, p)
@@ -668,7 +688,7 @@ func testTaken(w *world) {
 	w.Apply(w.t, token)
 	w.says(younger, v1.ConditionReady, "namespace shared belongs to project b-older", "Secret bootstrap is not copied: a bootstrap token")
 	if got := text(w.t, agent, "project/z-younger"); strings.Contains(got, `"shared"`) {
-		w.t.Error(got)
+		w.t.Errorf("the set of the younger project is %v, want it without the namespace of the older one", got)
 	}
 	w.delete(older)
 	w.ready(younger, v1.ReasonSecretRefused)
@@ -681,6 +701,6 @@ func testTaken(w *world) {
 	w.delete(large)
 	w.ready(younger, v1.ReasonApplied)
 	if got := text(w.t, agent, "project/z-younger"); !strings.Contains(got, `"shared"`) {
-		w.t.Error(got)
+		w.t.Errorf("the set of the younger project is %v, want it with the namespace that is free now", got)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -34,9 +35,9 @@ const (
 
 // works has an agent in memory run each plan that it is given: node by node, each as fast as it can be reported.
 func works(sets *testkit.Sets, running *sync.WaitGroup, atWork *atomic.Int32, most *atomic.Int32) {
-	sets.Become(func(set protocol.Set) protocol.SetState {
+	sets.Become(func(content set.Content) protocol.SetState {
 		state := protocol.SetState{Phase: protocol.SetApplied}
-		for _, o := range set.Content.Objects {
+		for _, o := range content.Objects {
 			p := &v1.Plan{}
 			if o.GetKind() != "Plan" || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, p) != nil || p.Spec.Paused {
 				continue

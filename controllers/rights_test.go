@@ -31,6 +31,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/apply"
 	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -111,19 +112,18 @@ type cut struct {
 
 // agent is the part of a member's agent that keeps sets, which can be restarted while the tunnel stays.
 type agent struct {
-	busy atomic.Int64
-	stop func()
+	busy   atomic.Int64
+	stop   func()
+	stream *stream.Stream
 
 	mu      sync.Mutex // guards applier
 	applier *apply.Applier
 }
 
-// ServeHTTP serves protocol.PathSets.
+// ServeHTTP serves the paths below protocol.PathSets.
 func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		a.busy.Add(1)
-		defer a.busy.Add(-1)
-	}
+	a.busy.Add(1)
+	defer a.busy.Add(-1)
 	a.mu.Lock()
 	applier := a.applier
 	a.mu.Unlock()
@@ -145,7 +145,7 @@ var (
 
 func newRightsWorld(t *testing.T, random *rand.Rand) *rightsWorld {
 	t.Helper()
-	r := &rightsWorld{random: random, now: newState(), agent: &agent{}, member: member.Start(t), world: newWholeWorld(t)}
+	r := &rightsWorld{random: random, now: newState(), agent: &agent{stream: stream.New()}, member: member.Start(t), world: newWholeWorld(t)}
 	r.now.external = map[string]rbacv1.PolicyRule{"theirs": {APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get"}}}
 	r.member.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Rules: []rbacv1.PolicyRule{r.now.external["theirs"]}})
 	for i, name := range projectNames {
@@ -197,7 +197,7 @@ func (r *rightsWorld) lead() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	applier := apply.New(apply.Options{Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace), Log: logr.Discard()})
+	applier := apply.New(apply.Options{Client: c.REST, Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace), Topic: r.agent.stream.Topic(protocol.SubjectSets), Log: logr.Discard()})
 	ctx, cancel := context.WithCancel(context.Background())
 	var leading sync.WaitGroup
 	leading.Go(func() { applier.Lead(ctx) })
@@ -210,7 +210,7 @@ func (r *rightsWorld) lead() {
 
 func (r *rightsWorld) connect() {
 	r.t.Helper()
-	r.tunnel = testkit.ConnectAgentServing(r.t, testkit.HealthyReport(), r.agent)
+	r.tunnel = testkit.ConnectAgentServing(r.t, testkit.HealthyReport(), r.agent, r.agent.stream)
 	r.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: r.workspace, Name: "prod", UID: "u"}, Key: "k"}, r.tunnel.Session)
 }
 

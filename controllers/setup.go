@@ -6,16 +6,28 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/drover-dev/drover/controllers/authority"
-	"github.com/drover-dev/drover/controllers/cluster"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/binding"
+	"github.com/drover-dev/drover/controllers/signin"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/set"
+	issuer "github.com/drover-dev/drover/internal/signin"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
@@ -27,57 +39,121 @@ type Options struct {
 	Config  config.Config
 	Members *members.Registry
 	Trust   *trust.Holder
-	// Steady has the controllers that every replica needs until it has ended its last tunnel.
-	Steady ctrl.Manager
 	// Deliveries records what is sent to members.
 	Deliveries delivery.Observer
-	// Synced reports whether it is known which members other replicas hold.
+	// Checkpoints are sent along with sets. Nil means that a restored etcd is not noticed.
+	Checkpoints *checkpoint.Recorder
+	// Synced reports whether it is known which members other replicas hold. Nil means that it always is.
 	Synced func() bool
 	// Started is when this manager began to accept tunnels. Zero means the time of Setup.
 	Started time.Time
 }
 
+// entry is one controller of the list.
+type entry struct {
+	name       string
+	reconciler reconcile.Reconciler
+	// workers is how many reconciles run at once.
+	workers int
+	// everywhere means that it runs on every replica, and not only on the leader.
+	everywhere bool
+	triggers   []trigger
+}
+
 // Setup adds every controller to a manager.
 func Setup(mgr ctrl.Manager, o Options) error {
-	if o.Started.IsZero() {
-		o.Started = time.Now()
+	p, err := newParts(mgr, o)
+	if err != nil {
+		return err
 	}
-	authoritySecret := types.NamespacedName{Namespace: o.Config.Namespace, Name: trust.AuthoritySecret}
-	loader := &authority.Loader{
-		Client: mgr.GetClient(), Trust: o.Trust, Authority: authoritySecret, Now: time.Now,
+	return p.add(mgr, slices.Concat(p.hub(), p.workspaces(), p.signIn(mgr)))
+}
+
+// hub lists the controllers of the hub's CA and of Clusters.
+func (p *parts) hub() []entry {
+	o, all := p.options, types.NamespacedName{Name: "all"}
+	return []entry{
+		{"authority-loader", p.loader, 1, true, []trigger{
+			self(&corev1.Secret{}, only(p.loader.Authority, p.loader.Given)), atStart(p.loader.Authority, p.loader.Given)}},
+		{"authority-publisher", p.publisher, 1, false, []trigger{
+			self(&corev1.ConfigMap{}, only(p.publisher.ConfigMap)), atStart(p.publisher.ConfigMap), always(p.publisher.ConfigMap, o.Trust.OnChange)}},
+		// A member that confirms, or that is lost, may be the last that the end of an old authority waits for.
+		{"authority", p.keeper, 1, false, []trigger{
+			self(&corev1.Secret{}, only(p.keeper.Secret)), atStart(p.keeper.Secret), always(p.keeper.Secret, o.Trust.OnChange), always(p.keeper.Secret, nameless(o.Members.OnChange))}},
+		// What was revoked between the look at the agent's key and the opening of its tunnel has had its event before.
+		{"cluster-revocation", p.revoker, 1, true, []trigger{
+			self(&v1.Cluster{}), owned(&corev1.Secret{}, builder.MatchEveryOwner), calls(o.Members.OnOpen, 0)}},
+		// A reconcile may wait for an agent. An agent that connects reports within 50 ms, mostly, so that no status has to say that its report is awaited.
+		{"cluster", p.clusters, 16, false, []trigger{
+			self(&v1.Cluster{}), owned(&corev1.Secret{}, builder.MatchEveryOwner), handled(&v1.Cluster{}, p.clusters.Places.Handler()), before(p.clusters.Lead),
+			calls(o.Members.OnChange, 50*time.Millisecond), results(p.deliveries, 50*time.Millisecond, set.Guards), each(p.clusterNames, o.Trust.OnChange),
+			calls(p.upgrades.OnTurn, 0)}},
+		{"agent-upgrades", p.upgrades, 1, false, []trigger{atStart(all), after(all, p.upgrades.OnChange, time.Second)}},
 	}
-	if name := o.Config.Server.TLSSecretName; name != "" {
-		loader.Given = types.NamespacedName{Namespace: o.Config.Namespace, Name: name}
+}
+
+// workspaces lists the controllers of what is delivered to members. A change of many members is gathered for a moment: an object is reconciled once
+// for many of their results, and many objects are sent before their first status is written.
+//
+// What a controller is for is watched without a predicate: a status that was computed from a cache that lagged behind is corrected on the event of its
+// own write.
+func (p *parts) workspaces() []entry {
+	return []entry{
+		{set.Guards, p.guards, 1, false, []trigger{p.on(&v1.Cluster{}, index.Self)}},
+		{set.Role, p.roles, 4, false, []trigger{
+			self(&v1.RoleTemplate{}), p.on(&v1.RoleTemplate{}, index.RoleToRoles), p.on(&v1.ClusterRoleTemplateBinding{}, index.BindingToRoles),
+			p.on(&v1.ProjectRoleTemplateBinding{}, index.BindingToRoles), p.on(&v1.Project{}, index.ProjectToRoles), p.on(&v1.Cluster{}, index.ClusterToRoles),
+			results(p.deliveries, 50*time.Millisecond, set.Role)}},
+		{set.ClusterBinding, binding.NewCluster(p.bindings), 8, false, []trigger{
+			self(&v1.ClusterRoleTemplateBinding{}), owned(&rbacv1.Role{}), owned(&rbacv1.RoleBinding{}), p.on(&v1.Cluster{}, index.ClusterToClusterBindings),
+			p.on(&v1.RoleTemplate{}, index.RoleToClusterBindings), results(p.deliveries, 100*time.Millisecond, set.ClusterBinding)}},
+		{set.ProjectBinding, binding.NewProject(p.bindings), 8, false, []trigger{
+			self(&v1.ProjectRoleTemplateBinding{}), owned(&rbacv1.Role{}), owned(&rbacv1.RoleBinding{}), p.on(&v1.Cluster{}, index.ClusterToProjectBindings),
+			p.on(&v1.Project{}, index.ProjectToProjectBindings), p.on(&v1.RoleTemplate{}, index.RoleToProjectBindings),
+			results(p.deliveries, 100*time.Millisecond, set.ProjectBinding)}},
+		{set.Project, p.projects, 4, false, []trigger{
+			self(&v1.Project{}), p.on(&v1.Project{}, index.ProjectToConflicting), p.on(&v1.Cluster{}, index.ClusterToProjects),
+			p.onSecret(p.projectSecrets, index.SecretToProjects), results(p.deliveries, 20*time.Millisecond, set.Project, set.Secrets),
+			looked(ownersOf(p.deliveries, set.Guards), 20*time.Millisecond, p.projectsOfMember)}},
+		{set.Plan, p.plans, 4, false, []trigger{
+			self(&v1.Plan{}), p.on(&v1.Cluster{}, index.ClusterToPlans), p.onSecret(p.planSecrets, index.SecretToPlans),
+			results(p.deliveries, 20*time.Millisecond, set.Plan), calls(p.progress.OnPlan, 20*time.Millisecond),
+			looked(p.progress.OnMember, 20*time.Millisecond, p.plansOfMember), looked(p.poller.OnPolled, 20*time.Millisecond, p.plansOfChannel),
+			looked(ownersOf(p.deliveries, set.Guards), 20*time.Millisecond, p.plansOfMember)}},
 	}
-	keeper := &authority.Keeper{
-		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("drover-authority"), Secret: authoritySecret,
-		Member: o.Members.State, Settings: o.Trust.Settings, Now: time.Now,
+}
+
+// signIn lists the controllers of what sign-in keeps: none unless it is configured.
+func (p *parts) signIn(mgr ctrl.Manager) []entry {
+	cfg := p.options.Config
+	if !cfg.SignIn.On() {
+		return nil
 	}
-	publisher := &authority.Publisher{
-		Client: mgr.GetClient(), Settings: o.Trust.Settings,
-		ConfigMap: types.NamespacedName{Namespace: o.Config.Namespace, Name: trust.AuthorityConfigMap},
+	secret := types.NamespacedName{Namespace: cfg.Namespace, Name: issuer.KeysSecret}
+	users := &signin.Users{Client: p.client, Recorder: mgr.GetEventRecorder("drover-user"), Namespace: cfg.Namespace, Now: time.Now}
+	sessions := &signin.Sessions{Client: p.client, Namespace: cfg.Namespace, Now: time.Now}
+	return []entry{
+		{"sign-in-keys", &signin.Keys{Client: p.client, Secret: secret, Now: time.Now}, 1, false, []trigger{self(&corev1.Secret{}, only(secret)), atStart(secret)}},
+		{"sign-in-sessions", sessions, 1, false, []trigger{self(&corev1.Secret{}, predicate.NewPredicateFuncs(sessions.IsSession))}},
+		{"user", users, 1, false, []trigger{self(&v1.User{}), handled(&corev1.Secret{}, users.Handler())}},
 	}
-	deliveries := newStore(mgr, o)
-	clusters := &cluster.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-cluster"),
-		Members: o.Members, Settings: o.Trust.Settings, AgentImage: o.Config.Agent.Image, MaxClusters: o.Config.Limits.Workspace.Clusters, Synced: o.Synced, Started: o.Started, Now: time.Now,
-		Guards: guarded(deliveries),
-	}
-	revoker := &cluster.Revoker{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Tunnels: o.Members}
-	for _, register := range []func() error{
-		func() error { return setUpDelivery(mgr, o, deliveries) },
-		func() error { return loader.Register(mgr) },
-		func() error { return publisher.Register(mgr, o.Trust.OnChange) },
-		func() error { return revoker.Register(o.Steady, o.Members.OnOpen) },
-		func() error {
-			return keeper.Register(mgr, authority.Wakers{Member: o.Members.OnChange, Trust: o.Trust.OnChange})
-		},
-		func() error {
-			return clusters.Register(mgr, cluster.Wakers{Member: o.Members.OnChange, All: o.Trust.OnChange, Guards: onGuards(deliveries)})
-		},
-	} {
-		if err := register(); err != nil {
+}
+
+// add adds the controllers of a list to a manager, and what they are woken by.
+func (p *parts) add(mgr ctrl.Manager, list []entry) error {
+	for _, runnable := range p.runnables {
+		if err := mgr.Add(runnable); err != nil {
 			return fmt.Errorf("set up controllers: %w", err)
+		}
+	}
+	for _, e := range list {
+		elected := !e.everywhere
+		b := ctrl.NewControllerManagedBy(mgr).Named(e.name).WithOptions(controller.Options{MaxConcurrentReconciles: e.workers, NeedLeaderElection: &elected})
+		for _, trigger := range e.triggers {
+			trigger(b)
+		}
+		if err := b.Complete(e.reconciler); err != nil {
+			return fmt.Errorf("set up controller %s: %w", e.name, err)
 		}
 	}
 	return nil

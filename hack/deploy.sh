@@ -4,15 +4,17 @@
 
 # Installs Drover into the cluster that kubectl points at, or removes it.
 #
-#   hack/deploy.sh deploy | undeploy | install | uninstall | render
+#   hack/deploy.sh deploy | undeploy | install | uninstall | render | installer
 #
-# IMG   image of manager and agent (deploy, render)
-# URL   https address of the hub, or several separated by commas (deploy, render)
+# IMG   image of manager and agent (deploy, render, installer)
+# URL   https address of the hub, or several separated by commas (deploy, render; in dist/install.yaml it can be filled in later)
+# EXPOSE folder of config/expose to apply in place of config/default: loadbalancer, ingress or gateway (deploy, render, undeploy)
 # FORCE=1 lets undeploy and uninstall delete the Clusters first
 # KUBECTL the kubectl to use
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+readonly overlay=${EXPOSE:+expose/}${EXPOSE:-default}
 readonly crd=clusters.cluster.drover.dev
 kubectl=${KUBECTL:-kubectl}
 work=$(mktemp -d)
@@ -29,6 +31,7 @@ require_settings() {
 	[[ -n ${IMG:-} ]] || die "IMG is missing: say which image to run, for example IMG=registry.example.com/drover:v0.1.0"
 	[[ -n ${URL:-} ]] || die "URL is missing: say where agents and people reach the hub, for example URL=https://drover.example.com"
 	[[ $IMG =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || die "IMG=$IMG is not an image reference"
+	[[ -f config/$overlay/kustomization.yaml ]] || die "EXPOSE=${EXPOSE:-}: config/expose has no such folder: name one of $(ls -x config/expose)"
 	local url
 	while read -r url; do
 		[[ $url =~ ^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/?$ ]] ||
@@ -44,10 +47,28 @@ render() {
 	urls="\"${URL//,/\", \"}\""
 	config=$(<config/manager/config.yaml)
 	config=${config//'"https://drover.example.com"'/"$urls"}
-	printf '%s\n' "${config//'drover:latest'/"$IMG"}" >"$work/config/manager/config.yaml"
+	printf '%s\n' "$config" >"$work/config/manager/config.yaml"
 	deployment=$(<config/manager/deployment.yaml)
 	printf '%s\n' "${deployment//'image: drover:latest'/"image: $IMG"}" >"$work/config/manager/deployment.yaml"
-	kustomize_build "$work/config/default"
+	local host=${URL%%,*}
+	host=${host#https://}
+	if [[ $overlay != default ]]; then
+		[[ $host != \[* || $overlay == expose/loadbalancer ]] || die "EXPOSE=$EXPOSE routes by name: URL=https://$host has an address"
+		sed -i "s/drover\.example\.com/${host%%[:/]*}/" "$work/config/$overlay"/*.yaml
+	fi
+	kustomize_build "$work/config/$overlay"
+}
+
+# installer writes what deploy applies into one file, for people without Go.
+installer() {
+	URL=${URL:-https://drover.example.com}
+	mkdir -p dist
+	{
+		echo "# Drover. Set server.urls in the ConfigMap drover-config to where agents and people reach the hub, then: kubectl apply --server-side -f install.yaml"
+		render
+	} >"$work/install.yaml"
+	mv "$work/install.yaml" dist/install.yaml
+	echo "deploy: wrote dist/install.yaml" >&2
 }
 
 deploy() {
@@ -73,6 +94,7 @@ Delete them first (kubectl delete $crd --all --all-namespaces), or let this do i
 
 case ${1:-} in
 render) render ;;
+installer) installer ;;
 deploy) deploy ;;
 install) kustomize_build config/crd | "$kubectl" apply --server-side --force-conflicts -f - ;;
 uninstall)
@@ -81,7 +103,7 @@ uninstall)
 	;;
 undeploy)
 	refuse_while_clusters "the hub"
-	kustomize_build config/default | "$kubectl" delete --ignore-not-found -f -
+	kustomize_build "config/$overlay" | "$kubectl" delete --ignore-not-found -f -
 	;;
-*) die "usage: hack/deploy.sh deploy | undeploy | install | uninstall | render" ;;
+*) die "usage: hack/deploy.sh deploy | undeploy | install | uninstall | render | installer" ;;
 esac

@@ -85,12 +85,31 @@ deployment_is_complete() {
 			return 1
 		fi
 	done
+	local exposed
+	for exposed in $(ls config/expose); do
+		if ! IMG=x/y:v1 URL=https://hub.test:8443 EXPOSE=$exposed hack/deploy.sh render >"$work/exposed.yaml" ||
+			! grep -qE '(host: |- )hub\.test$|type: LoadBalancer' "$work/exposed.yaml"; then
+			echo "hack/deploy.sh render with EXPOSE=$exposed: the host or the load balancer is missing" >&2
+			return 1
+		fi
+		out+=$(<"$work/exposed.yaml")
+	done
 	if grep -nE 'drover:latest|drover\.example\.com' <<<"$out"; then
 		echo "hack/deploy.sh render: the lines above still hold a placeholder" >&2
 		return 1
 	fi
 }
 
+# A program that "go build" left in the root is committed by "git add -A", and then stays in every clone.
+no_large_files() {
+	local large
+	large=$(git ls-files -z | xargs -0 sh -c 'find "$@" -maxdepth 0 -size +1024k' sh)
+	[[ -z $large ]] && return 0
+	echo "more than 1 MiB, and not to be committed: $large" >&2
+	return 1
+}
+
+check "no large file is committed" no_large_files
 check "generated files are current" generated_is_current
 check "go.mod is tidy" modules_are_tidy
 check "nested modules build" nested_modules_build

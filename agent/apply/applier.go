@@ -8,35 +8,48 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
 
+	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/agent/leader"
+	"github.com/drover-dev/drover/agent/stream"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // Options configure an Applier.
 type Options struct {
-	Objects Objects
-	Secrets Secrets
+	// Client is for the API server. It decodes metadata.
+	Client  rest.Interface
+	Objects *kube.Objects
+	Secrets *kube.Secrets // of the agent's namespace
+	// Topic is where the states of sets are published.
+	Topic *stream.Topic
 	// ReadOnly makes the Applier accept no sets and write nothing.
 	ReadOnly bool
 	// LeftChanged is called when Applier.Left changed. May be nil.
 	LeftChanged func()
+	// Await returns when a leader may begin, false if ctx ends before. Nil means at once.
+	Await func(ctx context.Context) bool
 	// Now is time.Now if it is nil.
 	Now func() time.Time
 	Log logr.Logger
 }
 
-// Applier keeps sets true while its replica leads. It is the http.Handler of protocol.PathSets and below.
+// Applier keeps sets true while its replica leads. It is the http.Handler below protocol.PathSets.
 type Applier struct {
-	options Options
+	options    Options
+	leadership atomic.Pointer[leadership] // nil while another replica leads
 
-	mu         sync.Mutex  // guards the rest
-	leadership *leadership // nil while another replica leads
-	left       []string
+	mu   sync.Mutex // guards left
+	left []string
 }
 
 // New makes an Applier.
@@ -44,57 +57,45 @@ func New(o Options) *Applier {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Await == nil {
+		o.Await = func(context.Context) bool { return true }
+	}
 	return &Applier{options: o}
 }
 
 // Lead keeps sets true until ctx ends.
 func (a *Applier) Lead(ctx context.Context) {
 	l := newLeadership(ctx, a.options)
-	a.setCurrent(l)
-	defer a.setCurrent(nil)
+	a.leadership.Store(l)
+	defer a.options.Topic.Reset()
+	defer a.leadership.Store(nil)
 	if !a.options.ReadOnly {
 		l.run()
 		return
 	}
-	l.publisher.setSynced()
+	l.publisher.Sync()
 	a.lookForLeft(ctx)
-	l.close()
 }
-
-func (a *Applier) setCurrent(l *leadership) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.leadership = l
-}
-
-func (a *Applier) current() *leadership {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.leadership
-}
-
-// ErrNotLeading is returned while another replica leads.
-var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
 // removeTimeout bounds the wait until it is known what there is to remove.
 const removeTimeout = 20 * time.Second
 
-// RemoveAll removes all sets, and returns what could not be removed. It returns ErrNotLeading while another replica leads, which would
+// RemoveAll removes all sets, and returns what could not be removed. It returns leader.ErrNotLeading while another replica leads, which would
 // put the sets back.
 func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	if a.options.ReadOnly {
 		return nil, nil
 	}
-	l := a.current()
+	l := a.leadership.Load()
 	if l == nil {
-		return nil, ErrNotLeading
+		return nil, leader.ErrNotLeading
 	}
 	timer := time.NewTimer(removeTimeout)
 	defer timer.Stop()
 	select {
 	case <-l.ready:
 	case <-l.ctx.Done():
-		return nil, ErrNotLeading
+		return nil, leader.ErrNotLeading
 	case <-timer.C:
 		return nil, errors.New("remove sets: the API server does not say what there is: try again")
 	case <-ctx.Done():
@@ -103,26 +104,20 @@ func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	return l.removeAll(ctx), nil
 }
 
-// ServeHTTP serves protocol.PathSets.
+// ServeHTTP serves the paths below protocol.PathSets.
 func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	l := a.current()
+	l := a.leadership.Load()
 	if l == nil {
-		http.Error(w, ErrNotLeading.Error(), http.StatusMisdirectedRequest)
-		return
-	}
-	if r.URL.Path == protocol.PathSets {
-		if r.Method != http.MethodGet {
-			w.Header().Set("Allow", http.MethodGet)
-			http.Error(w, "sets are read with GET", http.StatusMethodNotAllowed)
-			return
-		}
-		l.publisher.serve(w, r)
+		http.Error(w, leader.ErrNotLeading.Error(), http.StatusMisdirectedRequest)
 		return
 	}
 	id, ok := protocol.SetOfPath(r.URL.Path)
 	if !ok {
 		http.Error(w, "the path names no set", http.StatusUnprocessableEntity)
 		return
+	}
+	if !a.options.ReadOnly {
+		l.reached(r.URL.Query().Get(protocol.QueryCheckpoint))
 	}
 	switch r.Method {
 	case http.MethodPut:
@@ -132,7 +127,7 @@ func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			writeState(w, protocol.SetState{ID: id, Phase: protocol.SetDeleted})
 			return
 		}
-		a.do(w, r, l, protocol.SetState{ID: id}, func(ctx context.Context) (protocol.SetState, error) { return l.remove(ctx, id) })
+		a.do(w, r, protocol.SetState{ID: id}, func(ctx context.Context) (protocol.SetState, error) { return l.remove(ctx, id) })
 	default:
 		w.Header().Set("Allow", "PUT, DELETE")
 		http.Error(w, "a set is written with PUT and taken away with DELETE", http.StatusMethodNotAllowed)
@@ -144,64 +139,41 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 		writeState(w, protocol.SetState{ID: id, Phase: protocol.SetReadOnly, Message: "the agent's profile is ReadOnly: it takes nothing; set spec.agent.profile of the Cluster to Full and apply the manifest again"})
 		return
 	}
-	var set protocol.Set
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxSet+1<<10)).Decode(&set)
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, set.MaxSize+1<<10))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		http.Error(w, fmt.Sprintf("the set has more than %d bytes", protocol.MaxSet), http.StatusRequestEntityTooLarge)
+		http.Error(w, fmt.Sprintf("the set has more than %d bytes", set.MaxSize), http.StatusRequestEntityTooLarge)
 		return
 	}
-	switch {
-	case err != nil:
-		err = errors.New("it cannot be read") // the cause may quote what is in it
-	case set.ID != id:
-		err = errors.New("the path names another set")
+	if err != nil {
+		http.Error(w, "the set was not sent whole", http.StatusBadRequest)
+		return
 	}
-	if err == nil {
-		err = set.Check()
+	wanted, content, err := set.Parse(raw)
+	if err == nil && wanted.ID != id {
+		err = errors.New("the path names another set")
 	}
 	if err != nil {
 		http.Error(w, "the agent refuses the set: "+protocol.Cut(err.Error(), 256), http.StatusUnprocessableEntity)
 		return
 	}
-	a.do(w, r, l, protocol.SetState{ID: id, Digest: set.Digest}, func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, set) })
+	a.do(w, r, protocol.SetState{ID: id, Digest: wanted.Digest}, func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, wanted, content) })
 }
 
-// do runs f and responds with its state, or with pending after protocol.SetTimeout. f continues when the hub disconnects. An error of f
-// means that the replica no longer leads.
-func (a *Applier) do(w http.ResponseWriter, r *http.Request, l *leadership, pending protocol.SetState, f func(context.Context) (protocol.SetState, error)) {
-	type result struct {
-		state protocol.SetState
-		err   error
-	}
-	done := make(chan result, 1)
-	begun := l.begin(func() {
-		select {
-		case <-l.ready:
-		case <-l.ctx.Done():
-			done <- result{err: errEnded}
-			return
-		}
-		state, err := f(l.ctx)
-		done <- result{state, err}
-	})
-	if !begun {
-		http.Error(w, errEnded.Error(), http.StatusMisdirectedRequest)
+// do responds with the state that f returns, or with pending after protocol.SetTimeout: the request is queued then. An error of f means that the
+// replica no longer leads, or that the hub disconnected.
+func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState, f func(context.Context) (protocol.SetState, error)) {
+	ctx, cancel := context.WithTimeout(r.Context(), protocol.SetTimeout)
+	defer cancel()
+	state, err := f(ctx)
+	switch {
+	case errors.Is(err, errEnded):
+		http.Error(w, err.Error(), http.StatusMisdirectedRequest)
 		return
+	case err != nil:
+		state = pending
+		state.Phase = protocol.SetPending
 	}
-	timer := time.NewTimer(protocol.SetTimeout)
-	defer timer.Stop()
-	select {
-	case o := <-done:
-		if o.err != nil {
-			http.Error(w, o.err.Error(), http.StatusMisdirectedRequest)
-			return
-		}
-		writeState(w, o.state)
-	case <-timer.C:
-		pending.Phase = protocol.SetPending
-		writeState(w, pending)
-	case <-r.Context().Done():
-	}
+	writeState(w, state)
 }
 
 func writeState(w http.ResponseWriter, state protocol.SetState) {

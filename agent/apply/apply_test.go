@@ -30,9 +30,10 @@ import (
 
 	"github.com/drover-dev/drover/agent/apply"
 	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/tenancy"
 	"github.com/drover-dev/drover/test/testkit"
 	start "github.com/drover-dev/drover/test/testkit/member"
@@ -40,50 +41,67 @@ import (
 
 const patience = 20 * time.Second
 
-// member is a real API server with the agent's manifest, and agents with the rights of that.
-type member struct {
+// fixture is a real API server with the agent's manifest, and agents with the rights of that.
+type fixture struct {
 	*testkit.Env
 	config *rest.Config
 }
 
-func newMember(t *testing.T) *member {
+func newMember(t *testing.T) *fixture {
 	t.Helper()
 	m := start.Start(t)
-	return &member{Env: m.Env, config: m.Agent}
+	return &fixture{Env: m.Env, config: m.Agent}
 }
 
 // agent is one process of the agent that leads.
 type agent struct {
 	*apply.Applier
-	writes *atomic.Int64 // requests that are no reads
-	stop   func()
+	stream *stream.Stream
+	counts
+	stop func()
 }
 
-// transport counts writes.
-type transport struct {
-	next   http.RoundTripper
+// counts are numbers of requests.
+type counts struct {
 	writes *atomic.Int64
+	looks  *atomic.Int64 // reads of one ClusterRoleBinding
+}
+
+// transport counts requests.
+type transport struct {
+	next http.RoundTripper
+	counts
 }
 
 func (c transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method != http.MethodGet {
+	switch {
+	case r.Method != http.MethodGet:
 		c.writes.Add(1)
+	case strings.Contains(r.URL.Path, "/clusterrolebindings/"):
+		c.looks.Add(1)
 	}
 	return c.next.RoundTrip(r)
 }
 
-// lead starts an agent; it stops with the test or by stop.
-func (m *member) lead(t *testing.T, change ...func(*apply.Options)) *agent {
+// kube returns a client of the member's API server, of an agent.
+func (m *fixture) kube(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) *kube.Client {
 	t.Helper()
-	a := &agent{writes: &atomic.Int64{}}
 	config := rest.CopyConfig(m.config)
 	config.QPS = -1
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{next, a.writes} })
+	config.Wrap(wrap)
 	c, err := kube.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := apply.Options{Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace), Log: testr.New(t)}
+	return c
+}
+
+// lead starts an agent; it stops with the test or by stop.
+func (m *fixture) lead(t *testing.T, change ...func(*apply.Options)) *agent {
+	t.Helper()
+	a := &agent{counts: counts{&atomic.Int64{}, &atomic.Int64{}}, stream: stream.New()}
+	c := m.kube(t, func(next http.RoundTripper) http.RoundTripper { return transport{next, a.counts} })
+	o := apply.Options{Client: c.REST, Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace), Topic: a.stream.Topic(protocol.SubjectSets), Log: testr.New(t)}
 	for _, f := range change {
 		f(&o)
 	}
@@ -94,7 +112,7 @@ func (m *member) lead(t *testing.T, change ...func(*apply.Options)) *agent {
 	a.stop = func() { cancel(); running.Wait() }
 	t.Cleanup(a.stop)
 	testkit.Eventually(t, patience, func(context.Context) error {
-		if got := a.ask(t, http.MethodPost, protocol.PathSets, nil); got.Code != http.StatusMethodNotAllowed {
+		if got := a.ask(t, http.MethodPost, protocol.SetPath("crtb/x"), nil); got.Code != http.StatusMethodNotAllowed {
 			return fmt.Errorf("%d", got.Code)
 		}
 		return nil
@@ -113,26 +131,25 @@ func (a *agent) state(t testing.TB, answer *httptest.ResponseRecorder) protocol.
 	t.Helper()
 	var state protocol.SetState
 	if err := json.Unmarshal(answer.Body.Bytes(), &state); err != nil || answer.Code != http.StatusOK {
-		t.Fatalf("%d %s: %v", answer.Code, answer.Body, err)
+		t.Fatalf("got %d %s: %v, want 200 with a state", answer.Code, answer.Body, err)
 	}
 	return state
 }
 
 // put hands a set over.
-func (a *agent) put(t testing.TB, set protocol.Set) protocol.SetState {
+func (a *agent) put(t testing.TB, set *set.Set) protocol.SetState {
 	t.Helper()
-	body, err := json.Marshal(set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a.state(t, a.ask(t, http.MethodPut, protocol.SetPath(set.ID), body))
+	return a.state(t, a.ask(t, http.MethodPut, protocol.SetPath(set.ID), set.JSON()))
 }
 
-func (a *agent) applied(t testing.TB, set protocol.Set) protocol.SetState {
+func (a *agent) applied(t testing.TB, set *set.Set) protocol.SetState {
 	t.Helper()
 	state := a.put(t, set)
+	if state.Phase == protocol.SetPending { // on a busy machine the answer comes before the set is applied, and the stream says when it is
+		state = a.await(t, set.ID, protocol.SetApplied)
+	}
 	if state.Phase != protocol.SetApplied || state.Digest != set.Digest || state.ID != set.ID {
-		t.Fatalf("got %+v", state)
+		t.Fatalf("the state of a set of digest %s is %+v, want it applied", set.Digest, state)
 	}
 	return state
 }
@@ -155,16 +172,17 @@ func (a *agent) await(t testing.TB, id string, phase protocol.SetPhase) protocol
 	defer cancel()
 	defer r.Close()
 	running.Go(func() {
-		a.ServeHTTP(&streamed{w: w, header: http.Header{}}, httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.PathSets, nil))
+		a.stream.ServeHTTP(&streamed{w: w, header: http.Header{}}, httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.StreamPath(protocol.SubjectSets), nil))
 		_ = w.Close()
 	})
 	var last protocol.SetState
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
-		var event protocol.SetEvent
-		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+		var line protocol.Line
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 			t.Fatal(err)
 		}
+		event := line.Set
 		if event.State != nil && event.State.ID == id {
 			if last = *event.State; last.Phase == phase {
 				return last
@@ -186,24 +204,24 @@ func (s *streamed) Write(p []byte) (int, error) { return s.w.Write(p) }
 func (s *streamed) WriteHeader(int)             {}
 func (s *streamed) Flush()                      {}
 
-func newSet(t testing.TB, id string, content expansion.Content, end ...time.Time) protocol.Set {
+func newSet(t testing.TB, id string, content set.Content, end ...time.Time) *set.Set {
 	t.Helper()
 	var until *time.Time
 	if len(end) > 0 {
 		until = &end[0]
 	}
-	s, err := protocol.NewSet(id, until, content)
+	s, err := set.New(id, until, content)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func objectsOf(id string, all ...map[string]any) expansion.Content {
-	var c expansion.Content
+func objectsOf(id string, all ...map[string]any) set.Content {
+	var c set.Content
 	for _, fields := range all {
 		o := &unstructured.Unstructured{Object: fields}
-		expansion.AddLabels(o, expansion.Labels(id))
+		set.AddLabels(o, set.Labels(id))
 		c.Objects = append(c.Objects, o)
 	}
 	return c
@@ -220,7 +238,7 @@ func binding(name, role, user string) map[string]any {
 		"subjects": []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}}}
 }
 
-func (m *member) clusterRole(t testing.TB, name string) *rbacv1.ClusterRole {
+func (m *fixture) clusterRole(t testing.TB, name string) *rbacv1.ClusterRole {
 	t.Helper()
 	o := &rbacv1.ClusterRole{}
 	if err := m.Client.Get(t.Context(), client.ObjectKey{Name: name}, o); err != nil {
@@ -230,7 +248,7 @@ func (m *member) clusterRole(t testing.TB, name string) *rbacv1.ClusterRole {
 }
 
 // applyAs applies an object as a field manager.
-func (m *member) applyAs(t testing.TB, manager string, fields map[string]any) {
+func (m *fixture) applyAs(t testing.TB, manager string, fields map[string]any) {
 	t.Helper()
 	o := client.ApplyConfigurationFromUnstructured((&unstructured.Unstructured{Object: fields}).DeepCopy())
 	if err := m.Client.Apply(t.Context(), o, client.FieldOwner(manager)); err != nil {
@@ -238,17 +256,17 @@ func (m *member) applyAs(t testing.TB, manager string, fields map[string]any) {
 	}
 }
 
-func (m *member) gone(t testing.TB, o client.Object) {
+func (m *fixture) gone(t testing.TB, o client.Object) {
 	t.Helper()
 	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
 		t.Errorf("%T %s is there: %v", o, o.GetName(), err)
 	}
 }
 
-func (m *member) there(t testing.TB, o client.Object) {
+func (m *fixture) there(t testing.TB, o client.Object) {
 	t.Helper()
 	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
-		t.Errorf("%T %s: %v", o, o.GetName(), err)
+		t.Errorf("read %T %s: %v, want it there", o, o.GetName(), err)
 	}
 }
 
@@ -264,7 +282,7 @@ func TestSets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.applied(t, newSet(t, tenancy.GuardsSet, guards)) // all that follows passes them
+	a.applied(t, newSet(t, set.Guards, guards)) // all that follows passes them
 
 	t.Run("a set is there when it is answered, and applying it again writes nothing", func(t *testing.T) {
 		set := newSet(t, "role/reader", objectsOf("role/reader", role("drover:reader", "get")))
@@ -284,7 +302,7 @@ func TestSets(t *testing.T) {
 		a.applied(t, newSet(t, id, objectsOf(id, role("drover:b", "list"))))
 		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:a"}})
 		if got := m.clusterRole(t, "drover:b").Rules[0].Verbs[0]; got != "list" {
-			t.Error(got)
+			t.Errorf("the role lets its users %v, want list", got)
 		}
 		a.remove(t, id)
 		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:b"}})
@@ -370,7 +388,7 @@ func TestSets(t *testing.T) {
 		a.remove(t, "role/first")
 		a.await(t, "role/second", protocol.SetApplied)
 		if got := m.clusterRole(t, "drover:shared").Rules[0].Verbs[0]; got != "list" {
-			t.Error(got)
+			t.Errorf("the role lets its users %v, want list", got)
 		}
 	})
 	t.Run("what the API server refuses is named, and the rest of the set is there", func(t *testing.T) {
@@ -398,7 +416,7 @@ func TestSets(t *testing.T) {
 		a.stop()
 		before := m.versions(t)
 		b := m.lead(t)
-		for _, id := range []string{"role/reader", "crtb/alice", "role/second", tenancy.GuardsSet} {
+		for _, id := range []string{"role/reader", "crtb/alice", "role/second", set.Guards} {
 			b.await(t, id, protocol.SetApplied)
 		}
 		if after := m.versions(t); after != before {
@@ -407,10 +425,10 @@ func TestSets(t *testing.T) {
 		t.Run("and removes all at the end", func(t *testing.T) {
 			remaining, err := b.RemoveAll(t.Context())
 			if err != nil || len(remaining) > 0 {
-				t.Error(remaining, err)
+				t.Errorf("remove everything: what remains and the error are %v, %v, want nothing", remaining, err)
 			}
 			if left := m.versions(t); strings.Contains(left, "cluster.drover.dev/set") {
-				t.Error(left)
+				t.Errorf("the member still has %v, want no object of a set", left)
 			}
 			m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
 		})
@@ -418,7 +436,7 @@ func TestSets(t *testing.T) {
 }
 
 // versions are all objects that Drover has made, with their versions.
-func (m *member) versions(t testing.TB) string {
+func (m *fixture) versions(t testing.TB) string {
 	t.Helper()
 	var out strings.Builder
 	for _, list := range []client.ObjectList{
@@ -446,7 +464,7 @@ func (m *member) versions(t testing.TB) string {
 	return out.String()
 }
 
-func (m *member) repairs(t *testing.T, a *agent) {
+func (m *fixture) repairs(t *testing.T, a *agent) {
 	id := "role/kept"
 	a.applied(t, newSet(t, id, objectsOf(id, role("drover:kept", "get"))))
 	whole := func(ctx context.Context) error {
@@ -459,22 +477,23 @@ func (m *member) repairs(t *testing.T, a *agent) {
 		}
 		return nil
 	}
-	for name, harm := range map[string]func(*rbacv1.ClusterRole) error{
-		"changed": func(o *rbacv1.ClusterRole) error {
-			o.Rules[0].Verbs = []string{"*"}
-			return m.Client.Update(t.Context(), o)
-		},
-		"emptied": func(o *rbacv1.ClusterRole) error { o.Rules = nil; return m.Client.Update(t.Context(), o) },
-		"deleted": func(o *rbacv1.ClusterRole) error { return m.Client.Delete(t.Context(), o) },
-		"unlabelled": func(o *rbacv1.ClusterRole) error {
-			o.Labels = nil
-			return m.Client.Update(t.Context(), o)
+	change := func(f func(*rbacv1.ClusterRole)) func() {
+		return func() {
+			testkit.Update(t, m.Client, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:kept"}}, f)
+		}
+	}
+	for name, harm := range map[string]func(){
+		"changed":    change(func(o *rbacv1.ClusterRole) { o.Rules[0].Verbs = []string{"*"} }),
+		"emptied":    change(func(o *rbacv1.ClusterRole) { o.Rules = nil }),
+		"unlabelled": change(func(o *rbacv1.ClusterRole) { o.Labels = nil }),
+		"deleted": func() {
+			if err := m.Client.Delete(t.Context(), m.clusterRole(t, "drover:kept")); err != nil {
+				t.Fatal(err)
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := harm(m.clusterRole(t, "drover:kept")); err != nil {
-				t.Fatal(err)
-			}
+			harm()
 			testkit.Eventually(t, patience, whole)
 		})
 	}
@@ -498,26 +517,26 @@ func (m *member) repairs(t *testing.T, a *agent) {
 	})
 }
 
-func (m *member) project(t *testing.T, a *agent) {
+func (m *fixture) project(t *testing.T, a *agent) {
 	hosted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hosted", Labels: map[string]string{v1.LabelProject: "web"}}}
 	m.Apply(t, hosted)
 	project := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1.ProjectSpec{
 		Namespaces: []string{"web"}, PodSecurity: v1.PodSecurityBaseline, NetworkIsolation: v1.IsolationProject,
 		ResourceQuota: list("pods", "10"), NamespaceDefaultResourceQuota: list("pods", "4"),
 	}}
-	set := func() protocol.Set {
+	made := func() *set.Set {
 		content, err := tenancy.Content(project, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return newSet(t, "project/web", content)
 	}
-	if state := a.applied(t, set()); state.Namespaces != 2 {
+	if state := a.applied(t, made()); state.Namespaces != 2 {
 		t.Errorf("got %+v", state)
 	}
 	pods := func(ctx context.Context, namespace string) string {
 		o := &corev1.ResourceQuota{}
-		if err := m.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: expansion.QuotaName}, o); err != nil {
+		if err := m.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: set.QuotaName}, o); err != nil {
 			return err.Error()
 		}
 		amount := o.Spec.Hard["pods"]
@@ -545,18 +564,12 @@ func (m *member) project(t *testing.T, a *agent) {
 		return nil
 	})
 	project.Spec.NamespaceDefaultResourceQuota = list("pods", "3")
-	if state := a.applied(t, set()); state.Namespaces != 3 || len(state.Short) > 0 {
+	if state := a.applied(t, made()); state.Namespaces != 3 || len(state.Short) > 0 {
 		t.Errorf("got %+v", state)
 	}
 	want(t, map[string]string{"web": "3", "hosted": "3", "late": "3"})
 
-	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(hosted), hosted); err != nil {
-		t.Fatal(err)
-	}
-	delete(hosted.Labels, v1.LabelProject)
-	if err := m.Client.Update(t.Context(), hosted); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Update(t, m.Client, hosted, func(n *corev1.Namespace) { delete(n.Labels, v1.LabelProject) })
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		ns := &corev1.Namespace{}
 		if err := m.Client.Get(ctx, client.ObjectKey{Name: "hosted"}, ns); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "" {
@@ -572,9 +585,9 @@ func (m *member) project(t *testing.T, a *agent) {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		m.there(t, ns)
 		if name == "late" != (ns.Labels[v1.LabelProject] == "web") || ns.Labels["pod-security.kubernetes.io/enforce"] != "" || ns.DeletionTimestamp != nil {
-			t.Errorf("%s: %v", name, ns.Labels)
+			t.Errorf("%s: %v, want no label of ours, but for the project on \"late\"", name, ns.Labels)
 		}
-		m.gone(t, &corev1.ResourceQuota{ObjectMeta: namespaced(name, expansion.QuotaName)})
+		m.gone(t, &corev1.ResourceQuota{ObjectMeta: namespaced(name, set.QuotaName)})
 	}
 }
 

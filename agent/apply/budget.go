@@ -19,6 +19,7 @@ const (
 type budget struct {
 	repairs []time.Time // the last budgetRepairs of them
 	penalty time.Duration
+	cause   string // who made the last repair necessary, as a message: an object that was repaired does not show it
 }
 
 // wait returns how long the next repair has to wait.

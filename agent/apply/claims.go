@@ -4,7 +4,7 @@
 package apply
 
 // claim makes the set the owner of an object; false if another set owns it.
-func (l *leadership) claim(r ref, s *set) (owner string, ok bool) {
+func (l *leadership) claim(r ref, s *localSet) (owner string, ok bool) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	owner, taken := l.state.owners[r]
@@ -21,7 +21,7 @@ func (l *leadership) claim(r ref, s *set) (owner string, ok bool) {
 }
 
 // unclaim gives up the objects that the set no longer wants, and returns them.
-func (l *leadership) unclaim(s *set, wanted map[ref]bool) (given []ref) {
+func (l *leadership) unclaim(s *localSet, wanted map[ref]bool) (given []ref) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	for r := range s.claimed {
@@ -34,10 +34,9 @@ func (l *leadership) unclaim(s *set, wanted map[ref]bool) (given []ref) {
 		delete(l.state.applied, r)
 		delete(s.budgets, r)
 		for id := range l.state.waiting[r] {
-			l.queue.addAt(id, l.options.Now())
+			l.queue.Add(id)
 		}
 		delete(l.state.waiting, r)
-		l.cache.forget(r)
 	}
 	return given
 }

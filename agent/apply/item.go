@@ -7,18 +7,20 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // item is an object to apply.
 type item struct {
 	ref  ref
+	from *unstructured.Unstructured // what body encodes
 	body []byte
 	hash [sha256.Size]byte
 	uid  types.UID           // required UID of the object; empty for any
@@ -31,12 +33,31 @@ func newItem(r ref, o *unstructured.Unstructured) (item, error) {
 	if err != nil {
 		return item{}, fmt.Errorf("encode: %w", err)
 	}
-	it := item{ref: r, body: body, hash: sha256.Sum256(body), uid: o.GetUID()}
+	it := item{ref: r, from: o, body: body, hash: sha256.Sum256(body), uid: o.GetUID()}
 	it.role = boundRole(o)
-	if r.kind == kindQuota && r.name == expansion.QuotaName {
+	if r.kind == kindQuota && r.name == set.QuotaName {
 		it.hard, err = hardOf(o)
 	}
 	return it, err
+}
+
+// noVersion is a resource version that no object has. The API server creates an object that is applied with it, and changes none that is there.
+const noVersion = "1"
+
+// bodyWith returns the body with one more field of the metadata, which the API server takes as a condition.
+func (it item) bodyWith(field, value string) ([]byte, error) {
+	meta, _, err := unstructured.NestedMap(it.from.Object, "metadata")
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	meta[field] = value
+	object := maps.Clone(it.from.Object)
+	object["metadata"] = meta
+	body, err := json.Marshal(object)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	return body, nil
 }
 
 func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {

@@ -9,16 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/drover-dev/drover/internal/footprint"
+	"github.com/drover-dev/drover/internal/protocol"
 )
-
-// kind is a kind of object that sets may hold.
-type kind struct {
-	name       string // as in ref
-	apiVersion string
-	resource   string
-	namespaced bool
-}
 
 const (
 	kindNamespace = "Namespace"
@@ -30,23 +22,14 @@ const (
 	kindRoleBinding        = "RoleBinding"
 )
 
-// kinds returns the kinds that a set may hold. The agent's ClusterRole allows them, and the agent watches them. Other kinds are not
-// delivered, whatever the hub sends.
-func kinds() []kind {
-	var all []kind
-	for _, k := range footprint.SetKinds() {
-		all = append(all, kind{k.Name, k.APIVersion, k.Resource, k.Namespaced})
-	}
-	return all
-}
-
-// catalogue finds a kind by its name.
-type catalogue map[string]kind
+// catalogue finds a kind by its name. The agent's ClusterRole allows these kinds, and the agent watches them. Others are not delivered, whatever the
+// hub sends.
+type catalogue map[string]protocol.ObjectKind
 
 func newCatalogue() catalogue {
 	c := catalogue{}
-	for _, k := range kinds() {
-		c[k.name] = k
+	for _, k := range protocol.SetKinds() {
+		c[k.Name] = k
 	}
 	return c
 }
@@ -67,9 +50,9 @@ func (c catalogue) refOf(o *unstructured.Unstructured) (ref, error) {
 	r := ref{kind: o.GetKind(), namespace: o.GetNamespace(), name: o.GetName()}
 	k, known := c[r.kind]
 	switch {
-	case !known || k.apiVersion != o.GetAPIVersion():
+	case !known || k.APIVersion != o.GetAPIVersion():
 		return r, fmt.Errorf("this agent does not deliver %s of %s: upgrade it", r.kind, o.GetAPIVersion())
-	case r.name == "" || strings.Contains(r.name, "/") || k.namespaced != (r.namespace != ""):
+	case r.name == "" || strings.Contains(r.name, "/") || k.Namespaced != (r.namespace != ""):
 		return r, fmt.Errorf("a %s needs a name, and a namespace if and only if its kind has one", r.kind)
 	}
 	return r, nil
@@ -77,17 +60,17 @@ func (c catalogue) refOf(o *unstructured.Unstructured) (ref, error) {
 
 // path returns the API path of an object.
 func (c catalogue) path(r ref) string {
-	return c[r.kind].collection(r.namespace) + "/" + r.name
+	return collection(c[r.kind], r.namespace) + "/" + r.name
 }
 
-// collection returns the API path of all objects of the kind, or of those in a namespace.
-func (k kind) collection(namespace string) string {
-	root := "/apis/" + k.apiVersion
-	if k.apiVersion == "v1" {
+// collection returns the API path of all objects of a kind, or of those in a namespace.
+func collection(k protocol.ObjectKind, namespace string) string {
+	root := "/apis/" + k.APIVersion
+	if k.APIVersion == "v1" {
 		root = "/api/v1"
 	}
 	if namespace != "" {
 		root += "/namespaces/" + namespace
 	}
-	return root + "/" + k.resource
+	return root + "/" + k.Resource
 }

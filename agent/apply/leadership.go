@@ -14,12 +14,18 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/agent/watch"
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 const (
+	// firstRetry and maxRetry bound the wait before a set that had problems has another pass. It doubles with each.
+	firstRetry = time.Second
+	maxRetry   = 5 * time.Minute
 	// parallel bounds the apply requests in flight.
 	parallel = 16
 	// parallelSaves bounds the sets that are being stored. When many sets arrive together, most are applied before they are stored.
@@ -30,18 +36,16 @@ const (
 	loadRetry = time.Second
 )
 
-// set is a set in the member, from when the hub first sent it until all of its objects are removed.
-type set struct {
+// localSet is a set in the member, from when the hub first sent it until all of its objects are removed. The queue gives it to one goroutine at a
+// time, which owns the fields below the label.
+type localSet struct {
 	id    string
 	label string
-	busy  chan struct{} // buffered: 1; a goroutine that sends to it owns the set and the fields below
 
-	wanted   protocol.Set
-	unsaved  *protocol.Set // wanted as the hub sent it, until it is stored
+	wanted   set.Set     // without its JSON, which the store has
+	content  set.Content // with the labels of the set
 	kept     kept
 	deleting bool
-	dead     bool // removed; a later set with the same id is another object
-	failures int  // passes in a row that had problems
 	claimed  map[ref]bool
 	budgets  map[ref]*budget
 	quotas   *quotas // nil until they were read
@@ -52,58 +56,55 @@ type quotas struct {
 	held map[string]corev1.ResourceList
 }
 
-// acquire waits until the caller owns the set.
-func (s *set) acquire(ctx context.Context) error {
-	select {
-	case s.busy <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// request is the last that the hub wanted of a set, and the callers that wait for the result.
+type request struct {
+	wanted  *set.Set // nil to remove the set
+	content set.Content
+	results []chan<- protocol.SetState
 }
-
-func (s *set) release() { <-s.busy }
 
 // leadership is the state of a replica while it leads.
 type leadership struct {
 	options   Options
 	catalogue catalogue
-	cache     *objectCache
+	cache     objectCache
 	store     store
-	publisher *publisher
-	queue     *queue
-	slots     chan struct{}   // bounds the apply requests in flight
-	saves     chan struct{}   // bounds the sets that are being stored
-	ctx       context.Context // ends with the leadership; work for the hub continues when the hub disconnects
-	ready     chan struct{}   // closed when the stored sets and the objects in the member are known
+	publisher publisher
+	queue     workqueue.TypedRateLimitingInterface[string] // ids of sets
+	slots     chan struct{}                                // bounds the apply requests in flight
+	saves     chan struct{}                                // bounds the sets that are being stored
+	ctx       context.Context                              // ends with the leadership
+	ready     chan struct{}                                // closed when the stored sets and the objects in the member are known
 	state     *state
+	hub       hubCheckpoint
 }
 
 // state indexes the sets and the objects that they own.
 type state struct {
 	mu      sync.Mutex // guards what follows
-	closed  bool       // nothing new is started
-	running sync.WaitGroup
-	sets    map[string]*set
+	sets    map[string]*localSet
+	asked   map[string]request         // by id; those that no pass has begun with
 	ids     map[string]string          // by label
 	project map[string]map[string]bool // ids of sets that depend on the namespaces of a project
 	owners  map[ref]string             // id of the set that wants the object
 	waiting map[ref]map[string]bool    // ids of sets that want it too
 	applied map[ref]applied
 	roles   roleSets
-	unseen  map[string]bool // ids of stored sets that have had no pass since this replica leads
+	found   map[string]time.Time // ClusterRoles that are no set's, by name, and when each was there
+	unseen  map[string]bool      // ids of stored sets that have had no pass since this replica leads
 }
 
 func newLeadership(ctx context.Context, o Options) *leadership {
 	l := &leadership{
-		options: o, catalogue: newCatalogue(), cache: newObjectCache(), store: store{o.Secrets}, publisher: newPublisher(), queue: newQueue(),
+		options: o, catalogue: newCatalogue(), store: store{o.Secrets}, publisher: publisher{o.Topic}, queue: newQueue(o.Now),
 		slots: make(chan struct{}, parallel), saves: make(chan struct{}, parallelSaves), ctx: ctx, ready: make(chan struct{}),
 		state: &state{
-			sets: map[string]*set{}, ids: map[string]string{}, project: map[string]map[string]bool{}, owners: map[ref]string{},
-			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), unseen: map[string]bool{},
+			sets: map[string]*localSet{}, asked: map[string]request{}, ids: map[string]string{}, project: map[string]map[string]bool{}, owners: map[ref]string{},
+			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), found: map[string]time.Time{}, unseen: map[string]bool{},
 		},
 	}
-	l.cache.changed, l.cache.moved = l.changed, l.moved
+	l.cache = newObjectCache(l.changed)
+	context.AfterFunc(ctx, l.queue.ShutDown)
 	return l
 }
 
@@ -112,49 +113,54 @@ func (l *leadership) log() logr.Logger { return l.options.Log }
 // run keeps sets applied until the leadership ends.
 func (l *leadership) run() {
 	ctx := l.ctx
-	var feeds sync.WaitGroup
-	var all []*feed
-	for _, k := range kinds() {
-		f := newFeed(k, l.options.Objects, l.cache, l.log())
-		all = append(all, f)
-		feeds.Go(func() { f.run(ctx) })
+	if !l.options.Await(ctx) {
+		return
 	}
-	defer feeds.Wait()
-	defer l.close()
+	var watches sync.WaitGroup
+	for _, k := range protocol.SetKinds() {
+		watches.Go(func() { l.cache[k.Name].Follow(ctx, l.collection(k)) })
+	}
+	defer watches.Wait()
 	if !l.load(ctx) {
 		return
 	}
-	for _, f := range all {
+	for _, objects := range l.cache {
 		select {
-		case <-f.ready:
+		case <-objects.Known():
 		case <-ctx.Done():
 			return
 		}
 	}
 	close(l.ready)
 	l.offerLeft()
-	l.publisher.setSynced()
-	l.queue.run(ctx, l.options.Now, l.process)
+	l.publisher.Sync()
+	l.work()
 }
 
-// close waits for what is running.
-func (l *leadership) close() {
-	l.publisher.end()
-	l.state.mu.Lock()
-	l.state.closed = true
-	l.state.mu.Unlock()
-	l.state.running.Wait()
-}
-
-// begin runs f in the background, and close waits for it. It returns false after close.
-func (l *leadership) begin(f func()) bool {
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	if l.state.closed {
-		return false
+// work gives each set that is due a goroutine of its own, and waits for them when the queue has ended.
+func (l *leadership) work() {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		id, ended := l.queue.Get()
+		if ended {
+			return
+		}
+		running.Go(func() {
+			defer l.queue.Done(id)
+			l.reconcile(id)
+		})
 	}
-	l.state.running.Go(f)
-	return true
+}
+
+// collection returns the objects of a kind that are watched. If the API server does not have the kind or forbids it, no object of it was delivered.
+// All namespaces are watched: one that leaves a project no longer has a label.
+func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
+	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true, Log: l.log()}
+	if k.Name == kindNamespace {
+		c.Labels = ""
+	}
+	return c
 }
 
 // load reads the stored sets, and retries until that succeeds or ctx ends.
@@ -163,6 +169,9 @@ func (l *leadership) load(ctx context.Context) bool {
 		all, broken, err := l.store.load(ctx)
 		for _, b := range broken {
 			l.log().Error(b, "a stored set cannot be read: the hub sends it again")
+		}
+		if err == nil {
+			err = l.loadCheckpoint(ctx)
 		}
 		if err == nil {
 			for _, one := range all {
@@ -184,23 +193,24 @@ func (l *leadership) load(ctx context.Context) bool {
 // adopt takes over a stored set.
 func (l *leadership) adopt(one saved) {
 	id := one.set.ID
-	s := l.set(id, true)
-	s.wanted, s.kept = labelled(one.set), one.kept
+	s := l.set(id)
+	s.want(one.set, one.content)
+	s.kept = one.kept
 	l.follow(s)
 	l.state.mu.Lock()
 	l.state.unseen[id] = true
 	l.state.mu.Unlock()
 	l.publisher.publish(protocol.SetState{ID: id, Digest: one.set.Digest, Phase: protocol.SetPending})
-	l.queue.addAt(id, l.options.Now())
+	l.queue.Add(id)
 }
 
-// set returns the set with an id, and creates it on request.
-func (l *leadership) set(id string, create bool) *set {
+// set returns the set with an id, which is created if there is none. Only the goroutine that reconciles the id may call it.
+func (l *leadership) set(id string) *localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	s := l.state.sets[id]
-	if s == nil && create {
-		s = &set{id: id, label: labelOf(id), busy: make(chan struct{}, 1), claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
+	if s == nil {
+		s = &localSet{id: id, label: labelOf(id), claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
 		l.state.sets[id] = s
 		if _, taken := l.state.ids[s.label]; !taken || !strings.HasPrefix(id, leftPrefix) {
 			l.state.ids[s.label] = id
@@ -209,8 +219,8 @@ func (l *leadership) set(id string, create bool) *set {
 	return s
 }
 
-// follow makes changes of the namespaces of its project, and of the roles that it binds, queue the set. The caller has acquired the set.
-func (l *leadership) follow(s *set) {
+// follow makes changes of the namespaces of its project, and of the roles that it binds, queue the set.
+func (l *leadership) follow(s *localSet) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	l.state.roles.follow(s)
@@ -219,7 +229,7 @@ func (l *leadership) follow(s *set) {
 			delete(l.state.project, project)
 		}
 	}
-	if p := s.wanted.Content.PerNamespace; p != nil && !s.dead {
+	if p := s.content.PerNamespace; p != nil && !s.deleting {
 		if l.state.project[p.Project] == nil {
 			l.state.project[p.Project] = map[string]bool{}
 		}
@@ -227,10 +237,8 @@ func (l *leadership) follow(s *set) {
 	}
 }
 
-// forget removes a set that has no objects left. The caller has acquired the set.
-func (l *leadership) forget(s *set) {
-	s.dead = true
-	l.follow(s)
+// forget removes a set that has no objects left.
+func (l *leadership) forget(s *localSet) {
 	l.unclaim(s, nil)
 	l.state.mu.Lock()
 	delete(l.state.sets, s.id)
@@ -239,126 +247,147 @@ func (l *leadership) forget(s *set) {
 	}
 	l.state.mu.Unlock()
 	l.seen(s.id)
-	l.publisher.remove(s.id)
+	l.publisher.Delete(s.id)
 }
 
-// labelled returns the set with its labels on all objects that Drover owns entirely. The labels identify objects that leave the set.
-func labelled(s protocol.Set) protocol.Set {
-	labels := expansion.Labels(s.ID)
-	s.Content.Objects = slices.Clone(s.Content.Objects)
-	for i, o := range s.Content.Objects {
+// want replaces what the hub wants. All objects that Drover owns entirely get the labels of the set, which identify objects that leave it.
+func (s *localSet) want(wanted *set.Set, content set.Content) {
+	s.wanted, s.content = set.Set{ID: wanted.ID, Digest: wanted.Digest, ExpiresAt: wanted.ExpiresAt}, content
+	labels := set.Labels(wanted.ID)
+	for _, o := range content.Objects {
 		if o != nil && o.GetKind() != kindNamespace {
-			o = o.DeepCopy()
-			expansion.AddLabels(o, labels)
-			s.Content.Objects[i] = o
+			set.AddLabels(o, labels)
 		}
 	}
-	return s
 }
 
-// changed is called for each object that has, or had, fields of ours.
-func (l *leadership) changed(r ref, now object) {
+// changed queues the sets that a change of an object matters to.
+func (l *leadership) changed(r ref, before, now *object) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
+	if r.kind == kindNamespace {
+		for project := range movedBetween(before, now) {
+			for id := range l.state.project[project] {
+				l.queue.Add(id)
+			}
+		}
+	}
+	if id := l.drifted(r, now); id != "" {
+		l.queue.AddAfter(id, settle)
+	}
+}
+
+// movedBetween returns the projects whose namespaces a change of a Namespace changes.
+func movedBetween(before, now *object) map[string]bool {
+	projects := map[string]bool{}
+	if before != nil && now != nil && before.project == now.project && before.uid == now.uid && before.deleting == now.deleting {
+		return projects
+	}
+	for _, o := range []*object{before, now} {
+		if o != nil && o.project != "" {
+			projects[o.project] = true
+		}
+	}
+	return projects
+}
+
+// drifted returns the id of the set that must have a pass because of an object; empty for none. It must be called under state.mu.
+func (l *leadership) drifted(r ref, now *object) string {
 	id, wanted := l.state.owners[r]
-	if wanted {
-		last := l.state.applied[r]
-		if !now.gone && now.mark == last.mark && now.added == last.added && (r.kind == kindNamespace || l.state.ids[now.set] == id) {
-			return
-		}
-	} else if id = l.state.ids[now.set]; now.gone || now.deleting || now.mark == 0 {
+	switch last := l.state.applied[r]; {
+	case wanted && now != nil && now.mark == last.mark && now.added == last.added && (r.kind == kindNamespace || l.state.ids[now.set] == id):
+		return ""
+	case wanted:
+		return id
+	case now == nil || now.deleting || now.mark == 0:
+		return ""
+	}
+	return l.state.ids[now.set]
+}
+
+// reconcile changes a set as the hub has asked, and runs a pass.
+func (l *leadership) reconcile(id string) {
+	if l.reconcileOther(id) {
 		return
 	}
-	if id != "" {
-		l.queue.addAt(id, l.options.Now().Add(settle))
+	r, asked, known := l.requested(id)
+	if !asked && !known || l.ctx.Err() != nil {
+		return
+	}
+	s := l.set(id)
+	if asked {
+		l.take(s, r)
+	}
+	state := l.pass(l.ctx, s)
+	for _, result := range r.results {
+		result <- state
 	}
 }
 
-// moved is called for projects whose namespaces changed.
-func (l *leadership) moved(projects ...string) {
+// requested takes the request for a set, and reports whether there is one and whether the set is known.
+func (l *leadership) requested(id string) (r request, asked, known bool) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
-	for _, project := range projects {
-		for id := range l.state.project[project] {
-			l.queue.addAt(id, l.options.Now())
-		}
-	}
+	r, asked = l.state.asked[id]
+	delete(l.state.asked, id)
+	return r, asked, l.state.sets[id] != nil
 }
 
-// process runs a pass of a set in the background.
-func (l *leadership) process(id string) {
-	if id == orphans {
-		l.begin(func() { l.releaseOrphans(l.ctx) })
-		return
+// take changes a set as a request says.
+func (l *leadership) take(s *localSet, r request) {
+	switch {
+	case r.wanted == nil:
+		brought, _ := rolesOf(s)
+		s.deleting = true
+		l.follow(s)
+		l.wakeBinders(brought...) // a role that another client creates under this name must not find a binding to it
+	case s.wanted.Digest != r.wanted.Digest || s.deleting:
+		s.want(r.wanted, r.content)
+		s.kept.unsaved, s.deleting = r.wanted, false
+		l.queue.Forget(s.id)
+		l.follow(s)
 	}
-	s := l.set(id, false)
-	if s == nil {
-		return
-	}
-	l.begin(func() {
-		if s.acquire(l.ctx) != nil {
-			return
-		}
-		defer s.release()
-		if !s.dead && (s.wanted.ID != "" || s.deleting) { // otherwise put has created it and has not set it yet
-			l.pass(l.ctx, s)
-		}
-	})
 }
 
 // errEnded is returned when this replica no longer leads.
 var errEnded = errors.New("this replica of the agent no longer leads")
 
-// put accepts a set, applies and stores it. The error is errEnded.
-func (l *leadership) put(ctx context.Context, wanted protocol.Set) (protocol.SetState, error) {
-	s, err := l.acquire(ctx, wanted.ID)
-	if err != nil {
-		return protocol.SetState{}, err
-	}
-	defer s.release()
-	if s.wanted.Digest != wanted.Digest || s.deleting {
-		s.wanted, s.unsaved, s.deleting, s.failures = labelled(wanted), &wanted, false, 0
-		l.follow(s)
-	}
-	return l.pass(ctx, s), nil
+// put accepts a set, applies and stores it. A caller that does not wait for the result changes nothing about that.
+func (l *leadership) put(ctx context.Context, wanted *set.Set, content set.Content) (protocol.SetState, error) {
+	return l.ask(ctx, wanted.ID, request{wanted: wanted, content: content})
 }
 
-// remove removes a set. A set that is not known may have objects, too. The error is errEnded.
+// remove removes a set. A set that is not known may have objects, too.
 func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, error) {
-	s, err := l.acquire(ctx, id)
-	if err != nil {
-		return protocol.SetState{}, err
-	}
-	defer s.release()
-	brought, _ := rolesOf(s)
-	s.deleting = true
-	l.follow(s)
-	l.wakeBinders(brought...) // a role that another client creates under this name must not find a binding to it
-	return l.pass(ctx, s), nil
+	return l.ask(ctx, id, request{})
 }
 
-// acquire returns the set with an id, owned by the caller. It creates the set if there is none, or if it was removed during the wait.
-func (l *leadership) acquire(ctx context.Context, id string) (*set, error) {
-	for {
-		s := l.set(id, true)
-		if err := s.acquire(ctx); err != nil {
-			return nil, errEnded
-		}
-		if !s.dead {
-			return s, nil
-		}
-		s.release()
+// ask queues a request in place of an earlier one that no pass has begun with, and waits for the result. The error is errEnded or that of ctx.
+func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.SetState, error) {
+	result := make(chan protocol.SetState, 1)
+	l.state.mu.Lock()
+	r.results = append(l.state.asked[id].results, result)
+	l.state.asked[id] = r
+	l.state.mu.Unlock()
+	l.queue.Add(id)
+	select {
+	case state := <-result:
+		return state, nil
+	case <-l.ctx.Done():
+		return protocol.SetState{}, errEnded
+	case <-ctx.Done():
+		return protocol.SetState{}, ctx.Err()
 	}
 }
 
 // all returns all sets, the guards last.
-func (l *leadership) all() []*set {
+func (l *leadership) all() []*localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	ids := slices.Sorted(maps.Keys(l.state.sets))
-	var sets, guards []*set
+	var sets, guards []*localSet
 	for _, id := range ids {
-		if id == protocol.SetGuards {
+		if id == set.Guards {
 			guards = append(guards, l.state.sets[id])
 			continue
 		}

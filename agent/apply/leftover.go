@@ -6,8 +6,8 @@ package apply
 import (
 	"strings"
 
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // leftPrefix is the prefix of ids for sets of an earlier agent whose label is a hash, so that the own id is unknown.
@@ -18,12 +18,12 @@ func labelOf(id string) string {
 	if label, left := strings.CutPrefix(id, leftPrefix); left {
 		return label
 	}
-	return expansion.SetLabel(id)
+	return set.Label(id)
 }
 
 // leftID returns the id of the set that a label names, or a substitute id if the label is a hash.
 func leftID(label string) string {
-	if id := strings.Replace(label, ".", "/", 1); protocol.ValidSetID(id) && expansion.SetLabel(id) == label {
+	if id := strings.Replace(label, ".", "/", 1); set.ValidID(id) && set.Label(id) == label {
 		return id
 	}
 	return leftPrefix + label
@@ -33,7 +33,8 @@ func leftID(label string) string {
 // Secrets were lost. The hub sends the sets that it wants, whose objects are then taken over, and deletes the others, as it does with every
 // set that it does not know.
 func (l *leadership) offerLeft() {
-	for _, label := range l.cache.labels() {
+	_, labels := l.cache.ours()
+	for _, label := range labels {
 		id := leftID(label)
 		l.state.mu.Lock()
 		_, known := l.state.ids[label]
@@ -41,7 +42,7 @@ func (l *leadership) offerLeft() {
 			l.state.unseen[id] = true
 		}
 		l.state.mu.Unlock()
-		if known || !protocol.ValidSetID(id) {
+		if known || !set.ValidID(id) {
 			continue
 		}
 		l.log().Info("found what an earlier agent left", "set", label)
@@ -50,7 +51,7 @@ func (l *leadership) offerLeft() {
 }
 
 // taken reports whether the label of a set belongs to another set. A substitute then leaves the objects alone: the hub has sent the real set.
-func (l *leadership) taken(s *set) bool {
+func (l *leadership) taken(s *localSet) bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	return l.state.ids[s.label] != s.id

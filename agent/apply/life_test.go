@@ -5,37 +5,127 @@ package apply_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/agent/apply"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/test/testkit"
 )
+
+// racing calls first just before the agent's first write.
+type racing struct {
+	next  http.RoundTripper
+	first func()
+}
+
+func (r racing) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodPatch {
+		r.first()
+	}
+	return r.next.RoundTrip(req)
+}
+
+// raced applies an object that another client creates at the same time.
+func (m *fixture) raced(t *testing.T) {
+	const id, name = "role/raced", "drover:raced"
+	var before *rbacv1.ClusterRole
+	racer := m.kube(t, func(next http.RoundTripper) http.RoundTripper {
+		return racing{next, sync.OnceFunc(func() { before = m.foreignRole(t, name, "get") })}
+	})
+	a := m.lead(t, func(o *apply.Options) { o.Objects = racer.Objects() })
+	defer a.stop()
+	a.put(t, newSet(t, id, objectsOf(id, role(name, "get"))))
+	state := a.await(t, id, protocol.SetConflict)
+	if len(state.Objects) != 1 || !strings.Contains(state.Objects[0].Message, `made by "admin"`) {
+		t.Errorf("the state is %+v, want a conflict with the client that created the object", state)
+	}
+	a.remove(t, id)
+	if after := m.clusterRole(t, name); after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("the object is %+v, want it as the other client created it, and never written since", after)
+	}
+}
+
+// late holds back what watches show, while the gate is locked.
+type late struct {
+	next http.RoundTripper
+	gate *sync.RWMutex
+}
+
+func (l late) RoundTrip(req *http.Request) (*http.Response, error) {
+	response, err := l.next.RoundTrip(req)
+	if err == nil && req.URL.Query().Get("watch") != "" {
+		response.Body = lateBody{response.Body, l.gate}
+	}
+	return response, err
+}
+
+type lateBody struct {
+	io.ReadCloser
+	gate *sync.RWMutex
+}
+
+func (b lateBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.gate.RLock()
+	defer b.gate.RUnlock()
+	return n, err
+}
+
+// behind changes and removes a set while the watch does not show yet that a person has replaced its object.
+func (m *fixture) behind(t *testing.T) {
+	const id, name = "role/behind", "drover:behind"
+	var gate sync.RWMutex
+	c := m.kube(t, func(next http.RoundTripper) http.RoundTripper { return late{next, &gate} })
+	a := m.lead(t, func(o *apply.Options) { o.Client = c.REST })
+	defer a.stop()
+	a.applied(t, newSet(t, id, objectsOf(id, role(name, "get"))))
+	gate.Lock()
+	defer gate.Unlock()
+	if err := m.Client.Delete(t.Context(), m.clusterRole(t, name)); err != nil {
+		t.Fatal(err)
+	}
+	theirs := m.foreignRole(t, name, "list")
+	state := a.put(t, newSet(t, id, objectsOf(id, role(name, "watch"))))
+	if state.Phase != protocol.SetConflict || !strings.Contains(fmt.Sprint(state.Objects), `made by "admin"`) {
+		t.Errorf("the state is %+v, want a conflict with the client that created the object", state)
+	}
+	a.remove(t, id)
+	if after := m.clusterRole(t, name); after.ResourceVersion != theirs.ResourceVersion {
+		t.Errorf("the object is %+v, want it as the other client created it, and never written since", after)
+	}
+}
 
 func TestLife(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	t.Run("a set's time is over without the hub, and stays over", func(t *testing.T) { m.expires(t) })
+	t.Run("the hub's checkpoint is kept, and reported before the sets are", func(t *testing.T) { m.checkpoint(t) })
 	t.Run("what an earlier agent left is offered, taken over or removed", func(t *testing.T) { m.leftBehind(t) })
 	t.Run("a set larger than a Secret is kept and read again", func(t *testing.T) { m.large(t) })
-	t.Run("a set takes no longer than two writes", func(t *testing.T) { m.latency(t) })
+	t.Run("a set takes no longer than two writes, and no read", func(t *testing.T) { m.latency(t) })
+	t.Run("an object that another client creates just before the agent stays as it is", func(t *testing.T) { m.raced(t) })
+	t.Run("an object that another client replaced stays as it is, though the watch is late", func(t *testing.T) { m.behind(t) })
 	t.Run("what another replica or an agent that only reads is asked", func(t *testing.T) { m.refuses(t) })
 	t.Run("whatever is put, taken away and cut off, the last sets are there and nothing else", func(t *testing.T) {
 		for seed := range uint64(3) {
@@ -47,10 +137,17 @@ func TestLife(t *testing.T) {
 	})
 }
 
-func (m *member) expires(t *testing.T) {
+func (m *fixture) expires(t *testing.T) {
 	id := "crtb/guest"
 	a := m.lead(t)
-	a.applied(t, newSet(t, id, objectsOf(id, binding("drover:guest", "view", "guest")), time.Now().Add(2*time.Second)))
+	for span := 2 * time.Second; ; span *= 2 { // until the set is applied before its time is over
+		set := newSet(t, id, objectsOf(id, binding("drover:guest", "view", "guest")), time.Now().Add(span))
+		if state := a.put(t, set); state.Phase == protocol.SetApplied {
+			break
+		} else if state.Phase != protocol.SetExpired || span > patience {
+			t.Fatalf("a set that ends in %s is %+v, want it applied", span, state)
+		}
+	}
 	a.await(t, id, protocol.SetExpired)
 	m.gone(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:guest"}})
 	a.stop()
@@ -66,13 +163,78 @@ func (m *member) expires(t *testing.T) {
 	b.stop()
 }
 
+// reached reads the stream until all is reported, and returns the checkpoint in it.
+func (a *agent) reached(t *testing.T) (checkpoint string) {
+	t.Helper()
+	server := httptest.NewServer(a.stream)
+	defer server.Close()
+	defer server.CloseClientConnections()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+protocol.StreamPath(protocol.SubjectSets), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := json.NewDecoder(resp.Body)
+	for {
+		var line protocol.Line
+		if err := lines.Decode(&line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Set.Synced {
+			return checkpoint
+		}
+		checkpoint = cmp.Or(line.Set.Checkpoint, checkpoint)
+	}
+}
+
+func (m *fixture) checkpoint(t *testing.T) {
+	a := m.lead(t)
+	if got := a.reached(t); got != "" {
+		t.Errorf("an agent that never got a checkpoint reports %q", got)
+	}
+	s := newSet(t, "crtb/at", objectsOf("crtb/at", binding("drover:at", "view", "at")))
+	a.state(t, a.ask(t, http.MethodPut, protocol.SetPathAt(s.ID, "lease/1/a/10"), s.JSON()))
+	a.state(t, a.ask(t, http.MethodPut, protocol.SetPathAt(s.ID, "not valid!"), s.JSON()))
+	a.state(t, a.ask(t, http.MethodPut, protocol.SetPath(s.ID), s.JSON()))
+	if got := a.reached(t); got != "lease/1/a/10" {
+		t.Errorf("it reports %q", got)
+	}
+	a.state(t, a.ask(t, http.MethodDelete, protocol.SetPathAt(s.ID, "lease/1/a/20"), nil))
+	stored := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: "hub.checkpoint"}}
+	testkit.Eventually(t, patience, func(ctx context.Context) error {
+		err := m.Client.Get(ctx, client.ObjectKeyFromObject(stored), stored)
+		if got := string(stored.Data["checkpoint"]); err == nil && got != "lease/1/a/20" {
+			err = fmt.Errorf("%q is stored", got)
+		}
+		return err
+	})
+	a.stop()
+	b := m.lead(t)
+	if got := b.reached(t); got != "lease/1/a/20" {
+		t.Errorf("the next leader reports %q", got)
+	}
+	if remaining, err := b.RemoveAll(t.Context()); err != nil || len(remaining) > 0 {
+		t.Errorf("%v, %v remain", err, remaining)
+	}
+	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); !apierrors.IsNotFound(err) {
+		t.Errorf("after all was removed, the checkpoint is read with %v", err)
+	}
+	b.stop()
+}
+
 // leftBehind loses the store of an agent, as when its namespace is deleted.
-func (m *member) leftBehind(t *testing.T) {
+func (m *fixture) leftBehind(t *testing.T) {
 	long := "crtb/" + strings.Repeat("long-name.", 20) + "end"
 	ids := []string{"crtb/owner", "crtb/guest.of.two", "crtb/extra", long}
 	a := m.lead(t)
 	for _, id := range ids {
-		a.applied(t, newSet(t, id, objectsOf(id, binding("drover:"+expansion.SetLabel(id), "view", "x"))))
+		a.applied(t, newSet(t, id, objectsOf(id, binding("drover:"+set.Label(id), "view", "x"))))
 	}
 	a.stop()
 	copied := binding("drover:copied", "view", "x")
@@ -82,16 +244,16 @@ func (m *member) leftBehind(t *testing.T) {
 	}
 	b := m.lead(t)
 	left := func(id string) *rbacv1.ClusterRoleBinding {
-		return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:" + expansion.SetLabel(id)}}
+		return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:" + set.Label(id)}}
 	}
 	for _, id := range ids[:3] {
 		b.await(t, id, protocol.SetPending)
 	}
-	b.await(t, "left/"+expansion.SetLabel(long), protocol.SetPending)
+	b.await(t, "left/"+set.Label(long), protocol.SetPending)
 	for _, id := range ids {
 		m.there(t, left(id)) // until the hub has said what it wants
 	}
-	b.applied(t, newSet(t, ids[0], objectsOf(ids[0], binding("drover:"+expansion.SetLabel(ids[0]), "view", "x"))))
+	b.applied(t, newSet(t, ids[0], objectsOf(ids[0], binding("drover:"+set.Label(ids[0]), "view", "x"))))
 	for _, id := range ids[1:3] {
 		b.remove(t, id)
 		m.gone(t, left(id))
@@ -99,8 +261,8 @@ func (m *member) leftBehind(t *testing.T) {
 	m.there(t, left(ids[0]))
 	m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:copied"}}) // a person's
 
-	b.applied(t, newSet(t, long, objectsOf(long, binding("drover:"+expansion.SetLabel(long), "view", "x"))))
-	b.remove(t, "left/"+expansion.SetLabel(long)) // which the hub does not know to be the same
+	b.applied(t, newSet(t, long, objectsOf(long, binding("drover:"+set.Label(long), "view", "x"))))
+	b.remove(t, "left/"+set.Label(long)) // which the hub does not know to be the same
 	m.there(t, left(long))
 	b.remove(t, long)
 	m.gone(t, left(long))
@@ -108,13 +270,13 @@ func (m *member) leftBehind(t *testing.T) {
 	b.stop()
 }
 
-func (m *member) large(t *testing.T) {
+func (m *fixture) large(t *testing.T) {
 	noise := make([]byte, 700_000)
 	for i := range noise {
 		noise[i] = byte(rand.IntN(256))
 	}
 	id := "secrets/big"
-	c := expansion.Content{}
+	c := set.Content{}
 	for i := range 3 {
 		more := objectsOf(id, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": fmt.Sprintf("big-%d", i), "namespace": "default"},
 			"data": map[string]any{"x": base64.StdEncoding.EncodeToString(noise)}})
@@ -136,7 +298,7 @@ func (m *member) large(t *testing.T) {
 }
 
 // stored counts the Secrets that hold sets.
-func (m *member) stored(t *testing.T) int {
+func (m *fixture) stored(t *testing.T) int {
 	t.Helper()
 	list := &corev1.SecretList{}
 	if err := m.Client.List(t.Context(), list, client.InNamespace(protocol.AgentNamespace)); err != nil {
@@ -145,20 +307,23 @@ func (m *member) stored(t *testing.T) int {
 	return len(slices.DeleteFunc(list.Items, func(s corev1.Secret) bool { return s.Type != v1.Group+"/set" }))
 }
 
-func (m *member) latency(t *testing.T) {
+func (m *fixture) latency(t *testing.T) {
 	a := m.lead(t)
 	var took []time.Duration
 	before := a.writes.Load()
 	const n = 100
 	for i := range n {
 		id := fmt.Sprintf("crtb/b%d", i)
-		set := newSet(t, id, objectsOf(id, binding("drover:"+expansion.SetLabel(id), "view", "x")))
+		set := newSet(t, id, objectsOf(id, binding("drover:"+set.Label(id), "view", "x")))
 		begun := time.Now()
 		a.applied(t, set)
 		took = append(took, time.Since(begun))
 	}
 	if writes := a.writes.Load() - before; writes != 2*n {
 		t.Errorf("%d writes for %d sets", writes, n)
+	}
+	if looks := a.looks.Load(); looks > 0 {
+		t.Errorf("the agent has looked for %d of %d new objects, want it to create them", looks, n)
 	}
 	slices.Sort(took)
 	t.Logf("put to applied: p50 %s, p99 %s", took[n/2], took[n*99/100])
@@ -171,7 +336,7 @@ func (m *member) latency(t *testing.T) {
 	a.stop()
 }
 
-func (m *member) refuses(t *testing.T) {
+func (m *fixture) refuses(t *testing.T) {
 	a := m.lead(t, func(o *apply.Options) { o.ReadOnly = true })
 	state := a.put(t, newSet(t, "role/x", objectsOf("role/x", role("drover:x", "get"))))
 	if state.Phase != protocol.SetReadOnly || a.writes.Load() != 0 {
@@ -179,7 +344,7 @@ func (m *member) refuses(t *testing.T) {
 	}
 	for path, want := range map[string]int{protocol.PathSets + "/a/../b": http.StatusUnprocessableEntity, protocol.PathSets + "/A": http.StatusUnprocessableEntity} {
 		if got := a.ask(t, http.MethodPut, path, nil); got.Code != want {
-			t.Errorf("%s: %d", path, got.Code)
+			t.Errorf("%s: %d, want another code", path, got.Code)
 		}
 	}
 	a.stop()
@@ -194,9 +359,9 @@ func (m *member) refuses(t *testing.T) {
 }
 
 // random does things to sets, with agents that end at any time, and compares what is there in the end.
-func (m *member) random(t *testing.T, r *rand.Rand) {
+func (m *fixture) random(t *testing.T, r *rand.Rand) {
 	a := m.lead(t)
-	last := map[string]protocol.Set{}
+	last := map[string]*set.Set{}
 	for range 30 {
 		id := fmt.Sprintf("role/r%d", r.IntN(4))
 		switch r.IntN(6) {
@@ -204,32 +369,36 @@ func (m *member) random(t *testing.T, r *rand.Rand) {
 			a.remove(t, id)
 			delete(last, id)
 		case 1: // cut off in the middle of a put, which the hub then repeats
-			set := m.randomSet(t, r, id)
-			begun, body := a, marshal(t, set)
+			sent := m.randomSet(t, r, id)
+			begun, body := a, sent.JSON()
 			asked := make(chan struct{})
 			go func() {
 				defer close(asked)
 				begun.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPut, protocol.SetPath(id), bytes.NewReader(body)))
 			}()
 			if r.IntN(2) == 0 {
-				_ = m.Client.Get(t.Context(), client.ObjectKey{Name: "drover:" + expansion.SetLabel(id)}, &rbacv1.ClusterRole{})
+				_ = m.Client.Get(t.Context(), client.ObjectKey{Name: "drover:" + set.Label(id)}, &rbacv1.ClusterRole{})
 			}
 			a.stop()
 			<-asked
 			a = m.lead(t)
-			a.applied(t, set)
-			last[id] = set
+			a.applied(t, sent)
+			last[id] = sent
 		case 2: // a user deletes
-			_ = m.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("drover:%s:%d", expansion.SetLabel(id), r.IntN(3))}})
+			_ = m.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("drover:%s:%d", set.Label(id), r.IntN(3))}})
 		default:
-			set := m.randomSet(t, r, id)
-			a.applied(t, set)
-			last[id] = set
+			sent := m.randomSet(t, r, id)
+			a.applied(t, sent)
+			last[id] = sent
 		}
 	}
 	want := map[string]bool{}
-	for _, set := range last {
-		for _, o := range set.Content.Objects {
+	for _, one := range last {
+		_, content, err := set.Parse(one.JSON())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range content.Objects {
 			want[o.GetName()] = true
 		}
 	}
@@ -258,21 +427,12 @@ func (m *member) random(t *testing.T, r *rand.Rand) {
 	a.stop()
 }
 
-func (m *member) randomSet(t *testing.T, r *rand.Rand, id string) protocol.Set {
+func (m *fixture) randomSet(t *testing.T, r *rand.Rand, id string) *set.Set {
 	var all []map[string]any
 	for i := range 3 {
 		if r.IntN(2) == 0 {
-			all = append(all, role(fmt.Sprintf("drover:%s:%d", expansion.SetLabel(id), i), fmt.Sprintf("v%d", r.IntN(3))))
+			all = append(all, role(fmt.Sprintf("drover:%s:%d", set.Label(id), i), fmt.Sprintf("v%d", r.IntN(3))))
 		}
 	}
 	return newSet(t, id, objectsOf(id, all...))
-}
-
-func marshal(t *testing.T, set protocol.Set) []byte {
-	t.Helper()
-	raw, err := json.Marshal(set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }

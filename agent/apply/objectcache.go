@@ -5,28 +5,27 @@ package apply
 
 import (
 	"cmp"
-	"hash/maphash"
-	"maps"
+	"crypto/sha256"
+	"encoding/binary"
 	"slices"
-	"strconv"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
-	"github.com/drover-dev/drover/internal/footprint"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // fieldManager is the field manager that applies sets.
-const fieldManager = footprint.FieldManager
+const fieldManager = protocol.FieldManager
 
 // object is what is known of an object in the member.
 type object struct {
 	uid     types.UID
-	version uint64
+	version string
 	set     string // value of its label, empty if its labels do not say that Drover manages it
 	// mark identifies the fields that the field manager drover owns, and since when; 0 if it owns none. When another client changes a field
 	// of ours, the API server makes that client the owner. Other changes, such as of a quota's status, are not drift.
@@ -34,42 +33,13 @@ type object struct {
 	other    string // the field manager beside us that wrote last
 	added    string // what another field manager has added, see added; always empty for a Namespace
 	deleting bool
-	gone     bool // it was there and is deleted, at that version
+	project  string      // of a Namespace
+	created  metav1.Time // of a Namespace of a project
 }
 
-// namespace is a Namespace of some project.
-type namespace struct {
-	project  string
-	uid      types.UID
-	created  metav1.Time
-	deleting bool
-}
-
-// objectCache is what is known of the member: objects that carry a set's label, namespaces of projects, and what was just written. An older
-// version never replaces a newer one.
-type objectCache struct {
-	seed maphash.Seed
-	// changed is called for an object, outside of the lock.
-	changed func(r ref, now object)
-	// moved is called for projects whose namespaces have changed.
-	moved func(projects ...string)
-
-	mu         sync.Mutex // guards what follows
-	objects    map[ref]object
-	bySet      map[string]map[ref]bool
-	namespaces map[string]namespace
-}
-
-func newObjectCache() *objectCache {
-	return &objectCache{
-		seed: maphash.MakeSeed(), objects: map[ref]object{}, bySet: map[string]map[ref]bool{}, namespaces: map[string]namespace{},
-		changed: func(ref, object) {}, moved: func(...string) {},
-	}
-}
-
-// read returns the relevant part of an object's metadata.
-func (c *objectCache) read(meta *metav1.ObjectMeta) object {
-	o := object{uid: meta.UID, version: number(meta.ResourceVersion), deleting: meta.DeletionTimestamp != nil}
+// readObject returns the relevant part of an object's metadata.
+func readObject(r ref, meta *metav1.ObjectMeta) object {
+	o := object{uid: meta.UID, version: meta.ResourceVersion, deleting: meta.DeletionTimestamp != nil}
 	// A Namespace is joined, not owned, and says so by having no "managed-by".
 	o.set = meta.Labels[v1.LabelSet]
 	var latest time.Time
@@ -77,15 +47,7 @@ func (c *objectCache) read(meta *metav1.ObjectMeta) object {
 		f := &meta.ManagedFields[i]
 		switch {
 		case f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "":
-			var h maphash.Hash
-			h.SetSeed(c.seed)
-			if f.FieldsV1 != nil {
-				_, _ = h.Write(f.FieldsV1.GetRawBytes())
-			}
-			if f.Time != nil {
-				_, _ = h.WriteString(f.Time.UTC().Format(time.RFC3339))
-			}
-			o.mark = h.Sum64() | 1
+			o.mark = markOf(f)
 		case f.Subresource == "" && (f.Time == nil || !f.Time.Time.Before(latest)):
 			o.other = f.Manager
 			if f.Time != nil {
@@ -93,192 +55,90 @@ func (c *objectCache) read(meta *metav1.ObjectMeta) object {
 			}
 		}
 	}
+	if r.kind == kindNamespace {
+		o.project, o.created = meta.Labels[v1.LabelProject], meta.CreationTimestamp
+	} else if o.other != "" {
+		o.added = added(meta.ManagedFields)
+	}
 	return o
 }
 
-// number returns a resource version as a number: versions only grow.
-func number(version string) uint64 {
-	n, err := strconv.ParseUint(version, 10, 64)
-	if err != nil {
-		return 0
+func markOf(f *metav1.ManagedFieldsEntry) uint64 {
+	hash := sha256.New()
+	if f.FieldsV1 != nil {
+		_, _ = hash.Write(f.FieldsV1.GetRawBytes()) // a hash takes everything
 	}
-	return n
+	if f.Time != nil {
+		_, _ = hash.Write([]byte(f.Time.UTC().Format(time.RFC3339)))
+	}
+	return binary.BigEndian.Uint64(hash.Sum(nil)) | 1
 }
 
-// observe stores an observed object, and returns what is known of it now.
-func (c *objectCache) observe(r ref, meta *metav1.ObjectMeta) object {
-	now := c.observed(r, meta)
-	projects, known := c.note(r, now, meta)
-	if len(projects) > 0 {
-		c.moved(projects...)
-	}
-	c.changed(r, known)
-	return known
-}
+// objectStore holds the objects of a kind.
+type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 
-// observed returns an object as its metadata describe it.
-func (c *objectCache) observed(r ref, meta *metav1.ObjectMeta) object {
-	now := c.read(meta)
-	if r.kind != kindNamespace && now.other != "" {
-		now.added = added(meta.ManagedFields)
-	}
-	return now
-}
+// objectCache is what is known of the member: objects that carry a set's label, namespaces of projects, and what was just written.
+type objectCache map[string]*objectStore // by kind
 
-func (c *objectCache) note(r ref, now object, meta *metav1.ObjectMeta) (moved []string, known object) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before, had := c.objects[r]
-	if had && before.version > now.version {
-		return nil, before
-	}
-	if r.kind == kindNamespace {
-		moved = c.noteNamespace(r.name, namespace{
-			project: meta.Labels[v1.LabelProject], uid: now.uid, created: meta.CreationTimestamp, deleting: now.deleting,
+// newObjectCache makes a cache that calls changed for each object that changes, with what was known before and is known now; nil for nothing.
+func newObjectCache(changed func(r ref, before, now *object)) objectCache {
+	c := objectCache{}
+	for _, k := range protocol.SetKinds() {
+		of := func(n watch.Name) ref { return ref{kind: k.Name, namespace: n.Namespace, name: n.Name} }
+		c[k.Name] = watch.NewStore(watch.Options[*metav1.PartialObjectMetadata, object]{
+			Read: func(o *metav1.PartialObjectMetadata) (object, bool) {
+				now := readObject(of(watch.Name{Namespace: o.Namespace, Name: o.Name}), &o.ObjectMeta)
+				return now, now.set != "" || now.mark != 0 || now.project != ""
+			},
+			Index:   func(o object) string { return o.set },
+			Changed: func(n watch.Name, before, now *object) { changed(of(n), before, now) },
 		})
 	}
-	if now.set == "" && now.mark == 0 { // it has no fields of ours
-		c.drop(r)
-		return moved, now
-	}
-	if had && before.set != now.set {
-		c.drop(r)
-	}
-	c.objects[r] = now
-	if c.bySet[now.set] == nil {
-		c.bySet[now.set] = map[ref]bool{}
-	}
-	c.bySet[now.set][r] = true
-	return moved, now
+	return c
 }
 
-// noteNamespace returns the projects whose namespaces have changed.
-func (c *objectCache) noteNamespace(name string, now namespace) []string {
-	before := c.namespaces[name]
-	if now.project == "" {
-		delete(c.namespaces, name)
-	} else {
-		c.namespaces[name] = now
-	}
-	if before == now || before.project == "" && now.project == "" {
-		return nil
-	}
-	return slices.DeleteFunc([]string{before.project, now.project}, func(project string) bool { return project == "" })
-}
-
-// drop must be called under mu.
-func (c *objectCache) drop(r ref) {
-	set := c.objects[r].set
-	delete(c.objects, r)
-	if delete(c.bySet[set], r); len(c.bySet[set]) == 0 {
-		delete(c.bySet, set)
-	}
-}
-
-// vanish records that an object is gone as of a version.
-func (c *objectCache) vanish(r ref, version uint64) {
-	c.mu.Lock()
-	before, had := c.objects[r]
-	if had && before.version > version {
-		c.mu.Unlock()
-		return
-	}
-	var moved []string
-	if r.kind == kindNamespace {
-		moved = c.noteNamespace(r.name, namespace{})
-	}
-	if had {
-		before.gone, before.version, before.mark = true, version, 0 // kept until no set wants it, see forget
-		c.objects[r] = before
-	}
-	c.mu.Unlock()
-	if len(moved) > 0 {
-		c.moved(moved...)
-	}
-	if had {
-		c.changed(r, before)
-	}
-}
-
-// forget drops an object that is gone.
-func (c *objectCache) forget(r ref) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.objects[r].gone {
-		c.drop(r)
-	}
-}
-
-// replace stores all objects of a kind as of a version. Others are gone unless they are newer.
-func (c *objectCache) replace(k string, metas map[ref]*metav1.ObjectMeta, version uint64) {
-	for r, meta := range metas {
-		c.observe(r, meta)
-	}
-	c.mu.Lock()
-	var missing []ref
-	for r, o := range c.objects {
-		if _, there := metas[r]; r.kind == k && !there && !o.gone {
-			missing = append(missing, r)
-		}
-	}
-	if k == kindNamespace {
-		for name := range c.namespaces {
-			r := ref{kind: k, name: name}
-			if _, there := metas[r]; !there && !slices.Contains(missing, r) {
-				missing = append(missing, r)
-			}
-		}
-	}
-	c.mu.Unlock()
-	for _, r := range missing {
-		c.vanish(r, version)
-	}
-}
+func (r ref) nameInKind() watch.Name { return watch.Name{Namespace: r.namespace, Name: r.name} }
 
 // get returns what is known of an object.
-func (c *objectCache) get(r ref) (object, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	o, known := c.objects[r]
-	return o, known
+func (c objectCache) get(r ref) (object, bool) { return c[r.kind].Get(r.nameInKind()) }
+
+// wrote stores what the API server responded to a write.
+func (c objectCache) wrote(r ref, meta *metav1.PartialObjectMetadata) { c[r.kind].Wrote(meta) }
+
+// gone removes the object of that UID, which was deleted.
+func (c objectCache) gone(r ref, uid types.UID) {
+	c[r.kind].Drop(r.nameInKind(), func(o object) bool { return o.uid == uid })
 }
 
 // of returns the objects that carry a set's label.
-func (c *objectCache) of(set string) []ref {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(c.bySet[set]), compareRefs)
-}
-
-// labels returns the set labels of all objects of which the field manager drover owns fields.
-func (c *objectCache) labels() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []string
-	for set, refs := range c.bySet {
-		for r := range refs {
-			if o := c.objects[r]; set != "" && o.mark != 0 && !o.gone && !o.deleting {
-				all = append(all, set)
-				break
-			}
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-// ours returns all objects of which the field manager drover owns fields. A copy that a user made with our labels is not one.
-func (c *objectCache) ours() []ref {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c objectCache) of(set string) []ref {
 	var all []ref
-	for r, o := range c.objects {
-		if o.mark != 0 && !o.gone {
-			all = append(all, r)
+	for kind, objects := range c {
+		for _, n := range objects.Of(set) {
+			all = append(all, ref{kind: kind, namespace: n.Namespace, name: n.Name})
 		}
 	}
 	slices.SortFunc(all, compareRefs)
 	return all
+}
+
+// ours returns all objects of which the field manager drover owns fields, and the sets that they are labelled with. A copy that a user made with
+// our labels is not one.
+func (c objectCache) ours() (all []ref, sets []string) {
+	for kind, objects := range c {
+		objects.Each(func(n watch.Name, o object) {
+			if o.mark == 0 {
+				return
+			}
+			all = append(all, ref{kind: kind, namespace: n.Namespace, name: n.Name})
+			if o.set != "" && !o.deleting {
+				sets = append(sets, o.set)
+			}
+		})
+	}
+	slices.SortFunc(all, compareRefs)
+	slices.Sort(sets)
+	return all, slices.Compact(sets)
 }
 
 func compareRefs(a, b ref) int {
@@ -286,21 +146,18 @@ func compareRefs(a, b ref) int {
 }
 
 // members returns the namespaces of a project, in no order.
-func (c *objectCache) members(project string) []expansion.Namespace {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []expansion.Namespace
-	for name, ns := range c.namespaces {
-		if ns.project == project {
-			all = append(all, expansion.Namespace{Name: name, UID: ns.uid, Created: ns.created, Terminating: ns.deleting})
+func (c objectCache) members(project string) []set.Namespace {
+	var all []set.Namespace
+	c[kindNamespace].Each(func(n watch.Name, o object) {
+		if o.project == project {
+			all = append(all, set.Namespace{Name: n.Name, UID: o.uid, Created: o.created, Terminating: o.deleting})
 		}
-	}
+	})
 	return all
 }
 
 // deleting reports whether a namespace is being deleted.
-func (c *objectCache) deleting(name string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.namespaces[name].deleting
+func (c objectCache) deleting(name string) bool {
+	o, _ := c.get(ref{kind: kindNamespace, name: name})
+	return o.deleting
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,22 +15,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
-// How long to wait before a failed set is retried.
-const (
-	firstRetry = time.Second
-	maxRetry   = 5 * time.Minute
-)
-
-// pass applies a set to the member and publishes the resulting state. The caller has acquired the set.
-func (l *leadership) pass(ctx context.Context, s *set) protocol.SetState {
+// pass applies a set to the member and publishes the resulting state.
+func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	p := &pass{leadership: l, set: s, now: l.options.Now(), wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}}
 	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
 	gone := s.deleting || p.expired()
-	saved := p.save(ctx)
+	saved := sync.OnceValue(func() bool { return p.save(ctx) })
 	switch {
 	case gone && l.taken(s):
 	case gone:
@@ -43,23 +38,13 @@ func (l *leadership) pass(ctx context.Context, s *set) protocol.SetState {
 		return state
 	}
 	p.summarize(&state)
-	switch {
-	case len(p.problems) > 0:
-		s.failures++
-		p.later(min(firstRetry<<min(s.failures-1, 16), maxRetry))
-	case s.deleting:
+	if s.deleting && len(p.problems) == 0 {
 		return l.finish(ctx, s, state)
-	case gone:
+	}
+	if gone && len(p.problems) == 0 {
 		state.Phase = protocol.SetExpired
-	default:
-		s.failures = 0
 	}
-	if end := s.wanted.ExpiresAt; end != nil && !gone {
-		p.later(end.Sub(p.now))
-	}
-	if p.again > 0 {
-		l.queue.addAt(s.id, p.now.Add(p.again))
-	}
+	p.schedule(gone)
 	if l.publisher.publish(state) {
 		bring, _ := rolesOf(s)
 		l.wakeBinders(bring...)
@@ -68,14 +53,30 @@ func (l *leadership) pass(ctx context.Context, s *set) protocol.SetState {
 	return state
 }
 
+// schedule queues the next pass: after a problem, when the set expires, and when an object may be repaired.
+func (p *pass) schedule(gone bool) {
+	if id := p.set.id; len(p.problems) > 0 {
+		p.queue.AddRateLimited(id)
+	} else {
+		p.queue.Forget(id)
+	}
+	if end := p.set.wanted.ExpiresAt; end != nil && !gone {
+		p.later(end.Sub(p.now))
+	}
+	if p.again > 0 {
+		p.queue.AddAfter(p.set.id, p.again)
+	}
+}
+
 // finish removes a set from the store when none of its objects is left in the member.
-func (l *leadership) finish(ctx context.Context, s *set, state protocol.SetState) protocol.SetState {
+func (l *leadership) finish(ctx context.Context, s *localSet, state protocol.SetState) protocol.SetState {
 	if err := l.store.remove(ctx, s.id, s.kept); err != nil {
 		state.Phase, state.Message = explain(ref{kind: kindSecret, name: firstName(s.id)}, err)
-		l.queue.addAt(s.id, l.options.Now().Add(firstRetry))
+		l.queue.AddRateLimited(s.id)
 		l.publisher.publish(state)
 		return state
 	}
+	l.queue.Forget(s.id)
 	l.forget(s)
 	state.Phase = protocol.SetDeleted
 	return state
@@ -84,7 +85,7 @@ func (l *leadership) finish(ctx context.Context, s *set, state protocol.SetState
 // pass is one reconciliation of a set.
 type pass struct {
 	*leadership
-	set    *set
+	set    *localSet
 	now    time.Time
 	wanted map[ref]bool
 	again  time.Duration // until the next pass; 0 for none
@@ -114,36 +115,27 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
 }
 
-// save begins to store the set, unless it is stored already. The function that it returns waits for the end, and reports whether the set is
-// stored.
+// save stores the set, unless it is stored already, and reports whether it is.
 //
-// Applying does not wait for it, only the response does. If the agent ends before both are done, the hub has no response and sends the set
+// A set is stored after it was applied, and the response waits for both. If the agent ends in between, the hub has no response and sends the set
 // again. Until then the next agent applies what is stored, which is the former version of the set. If none was stored, it leaves the objects
 // as they are.
-func (p *pass) save(ctx context.Context) (saved func() bool) {
+func (p *pass) save(ctx context.Context) bool {
 	s := p.set
-	if s.deleting || s.unsaved == nil {
-		return func() bool { return true }
-	}
-	var after kept
-	var err error
-	var saving sync.WaitGroup
-	saving.Go(func() {
-		p.saves <- struct{}{}
-		defer func() { <-p.saves }()
-		after, err = p.store.save(ctx, *s.unsaved, s.kept)
-	})
-	return sync.OnceValue(func() bool {
-		saving.Wait()
-		if err != nil {
-			r := ref{kind: kindSecret, name: firstName(s.id)}
-			_, message := explain(r, err)
-			p.problem(r, protocol.SetFailed, "the set is not stored: "+message)
-			return false
-		}
-		s.kept, s.unsaved = after, nil
+	if s.deleting || s.kept.unsaved == nil {
 		return true
-	})
+	}
+	p.saves <- struct{}{}
+	defer func() { <-p.saves }()
+	after, err := p.store.save(ctx, s.kept.unsaved, s.kept)
+	if err != nil {
+		r := ref{kind: kindSecret, name: firstName(s.id)}
+		_, message := explain(r, err)
+		p.problem(r, protocol.SetFailed, "the set is not stored: "+message)
+		return false
+	}
+	s.kept = after
+	return true
 }
 
 // summarize sets the phase and the problems of a state.
@@ -166,32 +158,11 @@ func (p *pass) summarize(state *protocol.SetState) {
 
 // keep applies what the set holds and removes what it no longer holds.
 func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
-	content := p.set.wanted.Content
-	var names []*unstructured.Unstructured
-	for _, o := range content.Objects {
-		if o != nil && o.GetKind() == kindNamespace {
-			names = append(names, o)
-		}
-	}
-	first, _ := p.items(names)
-	p.applyAll(ctx, first) // namespaces must be in the project before templates are expanded
-	namespaces, err := p.namespaces(ctx)
-	var result expansion.Result
-	if err == nil {
-		result, err = content.Expand(namespaces, expansion.Labels(p.set.id))
-	}
-	var ordered [4][]item
-	if err == nil {
-		var items []item
-		if items, err = p.items(result.Objects); err == nil {
-			ordered, err = phases(items, p.held())
-		}
-	}
+	ordered, err := p.expand(ctx, state)
 	if err != nil { // nothing is removed if the set could not be expanded
 		p.problem(ref{kind: "set", name: p.set.id}, protocol.SetFailed, err.Error())
 		return
 	}
-	state.Namespaces, state.Short, state.Spent = living(namespaces), result.Short, result.Spent
 	p.applyAll(ctx, ordered[0])
 	p.applyAll(ctx, p.bindable(ctx, ordered[1]))
 	p.applyAll(ctx, ordered[2])
@@ -204,6 +175,35 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	p.reportMissingRoles(ctx, ordered[1])
 }
 
+// expand applies the Namespaces of the set, and returns its objects in the order in which they are applied. Namespaces must be in the project before
+// objects are made for each of them.
+func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4][]item, err error) {
+	var names []*unstructured.Unstructured
+	for _, o := range p.set.content.Objects {
+		if o != nil && o.GetKind() == kindNamespace {
+			names = append(names, o)
+		}
+	}
+	first, _ := p.items(names)
+	p.applyAll(ctx, first)
+	namespaces, err := p.namespaces(ctx)
+	if err != nil {
+		return ordered, err
+	}
+	result, err := p.set.content.Expand(namespaces, set.Labels(p.set.id))
+	if err != nil {
+		return ordered, err
+	}
+	items, err := p.items(result.Objects)
+	if err != nil {
+		return ordered, err
+	}
+	if ordered, err = phases(items, p.held()); err == nil {
+		state.Namespaces, state.Short, state.Spent = living(namespaces), result.Short, result.Spent
+	}
+	return ordered, err
+}
+
 // reportMissingRoles reports bindings to ClusterRoles of the member that do not exist. Such a binding is applied and grants nothing.
 func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	missing := map[string]error{}
@@ -213,7 +213,7 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 		}
 		err, asked := missing[it.role]
 		if !asked {
-			_, err = p.options.Objects.Meta(ctx, p.catalogue.path(ref{kind: kindClusterRole, name: it.role}))
+			err = p.lookForRole(ctx, it.role)
 			missing[it.role] = err
 		}
 		switch {
@@ -226,9 +226,30 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	}
 }
 
-func living(namespaces []expansion.Namespace) (n int32) {
+// roleTime is how long a ClusterRole that was there is not looked for again: 200 bindings that arrive at once bind few roles.
+const roleTime = time.Second
+
+// lookForRole returns an error if there is no ClusterRole of that name.
+func (l *leadership) lookForRole(ctx context.Context, name string) error {
+	l.state.mu.Lock()
+	at, seen := l.state.found[name]
+	l.state.mu.Unlock()
+	if seen && time.Since(at) < roleTime {
+		return nil
+	}
+	_, err := l.options.Objects.Meta(ctx, l.catalogue.path(ref{kind: kindClusterRole, name: name}))
+	if err == nil {
+		l.state.mu.Lock()
+		maps.DeleteFunc(l.state.found, func(_ string, at time.Time) bool { return time.Since(at) >= roleTime })
+		l.state.found[name] = time.Now()
+		l.state.mu.Unlock()
+	}
+	return err
+}
+
+func living(namespaces []set.Namespace) (n int32) {
 	for _, ns := range namespaces {
-		if !expansion.Reserved(ns.Name) && !ns.Terminating {
+		if !set.Reserved(ns.Name) && !ns.Terminating {
 			n++
 		}
 	}
@@ -263,8 +284,8 @@ func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 }
 
 // namespaces returns the namespaces of the set's project, with the quota that each holds.
-func (p *pass) namespaces(ctx context.Context) ([]expansion.Namespace, error) {
-	per := p.set.wanted.Content.PerNamespace
+func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
+	per := p.set.content.PerNamespace
 	if per == nil {
 		return nil, nil
 	}
@@ -290,7 +311,7 @@ func (p *pass) namespaces(ctx context.Context) ([]expansion.Namespace, error) {
 func (p *pass) readHeld(ctx context.Context) (map[string]corev1.ResourceList, error) {
 	held := map[string]corev1.ResourceList{}
 	for _, r := range p.cache.of(p.set.label) {
-		if r.kind != kindQuota || r.name != expansion.QuotaName {
+		if r.kind != kindQuota || r.name != set.QuotaName {
 			continue
 		}
 		o := &unstructured.Unstructured{}

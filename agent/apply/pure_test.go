@@ -4,6 +4,7 @@
 package apply
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 func TestBudget(t *testing.T) {
@@ -39,7 +41,7 @@ func TestBudget(t *testing.T) {
 			b.spend(start)
 		}
 		if b.wait(start) != 0 || b.fighting(start) {
-			t.Error(b)
+			t.Errorf("the budget is %v, want a repair at once, and no fight", b)
 		}
 	})
 	t.Run("three in a minute are a fight, for as long as it is not calm", func(t *testing.T) {
@@ -48,7 +50,7 @@ func TestBudget(t *testing.T) {
 			b.spend(start.Add(time.Duration(i) * time.Second))
 		}
 		if !b.fighting(start.Add(3*time.Second)) || b.fighting(start.Add(2*time.Minute)) {
-			t.Error(b)
+			t.Errorf("the budget is %v, want a fight that ends within two minutes", b)
 		}
 	})
 	t.Run("a fight of an hour costs few repairs, five minutes apart in the end", func(t *testing.T) {
@@ -61,10 +63,10 @@ func TestBudget(t *testing.T) {
 		b, _, end := fight(time.Hour)
 		later := end.Add(b.cooldown(end))
 		if b.fighting(later) || b.wait(later) != 0 {
-			t.Error(b)
+			t.Errorf("the budget is %v, want it as at first", b)
 		}
 		if b.spend(later); len(b.repairs) != 1 || b.penalty != 0 {
-			t.Error(b)
+			t.Errorf("the budget is %v, want one repair and no penalty", b)
 		}
 	})
 }
@@ -73,8 +75,8 @@ func quota(t *testing.T, namespace string, hard map[string]any) item {
 	t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kindQuota, "spec": map[string]any{"hard": hard}}}
 	o.SetNamespace(namespace)
-	o.SetName(expansion.QuotaName)
-	it, err := newItem(ref{kindQuota, namespace, expansion.QuotaName}, o)
+	o.SetName(set.QuotaName)
+	it, err := newItem(ref{kindQuota, namespace, set.QuotaName}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +113,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-func TestObjectCache(t *testing.T) {
+func TestReadObject(t *testing.T) {
 	t.Parallel()
 	r := ref{kind: "ClusterRole", name: "a"}
 	meta := func(version, fields string) *metav1.ObjectMeta {
@@ -121,32 +123,70 @@ func TestObjectCache(t *testing.T) {
 				{Manager: "quota-controller", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"},
 			}}
 	}
-	w := newObjectCache()
-	first := w.observe(r, meta("5", `{"a":{}}`))
-	t.Run("what is older changes nothing", func(t *testing.T) {
-		if w.observe(r, meta("4", `{}`)); w.objects[r].mark != first.mark {
-			t.Error("it did")
-		}
-		if w.vanish(r, 4); w.objects[r].gone {
-			t.Error("it is gone")
-		}
-	})
+	first := readObject(r, meta("5", `{"a":{}}`))
+	if first.mark == 0 || first.set != "role.a" || first.uid != "1" {
+		t.Errorf("an object of a set is read as %+v", first)
+	}
 	t.Run("a status is no drift, and its writer no rival", func(t *testing.T) {
-		if now := w.observe(r, meta("6", `{"a":{}}`)); now.mark != first.mark || now.other != "" {
-			t.Errorf("%+v", now)
+		if now := readObject(r, meta("6", `{"a":{}}`)); now.mark != first.mark || now.other != "" {
+			t.Errorf("got %+v, want the mark %d and no other manager", now, first.mark)
 		}
 	})
-	t.Run("a field that was taken away is", func(t *testing.T) {
-		if now := w.observe(r, meta("7", `{}`)); now.mark == first.mark {
-			t.Errorf("%+v", now)
+	t.Run("a field that was taken away is drift", func(t *testing.T) {
+		if now := readObject(r, meta("7", `{}`)); now.mark == first.mark {
+			t.Errorf("got %+v, want another mark than %d", now, first.mark)
 		}
 	})
-	t.Run("what a list does not have and is older than it is gone; what is newer is not", func(t *testing.T) {
-		other := ref{kind: "ClusterRole", name: "b"}
-		w.observe(other, meta("20", `{"a":{}}`))
-		w.replace("ClusterRole", nil, 10)
-		if !w.objects[r].gone || w.objects[other].gone {
-			t.Errorf("%+v %+v", w.objects[r], w.objects[other])
+}
+
+func TestMovedBetween(t *testing.T) {
+	t.Parallel()
+	web, api, none := &object{project: "web", uid: "1"}, &object{project: "api", uid: "1"}, &object{uid: "1"}
+	for name, tt := range map[string]struct {
+		before, now *object
+		want        string
+	}{
+		"a namespace joins a project":               {nil, web, "map[web:true]"},
+		"it gets another label":                     {web, &object{project: "web", uid: "1", set: "x"}, "map[]"},
+		"it changes its project":                    {web, api, "map[api:true web:true]"},
+		"it leaves its project":                     {web, none, "map[web:true]"},
+		"it is deleted":                             {web, nil, "map[web:true]"},
+		"it is being deleted":                       {web, &object{project: "web", uid: "1", deleting: true}, "map[web:true]"},
+		"it was created again":                      {web, &object{project: "web", uid: "2"}, "map[web:true]"},
+		"a namespace of no project changes nothing": {none, nil, "map[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := fmt.Sprint(movedBetween(tt.before, tt.now)); got != tt.want {
+				t.Errorf("the projects are %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestOlderCheckpoint(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		next, was string
+		older     bool
+	}{
+		{"lease/1/a/9", "lease/1/a/10", true},
+		{"lease/1/a/10", "lease/1/a/10", false},
+		{"lease/1/a/11", "lease/1/a/10", false},
+		{"lease/1/b/9", "lease/1/a/10", false}, // another leader: the hub knows which is later
+		{"lease/2/a/9", "lease/1/a/10", false},
+		{"other/1/a/9", "lease/1/a/10", false},
+		{"lease/1/a/9", "", false},
+		{"", "lease/1/a/10", false},
+		{"9", "10", true},
+		{"lease/1/a/x", "lease/1/a/10", false},
+		{"lease/1/a/9", "lease/1/a/99999999999999999999", false},
+	} {
+		if got := protocol.OlderCheckpoint(test.next, test.was); got != test.older {
+			t.Errorf("OlderCheckpoint(%q, %q) = %v", test.next, test.was, got)
 		}
-	})
+		c := hubCheckpoint{value: test.was}
+		if took := c.set(test.next); took != (!test.older && test.next != test.was) || c.get() == test.next != (took || test.next == test.was) {
+			t.Errorf("%q after %q: took it: %v, and has %q", test.next, test.was, took, c.get())
+		}
+	}
 }

@@ -8,9 +8,9 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // orphans is the queue entry for namespaces that left their project while no agent ran. It is not a valid id of a set.
@@ -24,26 +24,27 @@ func (l *leadership) seen(id string) {
 	last := was && len(l.state.unseen) == 0
 	l.state.mu.Unlock()
 	if last {
-		l.queue.addAt(orphans, l.options.Now())
+		l.queue.Add(orphans)
 	}
 }
 
 // releaseOrphans removes our fields from namespaces that no set wants.
 func (l *leadership) releaseOrphans(ctx context.Context) {
-	for _, r := range l.cache.ours() {
+	ours, _ := l.cache.ours()
+	for _, r := range ours {
 		if r.kind != kindNamespace {
 			continue
 		}
 		if err := l.releaseNamespace(ctx, r); err != nil && ctx.Err() == nil {
 			l.log().Error(err, "namespace not released")
-			l.queue.addAt(orphans, l.options.Now().Add(maxRetry))
+			l.queue.AddAfter(orphans, maxRetry)
 		}
 	}
 }
 
 // releaseNamespace removes our fields from a namespace, unless a set wants it. No set can claim it meanwhile.
 func (l *leadership) releaseNamespace(ctx context.Context, r ref) error {
-	guard := &set{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
+	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
 	if _, free := l.claim(r, guard); !free {
 		l.state.mu.Lock()
 		delete(l.state.waiting[r], orphans)
@@ -52,19 +53,17 @@ func (l *leadership) releaseNamespace(ctx context.Context, r ref) error {
 	}
 	defer l.unclaim(guard, nil)
 	now, known := l.cache.get(r)
-	if !known || now.gone || now.mark == 0 {
+	if !known || now.mark == 0 {
 		return nil
 	}
-	target := &metav1.PartialObjectMetadata{}
-	target.APIVersion, target.Kind, target.Name, target.UID = "v1", kindNamespace, r.name, now.uid
-	meta, _, err := l.options.Objects.Apply(ctx, l.catalogue.path(r), fieldManager, false, bare(target))
+	meta, err := l.options.Objects.Apply(ctx, l.catalogue.path(r), fieldManager, false, l.catalogue.bare(r, now.uid))
 	if apierrors.IsConflict(err) || notFound(err) {
 		return nil // it is gone
 	}
 	if err != nil {
 		return fmt.Errorf("release Namespace %s: %w", r.name, err)
 	}
-	l.cache.observe(r, &meta.ObjectMeta)
+	l.cache.wrote(r, meta)
 	return nil
 }
 
@@ -72,7 +71,7 @@ func (l *leadership) releaseNamespace(ctx context.Context, r ref) error {
 func (l *leadership) removeAll(ctx context.Context) []string {
 	var remaining []string
 	for _, s := range l.all() {
-		if s.id == protocol.SetGuards && len(remaining) > 0 {
+		if s.id == set.Guards && len(remaining) > 0 {
 			remaining = append(remaining, "set "+s.id+": it guards what is left")
 			break
 		}
@@ -81,7 +80,8 @@ func (l *leadership) removeAll(ctx context.Context) []string {
 	if len(remaining) > 0 {
 		return remaining
 	}
-	for _, r := range l.cache.ours() {
+	ours, _ := l.cache.ours()
+	for _, r := range ours {
 		var err error
 		if r.kind == kindNamespace {
 			err = l.releaseNamespace(ctx, r)
@@ -92,6 +92,9 @@ func (l *leadership) removeAll(ctx context.Context) []string {
 			_, message := explain(r, err)
 			remaining = append(remaining, r.String()+": "+message)
 		}
+	}
+	if err := l.forgetCheckpoint(ctx); err != nil && len(remaining) == 0 {
+		remaining = append(remaining, "Secret "+checkpointSecret+": "+err.Error())
 	}
 	return remaining
 }

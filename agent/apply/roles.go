@@ -11,8 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // patientPasses is how many passes in a row a binding waits for its role before that is a failure: both are delivered at the same time.
@@ -29,7 +29,7 @@ func newRoleSets() roleSets {
 }
 
 // follow updates the index for a set.
-func (r roleSets) follow(s *set) {
+func (r roleSets) follow(s *localSet) {
 	bring, bind := rolesOf(s)
 	for at, names := range map[*map[string]map[string]bool][]string{&r.bring: bring, &r.bind: bind} {
 		index := *at
@@ -48,12 +48,12 @@ func (r roleSets) follow(s *set) {
 }
 
 // rolesOf returns the roles that a set contains, and those that it binds.
-func rolesOf(s *set) (bring, bind []string) {
-	if s.dead || s.deleting {
+func rolesOf(s *localSet) (bring, bind []string) {
+	if s.deleting {
 		return nil, nil
 	}
-	objects := slices.Clone(s.wanted.Content.Objects)
-	if per := s.wanted.Content.PerNamespace; per != nil {
+	objects := slices.Clone(s.content.Objects)
+	if per := s.content.PerNamespace; per != nil {
 		for _, template := range per.Templates {
 			objects = append(objects, template.Object)
 		}
@@ -85,7 +85,7 @@ func boundRole(o *unstructured.Unstructured) string {
 }
 
 // ofSet reports whether a role of that name belongs to a set. Other roles are the member's own.
-func ofSet(role string) bool { return strings.HasPrefix(role, expansion.RolePrefix) }
+func ofSet(role string) bool { return strings.HasPrefix(role, set.RolePrefix) }
 
 // wakeBinders queues the sets that bind the roles.
 func (l *leadership) wakeBinders(roles ...string) {
@@ -93,7 +93,7 @@ func (l *leadership) wakeBinders(roles ...string) {
 	defer l.state.mu.Unlock()
 	for _, role := range roles {
 		for id := range l.state.roles.bind[role] {
-			l.queue.addAt(id, l.options.Now())
+			l.queue.Add(id)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (l *leadership) roleState(role string) roleState {
 	var found roleState
 	for id := range l.state.roles.bring[role] {
 		found.brought = true
-		found.there = found.there || known && !now.gone && !now.deleting && now.mark != 0 && now.set == expansion.SetLabel(id)
+		found.there = found.there || known && !now.deleting && now.mark != 0 && now.set == set.Label(id)
 	}
 	l.state.mu.Unlock()
 	for _, o := range l.publisher.state(owner).Objects {
@@ -154,7 +154,7 @@ func (p *pass) bindable(ctx context.Context, items []item) []item {
 			role = p.roleState(it.role)
 			known[it.role] = role
 		}
-		phase, message, away := role.whyNotBound(it.role, p.set.failures)
+		phase, message, away := role.whyNotBound(it.role, p.queue.NumRequeues(p.set.id))
 		if phase == "" {
 			return false
 		}

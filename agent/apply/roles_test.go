@@ -17,13 +17,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
 // may waits until the API server says of a user that they may, or may not, do something with pods.
-func (m *member) may(t *testing.T, user, verb string, want bool) {
+func (m *fixture) may(t *testing.T, user, verb string, want bool) {
 	t.Helper()
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -39,7 +39,7 @@ func (m *member) may(t *testing.T, user, verb string, want bool) {
 }
 
 // foreignRole makes a ClusterRole as a person does.
-func (m *member) foreignRole(t *testing.T, name, verb string) *rbacv1.ClusterRole {
+func (m *fixture) foreignRole(t *testing.T, name, verb string) *rbacv1.ClusterRole {
 	t.Helper()
 	o := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{verb}}}}
 	if err := m.Client.Create(t.Context(), o, client.FieldOwner("admin")); err != nil {
@@ -53,11 +53,11 @@ func TestForeignRoles(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	a := m.lead(t)
-	roleSet := func(t *testing.T, name string) protocol.Set {
+	roleSet := func(t *testing.T, name string) *set.Set {
 		id := "role/" + name
 		return newSet(t, id, objectsOf(id, role("drover:cluster:"+name, "get")))
 	}
-	bindingSet := func(t *testing.T, name string) protocol.Set {
+	bindingSet := func(t *testing.T, name string) *set.Set {
 		id := "crtb/" + name
 		return newSet(t, id, objectsOf(id, binding("drover:crtb:"+name, "drover:cluster:"+name, name)))
 	}
@@ -118,8 +118,8 @@ func TestForeignRoles(t *testing.T) {
 		id := "prtb/shop"
 		template := binding("drover:prtb:shop", "drover:cluster:shop", "shop")
 		template["kind"] = "RoleBinding"
-		set := newSet(t, id, expansion.Content{PerNamespace: &expansion.PerNamespace{Project: "shop", Templates: []expansion.Template{{Object: objectsOf(id, template).Objects[0]}}}})
-		replaced(t, m, a, roleSet(t, "shop"), set, &rbacv1.RoleBinding{ObjectMeta: namespaced("web", "drover:prtb:shop")})
+		bound := newSet(t, id, set.Content{PerNamespace: &set.PerNamespace{Project: "shop", Templates: []set.Template{{Object: objectsOf(id, template).Objects[0]}}}})
+		replaced(t, m, a, roleSet(t, "shop"), bound, &rbacv1.RoleBinding{ObjectMeta: namespaced("web", "drover:prtb:shop")})
 	})
 	t.Run("a role that is taken away takes its bindings with it", func(t *testing.T) {
 		a.applied(t, roleSet(t, "taken"))
@@ -151,12 +151,16 @@ func TestForeignRoles(t *testing.T) {
 }
 
 // replaced has an administrator put a role of the same name in the place of ours.
-func replaced(t *testing.T, m *member, a *agent, roles, bindings protocol.Set, bound client.Object) {
+func replaced(t *testing.T, m *fixture, a *agent, roles, bindings *set.Set, bound client.Object) {
 	t.Helper()
 	a.applied(t, roles)
 	a.applied(t, bindings)
 	m.there(t, bound)
-	name := roles.Content.Objects[0].GetName()
+	_, content, err := set.Parse(roles.JSON())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := content.Objects[0].GetName()
 	// The agent makes a role again that is deleted: the administrator is faster only now and then.
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		ours := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -172,14 +176,14 @@ func replaced(t *testing.T, m *member, a *agent, roles, bindings protocol.Set, b
 		return nil
 	})
 	a.await(t, roles.ID, protocol.SetConflict)
-	// The rest of the message says whether the agent met the role as it was made or as it was changed.
+	// The rest of the message reports whether the agent met the role as it was made or as it was changed.
 	if state := a.await(t, bindings.ID, protocol.SetConflict); !strings.Contains(state.Objects[0].Message, "it is not bound while ClusterRole "+name) {
 		t.Errorf("the state is %+v", state)
 	}
 	m.eventuallyGone(t, bound)
 }
 
-func (m *member) eventuallyGone(t *testing.T, o client.Object) {
+func (m *fixture) eventuallyGone(t *testing.T, o client.Object) {
 	t.Helper()
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		if err := m.Client.Get(ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {

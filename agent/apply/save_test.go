@@ -6,7 +6,6 @@ package apply_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -16,69 +15,56 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/agent/apply"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// secrets can keep Secrets from being written.
-type secrets struct {
-	apply.Secrets
+// writeFaults can keep objects from being written.
+type writeFaults struct {
+	next   http.RoundTripper
 	refuse atomic.Bool // answers with an error
 	hang   atomic.Bool // answers never
 }
 
-func (s *secrets) hinder(ctx context.Context) error {
-	if s.hang.Load() {
-		<-ctx.Done()
-		return ctx.Err()
+func (f *writeFaults) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet {
+		return f.next.RoundTrip(r)
 	}
-	if s.refuse.Load() {
-		return errors.New("the disk is full")
+	if f.hang.Load() {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
 	}
-	return nil
-}
-
-func (s *secrets) Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
-	if err := s.hinder(ctx); err != nil {
-		return nil, err
+	if f.refuse.Load() {
+		return nil, errors.New("the disk is full")
 	}
-	return s.Secrets.Create(ctx, secret)
-}
-
-func (s *secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
-	if err := s.hinder(ctx); err != nil {
-		return nil, err
-	}
-	return s.Secrets.Update(ctx, secret)
+	return f.next.RoundTrip(r)
 }
 
 // send hands a set over and does not wait for the answer.
-func (a *agent) send(t *testing.T, set protocol.Set) {
+func (a *agent) send(t *testing.T, set *set.Set) {
 	t.Helper()
-	body, err := json.Marshal(set)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var sending sync.WaitGroup
 	t.Cleanup(sending.Wait)
 	sending.Go(func() {
-		a.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPut, protocol.SetPath(set.ID), bytes.NewReader(body)))
+		a.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPut, protocol.SetPath(set.ID), bytes.NewReader(set.JSON())))
 	})
 }
 
 func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	stored := &secrets{}
-	lead := func() *agent {
-		return m.lead(t, func(o *apply.Options) { stored.Secrets, o.Secrets = o.Secrets, stored })
-	}
+	stored := &writeFaults{}
+	secrets := m.kube(t, func(next http.RoundTripper) http.RoundTripper {
+		stored.next = next
+		return stored
+	}).Secrets(protocol.AgentNamespace)
+	lead := func() *agent { return m.lead(t, func(o *apply.Options) { o.Secrets = secrets }) }
 	verb := func(name string) string { return m.clusterRole(t, name).Rules[0].Verbs[0] }
 	a := lead()
 
@@ -87,7 +73,7 @@ func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 		stored.refuse.Store(true)
 		state := a.put(t, set)
 		if state.Phase != protocol.SetFailed || len(state.Objects) != 1 || !strings.Contains(state.Objects[0].Message, "the disk is full") {
-			t.Errorf("got %+v", state)
+			t.Errorf("the state is %+v, want Failed because the disk is full", state)
 		}
 		m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:full"}})
 		ends := newSet(t, "role/ends", objectsOf("role/ends", role("drover:ends", "get")), time.Now().Add(time.Hour))
@@ -97,7 +83,7 @@ func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 		a.await(t, ends.ID, protocol.SetApplied)
 		a.await(t, set.ID, protocol.SetApplied)
 		if n := m.stored(t); n != 2 {
-			t.Errorf("%d Secrets", n)
+			t.Errorf("%d Secrets hold sets, want 2", n)
 		}
 	})
 	t.Run("an agent that ends before it is stored goes back to what was, and has it sent again", func(t *testing.T) {
@@ -123,13 +109,13 @@ func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 		a = lead()
 		a.await(t, id, protocol.SetApplied)
 		if got := verb("drover:cut"); got != "get" {
-			t.Errorf("it is %s", got)
+			t.Errorf("the verb of the role is %s, want get, as it was stored", got)
 		}
 		m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:fresh"}})
 		a.applied(t, changed)
 		a.applied(t, fresh)
 		if got := verb("drover:cut"); got != "list" {
-			t.Errorf("it is %s", got)
+			t.Errorf("the verb of the role is %s, want list, as it was sent again", got)
 		}
 	})
 }

@@ -4,19 +4,22 @@
 package apply
 
 import (
-	"context"
-	"encoding/json"
+	"bytes"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/drover-dev/drover/internal/expansion"
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/test/agenttest"
 )
 
 func TestNoErrorQuotesASecret(t *testing.T) {
@@ -29,53 +32,46 @@ func TestNoErrorQuotesASecret(t *testing.T) {
 		} {
 			phase, message := explain(ref{kindSecret, "web", "registry"}, err)
 			if phase != protocol.SetFailed || strings.Contains(message, password) {
-				t.Errorf("%s: %s", phase, message)
+				t.Errorf("got %s: %s, want Failed without the password", phase, message)
 			}
 		}
 	})
 	t.Run("CVE-2023-22649: nor what it says when all is taken away", func(t *testing.T) {
 		said := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", errors.New(password))
-		leadership := newLeadership(t.Context(), Options{Objects: refusing{err: said}})
-		leadership.cache.objects[ref{kindSecret, "web", "registry"}] = object{uid: "1", set: "secrets.web", mark: 1}
+		refusing := agenttest.Client(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { agenttest.Answer(w, said) }))
+		leadership := newLeadership(t.Context(), Options{Objects: refusing.Objects(), Secrets: refusing.Secrets(protocol.AgentNamespace), Now: time.Now})
+		leadership.cache.wrote(ref{kindSecret, "web", "registry"}, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "web", Name: "registry", UID: "1", ResourceVersion: "1", Labels: map[string]string{v1.LabelSet: "secrets.web"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationApply}},
+		}})
 		remaining := leadership.removeAll(t.Context())
 		if len(remaining) != 1 || !strings.Contains(remaining[0], "Secret web/registry: ") || !strings.Contains(remaining[0], "(Forbidden)") || strings.Contains(remaining[0], password) {
-			t.Error(remaining)
+			t.Errorf("what remains is %v, want the Secret with the reason Forbidden, without the password", remaining)
 		}
 	})
 	t.Run("CVE-2024-58269: nor what is stored and cannot be read", func(t *testing.T) {
-		_, err := decodeSet([]byte(`{"id":"secrets/web","content":{"objects":[{"data":{"password":"` + password + `"}}]}}`))
+		stored := []byte(`{"id":"secrets/web","content":{"objects":[{"data":{"password":"` + password + `"}}]}}`)
+		_, err := join(secretOf(firstName("secrets/web"), map[string][]byte{keySet: stored, keyParts: []byte("1")}), nil)
 		if err == nil || strings.Contains(err.Error(), password) {
 			t.Error(err)
 		}
 	})
 }
 
-// refusing is an API server that deletes nothing.
-type refusing struct {
-	Objects
-	err error
-}
-
-func (r refusing) Delete(context.Context, string, types.UID, string) error { return r.err }
-
 func TestAStoredSetThatWasChangedIsNotAppliedAgain(t *testing.T) {
 	t.Parallel()
-	set, err := protocol.NewSet("guards", nil, expansion.Content{})
+	sent, err := set.New("guards", nil, set.Content{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored := func(set protocol.Set) *corev1.Secret {
-		raw, err := json.Marshal(set)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return secretOf(firstName(set.ID), map[string][]byte{keySet: raw, keyDigest: []byte(set.Digest), keyParts: []byte("1")})
+	stored := func(raw []byte) *corev1.Secret {
+		return secretOf(firstName(sent.ID), map[string][]byte{keySet: raw, keyDigest: []byte(sent.Digest), keyParts: []byte("1")})
 	}
-	if _, err := join(stored(set), nil); err != nil {
-		t.Error(err)
+	if _, err := join(stored(sent.JSON()), nil); err != nil {
+		t.Errorf("a set as it was sent is not read: %v", err)
 	}
-	set.Content.PerNamespace = &expansion.PerNamespace{Project: "mine"}
-	if _, err := join(stored(set), nil); err == nil {
+	changed := bytes.Replace(sent.JSON(), []byte(`"content":{}`), []byte(`"content":{"perNamespace":{"project":"mine"}}`), 1)
+	if _, err := join(stored(changed), nil); err == nil {
 		t.Error("the hub would think that it is as it was sent")
 	}
 }
@@ -88,8 +84,11 @@ func FuzzStoredSet(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte, digest, parts string) {
 		first := secretOf("set.guards", map[string][]byte{keySet: raw, keyDigest: []byte(digest), keyParts: []byte(parts)})
 		one, err := join(first, map[string]*corev1.Secret{first.Name: first})
-		if err == nil && (one.set.Check() != nil || one.set.ID != "guards") {
-			t.Errorf("%+v", one.set)
+		if err != nil {
+			return
+		}
+		if _, _, invalid := set.Parse(one.set.JSON()); invalid != nil || one.set.ID != "guards" {
+			t.Errorf("the set is read as %+v, want it valid, or an error", one.set)
 		}
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,9 +18,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/kube"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 const (
@@ -37,52 +37,44 @@ const (
 	keyParts  = "parts"  // number of parts; in the first only
 )
 
-// Secrets is the client for the Secrets of the agent's namespace.
-type Secrets interface {
-	Get(ctx context.Context, name string) (*corev1.Secret, error)
-	List(ctx context.Context, kind corev1.SecretType) ([]corev1.Secret, error)
-	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
-	Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
-	Delete(ctx context.Context, name string) error
-}
-
 // store stores sets as Secrets. The first part is written last and holds the digest of the others, so that there is always one complete
 // version of a set.
-type store struct{ secrets Secrets }
+type store struct{ secrets *kube.Secrets }
 
-func firstName(id string) string { return "set." + expansion.SetLabel(id) }
+func firstName(id string) string { return "set." + set.Label(id) }
 
 func partName(id, digest string, part int) string {
-	return fmt.Sprintf("set-%d-%s.%s", part, digest[:min(12, len(digest))], expansion.SetLabel(id))
+	return fmt.Sprintf("set-%d-%s.%s", part, digest[:min(12, len(digest))], set.Label(id))
 }
 
 // kept is what the store remembers of a stored set.
 type kept struct {
-	first *corev1.Secret // without its data
-	parts []string       // names of the others
+	first   *corev1.Secret // without its data
+	parts   []string       // names of the others
+	unsaved *set.Set       // what replaces it, until that is stored
 }
 
 // save stores a set and replaces the former version.
-func (s store) save(ctx context.Context, set protocol.Set, before kept) (kept, error) {
-	raw, err := encodeSet(set)
+func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, error) {
+	raw, err := pack(wanted.JSON())
 	if err != nil {
-		return before, fmt.Errorf("keep set %s: %w", set.ID, err)
+		return before, fmt.Errorf("keep set %s: %w", wanted.ID, err)
 	}
 	after := kept{}
 	count := (len(raw) + partSize - 1) / partSize
 	for part := 1; part < count; part++ {
-		name := partName(set.ID, set.Digest, part)
+		name := partName(wanted.ID, wanted.Digest, part)
 		after.parts = append(after.parts, name)
 		chunk := raw[part*partSize : min((part+1)*partSize, len(raw))]
-		if _, err := s.write(ctx, secretOf(name, map[string][]byte{keySet: chunk, keyDigest: []byte(set.Digest)}), nil); err != nil {
-			return before, fmt.Errorf("keep set %s: %w", set.ID, err)
+		if _, err := s.write(ctx, secretOf(name, map[string][]byte{keySet: chunk, keyDigest: []byte(wanted.Digest)}), nil); err != nil {
+			return before, fmt.Errorf("keep set %s: %w", wanted.ID, err)
 		}
 	}
-	first := secretOf(firstName(set.ID), map[string][]byte{
-		keySet: raw[:min(partSize, len(raw))], keyDigest: []byte(set.Digest), keyParts: []byte(strconv.Itoa(count)),
+	first := secretOf(firstName(wanted.ID), map[string][]byte{
+		keySet: raw[:min(partSize, len(raw))], keyDigest: []byte(wanted.Digest), keyParts: []byte(strconv.Itoa(count)),
 	})
 	if after.first, err = s.write(ctx, first, before.first); err != nil {
-		return before, fmt.Errorf("keep set %s: %w", set.ID, err)
+		return before, fmt.Errorf("keep set %s: %w", wanted.ID, err)
 	}
 	for _, name := range before.parts {
 		if !slices.Contains(after.parts, name) {
@@ -137,8 +129,9 @@ func (s store) remove(ctx context.Context, id string, k kept) error {
 
 // saved is a stored set.
 type saved struct {
-	set  protocol.Set
-	kept kept
+	set     *set.Set
+	content set.Content
+	kept    kept
 }
 
 // load reads all sets. One that cannot be read is left out, with its error: the hub sends it again.
@@ -196,25 +189,25 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 		parts = append(parts, name)
 		raw = append(raw[:len(raw):len(raw)], secret.Data[keySet]...)
 	}
-	set, err := decodeSet(raw)
+	if raw, err = unpack(raw); err != nil {
+		return saved{}, err
+	}
+	s, content, err := set.Parse(raw) // fails if it was changed in the member: the hub could not see that from the digest
 	if err != nil {
 		return saved{}, err
 	}
-	if firstName(set.ID) != first.Name || set.Digest != digest {
+	if firstName(s.ID) != first.Name || s.Digest != digest {
 		return saved{}, errors.New("it holds another set")
-	}
-	if err := set.Check(); err != nil { // it was changed in the member: the hub could not see that from the digest
-		return saved{}, err
 	}
 	bare := first.DeepCopy()
 	bare.Data = nil
-	return saved{set: set, kept: kept{first: bare, parts: parts}}, nil
+	return saved{set: s, content: content, kept: kept{first: bare, parts: parts}}, nil
 }
 
-func encodeSet(set protocol.Set) ([]byte, error) {
-	raw, err := json.Marshal(set)
-	if err != nil || len(raw) <= plainSize {
-		return raw, err
+// pack compresses a set that is large.
+func pack(raw []byte) ([]byte, error) {
+	if len(raw) <= plainSize {
+		return raw, nil
 	}
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -230,19 +223,16 @@ func encodeSet(set protocol.Set) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func decodeSet(raw []byte) (protocol.Set, error) {
-	var set protocol.Set
-	if bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) {
-		r, err := gzip.NewReader(bytes.NewReader(raw))
-		if err != nil {
-			return set, fmt.Errorf("unpack: %w", err)
-		}
-		if raw, err = io.ReadAll(io.LimitReader(r, 2*protocol.MaxSet)); err != nil {
-			return set, fmt.Errorf("unpack: %w", err)
-		}
+func unpack(raw []byte) ([]byte, error) {
+	if !bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) {
+		return raw, nil
 	}
-	if err := json.Unmarshal(raw, &set); err != nil {
-		return set, errors.New("it cannot be read") // the cause may quote what is in it
+	r, err := gzip.NewReader(bytes.NewReader(raw))
+	if err != nil {
+		return nil, fmt.Errorf("unpack: %w", err)
 	}
-	return set, nil
+	if raw, err = io.ReadAll(io.LimitReader(r, 2*set.MaxSize)); err != nil {
+		return nil, fmt.Errorf("unpack: %w", err)
+	}
+	return raw, nil
 }

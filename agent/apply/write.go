@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,27 +39,27 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	p.state.mu.Unlock()
 	now, known := p.cache.get(r)
 	same := written && last.hash == it.hash
-	if same && known && !now.gone && now.mark == last.mark && (r.kind == kindNamespace || now.set == p.set.label) {
+	if same && known && now.mark == last.mark && (r.kind == kindNamespace || now.set == p.set.label) {
 		last.added = now.added
 		p.note(r, last)
-		p.watchBudget(r, now)
+		p.watchBudget(r)
 		return
 	}
-	if same && !p.repair(r, now) {
+	if same && !p.repair(r, now, known) {
 		return
 	}
 	meta, err := p.write(ctx, it, now, known, last)
 	switch {
 	case err == nil && meta == nil: // it is gone: an event follows
 	case err == nil:
-		answer := p.cache.observed(r, &meta.ObjectMeta)
+		answer := readObject(r, &meta.ObjectMeta)
 		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added})
-		p.cache.observe(r, &meta.ObjectMeta)
+		p.cache.wrote(r, meta)
 		if r.kind == kindClusterRole {
 			p.wakeBinders(r.name)
 		}
 		p.recordQuota(it)
-		p.watchBudget(r, now)
+		p.watchBudget(r)
 	case ctx.Err() == nil:
 		phase, message := explain(r, err)
 		p.problem(r, phase, message)
@@ -84,7 +85,7 @@ func (p *pass) failed(r ref) bool {
 }
 
 // repair reports whether the object may be repaired now, and if so records the repair.
-func (p *pass) repair(r ref, now object) bool {
+func (p *pass) repair(r ref, now object, known bool) bool {
 	p.mu.Lock()
 	b := p.set.budgets[r]
 	if b == nil {
@@ -95,20 +96,21 @@ func (p *pass) repair(r ref, now object) bool {
 	if wait <= 0 {
 		b.spend(p.now)
 	}
+	b.cause = fightMessage(now, known)
 	p.mu.Unlock()
 	if wait <= 0 {
 		p.log().Info("repairing", "object", r.String(), "set", p.set.id, "changedBy", now.other)
 		return true
 	}
 	p.later(wait)
-	p.problem(r, protocol.SetFighting, fightMessage(now))
+	p.problem(r, protocol.SetFighting, fightMessage(now, known))
 	return false
 }
 
-func fightMessage(now object) string {
+func fightMessage(now object, known bool) string {
 	who := "something"
 	switch {
-	case now.gone:
+	case !known:
 		return "something deletes it each time that it is repaired: stop that, or remove what wants the object on the hub"
 	case now.other != "":
 		who = fmt.Sprintf("%q (a field manager)", now.other)
@@ -117,20 +119,24 @@ func fightMessage(now object) string {
 }
 
 // watchBudget reports a fight until the budget has reset.
-func (p *pass) watchBudget(r ref, now object) {
+func (p *pass) watchBudget(r ref) {
 	p.mu.Lock()
-	b, fought := p.set.budgets[r]
-	fighting, calm := b.fighting(p.now), b.cooldown(p.now)
-	if fought && calm <= 0 {
+	b := p.set.budgets[r]
+	if b == nil {
+		p.mu.Unlock()
+		return
+	}
+	fighting, calm, cause := b.fighting(p.now), b.cooldown(p.now), b.cause
+	if calm <= 0 {
 		delete(p.set.budgets, r)
 	}
 	p.mu.Unlock()
-	if !fought || calm <= 0 {
+	if calm <= 0 {
 		return
 	}
 	p.later(calm)
 	if fighting {
-		p.problem(r, protocol.SetFighting, fightMessage(now))
+		p.problem(r, protocol.SetFighting, cause)
 	}
 }
 
@@ -143,52 +149,87 @@ func (f *foreignError) Error() string { return f.message }
 func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata, error) {
 	path := p.catalogue.path(it.ref)
 	if it.ref.kind == kindNamespace { // joined, never owned: fields of other managers stay
-		meta, _, err := p.options.Objects.Apply(ctx, path, fieldManager, false, it.body)
+		meta, err := p.options.Objects.Apply(ctx, path, fieldManager, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
 			return nil, nil
 		}
 		return meta, err
 	}
-	there := known && !now.gone && now.set == p.set.label
-	if !there {
-		var err error
-		if there, err = p.inspect(ctx, path, last); err != nil {
-			return nil, err
+	if known && now.set == p.set.label {
+		if meta, err := p.update(ctx, it, path, now.uid); !replaced(err) {
+			return meta, err
 		}
 	}
-	meta, made, err := p.options.Objects.Apply(ctx, path, fieldManager, there, it.body)
-	if err == nil && !there && !made { // another client was faster
-		_, _, _ = p.options.Objects.Apply(ctx, path, fieldManager, false, bare(meta))
-		return nil, &foreignError{message: "another client has just created it: give one of the two another name"}
+	meta, err := p.create(ctx, it, path)
+	if !apierrors.IsConflict(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		return meta, err
 	}
-	if there && apierrors.IsInvalid(err) && immutable(err) {
+	uid, failed := p.inspect(ctx, it.ref, last)
+	switch foreign := (*foreignError)(nil); {
+	case errors.As(failed, &foreign), failed != nil && apierrors.IsConflict(err):
+		return nil, failed
+	case !apierrors.IsConflict(err):
+		return nil, err
+	case uid == "": // it was deleted in between
+		return p.create(ctx, it, path)
+	}
+	return p.update(ctx, it, path, uid)
+}
+
+// create creates an object. One of its name that is there stays as it is, and the error is a conflict.
+func (p *pass) create(ctx context.Context, it item, path string) (*metav1.PartialObjectMetadata, error) {
+	body, err := it.bodyWith("resourceVersion", noVersion)
+	if err != nil {
+		return nil, err
+	}
+	return p.options.Objects.Apply(ctx, path, fieldManager, false, body)
+}
+
+// update applies an object of ours. It changes the object of that UID, and no other of the same name.
+func (p *pass) update(ctx context.Context, it item, path string, uid types.UID) (*metav1.PartialObjectMetadata, error) {
+	body, err := it.bodyWith("uid", string(uid))
+	if err != nil {
+		return nil, err
+	}
+	meta, err := p.options.Objects.Apply(ctx, path, fieldManager, true, body)
+	if apierrors.IsInvalid(err) && immutable(err) && !replaced(err) {
 		return p.replace(ctx, it, path)
 	}
 	return meta, err
 }
 
-// inspect reports whether an object exists and is ours; the error names another owner.
-func (p *pass) inspect(ctx context.Context, path string, last applied) (there bool, err error) {
-	meta, err := p.options.Objects.Meta(ctx, path)
+// replaced reports whether an update did not find the object of its UID: it is gone, or another has its name.
+func replaced(err error) bool {
+	var status apierrors.APIStatus
+	if apierrors.IsConflict(err) {
+		return true
+	}
+	return errors.As(err, &status) && apierrors.IsInvalid(err) && status.Status().Details != nil &&
+		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
+// inspect returns the UID of an object that is ours, or "" if there is none; the error names another owner.
+func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, error) {
+	meta, err := p.options.Objects.Meta(ctx, p.catalogue.path(r))
 	if notFound(err) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	switch now := p.cache.read(&meta.ObjectMeta); {
+	switch now := readObject(r, &meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
-		return true, nil
+		return now.uid, nil
 	case now.set == "" && last.uid != "" && last.uid == now.uid: // its labels were removed; managedFields prove nothing, any client can write them
-		return true, nil
+		return now.uid, nil
 	case now.set != "":
-		return false, &foreignError{message: fmt.Sprintf("it belongs to the set %q: give one of the two another name", now.set)}
+		return "", &foreignError{message: fmt.Sprintf("it belongs to the set %q: give one of the two another name", now.set)}
 	default:
 		maker := ""
 		if now.other != "" {
 			maker = fmt.Sprintf(" (made by %q)", now.other)
 		}
-		return false, &foreignError{message: "it is there already and not Drover's" + maker + ": remove it or give one of the two another name"}
+		return "", &foreignError{message: "it is there already and not Drover's" + maker + ": remove it or give one of the two another name"}
 	}
 }
 
@@ -197,7 +238,10 @@ func (p *pass) replace(ctx context.Context, it item, path string) (*metav1.Parti
 	if err := p.delete(ctx, it.ref); err != nil {
 		return nil, err
 	}
-	meta, _, err := p.options.Objects.Apply(ctx, path, fieldManager, false, it.body)
+	meta, err := p.create(ctx, it, path)
+	if apierrors.IsConflict(err) {
+		return nil, errors.New("it was deleted, because a field of it cannot be changed, and is there still or again: see its finalizers, and what creates it")
+	}
 	return meta, err
 }
 
@@ -206,11 +250,10 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// bare returns the object without fields: applying it removes ours.
-func bare(meta *metav1.PartialObjectMetadata) []byte {
+// bare returns the object of that UID without fields: applying it removes ours.
+func (c catalogue) bare(r ref, uid types.UID) []byte {
 	raw, err := json.Marshal(map[string]any{
-		"apiVersion": meta.APIVersion, "kind": meta.Kind,
-		"metadata": map[string]any{"name": meta.Name, "namespace": meta.Namespace, "uid": meta.UID},
+		"apiVersion": c[r.kind].APIVersion, "kind": r.kind, "metadata": map[string]any{"name": r.name, "namespace": r.namespace, "uid": uid},
 	})
 	if err != nil { // strings always marshal
 		panic(err)
@@ -313,13 +356,12 @@ func (l *leadership) delete(ctx context.Context, r ref) error {
 	now, known := l.cache.get(r)
 	var err error
 	for range maxTries {
-		if !known || now.gone || now.deleting || now.mark == 0 || now.set == "" {
+		if !known || now.deleting || now.mark == 0 || now.set == "" {
 			return nil
 		}
-		err = l.options.Objects.Delete(ctx, path, now.uid, fmt.Sprint(now.version))
+		err = l.options.Objects.Delete(ctx, path, now.uid, now.version)
 		if err == nil || notFound(err) {
-			l.cache.vanish(r, now.version)
-			l.cache.forget(r)
+			l.cache.gone(r, now.uid)
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
@@ -327,15 +369,14 @@ func (l *leadership) delete(ctx context.Context, r ref) error {
 		}
 		meta, failed := l.options.Objects.Meta(ctx, path)
 		if notFound(failed) {
-			l.cache.vanish(r, now.version)
-			l.cache.forget(r)
+			l.cache.gone(r, now.uid)
 			return nil
 		}
 		if failed != nil {
 			return failed
 		}
 		label := now.set
-		now = l.cache.read(&meta.ObjectMeta)
+		now = readObject(r, &meta.ObjectMeta)
 		known = now.set == label
 	}
 	return err

@@ -19,19 +19,14 @@ import (
 
 	"github.com/go-logr/logr"
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/drover-dev/drover/agent/credential"
 	"github.com/drover-dev/drover/agent/deployment"
-	"github.com/drover-dev/drover/agent/environ"
 	"github.com/drover-dev/drover/agent/forward"
+	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/link"
-	"github.com/drover-dev/drover/agent/loglevel"
-	"github.com/drover-dev/drover/agent/probes"
-	"github.com/drover-dev/drover/agent/report"
-	"github.com/drover-dev/drover/agent/settings"
-	"github.com/drover-dev/drover/agent/trust"
-	"github.com/drover-dev/drover/agent/uninstall"
+	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tracing"
@@ -56,7 +51,7 @@ type Options struct {
 	// Kubeconfig is the path of one; empty for the cluster that the agent's pod runs in.
 	Kubeconfig string
 	// Environ is what the manifest says.
-	Environ environ.Environ
+	Environ Environ
 	// Version of the agent.
 	Version string
 	Log     logr.Logger
@@ -72,19 +67,8 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cfg, err := kube.Config(o.Kubeconfig, fmt.Sprintf("drover-agent/%s (%s/%s)", o.Version, runtime.GOOS, runtime.GOARCH))
+	a, err := newAgent(o)
 	if err != nil {
-		return err
-	}
-	client, err := kube.New(cfg)
-	if err != nil {
-		return err
-	}
-	a := &agent{options: o, client: client, pod: kube.PodUID(cfg, o.Kubeconfig)}
-	if a.base, err = forward.BaseURL(cfg); err != nil {
-		return err
-	}
-	if a.transport, err = forward.Transport(cfg); err != nil {
 		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Environ.Listen)
@@ -95,10 +79,11 @@ func Run(ctx context.Context, o Options) error {
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { a.serveLevel(ctx) })
+	running.Go(func() { returnMemory(ctx) })
 	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx)) // while the agent drains it is alive and not ready
 	defer stopProbes()
 	probing := make(chan error, 1)
-	running.Go(func() { defer cancel(); probing <- probes.Serve(probed, listener, probes.Handler(a.alive, a.ready)) })
+	running.Go(func() { defer cancel(); probing <- serveProbes(probed, listener, probes(a.alive, a.ready)) })
 	a.run(ctx)
 	stopProbes()
 	return <-probing
@@ -111,8 +96,25 @@ type agent struct {
 	pod       string   // UID of the pod that this is, empty outside of one
 	base      *url.URL // of the API server
 	transport http.RoundTripper
-	reporter  *report.Reporter          // set before link
+	reported  *stream.Topic             // set before link
 	link      atomic.Pointer[link.Link] // nil until the API server has said which cluster it is
+}
+
+func newAgent(o Options) (*agent, error) {
+	cfg, err := kube.Config(o.Kubeconfig, fmt.Sprintf("drover-agent/%s (%s/%s)", o.Version, runtime.GOOS, runtime.GOARCH))
+	if err != nil {
+		return nil, err
+	}
+	client, err := kube.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{options: o, client: client, pod: kube.PodUID(cfg, o.Kubeconfig)}
+	if a.base, err = forward.BaseURL(cfg); err != nil {
+		return nil, err
+	}
+	a.transport, err = forward.Transport(cfg)
+	return a, err
 }
 
 // run reports and keeps the link until ctx ends or the agent is uninstalled.
@@ -124,36 +126,25 @@ func (a *agent) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	log, env := a.options.Log, a.options.Environ
-	keeper := credential.New(credential.Options{
-		Secrets:    a.client.Secrets(env.Namespace),
-		Namespace:  env.Namespace,
-		Manifest:   trust.Manifest{Mode: env.Trust, Servers: env.Servers, Checksums: env.Checksums},
-		ClusterUID: uid,
-		Tunnel:     a.tunnelConfig(),
-		Log:        log.WithName("credential"),
-	})
+	keeper := a.newIdentity(uid, false)
 	duties := a.newDuties(uid, keeper)
-	reporter := duties.reporter
-	watches, endWatches := context.WithCancel(context.WithoutCancel(ctx))
+	watches, endWatches := whileWatched(ctx)
 	defer endWatches()
-	dismissed := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, endWatches) })
-	defer dismissed()
-	remover := uninstall.New(uninstall.Options{
+	remover := deployment.NewUninstaller(deployment.UninstallOptions{
 		Client: a.client.REST, Namespace: env.Namespace, Sets: duties.removeDelivered, Log: log.WithName("uninstall"),
 	})
 	routes := routes{
 		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe),
-		report:     reporter,
+		report:     duties.stream,
 		deployment: &deployment.Handler{
 			Secrets: a.client.Secrets(env.Namespace), Setup: deployment.Setup{Namespace: env.Namespace, Profile: env.Profile}, Log: log.WithName("deployment"),
 		},
 		uninstall: remover,
 		sets:      duties.sets,
-		plans:     duties.plans,
-		settings:  &settings.Handler{Log: log.WithName("settings"), Store: announce(keeper, reporter)},
+		settings:  keeper.Settings(duties.reporter.Touch),
 	}
-	l := link.New(link.Options{Identity: keeper, Handler: routes, Drain: cmp.Or(a.options.Stop, StopTimeout), Log: log.WithName("link")})
-	a.reporter = reporter
+	l := a.newLink(keeper, false, routes)
+	a.reported = duties.stream.Topic(protocol.SubjectReport)
 	a.link.Store(l)
 
 	var running sync.WaitGroup
@@ -165,6 +156,32 @@ func (a *agent) run(ctx context.Context) {
 	case <-remover.Done():
 	}
 	cancel()
+}
+
+func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
+	env := a.options.Environ
+	return identity.New(identity.Options{
+		Secrets:    a.client.Secrets(env.Namespace),
+		Namespace:  env.Namespace,
+		Manifest:   identity.Manifest{Mode: env.Trust, Servers: env.Servers, Checksums: env.Checksums},
+		ClusterUID: uid,
+		Tunnel:     a.tunnelConfig(),
+		NodeAgent:  nodeAgent,
+		Log:        a.options.Log.WithName("identity"),
+	})
+}
+
+func (a *agent) newLink(keeper *identity.Keeper, nodeAgent bool, h http.Handler) *link.Link {
+	return link.New(link.Options{
+		Target: keeper.Target, Changed: keeper.Changed, Handler: h, Patient: nodeAgent, Drain: cmp.Or(a.options.Stop, StopTimeout), Log: a.options.Log.WithName("link"),
+	})
+}
+
+// whileWatched returns the context of watches that are forwarded: it ends watchTimeout after ctx.
+func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
+	watches, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, end) })
+	return watches, func() { stop(); end() }
 }
 
 // forward serves the API: to users as themselves, or to all as one user who only reads.
@@ -182,25 +199,22 @@ func describe(r *http.Request) tracing.About {
 }
 
 // awaitUID asks until the API server returns the cluster's UID. It returns false if ctx ends before.
-func (a *agent) awaitUID(ctx context.Context) (string, bool) {
-	for ctx.Err() == nil {
-		uid, err := a.client.ClusterUID(ctx)
-		if err == nil {
-			return uid, true
+func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
+	err := wait.PollUntilContextCancel(ctx, uidRetry, true, func(ctx context.Context) (bool, error) {
+		var err error
+		if uid, err = a.client.ClusterUID(ctx); err != nil {
+			a.options.Log.Error(err, "waiting for the API server")
 		}
-		a.options.Log.Error(err, "waiting for the API server")
-		retry, cancel := context.WithTimeout(ctx, uidRetry)
-		<-retry.Done()
-		cancel()
-	}
-	return "", false
+		return err == nil, nil
+	})
+	return uid, err == nil
 }
 
 // serveLevel serves the log level. An agent that cannot serve it runs without.
 func (a *agent) serveLevel(ctx context.Context) {
-	listener, err := loglevel.Listen(ctx, a.options.Environ.Socket)
+	listener, err := listenSocket(ctx, a.options.Environ.Socket)
 	if err == nil {
-		err = loglevel.Serve(ctx, listener, a.options.Environ.Socket, a.options.Level)
+		err = serveLevel(ctx, listener, a.options.Environ.Socket, a.options.Level)
 	}
 	if err != nil {
 		a.options.Log.Error(err, "the log level cannot be changed while the agent runs")
@@ -216,11 +230,19 @@ func (a *agent) alive() bool {
 // ready reports whether another replica may stop: the hub reaches the member through this one, and has read its report.
 func (a *agent) ready() bool {
 	l := a.link.Load()
-	return l != nil && l.Connected() && a.reporter.Read()
+	if l == nil || !l.Connected() {
+		return false
+	}
+	select {
+	case <-a.reported.Read():
+		return true
+	default:
+		return false
+	}
 }
 
 func (a *agent) tunnelConfig() tunnel.Config {
-	cfg := tunnel.Config{DrainTimeout: goodbyeTimeout, WriteBuffers: &tunnel.WriteBuffers{}}
+	cfg := tunnel.Config{DrainTimeout: goodbyeTimeout, HandshakeTimeout: protocol.AttemptTime, Memory: &tunnel.Memory{}}
 	if a.options.Environ.TunnelDataDebug {
 		log := a.options.Log.WithName("tunnel")
 		cfg.Observer.Frame = func(f tunnel.Frame) { log.Info("frame", "frame", fmt.Sprintf("%+v", f)) }

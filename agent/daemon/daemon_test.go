@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,13 +25,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/drover-dev/drover/agent/agenttest"
 	"github.com/drover-dev/drover/agent/daemon"
-	"github.com/drover-dev/drover/agent/environ"
-	"github.com/drover-dev/drover/agent/loglevel"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/test/agenttest"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 const (
@@ -102,6 +100,12 @@ func node(name string) *corev1.Node {
 // start runs an agent until the test ends or w.stop is called.
 func (w *world) start(t *testing.T) {
 	t.Helper()
+	w.run(t, daemon.Run)
+}
+
+// run runs an agent, or a node agent, as start does.
+func (w *world) run(t *testing.T, work func(context.Context, daemon.Options) error) {
+	t.Helper()
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	text := fmt.Sprintf(`{"clusters":[{"name":"c","cluster":{"server":%q}}],"users":[{"name":"u","user":{"token":"agents-own"}}],`+
@@ -115,9 +119,9 @@ func (w *world) start(t *testing.T) {
 	w.stop, w.ended = cancel, ended
 	go func() {
 		defer close(ended)
-		w.err = daemon.Run(ctx, daemon.Options{
+		w.err = work(ctx, daemon.Options{
 			Kubeconfig: kubeconfig, Version: "v0.0.1-test", Log: w.log.logger(), Level: zap.NewAtomicLevel(), Stop: time.Second,
-			Environ: environ.Environ{
+			Environ: daemon.Environ{
 				Servers: []string{w.hub.URL}, Checksums: []string{w.ca.Checksum()}, Trust: v1.TrustPinned,
 				Namespace: "drover-agent", Listen: w.probes, Socket: w.socket,
 			},
@@ -139,22 +143,27 @@ func (w *world) start(t *testing.T) {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := lab.FreeAddress("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 func (w *world) session(t *testing.T) *tunnel.Session {
+	t.Helper()
+	return w.sessionWithin(t, 20*time.Second)
+}
+
+// sessionWithin returns the next tunnel of an agent that may wait so long before it opens one.
+func (w *world) sessionWithin(t *testing.T, limit time.Duration) *tunnel.Session {
 	t.Helper()
 	select {
 	case s := <-w.hub.Sessions:
 		t.Cleanup(func() { _ = s.Close() })
 		return s
-	case <-time.After(20 * time.Second):
-		t.Fatal("no tunnel within 20 s")
+	case <-time.After(limit):
+		t.Fatalf("no tunnel within %s", limit)
 		return nil
 	}
 }
@@ -243,7 +252,7 @@ func TestAgent(t *testing.T) {
 		}
 		w.probe(t, "/healthz", http.StatusOK)
 		w.probe(t, "/readyz", http.StatusOK)
-		if level, err := loglevel.Set(t.Context(), w.socket, "debug"); err != nil || level != "debug" {
+		if level, err := daemon.SetLogLevel(t.Context(), w.socket, "debug"); err != nil || level != "debug" {
 			t.Errorf("log level: %q, %v", level, err)
 		}
 
@@ -265,7 +274,7 @@ func TestAgent(t *testing.T) {
 		raw, _ := json.Marshal(next)
 		for range 2 { // the second time changes nothing
 			if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil, string(raw)); resp.StatusCode != http.StatusNoContent {
-				t.Fatalf("%s %s", resp.Status, body)
+				t.Fatalf("PUT of the settings: %s %s, want 204", resp.Status, body)
 			}
 		}
 		if report := nextReport(t, stream); report.SettingsDigest != next.Digest() {
@@ -285,7 +294,7 @@ func TestAgent(t *testing.T) {
 		next := agenttest.NewAuthority(t, "next")
 		raw, _ := json.Marshal(protocol.Settings{Servers: []string{w.hub.URL}, CABundle: w.ca.Bundle() + next.Bundle()})
 		if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil, string(raw)); resp.StatusCode != http.StatusNoContent {
-			t.Fatalf("%s %s", resp.Status, body)
+			t.Fatalf("PUT of the settings: %s %s, want 204", resp.Status, body)
 		}
 		w.hub.Serve(next.Serving(t))
 		_ = s.Close()
@@ -322,7 +331,7 @@ func TestAgent(t *testing.T) {
 		s := w.session(t)
 		resp, body := ask(t, s, http.MethodPost, protocol.PathUninstall, nil, "")
 		if resp.StatusCode != http.StatusOK || strings.TrimSpace(body) != "{}" {
-			t.Fatalf("%s %s", resp.Status, body)
+			t.Fatalf("uninstall: %s %s, want 200 with {}", resp.Status, body)
 		}
 		<-w.ended
 		owned, _ := json.Marshal(w.api.Get(role))

@@ -8,47 +8,53 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/drover-dev/drover/agent/apply"
-	"github.com/drover-dev/drover/agent/credential"
 	"github.com/drover-dev/drover/agent/deployment"
+	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/leader"
 	"github.com/drover-dev/drover/agent/plan"
 	"github.com/drover-dev/drover/agent/report"
-	"github.com/drover-dev/drover/agent/uninstall"
+	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // duties are the agent's tasks for its member: reporting, and, on the leader, all that only one replica may do.
 type duties struct {
+	stream     *stream.Stream
 	reporter   *report.Reporter
 	deployment *deployment.Keeper
 	election   *leader.Election
 	sets       *apply.Applier
-	credential *credential.Keeper
+	identity   *identity.Keeper
 	plans      *plan.Runner // nil in an agent that may only read
 }
 
-func (a *agent) newDuties(uid string, keeper *credential.Keeper) *duties {
-	d := &duties{credential: keeper}
+func (a *agent) newDuties(uid string, keeper *identity.Keeper) *duties {
+	d := &duties{identity: keeper, stream: stream.New()}
 	log, env := a.options.Log, a.options.Environ
 	d.deployment = deployment.New(deployment.Options{
-		Deployments: a.client.Deployment(env.Namespace, protocol.AgentName),
-		Secrets:     a.client.Secrets(env.Namespace),
-		Nodes:       func() (int32, bool) { return d.reporter.Nodes() },
-		Changed:     func() { d.reporter.Touch() },
-		Log:         log.WithName("deployment"),
+		Deployment: a.client.Deployment(env.Namespace, protocol.AgentName),
+		DaemonSet:  a.client.DaemonSet(env.Namespace, protocol.NodeAgentName),
+		NodeLease:  a.client.Lease(env.Namespace, protocol.NodeAgentLease),
+		Secrets:    a.client.Secrets(env.Namespace),
+		Nodes:      func() (int32, bool) { return d.reporter.Nodes() },
+		Changed:    func() { d.reporter.Touch() },
+		Log:        log.WithName("deployment"),
 	})
 	d.sets = apply.New(apply.Options{
-		Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace), ReadOnly: env.Profile == v1.ProfileReadOnly,
-		LeftChanged: func() { d.reporter.Touch() }, Log: log.WithName("sets"),
+		Client: a.client.REST, Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace), Topic: d.stream.Topic(protocol.SubjectSets), ReadOnly: env.Profile == v1.ProfileReadOnly,
+		LeftChanged: func() { d.reporter.Touch() }, Await: d.awaitReport, Log: log.WithName("sets"),
 	})
 	if env.Profile != v1.ProfileReadOnly {
-		d.plans = plan.New(plan.Options{Client: a.client.REST, Objects: a.client.Objects(), Namespace: env.Namespace, Log: log.WithName("plans")})
+		d.plans = plan.New(plan.Options{
+			Client: a.client.REST, Objects: a.client.Objects(), Topic: d.stream.Topic(protocol.SubjectPlans), Namespace: env.Namespace, Registry: keeper.Registry, Await: d.awaitReport, Log: log.WithName("plans"),
+		})
 	}
 	d.reporter = report.New(report.Options{
-		Client: a.client.REST, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
+		Client: a.client.REST, Stream: d.stream, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
 		Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
 		Left: d.sets.Left, Capabilities: capabilities(env.Profile),
 		Log: log.WithName("report"),
@@ -74,23 +80,38 @@ func (d *duties) lead(ctx context.Context) {
 	running.Go(func() { d.reporter.Lead(ctx) })
 	running.Go(func() { d.deployment.Lead(ctx) })
 	running.Go(func() { d.sets.Lead(ctx) })
-	running.Go(func() { d.credential.Follow(ctx) })
+	running.Go(func() { d.identity.Follow(ctx) })
 	if d.plans != nil {
 		running.Go(func() { d.plans.Lead(ctx) })
 	}
 }
 
-// removeDelivered is uninstall.Options.Sets. Plans go last: those that are left then belong to a user.
+// reportFirst is how long sets and plans wait at most until the hub has read a report.
+const reportFirst = 5 * time.Second
+
+// awaitReport returns when the hub has read a report, or after reportFirst; false if ctx ends before. Where many agents start at the same time, each member is
+// Ready before sets and plans, which make most of an agent's requests, take the CPU of the machines that the agents share.
+func (d *duties) awaitReport(ctx context.Context) bool {
+	waited, cancel := context.WithTimeout(ctx, reportFirst)
+	defer cancel()
+	select {
+	case <-d.stream.Topic(protocol.SubjectReport).Read():
+	case <-waited.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// removeDelivered is deployment.UninstallOptions.Sets. Plans go last: those that are left then belong to a user.
 func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	remaining, err := d.sets.RemoveAll(ctx)
 	if err == nil && len(remaining) == 0 && d.plans != nil {
 		remaining, err = d.plans.Retire(ctx)
 	}
-	if errors.Is(err, apply.ErrNotLeading) || errors.Is(err, plan.ErrNotLeading) {
-		return nil, uninstall.ErrNotLeading
+	if errors.Is(err, leader.ErrNotLeading) {
+		return nil, deployment.ErrNotLeading
 	}
 	if err == nil && len(remaining) == 0 {
-		d.credential.Leave()
+		d.identity.Leave()
 	}
 	return remaining, err
 }

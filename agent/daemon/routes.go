@@ -4,20 +4,15 @@
 package daemon
 
 import (
-	"context"
 	"net/http"
 	"strings"
 
-	"github.com/drover-dev/drover/agent/credential"
-	"github.com/drover-dev/drover/agent/plan"
-	"github.com/drover-dev/drover/agent/report"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // routes serves the hub's requests. It is not an http.ServeMux, which cleans paths: those of the API server must not change.
 type routes struct {
 	kubernetes, report, settings, deployment, uninstall, sets http.Handler
-	plans                                                     *plan.Runner // nil in an agent that knows no plans
 }
 
 // ServeHTTP finds the handler for a path.
@@ -31,24 +26,11 @@ func (r routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.settings.ServeHTTP(w, req)
 	case path == protocol.PathDeployment:
 		r.deployment.ServeHTTP(w, req)
-	case path == protocol.PathSets || strings.HasPrefix(path, protocol.PathSets+"/"):
+	case strings.HasPrefix(path, protocol.PathSets+"/"):
 		r.sets.ServeHTTP(w, req)
-	case path == protocol.PathPlans && r.plans != nil:
-		r.plans.ServeHTTP(w, req)
 	case path == protocol.PathUninstall:
 		r.uninstall.ServeHTTP(w, req)
 	default:
 		http.Error(w, "this agent does not know the path: hub and agent may differ in version", http.StatusNotFound)
-	}
-}
-
-// announce stores settings and has the report say so.
-func announce(keeper *credential.Keeper, reporter *report.Reporter) func(context.Context, protocol.Settings) error {
-	return func(ctx context.Context, s protocol.Settings) error {
-		if err := keeper.Announce(ctx, s); err != nil {
-			return err
-		}
-		reporter.Touch()
-		return nil
 	}
 }

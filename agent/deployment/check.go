@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -30,10 +29,9 @@ const (
 	maxReplicas    = 5
 	maxGracePeriod = 3600 // seconds
 	maxDeadline    = 3600 // seconds
-)
 
-// digestForm is what a digest may look like. It is compared and shown.
-var digestForm = regexp.MustCompile(`^[0-9a-f]{16,64}$`)
+	minDigest, maxDigest = 16, 64 // bytes; it is compared and shown
+)
 
 // Decode reads a Deployment strictly: a field that this agent does not know is one that it cannot judge.
 func Decode(raw []byte) (*appsv1.Deployment, error) {
@@ -57,11 +55,11 @@ type Setup struct {
 	Profile v1.AgentProfile
 }
 
-// Check returns an error if a Deployment is not a variant of the agent's own. The hub decides on image, replicas, some of the environment,
+// Check returns an error if a Deployment is not a variant of the agent's own. The hub decides on image and with which Secrets it is pulled, replicas, some of the environment,
 // resources and on which nodes the agent runs. It cannot change the agent's account or what the agent can reach there.
 func Check(d *appsv1.Deployment, setup Setup) error {
 	rest := d.DeepCopy()
-	if digest := digestOf(rest); !digestForm.MatchString(digest) {
+	if digest := digestOf(rest); len(digest) < minDigest || len(digest) > maxDigest || strings.Trim(digest, "0123456789abcdef") != "" {
 		return fmt.Errorf("the annotation %s of its pods is no digest", v1.AnnotationAgentDigest)
 	}
 	if r := rest.Spec.Replicas; r != nil && (*r < 1 || *r > maxReplicas) {
@@ -94,6 +92,9 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	if err := checkEnv(c.Env, setup); err != nil {
 		return err
 	}
+	if setup.Profile == v1.ProfileFull && rest.Annotations[v1.AnnotationNodeAgent] == nodeAgentsOn {
+		delete(rest.Annotations, v1.AnnotationNodeAgent)
+	}
 	blank(rest)
 	return same(rest, own(setup.Namespace))
 }
@@ -104,8 +105,8 @@ func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	values := make(map[string]string, len(env))
 	for i := range env {
 		name := env[i].Name
-		if env[i].ValueFrom != nil {
-			return fmt.Errorf("its variable %s has a value from elsewhere", name)
+		if from := env[i].ValueFrom; from != nil && (setByHub(name) || !fromEnvironmentSecret(from)) {
+			return fmt.Errorf("its variable %s has a value from elsewhere than the Secret %s", name, protocol.EnvironmentSecret)
 		}
 		if _, twice := values[name]; twice {
 			return fmt.Errorf("its variable %s is set twice", name)
@@ -122,6 +123,14 @@ func checkEnv(env []corev1.EnvVar, setup Setup) error {
 		return fmt.Errorf("it has the profile %s, and the agent was installed with %s: the rights of an agent come with its manifest", profile, setup.Profile)
 	}
 	return nil
+}
+
+// fromEnvironmentSecret reports whether a variable has its value from the one Secret that is there for this. The agent's other Secrets have its key and its
+// token.
+func fromEnvironmentSecret(from *corev1.EnvVarSource) bool {
+	ref := from.SecretKeyRef
+	return ref != nil && ref.Name == protocol.EnvironmentSecret && ref.Optional == nil &&
+		reflect.DeepEqual(*from, corev1.EnvVarSource{SecretKeyRef: ref})
 }
 
 // setByHub reports whether the hub itself sets a variable, for each agent.
@@ -141,27 +150,24 @@ func blank(d *appsv1.Deployment) {
 	delete(d.Spec.Template.Annotations, v1.AnnotationAgentDigest)
 	d.Spec.Replicas, d.Spec.ProgressDeadlineSeconds = nil, nil
 	pod := &d.Spec.Template.Spec
-	pod.Tolerations, pod.Affinity, pod.NodeSelector, pod.PriorityClassName, pod.TerminationGracePeriodSeconds = nil, nil, nil, "", nil
+	pod.Tolerations, pod.Affinity, pod.NodeSelector, pod.PriorityClassName, pod.TerminationGracePeriodSeconds, pod.ImagePullSecrets = nil, nil, nil, "", nil, nil
 	c := &pod.Containers[0]
 	c.Image, c.Env, c.Resources = "", nil, corev1.ResourceRequirements{}
 }
 
 // own is the agent's Deployment as its manifest has it, without what the hub decides on.
 func own(namespace string) *appsv1.Deployment {
-	labels := func() map[string]string {
-		return map[string]string{"app.kubernetes.io/name": protocol.AgentName, "app.kubernetes.io/managed-by": "drover"}
-	}
 	surge, unavailable := intstr.FromInt32(1), intstr.FromInt32(0)
 	return &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentName, Namespace: namespace, Labels: labels()},
+		ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentName, Namespace: namespace, Labels: protocol.AgentLabels()},
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": protocol.AgentName}},
 			Strategy: appsv1.DeploymentStrategy{
 				Type:          appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable},
 			},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels()}, Spec: ownPod()},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: protocol.AgentLabels()}, Spec: ownPod()},
 		},
 	}
 }

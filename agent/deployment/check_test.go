@@ -5,6 +5,7 @@ package deployment
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,13 +46,15 @@ func TestTheAgentTakesWhatTheHubMakes(t *testing.T) {
 	t.Parallel()
 	three, seconds := int32(3), int64(30)
 	for name, agent := range map[string]v1.Agent{
-		"of an empty spec": {},
+		"of an empty spec":           {},
+		"of a spec with node agents": {NodeAgent: true},
 		"of a spec with everything in it": {
-			Replicas: &three, NodeSelector: map[string]string{"a": "b"}, PriorityClassName: "high",
-			Tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}},
-			Affinity:    &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
-			Resources:   &v1.AgentResources{Limits: corev1.ResourceList{}},
-			Env:         []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "http://proxy:3128"}, {Name: "NO_PROXY"}},
+			NodeAgent: true, Replicas: &three, NodeSelector: map[string]string{"a": "b"}, PriorityClassName: "high",
+			Tolerations:      []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}},
+			Affinity:         &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
+			Resources:        &v1.AgentResources{Limits: corev1.ResourceList{}},
+			Env:              []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "http://proxy:3128"}, {Name: "NO_PROXY"}, {Name: "https_proxy", SecretKey: "proxy"}},
+			ImagePullSecrets: []v1.PullSecret{{Name: "registry"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,6 +66,11 @@ func TestTheAgentTakesWhatTheHubMakes(t *testing.T) {
 	}
 }
 
+func fromSecret(name, secret string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+		LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: "key"}}}
+}
+
 // A compromised hub must not reach a member's nodes through the agent's Deployment.
 func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 	t.Parallel()
@@ -70,15 +78,16 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 	pod := func(d *appsv1.Deployment) *corev1.PodSpec { return &d.Spec.Template.Spec }
 	main := func(d *appsv1.Deployment) *corev1.Container { return &d.Spec.Template.Spec.Containers[0] }
 	for name, change := range map[string]func(d *appsv1.Deployment){
-		"another name":               func(d *appsv1.Deployment) { d.Name = "other" },
-		"another namespace":          func(d *appsv1.Deployment) { d.Namespace = "kube-system" },
-		"another kind":               func(d *appsv1.Deployment) { d.Kind = "DaemonSet" },
-		"an owner":                   func(d *appsv1.Deployment) { d.Finalizers = []string{"a/b"} },
-		"another selector":           func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["a"] = "b" },
-		"other pod labels":           func(d *appsv1.Deployment) { d.Spec.Template.Labels["app"] = "coredns" },
-		"a profile in an annotation": func(d *appsv1.Deployment) { d.Spec.Template.Annotations["container.apparmor"] = "unconfined" },
-		"no digest":                  func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil },
-		"a digest that is none":      func(d *appsv1.Deployment) { d.Spec.Template.Annotations[v1.AnnotationAgentDigest] = "<b>" },
+		"node agents by another word": func(d *appsv1.Deployment) { d.Annotations[v1.AnnotationNodeAgent] = "yes" },
+		"another name":                func(d *appsv1.Deployment) { d.Name = "other" },
+		"another namespace":           func(d *appsv1.Deployment) { d.Namespace = "kube-system" },
+		"another kind":                func(d *appsv1.Deployment) { d.Kind = "DaemonSet" },
+		"an owner":                    func(d *appsv1.Deployment) { d.Finalizers = []string{"a/b"} },
+		"another selector":            func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["a"] = "b" },
+		"other pod labels":            func(d *appsv1.Deployment) { d.Spec.Template.Labels["app"] = "coredns" },
+		"a profile in an annotation":  func(d *appsv1.Deployment) { d.Spec.Template.Annotations["container.apparmor"] = "unconfined" },
+		"no digest":                   func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil },
+		"a digest that is none":       func(d *appsv1.Deployment) { d.Spec.Template.Annotations[v1.AnnotationAgentDigest] = "<b>" },
 		"a strategy that ends all at once": func(d *appsv1.Deployment) {
 			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 		},
@@ -124,6 +133,23 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 		},
 		"a variable out of a Secret": func(d *appsv1.Deployment) {
 			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}})
+		},
+		"a variable out of the agent's own Secret": func(d *appsv1.Deployment) {
+			main(d).Env = append(main(d).Env, fromSecret("HTTPS_PROXY", protocol.IdentitySecret))
+		},
+		"a variable that is the hub's out of a Secret": func(d *appsv1.Deployment) {
+			main(d).Env = slices.DeleteFunc(main(d).Env, func(e corev1.EnvVar) bool { return e.Name == protocol.EnvServer })
+			main(d).Env = append(main(d).Env, fromSecret(protocol.EnvServer, protocol.EnvironmentSecret))
+		},
+		"a variable out of a Secret that need not be there": func(d *appsv1.Deployment) {
+			e := fromSecret("HTTPS_PROXY", protocol.EnvironmentSecret)
+			e.ValueFrom.SecretKeyRef.Optional = &yes
+			main(d).Env = append(main(d).Env, e)
+		},
+		"a variable out of a Secret and a field": func(d *appsv1.Deployment) {
+			e := fromSecret("HTTPS_PROXY", protocol.EnvironmentSecret)
+			e.ValueFrom.FieldRef = &corev1.ObjectFieldSelector{FieldPath: "status.hostIP"}
+			main(d).Env = append(main(d).Env, e)
 		},
 		"a variable twice": func(d *appsv1.Deployment) {
 			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: protocol.EnvServer, Value: "https://other.example"})

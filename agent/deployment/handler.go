@@ -10,6 +10,8 @@ import (
 	"net/http"
 
 	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/agent/kube"
 )
 
 // maxBody bounds a Deployment, in bytes. The agent's takes a twentieth of it.
@@ -18,7 +20,7 @@ const maxBody = 128 << 10
 // Handler is the http.Handler of protocol.PathDeployment.
 type Handler struct {
 	// Secrets of the agent's namespace.
-	Secrets Secrets
+	Secrets *kube.Secrets
 	// Setup of the agent.
 	Setup Setup
 	Log   logr.Logger

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deployment changes the agent's own Deployment as the hub asks, and restores the previous one if the new one does not become ready.
+// Package deployment changes the agent's own Deployment as the hub asks, restores the previous one if the new one does not become ready, and removes the agent.
 package deployment
 
 import (
@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -40,27 +41,12 @@ const (
 	writeEvery   = 10 * time.Second
 )
 
-// Deployments reads and writes the agent's own Deployment. Its errors work with k8s.io/apimachinery/pkg/api/errors.
-type Deployments interface {
-	Get(ctx context.Context) (*appsv1.Deployment, error)
-	// Patch applies a JSON patch.
-	Patch(ctx context.Context, patch []byte) error
-	// Watch follows it. The caller stops the watch.
-	Watch(ctx context.Context) (watch.Interface, error)
-	// Pods lists the agent's pods.
-	Pods(ctx context.Context) ([]corev1.Pod, error)
-}
-
-// WatchedSecrets are Secrets that can be watched.
-type WatchedSecrets interface {
-	Secrets
-	Watch(ctx context.Context, name string) (watch.Interface, error)
-}
-
 // Options of a Keeper.
 type Options struct {
-	Deployments Deployments
-	Secrets     WatchedSecrets
+	Deployment *kube.Deployment // the agent's own
+	DaemonSet  *kube.DaemonSet  // of node agents
+	NodeLease  *kube.Lease      // by which they elect one
+	Secrets    *kube.Secrets    // of its namespace
 	// Nodes is how many nodes the member has, and whether that is known. Call Keeper.Wake when it changes.
 	Nodes func() (int32, bool)
 	// Changed is called when Keeper.Report changed.
@@ -74,7 +60,8 @@ type Keeper struct {
 	store   store
 	wake    chan struct{}
 	writes  *rate.Limiter
-	retry   wait.Backoff // of the leading goroutine alone
+	retry   wait.Backoff // of the leading goroutine alone, as is nodes
+	nodes   nodeAgents
 
 	mu     sync.Mutex // guards report
 	report *protocol.Deployment
@@ -112,7 +99,8 @@ func (k *Keeper) Wake() {
 func (k *Keeper) Lead(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { k.follow(ctx, k.options.Deployments.Watch) })
+	k.nodes = nodeAgents{} // another replica may have led
+	running.Go(func() { k.follow(ctx, k.options.Deployment.Watch) })
 	running.Go(func() {
 		k.follow(ctx, func(ctx context.Context) (watch.Interface, error) {
 			return k.options.Secrets.Watch(ctx, protocol.DeploymentSecret)
@@ -127,7 +115,7 @@ func (k *Keeper) Lead(ctx context.Context) {
 		case <-timer.C:
 		case <-k.wake:
 		}
-		if again := k.look(ctx); again > 0 {
+		if again := k.settle(ctx); again > 0 {
 			timer.Reset(again)
 		} else {
 			timer.Stop()
@@ -156,10 +144,10 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// look takes steps until there is one to wait for, and returns the time until the next look, 0 for the next change.
-func (k *Keeper) look(ctx context.Context) time.Duration {
+// settle takes steps until there is one to wait for, and returns the time until the next look, 0 for the next change.
+func (k *Keeper) settle(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
-		again, err := k.once(ctx)
+		again, err := k.step(ctx)
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 			continue // another client wrote meanwhile: look again. k.writes bounds how often
@@ -175,11 +163,11 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 	return 0
 }
 
-// once observes, reports and takes one step. If there is nothing more to do now, it returns the time until the next look.
-func (k *Keeper) once(ctx context.Context) (again *time.Duration, err error) {
+// step observes, reports and takes one step. If there is nothing more to do now, it returns the time until the next look.
+func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	live, err := k.options.Deployments.Get(ctx)
+	live, err := k.options.Deployment.Get(ctx)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		k.setReport(&protocol.Deployment{Unmanaged: true, Message: protocol.Cut(err.Error(), maxMessage)})
 		later := unmanagedAfter
@@ -202,10 +190,17 @@ func (k *Keeper) once(ctx context.Context) (again *time.Duration, err error) {
 			return nil, err
 		}
 	}
-	k.setReport(current)
 	if s.act == await {
-		return &s.again, nil
+		later, err := k.nodes.keep(ctx, &k.options, live, o.now)
+		current.NodeAgents = k.nodes.problem
+		k.setReport(current) // whatever has become of the DaemonSet
+		if s.again == 0 || later > 0 && later < s.again {
+			s.again = later
+		}
+		return &s.again, err
 	}
+	current.NodeAgents = k.nodes.problem
+	k.setReport(current)
 	if pause := k.pause(); pause > 0 {
 		return &pause, nil
 	}
@@ -245,14 +240,14 @@ func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Sec
 		if err != nil {
 			return fmt.Errorf("make patch: %w", err)
 		}
-		return k.options.Deployments.Patch(ctx, patch)
+		return k.options.Deployment.Patch(ctx, patch)
 	}
 	return nil
 }
 
 // whyNotReady returns what keeps the pods of a digest from being ready.
 func (k *Keeper) whyNotReady(ctx context.Context, digest string) (string, error) {
-	pods, err := k.options.Deployments.Pods(ctx)
+	pods, err := k.options.Deployment.Pods(ctx)
 	return protocol.Cut(whyNotReady(pods, digest), maxMessage), err
 }
 
@@ -275,7 +270,7 @@ func (k *Keeper) change(ctx context.Context, o observed, raw []byte) error {
 	if err != nil {
 		return fmt.Errorf("make patch: %w", err)
 	}
-	return k.options.Deployments.Patch(ctx, patch)
+	return k.options.Deployment.Patch(ctx, patch)
 }
 
 // setReport stores the report on the Deployment.

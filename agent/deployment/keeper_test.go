@@ -39,10 +39,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-const patience = 20 * time.Second
+const progressDeadline = 20 * time.Second
 
-// member is a real API server without any controller, with the manifest applied, and a Keeper with the rights of the manifest.
-type member struct {
+// fixture is a real API server without any controller, with the manifest applied, and a Keeper with the rights of the manifest.
+type fixture struct {
 	*testkit.Env
 	kubeconfig string
 	kubectl    string
@@ -59,9 +59,9 @@ func input(image string, agent v1.Agent) registration.ManifestInput {
 	}
 }
 
-func newMember(t *testing.T) *member {
+func newMember(t *testing.T) *fixture {
 	t.Helper()
-	m := &member{Env: testkit.Start(t)}
+	m := &fixture{Env: testkit.Start(t)}
 	programs, err := lab.Binaries(t.Context(), io.Discard, lab.Kubectl)
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func newMember(t *testing.T) *member {
 }
 
 // run runs kubectl with the manifest of an input.
-func (m *member) run(t *testing.T, in registration.ManifestInput, args ...string) (string, error) {
+func (m *fixture) run(t *testing.T, in registration.ManifestInput, args ...string) (string, error) {
 	t.Helper()
 	manifest, err := m.manifests.Manifest(in)
 	if err != nil {
@@ -92,14 +92,14 @@ func (m *member) run(t *testing.T, in registration.ManifestInput, args ...string
 	return string(out), err
 }
 
-func (m *member) apply(t *testing.T, in registration.ManifestInput) {
+func (m *fixture) apply(t *testing.T, in registration.ManifestInput) {
 	t.Helper()
 	if out, err := m.run(t, in, "apply", "-f", "-"); err != nil {
-		t.Fatal(err, out)
+		t.Fatalf("apply the object as its user: %v, %v", err, out)
 	}
 }
 
-func (m *member) client(t *testing.T) *kube.Client {
+func (m *fixture) client(t *testing.T) *kube.Client {
 	t.Helper()
 	config := rest.CopyConfig(m.Config)
 	config.Impersonate.UserName = "system:serviceaccount:" + protocol.AgentNamespace + ":" + protocol.AgentName
@@ -111,11 +111,11 @@ func (m *member) client(t *testing.T) *kube.Client {
 }
 
 // lead starts a Keeper that leads, until stop or the end of the test.
-func (m *member) lead(t *testing.T) {
+func (m *fixture) lead(t *testing.T) {
 	t.Helper()
 	c := m.client(t)
 	m.keeper = deployment.New(deployment.Options{
-		Deployments: c.Deployment(protocol.AgentNamespace, protocol.AgentName), Secrets: c.Secrets(protocol.AgentNamespace),
+		Deployment: c.Deployment(protocol.AgentNamespace, protocol.AgentName), DaemonSet: c.DaemonSet(protocol.AgentNamespace, protocol.NodeAgentName), NodeLease: c.Lease(protocol.AgentNamespace, protocol.NodeAgentLease), Secrets: c.Secrets(protocol.AgentNamespace),
 		Nodes: func() (int32, bool) { return m.nodes.Load(), true }, Changed: func() {}, Log: testr.New(t),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -126,7 +126,7 @@ func (m *member) lead(t *testing.T) {
 }
 
 // put hands a Deployment over and returns the answer.
-func (m *member) put(t *testing.T, body []byte) *httptest.ResponseRecorder {
+func (m *fixture) put(t *testing.T, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
 	h := &deployment.Handler{Secrets: m.client(t).Secrets(protocol.AgentNamespace), Setup: deployment.Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileFull}, Log: testr.New(t)}
 	answer := httptest.NewRecorder()
@@ -135,19 +135,19 @@ func (m *member) put(t *testing.T, body []byte) *httptest.ResponseRecorder {
 }
 
 // hand hands over what the hub makes of an input, and returns its digest.
-func (m *member) hand(t *testing.T, in registration.ManifestInput) string {
+func (m *fixture) hand(t *testing.T, in registration.ManifestInput) string {
 	t.Helper()
 	d, err := m.manifests.Deployment(in)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if answer := m.put(t, d.JSON); answer.Code != http.StatusAccepted {
-		t.Fatalf("%d %s", answer.Code, answer.Body)
+		t.Fatalf("PUT of the Deployment: %d %s, want 202", answer.Code, answer.Body)
 	}
 	return d.Digest
 }
 
-func (m *member) live(t *testing.T) *appsv1.Deployment {
+func (m *fixture) live(t *testing.T) *appsv1.Deployment {
 	t.Helper()
 	d := &appsv1.Deployment{}
 	if err := m.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}, d); err != nil {
@@ -157,10 +157,10 @@ func (m *member) live(t *testing.T) *appsv1.Deployment {
 }
 
 // await waits until the Keeper reports what is wanted.
-func (m *member) await(t *testing.T, what string, wanted func(protocol.Deployment) bool) protocol.Deployment {
+func (m *fixture) await(t *testing.T, what string, wanted func(protocol.Deployment) bool) protocol.Deployment {
 	t.Helper()
 	var last *protocol.Deployment
-	testkit.Eventually(t, patience, func(context.Context) error {
+	testkit.Eventually(t, progressDeadline, func(context.Context) error {
 		if last = m.keeper.Report(); last == nil || !wanted(*last) {
 			return fmt.Errorf("%s: the report is %+v", what, last)
 		}
@@ -170,7 +170,7 @@ func (m *member) await(t *testing.T, what string, wanted func(protocol.Deploymen
 }
 
 // play writes the status as the Deployment controller does: all is well, or the deadline has passed.
-func (m *member) play(t *testing.T, well bool) {
+func (m *fixture) play(t *testing.T, well bool) {
 	t.Helper()
 	d := m.live(t)
 	n := *d.Spec.Replicas
@@ -203,7 +203,7 @@ func TestKeeper(t *testing.T) {
 		for nodes, want := range map[int32]int32{3: 2, 1: 1, 2: 2} {
 			m.nodes.Store(nodes)
 			m.keeper.Wake()
-			testkit.Eventually(t, patience, func(context.Context) error {
+			testkit.Eventually(t, progressDeadline, func(context.Context) error {
 				if got := *m.live(t).Spec.Replicas; got != want {
 					return fmt.Errorf("%d replicas for %d nodes", got, nodes)
 				}
@@ -264,7 +264,7 @@ func TestKeeper(t *testing.T) {
 		back := m.hand(t, plain)
 		m.await(t, "taken back", func(d protocol.Deployment) bool { return d.Digest == back })
 		m.play(t, false)
-		testkit.Eventually(t, patience, func(ctx context.Context) error {
+		testkit.Eventually(t, progressDeadline, func(ctx context.Context) error {
 			secret, err := m.client(t).Secrets(protocol.AgentNamespace).Get(ctx, protocol.DeploymentSecret)
 			if err == nil && string(secret.Data["phase"]) != "done" {
 				err = fmt.Errorf("the change is %s", secret.Data["phase"])
@@ -289,6 +289,7 @@ func TestKeeper(t *testing.T) {
 			t.Error("the Deployment changed")
 		}
 	})
+	t.Run("node agents come with a Deployment that is rolled out, follow it and go with it", func(t *testing.T) { testNodeAgents(t, m, func() { m.lead(whole) }) })
 	t.Run("replicas that the spec sets stay", func(t *testing.T) {
 		three := int32(3)
 		digest := m.hand(t, input("drover:v1", v1.Agent{Replicas: &three}))
@@ -311,11 +312,11 @@ func TestKeeper(t *testing.T) {
 	t.Run("what is no Deployment of the agent is answered with 422 and kept nowhere", func(t *testing.T) {
 		for _, body := range []string{"{}", "no JSON", `{"kind":"Pod"}`} {
 			if answer := m.put(t, []byte(body)); answer.Code != http.StatusUnprocessableEntity {
-				t.Errorf("%q: %d", body, answer.Code)
+				t.Errorf("PUT of %q: %d, want 422", body, answer.Code)
 			}
 		}
 		if answer := m.put(t, bytes.Repeat([]byte(" "), 200<<10)); answer.Code != http.StatusRequestEntityTooLarge {
-			t.Errorf("%d", answer.Code)
+			t.Errorf("PUT of 200 KiB: %d, want 413", answer.Code)
 		}
 	})
 	t.Run("the agent may not change another Deployment", func(t *testing.T) {

@@ -5,6 +5,7 @@ package deployment
 
 import (
 	"encoding/json"
+	"maps"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -84,7 +85,8 @@ func next(o observed) step {
 			return to(done) // a user has applied another one, which stays
 		}
 	}
-	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want {
+	// A Deployment that a person has scaled to 0 stays so, as under a HorizontalPodAutoscaler: the leader would undo that in its last moments.
+	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want && replicasOf(o.live) != 0 {
 		return step{act: scale, replicas: want}
 	}
 	return step{}
@@ -98,7 +100,7 @@ func nextApplying(o observed, to func(phase) step) step {
 	case live != r.Digest, rolledOut(o.live):
 		return to(done)
 	}
-	left := r.Started.Add(patience(o.live)).Sub(o.now)
+	left := r.Started.Add(progressDeadline(o.live)).Sub(o.now)
 	if deadlineExceeded(o.live) || left <= 0 {
 		if r.previousDigest() == r.Digest {
 			return to(done) // as above; that its pods are not ready, the report says
@@ -145,8 +147,8 @@ func deadlineExceeded(d *appsv1.Deployment) bool {
 	return false
 }
 
-// patience is how long a change may take where no controller reports progress.
-func patience(d *appsv1.Deployment) time.Duration {
+// progressDeadline is how long a change may take where no controller reports progress.
+func progressDeadline(d *appsv1.Deployment) time.Duration {
 	deadline := int32(600) // what Kubernetes takes
 	if d.Spec.ProgressDeadlineSeconds != nil {
 		deadline = *d.Spec.ProgressDeadlineSeconds
@@ -159,14 +161,25 @@ func snapshot(d *appsv1.Deployment) []byte {
 	kept := appsv1.Deployment{Spec: appsv1.DeploymentSpec{
 		Replicas: d.Spec.Replicas, Strategy: d.Spec.Strategy, Template: d.Spec.Template, ProgressDeadlineSeconds: d.Spec.ProgressDeadlineSeconds,
 	}}
-	if by, ok := d.Annotations[v1.AnnotationAgentReplicas]; ok {
-		kept.Annotations = map[string]string{v1.AnnotationAgentReplicas: by}
-	}
+	kept.Annotations = setAnnotations(nil, d)
 	raw, err := json.Marshal(kept)
 	if err != nil { // it came as JSON or protobuf
 		panic(err)
 	}
 	return raw
+}
+
+// setAnnotations returns annotations with those of a Deployment that the hub sets, and without those that it does not set.
+func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, all)
+	for _, key := range []string{v1.AnnotationAgentReplicas, v1.AnnotationNodeAgent} {
+		delete(out, key)
+		if value, ok := from.Annotations[key]; ok {
+			out[key] = value
+		}
+	}
+	return out
 }
 
 // report returns the report to the hub.
@@ -228,19 +241,11 @@ func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
 	} else if target.Spec.Replicas == nil {
 		replicas = replicasOf(o.live)
 	}
-	annotations := map[string]string{}
-	for key, value := range o.live.Annotations {
-		annotations[key] = value
-	}
-	delete(annotations, v1.AnnotationAgentReplicas)
-	if by, ok := target.Annotations[v1.AnnotationAgentReplicas]; ok {
-		annotations[v1.AnnotationAgentReplicas] = by
-	}
 	template := target.Spec.Template.DeepCopy()
 	template.CreationTimestamp = metav1.Time{}
 	return json.Marshal([]operation{
 		{Op: "add", Path: "/metadata/resourceVersion", Value: o.live.ResourceVersion},
-		{Op: "add", Path: "/metadata/annotations", Value: annotations},
+		{Op: "add", Path: "/metadata/annotations", Value: setAnnotations(o.live.Annotations, target)},
 		{Op: "add", Path: "/spec/replicas", Value: replicas},
 		{Op: "add", Path: "/spec/strategy", Value: target.Spec.Strategy},
 		{Op: "add", Path: "/spec/progressDeadlineSeconds", Value: target.Spec.ProgressDeadlineSeconds},

@@ -55,6 +55,7 @@ func TestNext(t *testing.T) {
 	}{
 		"nothing to do":                                {live: live("old"), want: step{}},
 		"a node comes to one replica":                  {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), nodes: 2, want: step{act: scale, replicas: 2}},
+		"a person scales it to 0":                      {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32) }), nodes: 2, want: step{}},
 		"one node of two goes":                         {live: live("old"), nodes: 1, want: step{act: scale, replicas: 1}},
 		"many nodes":                                   {live: live("old"), nodes: 500, want: step{}},
 		"nodes are not known":                          {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), want: step{}},
@@ -100,7 +101,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-func TestAChangeInThePlaceOfAnotherGoesBackToBeforeBoth(t *testing.T) {
+func TestAChangeThatReplacesAnotherRollsBackToBeforeBoth(t *testing.T) {
 	t.Parallel()
 	r := record{Phase: pending, Digest: "newer", Wanted: []byte("{}"), Previous: snapshot(live("old"))}
 	got := next(observed{record: r, live: live("new", unready), now: noon})

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -82,15 +83,8 @@ func (r record) refused(message string) record {
 	return r
 }
 
-// Secrets is what this package needs of the API server's Secrets. Its errors work with k8s.io/apimachinery/pkg/api/errors.
-type Secrets interface {
-	Get(ctx context.Context, name string) (*corev1.Secret, error)
-	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
-	Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
-}
-
 // store reads and writes the record.
-type store struct{ secrets Secrets }
+type store struct{ secrets *kube.Secrets }
 
 // read returns the record and the Secret that holds it, nil if there is none.
 func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
@@ -125,7 +119,7 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 		_, err = s.secrets.Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:   protocol.DeploymentSecret,
-				Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName, "app.kubernetes.io/managed-by": "drover"},
+				Labels: protocol.AgentLabels(),
 			},
 			Type: corev1.SecretTypeOpaque, Data: data,
 		})

@@ -17,9 +17,8 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/drover-dev/drover/internal/answer"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/protocol/watch"
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // Handler forwards what comes under protocol.PathKubernetes.
@@ -47,20 +46,21 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 		Rewrite:   h.rewrite,
 		Transport: asUser{transport},
 		ModifyResponse: func(resp *http.Response) error {
-			if watch.Is(resp.Request) {
-				watch.EndWith(ctx, resp)
+			if request.IsWatch(resp.Request) {
+				request.EndWatch(ctx, resp)
 			}
+			request.Of(resp.Request, strings.TrimPrefix(resp.Request.URL.Path, strings.TrimRight(base.Path, "/"))).FewWrites(resp)
 			return nil
 		},
-		BufferPool:   &answer.Buffers{},
+		BufferPool:   &request.Buffers{},
 		ErrorHandler: h.failed,
 		ErrorLog:     slog.NewLogLogger(logr.ToSlogHandler(log.V(1)), slog.LevelInfo),
 	}
 	return h
 }
 
-// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write when the length of the
-// answer is unknown, as with watches and logs, and saves frames for small answers.
+// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write of a stream, as with watches and
+// logs, and saves frames for small answers.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
 		writeStatus(w, d.status, d.message)

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // arrives is the impersonated user and groups of a request after its way over the wire; none if it cannot go.
@@ -101,6 +102,22 @@ func send(t *testing.T, server *httptest.Server, target string, header http.Head
 		t.Fatal(err)
 	}
 	return resp, string(body)
+}
+
+// watch begins a watch as alice, which ends with ctx, and returns the body.
+func watch(ctx context.Context, t *testing.T, url string) io.Reader {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = alice()
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp.Body
 }
 
 func alice() http.Header { return http.Header{"Impersonate-User": {"hub:alice"}} }
@@ -208,7 +225,7 @@ func wantStatus(t *testing.T, resp *http.Response, body string, code int) metav1
 	t.Helper()
 	var status metav1.Status
 	if err := json.Unmarshal([]byte(body), &status); err != nil {
-		t.Fatalf("%s %q: %v", resp.Status, body, err)
+		t.Fatalf("the response is no Status: %s %q: %v", resp.Status, body, err)
 	}
 	if resp.StatusCode != code || int(status.Code) != code || status.Kind != "Status" || resp.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("got %s %+v, want %d", resp.Status, status, code)
@@ -271,21 +288,12 @@ func TestStreams(t *testing.T) {
 				<-more
 			}
 		})
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"/v1/k8s/api/v1/pods?watch=1", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = alice()
-		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		lines := bufio.NewReader(resp.Body)
+		body := watch(t.Context(), t, front.URL+"/v1/k8s/api/v1/pods?watch=1")
+		lines := bufio.NewReader(body)
 		for i := range 3 { // the server sends no more before this one was read
 			line, err := lines.ReadString('\n')
 			if err != nil || line != fmt.Sprintf("event %d\n", i) {
-				t.Fatalf("%q, %v", line, err)
+				t.Fatalf("got %q, %v, want the event as soon as the API server has sent it", line, err)
 			}
 			more <- struct{}{}
 		}
@@ -299,20 +307,11 @@ func TestStreams(t *testing.T) {
 			close(ended)
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, front.URL+"/v1/k8s/api/v1/pods?watch=1", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = alice()
-		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
+		watch(ctx, t, front.URL+"/v1/k8s/api/v1/pods?watch=1")
 		cancel()
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkit.Patience * 10 * time.Second):
 			t.Fatal("still running after 10 s")
 		}
 	})
@@ -323,25 +322,16 @@ func TestStreams(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"/v1/k8s/api/v1/pods?watch=true", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = alice()
-		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		lines := bufio.NewReader(resp.Body)
+		body := watch(t.Context(), t, front.URL+"/v1/k8s/api/v1/pods?watch=true")
+		lines := bufio.NewReader(body)
 		if line, err := lines.ReadString('\n'); line != "event\n" {
-			t.Fatalf("%q, %v", line, err)
+			t.Fatalf("got %q, %v, want the first event", line, err)
 		}
 		if err := front.Config.Shutdown(t.Context()); err != nil { // what the agent does when it stops
 			t.Fatal(err)
 		}
 		if rest, err := io.ReadAll(lines); len(rest) > 0 || err != nil {
-			t.Errorf("%q, %v", rest, err)
+			t.Errorf("got %q, %v, want the end of the body and no error", rest, err)
 		}
 	})
 	t.Run("an upgrade carries bytes both ways, as the user", func(t *testing.T) {
@@ -371,14 +361,14 @@ func TestStreams(t *testing.T) {
 		reader := bufio.NewReader(conn)
 		resp, err := http.ReadResponse(reader, nil)
 		if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-			t.Fatalf("%v, %v", resp, err)
+			t.Fatalf("upgrade: got %v, %v, want 101", resp, err)
 		}
 		if _, err := io.WriteString(conn, "ping"); err != nil {
 			t.Fatal(err)
 		}
 		echo := make([]byte, 4)
 		if _, err := io.ReadFull(reader, echo); err != nil || string(echo) != "ping" {
-			t.Errorf("%q, %v", echo, err)
+			t.Errorf("got %q, %v, want the echo of \"ping\"", echo, err)
 		}
 	})
 }
@@ -410,7 +400,7 @@ func TestAnAgentThatOnlyReads(t *testing.T) {
 	t.Run("reads as the viewer, whoever asks", func(t *testing.T) {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
 			if got := ask(method, func(http.Header) {}); got.Code != http.StatusOK {
-				t.Fatalf("%s: %d %s", method, got.Code, got.Body)
+				t.Fatalf("%s: %d %s, want 200", method, got.Code, got.Body)
 			}
 		}
 		for _, header := range seen {
@@ -425,7 +415,7 @@ func TestAnAgentThatOnlyReads(t *testing.T) {
 		before := len(seen)
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, "CONNECT"} {
 			if got := ask(method, func(http.Header) {}); got.Code != http.StatusForbidden || !strings.Contains(got.Body.String(), "ReadOnly") {
-				t.Errorf("%s: %d %s", method, got.Code, got.Body)
+				t.Errorf("%s: %d %s, want 403 that names the profile ReadOnly", method, got.Code, got.Body)
 			}
 		}
 		upgrade := func(h http.Header) { h.Set("Connection", "Upgrade"); h.Set("Upgrade", "websocket") }

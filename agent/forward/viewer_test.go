@@ -41,7 +41,7 @@ func TestAnAgentThatOnlyReadsAsksAsTheViewer(t *testing.T) {
 }
 
 // The transport denies what the checks let through.
-func TestNothingIsSentAsTheAgent(t *testing.T) {
+func TestNoRequestIsForwardedAsTheAgent(t *testing.T) {
 	t.Parallel()
 	sent := 0
 	transport := asUser{roundTripper(func(*http.Request) (*http.Response, error) { sent++; return &http.Response{}, nil })}

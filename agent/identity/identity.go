@@ -1,7 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity stores the agent's key, its Cluster and the hub's settings in one Secret that all replicas share.
+// Package identity keeps what makes the agent one Cluster of one hub: its key, the join, and where and whom it trusts.
+//
+// The key, the Cluster and the hub's settings are in one Secret that all replicas share. Settings that the hub announced are in force as long as
+// the manifest is the one that they were announced under. When a person applies a manifest with other servers or checksums, that one wins.
 package identity
 
 import (
@@ -14,8 +17,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -33,15 +34,15 @@ const (
 // errBadKey says that the Secret holds no usable key. It never holds what the Secret has.
 var errBadKey = errors.New("no usable private key: delete the Secret and apply the manifest of a new join token")
 
-// Identity is the agent's key, Cluster and settings.
-type Identity struct {
+// identity is the agent's key, Cluster and settings.
+type identity struct {
 	// Key is the agent's private key.
 	Key ed25519.PrivateKey
 	// Cluster that it is. Zero until it has joined.
 	Cluster protocol.ClusterRef
 	// Audience to put into connect tokens.
 	Audience string
-	// JoinedWith is TokenDigest of the join token that it joined with.
+	// JoinedWith is tokenDigest of the join token that it joined with.
 	JoinedWith string
 	// Settings that the hub announced last, nil if none.
 	Settings *protocol.Settings
@@ -50,10 +51,18 @@ type Identity struct {
 }
 
 // Joined reports whether the agent has joined as a Cluster.
-func (i *Identity) Joined() bool { return i.Cluster.UID != "" }
+func (i *identity) Joined() bool { return i.Cluster.UID != "" }
 
-// TokenDigest identifies a join token without holding it.
-func TokenDigest(token string) string {
+// inForce returns the announced settings if they are in force under this manifest, else nil.
+func (i *identity) inForce(m Manifest) *protocol.Settings {
+	if i.Settings == nil || i.After != m.fingerprint() {
+		return nil
+	}
+	return i.Settings
+}
+
+// tokenDigest identifies a join token without holding it.
+func tokenDigest(token string) string {
 	if token == "" {
 		return ""
 	}
@@ -61,11 +70,8 @@ func TokenDigest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Of reads the agent's identity from a Secret.
-func Of(secret *corev1.Secret) (*Identity, error) { return decode(secret.Data) }
-
-// NewKey makes a key.
-func NewKey() (ed25519.PrivateKey, error) {
+// newKey makes a key.
+func newKey() (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make key: %w", err)
@@ -74,12 +80,12 @@ func NewKey() (ed25519.PrivateKey, error) {
 }
 
 // decode reads the data of the Secret.
-func decode(data map[string][]byte) (*Identity, error) {
+func decode(data map[string][]byte) (*identity, error) {
 	key, err := decodeKey(data[keyPrivate])
 	if err != nil {
 		return nil, err
 	}
-	id := &Identity{Key: key, Audience: string(data[keyAudience]), JoinedWith: string(data[keyJoinedWith]), After: string(data[keyAfter])}
+	id := &identity{Key: key, Audience: string(data[keyAudience]), JoinedWith: string(data[keyJoinedWith]), After: string(data[keyAfter])}
 	if raw := data[keyCluster]; len(raw) > 0 {
 		if err := json.Unmarshal(raw, &id.Cluster); err != nil {
 			return nil, fmt.Errorf("decode %s: %w", keyCluster, err)
@@ -95,7 +101,7 @@ func decode(data map[string][]byte) (*Identity, error) {
 }
 
 // encode makes the data of the Secret.
-func encode(id *Identity) (map[string][]byte, error) {
+func encode(id *identity) (map[string][]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(id.Key)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", keyPrivate, err)

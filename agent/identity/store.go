@@ -7,41 +7,45 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxConflicts is how often an update is tried when other replicas write at the same time.
-const maxConflicts = 10
+// conflicts bounds how often an update is tried when other replicas write at the same time.
+var conflicts = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1, Jitter: 1}
 
-// ErrReplaced says that the key in the Secret is no longer the one that the caller knew.
-var ErrReplaced = errors.New("the agent's key was replaced meanwhile")
+// errReplaced says that the key in the Secret is no longer the one that the caller knew.
+var errReplaced = errors.New("the agent's key was replaced meanwhile")
 
-// Secrets is what Store needs of the API server. Its errors work with k8s.io/apimachinery/pkg/api/errors.
-type Secrets interface {
-	Get(ctx context.Context, name string) (*corev1.Secret, error)
-	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
-	Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
+// store reads and writes the identity. All methods may be called concurrently, by several replicas too.
+type store struct {
+	secrets *kube.Secrets
 }
 
-// Store reads and writes the identity. All methods may be called concurrently, by several replicas too.
-type Store struct {
-	secrets Secrets
-}
-
-// NewStore makes a Store.
-func NewStore(secrets Secrets) *Store { return &Store{secrets: secrets} }
-
-// Ensure returns the identity and makes one with a new key if there is none. Of replicas that do so at once, one makes the key and all get it.
-func (s *Store) Ensure(ctx context.Context) (*Identity, error) {
+// ensure returns the identity and makes one with a new key if there is none. Of replicas that do so at once, one makes the key and all get it.
+func (s *store) ensure(ctx context.Context) (*identity, error) {
 	secret, err := s.secrets.Get(ctx, protocol.IdentitySecret)
 	if apierrors.IsNotFound(err) {
 		secret, err = s.create(ctx)
 	}
+	return stored(secret, err)
+}
+
+// get returns the identity, and an error if there is none.
+func (s *store) get(ctx context.Context) (*identity, error) {
+	return stored(s.secrets.Get(ctx, protocol.IdentitySecret))
+}
+
+// stored returns the identity in a Secret that was read.
+func stored(secret *corev1.Secret, err error) (*identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read identity: %w", err)
 	}
@@ -52,12 +56,12 @@ func (s *Store) Ensure(ctx context.Context) (*Identity, error) {
 	return id, nil
 }
 
-func (s *Store) create(ctx context.Context) (*corev1.Secret, error) {
-	key, err := NewKey()
+func (s *store) create(ctx context.Context) (*corev1.Secret, error) {
+	key, err := newKey()
 	if err != nil {
 		return nil, err
 	}
-	data, err := encode(&Identity{Key: key})
+	data, err := encode(&identity{Key: key})
 	if err != nil {
 		return nil, err
 	}
@@ -72,27 +76,27 @@ func secretOf(data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   protocol.IdentitySecret,
-			Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName, "app.kubernetes.io/managed-by": "drover"},
+			Labels: protocol.AgentLabels(),
 		},
 		Type: corev1.SecretTypeOpaque,
 		Data: data,
 	}
 }
 
-// Joined stores that the agent with this key has become a Cluster. It returns ErrReplaced if the key is another one by now.
-func (s *Store) Joined(ctx context.Context, joined *Identity) error {
-	return s.update(ctx, func(stored *Identity) error {
+// joined stores that the agent with this key has become a Cluster. It returns errReplaced if the key is another one by now.
+func (s *store) joined(ctx context.Context, joined *identity) error {
+	return s.update(ctx, func(stored *identity) error {
 		if !stored.Key.Equal(joined.Key) {
-			return ErrReplaced
+			return errReplaced
 		}
 		*stored = *joined
 		return nil
 	})
 }
 
-// Put stores the identity in place of the one that is there.
-func (s *Store) Put(ctx context.Context, id *Identity) error {
-	err := s.update(ctx, func(stored *Identity) error {
+// put stores the identity in place of the one that is there.
+func (s *store) put(ctx context.Context, id *identity) error {
+	err := s.update(ctx, func(stored *identity) error {
 		*stored = *id
 		return nil
 	})
@@ -109,28 +113,22 @@ func (s *Store) Put(ctx context.Context, id *Identity) error {
 	return nil
 }
 
-// SetSettings stores what the hub announced and under which manifest it came.
-func (s *Store) SetSettings(ctx context.Context, settings protocol.Settings, after string) error {
-	return s.update(ctx, func(stored *Identity) error {
+// setSettings stores what the hub announced and under which manifest it came.
+func (s *store) setSettings(ctx context.Context, settings protocol.Settings, after string) error {
+	return s.update(ctx, func(stored *identity) error {
 		stored.Settings, stored.After = &settings, after
 		return nil
 	})
 }
 
-func (s *Store) update(ctx context.Context, change func(*Identity) error) error {
-	var err error
-	for range maxConflicts {
-		if err = s.tryUpdate(ctx, change); !apierrors.IsConflict(err) {
-			break
-		}
-	}
-	if err != nil {
+func (s *store) update(ctx context.Context, change func(*identity) error) error {
+	if err := retry.RetryOnConflict(conflicts, func() error { return s.tryUpdate(ctx, change) }); err != nil {
 		return fmt.Errorf("store identity: %w", err)
 	}
 	return nil
 }
 
-func (s *Store) tryUpdate(ctx context.Context, change func(*Identity) error) error {
+func (s *store) tryUpdate(ctx context.Context, change func(*identity) error) error {
 	secret, err := s.secrets.Get(ctx, protocol.IdentitySecret)
 	if err != nil {
 		return err

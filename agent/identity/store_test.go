@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package identity_test
+package identity
 
 import (
 	"errors"
@@ -13,34 +13,33 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/drover-dev/drover/agent/agenttest"
-	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/agenttest"
 )
 
 const path = "/api/v1/namespaces/drover-agent/secrets/" + protocol.IdentitySecret
 
-func newStore(t *testing.T) (*identity.Store, *agenttest.APIServer) {
+func storeOf(t *testing.T) (*store, *agenttest.APIServer) {
 	t.Helper()
 	api := agenttest.NewAPIServer(t)
 	client, err := kube.New(api.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return identity.NewStore(client.Secrets("drover-agent")), api
+	return &store{client.Secrets("drover-agent")}, api
 }
 
 func TestStore(t *testing.T) {
 	t.Parallel()
 	t.Run("of replicas that start at once, one makes the key and all have it", func(t *testing.T) {
 		t.Parallel()
-		store, api := newStore(t)
-		ids := make([]*identity.Identity, 8)
+		store, api := storeOf(t)
+		ids := make([]*identity, 8)
 		var running sync.WaitGroup
 		for i := range ids {
 			running.Go(func() {
-				id, err := store.Ensure(t.Context())
+				id, err := store.ensure(t.Context())
 				if err != nil {
 					t.Error(err)
 					return
@@ -62,26 +61,26 @@ func TestStore(t *testing.T) {
 
 	t.Run("what is stored comes back", func(t *testing.T) {
 		t.Parallel()
-		store, _ := newStore(t)
-		id, err := store.Ensure(t.Context())
+		store, _ := storeOf(t)
+		id, err := store.ensure(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		id.Cluster = protocol.ClusterRef{Namespace: "a", Name: "b", UID: "c"}
-		id.Audience, id.JoinedWith, id.After = "hub", identity.TokenDigest("token"), "fingerprint"
+		id.Audience, id.JoinedWith, id.After = "hub", tokenDigest("token"), "fingerprint"
 		id.Settings = &protocol.Settings{Servers: []string{"https://a"}, CABundle: "pem"}
-		if err := store.Joined(t.Context(), id); err != nil {
+		if err := store.joined(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		got, err := store.Ensure(t.Context())
+		got, err := store.ensure(t.Context())
 		if err != nil || !got.Joined() || !reflect.DeepEqual(got, id) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 		next := protocol.Settings{Servers: []string{"https://b"}}
-		if err := store.SetSettings(t.Context(), next, "other"); err != nil {
+		if err := store.setSettings(t.Context(), next, "other"); err != nil {
 			t.Fatal(err)
 		}
-		got, err = store.Ensure(t.Context())
+		got, err = store.ensure(t.Context())
 		if err != nil || !reflect.DeepEqual(*got.Settings, next) || got.After != "other" || !got.Key.Equal(id.Key) || got.Audience != "hub" {
 			t.Errorf("got %+v, %v", got, err)
 		}
@@ -89,14 +88,14 @@ func TestStore(t *testing.T) {
 
 	t.Run("concurrent updates all succeed", func(t *testing.T) {
 		t.Parallel()
-		store, _ := newStore(t)
-		if _, err := store.Ensure(t.Context()); err != nil {
+		store, _ := storeOf(t)
+		if _, err := store.ensure(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		var running sync.WaitGroup
 		for range 4 {
 			running.Go(func() {
-				if err := store.SetSettings(t.Context(), protocol.Settings{Servers: []string{"https://a"}}, "x"); err != nil {
+				if err := store.setSettings(t.Context(), protocol.Settings{Servers: []string{"https://a"}}, "x"); err != nil {
 					t.Error(err)
 				}
 			})
@@ -106,28 +105,28 @@ func TestStore(t *testing.T) {
 
 	t.Run("joining with a key that was replaced is an error", func(t *testing.T) {
 		t.Parallel()
-		store, api := newStore(t)
-		old, err := store.Ensure(t.Context())
+		store, api := storeOf(t)
+		old, err := store.ensure(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		api.Delete(path)
-		if _, err := store.Ensure(t.Context()); err != nil {
+		if _, err := store.ensure(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := store.Joined(t.Context(), old); !errors.Is(err, identity.ErrReplaced) {
+		if err := store.joined(t.Context(), old); !errors.Is(err, errReplaced) {
 			t.Errorf("got %v", err)
 		}
 	})
 
 	t.Run("a Secret without a usable key says what to do and nothing of what it holds", func(t *testing.T) {
 		t.Parallel()
-		store, api := newStore(t)
+		store, api := storeOf(t)
 		api.Put(t, path, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: protocol.IdentitySecret, Namespace: "drover-agent"},
 			Data:       map[string][]byte{"key.pem": []byte("hunter2")},
 		})
-		_, err := store.Ensure(t.Context())
+		_, err := store.ensure(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "delete the Secret") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("got %v", err)
 		}

@@ -5,7 +5,6 @@ package kube
 
 import (
 	"context"
-	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -64,8 +63,32 @@ func (d *Deployment) collection() string {
 }
 
 func (d *Deployment) wrap(operation string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s Deployment %s/%s: %w", operation, d.namespace, d.name, err)
+	return named(err, operation, "Deployment", d.namespace, d.name)
+}
+
+// DaemonSet applies and deletes one DaemonSet. Errors are those of the API server, wrapped.
+type DaemonSet struct {
+	client          *Client
+	namespace, name string
+}
+
+// DaemonSet of a namespace.
+func (c *Client) DaemonSet(namespace, name string) *DaemonSet {
+	return &DaemonSet{client: c, namespace: namespace, name: name}
+}
+
+// Apply applies it, as JSON, by server-side apply, and returns it as stored.
+func (d *DaemonSet) Apply(ctx context.Context, object []byte) (*appsv1.DaemonSet, error) {
+	out := &appsv1.DaemonSet{}
+	req := d.at(d.client.REST.Patch(types.ApplyPatchType)).Param("fieldManager", fieldManager).Param("force", "true").Body(object)
+	return out, named(req.Do(ctx).Into(out), "apply", "DaemonSet", d.namespace, d.name)
+}
+
+// Delete deletes it with its pods. One that is not there is an error.
+func (d *DaemonSet) Delete(ctx context.Context) error {
+	return named(d.at(d.client.REST.Delete()).Do(ctx).Error(), "delete", "DaemonSet", d.namespace, d.name)
+}
+
+func (d *DaemonSet) at(req *rest.Request) *rest.Request {
+	return req.AbsPath("/apis/apps/v1/namespaces/"+d.namespace+"/daemonsets", d.name)
 }

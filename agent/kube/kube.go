@@ -12,7 +12,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -62,14 +64,17 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New makes a client. It knows the core types, Deployments, Jobs and Plans only: a scheme with every group of Kubernetes costs more memory than the rest of the agent.
+// New makes a client. It knows the core types, and of other groups what the agent uses: a scheme with every group of Kubernetes costs more memory than the
+// rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register core types: %w", err)
 	}
-	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.Deployment{}) // the agent's own
+	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.Deployment{}, &appsv1.DaemonSet{}) // the agent's own
 	scheme.AddKnownTypes(batchv1.SchemeGroupVersion, &batchv1.Job{}, &batchv1.JobList{})
+	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{})
+	scheme.AddKnownTypes(policyv1.SchemeGroupVersion, &policyv1.Eviction{})
 	scheme.AddKnownTypes(v1.GroupVersion, &v1.Plan{}, &v1.PlanList{})
 	if err := metav1.AddMetaToScheme(scheme); err != nil { // metadata alone, of anything
 		return nil, fmt.Errorf("register metadata: %w", err)
@@ -98,4 +103,12 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("read namespace %s: %w", metav1.NamespaceSystem, err)
 	}
 	return string(ns.UID), nil
+}
+
+// named adds to an error of the API server what was done to which object.
+func named(err error, operation, kind, namespace, name string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s %s/%s: %w", operation, kind, namespace, name, err)
 }

@@ -5,7 +5,6 @@ package kube
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,8 +66,5 @@ func (s *Secrets) Watch(ctx context.Context, name string) (watch.Interface, erro
 }
 
 func (s *Secrets) wrap(operation, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s Secret %s/%s: %w", operation, s.namespace, name, err)
+	return named(err, operation, "Secret", s.namespace, name)
 }

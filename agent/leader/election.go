@@ -20,6 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// ErrNotLeading is returned by what only the replica that leads does.
+var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
+
 // Periods. A leader writes twelve times a minute, where client-go's usual periods make it thirty; one that is killed is replaced within
 // 19 s, one that stops in good order within 2 s.
 const (
@@ -49,7 +52,11 @@ type Options struct {
 	Lead func(ctx context.Context)
 	// Follow is called when it is known that another replica leads, and when this one stops leading.
 	Follow func()
-	Log    logr.Logger
+	// Look is how often it looks while another leads; 2 s if it is 0.
+	Look time.Duration
+	// NeedsLease reports whether it never leads where Leases are forbidden.
+	NeedsLease bool
+	Log        logr.Logger
 }
 
 // Election makes this replica the leader whenever there is none.
@@ -65,7 +72,12 @@ type seen struct {
 }
 
 // New makes an Election.
-func New(o Options) *Election { return &Election{options: o} }
+func New(o Options) *Election {
+	if o.Look == 0 {
+		o.Look = lookInterval
+	}
+	return &Election{options: o}
+}
 
 // Run takes part until ctx ends, and then gives the Lease back.
 //
@@ -75,7 +87,7 @@ func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
 		switch {
-		case apierrors.IsForbidden(err) && ctx.Err() == nil:
+		case apierrors.IsForbidden(err) && ctx.Err() == nil && !e.options.NeedsLease:
 			e.options.Log.Info("leading without a Lease, as the only replica: apply the manifest from the hub to have several", "error", err.Error())
 			e.lead(ctx, nil)
 		case lease != nil:
@@ -84,7 +96,7 @@ func (e *Election) Run(ctx context.Context) {
 			if err != nil && ctx.Err() == nil {
 				e.options.Log.V(1).Info("lease not taken", "error", err.Error())
 			}
-			pause(ctx, lookInterval)
+			pause(ctx, e.options.Look)
 		}
 	}
 }

@@ -28,8 +28,16 @@ var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "lea
 type server struct {
 	mu     sync.Mutex // guards the rest
 	lease  *coordinationv1.Lease
+	asked  int
 	writes int
 	err    error // what every call fails with, nil for none
+}
+
+// requests returns how many have come.
+func (s *server) requests() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
 }
 
 func (s *server) fail(err error) {
@@ -45,6 +53,7 @@ type client struct {
 }
 
 func (c client) problem() error {
+	c.asked++
 	if *c.cut {
 		return errors.New("network is unreachable")
 	}

@@ -5,16 +5,20 @@ package link
 
 import (
 	"errors"
+	"math"
 	"net/http"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
 // How long to wait before another attempt. All waits are random, so that agents that lost the hub together don't return together.
 const (
-	firstWait   = 500 * time.Millisecond // the upper end for the first failure; it doubles
-	longestWait = 30 * time.Second
+	firstWait   = 500 * time.Millisecond // the upper end for the first two failures; then it doubles
+	longestWait = protocol.LongestWait
 	healthy     = time.Minute // a tunnel that was open for so long makes the next failure the first again
 
 	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // a refusal needs a person, or a new token, which ends the wait
@@ -29,27 +33,37 @@ type Rejection interface {
 
 // backoff says how long to wait. Not safe for concurrent use.
 type backoff struct {
-	jitter   func(n time.Duration) time.Duration
-	failures int
+	jitter func(n time.Duration) time.Duration
+	first  time.Duration // the upper end of the first waits
+	// limit is the upper end of the next wait. Jitter of its own would only add to a wait, so that no agent would return early.
+	limit wait.Backoff
+}
+
+func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration) backoff {
+	return backoff{jitter, first, firstLimit(first)}
+}
+
+// firstLimit starts below first, so that there are two waits of it. A hub that restarts is away for less than a second: of many agents some try twice in
+// vain, and a longer wait before the third attempt decides when the last one is back.
+func firstLimit(first time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }
 
 // next returns how long to wait after an attempt that ended with err. opened is how long its tunnel was open, 0 if it never was.
 func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	if opened >= healthy {
-		b.failures = 0
+		b.limit = firstLimit(b.first)
 	}
 	if opened == 0 {
-		if wait, ok := rejection(err); ok {
-			return max(wait, refusedFrom) + b.jitter(refusedTo-refusedFrom)
+		if asked, ok := rejection(err); ok {
+			return max(asked, refusedFrom) + b.jitter(refusedTo-refusedFrom)
 		}
 	}
-	limit := min(longestWait, firstWait<<min(b.failures, 16))
-	b.failures++
-	wait := b.jitter(limit)
+	next := b.jitter(max(b.first, b.limit.Step()))
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) && hs.RetryAfter > 0 {
 		return hs.RetryAfter + b.jitter(min(hs.RetryAfter, longestWait))
 	}
-	return wait
+	return next
 }
 
 // rejection reports whether err is a Rejection, and how long it asks to wait.

@@ -85,7 +85,7 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 
 // serve answers requests until the hub closes the tunnel, or its time is over after the agent has left it, or stop is over after
 // stopping has ended. The agent does not close it before, since the hub may still send.
-func (b *branch) serve(stopping context.Context, conn Tunnel, stop time.Duration) {
+func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()
 	served, idle := make(chan struct{}), make(chan struct{})
@@ -95,7 +95,7 @@ func (b *branch) serve(stopping context.Context, conn Tunnel, stop time.Duration
 			cut()
 		}
 	})
-	b.err = conn.Serve(ctx, b)
+	b.err = tunnel(ctx, b)
 	close(served)
 	if !forget() {
 		<-idle

@@ -17,7 +17,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/drover-dev/drover/agent/environ"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -25,50 +24,45 @@ import (
 // aliveFor is how long the link may be without progress, beyond its planned wait, before the process counts as stuck.
 const aliveFor = 5 * time.Minute
 
-// Tunnel is an open tunnel.
-type Tunnel interface {
-	// Serve answers the hub's requests until the tunnel ends or ctx does, and says why it ended.
-	Serve(ctx context.Context, h http.Handler) error
-}
+// Serve answers the hub's requests of an open tunnel until the tunnel ends or ctx does, and says why it ended.
+type Serve func(ctx context.Context, h http.Handler) error
 
 // Target is where to connect and with which identity.
 type Target struct {
 	// Servers are the hub's base URLs, to be tried in this order.
 	Servers []string
 	// Dial opens a tunnel at a wss URL. A refusal is a *tunnel.HandshakeError.
-	Dial func(ctx context.Context, url string, header http.Header) (Tunnel, error)
+	Dial func(ctx context.Context, url string, header http.Header) (Serve, error)
 	// Token makes a new connect token for one attempt.
 	Token func() (string, error)
 }
 
-// Identity provides the agent's identity. The link calls it from one goroutine at a time.
-type Identity interface {
-	// Target returns where to connect and with which identity, and joins first if need be. last is why the attempt before failed, nil at first
-	// and after a tunnel that was open. An error that is a Rejection makes the link wait long.
-	Target(ctx context.Context, last error) (*Target, error)
-	// Changed returns when there is a join token that was not tried yet, so that another attempt need not wait, or when ctx ends.
-	Changed(ctx context.Context)
-}
-
 // Options of a Link.
 type Options struct {
-	Identity Identity
+	// Target returns where to connect and with which identity, and joins first if need be. last is why the attempt before failed, nil at first
+	// and after a tunnel that was open. An error that is a Rejection makes the link wait long. It is called from one goroutine at a time, as Changed is.
+	Target func(ctx context.Context, last error) (*Target, error)
+	// Changed returns when there is a join token that was not tried yet, so that another attempt need not wait, or when ctx ends.
+	Changed func(ctx context.Context)
 	// Handler answers the hub's requests.
 	Handler http.Handler
 	Log     logr.Logger
 	// Drain is how long the hub may still use tunnels after Run's context has ended.
 	Drain time.Duration
+	// Patient reports whether it waits after its first failures as long as after many: a node agent goes not before the replicas that lost the hub long before.
+	Patient bool
 	// Jitter returns a random duration in [0, n). Nil means a fair one.
 	Jitter func(n time.Duration) time.Duration
 }
 
 // Link keeps one tunnel open.
 type Link struct {
-	identity Identity
-	handler  http.Handler
-	log      logr.Logger
-	drain    time.Duration
-	backoff  backoff
+	target  func(ctx context.Context, last error) (*Target, error)
+	changed func(ctx context.Context)
+	handler http.Handler
+	log     logr.Logger
+	drain   time.Duration
+	backoff backoff
 
 	tunnels sync.WaitGroup // one for each open tunnel
 	state   state
@@ -87,7 +81,11 @@ func New(o Options) *Link {
 	if o.Jitter == nil {
 		o.Jitter = rand.N[time.Duration]
 	}
-	l := &Link{identity: o.Identity, handler: o.Handler, log: o.Log, drain: o.Drain, backoff: backoff{jitter: o.Jitter}}
+	first := firstWait
+	if o.Patient {
+		first = longestWait
+	}
+	l := &Link{target: o.Target, changed: o.Changed, handler: o.Handler, log: o.Log, drain: o.Drain, backoff: newBackoff(o.Jitter, first)}
 	l.state.due = time.Now().Add(aliveFor)
 	return l
 }
@@ -156,7 +154,7 @@ func (l *Link) logFailure(err error, wait time.Duration) {
 
 // attempt opens a tunnel at the first server that lets it.
 func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
-	target, err := l.identity.Target(ctx, last)
+	target, err := l.target(ctx, last)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +176,7 @@ func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
 }
 
 // serve serves a tunnel in the background until it ends.
-func (l *Link) serve(ctx context.Context, conn Tunnel, server string) *branch {
+func (l *Link) serve(ctx context.Context, tunnel Serve, server string) *branch {
 	l.log.Info("connected to the hub", "server", server)
 	b := newBranch(l.handler, server)
 	l.opened(1)
@@ -186,7 +184,7 @@ func (l *Link) serve(ctx context.Context, conn Tunnel, server string) *branch {
 	forget := context.AfterFunc(b.left, closed)
 	stop := context.AfterFunc(ctx, b.leave)
 	l.tunnels.Go(func() {
-		b.serve(ctx, conn, l.drain)
+		b.serve(ctx, tunnel, l.drain)
 		stop()
 		forget()
 		closed()
@@ -195,8 +193,8 @@ func (l *Link) serve(ctx context.Context, conn Tunnel, server string) *branch {
 }
 
 // dial opens a tunnel at one server with a token of its own, since the hub takes each token once.
-func dial(ctx context.Context, target *Target, server string) (Tunnel, error) {
-	if _, err := environ.ServerURL(server); err != nil { // wherever the address came from
+func dial(ctx context.Context, target *Target, server string) (Serve, error) {
+	if _, err := protocol.ServerURL(server); err != nil { // wherever the address came from
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	token, err := target.Token()
@@ -216,7 +214,7 @@ func (l *Link) sleep(ctx context.Context, wait time.Duration, refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if refused {
-		l.identity.Changed(ctx)
+		l.changed(ctx)
 		return
 	}
 	<-ctx.Done()

@@ -32,9 +32,10 @@ func TestBackoff(t *testing.T) {
 		least  time.Duration
 	}{
 		"the first failure waits up to half a second":       {[]time.Duration{0}, down, 500 * time.Millisecond, 0},
-		"each failure doubles it":                           {[]time.Duration{0, 0, 0}, down, 2 * time.Second, 0},
+		"so does the second":                                {[]time.Duration{0, 0}, down, 500 * time.Millisecond, 0},
+		"each further failure doubles it":                   {[]time.Duration{0, 0, 0, 0}, down, 2 * time.Second, 0},
 		"up to 30 seconds":                                  {make([]time.Duration, 40), down, 30 * time.Second, 0},
-		"a tunnel that was short is a failure":              {[]time.Duration{0, 0, 59 * time.Second}, down, 2 * time.Second, 0},
+		"a tunnel that was short is a failure":              {[]time.Duration{0, 0, 59 * time.Second}, down, time.Second, 0},
 		"a healthy minute starts over":                      {[]time.Duration{0, 0, 0, time.Minute}, down, 500 * time.Millisecond, 0},
 		"401 waits one to five minutes":                     {[]time.Duration{0}, refused(401, 0), 5 * time.Minute, time.Minute},
 		"403 waits one to five minutes":                     {[]time.Duration{0}, refused(403, 0), 5 * time.Minute, time.Minute},
@@ -46,7 +47,7 @@ func TestBackoff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			longest, shortest := backoff{jitter: most}, backoff{jitter: func(time.Duration) time.Duration { return 0 }}
+			longest, shortest := newBackoff(most, firstWait), newBackoff(func(time.Duration) time.Duration { return 0 }, firstWait)
 			var most, least time.Duration
 			for _, opened := range tc.opened {
 				most, least = longest.next(opened, tc.err), shortest.next(opened, tc.err)
@@ -63,7 +64,7 @@ type noToken struct{}
 func (noToken) Error() string          { return "no token" }
 func (noToken) Refused() time.Duration { return 0 }
 
-// fakeHub is an Identity and a hub with scripted outcomes. It records when each attempt was.
+// fakeHub is a hub with scripted outcomes. It records when each attempt was.
 type fakeHub struct {
 	servers  []string
 	outcomes []outcome
@@ -88,7 +89,7 @@ func (s *fakeHub) Target(_ context.Context, last error) (*Target, error) {
 	return &Target{
 		Servers: s.servers,
 		Token:   func() (string, error) { s.tokens++; return "token-" + string(rune('0'+s.tokens)), nil },
-		Dial: func(_ context.Context, url string, h http.Header) (Tunnel, error) {
+		Dial: func(_ context.Context, url string, h http.Header) (Serve, error) {
 			s.dialled = append(s.dialled, url+" "+h.Get("Authorization"))
 			if len(s.outcomes) == 0 {
 				s.finished()
@@ -96,7 +97,7 @@ func (s *fakeHub) Target(_ context.Context, last error) (*Target, error) {
 			}
 			o := s.outcomes[0]
 			s.outcomes = s.outcomes[1:]
-			return o, o.err
+			return o.Serve, o.err
 		},
 	}, nil
 }
@@ -122,7 +123,7 @@ func (s *fakeHub) run(t *testing.T) *Link {
 	ctx, s.finished = context.WithCancel(t.Context())
 	defer s.finished()
 	s.start = time.Now()
-	l := New(Options{Identity: s, Log: logr.Discard(), Jitter: func(n time.Duration) time.Duration { return n }})
+	l := New(Options{Target: s.Target, Changed: s.Changed, Log: logr.Discard(), Jitter: func(n time.Duration) time.Duration { return n }})
 	l.Run(ctx)
 	return l
 }
@@ -146,7 +147,7 @@ func TestLink(t *testing.T) {
 			down := outcome{err: errors.New("down")}
 			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{down, down, {open: time.Minute}, {open: time.Second}, down}}
 			s.run(t)
-			want := []time.Duration{0, 500 * time.Millisecond, 1500 * time.Millisecond, 62 * time.Second, 64 * time.Second, 66 * time.Second}
+			want := []time.Duration{0, 500 * time.Millisecond, time.Second, 61500 * time.Millisecond, 63 * time.Second, 64 * time.Second}
 			if !slices.Equal(s.targeted, want) {
 				t.Errorf("attempts at %v, want %v", s.targeted, want)
 			}
@@ -189,7 +190,7 @@ func TestLink(t *testing.T) {
 			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{{err: refused(410, time.Hour)}, {open: time.Hour}}}
 			var ctx context.Context
 			ctx, s.finished = context.WithCancel(t.Context())
-			l := New(Options{Identity: s, Log: logr.Discard(), Jitter: func(time.Duration) time.Duration { return 0 }})
+			l := New(Options{Target: s.Target, Changed: s.Changed, Log: logr.Discard(), Jitter: func(time.Duration) time.Duration { return 0 }})
 			done := make(chan struct{})
 			go func() { defer close(done); l.Run(ctx) }()
 			time.Sleep(59 * time.Minute)
@@ -206,7 +207,7 @@ func TestLink(t *testing.T) {
 	t.Run("it counts as stuck when nothing happens for five minutes", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			l := New(Options{Identity: &fakeHub{}, Log: logr.Discard()})
+			l := New(Options{Log: logr.Discard()})
 			time.Sleep(5*time.Minute - time.Second)
 			before := l.Alive()
 			time.Sleep(time.Second)

@@ -51,7 +51,7 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 			return b
 		}
 		if b.open() >= healthy {
-			l.backoff.failures = 0
+			l.backoff.limit = firstLimit(l.backoff.first)
 		}
 		l.log.Info("moved", "from", b.server, "to", next.server)
 		b.leave()
@@ -62,7 +62,7 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 // replace opens another tunnel while b is kept. It returns nil if b, or ctx, ends before there is one. Nothing that fails here is a
 // failure of the link.
 func (l *Link) replace(ctx context.Context, b *branch) *branch {
-	waits := backoff{jitter: l.backoff.jitter, failures: l.backoff.failures}
+	waits := l.backoff
 	wait := waits.next(b.open(), nil) // a hub that asks again and again is not dialled again and again
 	var last error
 	for l.pause(ctx, b, wait) {

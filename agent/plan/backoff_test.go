@@ -21,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest/fake"
 
+	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // refuser is a fake API server that refuses all writes or accepts them, with a fake clock.
@@ -48,7 +50,7 @@ func newRefuser(t *testing.T) *refuser {
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
 	r.leadership = newLeadership(Options{
 		Client: &fake.RESTClient{Client: fake.CreateHTTPClient(r.answer), NegotiatedSerializer: codecs, GroupVersion: schema.GroupVersion{Version: "v1"}},
-		Now:    func() time.Time { return r.now }, Log: logr.Discard(),
+		Topic:  stream.New().Topic(protocol.SubjectPlans), Now: func() time.Time { return r.now }, Log: logr.Discard(),
 	})
 	r.leadership.watching = true
 	plan := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: v1.PlansNamespace, UID: "u", Generation: 1, ResourceVersion: "1"}}
@@ -119,7 +121,7 @@ func (r *refuser) gaps(what string) []float64 {
 	return gaps
 }
 
-func TestWhatIsRefusedIsTriedAgainEverLater(t *testing.T) {
+func TestRefusedWritesAreRetriedWithBackoff(t *testing.T) {
 	want := []float64{1, 2, 4, 8, 16, 32, 60, 60}
 	t.Run("a step and a status, however often something changes meanwhile", func(t *testing.T) {
 		r := newRefuser(t)

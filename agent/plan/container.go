@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // Volumes that each pod of a plan has.
@@ -30,7 +31,7 @@ func newContainer(w work, spec v1.PlanContainer) corev1.Container {
 		}
 	}
 	c := corev1.Container{
-		Name: name, Image: tagged(spec.Image, w.version), ImagePullPolicy: corev1.PullIfNotPresent,
+		Name: name, Image: protocol.WithRegistry(w.images, tagged(spec.Image, w.version)), ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: spec.Command, Args: spec.Args, Env: environment(w, spec.Envs), EnvFrom: spec.EnvFrom, SecurityContext: security,
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: volumeHost, MountPath: "/host"},

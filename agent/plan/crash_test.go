@@ -38,7 +38,7 @@ func TestAccidents(t *testing.T) {
 		t.Skip("runs many plans")
 	}
 	s := newEnv(t)
-	f := &fate{t: t, writes: map[string]int{}}
+	f := &crashes{t: t, writes: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -58,10 +58,10 @@ func TestAccidents(t *testing.T) {
 }
 
 // live has one runner after the other until ctx ends.
-func (s *env) live(ctx context.Context, t *testing.T, f *fate) {
+func (s *env) live(ctx context.Context, t *testing.T, f *crashes) {
 	lives := 0
 	for ; ctx.Err() == nil; lives++ {
-		l := &life{fate: f, number: lives + 1}
+		l := &agentRun{crashes: f, number: lives + 1}
 		l.ctx, l.die = context.WithCancel(ctx)
 		r, err := s.newRunner(options{wrap: l.wrap})
 		if err != nil {
@@ -85,8 +85,8 @@ func accidentPlans() []string {
 	return all
 }
 
-// fate counts the writes for each plan, through all lives of the runner.
-type fate struct {
+// crashes counts the writes for each plan, through all runs of the runner.
+type crashes struct {
 	t *testing.T
 
 	mu     sync.Mutex // guards writes
@@ -94,29 +94,29 @@ type fate struct {
 }
 
 // count counts a write, and returns how many there were with it.
-func (f *fate) count(plan string) int {
+func (f *crashes) count(plan string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.writes[plan]++
 	return f.writes[plan]
 }
 
-func (f *fate) written(plan string) int {
+func (f *crashes) written(plan string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.writes[plan]
 }
 
-// life is a runner's, until its process dies.
-type life struct {
-	*fate
+// agentRun is one run of the runner, until its process ends.
+type agentRun struct {
+	*crashes
 	number int
 	ctx    context.Context
 	die    context.CancelFunc
 	next   http.RoundTripper
 }
 
-func (l *life) wrap(next http.RoundTripper) http.RoundTripper {
+func (l *agentRun) wrap(next http.RoundTripper) http.RoundTripper {
 	l.next = next
 	return l
 }
@@ -127,7 +127,7 @@ var errDead = errors.New("the process is dead")
 var accidentForm = regexp.MustCompile(`accident-(\d\d)`)
 
 // RoundTrip sends a request, after which the process may be dead, or the answer be lost. None is of a kind that the API server never takes.
-func (l *life) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l *agentRun) RoundTrip(r *http.Request) (*http.Response, error) {
 	if l.ctx.Err() != nil {
 		return nil, errDead
 	}
@@ -139,10 +139,10 @@ func (l *life) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return resp, err
 	}
-	dies, lost := l.happens(plan, k)
+	dies, lost := l.crashesAt(plan, k)
 	if !dies && !lost {
 		if resp.StatusCode == http.StatusUnprocessableEntity {
-			l.t.Errorf("%s %s: %s", r.Method, r.URL.Path, resp.Status)
+			l.t.Errorf("the API server takes this object as invalid: %s %s: %s", r.Method, r.URL.Path, resp.Status)
 		}
 		return resp, nil
 	}
@@ -155,8 +155,8 @@ func (l *life) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errDead
 }
 
-// happens counts a write for the k-th plan, or for what all need if plan is empty, and reports what happens after it.
-func (l *life) happens(plan string, k int) (dies, lost bool) {
+// crashesAt counts a write for the k-th plan, or for what all need if plan is empty, and reports what happens after it.
+func (l *agentRun) crashesAt(plan string, k int) (dies, lost bool) {
 	if plan == "" {
 		return l.count(fmt.Sprintf("life %d", l.number)) == l.number, false
 	}
@@ -237,7 +237,7 @@ func (s *env) keepInvariants(ctx context.Context, t *testing.T) {
 	pods, podsErr := s.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(v1.PlansNamespace))
 	nodes, nodesErr := s.client.Watch(ctx, &corev1.NodeList{})
 	if podsErr != nil || nodesErr != nil {
-		t.Error(podsErr, nodesErr)
+		t.Errorf("list pods and nodes: %v, %v", podsErr, nodesErr)
 		return
 	}
 	defer pods.Stop()
@@ -302,7 +302,7 @@ func (i *invariants) seeNode(t *testing.T, n *corev1.Node) {
 		t.Errorf("plan %s has %d nodes at work", plan, at)
 	}
 	if i.foreign[n.Name] && !n.Spec.Unschedulable {
-		t.Errorf("node %s was uncordoned", n.Name)
+		t.Errorf("node %s was uncordoned, want it to stay as the user cordoned it", n.Name)
 	}
 	i.foreign[n.Name] = strings.HasSuffix(n.Name, "-b") && n.Spec.Unschedulable
 }

@@ -7,13 +7,14 @@ import (
 	"context"
 	"sync"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
 // drains holds the running and ended drains, one for each node.
 type drains struct {
-	member  member
-	objects Objects
+	member  apiClient
+	objects *kube.Objects
 	home    string // namespace of the agent
 	ended   func() // called when one has ended
 
@@ -29,7 +30,7 @@ type draining struct {
 	failed string
 }
 
-func newDrains(m member, o Options, ended func()) *drains {
+func newDrains(m apiClient, o Options, ended func()) *drains {
 	return &drains{member: m, objects: o.Objects, home: o.Namespace, ended: ended, all: map[string]*draining{}}
 }
 

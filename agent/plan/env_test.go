@@ -4,6 +4,7 @@
 package plan_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,9 @@ import (
 
 	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/plan"
+	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/nodesim"
 	"github.com/drover-dev/drover/test/testkit"
@@ -97,7 +100,8 @@ func (s *env) next(pod *corev1.Pod) nodesim.Script {
 // runner runs Plans until the test ends or stop is called.
 type runner struct {
 	*plan.Runner
-	stop func()
+	stream *stream.Stream
+	stop   func()
 }
 
 // options of a run that tests change.
@@ -105,6 +109,8 @@ type options struct {
 	now  func() time.Time
 	ask  func(context.Context, string) (string, error)
 	wrap func(http.RoundTripper) http.RoundTripper
+
+	namespace string // of the agent
 }
 
 // ask is a fake of the channels.
@@ -124,12 +130,12 @@ func (s *env) run(t *testing.T, o options) *runner {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
 	go func() { defer close(ended); r.Lead(ctx) }()
-	stop := func() { cancel(); <-ended }
-	t.Cleanup(stop)
-	return &runner{Runner: r, stop: stop}
+	r.stop = func() { cancel(); <-ended }
+	t.Cleanup(r.stop)
+	return r
 }
 
-func (s *env) newRunner(o options) (*plan.Runner, error) {
+func (s *env) newRunner(o options) (*runner, error) {
 	config := rest.CopyConfig(s.config)
 	if o.wrap != nil {
 		config.Wrap(o.wrap)
@@ -142,7 +148,9 @@ func (s *env) newRunner(o options) (*plan.Runner, error) {
 	if testing.Verbose() {
 		log = funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), prefix, args) }, funcr.Options{Verbosity: 1})
 	}
-	return plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Namespace: metav1.NamespaceDefault, Ask: o.ask, Now: o.now, Log: log}), nil
+	all := stream.New()
+	topic := all.Topic(protocol.SubjectPlans)
+	return &runner{stream: all, Runner: plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Topic: topic, Namespace: cmp.Or(o.namespace, metav1.NamespaceDefault), Ask: o.ask, Now: o.now, Log: log})}, nil
 }
 
 // nodes adds nodes that a plan of the same name is for.

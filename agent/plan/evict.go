@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/drover-dev/drover/agent/kube"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -36,12 +37,6 @@ const (
 	labelName = "app.kubernetes.io/name"
 )
 
-// Objects applies objects and reads metadata of any kind. Its errors are those of k8s.io/apimachinery/pkg/api/errors.
-type Objects interface {
-	Apply(ctx context.Context, path, manager string, force bool, object []byte) (*metav1.PartialObjectMetadata, bool, error)
-	Meta(ctx context.Context, path string) (*metav1.PartialObjectMetadata, error)
-}
-
 // drain is a drain of a node for an attempt.
 type drain struct {
 	node, plan, hash string
@@ -52,8 +47,8 @@ type drain struct {
 // drainer empties one node.
 type drainer struct {
 	drain
-	member  member
-	objects Objects
+	member  apiClient
+	objects *kube.Objects
 	home    string // namespace of the agent
 	pending map[types.UID]*leavingPod
 	version string // resource version of the known pods
@@ -61,7 +56,7 @@ type drainer struct {
 
 // Drain empties a node as a plan does. The error says what keeps it from being drained. ctx ends it early.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
-	return (&drainer{drain: drain{node: node, spec: spec}, member: member{o.Client}, objects: o.Objects, home: o.Namespace}).run(ctx)
+	return (&drainer{drain: drain{node: node, spec: spec}, member: apiClient{o.Client}, objects: o.Objects, home: o.Namespace}).run(ctx)
 }
 
 // run empties the node. The error says why it cannot. ctx ends it early.

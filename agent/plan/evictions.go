@@ -5,7 +5,6 @@ package plan
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"sync"
@@ -122,14 +121,9 @@ func (d *drainer) evict(ctx context.Context, uid types.UID, l *leavingPod) error
 	if d.spec.DisableEviction {
 		return d.member.remove(ctx, path, options)
 	}
-	body, err := json.Marshal(policyv1.Eviction{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"},
+	return d.member.rest.Post().AbsPath(path, "eviction").Body(&policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}, DeleteOptions: &options,
-	})
-	if err != nil {
-		return fmt.Errorf("encode eviction: %w", err)
-	}
-	return d.member.rest.Post().AbsPath(path, "eviction").SetHeader("Content-Type", jsonType).Body(body).Do(ctx).Error()
+	}).Do(ctx).Error()
 }
 
 // await waits until all pods are gone or one is due. If the watch fails, it lists the pods.

@@ -5,7 +5,9 @@ package plan
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,21 +15,26 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/drover-dev/drover/agent/leader"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/config/crd"
-	"github.com/drover-dev/drover/internal/footprint"
+	"github.com/drover-dev/drover/config"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
 const (
 	// accountName is the ServiceAccount of plans' pods, and the name of its rights.
-	accountName = footprint.PlanAccount
+	accountName = protocol.PlanAccount
+
+	// annotationSchema on the CustomResourceDefinition of Plans is the schemaMark of what the agent applied last.
+	annotationSchema = "plans." + v1.Group + "/schema"
 
 	pathSpace   = pathNamespaces + "/" + v1.PlansNamespace
 	pathAccount = pathSpace + "/serviceaccounts/" + accountName
-	pathCRD     = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + footprint.PlanSchema
+	pathCRD     = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + protocol.PlanSchema
 	pathRBAC    = "/apis/rbac.authorization.k8s.io/v1"
 	pathRole    = pathRBAC + "/namespaces/" + v1.PlansNamespace + "/roles/" + accountName
 	pathGrant   = pathRBAC + "/namespaces/" + v1.PlansNamespace + "/rolebindings/" + accountName
@@ -38,49 +45,63 @@ const (
 // labels returns the labels of what the agent installs.
 func labels() map[string]string { return map[string]string{v1.LabelManagedBy: v1.ManagedBy} }
 
-// install applies what plans need in the member, and checks that Plans can be read.
+// install applies the kind and the namespace of Plans, and checks that Plans can be read. The account of their pods follows before the first Job: most
+// members have no Plan.
 func (l *leadership) install(ctx context.Context) error {
+	if err := l.checkRemoval(ctx); err != nil {
+		return err
+	}
 	if err := l.installSchema(ctx); err != nil {
 		return err
 	}
-	if err := l.applyPrerequisites(ctx); err != nil {
+	applied, err := l.apply(ctx, space())
+	if err != nil {
 		return err
 	}
+	l.space.Wrote(&corev1.Namespace{ObjectMeta: applied.ObjectMeta})
 	return l.options.Client.Get().AbsPath(pathPlans).Param("limit", "1").Do(ctx).Error()
 }
 
-// applyPrerequisites applies the namespace of plans and the account of their pods.
-func (l *leadership) applyPrerequisites(ctx context.Context) error {
-	for _, o := range prerequisites() {
-		raw, err := json.Marshal(o.object)
-		if err != nil {
-			return fmt.Errorf("encode %s: %w", o.path, err)
-		}
-		applied, _, err := l.options.Objects.Apply(ctx, o.path, fieldManager, true, raw)
-		if err != nil {
-			return err
-		}
-		if o.path != pathSpace {
-			continue
-		}
-		if err := l.space.wrote(&corev1.Namespace{ObjectMeta: applied.ObjectMeta}); err != nil {
-			return err
-		}
+// errRemoved is the error of install while the agent is removed from the member.
+var errRemoved = errors.New("the agent is being removed from this member: its namespace is being deleted")
+
+// checkRemoval returns errRemoved if the agent is being removed. The replica that uninstalls deletes the agent's namespace before it gives up the Lease, so the next
+// leader, which lives until the garbage collector ends it, does not put back what that one has removed.
+func (l *leadership) checkRemoval(ctx context.Context) error {
+	own, err := l.options.Objects.Meta(ctx, pathNamespaces+"/"+l.options.Namespace)
+	switch {
+	case apierrors.IsNotFound(err): // nothing can be written there, and no replica leads for long
+		return nil
+	case err != nil:
+		return err
+	case own.DeletionTimestamp != nil:
+		return errRemoved
 	}
 	return nil
 }
 
-// installSchema applies the CustomResourceDefinition, unless it is not ours: a hub that is its own member has installed it.
+// apply applies an object and returns its metadata.
+func (l *leadership) apply(ctx context.Context, o objectAt) (*metav1.PartialObjectMetadata, error) {
+	raw, err := json.Marshal(o.object)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", o.path, err)
+	}
+	applied, err := l.options.Objects.Apply(ctx, o.path, fieldManager, true, raw)
+	return applied, err
+}
+
+// installSchema applies the CustomResourceDefinition, unless it is as it should be or not ours: a hub that is its own member has installed it. It is
+// large, so that the API server spends more time on it than on anything else of an agent's start.
 func (l *leadership) installSchema(ctx context.Context) error {
 	there, err := l.options.Objects.Meta(ctx, pathCRD)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if err == nil && there.Labels[v1.LabelManagedBy] != v1.ManagedBy {
+	if err == nil && (there.Labels[v1.LabelManagedBy] != v1.ManagedBy || there.Annotations[annotationSchema] == schemaMark(&there.ObjectMeta)) {
 		return nil
 	}
 	var schema map[string]any
-	if err := yaml.Unmarshal(crd.Plans, &schema); err != nil {
+	if err := yaml.Unmarshal(config.Plans, &schema); err != nil {
 		return fmt.Errorf("read the schema of Plans: %w", err)
 	}
 	metadata, _ := schema["metadata"].(map[string]any)
@@ -89,40 +110,56 @@ func (l *leadership) installSchema(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the schema of Plans: %w", err)
 	}
-	_, _, err = l.options.Objects.Apply(ctx, pathCRD, fieldManager, true, raw)
-	return err
+	applied, err := l.options.Objects.Apply(ctx, pathCRD, fieldManager, true, raw)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{annotationSchema: schemaMark(&applied.ObjectMeta)}}})
+	if err != nil {
+		return fmt.Errorf("encode annotation of %s: %w", pathCRD, err)
+	}
+	return l.options.Client.Patch(types.MergePatchType).AbsPath(pathCRD).Param("fieldManager", fieldManager).Body(patch).Do(ctx).Error()
 }
 
-// piece is an object at a path.
-type piece struct {
+// schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. The API server changes the generation with each change of its spec.
+func schemaMark(meta *metav1.ObjectMeta) string {
+	return fmt.Sprintf("%d-%x", meta.Generation, sha256.Sum256(config.Plans))
+}
+
+// objectAt is an object at a path.
+type objectAt struct {
 	path   string
 	object any
 }
 
-// prerequisites returns the namespace of plans and the account of their pods. The account may read Plans and Nodes, for images that wait for other plans.
-func prerequisites() []piece {
+// space returns the namespace of Plans.
+func space() objectAt {
+	meta := metav1.ObjectMeta{Name: v1.PlansNamespace, Labels: labels()}
+	meta.Labels["pod-security.kubernetes.io/enforce"] = "privileged"
+	return objectAt{pathSpace, &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: meta}}
+}
+
+// account returns the account of plans' pods. It may read Plans and Nodes, for images that wait for other plans.
+func account() []objectAt {
 	const group = rbacv1.GroupName + "/v1"
 	read := []string{"get", "list", "watch"}
 	here := metav1.ObjectMeta{Name: accountName, Namespace: v1.PlansNamespace, Labels: labels()}
 	everywhere := metav1.ObjectMeta{Name: accountName, Labels: labels()}
-	account := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: accountName, Namespace: v1.PlansNamespace}}
-	space := metav1.ObjectMeta{Name: v1.PlansNamespace, Labels: labels()}
-	space.Labels["pod-security.kubernetes.io/enforce"] = "privileged"
-	return []piece{
-		{pathSpace, &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: space}},
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: accountName, Namespace: v1.PlansNamespace}}
+	return []objectAt{
 		{pathAccount, &corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: here}},
 		{pathRole, &rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "Role"}, ObjectMeta: here, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{v1.Group}, Resources: []string{"plans"}, Verbs: read},
 		}}},
 		{pathGrant, &rbacv1.RoleBinding{
-			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "RoleBinding"}, ObjectMeta: here, Subjects: account,
+			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "RoleBinding"}, ObjectMeta: here, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: accountName},
 		}},
 		{pathNodeUse, &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "ClusterRole"}, ObjectMeta: everywhere, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: read},
 		}}},
 		{pathNodeFor, &rbacv1.ClusterRoleBinding{
-			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "ClusterRoleBinding"}, ObjectMeta: everywhere, Subjects: account,
+			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "ClusterRoleBinding"}, ObjectMeta: everywhere, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: accountName},
 		}},
 	}
@@ -146,8 +183,8 @@ func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	r := retirement{result: make(chan leaveResult, 1)}
 	select {
 	case l.retired <- r:
-	case <-l.publisher.ended:
-		return nil, ErrNotLeading
+	case <-l.ended:
+		return nil, leader.ErrNotLeading
 	case <-ctx.Done():
 		return nil, fmt.Errorf("retire from plans: %w", ctx.Err())
 	}
@@ -163,7 +200,7 @@ func (l *leadership) retire(ctx context.Context) ([]string, error) {
 func (l *leadership) leave(ctx context.Context) leaveResult {
 	l.leaving = true
 	if !l.watching && !l.watch(ctx) {
-		return leaveResult{err: ErrNotLeading}
+		return leaveResult{err: leader.ErrNotLeading}
 	}
 	l.releases = backoff{}
 	l.release(ctx, &deadline{})

@@ -49,6 +49,7 @@ const (
 type work struct {
 	plan    *v1.Plan
 	version string // as in image tags: "-" for "+"
+	images  string // registry of images that name none
 	host    string // label of the node
 	job     rollout.Job
 }

@@ -46,6 +46,18 @@ func TestTagged(t *testing.T) {
 	}
 }
 
+func TestImagesComeFromTheRegistryOfTheSettings(t *testing.T) {
+	t.Parallel()
+	for image, want := range map[string]string{"rancher/k3s-upgrade": "registry.example/rancher/k3s-upgrade:v1", "a.example/x": "a.example/x:v1"} {
+		p := &v1.Plan{Spec: v1.PlanSpec{}}
+		p.Spec.Upgrade.Image = image
+		job := newJob(work{plan: p, version: "v1", images: "registry.example", job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
+		if got := job.Spec.Template.Spec.Containers[0].Image; got != want {
+			t.Errorf("%s: got %s, want %s", image, got, want)
+		}
+	}
+}
+
 func TestAPodIsBoundToItsNodeByName(t *testing.T) {
 	t.Parallel()
 	job := newJob(work{plan: &v1.Plan{}, version: "v1", host: "control-plane", job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
@@ -63,7 +75,7 @@ func TestEveryVersionIsALabel(t *testing.T) {
 	for _, version := range []string{"v1.36.3-k3s1", "v1.", "v1-", "_1", "_", "v1" + strings.Repeat("-", 80), "_" + strings.Repeat("1", 80), strings.Repeat("1", 128)} {
 		value := labelValue(version)
 		if faults := validation.IsValidLabelValue(value); len(faults) > 0 || seen[value] != "" {
-			t.Errorf("%s is labelled %s, as is %q: %v", version, value, seen[value], faults)
+			t.Errorf("%s is labelled %s, as is %q: %v, want a valid label of its own", version, value, seen[value], faults)
 		}
 		seen[value] = version
 	}

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -12,8 +13,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/rollout"
@@ -22,8 +23,9 @@ import (
 // leadership is the state of a replica while it leads. All but the publisher and the drains belongs to the goroutine that runs it.
 type leadership struct {
 	options   Options
-	member    member
-	publisher *publisher
+	member    apiClient
+	publisher publisher
+	ended     chan struct{} // closed at its end
 	drains    *drains
 	logs      *logs
 	channels  *release.Poller
@@ -33,8 +35,9 @@ type leadership struct {
 	stores
 	state
 	running  sync.WaitGroup
-	watching bool // nodes, Jobs and Secrets
-	leaving  bool // no Plan is run any more
+	snapshot *rollout.Member // for the planner, nil after a step
+	watching bool            // nodes, Jobs and Secrets
+	leaving  bool            // no Plan is run any more
 }
 
 // state is what this leader remembers of its writes.
@@ -42,13 +45,14 @@ type state struct {
 	refused    map[refusedJob]string // Jobs that the API server refused
 	releases   backoff               // of nodes whose Plan is gone
 	planStates map[string]*planState // by the Plan's UID
+	account    bool                  // the account of plans' pods was applied
 }
 
 // planState is what this leader remembers of its writes for a Plan.
 type planState struct {
 	limiter       limiter // of the status
 	status, steps backoff
-	taken         streak
+	taken         repetition
 	obstacle      rollout.Wait // published until the back-off of steps is over
 }
 
@@ -62,11 +66,11 @@ func (b *state) planState(uid string) *planState {
 
 // stores hold what is known of the member.
 type stores struct {
-	plans   *store[*v1.Plan]
-	space   *store[veto]
-	nodes   *store[knownNode]
-	jobs    *store[knownJob]
-	secrets *store[knownSecret]
+	plans   *watch.Store[*v1.Plan, *v1.Plan]
+	space   *watch.Store[*corev1.Namespace, adminHold]
+	nodes   *watch.Store[*corev1.Node, knownNode]
+	jobs    *watch.Store[*batchv1.Job, knownJob]
+	secrets *watch.Store[*corev1.Secret, knownSecret]
 	// kindMissing is set when the API server does not know the kind Plan, which must be installed again.
 	kindMissing *atomic.Bool
 }
@@ -79,17 +83,22 @@ type refusedJob struct {
 
 func newLeadership(o Options) *leadership {
 	l := &leadership{
-		options: o, member: member{o.Client}, publisher: newPublisher(), wake: make(chan struct{}, 1), retired: make(chan retirement),
+		options: o, member: apiClient{o.Client}, publisher: publisher{o.Topic}, ended: make(chan struct{}), wake: make(chan struct{}, 1), retired: make(chan retirement),
 		state: state{refused: map[refusedJob]string{}, planStates: map[string]*planState{}}, channels: release.NewPoller(o.Ask, o.Now),
 	}
+	l.publisher.hold("")
 	l.channels.OnPolled(func(string) { l.touch() })
 	l.drains, l.logs = newDrains(l.member, o, l.touch), newLogs(l.member, l.touch)
 	l.stores = stores{
-		plans: newStore(readPlan, trimPlan, l.touch), space: newStore(readVeto, nil, l.touch), nodes: newStore(readNode, trimNode, l.touch),
-		jobs: newStore(readJob, nil, l.touch), secrets: newStore(readSecret, nil, l.touch),
+		plans: newStore(readPlan, l.touch), space: newStore(readVeto, l.touch), nodes: newStore(readNode, l.touch),
+		jobs: newStore(readJob, l.touch), secrets: newStore(readSecret, l.touch),
 		kindMissing: &atomic.Bool{},
 	}
 	return l
+}
+
+func newStore[O watch.Object, T any](read func(O) (T, bool), seen func()) *watch.Store[O, T] {
+	return watch.NewStore(watch.Options[O, T]{Read: read, Seen: seen})
 }
 
 // touch wakes the loop.
@@ -102,19 +111,16 @@ func (l *leadership) touch() {
 
 // run runs Plans until ctx ends, and waits for all that it started.
 func (l *leadership) run(ctx context.Context) {
-	defer l.publisher.end()
+	defer close(l.ended)
 	ctx, cancel := context.WithCancel(ctx)
 	defer l.running.Wait()
 	defer cancel()
-	if !l.persist(ctx, "install what plans need", l.install) {
+	if !l.options.Await(ctx) || !l.persist(ctx, "install what plans need", l.install) {
 		return
 	}
-	l.follow(ctx, feed{path: pathPlans, sample: &v1.Plan{}, list: func() runtime.Object { return &v1.PlanList{} }, store: l.plans, failed: l.onListError})
-	l.follow(ctx, feed{
-		path: pathNamespaces, field: "metadata.name=" + v1.PlansNamespace, sample: &corev1.Namespace{},
-		list: func() runtime.Object { return &corev1.NamespaceList{} }, store: l.space,
-	})
-	if !known(ctx, l.plans.ready) || !known(ctx, l.space.ready) {
+	l.follow(ctx, l.plans, watch.Collection{Path: pathPlans, OnError: l.onPlansError})
+	l.follow(ctx, l.space, watch.Collection{Path: pathNamespaces, Fields: "metadata.name=" + v1.PlansNamespace})
+	if !known(ctx, l.plans.Known()) || !known(ctx, l.space.Known()) {
 		return
 	}
 	l.running.Go(func() { _ = l.channels.Start(ctx) }) // its error is always nil
@@ -150,7 +156,7 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 }
 
 // pauseAfter waits after an error; false when ctx ends before. A request to leave meanwhile gets a result: nothing remains if
-// the API server refuses what plans need, as with the rights of an older manifest; otherwise the error, which may be temporary.
+// the API server refuses what plans need, as with the rights of an older manifest, or the agent is being removed; otherwise the error, which may be temporary.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -161,7 +167,7 @@ func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error)
 		case <-timer.C:
 			return true
 		case r := <-l.retired:
-			if _, refused := refusedFor(err); refused {
+			if _, refused := refusedFor(err); refused || errors.Is(err, errRemoved) {
 				r.result <- leaveResult{}
 			} else {
 				r.result <- leaveResult{remaining: []string{"what plans need: " + err.Error()}}
@@ -202,18 +208,20 @@ func hasClaim(annotations map[string]string) bool {
 }
 
 // follow starts to keep a store up to date.
-func (l *leadership) follow(ctx context.Context, f feed) {
-	f.rest, f.log = l.options.Client, l.options.Log
-	l.running.Go(func() { f.run(ctx) })
+func (l *leadership) follow(ctx context.Context, s interface {
+	Follow(context.Context, watch.Collection)
+}, c watch.Collection) {
+	c.Client, c.Log = l.options.Client, l.options.Log
+	l.running.Go(func() { s.Follow(ctx, c) })
 }
 
 // watch starts the watches that are needed as soon as there is a Plan, and waits for their first lists; false when ctx ends before.
 func (l *leadership) watch(ctx context.Context) bool {
 	l.watching = true
-	l.follow(ctx, feed{path: pathNodes, sample: &corev1.Node{}, list: func() runtime.Object { return &corev1.NodeList{} }, store: l.nodes})
-	l.follow(ctx, feed{path: pathJobs, sample: &batchv1.Job{}, list: func() runtime.Object { return &batchv1.JobList{} }, store: l.jobs})
-	l.follow(ctx, feed{path: pathSecrets, sample: &corev1.Secret{}, list: func() runtime.Object { return &corev1.SecretList{} }, store: l.secrets})
-	return known(ctx, l.nodes.ready) && known(ctx, l.jobs.ready) && known(ctx, l.secrets.ready)
+	l.follow(ctx, l.nodes, watch.Collection{Path: pathNodes})
+	l.follow(ctx, l.jobs, watch.Collection{Path: pathJobs})
+	l.follow(ctx, l.secrets, watch.Collection{Path: pathSecrets})
+	return known(ctx, l.nodes.Known()) && known(ctx, l.jobs.Known()) && known(ctx, l.secrets.Known())
 }
 
 // loop runs a pass whenever something has changed or is due, until ctx ends.
@@ -233,10 +241,10 @@ func (l *leadership) loop(ctx context.Context) {
 		if l.needsInstall() && !l.persist(ctx, "put back what plans need", l.install) {
 			return
 		}
-		if l.plans.isStale() && !l.leaving {
+		if l.plans.Stale() && !l.leaving {
 			continue // the next list shows which Plans exist
 		}
-		if !l.watching && len(l.plans.values()) > 0 && !l.watch(ctx) {
+		if !l.watching && len(l.plans.Values()) > 0 && !l.watch(ctx) {
 			return
 		}
 		until := l.pass(ctx)

@@ -37,22 +37,22 @@ func testLeaving(t *testing.T, s *env) {
 		events := listen(t, r)
 		hold := (<-events).Hold
 		if hold == nil || !strings.Contains(hold.Reason, "apply the manifest of the Cluster again") {
-			t.Errorf("hold %+v", hold)
+			t.Errorf("hold %+v, want it to ask for the manifest", hold)
 		}
 		if e := <-events; !e.Synced {
 			t.Errorf("event %+v, want that this was all", e)
 		}
 		if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
-			t.Errorf("remaining %v, %v", remaining, err)
+			t.Errorf("remaining %v, %v, want none", remaining, err)
 		}
 		r.stop()
-		for range events { // it ends with the leadership
-		}
+		awaitEvent(t, events, "that changes are no longer reported", func(e protocol.PlanEvent) bool { return e.Stopped })
 	})
 	r := s.run(t, options{})
 	t.Run("the stream has the hub's plans and the hold", func(t *testing.T) { testStream(t, s, r) })
 	t.Run("leaving lets nodes go and keeps what a person's plan needs", func(t *testing.T) { testLeaveWithPlan(t, s, r) })
 	t.Run("without a person's plan nothing stays", func(t *testing.T) { testLeave(t, s, r) })
+	t.Run("the next leader of an agent that is being removed puts nothing back", func(t *testing.T) { testLeadAfterRemoval(t, s) })
 }
 
 // older answers as an API server does to an agent whose manifest knew no plans.
@@ -72,36 +72,30 @@ func (o older) RoundTrip(r *http.Request) (*http.Response, error) {
 // listen reads the stream of plans until it ends.
 func listen(t *testing.T, r *runner) <-chan protocol.PlanEvent {
 	t.Helper()
-	server := httptest.NewServer(r)
+	server := httptest.NewServer(r.stream)
 	t.Cleanup(server.Close)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel) // before the server closes, which waits for streams
-	var resp *http.Response
-	eventually(t, func(context.Context) error { // it leads soon
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
-		if err != nil {
-			return err
-		}
-		if resp, err = server.Client().Do(req); err != nil {
-			return err
-		}
-		if resp.StatusCode != http.StatusOK {
-			return errors.Join(errors.New(resp.Status), resp.Body.Close())
-		}
-		return nil
-	})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+protocol.StreamPath(protocol.SubjectPlans), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
 	events := make(chan protocol.PlanEvent)
 	go func() { // ends with the stream, which ends with the test
 		defer close(events)
 		defer func() { _ = resp.Body.Close() }()
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-			var e protocol.PlanEvent
-			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			var line protocol.Line
+			if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 				t.Error(err)
 				return
 			}
 			select {
-			case events <- e:
+			case events <- *line.Plan:
 			case <-ctx.Done():
 				return
 			}
@@ -110,8 +104,8 @@ func listen(t *testing.T, r *runner) <-chan protocol.PlanEvent {
 	return events
 }
 
-// hear reads events until one is as wanted.
-func hear(t *testing.T, events <-chan protocol.PlanEvent, what string, wanted func(protocol.PlanEvent) bool) {
+// awaitEvent reads events until one is as wanted.
+func awaitEvent(t *testing.T, events <-chan protocol.PlanEvent, what string, wanted func(protocol.PlanEvent) bool) {
 	t.Helper()
 	for e := range events {
 		if wanted(e) {
@@ -124,7 +118,7 @@ func hear(t *testing.T, events <-chan protocol.PlanEvent, what string, wanted fu
 func testStream(t *testing.T, s *env, r *runner) {
 	events := listen(t, r)
 	free, synced := false, false // until the namespace is there again that the agent before has removed, it holds
-	hear(t, events, "that nothing holds, and that there are no plans", func(e protocol.PlanEvent) bool {
+	awaitEvent(t, events, "that nothing holds, and that there are no plans", func(e protocol.PlanEvent) bool {
 		free = free || e.Hold != nil && e.Hold.Reason == ""
 		synced = synced || e.Synced
 		return free && synced
@@ -133,20 +127,20 @@ func testStream(t *testing.T, s *env, r *runner) {
 	p := newPlan("brought", 0)
 	p.Annotations, p.Labels = map[string]string{v1.AnnotationRevision: "r1"}, map[string]string{v1.LabelSet: "plan-brought"}
 	s.create(t, p)
-	hear(t, events, "the plan that is complete", func(e protocol.PlanEvent) bool {
+	awaitEvent(t, events, "the plan that is complete", func(e protocol.PlanEvent) bool {
 		return e.State != nil && e.State.Name == "brought" && e.State.Status.Revision == "r1" && e.State.Status.Nodes != nil && e.State.Status.Nodes.Complete == 1
 	})
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}}
 	s.change(t, space, func() { space.Labels[v1.LabelPlansHold] = "true" })
-	hear(t, events, "the hold", func(e protocol.PlanEvent) bool {
+	awaitEvent(t, events, "the hold", func(e protocol.PlanEvent) bool {
 		return e.Hold != nil && strings.Contains(e.Hold.Reason, v1.LabelPlansHold)
 	})
 	s.change(t, space, func() { delete(space.Labels, v1.LabelPlansHold) })
-	hear(t, events, "its end", func(e protocol.PlanEvent) bool { return e.Hold != nil && e.Hold.Reason == "" })
+	awaitEvent(t, events, "its end", func(e protocol.PlanEvent) bool { return e.Hold != nil && e.Hold.Reason == "" })
 	if err := s.client.Delete(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	hear(t, events, "the plan that is gone", func(e protocol.PlanEvent) bool { return e.Removed == "brought" })
+	awaitEvent(t, events, "the plan that is gone", func(e protocol.PlanEvent) bool { return e.Removed == "brought" })
 }
 
 func testLeaveWithPlan(t *testing.T, s *env, r *runner) {
@@ -157,7 +151,7 @@ func testLeaveWithPlan(t *testing.T, s *env, r *runner) {
 	s.create(t, p)
 	s.begun(t, "person", "person-a")
 	if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
-		t.Errorf("remaining %v, %v", remaining, err)
+		t.Errorf("remaining %v, %v, want none", remaining, err)
 	}
 	s.expectNode(t, "person-a", "person", "", false)
 	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
@@ -171,7 +165,7 @@ func testLeaveWithPlan(t *testing.T, s *env, r *runner) {
 
 func testLeave(t *testing.T, s *env, r *runner) {
 	if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
-		t.Errorf("remaining %v, %v", remaining, err)
+		t.Errorf("remaining %v, %v, want none", remaining, err)
 	}
 	s.gone(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}})
 	eventually(t, func(ctx context.Context) error {
@@ -180,4 +174,24 @@ func testLeave(t *testing.T, s *env, r *runner) {
 		}
 		return nil
 	})
+}
+
+func testLeadAfterRemoval(t *testing.T, s *env) {
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "removed-agent", Finalizers: []string{"test.drover.dev/stays"}}}
+	s.create(t, space)
+	if err := s.client.Delete(t.Context(), space); err != nil {
+		t.Fatal(err)
+	}
+	r := s.run(t, options{namespace: space.Name})
+	if hold := (<-listen(t, r)).Hold; hold == nil || !strings.Contains(hold.Reason, "is being removed") {
+		t.Errorf("hold %+v, want that the agent is being removed", hold)
+	}
+	if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
+		t.Errorf("remaining %v, %v, want none", remaining, err)
+	}
+	r.stop()
+	if err := s.client.List(t.Context(), &v1.PlanList{}); !apierrors.IsNotFound(err) {
+		t.Errorf("list of plans: %v, want that there is no such kind", err)
+	}
+	s.change(t, space, func() { space.Finalizers = nil })
 }

@@ -25,6 +25,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/nodesim"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // TestPlansRun is not parallel: one of its cases measures memory.
@@ -214,7 +215,7 @@ func testNodeRemoved(t *testing.T, s *env) {
 	}
 	p := s.await(t, "removed", v1.ReasonComplete)
 	if p.Status.Nodes.Summary != "1/1" {
-		t.Errorf("nodes %s", p.Status.Nodes.Summary)
+		t.Errorf("nodes %s, want 1/1", p.Status.Nodes.Summary)
 	}
 	s.gone(t, job)
 }
@@ -228,11 +229,11 @@ func testFails(t *testing.T, s *env) {
 	s.create(t, p)
 	p = s.await(t, "fails", v1.ReasonNodeFailed)
 	if len(p.Status.Failures) != 1 {
-		t.Fatalf("failures %+v", p.Status.Failures)
+		t.Fatalf("failures %+v, want one", p.Status.Failures)
 	}
 	f := p.Status.Failures[0]
 	if f.Node != "fails-a" || f.Attempt != 2 || !f.Final || f.Reason != v1.ReasonUpgradeFailed || f.Log != "checking\nno space left on device" {
-		t.Errorf("failure %+v", f)
+		t.Errorf("failure %+v, want the second and last attempt on fails-a, with its log", f)
 	}
 	if !meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled) {
 		t.Error("not Stalled")
@@ -254,7 +255,7 @@ func testHangs(t *testing.T, s *env) {
 	s.create(t, p)
 	p = s.await(t, "hangs", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded {
-		t.Errorf("failure %+v", f)
+		t.Errorf("failure %+v, want DeadlineExceeded", f)
 	}
 }
 
@@ -268,10 +269,10 @@ func testNodeDies(t *testing.T, s *env) {
 	p = s.await(t, "dies", v1.ReasonNodeFailed)
 	stalled := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled)
 	if stalled == nil || !strings.Contains(stalled.Message, "node dies-a is at work and not ready") || p.Status.Nodes.Failed != 1 {
-		t.Errorf("nodes %+v, stalled %+v", p.Status.Nodes, stalled)
+		t.Errorf("nodes %+v, stalled %+v, want one failed, and Stalled to name dies-a", p.Status.Nodes, stalled)
 	}
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || f.Final || !strings.Contains(f.Message, "node dies-a is not ready") {
-		t.Errorf("failure %+v", f)
+		t.Errorf("failure %+v, want DeadlineExceeded, not final, for dies-a", f)
 	}
 	pods := &corev1.PodList{}
 	if err := s.client.List(t.Context(), pods, client.InNamespace(v1.PlansNamespace), client.MatchingLabels{"upgrade.cattle.io/plan": "dies"}); err != nil {
@@ -310,7 +311,7 @@ func testUnpullable(t *testing.T, s *env) {
 	s.create(t, p)
 	p = s.await(t, "pull", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || !strings.Contains(f.Message, "image") {
-		t.Errorf("failure %+v", f)
+		t.Errorf("failure %+v, want DeadlineExceeded because of the image", f)
 	}
 }
 
@@ -341,7 +342,7 @@ func testJobRefused(t *testing.T, s *env) {
 	s.create(t, p)
 	p = s.await(t, "refused", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonJobRefused || !strings.Contains(f.Message, "valueFrom") {
-		t.Errorf("failure %+v", f)
+		t.Errorf("failure %+v, want JobRefused because of valueFrom", f)
 	}
 	if n := s.node(t, "refused-a"); n.Spec.Unschedulable {
 		t.Error("the node is still cordoned")
@@ -407,7 +408,7 @@ func testSecrets(t *testing.T, s *env) {
 	s.create(t, p)
 	p = s.await(t, "secrets", v1.ReasonSecretNotFound)
 	if !meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled) || meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionLatestResolved) {
-		t.Errorf("conditions %+v", p.Status.Conditions)
+		t.Errorf("conditions %+v, want Stalled, and LatestResolved False", p.Status.Conditions)
 	}
 	s.create(t, counted)
 	s.create(t, ignored)
@@ -445,7 +446,7 @@ func testSettles(t *testing.T, s *env) {
 	s.await(t, "settles", v1.ReasonSettling)
 	n := s.node(t, "settles-a")
 	if n.Labels["example.org/version"] != "is-v1.36.3-k3s1" || n.Spec.Unschedulable {
-		t.Errorf("labels %v, unschedulable %t", n.Labels, n.Spec.Unschedulable)
+		t.Errorf("labels %v, unschedulable %t, want the version as a label, and the node uncordoned", n.Labels, n.Spec.Unschedulable)
 	}
 	s.expectNode(t, "settles-b", "settles", "", false)
 	s.await(t, "settles", v1.ReasonComplete)
@@ -505,7 +506,7 @@ func testDrainHindered(t *testing.T, s *env) {
 	s.create(t, p)
 	p = s.await(t, "hinder", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDrainFailed || !strings.Contains(f.Message, "default/hinder-app") || !strings.Contains(f.Message, "force") {
-		t.Errorf("failure %+v", f)
+		t.Errorf("failure %+v, want DrainFailed with the pod and the option force", f)
 	}
 	if s.node(t, "hinder-a").Spec.Unschedulable {
 		t.Error("the node is still cordoned")
@@ -537,11 +538,11 @@ func testDrainCanceled(t *testing.T, s *env) {
 // streamed returns what a stream of the runner sends up to the event Synced.
 func (r *runner) streamed(t *testing.T) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience*5*time.Second)
 	defer cancel()
-	server := httptest.NewServer(r)
+	server := httptest.NewServer(r.stream)
 	defer server.Close()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+protocol.PathPlans, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+protocol.StreamPath(protocol.SubjectPlans), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -612,7 +613,7 @@ func testChannel(t *testing.T, s *env) {
 	p = s.await(t, "channel", v1.ReasonComplete)
 	s.expectNode(t, "channel-a", "channel", p.Status.LatestHash, false)
 	if p.Status.LatestVersion != "v9.0.0-k3s1" {
-		t.Errorf("version %q", p.Status.LatestVersion)
+		t.Errorf("version %q, want v9.0.0-k3s1", p.Status.LatestVersion)
 	}
 }
 
@@ -653,7 +654,7 @@ func testBudget(t *testing.T, s *env) {
 	s.create(t, p)
 	p = s.await(t, "budget", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDrainFailed || !strings.Contains(f.Message, "default/budget-app") || !strings.Contains(f.Message, "disruption budget") {
-		t.Errorf("failure %+v", f)
+		t.Errorf("failure %+v, want DrainFailed with the pod and its disruption budget", f)
 	}
 	if s.node(t, "budget-a").Spec.Unschedulable {
 		t.Error("the failed node is still cordoned")

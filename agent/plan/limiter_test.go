@@ -67,7 +67,7 @@ func TestConditionsChanged(t *testing.T) {
 			after := before[0]
 			c.change(&after)
 			if got := conditionsChanged(before, []metav1.Condition{after}); got != c.want {
-				t.Errorf("got %t", got)
+				t.Errorf("got %t, want %t", got, c.want)
 			}
 		})
 	}

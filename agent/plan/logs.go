@@ -5,6 +5,8 @@ package plan
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +24,7 @@ const (
 
 // logs holds the last lines of failed Jobs. Each is read once.
 type logs struct {
-	member member
+	member apiClient
 	ended  func() // called when one was read
 
 	mu  sync.Mutex // guards the rest
@@ -35,7 +37,7 @@ type lines struct {
 	text string
 }
 
-func newLogs(m member, ended func()) *logs {
+func newLogs(m apiClient, ended func()) *logs {
 	return &logs{member: m, ended: ended, all: map[string]*lines{}}
 }
 
@@ -59,14 +61,12 @@ func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string)
 }
 
 // keep forgets the logs of all other Jobs.
-func (l *logs) keep(uids map[string]bool) {
+func (l *logs) keep(jobs []knownJob) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for uid := range l.all {
-		if !uids[uid] {
-			delete(l.all, uid)
-		}
-	}
+	maps.DeleteFunc(l.all, func(uid string, _ *lines) bool {
+		return !slices.ContainsFunc(jobs, func(j knownJob) bool { return j.uid == uid })
+	})
 }
 
 // fetch reads the log of the latest pod of a Job; what cannot be read is empty.

@@ -28,11 +28,7 @@ type knownNode struct {
 	version string
 }
 
-func readNode(obj any) (knownNode, error) {
-	o, ok := obj.(*corev1.Node)
-	if !ok {
-		return knownNode{}, fmt.Errorf("watch nodes: got %T", obj)
-	}
+func readNode(o *corev1.Node) (knownNode, bool) {
 	n := knownNode{version: o.ResourceVersion, Node: rollout.Node{
 		Name: o.Name, Hostname: o.Labels[corev1.LabelHostname], Labels: o.Labels, Unschedulable: o.Spec.Unschedulable,
 		Leaving: o.DeletionTimestamp != nil,
@@ -56,7 +52,7 @@ func readNode(obj any) (knownNode, error) {
 		}
 		n.Claims[plan] = c
 	}
-	return n, nil
+	return n, true
 }
 
 // readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet may write it too. Values that the schema
@@ -77,14 +73,6 @@ func readClaim(text string) (c rollout.Claim, ours bool) {
 // maxReason is the maximum length in bytes of the reason of a failure.
 const maxReason = 64
 
-// trimNode drops what is large and not used.
-func trimNode(obj any) {
-	if o, ok := obj.(*corev1.Node); ok {
-		o.ManagedFields = nil
-		o.Status = corev1.NodeStatus{Conditions: o.Status.Conditions}
-	}
-}
-
 // claimOf returns the plan of a claim annotation.
 func claimOf(annotation string) (plan string, is bool) {
 	return strings.CutPrefix(annotation, v1.LabelPlanPrefix+"/")
@@ -96,11 +84,7 @@ type knownJob struct {
 	uid string
 }
 
-func readJob(obj any) (knownJob, error) {
-	o, ok := obj.(*batchv1.Job)
-	if !ok {
-		return knownJob{}, fmt.Errorf("watch jobs: got %T", obj)
-	}
+func readJob(o *batchv1.Job) (knownJob, bool) {
 	j := knownJob{uid: string(o.UID), Job: rollout.Job{
 		Name: o.Name, Plan: o.Labels[labelPlan], Node: o.Annotations[annotationNode], State: rollout.Running, Deleting: o.DeletionTimestamp != nil,
 		Kind: rollout.JobKind(o.Labels[labelKind]),
@@ -125,7 +109,7 @@ func readJob(obj any) (knownJob, error) {
 			j.Reason, j.Message = jobFailure(j.Kind, c)
 		}
 	}
-	return j, nil
+	return j, true
 }
 
 // jobFailure returns why a Job failed. If the reason is empty, the planner chooses it.
@@ -136,24 +120,11 @@ func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message s
 	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
 }
 
-func readPlan(obj any) (*v1.Plan, error) {
-	o, ok := obj.(*v1.Plan)
-	if !ok {
-		return nil, fmt.Errorf("watch plans: got %T", obj)
-	}
-	trimPlan(o)
-	return o, nil
-}
-
-// trimPlan drops what is not used: almost everything of Plans in other namespaces, which users can make as large as the API server allows.
-func trimPlan(obj any) {
-	o, ok := obj.(*v1.Plan)
-	if !ok {
-		return
-	}
+// readPlan drops what is not used: almost everything of Plans in other namespaces, which users can make as large as the API server allows.
+func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	o.ManagedFields = nil
 	if o.Namespace == v1.PlansNamespace {
-		return
+		return o, true
 	}
 	o.ObjectMeta = metav1.ObjectMeta{
 		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation, DeletionTimestamp: o.DeletionTimestamp,
@@ -167,22 +138,19 @@ func trimPlan(obj any) {
 		c := &o.Status.Conditions[i]
 		c.Message = protocol.Cut(c.Message, maxCause)
 	}
+	return o, true
 }
 
 // readSecret keeps the digest of a Secret and nothing of its content.
-func readSecret(obj any) (knownSecret, error) {
-	o, ok := obj.(*corev1.Secret)
-	if !ok {
-		return knownSecret{}, fmt.Errorf("watch secrets: got %T", obj)
-	}
+func readSecret(o *corev1.Secret) (knownSecret, bool) {
 	digest, err := rollout.SecretDigest(o)
-	return knownSecret{name: o.Name, digest: digest}, err
+	return knownSecret{name: o.Name, digest: digest}, err == nil
 }
 
 type knownSecret struct{ name, digest string }
 
-// veto is the hold and the window of the member's administrator for all plans.
-type veto struct {
+// adminHold is the hold and the window of the member's administrator for all plans.
+type adminHold struct {
 	hold   string
 	window *rollout.Window
 	// leaving says that the namespace is being removed.
@@ -190,26 +158,22 @@ type veto struct {
 }
 
 // readVeto reads the Namespace of plans. A window that is invalid holds all plans: its author wanted to restrict them.
-func readVeto(obj any) (veto, error) {
-	o, ok := obj.(*corev1.Namespace)
-	if !ok {
-		return veto{}, fmt.Errorf("watch namespaces: got %T", obj)
-	}
+func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	if o.DeletionTimestamp != nil {
-		return veto{leaving: true, hold: fmt.Sprintf("the namespace %s is being removed, and is made anew when it is gone", o.Name)}, nil
+		return adminHold{leaving: true, hold: fmt.Sprintf("the namespace %s is being removed, and is made anew when it is gone", o.Name)}, true
 	}
 	if hold, set := o.Labels[v1.LabelPlansHold]; set && hold != "false" {
-		return veto{hold: fmt.Sprintf("the label %s on the namespace %s holds plans off", v1.LabelPlansHold, o.Name)}, nil
+		return adminHold{hold: fmt.Sprintf("the label %s on the namespace %s holds plans off", v1.LabelPlansHold, o.Name)}, true
 	}
 	window, err := rollout.ParseWindow(o.Annotations[v1.AnnotationPlansWindow])
 	if err != nil {
-		return veto{hold: fmt.Sprintf("the annotation %s on the namespace %s cannot be used: %s", v1.AnnotationPlansWindow, o.Name, protocol.Cut(err.Error(), maxCause))}, nil
+		return adminHold{hold: fmt.Sprintf("the annotation %s on the namespace %s cannot be used: %s", v1.AnnotationPlansWindow, o.Name, protocol.Cut(err.Error(), maxCause))}, true
 	}
-	return veto{window: window}, nil
+	return adminHold{window: window}, true
 }
 
 // holds returns why the member takes part in no plan now, and when to look again; empty when it does.
-func (v veto) holds(now time.Time) (string, time.Time) {
+func (v adminHold) holds(now time.Time) (string, time.Time) {
 	if v.hold != "" {
 		return v.hold, time.Time{}
 	}

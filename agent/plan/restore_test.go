@@ -6,6 +6,9 @@ package plan_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +23,7 @@ import (
 )
 
 func testPutBack(t *testing.T, s *env) {
-	s.run(t, options{})
+	running := s.run(t, options{})
 	s.completes(t, "before")
 	t.Run("the account of plans' pods, before the next Job", func(t *testing.T) {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1.PlansNamespace, Name: "drover-plan"}}
@@ -47,7 +50,43 @@ func testPutBack(t *testing.T, s *env) {
 		s.replaced(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}})
 		s.completes(t, "space")
 	})
+	t.Run("the schema when it has changed, and only then", func(t *testing.T) {
+		running.stop()
+		kind := &unstructured.Unstructured{}
+		kind.SetName("plans." + v1.Group)
+		kind.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		shortNames := []string{"spec", "names", "shortNames"}
+		s.change(t, kind, func() { unstructured.RemoveNestedField(kind.Object, shortNames...) })
+		var applies atomic.Int32
+		count := func(next http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				if strings.HasSuffix(r.URL.Path, "/"+kind.GetName()) && r.Header.Get("Content-Type") == string(types.ApplyPatchType) {
+					applies.Add(1)
+				}
+				return next.RoundTrip(r)
+			})
+		}
+		first := s.run(t, options{wrap: count})
+		s.completes(t, "schema-changed")
+		first.stop()
+		if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(kind), kind); err != nil {
+			t.Fatal(err)
+		}
+		if names, _, _ := unstructured.NestedStringSlice(kind.Object, shortNames...); len(names) == 0 || applies.Load() != 1 {
+			t.Errorf("short names %q after %d applies, want those of the schema after one", names, applies.Load())
+		}
+		s.run(t, options{wrap: count})
+		s.completes(t, "schema-same")
+		if applies.Load() != 1 {
+			t.Errorf("applied %d times, want no more where nothing has changed", applies.Load()-1)
+		}
+	})
 }
+
+// roundTrip is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // completes runs a plan on a node.
 func (s *env) completes(t *testing.T, name string) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
@@ -23,14 +24,16 @@ import (
 func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[string]rollout.Wait, next *deadline) {
 	now := l.options.Now()
 	m := l.gather()
-	var veto veto
-	for _, v := range l.space.values() {
+	var veto adminHold
+	for _, v := range l.space.Values() {
 		veto = v
 	}
 	hold, until := veto.holds(now)
 	next.by(until)
 	l.publisher.hold(hold)
 
+	jobs := l.jobs.Values()
+	l.logs.keep(jobs)
 	there, hubs := map[string]bool{}, map[string]bool{}
 	for _, r := range plans {
 		there[r.plan.UID] = true
@@ -41,7 +44,7 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace { // the planner reports the error as a reason to wait; a Plan elsewhere has no nodes
 			progress = rollout.Progress{}
 		}
-		if !l.addLogs(ctx, r.object, progress.Failures) {
+		if !l.addLogs(ctx, r.object, progress.Failures, jobs) {
 			continue // the status follows when the logs are read
 		}
 		l.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
@@ -77,7 +80,7 @@ func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanS
 	switch {
 	case err == nil:
 		c.status = backoff{}
-		err = l.plans.wrote(written)
+		l.plans.Wrote(written)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone: an event follows
 		return
 	}
@@ -96,16 +99,13 @@ func later(a, b time.Time) time.Time {
 }
 
 // addLogs adds the last lines of the failed Jobs; false while they are being read. The lines of a Job that is gone are in the status.
-func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure) bool {
-	jobs := map[string]knownJob{}
-	all := map[string]bool{}
-	for _, j := range l.jobs.values() {
-		all[j.uid] = true
-		if j.Plan == o.Name && j.UID == string(o.UID) && j.State == rollout.Failed {
-			jobs[j.Node] = j
+func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure, jobs []knownJob) bool {
+	failed := map[string]*knownJob{}
+	for i := range jobs {
+		if j := &jobs[i]; j.Plan == o.Name && j.UID == string(o.UID) && j.State == rollout.Failed {
+			failed[j.Node] = j
 		}
 	}
-	l.logs.keep(all)
 	complete := true
 	for i := range failures {
 		f := &failures[i]
@@ -114,8 +114,8 @@ func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.Node
 				f.Log = before.Log
 			}
 		}
-		n, _ := l.nodes.get(f.Node)
-		j, there := jobs[f.Node]
+		n, _ := l.nodes.Get(watch.Name{Name: f.Node})
+		j, there := failed[f.Node]
 		if !there || j.Attempt != n.Claims[o.Name].Attempt || f.Log != "" {
 			continue
 		}

@@ -62,39 +62,6 @@ func (a *amounts) add(b amounts, sign int64) {
 	}
 }
 
-// raise makes a the greater of a and b, resource by resource.
-func (a *amounts) raise(b amounts) {
-	a.milliCPU = max(a.milliCPU, b.milliCPU)
-	a.memory = max(a.memory, b.memory)
-	a.ephemeralStorage = max(a.ephemeralStorage, b.ephemeralStorage)
-	a.pods = max(a.pods, b.pods)
-	for name, v := range b.extended {
-		if v > a.extended[name] {
-			a.extend(name, v-a.extended[name])
-		}
-	}
-}
-
-// copy is a copy that shares nothing.
-func (a *amounts) copy() amounts {
-	var b amounts
-	b.add(*a, 1)
-	return b
-}
-
-// override replaces those amounts that b has.
-func (a *amounts) override(b amounts) {
-	if b.milliCPU > 0 {
-		a.milliCPU = b.milliCPU
-	}
-	if b.memory > 0 {
-		a.memory = b.memory
-	}
-	for name, v := range b.extended {
-		a.extend(name, v-a.extended[name])
-	}
-}
-
 // Units of bytes, and from when on the greater one is used.
 const (
 	mebi     = 1 << 20

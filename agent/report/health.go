@@ -25,56 +25,51 @@ const (
 // maxMessage bounds a health message, in bytes.
 const maxMessage = 512
 
-// probeResult is the result of one probe. An empty message means healthy.
-type probeResult struct {
-	message string
-}
-
-// healthState turns results into health that does not flap: after success, one failure is probed again before it counts.
+// healthState turns the results of probes into health that does not flap: after success, one failure is probed again before it counts.
 type healthState struct {
 	health    protocol.Health
 	known     bool
 	suspected bool
 }
 
-// observe takes a result and returns when to probe again.
-func (v *healthState) observe(a probeResult, now time.Time) (again time.Duration) {
-	healthy := a.message == ""
+// observe takes the problem that a probe found, empty for none, and returns when to probe again.
+func (v *healthState) observe(problem string, now time.Time) (again time.Duration) {
+	healthy := problem == ""
 	switch {
 	case !v.known || healthy && !v.health.Healthy:
 		v.known, v.suspected = true, false
-		v.health = protocol.Health{Healthy: healthy, Message: a.message, Since: now.UTC().Truncate(time.Second)}
+		v.health = protocol.Health{Healthy: healthy, Message: problem, Since: now.UTC().Truncate(time.Second)}
 	case healthy:
 		v.suspected = false
 	case v.health.Healthy && !v.suspected:
 		v.suspected = true
 		return probeAgain
 	case v.health.Healthy:
-		v.health = protocol.Health{Message: a.message, Since: now.UTC().Truncate(time.Second)}
+		v.health = protocol.Health{Message: problem, Since: now.UTC().Truncate(time.Second)}
 	default:
-		v.health.Message = a.message
+		v.health.Message = problem
 	}
 	return probeInterval
 }
 
-// interpret returns the meaning of a response to /readyz. While the cause is the same, the message must not change between probes.
-func interpret(ctx context.Context, code int, body []byte, err error) probeResult {
+// interpret returns the problem that a response to /readyz shows, empty for none. While the cause is the same, the message must not change between probes.
+func interpret(ctx context.Context, code int, body []byte, err error) string {
 	switch {
 	case code == http.StatusOK, code == http.StatusForbidden: // it serves; the agent may only not see more
-		return probeResult{}
+		return ""
 	case code == http.StatusUnauthorized:
-		return probeResult{"the API server does not accept the agent's credentials"}
+		return "the API server does not accept the agent's credentials"
 	case code != 0:
 		if failing := failingChecks(body); failing != "" {
-			return probeResult{truncate("checks of /readyz fail: " + failing)}
+			return protocol.Cut("checks of /readyz fail: "+failing, maxMessage)
 		}
-		return probeResult{"/readyz answers " + http.StatusText(code)}
+		return "/readyz answers " + http.StatusText(code)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return probeResult{"/readyz does not answer within " + probeTimeout.String()}
+		return "/readyz does not answer within " + probeTimeout.String()
 	case err == nil:
-		return probeResult{"/readyz gives no answer"}
+		return "/readyz gives no answer"
 	}
-	return probeResult{truncate("the API server cannot be reached: " + cause(err))}
+	return protocol.Cut("the API server cannot be reached: "+cause(err), maxMessage)
 }
 
 // failingChecks returns the names that /readyz marks with [-].
@@ -99,5 +94,3 @@ func cause(err error) string {
 	}
 	return err.Error()
 }
-
-func truncate(s string) string { return s[:min(len(s), maxMessage)] }

@@ -19,17 +19,16 @@ type nodeNumbers struct {
 
 // nodeTally counts nodes and sums what they have.
 type nodeTally struct {
-	tally[nodeNumbers]
+	tally[*corev1.Node, nodeNumbers]
 	total, ready          int32 // these and the rest are guarded by tally.mu
 	capacity, allocatable amounts
 	distributions         map[string]int64
 }
 
-func newNodeTally(changed func()) *nodeTally {
+func newNodeTally(seen func()) *nodeTally {
 	t := &nodeTally{distributions: make(map[string]int64)}
-	t.changed = changed
-	t.read = readNode
 	t.count = t.add
+	t.begin(readNode, seen)
 	return t
 }
 
@@ -59,17 +58,13 @@ func (t *nodeTally) nodes() (protocol.Nodes, string) {
 	}, distribution
 }
 
-func readNode(obj any) *summary[nodeNumbers] {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return nil
-	}
-	return summarize(&node.ObjectMeta, nodeNumbers{
+func readNode(node *corev1.Node) nodeNumbers {
+	return nodeNumbers{
 		ready:        nodeReady(node.Status.Conditions),
 		distribution: nodeDistribution(node),
 		capacity:     amountsOf(node.Status.Capacity),
 		allocatable:  amountsOf(node.Status.Allocatable),
-	})
+	}
 }
 
 func nodeReady(conditions []corev1.NodeCondition) bool {

@@ -50,7 +50,7 @@ func (p *probe) run(ctx context.Context) {
 	}
 }
 
-func (p *probe) readyz(ctx context.Context) probeResult {
+func (p *probe) readyz(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	code := 0

@@ -4,10 +4,7 @@
 package report
 
 import (
-	"bytes"
 	"context"
-	"net/http"
-	"sync"
 	"time"
 
 	"github.com/drover-dev/drover/internal/protocol"
@@ -33,7 +30,7 @@ func (r *Reporter) publish(ctx context.Context) {
 		counted = leadership
 	}
 	requested, requestedAt := r.pods.strings(), time.Now()
-	r.latest.set(r.build(requested))
+	r.set(r.build(requested))
 	soon, later := stopped(), stopped()
 	defer soon.Stop()
 	defer later.Stop()
@@ -63,7 +60,7 @@ func (r *Reporter) publish(ctx context.Context) {
 			laterSet = false
 			requested, requestedAt = r.pods.strings(), time.Now()
 		}
-		r.latest.set(r.build(requested))
+		r.set(r.build(requested))
 	}
 }
 
@@ -92,87 +89,30 @@ func (r *Reporter) awaitFirst(ctx context.Context) bool {
 	}
 }
 
-// latest is the latest report, for any number of streams.
-type latest struct {
-	ended chan struct{} // closed when there will be no more
-
-	mu      sync.Mutex // guards the rest
-	known   bool
-	report  protocol.Report
-	changed chan struct{} // closed, and replaced, when streams should look
+// set replaces the report.
+func (r *Reporter) set(report protocol.Report) {
+	r.publishing.Lock()
+	defer r.publishing.Unlock()
+	r.latest = &report
+	r.putLocked()
 }
 
-func newLatest() *latest {
-	return &latest{changed: make(chan struct{}), ended: make(chan struct{})}
-}
-
-// set replaces the report, unless it is the same.
-func (l *latest) set(report protocol.Report) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.known && bytes.Equal(encode(l.report), encode(report)) {
-		return
+// Touch publishes the report again because the settings or the Deployment may have changed.
+func (r *Reporter) Touch() {
+	r.publishing.Lock()
+	defer r.publishing.Unlock()
+	if r.latest != nil {
+		r.putLocked()
 	}
-	l.known, l.report = true, report
-	l.wake()
 }
 
-// touch makes streams look again.
-func (l *latest) touch() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.wake()
-}
-
-// wake must be called under mu.
-func (l *latest) wake() {
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-// get returns the report, if there is one yet, and a channel that is closed when it is time to look again.
-func (l *latest) get() (report protocol.Report, known bool, changed <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.report, l.known, l.changed
-}
-
-// end ends all streams.
-func (l *latest) end() { close(l.ended) }
-
-// ServeHTTP answers GET with the latest report at once and each further one when there is one, until the client or the Reporter ends.
-func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if req.Method != http.MethodGet {
-		w.Header().Set("Allow", http.MethodGet)
-		http.Error(w, "reports are read with GET", http.StatusMethodNotAllowed)
-		return
+// putLocked publishes the latest report with what others know.
+func (r *Reporter) putLocked() {
+	report := *r.latest
+	report.SettingsDigest = r.options.SettingsDigest()
+	if report.Leader {
+		report.Deployment, report.Left = r.options.Deployment(), r.options.Left()
 	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.WriteHeader(http.StatusOK)
-	control := http.NewResponseController(w)
-	var sent []byte
-	for {
-		report, known, changed := r.latest.get()
-		report.SettingsDigest = r.options.SettingsDigest() // as of now: it changes between joining and connecting
-		if report.Leader {
-			report.Deployment, report.Left = r.options.Deployment(), r.options.Left()
-		}
-		if line := encode(report); known && !bytes.Equal(line, sent) {
-			if _, err := w.Write(line); err != nil {
-				return // the client is gone
-			}
-			sent = line
-		}
-		if err := control.Flush(); err != nil {
-			return
-		}
-		r.read.CompareAndSwap(false, sent != nil)
-		select {
-		case <-changed:
-		case <-r.latest.ended:
-			return
-		case <-req.Context().Done():
-			return
-		}
-	}
+	r.topic.Put("", &protocol.Line{Report: &report})
+	r.topic.Sync()
 }

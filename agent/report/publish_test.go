@@ -6,6 +6,8 @@ package report
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // pace runs the publishing part of a Reporter in a bubble, fed by hand, and notes when a report came.
@@ -33,18 +37,7 @@ func runPace(t *testing.T, feed func(*pace)) []time.Duration {
 	noted := make(chan struct{})
 	go func() {
 		defer close(noted)
-		_, known, changed := p.latest.get()
-		for {
-			if known {
-				p.at = append(p.at, time.Since(p.start))
-			}
-			select {
-			case <-changed:
-				_, known, changed = p.latest.get()
-			case <-ctx.Done():
-				return
-			}
-		}
+		p.options.Stream.ServeHTTP(p, httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.PathReport, nil))
 	}()
 	feed(p)
 	pass(10 * time.Minute)
@@ -53,6 +46,16 @@ func runPace(t *testing.T, feed func(*pace)) []time.Duration {
 	<-noted
 	return p.at
 }
+
+// Write notes when a report came. It implements http.ResponseWriter, as do Header, WriteHeader and Flush.
+func (p *pace) Write(line []byte) (int, error) {
+	p.at = append(p.at, time.Since(p.start))
+	return len(line), nil
+}
+
+func (p *pace) Header() http.Header { return http.Header{} }
+func (p *pace) WriteHeader(int)     {}
+func (p *pace) Flush()              {}
 
 // pass advances the bubble's time.
 func pass(d time.Duration) { <-time.After(d) }
@@ -63,7 +66,7 @@ func (p *pace) know() {
 	p.setVersion("v1.36.3", nil)
 	_ = p.nodes.Replace(nil, "1")
 	var v healthState
-	v.observe(probeResult{}, p.start)
+	v.observe("", p.start)
 	p.setHealth(v)
 }
 
@@ -166,7 +169,7 @@ func BenchmarkTally(b *testing.B) {
 			})
 		}
 		b.ReportMetric(float64(heap()-before)/(1<<20), "MiB-kept")
-		if r.build(nil).Nodes == nil && len(r.pods.kept) != 20_000 {
+		if r.build(nil).Nodes == nil && len(r.pods.Values()) != 20_000 {
 			b.Fatal("lost some")
 		}
 	}

@@ -114,8 +114,8 @@ func TestPodRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := podRequests(&tc.spec)
-
+			got := readPod(&corev1.Pod{Spec: tc.spec})
+			got.pods-- // the pod itself
 			if got := show(got.strings()); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
@@ -146,24 +146,24 @@ func TestDistribution(t *testing.T) {
 
 func TestHealthState(t *testing.T) {
 	t.Parallel()
-	good, bad := probeResult{}, probeResult{"etcd"}
+	good, bad := "", "etcd"
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, tc := range map[string]struct {
-		answers []probeResult
+		answers []string
 		healthy bool
 		message string
 		since   int // the answer that it is since
 		again   time.Duration
 	}{
-		"healthy at first":                           {[]probeResult{good}, true, "", 0, probeInterval},
-		"unhealthy at first counts at once":          {[]probeResult{bad}, false, "etcd", 0, probeInterval},
-		"one failure is looked at again soon":        {[]probeResult{good, bad}, true, "", 0, probeAgain},
-		"a failure that passes never happened":       {[]probeResult{good, bad, good}, true, "", 0, probeInterval},
-		"two failures with a success between, also":  {[]probeResult{good, bad, good, bad}, true, "", 0, probeAgain},
-		"two failures in a row count":                {[]probeResult{good, bad, bad}, false, "etcd", 2, probeInterval},
-		"another message is the same bad health":     {[]probeResult{good, bad, bad, {"more"}}, false, "more", 2, probeInterval},
-		"recovery counts at once":                    {[]probeResult{bad, bad, good}, true, "", 2, probeInterval},
-		"after recovery one failure is doubted anew": {[]probeResult{good, bad, bad, good, bad}, true, "", 3, probeAgain},
+		"healthy at first":                           {[]string{good}, true, "", 0, probeInterval},
+		"unhealthy at first counts at once":          {[]string{bad}, false, "etcd", 0, probeInterval},
+		"one failure is looked at again soon":        {[]string{good, bad}, true, "", 0, probeAgain},
+		"a failure that passes never happened":       {[]string{good, bad, good}, true, "", 0, probeInterval},
+		"two failures with a success between, also":  {[]string{good, bad, good, bad}, true, "", 0, probeAgain},
+		"two failures in a row count":                {[]string{good, bad, bad}, false, "etcd", 2, probeInterval},
+		"another message is the same bad health":     {[]string{good, bad, bad, "more"}, false, "more", 2, probeInterval},
+		"recovery counts at once":                    {[]string{bad, bad, good}, true, "", 2, probeInterval},
+		"after recovery one failure is doubted anew": {[]string{good, bad, bad, good, bad}, true, "", 3, probeAgain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +211,7 @@ func TestInterpret(t *testing.T) {
 			if tc.ctx == nil {
 				tc.ctx = t.Context()
 			}
-			got := interpret(tc.ctx, tc.code, []byte(tc.body), tc.err).message
+			got := interpret(tc.ctx, tc.code, []byte(tc.body), tc.err)
 			if !strings.Contains(got, tc.want) || (tc.want == "") != (got == "") || len(got) > maxMessage {
 				t.Errorf("got %q", got)
 			}
@@ -226,8 +226,8 @@ func FuzzJudge(f *testing.F) {
 	f.Add(500, []byte("[-]etcd failed\n"))
 	f.Add(http.StatusOK, []byte("ok"))
 	f.Fuzz(func(t *testing.T, code int, body []byte) {
-		if got := interpret(t.Context(), code, body, nil); len(got.message) > maxMessage {
-			t.Errorf("%d bytes", len(got.message))
+		if got := interpret(t.Context(), code, body, nil); len(got) > maxMessage {
+			t.Errorf("%d bytes", len(got))
 		}
 	})
 }

@@ -7,15 +7,14 @@ package report
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/drover-dev/drover/agent/stream"
+	"github.com/drover-dev/drover/agent/watch"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -23,6 +22,8 @@ import (
 type Options struct {
 	// Client for the API server; decodes core types.
 	Client rest.Interface
+	// Stream is what the report is published on, and ends with the Reporter.
+	Stream *stream.Stream
 	// AgentVersion and ClusterUID go into each report.
 	AgentVersion, ClusterUID string
 	// SettingsDigest is the digest of the hub's settings in force, empty if there are none. Call Reporter.Touch when it changes.
@@ -38,16 +39,18 @@ type Options struct {
 	Log          logr.Logger
 }
 
-// Reporter watches the member and keeps the latest report. It is the http.Handler of protocol.PathReport.
+// Reporter watches the member and publishes the latest report.
 type Reporter struct {
 	options Options
 	nodes   *nodeTally
 	pods    *podTally
 	soon    chan struct{} // something changed that matters at once
 	later   chan struct{} // something changed that can wait a minute
-	latest  *latest
-	read    atomic.Bool // whether a report was ever sent
 	facts   facts
+	topic   *stream.Topic
+
+	publishing sync.Mutex       // guards latest, and is held while it is published: what it asks for must not call Touch
+	latest     *protocol.Report // without what is asked for when it is published; nil before the first
 }
 
 // facts are what is known besides the tallies.
@@ -57,8 +60,8 @@ type facts struct {
 	version      string
 	versionTried bool
 	role         role
-	nodes        knowledge // of the present leadership, as are pods
-	pods         knowledge
+	nodes        resourceState // of the present leadership, as are pods
+	pods         resourceState
 }
 
 // role is this replica's part in the election.
@@ -69,8 +72,8 @@ type role struct {
 	patient    bool // nodes are not reported before pods are known, since the hub has had both from another replica
 }
 
-// knowledge is how far a resource is known.
-type knowledge struct {
+// resourceState is how far a resource is known.
+type resourceState struct {
 	synced bool
 	failed bool // the last request failed and it never synced
 }
@@ -86,9 +89,13 @@ func New(o Options) *Reporter {
 	if o.NodesChanged == nil {
 		o.NodesChanged = func() {}
 	}
-	r := &Reporter{options: o, soon: make(chan struct{}, 1), later: make(chan struct{}, 1), latest: newLatest()}
+	if o.Stream == nil {
+		o.Stream = stream.New()
+	}
+	r := &Reporter{options: o, topic: o.Stream.Topic(protocol.SubjectReport), soon: make(chan struct{}, 1), later: make(chan struct{}, 1)}
 	r.nodes = newNodeTally(func() { r.learn(&r.facts.nodes, nil); signal(r.soon); r.options.NodesChanged() })
 	r.pods = newPodTally(r.podsChanged)
+	o.Stream.Opened = r.Touch // the settings change between joining and connecting
 	return r
 }
 
@@ -101,9 +108,9 @@ func (r *Reporter) podsChanged() {
 	signal(r.later)
 }
 
-// Run reports until ctx ends, and ends all streams then. Every replica reports health and version; Lead adds the rest.
+// Run reports until ctx ends, and ends the stream then. Every replica reports health and version; Lead adds the rest.
 func (r *Reporter) Run(ctx context.Context) {
-	defer r.latest.end()
+	defer r.options.Stream.End()
 	var running sync.WaitGroup
 	defer running.Wait()
 	probe := probe{client: r.options.Client, onHealth: r.setHealth, onVersion: r.setVersion}
@@ -117,25 +124,25 @@ func (r *Reporter) Lead(ctx context.Context) {
 	defer r.Follow()
 	var running sync.WaitGroup
 	defer running.Wait()
-	nodes := feed{
-		client: r.options.Client, resource: "nodes", sample: &corev1.Node{}, store: r.nodes,
-		onFailure: func(err error) { r.failed("nodes", &r.facts.nodes, err) },
+	nodes := watch.Collection{
+		Client: r.options.Client, Path: "/api/v1/nodes", Log: r.options.Log,
+		OnError: func(err error) { r.failed("nodes", &r.facts.nodes, err) },
 	}
-	pods := feed{
-		client: r.options.Client, resource: "pods", selector: unfinished, sample: &corev1.Pod{}, store: r.pods,
-		onFailure: func(err error) { r.failed("pods", &r.facts.pods, err) },
+	pods := watch.Collection{
+		Client: r.options.Client, Path: "/api/v1/pods", Fields: unfinished, Log: r.options.Log,
+		OnError: func(err error) { r.failed("pods", &r.facts.pods, err) },
 	}
-	running.Go(func() { nodes.run(ctx) })
-	running.Go(func() { pods.run(ctx) })
+	running.Go(func() { r.nodes.Follow(ctx, nodes) })
+	running.Go(func() { r.pods.Follow(ctx, pods) })
 }
 
 func (r *Reporter) begin() {
-	_, reported, _ := r.latest.get()
+	reported := r.topic.Get("") != nil
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
 	f := &r.facts
 	f.role = role{known: true, leads: true, leadership: f.role.leadership + 1, patient: reported}
-	f.nodes, f.pods = knowledge{}, knowledge{}
+	f.nodes, f.pods = resourceState{}, resourceState{}
 	signal(r.soon)
 }
 
@@ -149,8 +156,8 @@ func (r *Reporter) Follow() {
 		return
 	}
 	if before.leads {
-		r.nodes.replace(nil)
-		r.pods.replace(nil)
+		r.nodes.Clear()
+		r.pods.Clear()
 	}
 	signal(r.soon)
 }
@@ -163,12 +170,6 @@ func (r *Reporter) Nodes() (int32, bool) {
 	nodes, _ := r.nodes.nodes()
 	return nodes.Total, known
 }
-
-// Read reports whether the hub has been sent a report.
-func (r *Reporter) Read() bool { return r.read.Load() }
-
-// Touch makes streams look again because the settings or the Deployment have changed.
-func (r *Reporter) Touch() { r.latest.touch() }
 
 func (r *Reporter) setHealth(v healthState) {
 	r.facts.mu.Lock()
@@ -196,8 +197,7 @@ func (r *Reporter) setVersion(version string, err error) {
 }
 
 // failed records that a resource could not be read. It is logged once until it can be read.
-func (r *Reporter) failed(resource string, k *knowledge, err error) {
-	r.options.Log.V(1).Info("cannot watch a resource", "resource", resource, "error", err.Error())
+func (r *Reporter) failed(resource string, k *resourceState, err error) {
 	if first := r.learn(k, err); first {
 		r.options.Log.Error(err, "numbers are missing from the report until this resource can be watched", "resource", resource)
 	}
@@ -205,11 +205,11 @@ func (r *Reporter) failed(resource string, k *knowledge, err error) {
 }
 
 // learn updates what is known of a resource, and reports whether this is the first failure.
-func (r *Reporter) learn(k *knowledge, err error) (first bool) {
+func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
 	if err == nil {
-		*k = knowledge{synced: true}
+		*k = resourceState{synced: true}
 		return false
 	}
 	first = !k.synced && !k.failed
@@ -268,15 +268,6 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 		report.Nodes = &nodes
 	}
 	return report
-}
-
-// encode is a report as a line of JSON. Equal reports are equal lines.
-func encode(report protocol.Report) []byte {
-	line, err := json.Marshal(report)
-	if err != nil { // strings, numbers and a time always marshal
-		panic(err)
-	}
-	return append(line, '\n')
 }
 
 // signal sends without blocking: one pending signal is enough.

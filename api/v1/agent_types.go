@@ -3,12 +3,16 @@
 
 package v1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // Agent says how the agent in the member is set up. A connected agent that runs as the Deployment of its manifest is changed
 // through its tunnel, and put back if what it was changed to does not become ready; see the condition AgentUpToDate.
 // A user who decides what runs as the agent, which hub it trusts or where it runs has the agent's rights. Setting anything here except replicas
 // and resources therefore takes "update" on clusters/agent, which no role of a workspace has.
+// +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent needs the profile Full: its pods are on the nodes' network, and an agent that only reads may not make such pods"
 type Agent struct {
 	// image of the agent. Default: the image in the hub's configuration.
 	// +optional
@@ -38,6 +42,13 @@ type Agent struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	Replicas *int32 `json:"replicas,omitempty"`
+
+	// nodeAgent puts a node agent on every node, whatever its taints, on the node's own network: a DaemonSet. While no replica of the agent
+	// is connected, one of them opens a tunnel, and users reach the member through it; nothing is delivered meanwhile. The owner of every such node can
+	// have the agent's rights: nodeSelector and what affinity requires of nodes hold for node agents as well. It takes the manifest: apply the
+	// new one in the member. It needs the profile Full. Default: false.
+	// +optional
+	NodeAgent bool `json:"nodeAgent,omitempty"`
 
 	// nodeSelector names labels that a node must have for the agent to run there. Default: any node; one of the
 	// control plane is preferred. At most 16.
@@ -70,10 +81,18 @@ type Agent struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
+	// imagePullSecrets name Secrets in the agent's namespace in the member, "drover-agent", with which its image is pulled. A person, or GitOps, creates them
+	// there. Default: those of the hub's configuration. At most 8.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
+
 	// env is more environment for the agent: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (or in lower case), GOMEMLIMIT, GOGC, and of OpenTelemetry's
 	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*.
-	// Any other is refused, by the agent too: it could make another server pass as the hub. Plain values only: all who read the manifest
-	// see them. At most 16.
+	// Any other is refused, by the agent too: it could make another server pass as the hub. All who read the manifest see what is in "value";
+	// what is secret, such as the password of a proxy, goes into "secretKey". At most 16.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -90,15 +109,17 @@ type AgentResources struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits are what the container can have at most, by cpu, memory and ephemeral-storage. An agent needs 64Mi of memory in a member with
-	// thousands of nodes.
+	// limits are what the container can have at most, by cpu, memory and ephemeral-storage. Memory: at least 32Mi, with less an agent does not
+	// start. An agent needs 64Mi in a member with thousands of nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
+	// +kubebuilder:validation:XValidation:rule="!('memory' in self) || !string(self['memory']).matches('^-?[0-9.]+[a-zA-Z]*$') || !quantity(string(self['memory'])).isLessThan(quantity('32Mi'))",message="an agent does not start with less than 32Mi of memory: set memory to 32Mi or more, or leave it out"
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
 
 // AgentEnv is one variable of the agent's environment.
+// +kubebuilder:validation:XValidation:rule="!has(self.secretKey) || !has(self.value) || size(self.value) == 0",message="set value or secretKey, not both"
 type AgentEnv struct {
 	// name of the variable: letters, digits and underscores, at most 128.
 	// +required
@@ -112,6 +133,13 @@ type AgentEnv struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Value string `json:"value,omitempty"`
+
+	// secretKey is a key of the Secret "drover-agent-env" in the agent's namespace in the member, "drover-agent": the variable has what is there. A person, or
+	// GitOps, creates that Secret in the member, and the hub never sees it. While the Secret or the key is missing, pods of the agent do not start.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	SecretKey string `json:"secretKey,omitempty"`
 }
 
 // AgentProfile says what an agent may do in its member.
@@ -142,4 +170,41 @@ type AgentStatus struct {
 	Version string `json:"version"`
 	// replicas is the number of agent replicas with an open tunnel.
 	Replicas int32 `json:"replicas"`
+
+	// image of the agent's Deployment when it was rolled out last. Empty while that is not known.
+	// +optional
+	Image string `json:"image,omitempty"`
+
+	// wantedImage is the image that the agent is to have: that of spec.agent, or of the hub's configuration. Empty when the agent has it.
+	// +optional
+	WantedImage string `json:"wantedImage,omitempty"`
+
+	// observedGeneration is the generation of the Cluster of which the agent's Deployment was rolled out last.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// upgrade is the agent's part in the last upgrade of all agents, as the hub's configuration says in agent.rollout. Absent before the first one.
+	// +optional
+	Upgrade *AgentUpgrade `json:"upgrade,omitempty"`
+}
+
+// AgentUpgrade is the part of one agent in an upgrade of all agents.
+type AgentUpgrade struct {
+	// revision of the hub's part of the agents' Deployments: their image, and what the manager's version makes of them.
+	Revision string `json:"revision"`
+
+	// wave that the Cluster was in when its agent began.
+	// +optional
+	Wave string `json:"wave,omitempty"`
+
+	// since when the agent is being upgraded.
+	Since metav1.Time `json:"since"`
+
+	// complete is when the new Deployment was rolled out.
+	// +optional
+	Complete *metav1.Time `json:"complete,omitempty"`
+
+	// failed is when the agent restored the Deployment before, or when it did not come back with the new one in time.
+	// +optional
+	Failed *metav1.Time `json:"failed,omitempty"`
 }

@@ -22,6 +22,8 @@ import (
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.capacity.memory`
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agent.version`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Agent-Image",type=string,priority=1,JSONPath=`.status.agent.image`
+// +kubebuilder:printcolumn:name="Wanted-Image",type=string,priority=1,JSONPath=`.status.agent.wantedImage`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value"
 type Cluster struct {
@@ -70,8 +72,8 @@ type ClusterSpec struct {
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// deletionProtection refuses to delete the Cluster, whoever asks: a prune by GitOps as much as a person. Setting it back to false takes
-	// the right to delete the Cluster. With its whole workspace the Cluster is deleted nevertheless. Default: false.
+	// deletionProtection refuses every deletion of the Cluster, by a person or by GitOps. Setting it back to false takes the right to delete
+	// the Cluster. A deletion of the whole workspace deletes the Cluster nevertheless. Default: false.
 	// +optional
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
@@ -127,12 +129,13 @@ type ClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the Cluster: Registered, Connected, Ready, AgentUpToDate once an agent has reported, and Stalled when a
-	// person must act.
+	// conditions of the Cluster: Registered, Connected and Ready; AgentUpToDate and GuardsApplied once they are known; Stalled while a
+	// person must act; Withdrawn while the member still has what was delivered before its agent became ReadOnly; RestoreConfirmed while the hub,
+	// which was restored, changes nothing there.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
-	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// version of the member's API server, for example "v1.36.3".
@@ -170,6 +173,39 @@ type ClusterStatus struct {
 	// lastSeen is when the last tunnel of the member ended. It is written when a member is lost, not while it lives.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
+
+	// restore is what the hub would change in the member after its etcd was restored, and does not before an administrator has confirmed it
+	// with "kubectl drover restored". Absent otherwise.
+	// +optional
+	Restore *RestoreStatus `json:"restore,omitempty"`
+}
+
+// RestoreStatus is what a hub would change in a member after a restore. Names are those of sets, "crtb/alice" for a ClusterRoleTemplateBinding alice;
+// of each list the first 50 are named.
+type RestoreStatus struct {
+	// checkpoint is what the agent has and the hub does not remember. The annotation cluster.drover.dev/restored with this value confirms the change.
+	Checkpoint string `json:"checkpoint"`
+	// summary counts: "2 to add, 0 to change, 1 to remove".
+	Summary string `json:"summary"`
+	// digest is the SHA-256 of all names, also of those that the lists have no place for: it changes whenever another set would be added, changed
+	// or removed.
+	// +optional
+	Digest string `json:"digest,omitempty"`
+	// add is what the hub has and the member has not: it was deleted after the backup, or never delivered.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=50
+	Add []string `json:"add,omitempty"`
+	// change is what the member has with another content.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=50
+	Change []string `json:"change,omitempty"`
+	// remove is what the member has and the hub has not: it was created after the backup.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=50
+	Remove []string `json:"remove,omitempty"`
 }
 
 // NodeCount counts the nodes of a member.

@@ -31,7 +31,7 @@ const (
 	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent says. Ready does not depend on it. It is
 	// absent before the first report and stays as it was while the member is away.
 	//
-	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentRolledBack, AgentRejected,
+	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentWaiting, AgentRolledBack, AgentRejected,
 	// AgentProfileDiffers, AgentNotReady, that for Unknown is AgentUnmanaged.
 	ConditionAgentUpToDate = "AgentUpToDate"
 
@@ -40,6 +40,12 @@ const (
 	//
 	// The reason for False is StillInForce.
 	ConditionWithdrawn = "Withdrawn"
+
+	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because its etcd was restored from a backup
+	// that is older than what the member has. status.restore says what would change.
+	//
+	// The reason for False is HubRestored.
+	ConditionRestoreConfirmed = "RestoreConfirmed"
 
 	// ConditionGuardsApplied is True when the admission policies are in force in the member that keep its users from changing what Projects
 	// put there. Ready does not depend on it. It is absent before this is known, and where the agent takes nothing; it stays as it was while the
@@ -84,6 +90,8 @@ const (
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected: the agent's tunnel is open.
 	ReasonConnected = "Connected"
+	// ReasonConnectedByNodeAgent: a node agent's tunnel is open, and none of the agent's Deployment.
+	ReasonConnectedByNodeAgent = "ConnectedByNodeAgent"
 	// ReasonTunnelLost: the agent was connected and no longer is. status.lastSeen says since when.
 	ReasonTunnelLost = "TunnelLost"
 	// ReasonAwaitingReport: the tunnel is open and the agent has not said yet how its cluster is.
@@ -102,6 +110,12 @@ const (
 	ReasonAgentUpdated = "AgentUpdated"
 	// ReasonAgentUpdating: the agent's Deployment was changed and its pods are not ready yet, or it is about to be changed.
 	ReasonAgentUpdating = "AgentUpdating"
+	// ReasonAgentWaiting: the agent runs as spec.agent says, with what the hub gave agents before, and has not had its turn to be upgraded.
+	ReasonAgentWaiting = "AgentWaiting"
+	// ReasonAgentRolloutStopped is of an event alone: more agents failed to be upgraded than the hub's configuration allows, so no other begins.
+	ReasonAgentRolloutStopped = "AgentRolloutStopped"
+	// ReasonNodeAgentsMissing: spec.agent asks for node agents, and the agent cannot make them, or their pods are refused.
+	ReasonNodeAgentsMissing = "NodeAgentsMissing"
 	// ReasonAgentNotReady: the agent's Deployment is as spec.agent says, and its deadline (progressDeadlineSeconds) has passed before all of its
 	// pods are ready. The message says what keeps them. Requests may be served all the same, by the pods that are ready.
 	ReasonAgentNotReady = "AgentNotReady"

@@ -25,6 +25,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&ProjectRoleTemplateBinding{}, &ProjectRoleTemplateBindingList{},
 		&Project{}, &ProjectList{},
 		&Plan{}, &PlanList{},
+		&User{}, &UserList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

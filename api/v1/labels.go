@@ -9,7 +9,7 @@ const (
 	// Secrets that it makes for a Cluster.
 	LabelCluster = Group + "/cluster"
 
-	// LabelSecretKind says what a Secret that Drover made is for: SecretKindRegistration or SecretKindAgent.
+	// LabelSecretKind says what a Secret that Drover made is for: one of the SecretKind constants.
 	LabelSecretKind = Group + "/secret"
 
 	// LabelDistribution is set on a Cluster once its agent has reported: the distribution, for
@@ -34,9 +34,19 @@ const (
 	// the number of nodes. Drover sets it, and not when spec.agent.replicas says how many.
 	AnnotationAgentReplicas = Group + "/agent-replicas"
 
+	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms what the hub would change in the member after its
+	// etcd was restored. It takes update on clusters/agent.
+	AnnotationRestored = Group + "/restored"
+
+	// AnnotationTerms on the Lease of the hub's leader has the latest leaders, and how often each renewed it. Drover sets it.
+	AnnotationTerms = Group + "/terms"
+
 	// AnnotationRotated on the hub's CA Secret is the value of AnnotationRotate that was last acted on. Drover sets it.
 	AnnotationRotated = Group + "/rotated"
 )
+
+// AnnotationNodeAgent on the agent's Deployment is "true" while the agent keeps a DaemonSet of node agents beside it.
+const AnnotationNodeAgent = Group + "/node-agent"
 
 // AgentReplicasByNodes is the value of AnnotationAgentReplicas.
 const AgentReplicasByNodes = "by-nodes"
@@ -72,6 +82,12 @@ const (
 	SecretKindAgent = "agent"
 	// SecretKindAuthority marks the Secret with the hub's own CA.
 	SecretKindAuthority = "authority"
+	// SecretKindSignIn marks the Secret with the keys that sign users' tokens.
+	SecretKindSignIn = "sign-in"
+	// SecretKindUser marks the Secret "drover-user-<user>" with the hash of a User's password.
+	SecretKindUser = "user"
+	// SecretKindSession marks the Secret "drover-session-<id>" of a user who has signed in.
+	SecretKindSession = "session"
 )
 
 // Suffixes of the Secrets that belong to a Cluster.

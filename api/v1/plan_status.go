@@ -138,17 +138,17 @@ type ApplyingNode struct {
 type NodeStage string
 
 const (
-	// StagePreparing says: the container prepare runs.
+	// StagePreparing means that the container prepare runs.
 	StagePreparing NodeStage = "Preparing"
-	// StageCordoning says: the node is about to be cordoned.
+	// StageCordoning means that the node is about to be cordoned.
 	StageCordoning NodeStage = "Cordoning"
-	// StageDraining says: pods are being evicted.
+	// StageDraining means that pods are being evicted.
 	StageDraining NodeStage = "Draining"
-	// StageUpgrading says: the container upgrade runs, or is about to.
+	// StageUpgrading means that the container upgrade runs, or is about to.
 	StageUpgrading NodeStage = "Upgrading"
-	// StageSettling says: the node is complete and its place stays taken for postCompleteDelay.
+	// StageSettling means that the node is complete and its place stays taken for postCompleteDelay.
 	StageSettling NodeStage = "Settling"
-	// StageWaiting says: an attempt failed and the next one is waited for.
+	// StageWaiting means that an attempt failed and the next one is waited for.
 	StageWaiting NodeStage = "Waiting"
 )
 

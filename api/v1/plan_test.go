@@ -101,7 +101,7 @@ func TestPlanSpec(t *testing.T) {
 			for _, o := range shown(t, file) {
 				o.SetNamespace(namespace)
 				if err := env.Client.Create(t.Context(), o, client.DryRunAll); err != nil {
-					t.Errorf("%s: %v", file, err)
+					t.Errorf("%s: %v, want that the API server takes it", file, err)
 				}
 			}
 		}

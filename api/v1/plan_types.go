@@ -104,7 +104,8 @@ type Rollout struct {
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
 	// maxFailedClusters is how many members may fail before the rollout stops: after more failures, no member starts and those at work begin no
-	// further node. Raising it, or a change of the plan that lets the failed try again, goes on. 0 to 10000, default 0.
+	// further node. It continues when this is raised, or when a change of the plan lets
+	// the failed members try again. 0 to 10000, default 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
@@ -112,8 +113,8 @@ type Rollout struct {
 
 	// waves are done one after the other. A member belongs to the first wave that selects it; those that no wave selects come
 	// last, as a wave named "rest". A wave begins when the members of the one before are complete, or failed within
-	// maxFailedClusters, at least one of them is complete, and its soak is over. Members that are away or hold plans off hold up no
-	// wave; they begin when they are back. At most 16. Default: one wave of all.
+	// maxFailedClusters, at least one of them is complete, and its soak is over. Members that are disconnected or hold plans off
+	// do not delay a wave; they begin when they are back. At most 16. Default: one wave of all.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -143,7 +144,7 @@ type Wave struct {
 	Soak *metav1.Duration `json:"soak,omitempty"`
 }
 
-// PlanPace says which nodes of a member are done, how many at once and when. Changing it does no node again.
+// PlanPace says which nodes of a member are done, how many at once and when. Changing it does not run the plan again on complete nodes.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, those that come later included. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is left out. Default: all nodes.
@@ -160,12 +161,12 @@ type PlanPace struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9][0-9]?|100)%$')",message="concurrency must be a number from 1, or a percentage from 1% to 100%"
 	Concurrency *intstr.IntOrString `json:"concurrency,omitempty"`
 
-	// exclusive: while a node is at work for this plan, no other exclusive plan begins a node in the same member, and the other way
-	// round. One node is never at work for two plans at once, exclusive or not. Default: false.
+	// exclusive plans exclude each other: while a node of a member is at work for one of them, no other one begins a node in that member.
+	// A node is never at work for two plans at once, exclusive or not. Default: false.
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
-	// paused begins nothing new: no member, no node, no further attempt. Nodes that have not begun their upgrade are let go and
+	// paused begins nothing new: no member, no node, no further attempt. Nodes that have not begun their upgrade are released and
 	// uncordoned; an upgrade that runs finishes. Default: false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
@@ -176,7 +177,7 @@ type PlanPace struct {
 	// +structType=atomic
 	Window *TimeWindow `json:"window,omitempty"`
 
-	// jobActiveDeadlineSecs is after how many seconds an attempt's Job is ended, and has failed. 0 is never. Default 900.
+	// jobActiveDeadlineSecs is the time in seconds after which an attempt's Job is ended and has failed. 0 means no limit. Default 900.
 	// +optional
 	// +kubebuilder:default=900
 	// +kubebuilder:validation:Minimum=0
@@ -188,7 +189,7 @@ type PlanPace struct {
 	// +structType=atomic
 	Retries *PlanRetries `json:"retries,omitempty"`
 
-	// postCompleteDelay is how long a node's place stays taken after it is complete, for example "2m". The node is
+	// postCompleteDelay is how long a complete node still counts towards concurrency, for example "2m". The node is
 	// uncordoned at once. Default: 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -260,7 +261,7 @@ type PlanRelease struct {
 	Version string `json:"version,omitempty"`
 
 	// channel is an https or http URL that answers 302, 303, 307 or 308 to a place whose last path element is the version. It is asked every
-	// 15 minutes, and not while version is set. Nothing else counts as an answer: the last version that was found stays. At most 1024
+	// 15 minutes, and not while version is set. After any other response the version that was found last stays. At most 1024
 	// characters. For members of a hub the hub asks.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024

@@ -8,13 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeWork is what is done on each node. A node that is complete is done again when any of it changes, when the version does, or the
-// content of a Secret that it names.
+// NodeWork is what is done on each node. The plan runs again on complete nodes when any of it changes, or the version, or the content of a
+// Secret that it names.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
-	// prepare, where set, runs on the node before it is cordoned, for example to wait for another plan. It may run past
-	// jobActiveDeadlineSecs as often as it likes: it is begun again, and no attempt is lost.
+	// prepare, where set, runs on the node before it is cordoned, for example to wait for another plan. If it exceeds
+	// jobActiveDeadlineSecs, it is started again, and the attempt does not count.
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
@@ -134,7 +134,7 @@ type PlanContainer struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(v, !(v.name in ['host-root', 'pod-info']))",message="host-root and pod-info are Drover's own volumes"
 	Volumes []HostVolume `json:"volumes,omitempty"`
 
-	// securityContext in place of "privileged, with CAP_SYS_BOOT" for upgrade, and of none for prepare.
+	// securityContext of the container. Default: privileged, with CAP_SYS_BOOT, for upgrade, and none for prepare.
 	// +optional
 	// +structType=atomic
 	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
@@ -175,7 +175,7 @@ type PlanSecret struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Path string `json:"path,omitempty"`
 
-	// ignoreUpdates: a change of the Secret's content does no node again. Default: false.
+	// ignoreUpdates: a change of the Secret's content does not run the plan again on complete nodes. Default: false.
 	// +optional
 	IgnoreUpdates bool `json:"ignoreUpdates,omitempty"`
 

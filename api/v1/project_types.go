@@ -55,9 +55,9 @@ type ProjectList struct {
 // ProjectSpec says where a Project is and what its namespaces have. Every field can be changed at any time. Amounts have no exponent: 1e3 is
 // written 1000 or 1k.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || self.resourceQuota.all(k, self.?namespaceDefaultResourceQuota[?k].hasValue())",message="every resource in resourceQuota needs a share for each namespace in namespaceDefaultResourceQuota",messageExpression="'resourceQuota[' + self.resourceQuota.filter(k, !self.?namespaceDefaultResourceQuota[?k].hasValue())[0] + '] needs a share for each namespace in namespaceDefaultResourceQuota'"
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || !string(self.resourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !string(self.namespaceDefaultResourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota[' + ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || !string(self.resourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !string(self.namespaceDefaultResourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))[0] + '] must not exceed resourceQuota'"
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || !string(self.resourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !string(self.namespaceDefaultResourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota[' + ['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || !string(self.resourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !string(self.namespaceDefaultResourceQuota[k]).matches('^[0-9.]+[a-zA-Z]*$') || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))[0] + '] must not exceed resourceQuota'"
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || self.resourceQuota.all(k, self.?namespaceDefaultResourceQuota[?k].hasValue())",message="every resource in resourceQuota needs a share for each namespace in namespaceDefaultResourceQuota",messageExpression="'every resource in resourceQuota needs a share for each namespace in namespaceDefaultResourceQuota, which lacks %s'.format([self.resourceQuota.filter(k, !self.?namespaceDefaultResourceQuota[?k].hasValue())])"
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota must not exceed resourceQuota, as it does for %s'.format([['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))])"
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota must not exceed resourceQuota, as it does for %s'.format([['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))])"
 type ProjectSpec struct {
 	ClusterTarget `json:",inline"`
 
@@ -79,8 +79,8 @@ type ProjectSpec struct {
 	// namespaceDefaultResourceQuota. Default: no quota.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows",messageExpression="self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))[0] + ' is not one that a ResourceQuota knows'"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative",messageExpression="self.filter(k, string(self[k]).startsWith('-'))[0] + ' must not be negative'"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows",messageExpression="'a ResourceQuota does not know %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative",messageExpression="'a quota must not be negative, as it is for %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	// +mapType=atomic
 	ResourceQuota corev1.ResourceList `json:"resourceQuota,omitempty"`
 
@@ -89,8 +89,8 @@ type ProjectSpec struct {
 	// here, and not in resourceQuota, every namespace gets. At most 24 keys. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows",messageExpression="self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))[0] + ' is not one that a ResourceQuota knows'"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative",messageExpression="self.filter(k, string(self[k]).startsWith('-'))[0] + ' must not be negative'"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows",messageExpression="'a ResourceQuota does not know %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative",messageExpression="'a quota must not be negative, as it is for %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	// +mapType=atomic
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
@@ -116,20 +116,20 @@ type ProjectSpec struct {
 
 // ContainerDefaults are requests and limits of containers that set none.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || !string(self.requests[k]).matches('^[0-9.]+[a-zA-Z]*$') || !string(self.limits[k]).matches('^[0-9.]+[a-zA-Z]*$') || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a default request must not exceed the default limit"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || [self.requests[k], self.limits[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a default request must not exceed the default limit"
 type ContainerDefaults struct {
 	// requests, by cpu, memory and ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="keys are cpu, memory and ephemeral-storage"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="self.filter(k, string(self[k]).startsWith('-'))[0] + ' must not be negative'"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="'a default must not be negative, as it is for %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
 	// limits, by cpu, memory and ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="keys are cpu, memory and ephemeral-storage"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="self.filter(k, string(self[k]).startsWith('-'))[0] + ' must not be negative'"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="'a default must not be negative, as it is for %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
 
@@ -140,7 +140,7 @@ type NetworkIsolation string
 const (
 	// IsolationNone sets no limit.
 	IsolationNone NetworkIsolation = "None"
-	// IsolationProject lets in the project's own pods, kube-system and the ingress namespaces.
+	// IsolationProject admits connections from the project's own pods, kube-system and the ingress namespaces.
 	IsolationProject NetworkIsolation = "Project"
 )
 
@@ -151,7 +151,7 @@ type PodSecurity string
 const (
 	// PodSecurityPrivileged restricts nothing.
 	PodSecurityPrivileged PodSecurity = "privileged"
-	// PodSecurityBaseline stops known ways to the node.
+	// PodSecurityBaseline prevents known privilege escalations.
 	PodSecurityBaseline PodSecurity = "baseline"
 	// PodSecurityRestricted asks for hardened pods.
 	PodSecurityRestricted PodSecurity = "restricted"

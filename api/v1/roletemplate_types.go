@@ -38,7 +38,7 @@ type RoleTemplate struct {
 	// +required
 	Spec RoleTemplateSpec `json:"spec"`
 
-	// status says whether the template can be used, and how far it has got where it is.
+	// status reports whether the template can be used, and how far it has got where it is bound.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RoleTemplateStatus `json:"status,omitempty"`

@@ -5,8 +5,6 @@ package v1_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,7 +12,6 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -53,19 +50,7 @@ func texts(path string, schema apiextensionsv1.JSONSchemaProps) []string {
 }
 
 func TestNoNameHasControlCharacters(t *testing.T) {
-	files, err := filepath.Glob(testkit.Path(t, "config/crd/bases/*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		content, err := os.ReadFile(file)
-		if err == nil {
-			err = yaml.Unmarshal(content, crd)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, crd := range customResources(t) {
 		for _, path := range texts(crd.Spec.Names.Kind, crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]) {
 			t.Errorf("%s may hold line breaks: give it a pattern, or the rule of the others", path)
 		}

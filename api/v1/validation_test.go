@@ -29,7 +29,7 @@ func object(t *testing.T, namespace, kind, spec string) *unstructured.Unstructur
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.drover.dev/v1", "kind": kind, "spec": content}}
 	o.SetName("sample")
-	if kind != roleTemplate {
+	if kind != roleTemplate && kind != "User" {
 		o.SetNamespace(namespace)
 	}
 	return o
@@ -65,12 +65,31 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 			}
 		})
 	}
+	t.Run("each wrong key of a quota is named, in any order", func(t *testing.T) { // a map has none in CEL
+		for spec, want := range map[string]struct{ text, one, other string }{
+			"{resourceQuota: {cpus: 1, pods: 1, gpus: 1}, namespaceDefaultResourceQuota: {cpus: 1, pods: 1, gpus: 1}}":                 {"a ResourceQuota does not know", "cpus", "gpus"},
+			"{resourceQuota: {gpus: 1, cpu: 1, cpus: 1}, namespaceDefaultResourceQuota: {cpu: 1}}":                                     {"which lacks", "cpus", "gpus"},
+			"{resourceQuota: {limits.cpu: 1, limits.memory: 1Gi}, namespaceDefaultResourceQuota: {limits.cpu: 2, limits.memory: 2Gi}}": {"must not exceed resourceQuota, as it does for", "limits.cpu", "limits.memory"},
+			"{resourceQuota: {pods: 1, secrets: 1}, namespaceDefaultResourceQuota: {pods: 2, secrets: 2}}":                             {"must not exceed resourceQuota, as it does for", "pods", "secrets"},
+			"{namespaceDefaultResourceQuota: {cpu: -1, pods: -1}}":                                                                     {"a quota must not be negative, as it is for", "cpu", "pods"},
+			"{containerDefaults: {limits: {cpu: -1, memory: -1}}}":                                                                     {"a default must not be negative, as it is for", "cpu", "memory"},
+		} {
+			err := dryRun(object(t, namespace, project, "{clusterName: a, "+spec[1:]))
+			if err == nil {
+				t.Fatalf("%s is taken", spec)
+			}
+			a, b := fmt.Sprintf("%s [%q, %q]", want.text, want.one, want.other), fmt.Sprintf("%s [%q, %q]", want.text, want.other, want.one)
+			if !strings.Contains(err.Error(), a) && !strings.Contains(err.Error(), b) {
+				t.Errorf("refused with %q, want %q or %q", err, a, b)
+			}
+		}
+	})
 	t.Run("a name of 64 characters is refused for each kind", func(t *testing.T) {
 		for _, tt := range goodObjects() {
 			o := object(t, namespace, tt.kind, tt.spec)
 			o.SetName(strings.Repeat("a", 64))
 			if err := dryRun(o); err == nil || !strings.Contains(err.Error(), "at most 63 characters") {
-				t.Errorf("%s: %v", tt.kind, err)
+				t.Errorf("%s: %v, want an error about 63 characters", tt.kind, err)
 			}
 		}
 	})
@@ -102,7 +121,7 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 		}
 		conditions, _, err := unstructured.NestedSlice(o.Object, "status", "conditions")
 		if err != nil || len(conditions) != 1 || conditions[0].(map[string]any)["reason"] != "Pending" {
-			t.Errorf("%v %v", conditions, err)
+			t.Errorf("the new object has conditions %v %v, want one with reason Pending", conditions, err)
 		}
 		if isolation, _, _ := unstructured.NestedString(o.Object, "spec", "networkIsolation"); isolation != "None" {
 			t.Errorf("networkIsolation %q", isolation)
@@ -127,7 +146,7 @@ func testChanges(t *testing.T, env *testkit.Env, namespace string) {
 		env.Apply(t, o)
 		o.Object["spec"] = object(t, namespace, tt.kind, tt.to).Object["spec"]
 		if err := env.Client.Update(t.Context(), o); err != nil {
-			t.Errorf("%s: %v", tt.kind, err)
+			t.Errorf("update %s: %v, want no error", tt.kind, err)
 		}
 	}
 }
@@ -203,13 +222,13 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 		"namespace default":               {project, in("namespaces: [default]"), "belong to the cluster"},
 		"namespace kube-system":           {project, in("namespaces: [kube-system]"), "belong to the cluster"},
 		"namespace drover-agent":          {project, in("namespaces: [drover-agent]"), "belong to the cluster"},
-		"a quota that Kubernetes lacks":   {project, in("resourceQuota: {cpus: 1}, namespaceDefaultResourceQuota: {cpus: 1}"), "cpus is not one that a ResourceQuota knows"},
-		"a default that Kubernetes lacks": {project, in("namespaceDefaultResourceQuota: {limits.gpu: 1}"), "limits.gpu is not one that a ResourceQuota knows"},
-		"a negative quota":                {project, in("resourceQuota: {pods: -1}, namespaceDefaultResourceQuota: {pods: 0}"), "pods must not be negative"},
-		"a negative default":              {project, in("namespaceDefaultResourceQuota: {limits.cpu: -100m}"), "limits.cpu must not be negative"},
+		"a quota that Kubernetes lacks":   {project, in("resourceQuota: {cpus: 1}, namespaceDefaultResourceQuota: {cpus: 1}"), `a ResourceQuota does not know ["cpus"]`},
+		"a default that Kubernetes lacks": {project, in("namespaceDefaultResourceQuota: {limits.gpu: 1}"), `a ResourceQuota does not know ["limits.gpu"]`},
+		"a negative quota":                {project, in("resourceQuota: {pods: -1}, namespaceDefaultResourceQuota: {pods: 0}"), `a quota must not be negative, as it is for ["pods"]`},
+		"a negative default":              {project, in("namespaceDefaultResourceQuota: {limits.cpu: -100m}"), `a quota must not be negative, as it is for ["limits.cpu"]`},
 		"a quota that is no quantity":     {project, in("resourceQuota: {pods: many}, namespaceDefaultResourceQuota: {pods: 1}"), "spec.resourceQuota.pods"},
-		"a total without a share":         {project, in("resourceQuota: {pods: 1}"), "resourceQuota[pods] needs a share for each namespace"},
-		"a share above the total":         {project, in("resourceQuota: {limits.memory: 1Gi}, namespaceDefaultResourceQuota: {limits.memory: 2Gi}"), "namespaceDefaultResourceQuota[limits.memory] must not exceed resourceQuota"},
+		"a total without a share":         {project, in("resourceQuota: {pods: 1}"), `namespaceDefaultResourceQuota, which lacks ["pods"]`},
+		"a share above the total":         {project, in("resourceQuota: {limits.memory: 1Gi}, namespaceDefaultResourceQuota: {limits.memory: 2Gi}"), `namespaceDefaultResourceQuota must not exceed resourceQuota, as it does for ["limits.memory"]`},
 		"a request above the limit":       {project, in("containerDefaults: {requests: {cpu: 2}, limits: {cpu: 1500m}}"), "must not exceed the default limit"},
 		"a default that no container has": {project, in("containerDefaults: {requests: {pods: 2}}"), "keys are cpu, memory"},
 		"a negative container default":    {project, in("containerDefaults: {limits: {cpu: -1}}"), "must not be negative"},

@@ -11,8 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
-
-	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // options are the values of the flags.
@@ -36,8 +34,8 @@ func newCommand() *cobra.Command {
 	o := &options{loading: clientcmd.NewDefaultClientConfigLoadingRules()}
 	root := &cobra.Command{
 		Use:   "kubectl-drover",
-		Short: "Say who may do what in which member cluster, and why, and how plans go",
-		Long: `Say who may do what in which member cluster, and why, and how plans go.
+		Short: "Say who may do what in which member cluster, and why, and how plans and agents go",
+		Long: `Say who may do what in which member cluster, and why, and how plans and agents go.
 
 The hub is the cluster of your kubeconfig. The workspace is the context's namespace, or --workspace. A member is asked too, if an entry of your
 kubeconfig leads to a member through the hub (a server that ends in /k8s/clusters/NAMESPACE/NAME) or --member-context names one that leads to it.`,
@@ -53,7 +51,7 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 		return fmt.Errorf("%w: see \"%s --help\"", err, c.CommandPath())
 	})
 	o.bindConnection(root)
-	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newUninstall(o), &cobra.Command{
+	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newAgents(o), newUninstall(o), newAdopt(o), newRestored(o), newRevoked(o), newUser(o), &cobra.Command{
 		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), version)
@@ -96,61 +94,6 @@ func (o *options) bindQuestion(c *cobra.Command) {
 	complete(c, "cluster", o.completeClusters)
 }
 
-func newWhy(o *options) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "why NAME VERB RESOURCE[/OBJECT] | URL",
-		Short: "Say why a user or group may do something in a member, or what is missing",
-		Long: `Say why a user or group may do something in a member, or what is missing.
-
-NAME is the principal as the member sees it: github:alice, hub:carol, hub:system:serviceaccount:ci:deployer.
-Groups of a user are not known to the hub: name them with --group. For a group itself use --kind Group.
-VERB and RESOURCE are as in "kubectl auth can-i": get pods, create deployments.apps, get pods/web-0 --subresource log, get /metrics.
-
-The answer is the member's own word. Where the member is not asked, since it is away, has never joined, or nothing leads to it, the answer is that it
-cannot be told: what the hub grants may not have arrived, and the member may grant more. What the hub grants is printed all the same.
-
-Exit codes: 0 yes, 1 no, 2 an error, or it cannot be told.`,
-		Example: `  kubectl drover why github:alice create deployments.apps --cluster prod-eu -n web
-  kubectl drover why hub:system:serviceaccount:ci:deployer get secrets/registry --cluster prod-eu -n web -w team-a
-  kubectl drover why github:acme/web delete pods --kind Group --cluster prod-eu -n web -o json`,
-		Args: arguments(3, "NAME VERB RESOURCE"),
-		RunE: func(c *cobra.Command, args []string) error {
-			who, err := newPrincipal(args[0], v1.SubjectKind(o.kind), o.groups)
-			if err != nil {
-				return err
-			}
-			return o.why(c.Context(), c.OutOrStdout(), who, args[1], args[2])
-		},
-		ValidArgsFunction: completeAction(1),
-	}
-	o.bindQuestion(c)
-	c.Flags().StringArrayVar(&o.groups, "group", nil, "A group that the user is in; can be repeated")
-	c.Flags().StringVar(&o.kind, "kind", string(v1.SubjectUser), "What NAME is: User or Group")
-	complete(c, "kind", offer(string(v1.SubjectUser), string(v1.SubjectGroup)))
-	return c
-}
-
-func newWhoCan(o *options) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "who-can VERB RESOURCE[/OBJECT] | URL",
-		Short: "List who may do something in a member, and by what",
-		Long: `List who may do something in a member, and by what: bindings on the hub, and those that the member has of its own.
-
-Where the member is not asked it cannot be told who may. Whom the hub grants it to is printed all the same.
-
-Exit codes: 0 there is at least one who may, 1 no one may, 2 an error, or it cannot be told.`,
-		Example: `  kubectl drover who-can delete pods --cluster prod-eu -n web
-  kubectl drover who-can get secrets --cluster prod-eu`,
-		Args: arguments(2, "VERB RESOURCE"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.whoCan(c.Context(), c.OutOrStdout(), args[0], args[1])
-		},
-		ValidArgsFunction: completeAction(0),
-	}
-	o.bindQuestion(c)
-	return c
-}
-
 // arguments refuses another number of them, and says what they are.
 func arguments(count int, names string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
@@ -166,6 +109,11 @@ func (o *options) check() error {
 	if o.cluster == "" {
 		return errors.New("it is not said in which member: give --cluster NAME, a Cluster of the workspace as \"kubectl get clusters\" lists them")
 	}
+	return o.checkOutput()
+}
+
+// checkOutput rejects an output that does not exist.
+func (o *options) checkOutput() error {
 	if slices.Contains([]string{outputText, outputJSON, outputYAML}, o.output) {
 		return nil
 	}

@@ -205,11 +205,11 @@ func testJSON(t *testing.T, s *fixture) {
 	code, out, complaints := s.say(t, "why github:alice get deployments --group github:acme/web -n web --cluster prod --member-context hub -o json")
 	var got explanation
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
-		t.Fatalf("%d, %v: %s%s", code, err, out, complaints)
+		t.Fatalf("why -o json: exit code %d, %v: %s%s", code, err, out, complaints)
 	}
 	if got.Answer != allowed || got.Drover != access.Granted || got.Member == nil || !got.Member.Allowed || len(got.Chains) != 1 ||
 		got.Chains[0].Delivered.Binding != present || got.Chains[0].Templates[0] != "deployer" || got.Action.Group != "apps" {
-		t.Errorf("%+v", got)
+		t.Errorf("why -o json: %+v, want an allowed action with one chain, which hub and member agree on", got)
 	}
 	if strings.Contains(out, `"Err"`) || strings.Contains(out, `"Verb"`) {
 		t.Errorf("names of Go fields: %s", out)
@@ -220,7 +220,7 @@ func testOtherMember(t *testing.T, s *fixture) {
 	s.join(t, "other", "another")
 	code, out, _ := s.say(t, "why ops get deployments -n web --cluster other --member-context hub")
 	if code != exitError || !strings.Contains(out, "It cannot be told") || !strings.Contains(out, "leads to another cluster") || strings.Contains(out, "The member says") {
-		t.Error(code, out)
+		t.Errorf("a context of another cluster: %v, %v, want exit code 2 and that it cannot be told", code, out)
 	}
 }
 

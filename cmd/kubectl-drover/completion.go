@@ -39,7 +39,7 @@ func beginning(start string, names []string) ([]string, cobra.ShellCompDirective
 }
 
 // list lists the names of objects on the hub; none where that fails.
-func (o *options) list(ctx context.Context, kind schema.GroupVersionKind, where func(*hub) []client.ListOption) []string {
+func (o *options) list(ctx context.Context, kind schema.GroupVersionKind, where func(*hubClient) []client.ListOption) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionLimit)
 	defer cancel()
 	h, err := o.hub()
@@ -58,8 +58,8 @@ func (o *options) list(ctx context.Context, kind schema.GroupVersionKind, where 
 	return found
 }
 
-func inItsWorkspace(h *hub) []client.ListOption { return []client.ListOption{h.inWorkspace()} }
-func inNone(*hub) []client.ListOption           { return nil }
+func inItsWorkspace(h *hubClient) []client.ListOption { return []client.ListOption{h.inWorkspace()} }
+func inNone(*hubClient) []client.ListOption           { return nil }
 
 // completeClusters offers the workspace's Clusters.
 func (o *options) completeClusters(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {

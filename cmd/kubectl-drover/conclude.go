@@ -36,17 +36,17 @@ type explanation struct {
 	// Drover is what the hub's objects say: Granted, NotGranted, or Unknown where only the member knows the rules of a role.
 	Drover access.Decision `json:"drover"`
 	// Member is what the member's own SubjectAccessReview says; absent if it was not asked.
-	Member *memberWord `json:"member,omitempty"`
+	Member *memberReview `json:"member,omitempty"`
 	// Chains lead from bindings to objects in the member.
 	Chains []link `json:"chains,omitempty"`
 	// Missing are bindings of the subject that do not grant it, the nearest first, each with what to do.
-	Missing []miss `json:"missing,omitempty"`
+	Missing []missedBinding `json:"missing,omitempty"`
 	// Remarks are where hub and member differ and why, and what could not be read.
 	Remarks []string `json:"remarks,omitempty"`
 }
 
-// memberWord is the review of the member's API server.
-type memberWord struct {
+// memberReview is the review of the member's API server.
+type memberReview struct {
 	Allowed bool   `json:"allowed"`
 	Reason  string `json:"reason,omitempty"`
 }
@@ -58,8 +58,8 @@ type link struct {
 	Delivered *delivered `json:"delivered,omitempty"`
 }
 
-// miss is a binding that does not grant the action, and what to do about it.
-type miss struct {
+// missedBinding is a binding that does not grant the action, and what to do about it.
+type missedBinding struct {
 	access.Missing
 	Explanation string `json:"explanation"`
 }
@@ -92,10 +92,10 @@ func conclude(f findings) explanation {
 		e.Chains = append(e.Chains, l)
 	}
 	for _, m := range f.answer.Missing {
-		e.Missing = append(e.Missing, miss{Missing: m, Explanation: f.explain(m)})
+		e.Missing = append(e.Missing, missedBinding{Missing: m, Explanation: f.explain(m)})
 	}
 	if f.review != nil {
-		e.Member = &memberWord{Allowed: f.review.Allowed, Reason: f.review.Reason}
+		e.Member = &memberReview{Allowed: f.review.Allowed, Reason: f.review.Reason}
 		if e.Drover == access.Unknown {
 			e.Drover = f.settled()
 		}
@@ -210,7 +210,7 @@ func (f findings) elsewhere() []string {
 		return []string{"the member still has what the hub does not grant any more: the agent takes it away when it has heard of it; see the binding's status, and whether the cluster is connected"}
 	}
 	remarks := []string{"it is not Drover that grants it, but the member itself: change it there"}
-	if !f.letIn() {
+	if !f.mayUseProxy() {
 		remarks = append(remarks, fmt.Sprintf("no binding lets %s reach the cluster through the hub; that takes one, or the right to get clusters/proxy on the hub", f.who))
 	}
 	return remarks
@@ -219,8 +219,8 @@ func (f findings) elsewhere() []string {
 // byDrover reports whether the member names an object of Drover's as its reason.
 func (f findings) byDrover() bool { return strings.Contains(f.review.Reason, `Binding "drover:`) }
 
-// letIn reports whether a binding lets the subject use the proxy.
-func (f findings) letIn() bool {
+// mayUseProxy reports whether a binding lets the subject use the proxy.
+func (f findings) mayUseProxy() bool {
 	if len(f.answer.Chains) > 0 {
 		return true
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,8 +33,8 @@ const (
 	requestLimit = 15 * time.Second
 )
 
-// hub reads a workspace with the caller's own rights.
-type hub struct {
+// hubClient reads a workspace with the caller's own rights.
+type hubClient struct {
 	client.WithWatch
 	config    *rest.Config
 	workspace string
@@ -43,14 +44,23 @@ func (o *options) kubeconfig() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.loading, &o.overrides)
 }
 
-// hub is the one that the kubeconfig's context leads to.
-func (o *options) hub() (*hub, error) {
-	loaded := o.kubeconfig()
+// configOf returns the configuration of a client of the kubeconfig's context, which is to be that of the hub or of the member.
+func configOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("read kubeconfig: there is none, or it names no cluster: give the hub's with --kubeconfig or KUBECONFIG")
+		return nil, fmt.Errorf("read kubeconfig: there is none, or it names no cluster: give the %s's with --kubeconfig or KUBECONFIG", whose)
 	} else if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w: name the hub's with --kubeconfig or --context", err)
+		return nil, fmt.Errorf("read kubeconfig: %w: name the %s's with --kubeconfig or --context", err, whose)
+	}
+	return config, nil
+}
+
+// hub is the one that the kubeconfig's context leads to.
+func (o *options) hub() (*hubClient, error) {
+	loaded := o.kubeconfig()
+	config, err := configOf(loaded, "hub")
+	if err != nil {
+		return nil, err
 	}
 	workspace, _, err := loaded.Namespace()
 	if err != nil {
@@ -58,14 +68,14 @@ func (o *options) hub() (*hub, error) {
 	}
 	patient(config)
 	kinds := runtime.NewScheme()
-	if err := v1.AddToScheme(kinds); err != nil {
+	if err := errors.Join(v1.AddToScheme(kinds), corev1.AddToScheme(kinds)); err != nil {
 		return nil, fmt.Errorf("make client of the hub: %w", err)
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("make client of the hub at %s: %w", config.Host, err)
 	}
-	return &hub{WithWatch: c, config: config, workspace: cmp.Or(o.workspace, workspace)}, nil
+	return &hubClient{WithWatch: c, config: config, workspace: cmp.Or(o.workspace, workspace)}, nil
 }
 
 // patient limits requests in time and not in number.
@@ -77,7 +87,7 @@ func patient(config *rest.Config) {
 	}
 }
 
-func (h *hub) inWorkspace() client.ListOption { return client.InNamespace(h.workspace) }
+func (h *hubClient) inWorkspace() client.ListOption { return client.InNamespace(h.workspace) }
 
 // gathered is what the hub says of a workspace.
 type gathered struct {
@@ -91,7 +101,7 @@ type gathered struct {
 }
 
 // gather reads all that the answer is made of. What the caller may not read is named; the rest is still an answer.
-func (h *hub) gather(ctx context.Context, cluster string) (*gathered, error) {
+func (h *hubClient) gather(ctx context.Context, cluster string) (*gathered, error) {
 	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
 	ofClusters, ofProjects := &v1.ClusterRoleTemplateBindingList{}, &v1.ProjectRoleTemplateBindingList{}
 	g := &gathered{ready: map[access.Reference]metav1.Condition{}}
@@ -130,7 +140,7 @@ func (h *hub) gather(ctx context.Context, cluster string) (*gathered, error) {
 }
 
 // missingRights names the rights that the caller lacks, and the role that usually has them.
-func (h *hub) missingRights(resources []string) []string {
+func (h *hubClient) missingRights(resources []string) []string {
 	var rights, inWorkspace []string
 	for _, resource := range resources {
 		if resource == "roletemplates" {
@@ -146,7 +156,7 @@ func (h *hub) missingRights(resources []string) []string {
 }
 
 // find makes the Clusters part of the answer, and looks for the one that is asked about, by its name if they cannot be listed.
-func (h *hub) find(ctx context.Context, cluster string, list []v1.Cluster, g *gathered) error {
+func (h *hubClient) find(ctx context.Context, cluster string, list []v1.Cluster, g *gathered) error {
 	for i := range list {
 		g.Clusters[list[i].Name] = list[i].Labels
 		if list[i].Name == cluster {

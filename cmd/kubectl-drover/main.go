@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-drover answers who may do what in which member, and why, and shows how plans go: "kubectl drover why", "who-can" and "plan".
+// Command kubectl-drover answers who may do what in which member, and why, shows how plans and upgrades of agents go, and brings members back after a restore: "kubectl drover why", "who-can", "plan", "agents", "adopt", "restored" and "revoked".
 package main
 
 import (
@@ -31,7 +31,7 @@ const (
 	exitInterrupted = 130 // as shells have it for Ctrl-C
 )
 
-// errDenied ends a command that has answered with no; everything is said.
+// errDenied ends a command whose result is a no; everything is printed.
 var errDenied = errors.New("denied")
 
 func main() {
@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 	case ctx.Err() != nil:
 		return exitInterrupted // the user knows why
 	default:
-		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(unreached(err).Error(), "\n", "\n  "))
 		return exitError
 	}
 }

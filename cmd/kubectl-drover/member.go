@@ -26,14 +26,14 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// member asks a member's API server with the caller's own rights there.
-type member struct {
+// memberClient asks a member's API server with the caller's own rights there.
+type memberClient struct {
 	api    kubernetes.Interface
 	mapper meta.RESTMapperWithContext
 }
 
 // reach connects to the member and makes sure that it is the one of that Cluster.
-func (o *options) reach(ctx context.Context, h *hub, g *gathered) (*member, error) {
+func (o *options) reach(ctx context.Context, h *hubClient, g *gathered) (*memberClient, error) {
 	if err := g.neverJoined(); err != nil {
 		return nil, err
 	}
@@ -55,12 +55,12 @@ func (o *options) reach(ctx context.Context, h *hub, g *gathered) (*member, erro
 	case err == nil && string(system.UID) != g.cluster.Status.ClusterUID:
 		return nil, fmt.Errorf("%s leads to another cluster: name the right context with --member-context", config.Host)
 	case err != nil && !ownRefusal(err):
-		return nil, fmt.Errorf("ask %s: %w", config.Host, err)
+		return nil, fmt.Errorf("ask %s: %w", config.Host, unreached(err))
 	case err != nil && !throughHub(config.Host, h.workspace, o.cluster):
 		return nil, fmt.Errorf("%s may lead to another cluster, and you may not read namespace kube-system there, by whose UID it is known: ask for that right, or name a context that leads through the hub",
 			config.Host)
 	}
-	return &member{api: api, mapper: mapperOf(config)}, nil
+	return &memberClient{api: api, mapper: mapperOf(config)}, nil
 }
 
 // ownRefusal is a refusal by the member's RBAC, which says that it was reached. The hub's is about cluster access as a whole.
@@ -80,7 +80,7 @@ func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
 }
 
 // projectOf is the project that the namespace's label names.
-func (m *member) projectOf(ctx context.Context, namespace string) (string, error) {
+func (m *memberClient) projectOf(ctx context.Context, namespace string) (string, error) {
 	found, err := m.api.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("read namespace %s: %w", namespace, err)
@@ -89,7 +89,7 @@ func (m *member) projectOf(ctx context.Context, namespace string) (string, error
 }
 
 // review asks the member's API server about the action. A caller who may not ask about others may ask about themselves.
-func (m *member) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
+func (m *memberClient) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	user, groups := who.userAndGroups()
 	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}
 	spec.ResourceAttributes, spec.NonResourceAttributes = attributes(what)
@@ -103,7 +103,7 @@ func (m *member) review(ctx context.Context, who principal, what access.Action) 
 	return review.Status, nil
 }
 
-func (m *member) selfReview(ctx context.Context, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
+func (m *memberClient) selfReview(ctx context.Context, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	self := &authorizationv1.SelfSubjectAccessReview{}
 	self.Spec.ResourceAttributes, self.Spec.NonResourceAttributes = attributes(what)
 	review, err := m.api.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, self, metav1.CreateOptions{})
@@ -145,7 +145,7 @@ type delivered struct {
 }
 
 // follow looks up what a chain leads to.
-func (m *member) follow(ctx context.Context, chain access.Chain, what access.Action) delivered {
+func (m *memberClient) follow(ctx context.Context, chain access.Chain, what access.Action) delivered {
 	d := delivered{}
 	ref, subjects, err := m.binding(ctx, chain.Object)
 	d.Binding = d.judge(err, ref.Name == chain.Role && slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
@@ -156,7 +156,7 @@ func (m *member) follow(ctx context.Context, chain access.Chain, what access.Act
 	return d
 }
 
-func (m *member) binding(ctx context.Context, object access.Reference) (rbacv1.RoleRef, []rbacv1.Subject, error) {
+func (m *memberClient) binding(ctx context.Context, object access.Reference) (rbacv1.RoleRef, []rbacv1.Subject, error) {
 	if object.Kind == "RoleBinding" {
 		b, err := m.api.RbacV1().RoleBindings(object.Namespace).Get(ctx, object.Name, metav1.GetOptions{})
 		if err != nil {
@@ -185,7 +185,7 @@ func (d *delivered) judge(err error, asExpected bool) presence {
 }
 
 // isCaller reports whether the member knows the caller by that name.
-func (m *member) isCaller(ctx context.Context, who principal) bool {
+func (m *memberClient) isCaller(ctx context.Context, who principal) bool {
 	self, err := m.api.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	return err == nil && who.Kind == v1.SubjectUser && self.Status.UserInfo.Username == who.Name
 }

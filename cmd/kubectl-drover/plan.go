@@ -60,7 +60,7 @@ const (
 )
 
 // watchPlan shows a plan until it is complete; stalled is errDenied. A hub that has answered once may be away for as long as commandLimit.
-func (h *hub) watchPlan(ctx context.Context, name string, show *display) error {
+func (h *hubClient) watchPlan(ctx context.Context, name string, show *display) error {
 	var answered time.Time
 	for {
 		plan, err := h.readPlan(ctx, name)
@@ -76,7 +76,7 @@ func (h *hub) watchPlan(ctx context.Context, name string, show *display) error {
 			if final || ctx.Err() != nil || time.Since(answered) > commandLimit {
 				return err
 			}
-			if err := show.trouble(err); err != nil {
+			if err := show.unreadable(err); err != nil {
 				return err
 			}
 		}
@@ -88,7 +88,7 @@ func (h *hub) watchPlan(ctx context.Context, name string, show *display) error {
 	}
 }
 
-func (h *hub) readPlan(ctx context.Context, name string) (*v1.Plan, error) {
+func (h *hubClient) readPlan(ctx context.Context, name string) (*v1.Plan, error) {
 	plan := &v1.Plan{}
 	err := h.Get(ctx, client.ObjectKey{Namespace: h.workspace, Name: name}, plan)
 	switch {
@@ -104,7 +104,7 @@ func (h *hub) readPlan(ctx context.Context, name string) (*v1.Plan, error) {
 
 // followPlan shows a plan and its changes until the watch ends, which it does when a request may take no longer. It is done when nothing is left to
 // wait for.
-func (h *hub) followPlan(ctx context.Context, plan *v1.Plan, show *display) (done bool, err error) {
+func (h *hubClient) followPlan(ctx context.Context, plan *v1.Plan, show *display) (done bool, err error) {
 	if done, err := show.plan(plan); done {
 		return true, err
 	}

@@ -48,7 +48,7 @@ func TestAMemberThatSaysItHasEveryNodeIsNotBelieved(t *testing.T) {
 }
 
 // CVE-2021-25313, CVE-2023-32192, CVE-2024-52281: what others say is shown to people who may do more than they.
-func TestNothingThatIsSaidRulesTheTerminal(t *testing.T) {
+func TestPlanStatusesPrintNoControlCharacters(t *testing.T) {
 	const evil = "\x1b]0;x\a\x1b[2J\r\u202e\u009b"
 	at := metav1.NewTime(time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC))
 	count := v1.PlanCount{Total: 1, Summary: evil}
@@ -64,7 +64,7 @@ func TestNothingThatIsSaidRulesTheTerminal(t *testing.T) {
 		_, err := d.plan(p)
 		shown := strings.NewReplacer("\x1b[?7l", "", "\x1b[?7h", "").Replace(out.String()) // the display's own: long lines are not broken
 		if err != nil || strings.ContainsAny(shown, "\x1b\a\r\u202e\u009b") {
-			t.Errorf("%q, %v", shown, err)
+			t.Errorf("shown: %q, %v, want no control characters", shown, err)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestDisplay(t *testing.T) {
 		p := goingPlan()
 		for range 2 {
 			if done, err := d.plan(p); done || err != nil {
-				t.Fatal(done, err)
+				t.Fatalf("draw a plan at work: done and error are %v, %v", done, err)
 			}
 		}
 		p.Status.Nodes.Complete = 5
@@ -88,7 +88,7 @@ func TestDisplay(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != 2 || !strings.HasPrefix(lines[0], clock.Now().UTC().Format(time.RFC3339)+" ") || !strings.HasSuffix(lines[0], "Applying: clusters 1/4, nodes 4/6; canary 1/1; rest 0/3; b/n [31m Draining; 1 cluster at work") ||
 			!strings.Contains(lines[1], "nodes 5/6") || strings.Contains(out.String(), "\x1b") {
-			t.Errorf("%q", lines)
+			t.Errorf("shown without a terminal: %q, want two lines with counts, the second with 5 of 6 nodes", lines)
 		}
 	})
 	t.Run("on a terminal the picture is drawn in place, with bars and the time that is left", func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestDisplay(t *testing.T) {
 		_, _ = d.plan(p)
 		// Two of four clusters have begun, with six nodes: twelve in all, seven are left, and each took 30 s.
 		if !strings.Contains(out.String(), "about 3m30s left") || !strings.HasPrefix(out.String(), "\x1b[7A\x1b[J") {
-			t.Errorf("%q", out)
+			t.Errorf("shown: %q, want the time left, and the seven lines before overwritten", out)
 		}
 	})
 	t.Run("a line says why a node failed, with the end of its log, and nothing of clusters in a member", func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestDisplay(t *testing.T) {
 		p.Status.Failures = []v1.NodeFailure{{Node: "a", Reason: v1.ReasonUpgradeFailed, Message: "it ended with 1", Log: "begin\nno space\x1b left\n"}}
 		_, _ = d.plan(p)
 		if !strings.Contains(out.String(), `Applying: nodes 4/6; a failed (UpgradeFailed): it ended with 1, its log ends with "no space  left"; `) {
-			t.Errorf("%q", out)
+			t.Errorf("shown: %q, want the failed node with its log", out)
 		}
 	})
 	t.Run("long lines are cut while the picture is drawn anew, and whole at the end", func(t *testing.T) {
@@ -125,13 +125,13 @@ func TestDisplay(t *testing.T) {
 		p := goingPlan()
 		_, _ = d.plan(p)
 		if !strings.HasPrefix(out.String(), cutLines) || !strings.HasSuffix(out.String(), wrapLines) {
-			t.Errorf("%q", out)
+			t.Errorf("shown: %q, want lines cut at the terminal's edge, and wrapping restored", out)
 		}
 		out.Reset()
 		p.Status.Conditions[0].Status = metav1.ConditionTrue
 		p.Status.Conditions[0].Message = "4 clusters complete"
 		if done, _ := d.plan(p); !done || strings.Contains(out.String(), cutLines) {
-			t.Errorf("%q", out)
+			t.Errorf("shown: %q, want no line cut for a complete plan", out)
 		}
 	})
 	t.Run("the end is one of this generation", func(t *testing.T) {
@@ -140,15 +140,15 @@ func TestDisplay(t *testing.T) {
 		p.Status.Conditions[0].Status = metav1.ConditionTrue
 		p.Generation = 2
 		if done, err := d.plan(p); done || err != nil {
-			t.Error(done, err)
+			t.Errorf("a paused plan: done and error are %v, %v, want false and nil", done, err)
 		}
 		p.Status.ObservedGeneration = 2
 		if done, err := d.plan(p); !done || err != nil {
-			t.Error(done, err)
+			t.Errorf("a complete plan: done and error are %v, %v, want true and nil", done, err)
 		}
 		p.Status.Conditions = append(p.Status.Conditions, metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue})
 		if done, err := d.plan(p); !done || !errors.Is(err, errDenied) {
-			t.Error(done, err)
+			t.Errorf("a stalled plan: done and error are %v, %v, want true and errDenied", done, err)
 		}
 	})
 }
@@ -174,31 +174,31 @@ func TestPlanCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, what := range []string{"k3s", file} {
-		t.Run("preview plays a plan on the workspace's clusters, one after the other", func(t *testing.T) {
+		t.Run("preview simulates a plan on the workspace's clusters, one after the other", func(t *testing.T) {
 			code, out := command(t.Context(), "plan", "preview", what, "--upgrade", "4m", "--nodes", "2", "--start", "2027-01-02T00:00:00Z")
-			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") || !strings.HasPrefix(out, "# each cluster is played with 2 nodes, as --nodes says\n2027-01-02T00:00:00Z ") {
-				t.Errorf("%d: %s", code, out)
+			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") || !strings.HasPrefix(out, "# each cluster is simulated with 2 nodes, as --nodes says\n2027-01-02T00:00:00Z ") {
+				t.Errorf("exit code %d: %s, want 0 and a plan complete in 24 minutes", code, out)
 			}
 		})
 	}
 	t.Run("a plan that is nowhere is an error", func(t *testing.T) {
 		for _, verb := range []string{"preview", "watch"} {
 			if code, out := command(t.Context(), "plan", verb, "other"); code != exitError || !strings.Contains(out, "read plan") {
-				t.Errorf("%s: %d: %s", verb, code, out)
+				t.Errorf("a plan that does not exist: %s: %d: %s, want an error", verb, code, out)
 			}
 		}
 	})
-	t.Run("preview plays a plan that is paused, or waits for its channel", func(t *testing.T) {
+	t.Run("preview simulates a plan that is paused, or waits for its channel", func(t *testing.T) {
 		text := "kind: Plan\nmetadata: {name: k3s}\nspec: {clusterSelector: {}, channel: 'https://example.com/stable', paused: true, upgrade: {image: x}}\n"
 		paused := filepath.Join(t.TempDir(), "plan.yaml")
 		if err := os.WriteFile(paused, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if code, out := command(t.Context(), "plan", "preview", paused); code != 0 || !strings.Contains(out, "Complete: ") || !strings.HasPrefix(out, "# the plan is paused: ") {
-			t.Errorf("%d: %s", code, out)
+			t.Errorf("a paused plan: exit code %d: %s, want 0 and that it is simulated as if it were not paused", code, out)
 		}
 	})
-	t.Run("preview plays a plan without a target on the nodes of the cluster itself", func(t *testing.T) {
+	t.Run("preview simulates a plan without a target on the nodes of the cluster itself", func(t *testing.T) {
 		own := filepath.Join(t.TempDir(), "plan.yaml")
 		text := "kind: Plan\nmetadata: {name: own}\nspec: {version: v1, nodeSelector: {matchLabels: {own: x}}, upgrade: {image: x}}\n"
 		if err := os.WriteFile(own, []byte(text), 0o600); err != nil {
@@ -208,13 +208,13 @@ func TestPlanCommands(t *testing.T) {
 			s.Apply(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"own": own, v1.PlanLabel("own"): "before"}}})
 		}
 		if code, out := command(t.Context(), "plan", "preview", own); code != 0 || !strings.Contains(out, "Complete: 2 nodes complete") || strings.Contains(out, "other") {
-			t.Errorf("%d: %s", code, out)
+			t.Errorf("a cluster's own plan: exit code %d: %s, want 0 and two nodes complete", code, out)
 		}
 		if code, out := command(t.Context(), "plan", "preview", own, "--nodes", "4"); code != 0 || !strings.Contains(out, "Complete: 4 nodes complete") {
-			t.Errorf("%d: %s", code, out)
+			t.Errorf("a cluster's own plan with --nodes 4: exit code %d: %s, want 0 and four nodes complete", code, out)
 		}
 	})
-	t.Run("preview plays each Plan of a file, or of standard input, and passes over other kinds", func(t *testing.T) {
+	t.Run("preview simulates each Plan of a file, or of standard input, and passes over other kinds", func(t *testing.T) {
 		one, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func TestPlanCommands(t *testing.T) {
 			}
 		}
 	})
-	t.Run("preview refuses what it cannot play, and says what it can", func(t *testing.T) {
+	t.Run("preview refuses what it cannot simulate, and says what it can", func(t *testing.T) {
 		for args, want := range map[string]string{
 			"--nodes -3":                  "--nodes is -3: give 1 to 5000",
 			"--nodes 3000000":             "--nodes is 3000000: give 1 to 5000",
@@ -250,15 +250,15 @@ func TestPlanCommands(t *testing.T) {
 			"--start 2027-01-02T00:00:00": "give a time with its zone",
 		} {
 			if code, out := command(t.Context(), append([]string{"plan", "preview", "k3s"}, strings.Fields(args)...)...); code != exitError || !strings.Contains(out, want) {
-				t.Errorf("%s: %d: %s", args, code, out)
+				t.Errorf("%s: %d: %s, want an error with other text", args, code, out)
 			}
 		}
 		many := &previewOptions{nodes: maxNodes}
-		a := &scenario{whole: true}
+		a := &preview{whole: true}
 		for range maxSimulated/maxNodes + 1 {
-			a.script.Clusters = append(a.script.Clusters, simulated(&v1.Cluster{}, many.nodes))
+			a.scenario.Clusters = append(a.scenario.Clusters, simulated(&v1.Cluster{}, many.nodes))
 		}
-		if err := (&options{}).complete(t.Context(), "", a, many); err == nil || !strings.Contains(err.Error(), "at most 50000 can be played") {
+		if err := (&options{}).complete(t.Context(), "", a, many); err == nil || !strings.Contains(err.Error(), "at most 50000 can be simulated") {
 			t.Error(err)
 		}
 	})
@@ -281,9 +281,9 @@ func TestPlanCommands(t *testing.T) {
 		}
 		code, out := command(t.Context(), "plan", "preview", some)
 		for _, want := range []string{
-			"# the hub does not know which nodes nodeSelector selects: all are played\n",
-			"# the hub does not know the nodes of b: each is played with 1 node; say with --nodes how many\n",
-			"# of the nodes of prod only 5000 are played\n", " 5000/5000 nodes",
+			"# the hub does not know which nodes nodeSelector selects: all are simulated\n",
+			"# the hub does not know the nodes of b: each is simulated with 1 node; say with --nodes how many\n",
+			"# of the nodes of prod only 5000 are simulated\n", " 5000/5000 nodes",
 		} {
 			if code != 0 || !strings.Contains(out, want) {
 				t.Errorf("%d: %q is not in %.600s", code, want, out)
@@ -294,12 +294,12 @@ func TestPlanCommands(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if code, _ := command(ctx, "plan", "preview", "k3s"); code != exitInterrupted {
-			t.Error(code)
+			t.Errorf("an interrupted preview: exit code %v, want exitInterrupted", code)
 		}
 	})
 	t.Run("preview in a workspace without Clusters says so", func(t *testing.T) {
-		if code, out := command(t.Context(), "plan", "preview", file, "-w", "kube-public"); code != exitError || !strings.Contains(out, "there is none to play the plan on") {
-			t.Errorf("%d: %s", code, out)
+		if code, out := command(t.Context(), "plan", "preview", file, "-w", "kube-public"); code != exitError || !strings.Contains(out, "there is none to simulate the plan on") {
+			t.Errorf("a workspace without Clusters: exit code %d: %s, want an error that says so", code, out)
 		}
 	})
 	t.Run("watch goes on when the hub is back, and ends quietly when it is interrupted", func(t *testing.T) {
@@ -334,10 +334,10 @@ func TestPlanCommands(t *testing.T) {
 		}), now: time.Now}
 		err = h.watchPlan(ctx, "k3s", show)
 		if !errors.Is(err, context.Canceled) || strings.Count(out.String(), "trying again: ") != 2 {
-			t.Errorf("%v, %s", err, out)
+			t.Errorf("got %v, %s, want two lines about trying again, and the context's error", err, out)
 		}
 		if code, out := command(ctx, "plan", "watch", "k3s"); code != exitInterrupted || out != "" {
-			t.Errorf("%d: %q", code, out)
+			t.Errorf("an interrupted watch: exit code %d: %q, want exitInterrupted and no text", code, out)
 		}
 	})
 	t.Run("watch ends with what the plan comes to", func(t *testing.T) {

@@ -7,6 +7,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +34,7 @@ const evil = "\x1b]0;x\a\x1b[2J\r\u202e\u009b1A\x9b\nYes: User mallory may do al
 const obeyed = "\x1b\a\r\u202e\u009b\x7f"
 
 // CVE-2021-25313: what a member says is shown to people who may do more than it.
-func TestAnAnswerRulesNoTerminal(t *testing.T) {
+func TestAnswersPrintNoControlCharacters(t *testing.T) {
 	who := principal{Kind: v1.SubjectUser, Name: "x" + evil}
 	ref := access.Reference{Kind: access.KindClusterBinding, Namespace: "team-a", Name: "b"}
 	chain := access.Chain{Binding: ref, Subject: v1.Subject{Kind: v1.SubjectUser, Name: evil}, Templates: []string{evil}, Object: access.Reference{Kind: "ClusterRoleBinding", Name: evil}, Role: evil}
@@ -66,11 +70,11 @@ func TestAnAnswerRulesNoTerminal(t *testing.T) {
 	}
 }
 
-func TestAnErrorRulesNoTerminal(t *testing.T) {
+func TestErrorsPrintNoControlCharacters(t *testing.T) {
 	var out, complaints bytes.Buffer
 	code := run(t.Context(), []string{"why", "x", "get", "pods", "--cluster", "c", "-o", evil}, &out, &complaints)
 	if got := complaints.String(); code != exitError || strings.ContainsAny(got, obeyed) || strings.Contains(got, "\nYes") {
-		t.Errorf("%d: %q", code, got)
+		t.Errorf("exit code %d: %q, want an error without control characters and without a line of its own", code, got)
 	}
 }
 
@@ -100,31 +104,40 @@ func TestErrorsSayWhatToGive(t *testing.T) {
 	config.Clusters["away"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}
 	config.Contexts["away"] = &clientcmdapi.Context{Cluster: "away"}
 	config.CurrentContext = "away"
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	config.Clusters["other"] = &clientcmdapi.Cluster{Server: server.URL}
+	config.Contexts["other"] = &clientcmdapi.Context{Cluster: "other"}
 	away, empty := filepath.Join(t.TempDir(), "away"), filepath.Join(t.TempDir(), "empty")
 	if err := errors.Join(clientcmd.WriteToFile(*config, away), os.WriteFile(empty, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{
-		"why x get pods --clustr y":                         `error: unknown flag: --clustr: see "kubectl drover why --help"`,
-		"plan preview -f x":                                 `error: unknown shorthand flag: 'f' in -f: see "kubectl drover plan preview --help"`,
-		"plan watch x --kubeconfig " + empty:                "it names no cluster: give the hub's with --kubeconfig or KUBECONFIG",
-		"uninstall --kubeconfig " + empty:                   "it names no cluster: give the member's with --kubeconfig or KUBECONFIG",
-		"uninstall --context nope --kubeconfig " + away:     "name the member's with --kubeconfig or --context",
-		"plan preview nosuch --kubeconfig " + away:          "connection refused\n",
-		"who-can get pods --cluster c --kubeconfig " + away: "connection refused\n",
+		"why x get pods --clustr y":                     `error: unknown flag: --clustr: see "kubectl drover why --help"`,
+		"plan preview -f x":                             `error: unknown shorthand flag: 'f' in -f: see "kubectl drover plan preview --help"`,
+		"plan watch x --kubeconfig " + empty:            "it names no cluster: give the hub's with --kubeconfig or KUBECONFIG",
+		"uninstall --kubeconfig " + empty:               "it names no cluster: give the member's with --kubeconfig or KUBECONFIG",
+		"uninstall --context nope --kubeconfig " + away: "name the member's with --kubeconfig or --context",
+
+		"plan preview nosuch --kubeconfig " + away:                          "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the server in",
+		"who-can get pods --cluster c --kubeconfig " + away:                 "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the server in",
+		"uninstall --kubeconfig " + away:                                    "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the server in",
+		"who-can get pods --cluster c --context other --kubeconfig " + away: "check the certificate-authority-data of that server in the kubeconfig",
 	} {
 		var out strings.Builder
 		if code := run(t.Context(), strings.Fields(line), &out, &out); code != exitError || !strings.Contains(out.String(), want) {
-			t.Errorf("%s: %d: %s", line, code, out.String())
+			t.Errorf("%s: %d: %s, want an error with other text", line, code, out.String())
 		}
 	}
 }
 
-func TestANameAddsNoLineToWhatUninstallSays(t *testing.T) {
+func TestUninstallPrintsEachNameOnOneLine(t *testing.T) {
 	var out strings.Builder
 	u := &uninstaller{out: terminal{&out}, said: map[string]bool{}}
 	u.say(removal{kind: "ClusterRoleBinding", name: "x" + evil}.String() + " deleted")
 	if said := out.String(); strings.Count(said, "\n") != 1 || strings.ContainsAny(said, obeyed) {
-		t.Errorf("%q", said)
+		t.Errorf("the warning is %q, want one line without control characters", said)
 	}
 }

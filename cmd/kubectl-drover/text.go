@@ -78,7 +78,7 @@ func (e explanation) text() string {
 		b.WriteByte('\n')
 		l.write(&b, e.Workspace)
 	}
-	if missing := e.worthTelling(); len(missing) > 0 {
+	if missing := e.relevantMisses(); len(missing) > 0 {
 		b.WriteString("\nWhat is missing, the nearest first:\n")
 		for _, m := range missing {
 			m.write(&b)
@@ -107,15 +107,15 @@ func (e explanation) byHub() string {
 	return "Nor can it be told whether Drover grants it.\n"
 }
 
-// worthTelling returns the misses that matter: none beside a chain that holds, and no advice to bind what is allowed already.
-func (e explanation) worthTelling() []miss {
+// relevantMisses returns the misses that matter: none beside a chain that holds, and no advice to bind what is allowed already.
+func (e explanation) relevantMisses() []missedBinding {
 	switch {
 	case e.Drover == access.Granted && e.Answer != denied:
 		return nil
 	case e.Answer != allowed:
 		return e.Missing
 	}
-	return slices.DeleteFunc(slices.Clone(e.Missing), func(m miss) bool { return m.Lack != access.LackExpired })
+	return slices.DeleteFunc(slices.Clone(e.Missing), func(m missedBinding) bool { return m.Lack != access.LackExpired })
 }
 
 // write writes a chain, each step below the one before.
@@ -149,7 +149,7 @@ func (d *delivered) text() string {
 	return fmt.Sprintf("the binding %s, the role %s", words[d.Binding], role)
 }
 
-func (m miss) write(b *strings.Builder) {
+func (m missedBinding) write(b *strings.Builder) {
 	if m.Lack == access.LackBinding {
 		say(b, "- %s\n", m.Explanation)
 		return

@@ -14,10 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 // lookInterval is the pause between two looks at what is left.
@@ -57,7 +55,6 @@ Exit codes: 0 nothing is left, 2 an error, or something is left.`,
 
 // uninstaller removes what Drover put into a member.
 type uninstaller struct {
-	typed   kubernetes.Interface
 	objects metadata.Interface
 	server  string
 	out     io.Writer
@@ -67,11 +64,9 @@ type uninstaller struct {
 
 // uninstaller connects to the cluster of the kubeconfig itself.
 func (o *options) uninstaller(out io.Writer, dryRun bool) (*uninstaller, error) {
-	config, err := o.kubeconfig().ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("read kubeconfig: there is none, or it names no cluster: give the member's with --kubeconfig or KUBECONFIG")
-	} else if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w: name the member's with --kubeconfig or --context", err)
+	config, err := configOf(o.kubeconfig(), "member")
+	if err != nil {
+		return nil, err
 	}
 	if _, through := hubBase(config.Host); through {
 		return nil, fmt.Errorf("%s leads through the hub to the agent that is to be removed: name a context with --context that leads to the member itself", config.Host)
@@ -79,9 +74,6 @@ func (o *options) uninstaller(out io.Writer, dryRun bool) (*uninstaller, error) 
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 50, 100
 	u := &uninstaller{server: config.Host, out: out, dryRun: dryRun, said: map[string]bool{}}
-	if u.typed, err = kubernetes.NewForConfig(config); err != nil {
-		return nil, fmt.Errorf("make client for %s: %w", config.Host, err)
-	}
 	if u.objects, err = metadata.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("make client for %s: %w", config.Host, err)
 	}
@@ -117,7 +109,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		for _, r := range left {
 			problems = append(problems, fmt.Errorf("%s is still there", r))
 		}
-		return fmt.Errorf("not everything is gone, run it again: %w", errors.Join(problems...))
+		return errors.New("not everything is gone, run it again: " + errors.Join(problems...).Error()) // one lost connection does not stand for the rest
 	case err != nil:
 		return err
 	case !found:

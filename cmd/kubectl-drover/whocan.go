@@ -10,11 +10,33 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-dev/drover/internal/access"
 )
+
+func newWhoCan(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "who-can VERB RESOURCE[/OBJECT] | URL",
+		Short: "List who may do something in a member, and by what",
+		Long: `List who may do something in a member, and by what: bindings on the hub, and those that the member has of its own.
+
+Where the member is not asked it cannot be told who may. Whom the hub grants it to is printed all the same.
+
+Exit codes: 0 there is at least one who may, 1 no one may, 2 an error, or it cannot be told.`,
+		Example: `  kubectl drover who-can delete pods --cluster prod-eu -n web
+  kubectl drover who-can get secrets --cluster prod-eu`,
+		Args: arguments(2, "VERB RESOURCE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.whoCan(c.Context(), c.OutOrStdout(), args[0], args[1])
+		},
+		ValidArgsFunction: completeAction(0),
+	}
+	o.bindQuestion(c)
+	return c
+}
 
 // holders are the answer to "who-can", as -o json prints it.
 type holders struct {
@@ -97,7 +119,7 @@ func fromHub(chains []access.Chain, found []delivered) []holder {
 	return all
 }
 
-// effective says whether the member has all of a chain.
+// effective reports whether the member has all of a chain.
 func (d delivered) effective() metav1.ConditionStatus {
 	switch {
 	case d.Binding == present && d.Role == present:
@@ -125,7 +147,7 @@ func (h holders) outcome() error {
 }
 
 // ownHolders are the subjects of the member's bindings, except those that the chains lead to.
-func (m *member) ownHolders(ctx context.Context, what access.Action, chains []access.Chain) ([]holder, error) {
+func (m *memberClient) ownHolders(ctx context.Context, what access.Action, chains []access.Chain) ([]holder, error) {
 	bindings, err := m.api.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list clusterrolebindings in the member: %w", err)
@@ -154,7 +176,7 @@ func (m *member) ownHolders(ctx context.Context, what access.Action, chains []ac
 }
 
 // roles returns the rules of the member's roles, by kind and name.
-func (m *member) roles(ctx context.Context, namespace string) (map[access.Reference][]rbacv1.PolicyRule, error) {
+func (m *memberClient) roles(ctx context.Context, namespace string) (map[access.Reference][]rbacv1.PolicyRule, error) {
 	rules := map[access.Reference][]rbacv1.PolicyRule{}
 	whole, err := m.api.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
 	if err != nil {

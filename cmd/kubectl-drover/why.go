@@ -8,17 +8,53 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/access"
 )
+
+func newWhy(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "why NAME VERB RESOURCE[/OBJECT] | URL",
+		Short: "Say why a user or group may do something in a member, or what is missing",
+		Long: `Say why a user or group may do something in a member, or what is missing.
+
+NAME is the principal as the member sees it: github:alice, hub:carol, hub:system:serviceaccount:ci:deployer.
+Groups of a user are not known to the hub: name them with --group. For a group itself use --kind Group.
+VERB and RESOURCE are as in "kubectl auth can-i": get pods, create deployments.apps, get pods/web-0 --subresource log, get /metrics.
+
+The answer is the member's own word. Where the member is not asked, since it is away, has never joined, or nothing leads to it, the answer is that it
+cannot be told: what the hub grants may not have arrived, and the member may grant more. What the hub grants is printed all the same.
+
+Exit codes: 0 yes, 1 no, 2 an error, or it cannot be told.`,
+		Example: `  kubectl drover why github:alice create deployments.apps --cluster prod-eu -n web
+  kubectl drover why hub:system:serviceaccount:ci:deployer get secrets/registry --cluster prod-eu -n web -w team-a
+  kubectl drover why github:acme/web delete pods --kind Group --cluster prod-eu -n web -o json`,
+		Args: arguments(3, "NAME VERB RESOURCE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			who, err := newPrincipal(args[0], v1.SubjectKind(o.kind), o.groups)
+			if err != nil {
+				return err
+			}
+			return o.why(c.Context(), c.OutOrStdout(), who, args[1], args[2])
+		},
+		ValidArgsFunction: completeAction(1),
+	}
+	o.bindQuestion(c)
+	c.Flags().StringArrayVar(&o.groups, "group", nil, "A group that the user is in; can be repeated")
+	c.Flags().StringVar(&o.kind, "kind", string(v1.SubjectUser), "What NAME is: User or Group")
+	complete(c, "kind", offer(string(v1.SubjectUser), string(v1.SubjectGroup)))
+	return c
+}
 
 // inquiry is a question, the workspace that it is about, and the member, if there is a way to it.
 type inquiry struct {
 	what      action
 	where     access.Place
 	hub       *gathered
-	member    *member // nil where it was not asked
+	member    *memberClient // nil where it was not asked
 	workspace string
 	remarks   []string
 }

@@ -25,8 +25,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/authority"
+	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/trust"
@@ -39,6 +39,7 @@ type world struct {
 	t        *testing.T
 	clock    *testkit.Clock
 	trust    *trust.Holder
+	settings func() protocol.Settings // of agents
 	keeper   *authority.Keeper
 	loader   *authority.Loader
 	recorder *events.FakeRecorder
@@ -49,6 +50,8 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Helper()
 	w := &world{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(100), members: map[types.NamespacedName]string{}}
 	w.trust = newHolder(t, w.clock)
+	hub := &config.Config{Server: config.Server{URLs: []string{"https://hub.example.com"}}}
+	w.settings = hub.AgentSettings(w.trust.Bundle)
 	namespace := env.Workspace(t)
 	t.Cleanup(func() { // the keeper looks at the agents of the whole hub, so the next test must not find these
 		if err := env.Client.DeleteAllOf(context.Background(), &corev1.Secret{}, client.InNamespace(namespace)); err != nil {
@@ -56,9 +59,9 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 		}
 	})
 	secret := types.NamespacedName{Namespace: namespace, Name: trust.AuthoritySecret}
-	w.loader = &authority.Loader{Client: env.Client, Trust: w.trust, Authority: secret, Now: w.clock.Now,
+	w.loader = &authority.Loader{Client: env.Client, Live: env.Client, Trust: w.trust, Authority: secret, Now: w.clock.Now,
 		Given: types.NamespacedName{Namespace: namespace, Name: "given"}}
-	w.keeper = &authority.Keeper{Client: env.Client, Recorder: w.recorder, Secret: secret, Settings: w.trust.Settings, Now: w.clock.Now,
+	w.keeper = &authority.Keeper{Client: env.Client, Recorder: w.recorder, Secret: secret, Settings: w.settings, Now: w.clock.Now,
 		Member: func(name types.NamespacedName) members.State {
 			digest, ok := w.members[name]
 			switch {
@@ -109,9 +112,9 @@ func (w *world) secret() *corev1.Secret {
 	return secret
 }
 
-func (w *world) state() pki.State {
+func (w *world) state() trust.State {
 	w.t.Helper()
-	state, err := pki.ReadSecret(w.secret())
+	state, err := trust.ReadSecret(w.secret())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -147,7 +150,7 @@ func join(t *testing.T, env *testkit.Env, cluster *v1.Cluster) members.Peer {
 }
 
 // changed asks for a change and returns the authorities before and after it.
-func (w *world) changed(value string) (before, after pki.KeyPair) {
+func (w *world) changed(value string) (before, after trust.KeyPair) {
 	w.t.Helper()
 	w.load()
 	w.load()
@@ -162,14 +165,14 @@ func (w *world) changed(value string) (before, after pki.KeyPair) {
 }
 
 // verifies fails unless a client that trusts one authority verifies the hub, or does not.
-func (w *world) verifies(authority pki.KeyPair, want bool) {
+func (w *world) verifies(authority trust.KeyPair, want bool) {
 	w.t.Helper()
 	if got := signedBy(w.t, w.trust, authority); got != want {
 		w.t.Errorf("a client of the authority verifies the hub: %t, want %t", got, want)
 	}
 }
 
-func signedBy(t *testing.T, holder *trust.Holder, authority pki.KeyPair) bool {
+func signedBy(t *testing.T, holder *trust.Holder, authority trust.KeyPair) bool {
 	t.Helper()
 	cert, err := holder.GetCertificate(&tls.ClientHelloInfo{})
 	if err != nil {
@@ -204,6 +207,7 @@ func TestAuthority(t *testing.T) {
 		"two keepers at once do no harm":                                    testTwoKeepers,
 		"the Secret, once deleted, comes back with the same authority":      testDeleted,
 		"a Secret that was emptied makes no new authority":                  testEmptied,
+		"the hub's identity is written once and comes with the backup":      testIdentity,
 		"the operator's own certificate is served and its CA is announced":  testGiven,
 		"an invalid Secret of the operator leaves the hub's own in service": testBadGiven,
 	} {
@@ -217,7 +221,7 @@ func testFirst(w *world) {
 	var all sync.WaitGroup
 	for i := range replicas {
 		holders[i] = newHolder(w.t, w.clock)
-		loader := &authority.Loader{Client: w.Client, Trust: holders[i], Authority: w.loader.Authority, Now: w.clock.Now}
+		loader := &authority.Loader{Client: w.Client, Live: w.Client, Trust: holders[i], Authority: w.loader.Authority, Now: w.clock.Now}
 		all.Go(func() {
 			for range 2 { // makes it, loads it
 				if _, err := loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: loader.Authority}); err != nil {
@@ -268,7 +272,7 @@ func testRevoked(w *world) {
 	w.annotate(v1.AnnotationRetireNow, "1")
 	w.keep()
 	w.verifies(before, true)
-	w.members[here] = w.trust.Settings().Digest()
+	w.members[here] = w.settings().Digest()
 	w.keep()
 	for _, want := range []string{"waiting for 2 connected member(s)", "waiting for 1 connected member(s)"} {
 		if e := <-w.recorder.Events; !strings.Contains(e, want) {
@@ -276,7 +280,7 @@ func testRevoked(w *world) {
 		}
 	}
 	w.verifies(before, true)
-	w.clock.Advance(pki.RevokePatience)
+	w.clock.Advance(trust.RevokePatience)
 	w.keep()
 	w.verifies(before, false)
 	w.verifies(after, true)
@@ -294,7 +298,7 @@ func testRevokedOnce(w *world) {
 		w.t.Error("the next renewal, years from now, is a revocation as well")
 	}
 	second := w.state().Active
-	w.clock.Advance(pki.AuthorityLifetime - pki.RenewBefore + time.Hour)
+	w.clock.Advance(trust.AuthorityLifetime - trust.RenewBefore + time.Hour)
 	w.keep()
 	w.keep()
 	w.verifies(second, true)
@@ -323,7 +327,7 @@ func testRetired(w *world) {
 		}
 		return len(all)
 	}
-	w.clock.Advance(pki.RetireAfter - time.Hour)
+	w.clock.Advance(trust.RetireAfter - time.Hour)
 	if result := w.keep(); certs() != 2 || !strings.Contains(string(w.trust.Bundle()), string(before.Cert)) || result.RequeueAfter != time.Hour {
 		w.t.Errorf("%d certificates, looks again after %s", certs(), result.RequeueAfter)
 	}
@@ -340,7 +344,7 @@ func testRenewed(w *world) {
 	w.load()
 	w.load()
 	first := w.state().Active
-	w.clock.Advance(pki.AuthorityLifetime - pki.RenewBefore - time.Hour)
+	w.clock.Advance(trust.AuthorityLifetime - trust.RenewBefore - time.Hour)
 	w.keep()
 	if string(w.state().Active.Cert) != string(first.Cert) {
 		w.t.Error("renewed too early")
@@ -352,7 +356,7 @@ func testRenewed(w *world) {
 		w.t.Error("not renewed")
 	}
 	w.verifies(first, true) // kubeconfigs have the rest of the year
-	w.clock.Advance(pki.RenewBefore - 2*time.Hour)
+	w.clock.Advance(trust.RenewBefore - 2*time.Hour)
 	w.keep()
 	w.verifies(w.state().Active, true)
 }
@@ -427,10 +431,57 @@ func testEmptied(w *world) {
 	}
 }
 
+// testIdentity: an earlier version had no identity in the Secret; it was that of the hub's cluster. A Secret from a backup has that of another cluster.
+func testIdentity(w *world) {
+	system := &corev1.Namespace{}
+	if err := w.Client.Get(w.t.Context(), types.NamespacedName{Name: "kube-system"}, system); err != nil {
+		w.t.Fatal(err)
+	}
+	first := "drover-hub:" + string(system.UID)
+	with := func(identity string) {
+		w.t.Helper()
+		secret := w.secret()
+		secret.Data["identity"] = []byte(identity)
+		if err := w.Client.Update(w.t.Context(), secret); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	expect := func(after, want string) {
+		w.t.Helper()
+		if got := w.state().Identity; got != want || w.trust.Identity() != want {
+			w.t.Errorf("after %s the Secret has the identity %q, and %q is in force; want %q", after, got, w.trust.Identity(), want)
+		}
+	}
+	w.load()
+	w.load()
+	expect("the first start", first)
+	w.trust = newHolder(w.t, w.clock)
+	w.loader.Trust = w.trust
+	with("")
+	w.load()
+	w.load()
+	expect("an update", first)
+	with("drover-hub:from-a-backup")
+	w.load()
+	expect("a restore", "drover-hub:from-a-backup")
+	with("")
+	w.load()
+	w.load()
+	expect("an edit that removes it", "drover-hub:from-a-backup")
+	with("malformed identity")
+	if _, err := w.loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.loader.Authority}); err == nil || w.trust.Identity() != "drover-hub:from-a-backup" {
+		w.t.Errorf("a malformed identity: %v, and %q is in force", err, w.trust.Identity())
+	}
+	w.loader.Trust = newHolder(w.t, w.clock)
+	if _, err := w.loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.loader.Authority}); err == nil || w.loader.Trust.Ready() == nil {
+		w.t.Errorf("a hub that starts with a malformed identity: %v, and it serves", err)
+	}
+}
+
 // give writes an operator's Secret with a certificate by a CA and calls the loader.
-func (w *world) give(ca pki.KeyPair, change func(*corev1.Secret)) error {
+func (w *world) give(ca trust.KeyPair, change func(*corev1.Secret)) error {
 	w.t.Helper()
-	cert, err := pki.IssueServing(ca, []string{"hub.example.com"}, w.clock.Now())
+	cert, err := trust.IssueServing(ca, []string{"hub.example.com"}, w.clock.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -449,9 +500,9 @@ func (w *world) give(ca pki.KeyPair, change func(*corev1.Secret)) error {
 	return err
 }
 
-func (w *world) operatorsCA() pki.KeyPair {
+func (w *world) operatorsCA() trust.KeyPair {
 	w.t.Helper()
-	ca, err := pki.NewAuthority(w.clock.Now())
+	ca, err := trust.NewAuthority(w.clock.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,13 +1,14 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority keeps the hub's certificate authority: it makes it, replaces it so that clients of the old one go on, and retires the old one.
+// Package authority reconciles the hub's certificate authority: it creates the first, replaces it without disconnecting clients, and retires the old one.
 package authority
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +19,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/trust"
 )
 
 // maxNote is how long an event's text may be for the API server, in bytes.
@@ -33,7 +34,7 @@ type Keeper struct {
 	Secret types.NamespacedName
 	// Member returns what is known of a connected member.
 	Member func(types.NamespacedName) members.State
-	// Settings that agents with that trust are to have.
+	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
 	Now      func() time.Time
 
@@ -52,27 +53,27 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	decision, err := pki.Decide(in)
+	decision, err := trust.Decide(in)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, err)
 	}
 	switch decision.Step {
-	case pki.StepWait:
+	case trust.StepWait:
 		k.recordWait(secret, in, decision)
 		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
-	case pki.StepCreate: // it was emptied; another authority would strand every agent
+	case trust.StepCreate: // it was emptied; another authority would strand every agent
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
 	default:
 	}
-	next, err := pki.Apply(in.State, decision.Step, in.Now)
+	next, err := trust.Apply(in.State, decision.Step, in.Now)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	pki.WriteSecret(secret, next)
+	trust.WriteSecret(secret, next)
 	switch decision.Step {
-	case pki.StepChange:
+	case trust.StepChange:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
-	case pki.StepRevoke:
+	case trust.StepRevoke:
 		delete(secret.Annotations, v1.AnnotationRetireNow) // it is for this change, not for the renewal in some years
 	default:
 	}
@@ -83,27 +84,27 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	return ctrl.Result{}, nil // the write wakes us
 }
 
-// errEmptied says what to do about a Secret that no longer has the authority.
+// errEmptied is the error for a Secret that no longer has the authority.
 var errEmptied = errors.New("there is no authority in it any more; delete it to have the one that the manager still holds written again")
 
 // recordWait writes an event that says what a due step waits for, once for each text.
-func (k *Keeper) recordWait(secret *corev1.Secret, in pki.Input, decision pki.Decision) {
+func (k *Keeper) recordWait(secret *corev1.Secret, in trust.Input, decision trust.Decision) {
 	if (in.Requested || in.Revoked) && decision.Why != k.lastWait {
 		k.lastWait = decision.Why
 		k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority", "%s", protocol.Cut(decision.Why, maxNote))
 	}
 }
 
-func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (pki.Input, error) {
+func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input, error) {
 	if secret.Annotations == nil {
 		secret.Annotations = map[string]string{}
 	}
-	state, err := pki.ReadSecret(secret)
+	state, err := trust.ReadSecret(secret)
 	if err != nil {
-		return pki.Input{}, err
+		return trust.Input{}, err
 	}
 	asked := secret.Annotations[v1.AnnotationRotate]
-	in := pki.Input{
+	in := trust.Input{
 		State:     state,
 		Requested: asked != "" && asked != secret.Annotations[v1.AnnotationRotated],
 		Revoked:   asked != "" && asked == secret.Annotations[v1.AnnotationRetireNow] && len(state.Old)+len(state.Bridges) > 0,
@@ -115,9 +116,9 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (pki.Input, 
 	return in, err
 }
 
-// missing names the connected members that have not confirmed the bundle with the present authority. Those whose spec says that they trust
-// their system are no exception: what an agent does is what its manifest said when it was applied.
-func (k *Keeper) missing(ctx context.Context, state pki.State) ([]string, error) {
+// missing returns the names of the connected members that have not confirmed the bundle with the present authority. That includes Clusters with the
+// trust System: the manifest that was applied in the member decides what an agent trusts, and it may be older than the spec.
+func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Active.Cert) {
 		return []string{"this manager itself"}, nil // the Secret is ahead of what has been loaded
@@ -146,12 +147,7 @@ func containsCertificate(bundle string, cert []byte) bool {
 	if err != nil {
 		return false
 	}
-	for _, sum := range have {
-		if sum == want[0] {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(have, want[0])
 }
 
 func wait(until, now time.Time) time.Duration {

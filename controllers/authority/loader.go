@@ -10,26 +10,28 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// Loader hands, on every replica, the hub's authority and the operator's own certificate from their Secrets to what serves with them.
+// Loader loads the hub's authority and the operator's own certificate from their Secrets into the trust.Holder, on every replica.
 type Loader struct {
 	Client client.Client
-	Trust  *trust.Holder
+	// Live reads from the API server.
+	Live  client.Reader
+	Trust *trust.Holder
 	// Authority is the Secret of the hub's CA. Given is the operator's own, empty if there is none.
 	Authority types.NamespacedName
 	Given     types.NamespacedName
 	Now       func() time.Time
 }
 
-// Reconcile loads the Secret that the request names. It makes the first authority: a replica that is not the leader must serve, too.
+// Reconcile loads the Secret that the request names. It also creates the first authority, since replicas that do not lead must serve, too.
 func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	err := l.Client.Get(ctx, req.NamespacedName, secret)
@@ -40,6 +42,13 @@ func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, l.loadGiven(secret, err == nil)
 	case err != nil:
 		return ctrl.Result{}, l.make(ctx)
+	}
+	identity, err := l.identity(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if trust.Identify(secret, identity) {
+		return ctrl.Result{}, l.update(ctx, secret) // the write wakes us
 	}
 	return ctrl.Result{}, l.Trust.LoadAuthority(secret)
 }
@@ -57,12 +66,39 @@ func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 	return nil
 }
 
-// make writes the hub's authority into a Secret that is not there: the one that is in memory, if the Secret was deleted, since
-// another would strand every agent; else the first. If several replicas try, one wins.
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
+
+// identity returns the hub's identity: the one in memory, or, for a hub that has none yet, the first. That is what agents knew their hub by before
+// the Secret had it.
+func (l *Loader) identity(ctx context.Context) (string, error) {
+	if identity := l.Trust.Identity(); identity != "" {
+		return identity, nil
+	}
+	system := &corev1.Namespace{}
+	if err := l.Live.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, system); err != nil {
+		return "", fmt.Errorf("identify the hub: %w", err)
+	}
+	return trust.Identity(string(system.UID)), nil
+}
+
+// update writes the identity into the Secret. Another replica may do so at the same time, with the same value.
+func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
+	if err := l.Client.Update(ctx, secret); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("write the hub's identity into Secret %s: %w", l.Authority, err)
+	}
+	return nil
+}
+
+// make creates the missing Secret with the hub's authority: with the one in memory if the Secret was deleted, since agents would not trust another one;
+// otherwise with a new one. If several replicas try, one of them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {
-		first, err := pki.Apply(pki.State{}, pki.StepCreate, l.Now())
+		identity, err := l.identity(ctx)
+		if err != nil {
+			return err
+		}
+		first, err := trust.Apply(trust.State{Identity: identity}, trust.StepCreate, l.Now())
 		if err != nil {
 			return err
 		}
@@ -70,8 +106,8 @@ func (l *Loader) make(ctx context.Context) error {
 	}
 	secret := &corev1.Secret{}
 	secret.Namespace, secret.Name = l.Authority.Namespace, l.Authority.Name
-	secret.Labels = map[string]string{v1.LabelSecretKind: v1.SecretKindAuthority, "app.kubernetes.io/managed-by": "drover"}
-	pki.WriteSecret(secret, state)
+	secret.Labels = map[string]string{v1.LabelSecretKind: v1.SecretKindAuthority, v1.LabelManagedBy: v1.ManagedBy}
+	trust.WriteSecret(secret, state)
 	if err := l.Client.Create(ctx, secret); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create the hub's CA in Secret %s: %w", l.Authority, err)
 	}

@@ -11,10 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -26,7 +23,7 @@ type Publisher struct {
 	Client client.Client
 	// ConfigMap has the certificates, with the key ca.crt.
 	ConfigMap types.NamespacedName
-	// Settings that agents are to have: their bundle is what is published.
+	// Settings returns those that agents should have: their bundle is what is published.
 	Settings func() protocol.Settings
 }
 
@@ -52,18 +49,4 @@ func (p *Publisher) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result,
 		return ctrl.Result{}, fmt.Errorf("publish the hub's CA in ConfigMap %s: %w", p.ConfigMap, err)
 	}
 	return ctrl.Result{}, nil
-}
-
-// Register adds the publisher to a manager. It is called with a function to call when another authority was loaded.
-func (p *Publisher) Register(mgr ctrl.Manager, onTrust func(func())) error {
-	request := reconcile.Request{NamespacedName: p.ConfigMap}
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("authority-publisher").
-		For(&corev1.ConfigMap{}, builder.WithPredicates(only(p.ConfigMap))).
-		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
-			q.Add(request)
-			onTrust(func() { q.Add(request) })
-			return nil
-		})).
-		Complete(p)
 }

@@ -12,7 +12,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/drover-dev/drover/controllers/authority"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -20,7 +19,7 @@ import (
 func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
 	w := newWorld(t, testkit.Shared(t))
 	p := &authority.Publisher{
-		Client: w.Client, Settings: w.trust.Settings,
+		Client: w.Client, Settings: w.settings,
 		ConfigMap: types.NamespacedName{Namespace: w.keeper.Secret.Namespace, Name: trust.AuthorityConfigMap},
 	}
 	published := func() *corev1.ConfigMap {
@@ -39,12 +38,12 @@ func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
 	}
 	before, after := w.changed("1")
 	first := published()
-	for _, authority := range []pki.KeyPair{before, after} {
+	for _, authority := range []trust.KeyPair{before, after} {
 		if got := first.Data["ca.crt"]; !strings.Contains(got, string(authority.Cert)) {
 			t.Errorf("after a change both are to be trusted: got\n%s\nwant\n%s", got, authority.Cert)
 		}
 	}
-	if got := first.Data["ca.crt"]; got != w.trust.Settings().CABundle {
+	if got := first.Data["ca.crt"]; got != string(w.trust.Bundle()) {
 		t.Errorf("the published certificates are not those that agents get: %s", got)
 	}
 	if len(first.Data) != 1 || len(first.BinaryData) != 0 || strings.Contains(first.Data["ca.crt"], "PRIVATE") {
@@ -57,7 +56,7 @@ func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
 	if err := w.Client.Update(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if got := published().Data["ca.crt"]; got != w.trust.Settings().CABundle {
+	if got := published().Data["ca.crt"]; got != string(w.trust.Bundle()) {
 		t.Errorf("a foreign change stays: %s", got)
 	}
 	if err := w.Client.Delete(t.Context(), first); err != nil {

@@ -19,33 +19,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/controllers/authority"
-	"github.com/drover-dev/drover/controllers/cluster"
+	"github.com/drover-dev/drover/controllers"
 	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// hub is a manager with the controllers that a change of the authority takes, started as main starts them.
-type hub struct {
+// fixture is a manager with the controllers that a change of the authority takes, started as main starts them.
+type fixture struct {
 	*testkit.Env
 	t        *testing.T
 	trust    *trust.Holder
+	settings func() protocol.Settings // of agents
 	registry *members.Registry
 	secret   types.NamespacedName
 }
 
-func startHub(t *testing.T) *hub {
+func startHub(t *testing.T) *fixture {
 	t.Helper()
-	h := &hub{Env: testkit.Start(t), t: t} // of its own: its controllers see to all Clusters that there are
+	h := &fixture{Env: testkit.Start(t), t: t} // of its own: its controllers see to all Clusters that there are
 	h.secret = types.NamespacedName{Namespace: h.Workspace(t), Name: trust.AuthoritySecret}
 	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, "+
 		"server: {urls: [\"https://hub.example.com\"]}, leaderElection: {enabled: false}}", h.secret.Namespace))
@@ -66,23 +65,13 @@ func startHub(t *testing.T) *hub {
 	if h.trust, err = trust.New(cfg.Server.URLs, nil, time.Now); err != nil {
 		t.Fatal(err)
 	}
+	h.settings = cfg.AgentSettings(h.trust.Bundle)
 	h.registry = members.New(logr.Discard(), time.Now)
-	recorder := &events.FakeRecorder{} // keeps nothing
-	loader := &authority.Loader{Client: mgr.GetClient(), Trust: h.trust, Authority: h.secret, Now: time.Now}
-	keeper := &authority.Keeper{Client: mgr.GetClient(), Recorder: recorder, Secret: h.secret,
-		Member: h.registry.State, Settings: h.trust.Settings, Now: time.Now}
-	publisher := &authority.Publisher{Client: mgr.GetClient(), Settings: h.trust.Settings, ConfigMap: types.NamespacedName{Namespace: h.secret.Namespace, Name: trust.AuthorityConfigMap}}
-	clusters := &cluster.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Members: h.registry,
-		Settings: h.trust.Settings, AgentImage: "drover:test", Started: time.Now().Add(-time.Hour), Now: time.Now}
-	for _, err := range []error{
-		loader.Register(mgr),
-		publisher.Register(mgr, h.trust.OnChange),
-		keeper.Register(mgr, authority.Wakers{Member: h.registry.OnChange, Trust: h.trust.OnChange}),
-		clusters.Register(mgr, cluster.Wakers{Member: h.registry.OnChange, All: h.trust.OnChange}),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	if err := index.Index(t.Context(), mgr.GetFieldIndexer()); err != nil {
+		t.Fatal(err)
+	}
+	if err := controllers.Setup(mgr, controllers.Options{Config: cfg, Members: h.registry, Trust: h.trust, Started: time.Now().Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -100,8 +89,8 @@ func startHub(t *testing.T) *hub {
 	return h
 }
 
-// member is an agent with what it pins.
-type member struct {
+// trustingAgent is an agent with what it pins.
+type trustingAgent struct {
 	name  types.NamespacedName
 	peer  members.Peer
 	trust v1.Trust
@@ -112,7 +101,7 @@ type member struct {
 }
 
 // pinned is the bundle that the agent has stored by now.
-func (m *member) pinned() string {
+func (m *trustingAgent) pinned() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for m.agent != nil {
@@ -128,7 +117,7 @@ func (m *member) pinned() string {
 }
 
 // starts has the member run another agent, which knows what the one before it stored.
-func (m *member) starts(agent *testkit.Agent) {
+func (m *trustingAgent) starts(agent *testkit.Agent) {
 	m.pinned()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,19 +125,19 @@ func (m *member) starts(agent *testkit.Agent) {
 }
 
 // join makes a Cluster whose agent has joined and is connected.
-func (h *hub) join(name string, mode v1.Trust) *member {
+func (h *fixture) join(name string, mode v1.Trust) *trustingAgent {
 	h.t.Helper()
 	object := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: h.secret.Namespace, Name: name}, Spec: v1.ClusterSpec{
 		Agent: v1.Agent{Trust: mode}, DeletionPolicy: v1.DeletionPolicyOrphan,
 	}}
 	h.Apply(h.t, object)
-	m := &member{name: types.NamespacedName{Namespace: object.Namespace, Name: name}, peer: join(h.t, h.Env, object), trust: mode,
-		bundle: h.trust.Settings().CABundle}
+	m := &trustingAgent{name: types.NamespacedName{Namespace: object.Namespace, Name: name}, peer: join(h.t, h.Env, object), trust: mode,
+		bundle: string(h.trust.Bundle())}
 	h.connect(m)
 	return m
 }
 
-func (h *hub) connect(m *member) {
+func (h *fixture) connect(m *trustingAgent) {
 	h.t.Helper()
 	agent := testkit.ConnectAgent(h.t, testkit.HealthyReport())
 	m.starts(agent)
@@ -157,7 +146,7 @@ func (h *hub) connect(m *member) {
 }
 
 // lose kills the member's agent.
-func (h *hub) lose(m *member) {
+func (h *fixture) lose(m *trustingAgent) {
 	h.t.Helper()
 	m.mu.Lock()
 	m.agent.Kill()
@@ -165,12 +154,12 @@ func (h *hub) lose(m *member) {
 	h.eventually(m.name.Name+" is lost", func() bool { return !h.registry.State(m.name).Connected() })
 }
 
-func (h *hub) confirmed(m *member) bool {
+func (h *fixture) confirmed(m *trustingAgent) bool {
 	report := h.registry.State(m.name).Report
-	return report != nil && report.SettingsDigest == h.trust.Settings().Digest()
+	return report != nil && report.SettingsDigest == h.settings().Digest()
 }
 
-func (h *hub) eventually(what string, is func() bool) {
+func (h *fixture) eventually(what string, is func() bool) {
 	h.t.Helper()
 	testkit.Eventually(h.t, 20*time.Second, func(context.Context) error {
 		if !is() {
@@ -180,13 +169,13 @@ func (h *hub) eventually(what string, is func() bool) {
 	})
 }
 
-func (h *hub) state() pki.State {
+func (h *fixture) state() trust.State {
 	h.t.Helper()
 	secret := &corev1.Secret{}
 	if err := h.Client.Get(h.t.Context(), h.secret, secret); err != nil {
 		h.t.Fatal(err)
 	}
-	state, err := pki.ReadSecret(secret)
+	state, err := trust.ReadSecret(secret)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -194,7 +183,7 @@ func (h *hub) state() pki.State {
 }
 
 // rotate asks for another authority, as docs/operations/certificates.md says, and returns it when it signs and all connected members know it.
-func (h *hub) rotate(value string, connected ...*member) pki.KeyPair {
+func (h *fixture) rotate(value string, connected ...*trustingAgent) trust.KeyPair {
 	h.t.Helper()
 	before := h.state().Active
 	testkit.Eventually(h.t, 10*time.Second, func(ctx context.Context) error {
@@ -205,7 +194,7 @@ func (h *hub) rotate(value string, connected ...*member) pki.KeyPair {
 		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, v1.AnnotationRotate, value)
 		return h.Client.Update(ctx, secret)
 	})
-	var next pki.KeyPair
+	var next trust.KeyPair
 	h.eventually("another authority signs", func() bool {
 		next = h.state().Active
 		return string(next.Cert) != string(before.Cert) && h.signs(next)
@@ -232,13 +221,13 @@ func checksum(t *testing.T, cert []byte) string {
 	return certificates(t, cert)[0]
 }
 
-func (h *hub) signs(authority pki.KeyPair) bool {
+func (h *fixture) signs(authority trust.KeyPair) bool {
 	h.t.Helper()
 	return signedBy(h.t, h.trust, authority)
 }
 
 // handshake makes a connection to the hub as an agent does that trusts a bundle and nothing else.
-func (h *hub) handshake(ctx context.Context, bundle string) error {
+func (h *fixture) handshake(ctx context.Context, bundle string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(bundle))
 	hubEnd, agentEnd := net.Pipe()
@@ -255,7 +244,7 @@ func (h *hub) handshake(ctx context.Context, bundle string) error {
 }
 
 // reconnecting has an agent connect again and again until it is stopped, and fails the test if the hub refuses it with all that it has learnt.
-func (h *hub) reconnecting(m *member) (stop func()) {
+func (h *fixture) reconnecting(m *trustingAgent) (stop func()) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -23,10 +23,10 @@ import (
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update;delete
 
 // allow lets a principal of the hub see the Clusters that it is bound to: with one Role and one RoleBinding, owned by the binding.
-func (r *Reconciler) allow(ctx context.Context, b *view, members []types.NamespacedName) error {
-	meta := metav1.ObjectMeta{Namespace: b.object.GetNamespace(), Name: "drover:" + r.kind.name + ":" + b.object.GetName()}
+func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.NamespacedName) error {
+	meta := metav1.ObjectMeta{Namespace: b.GetNamespace(), Name: "drover:" + r.kind + ":" + b.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
-	principal, onHub := strings.CutPrefix(b.subject.Name, identity.HubPrefix)
+	principal, onHub := strings.CutPrefix(b.Principal().Name, identity.HubPrefix)
 	if !onHub || principal == "" || unauthenticated(principal) || len(members) == 0 {
 		return r.disallow(ctx, b, binding, role)
 	}
@@ -42,7 +42,7 @@ func (r *Reconciler) allow(ctx context.Context, b *view, members []types.Namespa
 	}
 	return r.keep(ctx, b, binding, func() {
 		binding.RoleRef = rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name}
-		binding.Subjects = []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: string(b.subject.Kind), Name: principal}}
+		binding.Subjects = []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: string(b.Principal().Kind), Name: principal}}
 	})
 }
 
@@ -53,9 +53,9 @@ func unauthenticated(principal string) bool {
 
 // keep creates or updates an object on the hub with change. An object that another user made is not adopted: they could have bound it to
 // anyone while it granted nothing.
-func (r *Reconciler) keep(ctx context.Context, b *view, object client.Object, change func()) error {
+func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, object, func() error {
-		if object.GetUID() != "" && !metav1.IsControlledBy(object, b.object) {
+		if object.GetUID() != "" && !metav1.IsControlledBy(object, b) {
 			return fmt.Errorf("%T %s is there and not made for this binding: remove it", object, object.GetName())
 		}
 		labels := object.GetLabels()
@@ -65,16 +65,16 @@ func (r *Reconciler) keep(ctx context.Context, b *view, object client.Object, ch
 		labels[v1.LabelManagedBy] = v1.ManagedBy
 		object.SetLabels(labels)
 		change()
-		return controllerutil.SetControllerReference(b.object, object, r.Client.Scheme())
+		return controllerutil.SetControllerReference(b, object, r.Client.Scheme())
 	})
 	if err != nil {
-		return fmt.Errorf("let %s see clusters: %w", b.subject.Name, err)
+		return fmt.Errorf("let %s see clusters: %w", b.Principal().Name, err)
 	}
 	return nil
 }
 
 // disallow removes what allow made. The binding goes first: a role without a binding grants nothing.
-func (r *Reconciler) disallow(ctx context.Context, b *view, objects ...client.Object) error {
+func (r *Reconciler[T, B]) disallow(ctx context.Context, b B, objects ...client.Object) error {
 	for _, object := range objects {
 		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 			if client.IgnoreNotFound(err) == nil {
@@ -82,7 +82,7 @@ func (r *Reconciler) disallow(ctx context.Context, b *view, objects ...client.Ob
 			}
 			return fmt.Errorf("read %s: %w", object.GetName(), err)
 		}
-		if !metav1.IsControlledBy(object, b.object) {
+		if !metav1.IsControlledBy(object, b) {
 			continue
 		}
 		if err := client.IgnoreNotFound(r.Client.Delete(ctx, object)); err != nil {

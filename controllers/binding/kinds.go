@@ -12,70 +12,43 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/access"
-	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/index"
-)
-
-// Kinds of the keys under which bindings are delivered.
-const (
-	KindCluster = "crtb"
-	KindProject = "prtb"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // NewCluster makes the reconciler of ClusterRoleTemplateBindings.
-func NewCluster(o Options) *Reconciler {
-	return &Reconciler{Options: o, kind: kind{
-		name:   KindCluster,
-		object: func() client.Object { return &v1.ClusterRoleTemplateBinding{} },
-		view: func(o client.Object) *view {
-			b := o.(*v1.ClusterRoleTemplateBinding)
-			return &view{object: b, subject: b.Spec.Subject, expires: b.Spec.ExpiresAt, status: &b.Status}
-		},
-		members: func(ctx context.Context, reader client.Reader, o client.Object) ([]types.NamespacedName, *index.Problem, error) {
-			return index.Members(ctx, reader, o.GetNamespace(), o.(*v1.ClusterRoleTemplateBinding).Spec.ClusterTarget)
-		},
-		content: func(templates access.Templates, o client.Object) (expansion.Content, error) {
-			binding, err := access.ClusterBinding(templates, o.(*v1.ClusterRoleTemplateBinding))
-			if err != nil {
-				return expansion.Content{}, err
-			}
-			object, err := delivery.Object(binding)
-			return expansion.Content{Objects: []*unstructured.Unstructured{object}}, err
-		},
-		wakers: []waker{
-			{&v1.Cluster{}, index.ClusterToClusterBindings},
-			{&v1.RoleTemplate{}, index.RoleToClusterBindings},
-		},
-	}}
+func NewCluster(o Options) *Reconciler[v1.ClusterRoleTemplateBinding, *v1.ClusterRoleTemplateBinding] {
+	return &Reconciler[v1.ClusterRoleTemplateBinding, *v1.ClusterRoleTemplateBinding]{
+		Options: o, kind: set.ClusterBinding, members: clusterMembers, content: clusterContent,
+	}
+}
+
+func clusterMembers(ctx context.Context, reader client.Reader, b *v1.ClusterRoleTemplateBinding) ([]types.NamespacedName, *index.Problem, error) {
+	return index.Members(ctx, reader, b.Namespace, b.Spec.ClusterTarget)
+}
+
+func clusterContent(templates access.Templates, b *v1.ClusterRoleTemplateBinding) (set.Content, error) {
+	binding, err := access.ClusterBinding(templates, b)
+	if err != nil {
+		return set.Content{}, err
+	}
+	object, err := set.Object(binding)
+	return set.Content{Objects: []*unstructured.Unstructured{object}}, err
 }
 
 // NewProject makes the reconciler of ProjectRoleTemplateBindings.
-func NewProject(o Options) *Reconciler {
-	return &Reconciler{Options: o, kind: kind{
-		name:   KindProject,
-		object: func() client.Object { return &v1.ProjectRoleTemplateBinding{} },
-		view: func(o client.Object) *view {
-			b := o.(*v1.ProjectRoleTemplateBinding)
-			return &view{object: b, subject: b.Spec.Subject, expires: b.Spec.ExpiresAt, status: &b.Status}
-		},
-		members: func(ctx context.Context, reader client.Reader, o client.Object) ([]types.NamespacedName, *index.Problem, error) {
-			return index.ProjectMembers(ctx, reader, o.(*v1.ProjectRoleTemplateBinding))
-		},
-		content: func(templates access.Templates, o client.Object) (expansion.Content, error) {
-			b := o.(*v1.ProjectRoleTemplateBinding)
-			binding, err := access.ProjectBinding(templates, b)
-			if err != nil {
-				return expansion.Content{}, err
-			}
-			object, err := delivery.Object(binding)
-			per := &expansion.PerNamespace{Project: b.Spec.ProjectName, Templates: []expansion.Template{{Object: object}}}
-			return expansion.Content{PerNamespace: per}, err
-		},
-		wakers: []waker{
-			{&v1.Cluster{}, index.ClusterToProjectBindings},
-			{&v1.Project{}, index.ProjectToProjectBindings},
-			{&v1.RoleTemplate{}, index.RoleToProjectBindings},
-		},
-	}}
+func NewProject(o Options) *Reconciler[v1.ProjectRoleTemplateBinding, *v1.ProjectRoleTemplateBinding] {
+	return &Reconciler[v1.ProjectRoleTemplateBinding, *v1.ProjectRoleTemplateBinding]{
+		Options: o, kind: set.ProjectBinding, members: index.ProjectMembers, content: projectContent,
+	}
+}
+
+func projectContent(templates access.Templates, b *v1.ProjectRoleTemplateBinding) (set.Content, error) {
+	binding, err := access.ProjectBinding(templates, b)
+	if err != nil {
+		return set.Content{}, err
+	}
+	object, err := set.Object(binding)
+	per := &set.PerNamespace{Project: b.Spec.ProjectName, Templates: []set.Template{{Object: object}}}
+	return set.Content{PerNamespace: per}, err
 }

@@ -20,9 +20,9 @@ import (
 // maxCause bounds the text of a foreign error in a condition, in bytes.
 const maxCause = 1024
 
-// lastChecked says where to see until when a condition is known to be true. The time is not in the condition, or idle members would cost writes
-// all the time: the leading manager renews its Lease anyway.
-const lastChecked = "A manager of the hub sees to it, and did so last when it renewed its Lease: kubectl -n drover-system get lease drover-manager -o yaml"
+// lastChecked tells users where to find the time until which a condition is known to be true. The time is not in the condition, since an idle member
+// would then cost writes. The leading manager renews its Lease anyway.
+const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
 type conditionValue struct {
@@ -39,12 +39,12 @@ func writeStatus(in *input, update *status.Update) {
 	connected := decideConnected(in, registered)
 	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// No event for three changes: an awaited report comes in an instant; the event of its token says that a new Cluster awaits its agent; and
-	// the replica that refused an agent wrote an event itself.
+	// Three changes get no event: a report that is awaited comes in an instant; a new Cluster that awaits its agent has the event of its token; and
+	// the replica that refused an agent has written an event.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
-		update.Event(status.Event{Warning: !ready.ok && ready.reason != v1.ReasonAwaitingAgent,
+		update.Event(status.Event{Warning: !ready.ok && ready.reason != v1.ReasonAwaitingAgent || ready.reason == v1.ReasonConnectedByNodeAgent,
 			Reason: ready.reason, Action: "Observe", Message: ready.message})
 	}
 	set(in, v1.ConditionRegistered, registered)
@@ -61,13 +61,13 @@ func writeStatus(in *input, update *status.Update) {
 	writeFacts(in)
 }
 
-// repeats reports whether a condition says no more than that the hub has refused the agent.
+// repeats reports whether a condition only repeats why the hub refused the agent.
 func (in *input) repeats(v conditionValue) bool {
 	r := in.member.Refusal
 	return r != nil && v.message == capitalize(r.Message)
 }
 
-// writeRemoving says that a deleted Cluster waits for its agent.
+// writeRemoving writes that a deleted Cluster waits for its agent.
 func writeRemoving(in *input, update *status.Update) {
 	ready := conditionValue{reason: v1.ReasonRemoving, message: fmt.Sprintf(
 		"Waiting until %s for the agent to uninstall itself",
@@ -139,6 +139,8 @@ func decideConnected(in *input, registered conditionValue) conditionValue {
 	switch {
 	case !registered.ok:
 		return registered
+	case in.member.ByNodeAgent():
+		return conditionValue{ok: true, reason: v1.ReasonConnectedByNodeAgent, message: "A node agent's tunnel is open. " + lastChecked}
 	case in.member.Connected():
 		return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent's tunnel is open. " + lastChecked}
 	case in.member.Refusal != nil && in.member.Refusal.Reason == v1.ReasonIdentityMismatch:
@@ -175,6 +177,11 @@ func decideReady(in *input, registered, connected conditionValue) conditionValue
 		return conditionValue{reason: v1.ReasonVersionSkew, message: versionSkew(report), stalled: true}
 	case !report.Health.Healthy:
 		return conditionValue{reason: v1.ReasonAPIServerUnhealthy, message: "The agent finds its API server unhealthy: " + report.Health.Message}
+	}
+	if in.member.ByNodeAgent() {
+		return conditionValue{ok: true, reason: v1.ReasonConnectedByNodeAgent, message: "No replica of the agent is connected. Users reach the member through a node agent; " +
+			"nothing is delivered there. See what keeps the agent from connecting, through the hub or in the member: kubectl -n " +
+			protocol.AgentNamespace + " get deployment,pods"}
 	}
 	return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
 }

@@ -7,6 +7,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// fieldOwner of what this controller applies on the hub.
+// fieldOwner is the field manager of what this controller applies on the hub.
 const fieldOwner = client.FieldOwner("drover")
 
 // takeoverTime is how long a manager that was running before waits after it became the leader: the former leader's agents come to it.
@@ -32,33 +33,25 @@ const takeoverTime = 15 * time.Second
 // their hub are back within their first few attempts, which lie within it.
 const settleTime = 25 * time.Second
 
-// returnsPerSecond is how many agents a hub on two cores admits, see internal/server/pace.go.
+// returnsPerSecond is the number of agents that a hub on two cores admits in a second, see internal/server/pace.go.
 const returnsPerSecond = 400
 
-// Members is what this controller needs of the connected members.
-type Members interface {
-	State(types.NamespacedName) members.State
-	Forget(types.NamespacedName)
-	StartSettings(types.NamespacedName, protocol.Settings) members.Call
-	StartDeployment(name types.NamespacedName, digest string, deployment []byte) members.Call
-	StartUninstall(types.NamespacedName) members.Call
-}
-
-// Reconciler reconciles Clusters. Register adds it to a manager.
+// Reconciler reconciles Clusters. Lead must be called before the first reconcile.
 type Reconciler struct {
 	// Client reads from the cache and writes; Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Members  Members
-	// Settings that agents with that trust are to have.
+	Members  *members.Registry
+	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
-	// AgentImage is the image of agents whose Cluster names none.
-	AgentImage string
-	// MaxClusters is how many Clusters of one workspace get a join token. Zero means all.
-	MaxClusters int
-	// Guards returns the outcome of the guards of projects in a member. Nil means that it is never known.
-	Guards func(types.NamespacedName) delivery.Outcome
+	// Agent has the hub's defaults of spec.agent.
+	Agent v1.Agent
+	// Upgrades decides when an agent gets what the hub changes for all. Nil means at once.
+	Upgrades *Upgrades
+	// Places decides which Clusters of a workspace get a join token. Nil means all.
+	Places *Places
+	Sets
 	// Synced reports whether it is known which members other replicas hold. Nil means that it always is.
 	Synced func() bool
 	// Started is when this manager began to accept tunnels.
@@ -67,9 +60,33 @@ type Reconciler struct {
 
 	led           time.Time     // when this manager became the leader; set before the first reconcile
 	admissionTime time.Duration // how long the hub takes to admit all agents; set with led
-	places        places
 	manifests     registration.Manifests
-	written       status.Written
+	written       status.Written[*v1.Cluster]
+}
+
+// Sets says what is known of sets in members.
+type Sets struct {
+	// Guards returns the outcome of the guards of projects in a member. Nil means that it is never known.
+	Guards func(types.NamespacedName) delivery.Outcome
+	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
+	Unconfirmed func(types.NamespacedName) (difference *delivery.Difference, known bool)
+}
+
+// Lead is called when this manager begins to lead, before the first reconcile.
+func (r *Reconciler) Lead(ctx context.Context) error {
+	var clusters v1.ClusterList
+	if err := r.Client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("count clusters: %w", err)
+	}
+	r.led, r.admissionTime = r.Now(), AdmissionTime(len(clusters.Items))
+	if r.Upgrades == nil {
+		return nil
+	}
+	revision, err := r.hubRevision()
+	if err == nil {
+		r.Upgrades.lead(revision, r.settled())
+	}
+	return err
 }
 
 // settled returns from when on a missing agent counts as lost.
@@ -81,8 +98,8 @@ func (r *Reconciler) settled() time.Time {
 	return settled.Add(r.admissionTime)
 }
 
-// admissionTime returns how long a hub takes to admit the agents of that many clusters: it limits their rate.
-func admissionTime(clusters int) time.Duration {
+// AdmissionTime returns how long a hub takes to admit the agents of that many clusters: it limits their rate.
+func AdmissionTime(clusters int) time.Duration {
 	return time.Duration(clusters) * time.Second / returnsPerSecond
 }
 
@@ -97,17 +114,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
 		r.written.Forget(req.NamespacedName)
+		r.Upgrades.forget(req.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if r.written.Missing(cluster) {
-		return ctrl.Result{}, nil // the event of what is missing brings us back
-	}
-	update, read := status.Begin(cluster), cluster.ResourceVersion
+	cluster = r.written.Newest(cluster)
+	update := status.Begin(cluster)
 	defer func() {
-		err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder))
-		if cluster.ResourceVersion != read {
-			r.written.Note(cluster)
-		}
+		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, update))
 	}()
 	if !cluster.DeletionTimestamp.IsZero() {
 		return r.remove(ctx, cluster, update)
@@ -118,6 +131,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, err
 	}
 	in.registerErr = r.register(ctx, in, update)
+	if err := r.observeAgent(in); err != nil {
+		return ctrl.Result{}, err
+	}
 	if later := in.tooEarly(); !later.IsZero() { // its labels and finalizer wait, too: they go into one write with those of its report
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
@@ -125,5 +141,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	deployErr := r.deploy(in)
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)
+	r.writeRestored(in, update)
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }

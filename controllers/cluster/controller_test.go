@@ -25,9 +25,9 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/cluster"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -45,7 +45,7 @@ type world struct {
 
 func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Helper()
-	ca, err := pki.NewAuthority(time.Now())
+	ca, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,8 +56,8 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	w.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "member"}
 	w.r = &cluster.Reconciler{
 		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: w.registry,
-		Settings:   func() protocol.Settings { return w.settings },
-		AgentImage: "drover:test", Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
+		Settings: func() protocol.Settings { return w.settings },
+		Agent:    v1.Agent{Image: "drover:test"}, Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
 	}
 	return w
 }
@@ -128,10 +128,15 @@ func (w *world) join() ed25519.PublicKey {
 // connect connects an agent in memory and waits for its first report.
 func (w *world) connect(key ed25519.PublicKey, report protocol.Report) *testkit.Agent {
 	w.t.Helper()
+	return w.connectAs(members.Peer{Key: registration.KeyID(key)}, report)
+}
+
+// connectAs opens a tunnel of the Cluster's agent.
+func (w *world) connectAs(peer members.Peer, report protocol.Report) *testkit.Agent {
+	w.t.Helper()
 	agent := testkit.ConnectAgent(w.t, report)
-	w.registry.Add(members.Peer{
-		Cluster: protocol.ClusterRef{Namespace: w.name.Namespace, Name: w.name.Name, UID: string(w.cluster().UID)}, Key: registration.KeyID(key),
-	}, agent.Session)
+	peer.Cluster = protocol.ClusterRef{Namespace: w.name.Namespace, Name: w.name.Name, UID: string(w.cluster().UID)}
+	w.registry.Add(peer, agent.Session)
 	w.until(func(s members.State) bool { return s.Report != nil })
 	return agent
 }
@@ -166,6 +171,7 @@ func TestClusterController(t *testing.T) {
 		"a new cluster gets a token, a manifest and a command":                           testNewCluster,
 		"the manifest holds no more than its cluster's own token":                        testSecretsStayInSecrets,
 		"an agent that joins, connects and reports makes its cluster ready":              testReady,
+		"a member that is reached by a node agent alone shows, until a replica is back":  testByNodeAgent,
 		"reconciling again without a change writes nothing":                              testIdle,
 		"a lost agent shows with reason and time, and what was known stays":              testLost,
 		"an agent that was connected before a restart gets time to come back":            testSettling,
@@ -187,6 +193,7 @@ func TestClusterController(t *testing.T) {
 		"deleting a connected cluster has the agent uninstall itself":                    testRemoveConnected,
 		"an agent that goes once it has uninstalled itself leaves nothing":               testRemoveGone,
 		"an agent that dies while it uninstalls itself is asked again":                   testRemoveInterrupted,
+		"an agent that is reached by a node agent alone is awaited to uninstall itself":  testRemoveByNodeAgent,
 		"deleting a cluster whose agent is gone ends within 30 s":                        testRemoveUnreachable,
 		"deleting a cluster without an agent ends at once":                               testRemoveUnjoined,
 		"an agent that answers nothing holds up neither a reconcile nor the deletion":    testDeafAgent,
@@ -209,7 +216,7 @@ func testNewCluster(w *world) {
 	token := string(secret.Data["token"])
 	for key, want := range map[string]string{
 		"manifest-url":  "https://hub.example.com/v1/import/" + token + ".yaml",
-		"command":       "kubectl apply -f",
+		"command":       "kubectl apply --server-side --force-conflicts -f -",
 		"manifest.yaml": "image: drover:test",
 	} {
 		if !strings.Contains(string(secret.Data[key]), want) {
@@ -546,7 +553,7 @@ func testDeafAgent(w *world) {
 	agent, _ := w.joined()
 	agent.StopAnswering()
 	w.settings.Servers = append(w.settings.Servers, "https://new.example.com")
-	began := time.Now()
+	watch := testkit.StartStopwatch()
 	w.reconcile()
 	w.delete()
 	result := w.reconcile()
@@ -556,7 +563,7 @@ func testDeafAgent(w *world) {
 	w.clock.Advance(result.RequeueAfter)
 	w.reconcile()
 	w.gone()
-	if took := time.Since(began); took > 5*time.Second {
+	if took := watch.Took(); took > 5*time.Second {
 		w.t.Errorf("waited %s for the agent", took)
 	}
 }

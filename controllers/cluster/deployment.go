@@ -23,8 +23,16 @@ import (
 // deployed is the state of handing an agent its Deployment: zero if there is nothing to hand over.
 type deployed struct {
 	members.Call
-	digest string // of the Deployment that the spec makes; empty while it is not needed
+	digest string // of the Deployment that the agent is to have now; empty while it is not needed
+	// want is the Deployment that spec and hub make; own the one of a change of the spec alone, nil for none. Set by observeAgent.
+	want registration.Deployment
+	own  *registration.Deployment
+	// waiting reports whether the agent waits for its turn to get want.
+	waiting bool
 }
+
+// userAlone reports whether a change of the spec makes the wanted Deployment, and the hub's part is as the agent has it.
+func (d deployed) userAlone() bool { return d.own != nil && d.own.Digest == d.want.Digest }
 
 // refused reports whether the agent refuses this Deployment permanently.
 func (d deployed) refused() bool {
@@ -41,7 +49,7 @@ func (in *input) profileDiffers() bool {
 // deploy hands a connected agent the Deployment that the spec makes, if it has another one and has not put this one back before. Settings
 // go first: an agent that cannot store those should not be restarted either. An agent of a protocol that the hub does not speak gets its
 // Deployment, too: that may be what replaces it. An agent of another profile is handed nothing: an old one would take it, and serve all
-// users with the rights of the wrong profile.
+// users with the rights of the wrong profile. What the hub changes for all agents waits for the agent's turn; what the spec changes does not.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -51,12 +59,20 @@ func (r *Reconciler) deploy(in *input) error {
 	if err != nil {
 		return err
 	}
-	in.deployed.digest = want.Digest
+	d := report.Deployment
 	announcing := in.announced.Running || !in.announced.At.IsZero()
-	if announcing || in.profileDiffers() || report.Deployment.Digest == want.Digest || report.Deployment.Failed == want.Digest {
-		return nil
+	settled := announcing || in.profileDiffers() || d.Digest == want.Digest || d.Failed == want.Digest
+	if !settled && !r.mayUpgrade(in) {
+		in.deployed.waiting = !in.deployed.userAlone()
+		if in.deployed.own == nil {
+			return nil
+		}
+		want = *in.deployed.own
+		settled = d.Digest == want.Digest || d.Failed == want.Digest
 	}
-	in.deployed.Call = r.Members.StartDeployment(in.name, want.Digest, want.JSON)
+	if in.deployed.digest = want.Digest; !settled {
+		in.deployed.Call = r.Members.StartDeployment(in.name, want.Digest, want.JSON)
+	}
 	return nil
 }
 
@@ -67,7 +83,7 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 	if !known {
 		return
 	}
-	failed := slices.Contains([]string{v1.ReasonAgentRolledBack, v1.ReasonAgentRejected, v1.ReasonAgentProfileDiffers, v1.ReasonAgentNotReady}, now.Reason)
+	failed := slices.Contains([]string{v1.ReasonAgentRolledBack, v1.ReasonAgentRejected, v1.ReasonAgentProfileDiffers, v1.ReasonAgentNotReady, v1.ReasonNodeAgentsMissing}, now.Reason)
 	changed := before != nil && before.Reason != now.Reason
 	if failed && (changed || before == nil) || changed && now.Reason == v1.ReasonAgentUpdated {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
@@ -79,7 +95,7 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 // decideAgent returns the condition AgentUpToDate, and whether it is known. It is pure.
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
-	if !in.member.Connected() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
+	if !in.member.Connected() || in.member.ByNodeAgent() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
 		return c, false // away, or the leader has not looked yet, or no replica leads
 	}
 	d, want := report.Deployment, in.deployed.digest
@@ -93,6 +109,8 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 		return condition(metav1.ConditionFalse, v1.ReasonAgentProfileDiffers, otherProfile(in))
 	case d == nil || d.Unmanaged:
 		return condition(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged, unmanaged(in, d))
+	case in.deployed.waiting && (want == "" || d.Digest == want && d.RolledOut):
+		return condition(metav1.ConditionFalse, v1.ReasonAgentWaiting, waiting(in))
 	case want == "":
 		return c, false
 	case d.Failed == want && d.Rejected:
@@ -109,6 +127,8 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 	case d.NotReady != "":
 		return condition(metav1.ConditionFalse, v1.ReasonAgentNotReady, "The agent's Deployment is as spec.agent says, and its deadline has passed before all of its pods were ready: "+
 			d.NotReady+". See in the member: kubectl -n "+protocol.AgentNamespace+" get pods")
+	case d.RolledOut && d.NodeAgents != "":
+		return condition(metav1.ConditionFalse, v1.ReasonNodeAgentsMissing, "The member has no node agents: "+d.NodeAgents+". Apply "+manifestOf(in)+" in the member")
 	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue: // a pod that is not ready for a while does not change the Deployment
 		return condition(metav1.ConditionTrue, v1.ReasonAgentUpdated, "The agent's Deployment is as spec.agent says")
 	}
@@ -130,7 +150,7 @@ func manifestOf(in *input) string {
 	return "the manifest in Secret " + registration.RegistrationSecret(in.name).Name + ", key " + registration.KeyManifest + ","
 }
 
-// unmanaged says what to do about an agent that cannot change itself. An older agent gives no message.
+// unmanaged returns a message: what to do about an agent that cannot change itself. An older agent gives no reason.
 func unmanaged(in *input, d *protocol.Deployment) string {
 	message := "The agent cannot change its own Deployment"
 	if d != nil && d.Message != "" {

@@ -71,7 +71,7 @@ func testDeploy(w *world) {
 	w.agentIs(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged) // one that knows no leader
 	w.says(agent, protocol.Deployment{Unmanaged: true, Message: "there is none"})
 	if message := w.agentIs(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged); !strings.Contains(message, "there is none") {
-		w.t.Error(message)
+		w.t.Errorf("a member without a Deployment: %v, want that there is none", message)
 	}
 	old := w.digest()
 	w.leading(agent)
@@ -89,15 +89,21 @@ func testDeploy(w *world) {
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated) // a pod that is not ready for a while
 	w.says(agent, protocol.Deployment{Digest: w.digest(), NotReady: "pod p was given no node to run on"})
 	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentNotReady); !strings.Contains(message, "pod p was given no node to run on. See in the member") {
-		w.t.Error(message)
+		w.t.Errorf("the message is %v, want the pod without a node, and where to look", message)
 	}
 	w.expectEventOnce("Warning " + v1.ReasonAgentNotReady)
 	w.leading(agent)
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 
+	w.says(agent, protocol.Deployment{Digest: w.digest(), RolledOut: true, NodeAgents: "daemonsets is forbidden"})
+	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonNodeAgentsMissing); !strings.Contains(message, "daemonsets is forbidden. Apply the manifest in Secret") {
+		w.t.Errorf("the message is %v, want why there are no node agents, and to apply the manifest", message)
+	}
+	w.expectEventOnce("Warning " + v1.ReasonNodeAgentsMissing)
+
 	w.says(agent, protocol.Deployment{Digest: old, RolledOut: true, Failed: w.digest(), Message: "ImagePullBackOff"})
 	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRolledBack); !strings.Contains(message, "ImagePullBackOff") {
-		w.t.Error(message)
+		w.t.Errorf("the message is %v, want ImagePullBackOff as the cause", message)
 	}
 	w.says(agent, protocol.Deployment{Digest: old, RolledOut: true, Failed: w.digest(), Rejected: true, Message: "tolerations"})
 	w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRejected)
@@ -124,7 +130,7 @@ func testDeployRefused(w *world) {
 		return nil
 	})
 	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentRejected); !strings.Contains(message, "its image") {
-		w.t.Error(message)
+		w.t.Errorf("the message is %v, want the agent's reason, its image", message)
 	}
 	if result := w.reconcile(); result.RequeueAfter > 0 || len(agent.Deployments) > 0 {
 		w.t.Errorf("it is asked again: %+v", result)
@@ -156,7 +162,7 @@ func testOtherProfile(w *world) {
 		w.reconcile()
 		message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentProfileDiffers)
 		if !strings.Contains(message, "Apply the manifest in Secret member-registration, key manifest.yaml, in the member") || !strings.Contains(message, tc.until) {
-			w.t.Error(message)
+			w.t.Errorf("the message is %v, want what to apply, and until when", message)
 		}
 		if len(agent.Deployments) > 0 {
 			w.t.Errorf("the agent was handed %s", <-agent.Deployments)
@@ -183,10 +189,10 @@ func testStillInForce(w *world) {
 	c := told("crtb.alice-owns-prod", "project.web")
 	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1.ReasonStillInForce || !strings.Contains(c.Message, "crtb.alice-owns-prod, project.web") ||
 		!strings.Contains(c.Message, "-A -l cluster.drover.dev/set && kubectl -n drover-agent") {
-		w.t.Fatalf("%+v", c)
+		w.t.Fatalf("the condition is %+v, want StillInForce with the sets and what to do", c)
 	}
 	if c = told(); c != nil {
-		w.t.Errorf("%+v", c)
+		w.t.Errorf("the condition is %+v, want none once no set is in force", c)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,7 +44,8 @@ func writeFacts(in *input) {
 	if report == nil {
 		return
 	}
-	s.Agent = &v1.AgentStatus{Version: report.AgentVersion, Replicas: int32(in.member.Agents())}
+	agent := in.agent()
+	agent.Version, agent.Replicas = report.AgentVersion, int32(in.member.Agents())
 	if report.Version != "" {
 		s.Version = report.Version
 	}
@@ -90,7 +92,11 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply labels and finalizer of cluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
-	r.written.Note(object)
+	written := &v1.Cluster{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, written); err != nil {
+		return fmt.Errorf("read cluster %s/%s as it was written: %w", cluster.Namespace, cluster.Name, err)
+	}
+	r.written.Note(written)
 	return nil
 }
 

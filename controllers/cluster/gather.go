@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,7 +28,7 @@ const syncRecheck = time.Second
 // chosenTokenRecheck is how often the user's Secret is read again while its token lets no agent join. Such Secrets are not watched.
 const chosenTokenRecheck = 30 * time.Second
 
-// input is the working table of one reconcile.
+// input is what one reconcile has read and decided so far.
 type input struct {
 	cluster *v1.Cluster
 	name    types.NamespacedName
@@ -37,7 +38,7 @@ type input struct {
 
 	// secret is the registration Secret, nil if there is none. Set by gather.
 	secret *corev1.Secret
-	// foreignSecret reports whether a Secret that is not ours has its name. Set by gather.
+	// foreignSecret reports whether a Secret that is not ours has its name. Set by register.
 	foreignSecret bool
 	// chosen is the token in the user's Secret, or the problem with it. Set by gather if the spec names one.
 	chosen struct{ value, problem string }
@@ -75,7 +76,7 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	}
 	in.member = r.Members.State(in.name)
 	var err error
-	if err = gatherSecret(ctx, in, r.Client, r.Live); err != nil {
+	if err = gatherSecret(ctx, in, r.Client); err != nil {
 		return nil, err
 	}
 	if in.identity, err = identify(ctx, r.Client, cluster); err != nil {
@@ -86,25 +87,22 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 			return nil, err
 		}
 	}
-	if in.identity == nil && in.secret == nil && !r.places.has(cluster) {
-		in.tooMany = r.places.most
+	if in.identity == nil && in.secret == nil && !r.Places.has(cluster) {
+		in.tooMany = r.Places.most
 	}
 	return in, r.gatherChosenToken(ctx, in)
 }
 
-// gatherSecret reads the registration Secret from the first reader that has it. What the cache does not have, the API server is asked
-// about: a Secret that is not ours is not in the cache, and one that we have just made may not be yet.
-func gatherSecret(ctx context.Context, in *input, readers ...client.Reader) error {
+// gatherSecret reads the registration Secret. The cache has none that is not ours, and may not have yet one that we have just made.
+func gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
 	in.secret, in.foreignSecret = nil, false
-	for _, reader := range readers {
-		secret, err := getSecret(ctx, reader, registration.RegistrationSecret(in.name))
-		if err != nil {
-			return err
-		}
-		if secret != nil && registration.Ours(secret, in.name.Name, v1.SecretKindRegistration) {
-			in.secret = secret
-			return nil
-		}
+	secret, err := getSecret(ctx, reader, registration.RegistrationSecret(in.name))
+	if err != nil {
+		return err
+	}
+	if secret != nil && registration.Ours(secret, in.name.Name, v1.SecretKindRegistration) {
+		in.secret = secret
+	} else {
 		in.foreignSecret = secret != nil
 	}
 	return nil
@@ -150,6 +148,45 @@ func (in *input) settling() bool {
 // the end of the old one before.
 const movingTime = time.Second
 
+// arrivalTime is how long an agent that has joined may take to connect, and then to report, before the status says that it has not yet: mostly it takes
+// milliseconds, and the status is written once.
+const arrivalTime = 2 * time.Second
+
+// arriving returns until when an agent that has just joined, or connected, may take to report; zero if it has reported.
+func (in *input) arriving() time.Time {
+	switch {
+	case in.identity == nil || in.member.Report != nil || in.member.ReportErr != nil:
+		return time.Time{}
+	case in.member.Connected():
+		var opened int64
+		for _, p := range in.member.Peers {
+			opened = max(opened, p.Epoch)
+		}
+		return time.Unix(0, opened).Add(arrivalTime)
+	case in.awaitingTunnel():
+		return in.identity.Joined.Add(arrivalTime)
+	}
+	return time.Time{}
+}
+
+// replicaTime is how long a node agent must be the only way into a member before the status says so. When a hub comes back, the node agents of many members
+// may be there some seconds before the replicas.
+const replicaTime = 20 * time.Second
+
+// awaitingReplica returns until when a replica of an agent that the status says is connected may take to connect beside a node agent; zero if none
+// is awaited.
+func (in *input) awaitingReplica() time.Time {
+	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
+	if !in.member.ByNodeAgent() || was == nil || was.Status != metav1.ConditionTrue || was.Reason == v1.ReasonConnectedByNodeAgent {
+		return time.Time{}
+	}
+	first := in.member.Peers[0].Epoch
+	for _, p := range in.member.Peers {
+		first = min(first, p.Epoch)
+	}
+	return time.Unix(0, first).Add(replicaTime)
+}
+
 // tooEarly returns until when the member's status cannot be decided; zero if it can.
 func (in *input) tooEarly() time.Time {
 	arrived := in.member.LastSeen.Add(movingTime)
@@ -161,6 +198,10 @@ func (in *input) tooEarly() time.Time {
 	case in.identity != nil && in.member.Left && !in.member.Connected() && in.now.Before(arrived) &&
 		meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionReady):
 		return arrived
+	case in.now.Before(in.arriving()):
+		return in.arriving()
+	case in.now.Before(in.awaitingReplica()):
+		return in.awaitingReplica()
 	}
 	return time.Time{}
 }
@@ -188,6 +229,9 @@ func (in *input) lookAgain() time.Duration {
 		}
 	case !in.member.Connected() && in.awaitingTunnel():
 		moments = append(moments, in.tunnelExpected())
+	}
+	if due := in.upgradeDue(); !due.IsZero() {
+		moments = append(moments, due)
 	}
 	if !in.announced.At.IsZero() {
 		moments = append(moments, in.announced.At.Add(members.CallPause))

@@ -44,7 +44,7 @@ func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	return conditionValue{}, false
 }
 
-// guarded is how the guards are in a member. Without a delivery store nothing is known.
+// guarded returns the outcome of the guards in a member. Without a delivery store it is not known.
 func (r *Reconciler) guarded(in *input) delivery.Outcome {
 	if r.Guards == nil {
 		return delivery.Outcome{Stage: delivery.Pending}

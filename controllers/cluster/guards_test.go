@@ -59,7 +59,7 @@ func TestGuards(t *testing.T) {
 		if c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionGuardsApplied); c != nil {
 			got = string(c.Status) + " " + c.Reason
 			if c.Reason == v1.ReasonConflict && !strings.Contains(c.Message, "drover-guard: it is there already") {
-				t.Errorf("%s: %s", tt.name, c.Message)
+				t.Errorf("%s: %s, want the object that is in the way", tt.name, c.Message)
 			}
 		}
 		var told []string

@@ -11,19 +11,23 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// places decides which Clusters of a workspace are within its limit: the oldest. The zero value has no limit.
-type places struct {
+// Places decides which Clusters of a workspace are within its limit: the oldest.
+type Places struct {
 	most int // of one workspace; 0 means no bound
 
 	mu         sync.Mutex // guards what follows
 	workspaces map[string][]place
 }
+
+// NewPlaces returns the places of workspaces that may have so many Clusters each. Zero means no limit.
+func NewPlaces(most int) *Places { return &Places{most: most} }
 
 // place orders the Clusters of a workspace.
 type place struct {
@@ -40,8 +44,8 @@ func placeOf(object client.Object) place {
 }
 
 // has reports whether a Cluster is within the limit.
-func (p *places) has(object client.Object) bool {
-	if p.most == 0 {
+func (p *Places) has(object client.Object) bool {
+	if p == nil || p.most == 0 {
 		return true
 	}
 	p.mu.Lock()
@@ -50,7 +54,7 @@ func (p *places) has(object client.Object) bool {
 	return before < p.most
 }
 
-func (p *places) add(object client.Object) {
+func (p *Places) add(object client.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.workspaces == nil {
@@ -63,7 +67,7 @@ func (p *places) add(object client.Object) {
 }
 
 // remove returns the Cluster that has a place now and had none before, if there is one.
-func (p *places) remove(object client.Object) (next types.NamespacedName, found bool) {
+func (p *Places) remove(object client.Object) (next types.NamespacedName, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	namespace := object.GetNamespace()
@@ -83,11 +87,13 @@ func (p *places) remove(object client.Object) (next types.NamespacedName, found 
 	return types.NamespacedName{Namespace: namespace, Name: all[p.most-1].name}, true
 }
 
-// handler keeps the places by the events of Clusters, and wakes the one that gets a place.
-func (p *places) handler() handler.EventHandler {
+// Handler updates the places on events of Clusters, and enqueues the Cluster that gets a place.
+func (p *Places) Handler() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) { p.add(e.Object) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			p.add(e.Object)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			if next, found := p.remove(e.Object); found {
 				q.Add(reconcile.Request{NamespacedName: next})
 			}

@@ -22,7 +22,7 @@ func TestPlaces(t *testing.T) {
 	object := func(workspace string, i int) client.Object {
 		return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: fmt.Sprintf("c%d", i), CreationTimestamp: metav1.NewTime(at.Add(time.Duration(i/2) * time.Second))}}
 	}
-	p := &places{most: 3}
+	p := &Places{most: 3}
 	for _, i := range rand.Perm(6) { // a manager that starts sees them in any order
 		p.add(object("a", i))
 		p.add(object("a", i))
@@ -49,7 +49,7 @@ func TestPlaces(t *testing.T) {
 	if len(p.workspaces) > 0 {
 		t.Errorf("kept for ever: %v", p.workspaces)
 	}
-	if none := (&places{}); !none.has(object("a", 1000)) {
+	if none := (&Places{}); !none.has(object("a", 1000)) {
 		t.Error("without a bound there is one")
 	}
 }
@@ -58,7 +58,7 @@ func TestAClusterWithoutAPlaceSaysSoAndGetsNoToken(t *testing.T) {
 	in := &input{cluster: &v1.Cluster{}, name: types.NamespacedName{Namespace: "team-a", Name: "one-more"}, tooMany: 1000}
 	got := decideRegistered(in)
 	if got.ok || got.reason != v1.ReasonTooManyClusters || !got.stalled || !strings.Contains(got.message, "limits.workspace.clusters") || !strings.Contains(got.message, "1000") {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want TooManyClusters, stalled, with the name and value of the limit", got)
 	}
 	if err := (&Reconciler{}).register(t.Context(), in, nil); err != nil || in.token.Value != "" { // without a client: it may not even try
 		t.Errorf("token %q, %v", in.token.Value, err)

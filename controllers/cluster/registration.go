@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/labels"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -17,36 +19,48 @@ import (
 
 // register makes the registration Secret hold the token in force and the manifest for it.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
-	if in.foreignSecret || in.tooMany > 0 {
+	if in.tooMany > 0 {
 		return nil // the status says so
 	}
 	made := false
-	if in.token, made = decideToken(in); made { // not for a cache that lags behind the token that we made a moment ago
-		if err := gatherSecret(ctx, in, r.Live); err != nil {
-			return err
+	if in.token, made = decideToken(in); in.secret == nil || made { // not for a cache that lags behind the token that we made a moment ago
+		if err := gatherSecret(ctx, in, r.Live); err != nil || in.foreignSecret {
+			return err // the status says what is foreign
 		}
 		in.token, made = decideToken(in)
 	}
 	if in.token.Value == "" {
 		return nil // the user's token is not there yet; the status says so
 	}
-	content, err := r.content(in)
-	if err != nil {
+	want, err := r.wantedSecret(in)
+	if err != nil || in.secret != nil && registration.UpToDate(in.secret, want) {
 		return err
 	}
-	want := registration.ApplySecret(in.cluster, in.token, content)
-	if in.secret != nil && registration.UpToDate(in.secret, want) {
-		return nil
+	if err := r.writeSecret(ctx, in, want); err != nil {
+		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
-	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
-		return fmt.Errorf("apply Secret %s: %w", registration.RegistrationSecret(in.name), err)
-	}
-	if made && in.identity == nil { // else no agent needs it
-		update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
-			"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"),
-			registration.RegistrationSecret(in.name).Name)})
+	if made {
+		tokenCreated(in, update)
 	}
 	return nil
+}
+
+// writeSecret creates the registration Secret, or applies it to the one that is there. A token that was used is a field that goes when the token is replaced: only
+// what was applied goes.
+func (r *Reconciler) writeSecret(ctx context.Context, in *input, want *corev1ac.SecretApplyConfiguration) error {
+	if in.secret == nil && !in.token.Used {
+		return r.Client.Create(ctx, registration.NewSecret(want), fieldOwner) // one that was made meanwhile is an error, and the next look finds it
+	}
+	return r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership)
+}
+
+func tokenCreated(in *input, update *status.Update) {
+	if in.identity != nil {
+		return // no agent needs it
+	}
+	update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
+		"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"),
+		registration.RegistrationSecret(in.name).Name)})
 }
 
 // decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
@@ -80,45 +94,31 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// content of the registration Secret beside the token.
-func (r *Reconciler) content(in *input) (registration.Content, error) {
-	agent := in.cluster.Spec.Agent
+// wantedSecret is the registration Secret for the token in force.
+func (r *Reconciler) wantedSecret(in *input) (*corev1ac.SecretApplyConfiguration, error) {
 	manifest, err := r.manifests.Manifest(r.manifestInput(in))
 	if err != nil {
-		return registration.Content{}, err
+		return nil, err
 	}
 	url := registration.ManifestURL(in.settings.Servers[0], in.token.Value)
-	return registration.Content{
+	return registration.ApplySecret(in.cluster, in.token, registration.Content{
 		ManifestURL: url,
-		Command:     registration.Command(url, agent.Trust, in.settings.CABundle),
+		Command:     registration.Command(url, in.cluster.Spec.Agent.Trust, in.settings.CABundle),
 		Manifest:    manifest,
-	}, nil
+	}), nil
 }
 
 // manifestInput is what the agent's manifest depends on.
 func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
-	agent := in.cluster.Spec.Agent
-	image := agent.Image
-	if image == "" {
-		image = r.AgentImage
-	}
-	return registration.ManifestInput{Image: image, Trust: agent.Trust, Agent: agent, Token: in.token.Value, Settings: in.settings}
+	agent := registration.WithDefaults(in.cluster.Spec.Agent, r.Agent)
+	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, Token: in.token.Value, Settings: in.settings}
 }
 
-// label sets the finalizer, and as labels what the agent found, if they are not there yet.
+// label sets the finalizer and the labels with the facts that the agent reported, if they are not set yet.
 func (r *Reconciler) label(ctx context.Context, in *input) error {
-	labels := factLabels(in)
-	if containsAll(in.cluster.Labels, labels) && slices.Contains(in.cluster.Finalizers, v1.FinalizerUninstall) {
+	facts := factLabels(in)
+	if labels.ValidatedSetSelector(facts).Matches(labels.Set(in.cluster.Labels)) && slices.Contains(in.cluster.Finalizers, v1.FinalizerUninstall) {
 		return nil
 	}
-	return r.applyMetadata(ctx, in.cluster, labels, []string{v1.FinalizerUninstall})
-}
-
-func containsAll(have, want map[string]string) bool {
-	for k, v := range want {
-		if have[k] != v {
-			return false
-		}
-	}
-	return true
+	return r.applyMetadata(ctx, in.cluster, facts, []string{v1.FinalizerUninstall})
 }

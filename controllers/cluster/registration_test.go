@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 )
 
@@ -48,7 +49,29 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 				return
 			}
 			if says := strings.Contains(decideRegistered(in).message, "The token in Secret mine is another one: for it to count, delete Secret -registration"); says != tt.used {
-				t.Error(decideRegistered(in).message)
+				t.Errorf("the message is %v, want the Secret to delete if and only if the token was used", decideRegistered(in).message)
+			}
+		})
+	}
+}
+
+func TestTheHubsDefaultsOfAgents(t *testing.T) {
+	t.Parallel()
+	r := &Reconciler{Agent: v1.Agent{Image: "drover:v1", ImagePullSecrets: []v1.PullSecret{{Name: "mirror"}}}}
+	settings := protocol.Settings{Servers: []string{"https://hub.example.com"}, Registry: "registry.example.com/mirror"}
+	for name, tc := range map[string]struct {
+		agent        v1.Agent
+		image, pulls string
+	}{
+		"a Cluster that sets nothing":              {v1.Agent{}, "registry.example.com/mirror/drover:v1", "mirror"},
+		"an image of its own":                      {v1.Agent{Image: "team/drover:v2"}, "registry.example.com/mirror/team/drover:v2", "mirror"},
+		"an image with a registry, and its Secret": {v1.Agent{Image: "own.example/drover", ImagePullSecrets: []v1.PullSecret{{Name: "own"}}}, "own.example/drover", "own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := r.manifestInput(&input{cluster: &v1.Cluster{Spec: v1.ClusterSpec{Agent: tc.agent}}, settings: settings})
+			if got.Image != tc.image || len(got.Agent.ImagePullSecrets) != 1 || got.Agent.ImagePullSecrets[0].Name != tc.pulls {
+				t.Errorf("got %s with %v, want %s with %s", got.Image, got.Agent.ImagePullSecrets, tc.image, tc.pulls)
 			}
 		})
 	}

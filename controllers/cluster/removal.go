@@ -43,7 +43,7 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	}
 	// An agent that has removed itself has gone, and its tunnel with it: what it answered counts before whether it is connected.
 	call := r.Members.StartUninstall(in.name)
-	undecided := call.Running || !call.Done() && !in.member.Connected()
+	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent()) // a node agent cannot uninstall the agent
 	if undecided && in.now.Before(deadline) {
 		writeRemoving(in, update)
 		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil // the end of the call, or a tunnel, wakes us before

@@ -12,23 +12,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/registration"
 )
-
-// Tunnels are those that end at this replica.
-type Tunnels interface {
-	Local(name types.NamespacedName) []members.Peer
-	Disconnect(name types.NamespacedName, keep func(members.Peer) bool)
-	Forget(types.NamespacedName)
-}
 
 // Revoker ends the tunnels at this replica that do not, or no longer, belong to their Cluster's agent. It runs on every replica, so that
 // a replica that the others cannot reach does it as well.
@@ -36,23 +25,7 @@ type Revoker struct {
 	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
 	Client  client.Reader
 	Live    client.Reader
-	Tunnels Tunnels
-}
-
-// Register adds the controller to a manager. opened is called with a function to call when a tunnel was opened here: what was revoked
-// between the look at its agent's key and then has had its event before.
-func (r *Revoker) Register(mgr ctrl.Manager, opened func(func(types.NamespacedName))) error {
-	everywhere := false
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("cluster-revocation").
-		For(&v1.Cluster{}).
-		Owns(&corev1.Secret{}, builder.MatchEveryOwner).
-		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
-			opened(func(name types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: name}) })
-			return nil
-		})).
-		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
-		Complete(r)
+	Tunnels *members.Registry
 }
 
 // Reconcile ends the tunnels of one Cluster that are not rightful.

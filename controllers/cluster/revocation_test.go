@@ -57,7 +57,7 @@ func (f *follower) revoke(want bool) {
 	}
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(testkit.Patience * 10 * time.Second)
 	for len(f.registry.Local(f.name)) > 0 {
 		select {
 		case <-tick.C:

@@ -13,10 +13,18 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removeLeft removes what was delivered, and leaves the agent as it is.
-const removeLeft = "kubectl delete clusterrolebindings,rolebindings,clusterroles,validatingadmissionpolicybindings,validatingadmissionpolicies," +
-	"resourcequotas,limitranges,networkpolicies,secrets -A -l " + v1.LabelSet + " && kubectl -n " + protocol.AgentNamespace +
-	" delete secrets --field-selector type=" + v1.Group + "/set"
+// removeLeft returns the command that removes what was delivered, and leaves the agent as it is. Namespaces stay, and a member need not have the kind
+// Plan.
+func removeLeft() string {
+	var resources []string
+	for _, kind := range protocol.SetKinds() {
+		if kind.Name != "Namespace" && kind.Name != "Plan" {
+			resources = append(resources, kind.Resource)
+		}
+	}
+	return "kubectl delete " + strings.Join(resources, ",") + " -A -l " + v1.LabelSet + " && kubectl -n " + protocol.AgentNamespace +
+		" delete secrets --field-selector type=" + v1.Group + "/set"
+}
 
 // writeWithdrawn names what is still in force in a member whose agent may remove nothing. Until the leader has reported, it stays as it was.
 func writeWithdrawn(in *input, update *status.Update) {
@@ -30,7 +38,7 @@ func writeWithdrawn(in *input, update *status.Update) {
 		return
 	}
 	left := conditionValue{reason: v1.ReasonStillInForce, message: "The agent is ReadOnly and may not take back what was delivered before, which is still in force: " +
-		strings.Join(report.Left, ", ") + ". Remove it with the kubeconfig of that cluster: " + removeLeft}
+		strings.Join(report.Left, ", ") + ". Remove it with the kubeconfig of that cluster: " + removeLeft()}
 	if meta.FindStatusCondition(*conditions, v1.ConditionWithdrawn) == nil {
 		update.Event(status.Event{Warning: true, Reason: left.reason, Action: "Observe", Message: left.message})
 	}

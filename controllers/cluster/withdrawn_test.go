@@ -29,7 +29,7 @@ func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
 	}
 	c := told(leader("crtb.alice", "project.web"))
 	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1.ReasonStillInForce || !strings.Contains(c.Message, "crtb.alice, project.web") {
-		t.Fatalf("%+v", c)
+		t.Fatalf("the condition is %+v, want StillInForce with both sets", c)
 	}
 	for name, report := range map[string]*protocol.Report{"no report": nil, "one that does not lead": {}} {
 		if told(report) == nil {

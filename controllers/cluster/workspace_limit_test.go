@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -30,7 +31,7 @@ import (
 
 func TestAWorkspaceThatIsFullHasOneClusterMoreWaitForAPlace(t *testing.T) {
 	w := newWorld(t, testkit.Start(t))
-	w.r.MaxClusters, w.r.Now, w.r.Recorder = 1, time.Now, &events.FakeRecorder{}
+	w.r.Places, w.r.Now, w.r.Recorder = cluster.NewPlaces(1), time.Now, &events.FakeRecorder{}
 	again := true // the test may run more than once in one process
 	mgr, err := ctrl.NewManager(w.Config, ctrl.Options{Scheme: testkit.Scheme(t), Logger: logr.Discard(), HealthProbeBindAddress: "0",
 		Metrics: server.Options{BindAddress: "0"}, Controller: controllerconfig.Controller{SkipNameValidation: &again}})
@@ -38,7 +39,7 @@ func TestAWorkspaceThatIsFullHasOneClusterMoreWaitForAPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.r.Client = mgr.GetClient()
-	if err := w.r.Register(mgr, cluster.Wakers{Member: func(func(types.NamespacedName)) {}, All: func(func()) {}}); err != nil {
+	if err := ctrl.NewControllerManagedBy(mgr).For(&v1.Cluster{}).Owns(&corev1.Secret{}, builder.MatchEveryOwner).Watches(&v1.Cluster{}, w.r.Places.Handler()).Complete(w.r); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

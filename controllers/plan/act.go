@@ -8,17 +8,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 const (
@@ -28,59 +26,34 @@ const (
 	conflictPause = 50 * time.Millisecond
 )
 
-// advance makes steps until there is a reason to wait. A member whose agent has not reported whether it takes part is asked first. Its place is
-// reserved meanwhile, so that no more are asked than may begin.
+// advance makes steps until there is a reason to wait.
 func (r *Reconciler) advance(ctx context.Context, s *scope) error {
-	var asked []int
-	var failed error
 	for {
-		fleet, err := rollout.NewFleet(s.clusters, s.fleet, r.Now())
-		if err != nil {
+		var err error
+		if s.observed, err = rollout.NewFleet(s.clusters, s.fleet, r.Now()); err != nil {
 			s.fail(v1.ReasonInvalidSelector, err.Error()+": change the plan", true)
-			break
+		} else {
+			s.decision = s.observed.Next()
 		}
-		decision := fleet.Next()
-		if s.problem != nil || decision.Step == nil {
-			break
+		if s.problem != nil || s.decision.Step == nil {
+			return nil
 		}
-		i := slices.IndexFunc(s.clusters, func(c rollout.Cluster) bool { return c.Name == decision.Step.Cluster })
-		if decision.Step.Verb == rollout.VerbBegin && (!s.members[i].state.Reported || r.unsettled(s)) {
-			asked = append(asked, i)
-			s.clusters[i].Claim, s.clusters[i].Unreported = decision.Step.Claim, false
-			continue
+		if s.decision.Step.Verb == rollout.VerbBegin {
+			if wait := r.awaitConfirmation(s, s.decision.Step.Cluster); wait.Reason != "" {
+				s.decision = rollout.FleetDecision{Wait: wait}
+				return nil
+			}
 		}
-		if failed = r.write(ctx, s, i, decision.Step); failed != nil {
-			break
+		i := slices.IndexFunc(s.clusters, func(c rollout.Cluster) bool { return c.Name == s.decision.Step.Cluster })
+		if err := r.write(ctx, s, i, s.decision.Step); err != nil {
+			return err
 		}
 	}
-	r.follow(s)
-	for _, i := range asked {
-		s.clusters[i].Claim, s.clusters[i].Unreported = readClaim(s.members[i].object, s.plan.Name), unreported(s.members[i].state)
-	}
-	var err error
-	if s.observed, err = rollout.NewFleet(s.clusters, s.fleet, r.Now()); err == nil {
-		s.decision = s.observed.Next()
-	}
-	if len(asked) > 0 {
-		s.decision = rollout.FleetDecision{Wait: rollout.Wait{Reason: v1.ReasonApplying, Message: rollout.Clusters(len(asked)) + " asked whether to take part"}}
-	}
-	return failed
 }
 
 // unsettled reports whether members may not have come back yet since the manager's start. A wave is not skipped because of that.
 func (r *Reconciler) unsettled(s *scope) bool {
-	return r.Settled != nil && !r.Settled() && slices.ContainsFunc(s.members, func(m member) bool { return !m.state.Connected })
-}
-
-// follow follows the progress of members that have a claim or are about to, and of those that have reported.
-func (r *Reconciler) follow(s *scope) {
-	var names []types.NamespacedName
-	for i := range s.clusters {
-		if s.clusters[i].Claim != nil || s.clusters[i].Selected && s.members[i].state.Followed {
-			names = append(names, client.ObjectKeyFromObject(s.members[i].object))
-		}
-	}
-	r.Progress.Follow(client.ObjectKeyFromObject(s.plan), names)
+	return r.Settled != nil && !r.Settled() && slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Connected })
 }
 
 // write makes a step: one write of one Cluster, which fails if the Cluster is no longer what the step was decided from.
@@ -125,8 +98,7 @@ func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v
 	if client.IgnoreNotFound(err) != nil {
 		return nil, err
 	}
-	next.ManagedFields = nil
-	r.claims.note(next)
+	r.claims.Note(next)
 	return next, nil
 }
 
@@ -138,7 +110,7 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 	}
 	key := v1.PlanLabel(plan.Name)
 	for i := range list.Items {
-		object := r.claims.newest(&list.Items[i])
+		object := r.claims.Newest(&list.Items[i])
 		_, claimed := object.Annotations[key]
 		value, labelled := object.Labels[key]
 		labelled = labelled && value != v1.PlanDisabled
@@ -160,15 +132,15 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 
 // deliver hands over what each member is to have.
 func (r *Reconciler) deliver(s *scope) {
-	made := map[rollout.Delivery]*delivery.Set{}
-	sets := map[types.NamespacedName]*delivery.Set{}
+	made := map[rollout.Delivery]*set.Set{}
+	sets := map[types.NamespacedName]*set.Set{}
 	for i := range s.clusters {
 		what := s.delivery(i)
 		if what == rollout.DeliverNothing {
 			continue
 		}
 		if what == rollout.DeliverUnchanged {
-			made[what] = delivery.Unchanged(setID(s.plan.Name))
+			made[what] = delivery.Unchanged(set.ID(set.Plan, s.plan.Name))
 		} else if made[what] == nil {
 			set, err := s.set(what == rollout.DeliverPaused)
 			if err != nil {
@@ -196,61 +168,24 @@ func (s *scope) delivery(i int) rollout.Delivery {
 }
 
 // set returns the set with the Plan for members and the copies of its Secrets.
-func (s *scope) set(paused bool) (*delivery.Set, error) {
+func (s *scope) set(paused bool) (*set.Set, error) {
 	plan := &v1.Plan{Spec: *s.spec.DeepCopy()}
 	plan.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))
 	plan.Namespace, plan.Name = v1.PlansNamespace, s.plan.Name
 	plan.Annotations = map[string]string{v1.AnnotationRevision: s.fleet.Revision}
 	plan.Spec.Paused = plan.Spec.Paused || paused
-	object, err := delivery.Object(plan)
+	object, err := set.Object(plan)
 	if err != nil {
 		return nil, err
 	}
 	delete(object.Object, "status")
-	content := expansion.Content{}
+	content := set.Content{}
 	content.Objects = append(content.Objects, object)
 	for _, secret := range s.secrets {
-		if object, err = delivery.Object(secret); err != nil {
+		if object, err = set.Object(secret); err != nil {
 			return nil, err
 		}
 		content.Objects = append(content.Objects, object)
 	}
-	return delivery.NewSet(setID(s.plan.Name), nil, content)
-}
-
-// claims remembers Clusters as the API server returned them for writes, until the cache has them. The zero value is ready.
-type claims struct {
-	mu       sync.Mutex // guards what follows
-	clusters map[types.NamespacedName]*v1.Cluster
-}
-
-func (c *claims) note(object *v1.Cluster) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.clusters == nil {
-		c.clusters = map[types.NamespacedName]*v1.Cluster{}
-	}
-	name := client.ObjectKeyFromObject(object)
-	if known := c.clusters[name]; known == nil || newer(object, known) {
-		c.clusters[name] = object
-	}
-}
-
-// newest returns a Cluster as it was written, or as the cache has it.
-func (c *claims) newest(cached *v1.Cluster) *v1.Cluster {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	name := client.ObjectKeyFromObject(cached)
-	known := c.clusters[name]
-	if known != nil && known.UID == cached.UID && newer(known, cached) {
-		return known
-	}
-	delete(c.clusters, name)
-	return cached
-}
-
-// newer reports whether a is newer than b; false if the versions cannot be compared.
-func newer(a, b *v1.Cluster) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err == nil && order > 0
+	return set.New(set.ID(set.Plan, s.plan.Name), nil, content)
 }

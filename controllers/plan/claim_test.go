@@ -31,13 +31,13 @@ func FuzzClaim(f *testing.F) {
 			return
 		}
 		plan := rollout.FleetPlan{Name: "p", Revision: "r", Hash: "h"}
-		plan.Spec.Rollout = &v1.Rollout{Waves: []v1.Wave{{Name: "all", Soak: &metav1.Duration{Duration: 100 * 365 * 24 * time.Hour}}}}
+		plan.Pace.Waves = []rollout.Wave{{Name: "all", Soak: 100 * 365 * 24 * time.Hour}}
 		clusters := []rollout.Cluster{{Name: "a", Selected: true, Claim: claim}}
 		fleet, err := rollout.NewFleet(clusters, plan, created.AddDate(1, 0, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		status := v1.PlanStatus{Waves: fleet.Waves(), Members: []v1.PlanMember{describe(&clusters[0], "r", delivery.Outcome{})}}
+		status := v1.PlanStatus{Waves: fleet.Waves(), Members: []v1.PlanMember{describe(&clusters[0], nil, "r", delivery.Outcome{})}}
 		written, err := json.Marshal(status)
 		if err != nil || json.Unmarshal(written, &v1.PlanStatus{}) != nil || status.Members[0].Since.IsZero() {
 			t.Errorf("no status can have %s: %v", written, err)

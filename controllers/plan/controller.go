@@ -17,54 +17,32 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/index"
-	"github.com/drover-dev/drover/internal/progress"
 	"github.com/drover-dev/drover/internal/release"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind of the keys under which plans are delivered.
-const Kind = "plan"
-
-// Deliveries brings sets to members. delivery.Store is one.
-type Deliveries interface {
-	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
-	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
-	OnResult(kind string, f func(delivery.Key))
-}
-
-// Progress follows plans in members. progress.Listener is one.
-type Progress interface {
-	Follow(plan types.NamespacedName, members []types.NamespacedName)
-	State(plan string, member types.NamespacedName) progress.State
-	OnChange(f func(plan types.NamespacedName))
-	OnLink(f func(member types.NamespacedName))
-}
-
-// Channels knows what release channels lead to. release.Poller is one.
-type Channels interface {
-	Result(url string) release.Result
-	OnPolled(f func(url string))
-}
-
-// Reconciler reconciles Plans that are for members. Register adds it to a manager.
+// Reconciler reconciles Plans that are for members.
 type Reconciler struct {
-	// Client reads from a cache with the indexes of package reference, and writes.
+	// Client reads from a cache with the indexes of package index, and writes.
 	Client client.Client
 	// Secrets reads those that are labelled for plans.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
-	Deliveries Deliveries
-	Progress   Progress
-	Channels   Channels
+	Deliveries delivery.Deliverer
+	// State returns the state of a plan in a member, as its agent reported it.
+	State func(plan string, member types.NamespacedName) MemberState
+	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
+	Unconfirmed func(types.NamespacedName) (difference *delivery.Difference, known bool)
+	// Channel returns what a release channel leads to.
+	Channel func(url string) release.Result
 	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need not be away. Nil
 	// means that they have.
 	Settled func() bool
 	Now     func() time.Time
 
-	written status.Written
-	claims  claims
-	pace    pace
+	written status.Written[*v1.Plan]
+	claims  status.Written[*v1.Cluster]
 }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=plans,verbs=get;list;watch
@@ -79,10 +57,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	plan := &v1.Plan{}
 	if err := r.Client.Get(ctx, req.NamespacedName, plan); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read plan %s: %w", req.NamespacedName, err)
-	} else if err != nil || !plan.DeletionTimestamp.IsZero() || index.PlanTarget(plan) == (v1.ClusterTarget{}) {
+	} else if err != nil || !plan.DeletionTimestamp.IsZero() || plan.Spec.Target() == (v1.ClusterTarget{}) {
 		return ctrl.Result{}, r.remove(ctx, req.NamespacedName)
 	}
-	stale := r.written.Missing(plan)
+	plan = r.written.Newest(plan)
 	s, err := r.gather(ctx, plan)
 	if err != nil || s == nil {
 		return ctrl.Result{}, err // the answer of the channel brings us back
@@ -94,8 +72,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: conflictPause}, nil // the cache is about to have what we lack
 	case err != nil:
 		return ctrl.Result{}, err
-	case stale:
-		return ctrl.Result{}, nil // the event of what is missing brings us back
 	}
 	return r.writeStatus(ctx, s)
 }
@@ -103,15 +79,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // remove takes a plan that is gone, or that is for no member, away from all of them.
 func (r *Reconciler) remove(ctx context.Context, name types.NamespacedName) error {
 	r.Deliveries.Replace(keyOf(name), nil)
-	r.Progress.Follow(name, nil)
 	r.written.Forget(name)
-	r.pace.forget(name)
 	return r.releaseAll(ctx, name)
 }
 
 func keyOf(plan types.NamespacedName) delivery.Key {
-	return delivery.Key{Kind: Kind, Namespace: plan.Namespace, Name: plan.Name}
+	return delivery.Key{Kind: set.Plan, Namespace: plan.Namespace, Name: plan.Name}
 }
-
-// setID is the ID of a plan's set in members.
-func setID(plan string) string { return Kind + "/" + plan }

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -26,17 +26,17 @@ func TestReconcile(t *testing.T) {
 	env := testkit.Shared(t)
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"a member that has said nothing yet is asked, and nothing is written on it": func(t *testing.T, s *fixture) {
-			s.members["a"] = progress.State{Connected: true, Silent: s.clock.Now()}
+			s.members["a"] = plan.MemberState{Connected: true, Silent: s.clock.Now()}
 			s.plan()
 			if again := s.reconcile(); again.RequeueAfter != time.Second {
 				t.Errorf("it looks again after %v", again.RequeueAfter)
 			}
-			if message := s.expect(v1.ReasonApplying); !strings.Contains(message, "asked") || s.follows() != "a" || s.claims != 0 || len(s.delivered) != 0 {
-				t.Errorf("%s; follows %q, %d writes, delivered %v", message, s.follows(), s.claims, s.delivered)
+			if message := s.expect(v1.ReasonApplying); !strings.Contains(message, "asked") || s.claims != 0 || len(s.delivered) != 0 {
+				t.Errorf("%s; %d writes, delivered %v, want it to ask first and write nothing", message, s.claims, s.delivered)
 			}
 		},
 		"one that says nothing for 15 s counts as away, and the next begins": func(t *testing.T, s *fixture) {
-			s.members["a"] = progress.State{Connected: true, Silent: s.clock.Now()}
+			s.members["a"] = plan.MemberState{Connected: true, Silent: s.clock.Now()}
 			s.plan()
 			s.clock.Advance(15 * time.Second)
 			s.reconcile()
@@ -55,23 +55,23 @@ func TestReconcile(t *testing.T) {
 			s.expect(v1.ReasonApplying)
 			p := s.given("a")
 			if claim := s.claim("a"); claim == nil || !claim.Since.Equal(s.clock.Now()) || p == nil || p.Spec.Version != "v1.36.3+k3s1" || s.given("b") != nil {
-				t.Fatalf("claim %+v, given %+v", claim, p)
+				t.Fatalf("claim %+v, given %+v, want a claim of now, and the version given to the first member only", claim, p)
 			}
 			s.clock.Advance(fullStop)
 			s.says("a", v1.ReasonComplete, v1.PlanCount{Total: 3, Complete: 3})
 			s.reconcile()
 			st := s.read().Status
-			if claim := s.claim("a"); claim.Complete == nil || s.cluster("a").Labels[v1.PlanLabel("k3s")] != st.LatestHash || s.claim("b") == nil || s.follows() != "a b" {
-				t.Errorf("claims %+v, %+v; follows %s", claim, s.claim("b"), s.follows())
+			if claim := s.claim("a"); claim.Complete == nil || s.cluster("a").Labels[v1.PlanLabel("k3s")] != st.LatestHash || s.claim("b") == nil {
+				t.Errorf("claims %+v, %+v, want the first complete and labelled, and the second begun", claim, s.claim("b"))
 			}
 			s.says("b", v1.ReasonNoNodes, v1.PlanCount{})
 			s.reconcile()
 			s.expect(v1.ReasonComplete)
 			if st = s.read().Status; st.Clusters.Summary != "2/2" || st.Nodes.Summary != "3/3" || !meta.IsStatusConditionTrue(st.Conditions, v1.ConditionReady) {
-				t.Errorf("status %+v", st)
+				t.Errorf("status %+v, want 2/2 Clusters, 3/3 nodes and Ready", st)
 			}
 			if got := s.events(); !slices.Equal(got, []string{"Normal Applying", "Normal Complete"}) {
-				t.Errorf("events %q", got)
+				t.Errorf("events %q, want Applying and then Complete", got)
 			}
 		},
 		"a member that fails stops the plan": func(t *testing.T, s *fixture) {
@@ -81,10 +81,10 @@ func TestReconcile(t *testing.T) {
 			s.reconcile()
 			s.expect(v1.ReasonTooManyFailures)
 			if claim := s.claim("a"); claim.Failed == nil || s.claim("b") != nil || !meta.IsStatusConditionTrue(s.read().Status.Conditions, v1.ConditionStalled) {
-				t.Errorf("claims %+v, %+v", claim, s.claim("b"))
+				t.Errorf("claims %+v, %+v, want the first failed, no second, and Stalled", claim, s.claim("b"))
 			}
 			if got := s.events(); !slices.Equal(got, []string{"Normal Applying", "Warning TooManyFailures"}) {
-				t.Errorf("events %q", got)
+				t.Errorf("events %q, want Applying and then a warning TooManyFailures", got)
 			}
 		},
 		"a plan that is deleted, or is for no member any more, takes its claims and labels off, and leaves the one that keeps it off": func(t *testing.T, s *fixture) {
@@ -107,9 +107,9 @@ func TestReconcile(t *testing.T) {
 				}
 				end()
 				s.reconcile()
-				if s.claim("b") != nil || len(s.delivered) != 0 || len(s.followed) != 0 || s.cluster("b").Labels[v1.PlanLabel("k3s")] != "" ||
+				if s.claim("b") != nil || len(s.delivered) != 0 || s.cluster("b").Labels[v1.PlanLabel("k3s")] != "" ||
 					s.cluster("a").Labels[v1.PlanLabel("k3s")] != v1.PlanDisabled {
-					t.Errorf("claim %v, delivered %v, followed %v", s.claim("b"), s.delivered, s.followed)
+					t.Errorf("claim %v, delivered %v", s.claim("b"), s.delivered)
 				}
 				if s.Client.Get(t.Context(), s.name, &v1.Plan{}) == nil {
 					s.change(func(spec *v1.PlanSpec) { spec.ClusterSelector = &metav1.LabelSelector{} })
@@ -134,7 +134,7 @@ func TestReconcile(t *testing.T) {
 			delete(s.cached, "a")
 			s.reconcile()
 			if s.claim("a") != nil || s.claim("b") == nil || s.cluster("a").Labels[v1.PlanLabel("k3s")] != v1.PlanDisabled {
-				t.Errorf("claims %v, %v", s.claim("a"), s.claim("b"))
+				t.Errorf("claims %v, %v, want the disabled member released and the next one begun", s.claim("a"), s.claim("b"))
 			}
 		},
 		"a cache that lags behind the own write makes no second one": func(t *testing.T, s *fixture) {
@@ -199,13 +199,13 @@ func testGates(t *testing.T, env *testkit.Env) {
 			s.plan(tt.change)
 			s.reconcile()
 			if message := s.expect(tt.reason); !strings.Contains(message, tt.message) {
-				t.Errorf("it says %s", message)
+				t.Errorf("it says %s, want it to contain %q", message, tt.message)
 			}
 			if p := s.given("b"); s.claim("a") != nil || p == nil || !p.Spec.Paused {
 				t.Errorf("a has claim %v, b was given %+v", s.claim("a"), p)
 			}
 			if st := s.read().Status; meta.IsStatusConditionTrue(st.Conditions, v1.ConditionStalled) == tt.goesOn || st.LatestHash != "" {
-				t.Errorf("status %+v", st)
+				t.Errorf("status %+v, want no hash, and Stalled only if a person must act", st)
 			}
 		})
 	}
@@ -229,7 +229,7 @@ func testChannels(t *testing.T, env *testkit.Env) {
 		s.plan(follow)
 		s.reconcile()
 		if s.claims != 0 || s.writes != 0 {
-			t.Errorf("%d claims, %d writes", s.claims, s.writes)
+			t.Errorf("%d claims, %d writes, want none", s.claims, s.writes)
 		}
 	})
 	t.Run("the version that it leads to is what members get, and it is asked again", func(t *testing.T) {
@@ -241,7 +241,7 @@ func testChannels(t *testing.T, env *testkit.Env) {
 			t.Errorf("it looks again after %v", again.RequeueAfter)
 		}
 		if p, st := s.given("a"), s.read().Status; p == nil || p.Spec.Version != "v1.36.4+k3s1" || p.Spec.Channel != "" || st.LatestVersion != "v1.36.4-k3s1" {
-			t.Errorf("given %+v, status %+v", p, st)
+			t.Errorf("given %+v, status %+v, want the channel's version in both, and no channel in the member", p, st)
 		}
 	})
 	t.Run("a new leader goes on with the version that was found before while the channel is down, of the same plan only", func(t *testing.T) {
@@ -260,13 +260,13 @@ func testChannels(t *testing.T, env *testkit.Env) {
 		s.reconcile()
 		if resolved := meta.FindStatusCondition(s.read().Status.Conditions, v1.ConditionLatestResolved); resolved.Status != metav1.ConditionTrue ||
 			!strings.Contains(resolved.Message, "not within 10s") {
-			t.Errorf("LatestResolved is %+v", resolved)
+			t.Errorf("LatestResolved is %+v, want it to say that the channel did not answer within 10s", resolved)
 		}
 		s.change(func(spec *v1.PlanSpec) { spec.Channel = url + "/other" })
 		s.reconcile()
 		s.expect(v1.ReasonChannelFailed)
 		if p := s.given("a"); p == nil || !p.Spec.Paused {
-			t.Errorf("given %+v", p)
+			t.Errorf("given %+v, want it paused", p)
 		}
 	})
 }

@@ -6,7 +6,6 @@ package plan_test
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,10 +24,9 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/progress"
-	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -40,10 +38,9 @@ type fixture struct {
 	recorder  *events.FakeRecorder
 	r         *plan.Reconciler
 	name      types.NamespacedName
-	members   map[string]progress.State // those that are not here are connected, and have said nothing of the plan
+	members   map[string]plan.MemberState // those that are not here are connected, and have said nothing of the plan
 	answer    release.Result
-	delivered map[types.NamespacedName]*delivery.Set
-	followed  []types.NamespacedName
+	delivered map[types.NamespacedName]*set.Set
 	claims    int                    // writes of Clusters
 	writes    int                    // of the Plan's status
 	cached    map[string]*v1.Cluster // what the cache has, where that is not what the API server has
@@ -51,7 +48,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, env *testkit.Env, clusters ...string) *fixture {
 	t.Helper()
-	s := &fixture{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(1000), members: map[string]progress.State{}, cached: map[string]*v1.Cluster{}}
+	s := &fixture{Env: env, t: t, clock: testkit.NewClock(), recorder: events.NewFakeRecorder(1000), members: map[string]plan.MemberState{}, cached: map[string]*v1.Cluster{}}
 	s.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "k3s"}
 	counting := interceptor.NewClient(env.Client, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -74,7 +71,7 @@ func newFixture(t *testing.T, env *testkit.Env, clusters ...string) *fixture {
 			return err
 		},
 	})
-	s.r = &plan.Reconciler{Client: counting, Secrets: labelled{env.Client}, Recorder: s.recorder, Deliveries: s, Progress: s, Channels: s, Now: s.clock.Now}
+	s.r = &plan.Reconciler{Client: counting, Secrets: labelled{env.Client}, Recorder: s.recorder, Deliveries: s, State: s.State, Channel: s.Result, Now: s.clock.Now}
 	for _, name := range clusters {
 		s.Apply(t, &v1.Cluster{ObjectMeta: s.meta(name)})
 	}
@@ -96,9 +93,9 @@ func (s *fixture) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: s.name.Namespace, Name: name}
 }
 
-// What the reconciler is given: the stand is its Deliveries, its Progress and its Channels.
+// What the reconciler is given: the stand is its Deliveries, the State of plans in members and the Channel.
 
-func (s *fixture) Replace(_ delivery.Key, sets map[types.NamespacedName]*delivery.Set) {
+func (s *fixture) Replace(_ delivery.Key, sets map[types.NamespacedName]*set.Set) {
 	s.delivered = sets
 }
 
@@ -110,21 +107,19 @@ func (s *fixture) Outcomes(_ string, members []types.NamespacedName) []delivery.
 	return outcomes
 }
 
-func (s *fixture) OnResult(string, func(delivery.Key)) {}
-
-func (s *fixture) Follow(_ types.NamespacedName, members []types.NamespacedName) {
-	s.followed = members
+func (s *fixture) Remains(string, []types.NamespacedName) (held, away, unreported int) {
+	return 0, 0, 0
 }
+func (s *fixture) Kept(string, types.NamespacedName) *set.Set { return nil }
+func (s *fixture) Changed(types.NamespacedName)               {}
+func (s *fixture) Forget(types.NamespacedName)                {}
 
-func (s *fixture) State(_ string, member types.NamespacedName) progress.State {
+func (s *fixture) State(_ string, member types.NamespacedName) plan.MemberState {
 	if state, known := s.members[member.Name]; known {
 		return state
 	}
-	return progress.State{Connected: true, Reported: true}
+	return plan.MemberState{Connected: true, Reported: true}
 }
-
-func (s *fixture) OnChange(func(types.NamespacedName)) {}
-func (s *fixture) OnLink(func(types.NamespacedName))   {}
 
 func (s *fixture) Result(string) release.Result { return s.answer }
 func (s *fixture) OnPolled(func(string))        {}
@@ -207,15 +202,16 @@ func (s *fixture) claim(name string) *rollout.ClusterClaim {
 // given returns the Plan that a member has, nil for none.
 func (s *fixture) given(name string) *v1.Plan {
 	s.t.Helper()
-	set := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]
-	if set == nil || set.Body() == nil {
+	given := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]
+	if given == nil || given.JSON() == nil {
 		return nil
 	}
-	sent, p := protocol.Set{}, &v1.Plan{}
-	if err := json.Unmarshal(set.Body(), &sent); err != nil {
+	p := &v1.Plan{}
+	_, content, err := set.Parse(given.JSON())
+	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(sent.Content.Objects[0].Object, p); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content.Objects[0].Object, p); err != nil {
 		s.t.Fatal(err)
 	}
 	return p
@@ -229,7 +225,7 @@ func (s *fixture) says(name, reason string, nodes v1.PlanCount, applying ...stri
 	for _, node := range applying {
 		status.Applying = append(status.Applying, v1.ApplyingNode{Node: node, Stage: v1.StageUpgrading, Since: metav1.NewTime(s.clock.Now()), Attempt: 1})
 	}
-	s.members[name] = progress.State{Connected: true, Reported: true, Followed: true, Status: status}
+	s.members[name] = plan.MemberState{Connected: true, Reported: true, Status: status}
 }
 
 // leaves disconnects a member, and writes that into its Cluster.
@@ -267,16 +263,6 @@ func (s *fixture) events() []string {
 			return reasons
 		}
 	}
-}
-
-// follows names the members that are followed.
-func (s *fixture) follows() string {
-	names := make([]string, 0, len(s.followed))
-	for _, name := range s.followed {
-		names = append(names, name.Name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, " ")
 }
 
 // fullStop is long enough for a status to be written at once again.

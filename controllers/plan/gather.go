@@ -22,10 +22,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/index"
-	"github.com/drover-dev/drover/internal/progress"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
-	"github.com/drover-dev/drover/internal/secrets"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
@@ -42,7 +40,7 @@ type scope struct {
 	fleet   rollout.FleetPlan
 	// clusters that the plan is for, or has a claim on, by name; members say the same of each, in the same order.
 	clusters []rollout.Cluster
-	members  []member
+	members  []observedMember
 	// problem keeps the plan from going on: nothing begins, and what has begun is paused.
 	problem *index.Problem
 
@@ -51,10 +49,10 @@ type scope struct {
 	decision rollout.FleetDecision
 }
 
-// member has what the planner does not need of a Cluster.
-type member struct {
+// observedMember has what the planner does not need of a Cluster.
+type observedMember struct {
 	object *v1.Cluster // as it was read or written last; shared
-	state  progress.State
+	state  MemberState
 }
 
 // resolved is the version, as far as it is known.
@@ -95,7 +93,7 @@ func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
 	}
-	answer := r.Channels.Result(plan.Spec.Channel)
+	answer := r.Channel(plan.Spec.Channel)
 	found := resolved{version: answer.Version, reason: v1.ReasonChannel, message: "The version was found in the channel", next: answer.Next}
 	if was := meta.FindStatusCondition(plan.Status.Conditions, v1.ConditionLatestResolved); found.version == "" && was != nil &&
 		was.Reason == v1.ReasonChannel && was.ObservedGeneration == plan.Generation {
@@ -116,7 +114,7 @@ func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 	digests := map[string]string{}
 	for _, name := range index.PlanSecrets(&s.plan.Spec) {
-		source, tooLarge := &corev1.Secret{}, (*secrets.TooLargeError)(nil)
+		source, tooLarge := &corev1.Secret{}, (*index.SecretTooLargeError)(nil)
 		err := r.Secrets.Get(ctx, types.NamespacedName{Namespace: s.plan.Namespace, Name: name}, source)
 		if apierrors.IsNotFound(err) {
 			s.fail(v1.ReasonSecretNotFound, fmt.Sprintf("Secret %s does not exist in namespace %s, or does not have the label %s: \"true\"",
@@ -128,7 +126,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 		} else if err != nil {
 			return fmt.Errorf("read secret %s/%s: %w", s.plan.Namespace, name, err)
 		}
-		if refusal := tenancy.Uncopied(source); refusal != "" {
+		if refusal := tenancy.NeverCopied(source); refusal != "" {
 			s.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", name, refusal), true)
 			continue
 		}
@@ -148,7 +146,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 		s.fail(v1.ReasonInvalidPlan, err.Error()+": change the plan", true)
 	}
 	revision, err := rollout.Revision(hash, &s.spec.PlanPace)
-	s.fleet = rollout.FleetPlan{Name: s.plan.Name, Spec: s.plan.Spec, Hash: hash, Revision: revision, Resume: s.plan.Annotations[v1.AnnotationResume]}
+	s.fleet = rollout.FleetPlan{Name: s.plan.Name, Pace: rollout.PaceOf(&s.plan.Spec), Hash: hash, Revision: revision, Resume: s.plan.Annotations[v1.AnnotationResume]}
 	return err
 }
 
@@ -168,15 +166,19 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 	}
 	slices.SortFunc(list.Items, func(a, b v1.Cluster) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range list.Items {
-		object := r.claims.newest(&list.Items[i])
+		object := r.claims.Newest(&list.Items[i])
 		claimed := object.Annotations[v1.PlanLabel(s.plan.Name)] != ""
 		selected := s.plan.Spec.ClusterName == object.Name || selects.Matches(labels.Set(object.Labels))
 		if !object.DeletionTimestamp.IsZero() || !claimed && !selected {
 			continue
 		}
-		m := member{object: object, state: r.Progress.State(s.plan.Name, client.ObjectKeyFromObject(object))}
+		m := observedMember{object: object, state: r.State(s.plan.Name, client.ObjectKeyFromObject(object))}
 		s.members = append(s.members, m)
 		s.clusters = append(s.clusters, observe(s.plan.Name, m, selected, r.Now()))
+	}
+	unsettled := r.unsettled(s)
+	for i := range s.clusters {
+		s.clusters[i].Ask = !s.members[i].state.Reported || unsettled
 	}
 	if len(s.clusters) == 0 && s.plan.Spec.ClusterName != "" {
 		s.fail(v1.ReasonClusterNotFound, fmt.Sprintf("Cluster %s does not exist in namespace %s", s.plan.Spec.ClusterName, s.plan.Namespace), false)
@@ -185,9 +187,9 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 }
 
 // observe returns a Cluster as the planner sees it.
-func observe(plan string, m member, selected bool, now time.Time) rollout.Cluster {
+func observe(plan string, m observedMember, selected bool, now time.Time) rollout.Cluster {
 	c := rollout.Cluster{
-		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan), Hold: m.state.Hold, Status: m.state.Status,
+		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan), Hold: m.state.Hold, Status: rollout.StatusOf(m.state.Status),
 		Unreported: unreported(m.state),
 	}
 	switch {
@@ -212,8 +214,8 @@ func observe(plan string, m member, selected bool, now time.Time) rollout.Cluste
 	return c
 }
 
-// unreported says whether nothing is known of a plan in a member, not even that it is not there.
-func unreported(s progress.State) bool { return s.Status == nil && !s.Reported }
+// unreported reports whether it is not known if a plan is in a member.
+func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
 // readClaim returns the claim of a plan on a Cluster, nil if there is none. A claim that cannot be read, or has times that no status takes, has no
 // revision: what runs there is not known, and may finish before the member begins again.

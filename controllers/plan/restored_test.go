@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/controllers/plan"
+	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -32,19 +33,69 @@ func restored(t *testing.T, env *testkit.Env) *fixture {
 	later := &v1.PlanStatus{Revision: "later", LatestHash: "later", Nodes: &v1.PlanCount{Total: 3, Complete: 3},
 		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Status: metav1.ConditionTrue, Reason: v1.ReasonComplete, Message: "done"}}}
 	for _, name := range []string{"a", "b"} {
-		s.members[name] = progress.State{Connected: true, Followed: true, Silent: s.clock.Now()}
+		s.members[name] = plan.MemberState{Connected: true, Silent: s.clock.Now()}
 	}
 	s.clock.Advance(fullStop)
 	s.reconcile()
 	for _, name := range []string{"a", "b"} {
-		if set := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]; set == nil || set.Body() != nil {
+		if set := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]; set == nil || set.JSON() != nil {
 			t.Errorf("before %s is heard it is given %+v", name, set)
 		}
-		s.members[name] = progress.State{Connected: true, Reported: true, Followed: true, Status: later}
+		s.members[name] = plan.MemberState{Connected: true, Reported: true, Status: later}
 	}
 	s.clock.Advance(fullStop)
 	s.reconcile()
 	return s
+}
+
+// A plan of a backup may be one that was deleted, or changed, since: it begins nowhere while a member waits for a confirmation.
+func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testing.T) {
+	env := testkit.Shared(t)
+	s := newFixture(t, env, "a", "b")
+	waiting, known := map[string]*delivery.Difference{"b": {Checkpoint: "lost", Add: []string{"plan/k3s"}}}, true
+	s.r.Unconfirmed = func(name types.NamespacedName) (*delivery.Difference, bool) { return waiting[name.Name], known }
+	s.plan(func(spec *v1.PlanSpec) { spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 2} })
+	begun := func(want bool) {
+		t.Helper()
+		s.reconcile()
+		for _, name := range []string{"a", "b"} {
+			if is := s.claim(name) != nil; is != want {
+				t.Errorf("the plan began in %s: %t, want %t", name, is, want)
+			}
+		}
+	}
+	begun(false)
+	message := s.expect(v1.ReasonHubRestored)
+	if !strings.Contains(message, "1 cluster: b.") || !strings.Contains(message, "kubectl drover restored") || !meta.IsStatusConditionTrue(s.read().Status.Conditions, v1.ConditionStalled) {
+		t.Errorf("the message is %q, want the member, the command, and Stalled", message)
+	}
+	c := s.cluster("b")
+	c.Status.Restore = &v1.RestoreStatus{Checkpoint: "lost", Summary: "1 to add, 0 to change, 0 to remove"}
+	if err := s.Client.Status().Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	known, waiting = false, nil
+	s.leaves("b")
+	begun(false)
+	s.expect(v1.ReasonHubRestored) // one that is away waits on
+	known = true
+	c = s.cluster("b")
+	c.Status.Restore = nil
+	if err := s.Client.Status().Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	s.members["a"], s.members["b"] = plan.MemberState{Connected: true, Reported: true}, plan.MemberState{Connected: true, Reported: true}
+	known = false
+	begun(false)
+	s.expect(v1.ReasonApplying) // an agent is about to say what it has
+	known = true
+	begun(true)
+	waiting = map[string]*delivery.Difference{"b": {}}
+	s.says("a", v1.ReasonComplete, v1.PlanCount{Total: 3, Complete: 3})
+	s.reconcile()
+	if s.claim("a").Complete == nil || s.given("b") == nil || s.given("b").Spec.Paused {
+		t.Errorf("what has begun does not go on: the claim of a is %+v, b is given %+v", s.claim("a"), s.given("b"))
+	}
 }
 
 func TestRestoredHub(t *testing.T) {
@@ -54,7 +105,7 @@ func TestRestoredHub(t *testing.T) {
 		message := s.expect(v1.ReasonMemberAhead)
 		st := s.read().Status
 		if !strings.Contains(message, "a, b") || !strings.Contains(message, v1.AnnotationResume+"="+st.Revision) || !meta.IsStatusConditionTrue(st.Conditions, v1.ConditionStalled) {
-			t.Errorf("%s; status %+v", message, st)
+			t.Errorf("%s; status %+v, want both members named, the annotation to set, and Stalled", message, st)
 		}
 		for _, name := range []string{"a", "b"} {
 			if p := s.given(name); p == nil || !p.Spec.Paused || s.claim(name).Ahead == nil || s.claim(name).Complete != nil {
@@ -62,7 +113,7 @@ func TestRestoredHub(t *testing.T) {
 			}
 		}
 		if got := s.events(); !slices.Equal(got, []string{"Warning MemberAhead"}) {
-			t.Errorf("events %q", got)
+			t.Errorf("events %q, want a warning MemberAhead alone", got)
 		}
 	})
 	t.Run("when a person resumes it, it goes wave by wave", func(t *testing.T) {

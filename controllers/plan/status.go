@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -28,6 +28,10 @@ const (
 	listenAgain = time.Second
 	// maxMessage is how long the message of a member may be, in bytes.
 	maxMessage = 512
+	// statusPause is the time between two writes of a status in which only counts have changed.
+	statusPause = time.Second
+	// reasonPause is the time in which a plan that returns to a reason gets no event: the state of its member changes all the time.
+	reasonPause = time.Minute
 )
 
 // conclusion is the result for a plan: its conditions Complete and Ready.
@@ -40,51 +44,40 @@ type conclusion struct {
 
 // writeStatus writes the status, and returns when time alone may change it.
 func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, error) {
-	again := r.again(s)
-	was := s.plan.DeepCopy()
-	if was.Status.ObservedGeneration == was.Generation && r.unreported(s) {
-		return ctrl.Result{RequeueAfter: listenAgain}, nil // a write now would drop, for an instant, what agents are about to report again
+	observed := s.plan.Status.ObservedGeneration == s.plan.Generation
+	change := status.Change{Until: r.again(s), Rest: statusPause, Fill: func(update *status.Update) bool {
+		v := s.conclusion()
+		s.fill(r.Deliveries.Outcomes(set.ID(set.Plan, s.plan.Name), s.delivered()))
+		news := r.conclude(s.plan, s.release, v) && r.Now().Sub(r.written.Told(s.plan, v.reason)) >= reasonPause
+		if news {
+			update.Event(status.Event{Warning: v.warning(), Reason: v.reason, Action: "RollOut", Message: v.message, Rare: true})
+		}
+		return news || !observed
+	}}
+	if observed && r.unreported(s) {
+		change.Delay = listenAgain // a write now would drop, for an instant, what agents are about to report again
 	}
-	update, read := status.Begin(s.plan), s.plan.ResourceVersion
-	v := s.conclusion()
-	s.fill(r.Deliveries.Outcomes(setID(s.plan.Name), s.delivered()))
-	news := r.conclude(s.plan, s.release, v) && r.pace.news(s.plan, v.reason, r.Now())
-	if equality.Semantic.DeepEqual(was.Status, s.plan.Status) {
-		return again, nil
-	}
-	if wait := r.pace.wait(s.plan, r.Now()); wait > 0 && !news && was.Status.ObservedGeneration == was.Generation {
-		again.RequeueAfter = wait
-		return again, nil
-	}
-	if news {
-		update.Event(status.Event{Warning: v.warning(), Reason: v.reason, Action: "RollOut", Message: v.message})
-	}
-	err := update.Commit(ctx, r.Client, r.Recorder)
-	if s.plan.ResourceVersion != read {
-		r.written.Note(s.plan)
-		r.pace.note(s.plan, v.reason, news, r.Now())
-	}
-	return again, err
+	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, s.plan, change)
 }
 
-// again returns when to look again although nothing happens.
-func (r *Reconciler) again(s *scope) ctrl.Result {
+// again returns how long it takes until the plan is looked at although nothing happens; 0 for never.
+func (r *Reconciler) again(s *scope) time.Duration {
 	var next time.Time
 	for _, at := range []time.Time{s.decision.Wait.Until, s.release.next} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
-	if slices.ContainsFunc(s.members, func(m member) bool { return !m.state.Silent.IsZero() }) || r.unsettled(s) {
+	if slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Silent.IsZero() }) || r.unsettled(s) {
 		soon := r.Now().Add(listenAgain)
 		if next.IsZero() || soon.Before(next) {
 			next = soon
 		}
 	}
 	if next.IsZero() {
-		return ctrl.Result{}
+		return 0
 	}
-	return ctrl.Result{RequeueAfter: max(next.Sub(r.Now()), time.Millisecond)}
+	return max(next.Sub(r.Now()), time.Millisecond)
 }
 
 // unreported reports whether members that have the plan are about to report its progress.
@@ -113,7 +106,7 @@ func (s *scope) conclusion() conclusion {
 		v.complete, v.ready = true, true
 	case v1.ReasonMembersAway:
 		v.ready = !slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Failed != nil })
-	case v1.ReasonNodeFailed, v1.ReasonTooManyFailures, v1.ReasonMemberAhead, v1.ReasonInvalidPlan, v1.ReasonInvalidSelector:
+	case v1.ReasonNodeFailed, v1.ReasonTooManyFailures, v1.ReasonMemberAhead, v1.ReasonHubRestored, v1.ReasonInvalidPlan, v1.ReasonInvalidSelector:
 		v.stalled = true
 	}
 	return v
@@ -180,9 +173,9 @@ func (s *scope) fill(outcomes []delivery.Outcome) {
 	var nodes [5]int
 	st.Applying, st.Failures = nil, nil
 	for i := range s.clusters {
-		if c := &s.clusters[i]; c.Claim != nil && c.Status != nil && c.Status.Revision == s.fleet.Revision {
-			sum(&nodes, c.Status.Nodes)
-			s.nodes(c)
+		if said := s.members[i].state.Status; s.clusters[i].Claim != nil && said != nil && said.Revision == s.fleet.Revision {
+			sum(&nodes, said.Nodes)
+			s.nodes(s.clusters[i].Name, said)
 		}
 	}
 	count := func(n [5]int) *v1.PlanCount {
@@ -202,15 +195,15 @@ func sum(all *[5]int, c *v1.PlanCount) {
 }
 
 // nodes returns the nodes of a member that are at work or failed, as many as there is room for.
-func (s *scope) nodes(c *rollout.Cluster) {
+func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	st := &s.plan.Status
-	for _, a := range c.Status.Applying {
-		if a.Cluster = c.Name; len(st.Applying) < v1.MaxPlanNodes {
+	for _, a := range said.Applying {
+		if a.Cluster = cluster; len(st.Applying) < v1.MaxPlanNodes {
 			st.Applying = append(st.Applying, a)
 		}
 	}
-	for _, f := range c.Status.Failures {
-		if f.Cluster = c.Name; len(st.Failures) < v1.MaxPlanNodes {
+	for _, f := range said.Failures {
+		if f.Cluster = cluster; len(st.Failures) < v1.MaxPlanNodes {
 			st.Failures = append(st.Failures, f)
 		}
 	}
@@ -225,7 +218,7 @@ func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 			continue
 		}
 		at, _ := slices.BinarySearchFunc(outcomes, c.Name, func(o delivery.Outcome, name string) int { return cmp.Compare(o.Cluster, name) })
-		m := describe(c, s.fleet.Revision, outcomes[at])
+		m := describe(c, s.members[i].state.Status, s.fleet.Revision, outcomes[at])
 		if s.observed != nil {
 			m.Wave = s.observed.WaveOf(i)
 		}
@@ -240,15 +233,14 @@ func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 }
 
 // describe returns the status of a member that is at work or failed.
-func describe(c *rollout.Cluster, revision string, o delivery.Outcome) v1.PlanMember {
+func describe(c *rollout.Cluster, said *v1.PlanStatus, revision string, o delivery.Outcome) v1.PlanMember {
 	m := v1.PlanMember{Name: c.Name, Since: metav1.NewTime(c.Claim.Since), Reason: v1.ReasonDelivering, Message: "the plan is on its way"}
-	current := c.Status != nil && c.Status.Revision == revision
-	if current {
-		if c.Status.Nodes != nil {
-			m.Nodes = c.Status.Nodes.Summary
+	if said != nil && said.Revision == revision {
+		if said.Nodes != nil {
+			m.Nodes = said.Nodes.Summary
 		}
-		if said := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionComplete); said != nil {
-			m.Reason, m.Message = said.Reason, said.Message
+		if complete := meta.FindStatusCondition(said.Conditions, v1.ConditionComplete); complete != nil {
+			m.Reason, m.Message = complete.Reason, complete.Message
 		}
 	}
 	switch {

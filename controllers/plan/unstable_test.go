@@ -10,7 +10,7 @@ import (
 	"time"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/progress"
+	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -32,7 +32,7 @@ func testUnstableMembers(t *testing.T, env *testkit.Env) {
 		s.reconcile()
 		s.expect(v1.ReasonComplete)
 		if st := s.read().Status; s.writes != 2 || st.Nodes.Summary != "9/9" {
-			t.Errorf("%d writes, status %+v", s.writes, st)
+			t.Errorf("%d writes, status %+v, want 2 and 9/9 nodes", s.writes, st)
 		}
 	})
 	t.Run("a member that flaps costs two writes of its Cluster a minute, an event a minute for each reason, and no more than a write of the status a second", func(t *testing.T) {
@@ -65,7 +65,7 @@ func testUnstableMembers(t *testing.T, env *testkit.Env) {
 	t.Run("one that comes and goes costs no more", func(t *testing.T) {
 		s := newFixture(t, env, "a", "b")
 		s.plan()
-		s.members["b"] = progress.State{}
+		s.members["b"] = plan.MemberState{}
 		s.reconcile()
 		s.says("a", v1.ReasonComplete, v1.PlanCount{})
 		s.reconcile()
@@ -74,10 +74,10 @@ func testUnstableMembers(t *testing.T, env *testkit.Env) {
 		s.events()
 		for range 60 * 2 {
 			s.clock.Advance(250 * time.Millisecond)
-			s.members["b"] = progress.State{Connected: true, Silent: s.clock.Now()}
+			s.members["b"] = plan.MemberState{Connected: true, Silent: s.clock.Now()}
 			s.reconcile()
 			s.clock.Advance(250 * time.Millisecond)
-			s.members["b"] = progress.State{}
+			s.members["b"] = plan.MemberState{}
 			s.reconcile()
 		}
 		if told, got := s.events(), s.writes-writes; len(told) > 2 || got > 62 || s.claims != claims {
@@ -95,7 +95,7 @@ func testUnstableMembers(t *testing.T, env *testkit.Env) {
 			s.reconcile()
 		}
 		if got := s.events(); len(got) != 7 {
-			t.Errorf("events %q", got)
+			t.Errorf("events %q, want 7", got)
 		}
 	})
 	t.Run("a member that is lost at work gets one event, with its name, since when, and what to do", func(t *testing.T) {
@@ -124,7 +124,7 @@ func testUnstableMembers(t *testing.T, env *testkit.Env) {
 			s.reconcile()
 		}
 		if got := s.events(); !slices.Equal(got, []string{"Warning MemberLost"}) || s.claim("b") != nil {
-			t.Errorf("events %q, claim %v", got, s.claim("b"))
+			t.Errorf("events %q, claim %v, want a warning MemberLost and no claim", got, s.claim("b"))
 		}
 	})
 	t.Run("both ways out that it names free the place", func(t *testing.T) {
@@ -166,21 +166,23 @@ func testUnstableMembers(t *testing.T, env *testkit.Env) {
 		s.says("a", v1.ReasonPaused, v1.PlanCount{Total: 3, Applying: 1}, "n")
 		s.reconcile()
 		if p := s.given("a"); p == nil || !p.Spec.Paused || s.claim("a") == nil {
-			t.Fatalf("given %+v, claim %v", p, s.claim("a"))
+			t.Fatalf("given %+v, claim %v, want the plan paused there and the claim kept", p, s.claim("a"))
 		}
 		s.says("a", v1.ReasonPaused, v1.PlanCount{Total: 3})
 		s.reconcile()
 		if s.given("a") != nil || s.claim("a") != nil {
-			t.Errorf("given %+v, claim %v", s.given("a"), s.claim("a"))
+			t.Errorf("given %+v, claim %v, want both taken away", s.given("a"), s.claim("a"))
 		}
 	})
 	t.Run("an agent that says nothing, or no longer runs plans, is lost as well", func(t *testing.T) {
-		for name, state := range map[string]func(time.Time) progress.State{
-			"has not said how its plans are since": func(at time.Time) progress.State { return progress.State{Connected: true, Silent: at} },
-			"has the profile ReadOnly": func(time.Time) progress.State {
-				return progress.State{Connected: true, Refuses: v1.ReasonAgentReadOnly}
+		for name, state := range map[string]func(time.Time) plan.MemberState{
+			"has not said how its plans are since": func(at time.Time) plan.MemberState { return plan.MemberState{Connected: true, Silent: at} },
+			"has the profile ReadOnly": func(time.Time) plan.MemberState {
+				return plan.MemberState{Connected: true, Refuses: v1.ReasonAgentReadOnly}
 			},
-			"is too old": func(time.Time) progress.State { return progress.State{Connected: true, Refuses: v1.ReasonAgentTooOld} },
+			"is too old": func(time.Time) plan.MemberState {
+				return plan.MemberState{Connected: true, Refuses: v1.ReasonAgentTooOld}
+			},
 		} {
 			s := newFixture(t, env, "a", "b")
 			s.plan()

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
@@ -25,7 +25,7 @@ func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *pl
 	if err != nil {
 		return err
 	}
-	made := map[string]*delivery.Set{} // by the namespaces that are taken
+	made := map[string]*set.Set{} // by the namespaces that are taken
 	told := map[string]bool{}
 	for _, member := range p.members {
 		taken, err := r.taken(ctx, project, rivals, member)
@@ -40,19 +40,19 @@ func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *pl
 					member.Name, name, taken[name]))
 			}
 		}
-		set := made[strings.Join(names, ",")]
-		if set == nil {
+		given := made[strings.Join(names, ",")]
+		if given == nil {
 			content, err := tenancy.Content(project, taken)
 			if err != nil {
 				return err
 			}
-			if set, err = delivery.NewSet(tenancy.ProjectSet(project.Name), nil, content); err != nil {
+			if given, err = set.New(set.ID(set.Project, project.Name), nil, content); err != nil {
 				p.fail(v1.ReasonDeliveryFailed, err.Error())
 				return nil
 			}
-			made[strings.Join(names, ",")] = set
+			made[strings.Join(names, ",")] = given
 		}
-		p.projects[member] = set
+		p.projects[member] = given
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (r *Reconciler) taken(ctx context.Context, project *v1.Project, rivals []*v
 	}
 	there := []*v1.Project{project}
 	for _, rival := range rivals {
-		if index.Selects(rival.Spec.ClusterTarget, member.Name, cluster.Labels) {
+		if selected, err := rival.Spec.Selects(member.Name, cluster.Labels); err == nil && selected {
 			there = append(there, rival)
 		}
 	}

@@ -22,38 +22,22 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
-	"github.com/drover-dev/drover/internal/secrets"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// Kinds of the keys under which projects and copies of their secrets are delivered.
-const (
-	Kind        = "project"
-	KindSecrets = "secrets"
-)
-
-// Deliveries brings sets to members. delivery.Store is one.
-type Deliveries interface {
-	Replace(delivery.Key, map[types.NamespacedName]*delivery.Set)
-	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
-	OnResult(kind string, f func(delivery.Key))
-	Forget(types.NamespacedName)
-	// Changed has the delivery store look at what is known of a member.
-	Changed(types.NamespacedName)
-}
-
-// Reconciler reconciles Projects. Register adds it to a manager.
+// Reconciler reconciles Projects.
 type Reconciler struct {
-	// Client reads from a cache with the indexes of package reference, and writes.
+	// Client reads from a cache with the indexes of package index, and writes.
 	Client client.Client
-	// Secrets reads those that are labelled for a project. secrets.Reader is one.
+	// Secrets reads those that are labelled for a project. index.SecretReader is one.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
-	Deliveries Deliveries
+	Deliveries delivery.Deliverer
 	Now        func() time.Time
 
-	written status.Written
+	written status.Written[*v1.Project]
 }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=projects;clusters,verbs=get;list;watch
@@ -73,32 +57,31 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.written.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	stale := r.written.Missing(project)
+	project = r.written.Newest(project)
 	p, err := r.plan(ctx, project)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	r.Deliveries.Replace(key, p.projects)
 	r.Deliveries.Replace(secretsKey, p.secrets)
-	if stale {
-		return ctrl.Result{}, nil // the event of what is missing brings us back
-	}
 	return r.writeStatus(ctx, project, p)
 }
 
 // keys are those of a project and of the copies of its secrets.
 func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
-	key := delivery.Key{Kind: Kind, Namespace: project.Namespace, Name: project.Name}
-	secrets := key
-	secrets.Kind = KindSecrets
-	return key, secrets
+	key := func(kind string) delivery.Key {
+		return delivery.Key{Kind: kind, Namespace: project.Namespace, Name: project.Name}
+	}
+	return key(set.Project), key(set.Secrets)
 }
 
 // plan is what a reconcile of a project decided.
 type plan struct {
 	members  []types.NamespacedName
-	projects map[types.NamespacedName]*delivery.Set
-	secrets  map[types.NamespacedName]*delivery.Set
+	projects map[types.NamespacedName]*set.Set
+	secrets  map[types.NamespacedName]*set.Set
+	// held has the outcome of the guards in the members that get no copies of Secrets before the guards are applied, by the names of their Clusters.
+	held map[string]delivery.Outcome
 	// problems keep it, or some of it, from being delivered; the most important first.
 	problems []index.Problem
 }
@@ -110,7 +93,7 @@ func (p *plan) fail(reason, message string) {
 
 // plan gathers and decides. An error means that reading failed. A fault of the project is a problem instead, so that it takes away what was there.
 func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error) {
-	p := plan{projects: map[types.NamespacedName]*delivery.Set{}, secrets: map[types.NamespacedName]*delivery.Set{}}
+	p := plan{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
 	if err != nil {
 		return plan{}, err
@@ -138,15 +121,74 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 	if len(content.PerNamespace.Templates) == 0 {
 		return nil
 	}
-	set, err := delivery.NewSet(tenancy.SecretsSet(project.Name), nil, content)
+	copies, err := set.New(set.ID(set.Secrets, project.Name), nil, content)
 	if err != nil {
 		p.fail(v1.ReasonDeliveryFailed, err.Error())
 		return nil
 	}
+	p.held = r.unguarded(p.members)
 	for _, member := range p.members {
-		p.secrets[member] = set
+		p.secrets[member] = copies
+		if _, held := p.held[member.Name]; !held {
+			continue
+		}
+		if p.secrets[member], err = keep(r.Deliveries.Kept(copies.ID, member), copies, content); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// keep returns the copies for a member in which projects are not guarded: those that it should have had until now, without the ones that were taken out
+// of the project since. Nothing is added or changed there.
+func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
+	switch {
+	case kept == nil:
+		return delivery.Unchanged(copies.ID), nil
+	case kept.Digest == copies.Digest, delivery.IsAbsent(kept):
+		return kept, nil
+	}
+	_, rest, err := set.Parse(kept.JSON())
+	if err != nil {
+		return nil, err
+	}
+	now := map[string]set.Template{}
+	for _, template := range content.PerNamespace.Templates {
+		now[template.Object.GetName()] = template
+	}
+	var templates []set.Template
+	for _, template := range rest.PerNamespace.Templates {
+		if is, there := now[template.Object.GetName()]; there {
+			for _, namespace := range is.Except {
+				if !slices.Contains(template.Except, namespace) {
+					template.Except = append(template.Except, namespace)
+				}
+			}
+			templates = append(templates, template)
+		}
+	}
+	if len(templates) == 0 {
+		return delivery.Absent(copies.ID), nil
+	}
+	rest.PerNamespace.Templates = templates
+	return set.New(copies.ID, nil, rest)
+}
+
+// unguarded returns the members in which the guards of projects are not in force, with the reason: whoever may label a namespace there would
+// get the Secrets of a project.
+func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delivery.Outcome {
+	held := map[string]delivery.Outcome{}
+	for _, guards := range r.Deliveries.Outcomes(set.Guards, members) {
+		if guards.Stage == delivery.Applied {
+			continue
+		}
+		guards.Failures = slices.Clone(guards.Failures)
+		for i := range guards.Failures {
+			guards.Failures[i].Message = "Copies of Secrets wait until projects are guarded: " + guards.Failures[i].Message
+		}
+		held[guards.Cluster] = guards
+	}
+	return held
 }
 
 // sources returns the Secrets that are labelled for a project, with the content of those that are copied.
@@ -158,9 +200,9 @@ func (r *Reconciler) sources(ctx context.Context, project *v1.Project, p *plan) 
 	slices.SortFunc(labelled.Items, func(a, b corev1.Secret) int { return cmp.Compare(a.Name, b.Name) })
 	sources := labelled.Items[:0]
 	for _, secret := range labelled.Items {
-		tooLarge := (*secrets.TooLargeError)(nil)
+		tooLarge := (*index.SecretTooLargeError)(nil)
 		var err error
-		if tenancy.Uncopied(&secret) == "" {
+		if tenancy.NeverCopied(&secret) == "" {
 			err = r.Secrets.Get(ctx, client.ObjectKeyFromObject(&secret), &secret)
 		}
 		switch {

@@ -10,31 +10,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/tenancy"
 )
-
-// KindGuards is that of the keys under which the guards of members are delivered: one for each Cluster.
-const KindGuards = "guards"
 
 // Guards has every member guard its projects, and the delivery store forget members whose Clusters go. NewGuards makes it.
 type Guards struct {
 	clusters   client.Reader
-	deliveries Deliveries
-	set        *delivery.Set // the same for all members
+	deliveries delivery.Deliverer
+	set        *set.Set // the same for all members
 }
 
 // NewGuards makes a Guards that reads Clusters from a cache.
-func NewGuards(clusters client.Reader, deliveries Deliveries) (*Guards, error) {
+func NewGuards(clusters client.Reader, deliveries delivery.Deliverer) (*Guards, error) {
 	content, err := tenancy.Guards()
 	if err != nil {
 		return nil, err
 	}
-	set, err := delivery.NewSet(tenancy.GuardsSet, nil, content)
+	set, err := set.New(set.Guards, nil, content)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +39,7 @@ func NewGuards(clusters client.Reader, deliveries Deliveries) (*Guards, error) {
 
 // Reconcile hands over the guards of one member, or leaves the member alone when its Cluster goes.
 func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	key := delivery.Key{Kind: KindGuards, Namespace: req.Namespace, Name: req.Name}
+	key := delivery.Key{Kind: set.Guards, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}
 	err := g.clusters.Get(ctx, req.NamespacedName, cluster)
 	if client.IgnoreNotFound(err) != nil {
@@ -55,17 +51,6 @@ func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, nil
 	}
 	g.deliveries.Changed(req.NamespacedName) // its profile may have changed, which decides whether anything is delivered
-	g.deliveries.Replace(key, map[types.NamespacedName]*delivery.Set{req.NamespacedName: g.set})
+	g.deliveries.Replace(key, map[types.NamespacedName]*set.Set{req.NamespacedName: g.set})
 	return ctrl.Result{}, nil
-}
-
-// Register adds the controller to a manager.
-func (g *Guards) Register(mgr ctrl.Manager) error {
-	self := func(_ context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		return []types.NamespacedName{client.ObjectKeyFromObject(states[0])}, nil
-	}
-	return ctrl.NewControllerManagedBy(mgr).Named(KindGuards).
-		Watches(&v1.Cluster{}, index.Wake(self)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
-		Complete(g)
 }

@@ -15,8 +15,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/status"
-	"github.com/drover-dev/drover/internal/tenancy"
 )
 
 // Bounds of a status.
@@ -28,38 +28,36 @@ const (
 // writeStatus writes the status.
 func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, p plan) (ctrl.Result, error) {
 	outcomes := r.outcomes(project, p)
-	verdict := delivery.Summarize(outcomes)
+	summary := delivery.Summarize(outcomes)
 	if len(p.problems) > 0 {
-		verdict.Refuse(len(p.members), p.problems[0].Reason, named(messages(p.problems), "; "), p.problems[0].Stalled)
+		summary.Refuse(len(p.members), p.problems[0].Reason, named(messages(p.problems), "; "), p.problems[0].Stalled)
 	}
-	observed := project.Status.ObservedGeneration == project.Generation
-	wait := r.written.Wait(project, verdict.Urgent(observed, project.Status.Clusters), r.Now())
-	if wait = max(wait, verdict.Delay(observed, r.Now())); wait > 0 {
-		return ctrl.Result{RequeueAfter: wait}, nil
-	}
-	update := status.Begin(project)
-	if verdict.Write(&project.Status.Conditions, project.Generation, r.Now()) {
-		update.Event(status.Event{Warning: !verdict.Ready, Reason: verdict.Reason, Action: "Deliver", Message: verdict.Message})
-	}
-	if news := r.writeQuotaFits(project, outcomes); news != nil {
-		update.Event(*news)
-	}
-	countNamespaces(project, outcomes)
-	project.Status.ObservedGeneration, project.Status.Clusters, project.Status.Failures = project.Generation, &verdict.Clusters, verdict.Failures
-	return ctrl.Result{}, r.written.Commit(ctx, update, r.Client, r.Recorder, r.Now())
+	s := &project.Status
+	change := summary.Change(project.Generation, delivery.Status{Observed: &s.ObservedGeneration, Conditions: &s.Conditions, Clusters: &s.Clusters}, r.Now(),
+		func(update *status.Update) {
+			if news := r.writeQuotaFits(project, outcomes); news != nil {
+				update.Event(*news)
+			}
+			countNamespaces(project, outcomes)
+			s.Failures = summary.Failures
+		})
+	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, project, change)
 }
 
-// outcomes returns those of the project and of its secrets, for each member the worse one.
+// outcomes returns those of the project and of its secrets, for each member the worse one. Secrets that wait for the guards have the guards' outcome.
 func (r *Reconciler) outcomes(project *v1.Project, p plan) []delivery.Outcome {
 	if len(p.projects) == 0 {
 		return nil
 	}
-	outcomes := r.Deliveries.Outcomes(tenancy.ProjectSet(project.Name), p.members)
+	outcomes := r.Deliveries.Outcomes(set.ID(set.Project, project.Name), p.members)
 	if len(p.secrets) == 0 {
 		return outcomes
 	}
-	for i, secrets := range r.Deliveries.Outcomes(tenancy.SecretsSet(project.Name), p.members) {
+	for i, secrets := range r.Deliveries.Outcomes(set.ID(set.Secrets, project.Name), p.members) {
 		o := &outcomes[i]
+		if guards, held := p.held[secrets.Cluster]; held {
+			secrets = guards
+		}
 		o.Failures = append(o.Failures, secrets.Failures...)
 		if secrets.Stage > o.Stage {
 			o.Stage, o.Reason, o.Since = secrets.Stage, secrets.Reason, secrets.Since

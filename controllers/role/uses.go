@@ -29,8 +29,7 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 		if err != nil {
 			return uses{}, err
 		}
-		for i := range bindings {
-			b := &bindings[i]
+		for _, b := range bindings {
 			if !b.DeletionTimestamp.IsZero() || found.expired(b.Spec.ExpiresAt) || found.same(b.Namespace, b.Spec.ClusterTarget) {
 				continue
 			}
@@ -47,8 +46,7 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 		return uses{}, err
 	}
 	projects := map[types.NamespacedName]struct{}{}
-	for i := range bindings {
-		b := &bindings[i]
+	for _, b := range bindings {
 		project := types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.ProjectName}
 		if _, known := projects[project]; known && b.Spec.ExpiresAt == nil || !b.DeletionTimestamp.IsZero() || found.expired(b.Spec.ExpiresAt) {
 			continue

@@ -15,10 +15,10 @@ import (
 // pollInterval is how often a condition is looked at.
 const pollInterval = 100 * time.Millisecond
 
-// hopeless is an error that ends a wait at once.
-type hopeless struct{ error }
+// permanentError is an error that ends a wait at once.
+type permanentError struct{ error }
 
-func (h hopeless) Unwrap() error { return h.error }
+func (h permanentError) Unwrap() error { return h.error }
 
 // await calls check until it returns nil. When the limit or ctx ends, it returns the last error of check; an error that is hopeless it
 // returns at once.
@@ -30,7 +30,7 @@ func await(ctx context.Context, limit time.Duration, check func(context.Context)
 	var last error
 	for {
 		err := check(ctx)
-		if err == nil || errors.As(err, new(hopeless)) {
+		if err == nil || errors.As(err, new(permanentError)) {
 			return err
 		}
 		if ctx.Err() == nil || last == nil {

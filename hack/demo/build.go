@@ -4,28 +4,84 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 )
 
-// build compiles our programs as "make build" does, under names that distinguish them from others in ps.
+// build compiles our programs as "make build" does, under names that distinguish them from others in ps. Go links a program again only if the one that it
+// wrote before is gone or old: so it writes them into the user's cache, which "down" leaves alone.
 func (d *demo) build(ctx context.Context) (string, error) {
 	version := d.version(ctx)
-	for _, program := range []struct{ name, source string }{{manager, "."}, {agent, "./agent"}, {nodes, "./hack/demo/nodes"}} {
+	if err := os.MkdirAll(filepath.Dir(d.files.bin(manager)), 0o700); err != nil {
+		return "", err
+	}
+	cache, unlock, err := lockBuilds()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	own, source := nodes, "./hack/demo/nodes"
+	if d.state.Nodes == realNodes {
+		own, source = pod, "./hack/demo/pod"
+	}
+	for _, program := range []struct{ name, source string }{
+		{"drover-" + manager, "."}, {"drover-" + agent, "./agent"}, {"drover-" + own, source}, {plugin, "./cmd/kubectl-drover"},
+	} {
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+version,
-			"-o", d.files.bin("drover-"+program.name), program.source)
+			"-o", filepath.Join(cache, program.name), program.source)
 		cmd.Dir = d.files.root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		cmd.Stderr = d.out // the first build downloads for minutes and prints what
 		if err := cmd.Run(); err != nil {
 			return "", fmt.Errorf("%s: %w: see above what the compiler says", program.name, err)
 		}
+		if err := install(filepath.Join(cache, program.name), d.files.bin(program.name)); err != nil {
+			return "", err
+		}
 	}
 	return version, nil
+}
+
+// lockBuilds returns the folder of built programs, which demos of other trees share, when none of them builds. It is theirs when unlock was called.
+func lockBuilds() (dir string, unlock func(), err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", nil, fmt.Errorf("find the cache folder: %w: set HOME or XDG_CACHE_HOME", err)
+	}
+	dir = filepath.Join(cache, "drover", "demo")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", nil, fmt.Errorf("make folder: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), file.Close())
+	}
+	return dir, func() { _ = file.Close() }, nil
+}
+
+// install copies a program, unless it is there. A process that runs the former one keeps it.
+func install(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("read program: %w", err)
+	}
+	if former, err := os.ReadFile(to); err != nil || !bytes.Equal(former, content) {
+		if err := writeFile(to, content); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(to, 0o700)
 }
 
 // version is computed as in the Makefile, so that both ways to build give the same.

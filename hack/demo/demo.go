@@ -23,11 +23,18 @@ type demo struct {
 	state  *state
 	assets lab.Assets // set by findPrograms
 
-	hub, member *plane // set by startHub and startMember
+	hub, member *plane // set by the steps that start them
+	clusters    *task  // brings up clusters with real nodes; nil if nodes are simulated
 }
 
-// up starts everything. What runs already with the right options is kept.
-func up(ctx context.Context, files layout, out *reporter) error {
+// A step is one line of the demo's output.
+type step struct {
+	what string
+	do   func(context.Context) (string, error)
+}
+
+// up starts everything, with the nodes that the user wants. What runs already with the right options is kept.
+func up(ctx context.Context, files layout, nodesWanted string, out *reporter) error {
 	unlock, err := files.lock()
 	if err != nil {
 		return err
@@ -37,10 +44,47 @@ func up(ctx context.Context, files layout, out *reporter) error {
 	if d.state, err = loadState(files.file("state.json")); err != nil {
 		return err
 	}
-	for _, step := range []struct {
-		what string
-		do   func(context.Context) (string, error)
-	}{
+	if err := d.choose(nodesWanted); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		if d.clusters != nil {
+			_ = d.clusters.wait() // the steps have reported its error
+		}
+	}()
+	steps := d.simulatedSteps()
+	if d.state.Nodes == realNodes {
+		steps = d.realSteps()
+	}
+	for _, step := range steps {
+		if err := out.step(ctx, step.what, step.do); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return d.summarize(ctx)
+}
+
+// choose decides which nodes the demo has, and says why they are simulated.
+func (d *demo) choose(wanted string) error {
+	var fault error
+	if wanted != simulatedNodes {
+		fault = labFault(d.files.lab())
+	}
+	chosen, remark, err := chooseNodes(wanted, d.state.Nodes, fault)
+	if err != nil {
+		return err
+	}
+	if remark != "" {
+		fmt.Fprintln(d.out, remark)
+	}
+	d.state.Nodes = chosen
+	return d.state.save()
+}
+
+func (d *demo) simulatedSteps() []step {
+	return []step{
 		{"find Kubernetes' programs (built once, the first time takes minutes)", d.findPrograms},
 		{"build manager, agent and simulated nodes", d.build},
 		{"start the hub's control plane", d.startHub},
@@ -54,12 +98,26 @@ func up(ctx context.Context, files layout, out *reporter) error {
 		{"make user demo of the hub cluster-admin of the member", d.grantMember},
 		{"wait until Cluster member is Ready and answers through the hub", d.awaitReady},
 		{"check that all of it listens on loopback only", d.checkListeners},
-	} {
-		if err := out.step(ctx, step.what, step.do); err != nil {
-			return fmt.Errorf("%s: %w", step.what, err)
-		}
 	}
-	return d.summarize(ctx)
+}
+
+func (d *demo) realSteps() []step {
+	return []step{
+		{"find Kubernetes' programs (built once, the first time takes some 20 minutes)", d.findPrograms},
+		{"begin to start hub and member, each with a real node", d.beginClusters},
+		{"build manager, agent and what pods run", d.build},
+		{"wait for the hub's control plane", d.awaitHub},
+		{"install CRDs, policies and the manager's rights on the hub", d.installHub},
+		{"start the manager", d.startManager},
+		{"apply Cluster member on the hub", d.applyCluster},
+		{"wait for the member's control plane", d.awaitMember},
+		{"make user demo of the hub cluster-admin of the member", d.grantMember},
+		{"wait for the nodes, and give the member's the images", d.awaitNodes},
+		{"apply the agent's manifest in the member", d.applyManifest},
+		{"wait for the agent's pod", d.awaitPod},
+		{"wait until Cluster member is Ready and answers through the hub", d.awaitReady},
+		{"check that all of it listens on loopback only", d.checkListeners},
+	}
 }
 
 // down stops and removes everything, in whatever state it is.
@@ -75,6 +133,11 @@ func down(ctx context.Context, files layout, out *reporter) error {
 	defer unlock()
 	if err := out.step(ctx, "stop all programs", func(ctx context.Context) (string, error) { return stopAll(ctx, files.pids()) }); err != nil {
 		return fmt.Errorf("stop the demo: %w: see %s, end that process and try again", err, files.short(files.pids()))
+	}
+	if _, err := os.Stat(files.lab()); err == nil {
+		if err := out.step(ctx, "end the real nodes", func(ctx context.Context) (string, error) { return "", downLab(ctx, files.lab()) }); err != nil {
+			return fmt.Errorf("end the real nodes: %w", err)
+		}
 	}
 	return out.step(ctx, "remove "+files.short(files.dir()), func(context.Context) (string, error) { return "", os.RemoveAll(files.dir()) })
 }
@@ -105,7 +168,11 @@ func (d *demo) running(name string) bool {
 // findPrograms finds or builds the control plane's programs, and links kubectl under a short name.
 func (d *demo) findPrograms(ctx context.Context) (string, error) {
 	var err error
-	if d.assets, err = lab.Binaries(ctx, d.out); err != nil {
+	names := lab.DefaultPrograms()
+	if d.state.Nodes == realNodes {
+		names = append(names, lab.Scheduler, lab.Kubelet, lab.KubeProxy)
+	}
+	if d.assets, err = lab.Binaries(ctx, d.out, names...); err != nil {
 		return "", err
 	}
 	link := d.files.bin("kubectl")

@@ -202,6 +202,27 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+func TestInstall(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	for _, content := range []string{"first", "second", "second"} {
+		if err := errors.Join(os.WriteFile(from, []byte(content), 0o600), install(from, to)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(to)
+		if err != nil || string(got) != content {
+			t.Errorf("the program is %q, %v, want %q", got, err, content)
+		}
+		if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("its mode is %v, %v: want that its owner can run it", info.Mode(), err)
+		}
+		// As a run that was killed between writing the program and letting it be run.
+		if err := os.Chmod(to, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestAwait(t *testing.T) {
 	t.Run("it returns when the check succeeds", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -228,7 +249,7 @@ func TestAwait(t *testing.T) {
 	t.Run("it does not wait for what is hopeless", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			start, cause := time.Now(), errors.New("dead")
-			err := await(t.Context(), time.Minute, func(context.Context) error { return hopeless{cause} })
+			err := await(t.Context(), time.Minute, func(context.Context) error { return permanentError{cause} })
 			if !errors.Is(err, cause) || time.Since(start) > 0 {
 				t.Errorf("got %v after %s", err, time.Since(start))
 			}
@@ -282,7 +303,7 @@ func TestManifests(t *testing.T) {
 		for _, folder := range []string{"config/crd", "config/policy", "config/roles", "config/rbac"} {
 			paths, err := d.listResources(folder)
 			if err != nil || len(paths) == 0 {
-				t.Errorf("%s: %v, %v", folder, paths, err)
+				t.Errorf("find manifests: %s: %v, %v", folder, paths, err)
 			}
 			if _, err := d.readSources(paths...); err != nil {
 				t.Error(err)
@@ -305,7 +326,7 @@ func TestManifests(t *testing.T) {
 		}
 	})
 	t.Run("the manager takes the configuration", func(t *testing.T) {
-		content, err := managerConfig(4711)
+		content, err := managerConfig(simulatedNodes, 4711, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
@@ -99,16 +98,30 @@ func (d *demo) readSources(paths ...string) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// url is where the hub serves.
+// url is where the hub serves on this machine.
 func (d *demo) url() string { return hubURL(d.state.HubPort) }
 
 func hubURL(port int) string { return "https://" + address(port) }
 
-// managerConfig is the manager's configuration file. What it leaves out has the defaults of a real cluster.
-func managerConfig(port int) ([]byte, error) {
+// agentURL is where agents reach the hub.
+func (d *demo) agentURL() string { return agentURLs(d.state.Nodes, d.state.HubPort)[0] }
+
+// agentURLs are the addresses of the hub, that for agents first. A pod reaches no port of the machine's loopback but at the bridge, and the machine
+// does not reach the bridge.
+func agentURLs(nodes string, port int) []string {
+	if nodes == realNodes {
+		return []string{fmt.Sprintf("https://%s:%d", bridgeAddress, port), hubURL(port)}
+	}
+	return []string{hubURL(port)}
+}
+
+// managerConfig is the manager's configuration file. What it leaves out has the defaults of a real cluster. image is that of agents, "" if they are processes.
+func managerConfig(nodes string, port int, image string) ([]byte, error) {
 	content, err := yaml.Marshal(map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.Kind, "namespace": managerNamespace,
-		"server": map[string]any{"listen": address(port), "urls": []string{hubURL(port)}},
+		"server": map[string]any{"listen": address(port), "urls": agentURLs(nodes, port)},
+		"agent":  map[string]any{"image": image},
+		"health": map[string]any{"listen": config.ListenNowhere}, "metrics": map[string]any{"listen": config.ListenNowhere},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write the manager's configuration: %w", err)
@@ -118,10 +131,14 @@ func managerConfig(port int) ([]byte, error) {
 
 // startManager runs the manager as its ServiceAccount, with no more rights than it has in a real cluster.
 func (d *demo) startManager(ctx context.Context) (string, error) {
-	if err := d.state.keepPort(&d.state.HubPort, d.running(manager)); err != nil {
+	if err := d.keepHubPort(); err != nil {
 		return "", err
 	}
-	content, err := managerConfig(d.state.HubPort)
+	image, err := d.agentImage()
+	if err != nil {
+		return "", err
+	}
+	content, err := managerConfig(d.state.Nodes, d.state.HubPort, image)
 	if err != nil {
 		return "", err
 	}
@@ -164,7 +181,7 @@ func (d *demo) hubBundle(ctx context.Context) ([]byte, error) {
 	if err := d.hub.client.Get(ctx, name, secret); err != nil {
 		return nil, fmt.Errorf("read the hub's CA: %w", err)
 	}
-	authority, err := pki.ReadSecret(secret)
+	authority, err := trust.ReadSecret(secret)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,9 @@ const (
 	manager = "manager"
 	agent   = "agent"
 	nodes   = "nodes"
+	pod     = "pod"
 	proxy   = "proxy"
+	plugin  = "kubectl-drover" // of kubectl, which finds it by this name
 )
 
 // layout has the paths of all files.
@@ -30,6 +32,7 @@ type layout struct {
 func (l layout) dir() string                   { return filepath.Join(l.root, ".demo") }
 func (l layout) file(name string) string       { return filepath.Join(l.dir(), name) }
 func (l layout) bin(name string) string        { return filepath.Join(l.dir(), "bin", name) }
+func (l layout) lab() string                   { return l.file("lab") } // of real nodes; a short name, for a socket in it
 func (l layout) pids() string                  { return filepath.Join(l.dir(), "pids") }
 func (l layout) logs() string                  { return filepath.Join(l.dir(), "logs") }
 func (l layout) log(name string) string        { return filepath.Join(l.logs(), name+".log") }

@@ -65,9 +65,13 @@ func (d *demo) checkListeners(context.Context) (string, error) {
 
 // sockets maps the inodes of the sockets of the demo's processes to the names of those.
 func (d *demo) sockets() (map[string]string, error) {
-	pidFiles, err := filepath.Glob(filepath.Join(d.files.pids(), "*.pid"))
-	if err != nil {
-		return nil, err
+	var pidFiles []string
+	for _, dir := range []string{d.files.pids(), filepath.Join(d.files.lab(), "clusters/*/pids")} {
+		found, err := filepath.Glob(filepath.Join(dir, "*.pid"))
+		if err != nil {
+			return nil, err
+		}
+		pidFiles = append(pidFiles, found...)
 	}
 	sockets := map[string]string{}
 	for _, file := range pidFiles {

@@ -20,13 +20,20 @@ import (
 
 const usage = `demo shows Drover on one machine: a hub and a member, real Kubernetes control planes on 127.0.0.1.
 
-  demo up     bring them up with the member imported, or heal what is there
-  demo down   stop and remove them; the folder .demo goes with them
+  demo up [NODES]   bring them up with the member imported, or heal what is there. NODES is
+                    real: each has a node that runs containers, which takes root on Linux (docs/lab.md);
+                    or simulated: the member has nodes that run nothing.
+                    Default: what is there, else real where this machine can
+  demo down         stop and remove them; the folder .demo goes with them
 `
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if known, err := runLabProcess(os.Args[1:]); known {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
 	log.SetLogger(logr.Discard()) // of client libraries; the demo's output is for a person
 	context.AfterFunc(ctx, stop)  // a second Ctrl-C ends us at once
 	err := run(ctx, os.Args[1:], os.Stdout)
@@ -46,8 +53,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) > 0 {
 		command = args[0]
 	}
-	if len(args) > 1 {
-		return fmt.Errorf("unexpected argument %q\n%s", args[1], usage)
+	nodesWanted, most := "", 1
+	if command == "up" && len(args) > 1 {
+		nodesWanted, most = args[1], 2
+	}
+	if len(args) > most {
+		return fmt.Errorf("unexpected argument %q\n%s", args[most], usage)
 	}
 	switch command {
 	case "up", "down":
@@ -65,7 +76,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if command == "down" {
 		return down(ctx, files, newReporter(out))
 	}
-	return up(ctx, files, newReporter(out))
+	return up(ctx, files, nodesWanted, newReporter(out))
 }
 
 // moduleRoot is the nearest folder at or above the current one with a go.mod.

@@ -61,10 +61,14 @@ func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error
 	})
 }
 
-// manifest waits for a manifest that fits the Cluster's present spec and the hub's present address.
+// manifest waits for a manifest that fits the Cluster's present spec, the hub's present address and the agent's present image.
 func (d *demo) manifest(ctx context.Context) ([]byte, error) {
+	image, err := d.agentImage()
+	if err != nil {
+		return nil, err
+	}
 	var manifest []byte
-	err := await(ctx, objectLimit, func(ctx context.Context) error {
+	err = await(ctx, objectLimit, func(ctx context.Context) error {
 		cluster, secret := &v1.Cluster{}, &corev1.Secret{}
 		if err := d.hub.client.Get(ctx, clusterName(), cluster); err != nil {
 			return err
@@ -79,7 +83,7 @@ func (d *demo) manifest(ctx context.Context) ([]byte, error) {
 		}
 		ours := func(owner metav1.OwnerReference) bool { return owner.UID == cluster.UID }
 		manifest = secret.Data[registration.KeyManifest]
-		if !slices.ContainsFunc(secret.OwnerReferences, ours) || !bytes.Contains(manifest, []byte(d.url())) {
+		if !slices.ContainsFunc(secret.OwnerReferences, ours) || !bytes.Contains(manifest, []byte(d.agentURL())) || !bytes.Contains(manifest, []byte(image)) {
 			return fmt.Errorf("the manager has not renewed Secret %s yet: see %s", key, d.files.short(d.files.log(manager)))
 		}
 		return nil

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 const (
@@ -32,8 +33,8 @@ func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	}
 	start, shown := time.Now(), ""
 	return "", await(ctx, readyLimit, func(ctx context.Context) error {
-		if err := d.alive(manager, agent); err != nil {
-			return hopeless{err}
+		if err := d.alive(d.processes()...); err != nil {
+			return permanentError{err}
 		}
 		cluster := &v1.Cluster{}
 		if err := d.hub.client.Get(ctx, clusterName(), cluster); err != nil {
@@ -46,9 +47,9 @@ func (d *demo) awaitReady(ctx context.Context) (string, error) {
 		}
 		switch stalled := meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionStalled); {
 		case stalled && time.Since(start) > stalledLimit:
-			return hopeless{errors.New(shown + "\nrun \"make demo-down\" to start afresh")}
+			return permanentError{errors.New(shown + "\nrun \"make demo-down\" to start afresh")}
 		case !ready:
-			return fmt.Errorf("%s; the end of %s:\n%s", shown, d.files.short(d.files.log(agent)), tail(d.files.log(agent)))
+			return fmt.Errorf("%s; the end of the agent's log:\n%s", shown, d.agentLog(ctx))
 		}
 		return answers(ctx, path, "/api/v1/namespaces") // Ready may be from before a crash
 	})
@@ -61,6 +62,26 @@ func judge(cluster *v1.Cluster) (bool, string) {
 		return false, "waiting for the manager"
 	}
 	return c.Status == metav1.ConditionTrue && c.ObservedGeneration == cluster.Generation, c.Reason + ": " + c.Message
+}
+
+// processes are those of Drover's programs that are processes of this machine.
+func (d *demo) processes() []string {
+	if d.state.Nodes == realNodes {
+		return []string{manager}
+	}
+	return []string{manager, agent}
+}
+
+// agentLog returns the end of the agent's log, or why it is not known.
+func (d *demo) agentLog(ctx context.Context) string {
+	if d.state.Nodes != realNodes {
+		return tail(d.files.log(agent))
+	}
+	log, err := d.kubectl(ctx, nil, "--kubeconfig", d.member.kubeconfig, "-n", protocol.AgentNamespace, "logs", "deployment/"+protocol.AgentName, "--tail=12")
+	if err != nil {
+		return err.Error()
+	}
+	return log
 }
 
 // alive returns an error for the first of the programs that has ended, with the end of its log.
@@ -95,7 +116,17 @@ func (d *demo) summarize(ctx context.Context) error {
 		}
 		fmt.Fprintf(d.out, "\n$ .demo/bin/kubectl %s\n%s", line, output)
 	}
-	_, err := io.WriteString(d.out, `
+	text := []string{firstLines, simulatedLines, lastLines, simulatedRemark}
+	if d.state.Nodes == realNodes {
+		text = []string{firstLines, realLines, lastLines, realRemark}
+	}
+	_, err := io.WriteString(d.out, strings.Join(text, ""))
+	return err
+}
+
+// What to try next.
+const (
+	firstLines = `
 The last answer came from the member, through the hub, as user demo. Next, for example:
 
   export PATH=$PWD/.demo/bin:$PATH KUBECONFIG=$PWD/.demo/proxy.kubeconfig
@@ -103,12 +134,24 @@ The last answer came from the member, through the hub, as user demo. Next, for e
   kubectl create configmap hello --from-literal=from=hub
   kubectl --kubeconfig .demo/member.kubeconfig get configmap hello    # the same, seen without the hub
   kubectl --kubeconfig .demo/hub.kubeconfig describe cluster member
-  kill $(cat .demo/pids/agent.pid); kubectl --kubeconfig .demo/hub.kubeconfig get clusters
-  make demo                                        # heals it
+  KUBECONFIG=$PWD/.demo/hub.kubeconfig:$KUBECONFIG kubectl drover who-can create configmaps --cluster member
+`
+	simulatedLines = `  kill $(cat .demo/pids/agent.pid); kubectl --kubeconfig .demo/hub.kubeconfig get clusters
+`
+	realLines = `  kubectl create deployment web --image=example.com/web:1 && kubectl rollout status deployment/web
+  kubectl exec deployment/web -- get http://localhost:8080    # a command in a pod of the member, through the hub
+  kubectl logs deployment/web
+  kubectl -n drover-agent logs deployment/drover-agent        # the agent is a pod of the member
+`
+	lastLines = `  make demo                                        # heals it
   make demo-down                                   # stops and removes everything
-
+`
+	simulatedRemark = `
 The member's nodes are simulated: what plans run there seems to run (docs/guide/plans.md), other pods stay Pending; the agent runs as a process
 here. Logs are in .demo/logs.
-`)
-	return err
-}
+`
+	realRemark = `
+Hub and member have a real node each, and the agent is a pod, as in any member; the manager runs as a process here. Nodes reach no registry: they have the images
+example.com/web:1 and, for plans (docs/guide/plans.md), example.com/upgrade. Logs of the manager are in .demo/logs.
+`
+)

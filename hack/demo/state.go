@@ -18,6 +18,8 @@ import (
 type state struct {
 	// HubPort and AgentPort on 127.0.0.1 are kept, so that kubeconfigs and agents stay true.
 	HubPort, AgentPort int
+	// Nodes are realNodes or simulatedNodes.
+	Nodes string
 	// DemoToken is what user demo logs in to the hub with.
 	DemoToken string
 	// StartedFrom has, by name, the digest of what a plane or program was started from.

@@ -24,10 +24,11 @@ const usage = `labctl runs real Kubernetes control planes on this machine.
 
   labctl build [program...]   make sure that the programs exist (default: etcd, kube-apiserver,
                               kube-controller-manager, kubectl) and print where
-  labctl path                 the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS
+  labctl path [--oldest]      the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS.
+                              With --oldest, of the oldest Kubernetes that Drover supports
   labctl up --dir D           start a control plane that lives on, with its state in folder D
   labctl down --dir D         stop it; the state stays, so that "up" finds it again
-  labctl version              print which sources this was built of
+` + nodesUsage + `  labctl version              print which sources this was built of
 `
 
 func main() {
@@ -48,11 +49,14 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if len(args) == 0 {
 		args = []string{"help"}
 	}
+	if known, err := runNodes(ctx, args, out, progress); known {
+		return err
+	}
 	switch args[0] {
 	case "build":
 		return build(ctx, args[1:], out, progress)
 	case "path":
-		return path(ctx, out, progress)
+		return path(ctx, args[1:], out, progress)
 	case "up":
 		return up(ctx, args[1:], out, progress)
 	case "down":
@@ -89,8 +93,21 @@ func build(ctx context.Context, names []string, out, progress io.Writer) error {
 	return nil
 }
 
-func path(ctx context.Context, out, progress io.Writer) error {
-	assets, err := lab.Binaries(ctx, progress)
+func path(ctx context.Context, args []string, out, progress io.Writer) error {
+	flags := flag.NewFlagSet("labctl path", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	oldest := flags.Bool("oldest", false, "the programs of the oldest Kubernetes that Drover supports")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("labctl path: unexpected argument %q", flags.Arg(0))
+	}
+	find := func() (lab.Assets, error) { return lab.Binaries(ctx, progress) }
+	if *oldest {
+		find = func() (lab.Assets, error) { return lab.OldestBinaries(ctx, progress) }
+	}
+	assets, err := find()
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func TestTheVersionIsPrinted(t *testing.T) {
 	for _, word := range []string{"version", "--version"} {
 		var out bytes.Buffer
 		if err := run(t.Context(), []string{word}, &out, &out); err != nil || strings.TrimSpace(out.String()) == "" {
-			t.Errorf("%s: %q, %v", word, &out, err)
+			t.Errorf("%s: %q, %v, want help and no error", word, &out, err)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/drover-dev/drover/internal/rollout/rehearsal"
+	"github.com/drover-dev/drover/internal/rollout/simulation"
 )
 
 func main() {
@@ -33,11 +33,11 @@ func main() {
 func run(file string, out io.Writer) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("read script: %w", err)
+		return fmt.Errorf("read scenario: %w", err)
 	}
-	var script rehearsal.Script
+	var script simulation.Scenario
 	if err := yaml.UnmarshalStrict(text, &script); err != nil {
-		return fmt.Errorf("read script %s: %w", file, err)
+		return fmt.Errorf("read scenario %s: %w", file, err)
 	}
-	return rehearsal.Recite(script, out)
+	return simulation.Print(script, out)
 }

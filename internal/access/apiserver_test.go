@@ -12,8 +12,6 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/access"
@@ -25,20 +23,20 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // A member's API server decides random actions of principals who are bound to random templates as the templates say.
 func TestAMembersAPIServerDecidesAsTheTemplatesSay(t *testing.T) {
 	env := testkit.Shared(t)
-	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+	web := env.Workspace(t)
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		context := []v1.RoleContext{v1.ContextCluster, v1.ContextProject}[seed%2]
-		templates := rename(family(r, context), fmt.Sprintf("s%d-", seed))
-		name, who := fmt.Sprintf("s%d-t0", seed), fmt.Sprintf("user-%d", seed)
-		bind(t, env, templates, name, who, context)
+		templates := rename(family(r, context), fmt.Sprintf("%s-%d-", web, seed))
+		name, who := fmt.Sprintf("%s-%d-t0", web, seed), fmt.Sprintf("%s-user-%d", web, seed)
+		bind(t, env, templates, name, who, web, context)
 		all := actions()
 		for range 40 {
 			a := all[r.IntN(len(all))]
 			if a.URL == "" {
-				a.Namespace = []string{"web", "web", "default", ""}[r.IntN(4)]
+				a.Namespace = []string{web, web, "default", ""}[r.IntN(4)]
 			}
-			want := model(templates, name, a) && (context == v1.ContextCluster || a.Namespace == "web")
+			want := model(templates, name, a) && (context == v1.ContextCluster || a.Namespace == web)
 			if got := decides(t, env, who, a); got != want {
 				t.Errorf("seed %d: %s: %+v: the API server says %t, the templates say %t", seed, context, a, got, want)
 			}
@@ -59,7 +57,7 @@ func rename(templates access.Templates, prefix string) access.Templates {
 	return out
 }
 
-func bind(t *testing.T, env *testkit.Env, templates access.Templates, name, who string, in v1.RoleContext) {
+func bind(t *testing.T, env *testkit.Env, templates access.Templates, name, who, namespace string, in v1.RoleContext) {
 	t.Helper()
 	// One rule more, to see by when the API server has learnt of the binding.
 	templates[name].Spec.Rules = append(templates[name].Spec.Rules, rule("probe.example.com", "probes", "get"))
@@ -81,11 +79,11 @@ func bind(t *testing.T, env *testkit.Env, templates access.Templates, name, who 
 		if err != nil {
 			t.Fatal(err)
 		}
-		object.Namespace = "web"
+		object.Namespace = namespace
 		env.Apply(t, object)
 	}
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
-		if !decides(t, env, who, access.Action{Verb: "get", Group: "probe.example.com", Resource: "probes", Namespace: "web"}) {
+		if !decides(t, env, who, access.Action{Verb: "get", Group: "probe.example.com", Resource: "probes", Namespace: namespace}) {
 			return fmt.Errorf("the binding of %s is not in force", who)
 		}
 		return nil

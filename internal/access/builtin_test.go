@@ -84,12 +84,12 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 			for _, r := range rules {
 				all := slices.Concat(r.APIGroups, r.Resources, r.Verbs, r.NonResourceURLs)
 				if name != "cluster-owner" && slices.Contains(all, "*") {
-					t.Errorf("%s: %v", name, r)
+					t.Errorf("%s: %v, want no \"*\" but for cluster-owner", name, r)
 				}
 			}
 		}
 	})
-	t.Run("who views changes nothing, and reads no Secret unless the name says so", func(t *testing.T) {
+	t.Run("viewers change nothing, and read no Secret unless the name of the role says so", func(t *testing.T) {
 		for name := range templates {
 			if !views(name) {
 				continue
@@ -98,14 +98,14 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 			for _, r := range rules {
 				for _, verb := range r.Verbs {
 					if !slices.Contains([]string{"get", "list", "watch"}, verb) {
-						t.Errorf("%s: %v", name, r)
+						t.Errorf("%s: %v, want verbs that only read", name, r)
 					}
 				}
 				for _, resource := range r.Resources {
 					// "get" on the first four is to act, over a WebSocket.
 					acts := []string{"pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy", "serviceaccounts/token"}
 					if slices.Contains(acts, resource) || resource == "secrets" && name != "secrets-view" {
-						t.Errorf("%s: %v", name, r)
+						t.Errorf("%s: %v, want nothing that acts, and no Secrets", name, r)
 					}
 				}
 			}
@@ -128,7 +128,7 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 			}
 		}
 	})
-	t.Run("who manages may view, and owners have what members have", func(t *testing.T) {
+	t.Run("managers may view, and owners have what members have", func(t *testing.T) {
 		inherits := map[string]string{"project-member": "project-viewer", "project-owner": "project-member", "cluster-viewer": "cluster-member"}
 		for name := range templates {
 			if part, manages := strings.CutSuffix(name, "-manage"); manages {

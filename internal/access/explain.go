@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // Workspace holds the objects of one namespace of the hub that grant rights, and the time of the question.
@@ -231,7 +231,7 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 		return nil, missing
 	}
 	cluster, known := w.Clusters[where.Cluster]
-	if hit, err := Targets(c.target, where.Cluster, cluster); err != nil || !hit || !known {
+	if hit, err := c.target.Selects(where.Cluster, cluster); err != nil || !hit || !known {
 		return lacks(LackCluster, err)
 	}
 	if c.project != "" {
@@ -271,14 +271,14 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 // A reserved namespace is in none, whatever its label says.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
-	case expansion.Reserved(namespace):
+	case set.Reserved(namespace):
 		return ""
 	case where.Project != "":
 		return where.Project
 	}
 	var owner *v1.Project
 	for _, p := range w.Projects {
-		hit, err := Targets(p.Spec.ClusterTarget, where.Cluster, w.Clusters[where.Cluster])
+		hit, err := p.Spec.Selects(where.Cluster, w.Clusters[where.Cluster])
 		if err != nil || !hit || !slices.Contains(p.Spec.Namespaces, namespace) {
 			continue
 		}
@@ -290,17 +290,4 @@ func (w Workspace) projectOf(where Place, namespace string) string {
 		return ""
 	}
 	return owner.Name
-}
-
-// Targets reports whether a target selects the Cluster of that name and labels. A target with neither name nor selector selects none.
-// The error is an *Error with the reason InvalidSelector.
-func Targets(target v1.ClusterTarget, name string, has labels.Set) (bool, error) {
-	if target.ClusterSelector == nil {
-		return target.ClusterName != "" && target.ClusterName == name, nil
-	}
-	selector, err := metav1.LabelSelectorAsSelector(target.ClusterSelector)
-	if err != nil {
-		return false, refuse(v1.ReasonInvalidSelector, "clusterSelector: %v", err)
-	}
-	return target.ClusterName == "" && selector.Matches(has), nil
 }

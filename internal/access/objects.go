@@ -10,17 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/set"
 )
-
-// RoleSet returns the id of the set that holds the ClusterRole of a template.
-func RoleSet(template string) string { return "role/" + template }
-
-// ClusterBindingSet returns the id of the set of a ClusterRoleTemplateBinding.
-func ClusterBindingSet(binding string) string { return "crtb/" + binding }
-
-// ProjectBindingSet returns the id of the set of a ProjectRoleTemplateBinding.
-func ProjectBindingSet(binding string) string { return "prtb/" + binding }
 
 // Role is the ClusterRole of a template in a member. It is nil, without an error, for an external one: the member has it.
 func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
@@ -34,7 +25,7 @@ func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	}
 	return &rbacv1.ClusterRole{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
-		ObjectMeta: metav1.ObjectMeta{Name: roleName(template), Labels: expansion.Labels(RoleSet(name))},
+		ObjectMeta: metav1.ObjectMeta{Name: roleName(template), Labels: set.Labels(set.ID(set.Role, name))},
 		Rules:      rules,
 	}, nil
 }
@@ -47,14 +38,14 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 	}
 	return &rbacv1.ClusterRoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: clusterBindingName(b.Name, role.Name), Labels: expansion.Labels(ClusterBindingSet(b.Name))},
+		ObjectMeta: metav1.ObjectMeta{Name: clusterBindingName(b.Name, role.Name), Labels: set.Labels(set.ID(set.ClusterBinding, b.Name))},
 		RoleRef:    role,
 		Subjects:   []rbacv1.Subject{subject(b.Spec.Subject)},
 	}, nil
 }
 
 // ProjectBinding is the RoleBinding of a binding for each namespace of its project, without a namespace: a template for
-// expansion. The error is an *Error.
+// set.Content.Expand. The error is an *Error.
 func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rbacv1.RoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextProject)
 	if err != nil {
@@ -62,7 +53,7 @@ func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rba
 	}
 	return &rbacv1.RoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: projectBindingName(b.Name, role.Name), Labels: expansion.Labels(ProjectBindingSet(b.Name))},
+		ObjectMeta: metav1.ObjectMeta{Name: projectBindingName(b.Name, role.Name), Labels: set.Labels(set.ID(set.ProjectBinding, b.Name))},
 		RoleRef:    role,
 		Subjects:   []rbacv1.Subject{subject(b.Spec.Subject)},
 	}, nil
@@ -109,7 +100,7 @@ func subject(s v1.Subject) rbacv1.Subject {
 // may not, so names of two kinds never collide. The context is part of it: a binding must never get the rules that its template has in another
 // context, not even until it is removed.
 func roleName(t *v1.RoleTemplate) string {
-	return expansion.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
+	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }
 
 // The role is part of a binding's name, because the role of a binding is immutable in Kubernetes: a change of role creates a new object, and

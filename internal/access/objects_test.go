@@ -45,7 +45,7 @@ func TestObjects(t *testing.T) {
 		want := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"},
 			ObjectMeta: metav1.ObjectMeta{Name: "drover:project:deployer", Labels: labels("role.deployer")}, Rules: []rbacv1.PolicyRule{rule("apps", "deployments", "*")}}
 		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("the ClusterRole is %+v, %v, want another", got, err)
 		}
 	})
 	t.Run("with another context it is another ClusterRole, which bindings of the first do not refer to", func(t *testing.T) {
@@ -59,12 +59,12 @@ func TestObjects(t *testing.T) {
 		b := projectBinding("devs", "deployer", "web", group("github:dev"))
 		bound, err := access.ProjectBinding(templates, &b)
 		if err != nil || bound.RoleRef.Name != role(v1.ContextProject).Name || bound.RoleRef.Name == role(v1.ContextCluster).Name {
-			t.Errorf("%+v, %v", bound, err)
+			t.Errorf("the RoleBinding is %+v, %v, want it bound to the role of the project's context", bound, err)
 		}
 	})
 	t.Run("an external template is no object", func(t *testing.T) {
 		if got, err := access.Role(templates, "admin"); got != nil || err != nil {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("the role of an external template is %+v, %v, want none", got, err)
 		}
 	})
 	t.Run("a cluster binding is a ClusterRoleBinding", func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestObjects(t *testing.T) {
 			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:cluster:owner"},
 			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "github:alice"}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("the ClusterRoleBinding is %+v, %v, want another", got, err)
 		}
 	})
 	t.Run("a project binding is a RoleBinding without a namespace", func(t *testing.T) {
@@ -86,18 +86,18 @@ func TestObjects(t *testing.T) {
 			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:project:deployer"},
 			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "github:acme/web"}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("the RoleBinding is %+v, %v, want another", got, err)
 		}
 	})
 	t.Run("bindings of external templates refer to the member's own role", func(t *testing.T) {
 		c, p := clusterBinding("a", "admin", user("a"), in), projectBinding("b", "editor", "web", user("a"))
 		crb, err := access.ClusterBinding(templates, &c)
 		if err != nil || crb.RoleRef.Name != "cluster-admin" {
-			t.Error(crb, err)
+			t.Errorf("the ClusterRoleBinding is %v, %v, want it bound to cluster-admin", crb, err)
 		}
 		rb, err := access.ProjectBinding(templates, &p)
 		if err != nil || rb.RoleRef.Name != "edit" {
-			t.Error(rb, err)
+			t.Errorf("the RoleBinding is %v, %v, want it bound to edit", rb, err)
 		}
 	})
 	t.Run("another role is another object, because a binding's role cannot be changed", func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestObjects(t *testing.T) {
 		before, _ := access.ClusterBinding(templates, &a)
 		after, _ := access.ClusterBinding(templates, &b)
 		if before.Name == after.Name {
-			t.Error(before.Name)
+			t.Errorf("both roles are named %v, want two names", before.Name)
 		}
 	})
 	t.Run("what cannot be granted is not bound", func(t *testing.T) {
@@ -132,11 +132,11 @@ func TestObjects(t *testing.T) {
 		}
 		for _, value := range got.Labels {
 			if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
-				t.Errorf("%s: %v", value, problems)
+				t.Errorf("the label's value is invalid: %s: %v", value, problems)
 			}
 		}
 		if len(got.Name) > 253 {
-			t.Error(len(got.Name))
+			t.Errorf("the name has %v, want at most 253 characters", len(got.Name))
 		}
 	})
 }

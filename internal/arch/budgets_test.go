@@ -6,6 +6,7 @@ package arch
 import (
 	"fmt"
 	"go/ast"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -172,4 +173,32 @@ func TestBudgetRules(t *testing.T) {
 		expect(t, nolintProblems([]source{fixture(t, "a.go", text)}), "")
 		expect(t, nolintProblems([]source{fixture(t, "a.go", text+"// nolint\n")}), "5 nolint comments")
 	})
+}
+
+// The linker leaves out the methods that the agent does not call, unless a call by a name that it cannot know is linked: the agent is then a fifth
+// larger, in memory too. Templates make such calls.
+func TestTheAgentCallsNoMethodByName(t *testing.T) {
+	report(t, methodProblems(goFiles(t)))
+
+	text := "package a\n\nfunc f() { root.SetVersionTemplate(\"\") }\n"
+	expect(t, methodProblems([]source{fixture(t, "agent/a.go", text)}), "agent/a.go:3: SetVersionTemplate")
+	expect(t, methodProblems([]source{fixture(t, "agent/a_test.go", text)}), "")
+	expect(t, methodProblems([]source{fixture(t, "cmd/a.go", text)}), "")
+}
+
+func methodProblems(files []source) []string {
+	names := []string{"SetVersionTemplate", "SetHelpTemplate", "SetUsageTemplate", "MethodByName"}
+	var problems []string
+	for _, f := range files {
+		if f.test() || !inside(f.dir(), "agent") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains(names, sel.Sel.Name) {
+				problems = append(problems, fmt.Sprintf("%s: %s: the linker keeps every method of the agent for it", f.at(sel), sel.Sel.Name))
+			}
+			return true
+		})
+	}
+	return problems
 }

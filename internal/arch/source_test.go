@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -61,11 +62,30 @@ func root(t *testing.T) string {
 	}
 }
 
-// goFiles parses every Go file of the tree, nested modules (such as the benches) included.
+// goFiles returns every Go file of the tree, nested modules (such as the benches) included. The tests of this package share them.
 func goFiles(t *testing.T) []source {
 	t.Helper()
-	var all []source
 	top := root(t)
+	parsed.Do(func() { parsed.files, parsed.err = parseTree(top) })
+	if parsed.err != nil {
+		t.Fatal(parsed.err)
+	}
+	if len(parsed.files) == 0 {
+		t.Fatal("no Go file found")
+	}
+	return parsed.files
+}
+
+// parsed has the files of the tree once a test has asked for them.
+var parsed struct {
+	sync.Once
+	files []source
+	err   error
+}
+
+// parseTree parses every Go file below a folder.
+func parseTree(top string) ([]source, error) {
+	var all []source
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -84,17 +104,11 @@ func goFiles(t *testing.T) []source {
 		if err != nil {
 			return err
 		}
-		parsed, err := parse(filepath.ToSlash(rel), text)
-		all = append(all, parsed)
+		file, err := parse(filepath.ToSlash(rel), text)
+		all = append(all, file)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(all) == 0 {
-		t.Fatal("no Go file found")
-	}
-	return all
+	return all, err
 }
 
 // skipFolder leaves out what the go command leaves out too, and what is built rather than written.

@@ -18,11 +18,11 @@ import (
 func plainWords() map[string]*regexp.Regexp {
 	return map[string]*regexp.Regexp{
 		"name what is absent, or the user": regexp.MustCompile(`\b([Nn]o|[Ss]ome|[Aa]ny)body\b`),
-		`"reports whether"`:                regexp.MustCompile(`(?i)\b(is|are) whether\b`),
+		`"reports whether"`:                regexp.MustCompile(`(?i)\b(is|are|says) whether\b`),
 		`"outcome" or "result"`:            regexp.MustCompile(`(?i)\bwhat (came|becomes) of\b`),
 		`"calls f"`:                        regexp.MustCompile(`\b(has|have) \w+ called\b`),
 		`"does not matter"`:                regexp.MustCompile(`(?i)\bof no matter\b`),
-		`"they" or "the user"`:             regexp.MustCompile(`(?i)\b(he|him|his)\b`),
+		`"they" or "the user"`:             regexp.MustCompile(`(?i)\b(he|him|himself|his)\b`),
 		"the standard noun for the mechanism (queue, store, cache, stream, orphan, fixture)": regexp.MustCompile(
 			`(?i:\b(shelf|shelves|furniture|hardship|bury|buried)\b)|(^|[^A-Za-z])([Dd]esk|[Aa]genda|[Ss]tray|[Ll]oosen)s?([^a-z]|$)|[a-z](Desk|Agenda|Stray|Loosen)`),
 	}

@@ -3,8 +3,8 @@
 
 // Package audit writes who did what in which member.
 //
-// Each request is a line of JSON when it has ended, and one that is meant to last another one when its answer begins. Lines go through
-// a bounded buffer to one writer. Tokens, and the bodies of what holds secrets, are never written.
+// Each request is logged as a line of JSON when it has ended, and a long-running one also when its response begins. Lines go through a bounded buffer to
+// one writer. Tokens, and the bodies of objects with secrets, are never written.
 package audit
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Level is how much is written.
+// Level is how much of a request is logged.
 type Level string
 
 // Levels.
@@ -159,7 +159,7 @@ func (l *Log) write(ctx context.Context, line []byte) {
 
 func (l *Log) fits(line []byte) bool { return len(l.pending)+len(line) <= maxPending }
 
-// drop is called with the lock held.
+// drop counts lines that are lost. The lock is held.
 func (l *Log) drop(lines int) {
 	l.dropped += int64(lines)
 	if l.observer.Dropped != nil {

@@ -16,17 +16,17 @@ import (
 
 // Stages of a request, as kube-apiserver calls them.
 const (
-	// stageStarted is of requests that are meant to last: their answer begins.
+	// stageStarted is the begin of the response to a long-running request.
 	stageStarted = "ResponseStarted"
 	// stageComplete is the end of every request.
 	stageComplete = "ResponseComplete"
-	// stageAborted is the end of one that was not answered, mostly because its caller went away.
+	// stageAborted is the end of a request without a response, usually because its caller is gone.
 	stageAborted = "Aborted"
-	// stageDropped stands for lines that there was no room for.
+	// stageDropped is for a line that counts lines without room in the buffer.
 	stageDropped = "Dropped"
 )
 
-// User is who a request comes from, or whom it is to be served as.
+// User is the sender of a request, or the user whom the sender impersonates.
 type User struct {
 	Name   string              `json:"name"`
 	UID    string              `json:"uid,omitempty"`
@@ -40,7 +40,7 @@ const (
 	maxExtras = 16
 )
 
-// clipped is a copy that fits into a line.
+// clipped returns a copy that fits into a line.
 func (u *User) clipped() *User {
 	if u == nil {
 		return nil
@@ -86,7 +86,7 @@ func objectOf(info request.Info) object {
 	}
 }
 
-// sender is where a request comes from.
+// sender is the client that sent a request.
 type sender struct {
 	SourceIP  string `json:"sourceIP,omitempty"`
 	UserAgent string `json:"userAgent,omitempty"`
@@ -116,7 +116,7 @@ type event struct {
 	Body json.RawMessage `json:"body,omitempty"`
 }
 
-// line is the event as it is written, with a newline at its end and nowhere else.
+// line returns the event as JSON, with a newline at its end and nowhere else.
 func (e *event) line() []byte {
 	out := encode(e)
 	if len(out) > maxLine {
@@ -144,5 +144,5 @@ func encode(e *event) []byte {
 	return out.Bytes()
 }
 
-// address is what may be written of the address of a request that has none of the Kubernetes API.
+// address returns the URI of a request outside of the Kubernetes APIs as it may be logged.
 func address(u *url.URL) string { return URI(u, request.Info{}) }

@@ -4,7 +4,6 @@
 package audit
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -18,11 +17,11 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// idHeader carries the id of a request, as kube-apiserver has it: the caller may choose it, the answer has it, and so has the audit
-// log of the API server behind.
+// idHeader carries the ID of a request, as with kube-apiserver: the caller may choose it, and it is in the response and in the audit log of the
+// member's API server.
 const idHeader = "Audit-Id"
 
-// Record is what becomes known of a request on its way. Its methods may be called concurrently, and on nil.
+// Record collects what is logged about a request. Its methods may be called concurrently, and on nil.
 type Record struct {
 	log   *Log
 	begun time.Time
@@ -35,7 +34,7 @@ type Record struct {
 
 type recordKey struct{}
 
-// From is the record of the request with that context, nil if there is none.
+// From returns the record of the request with that context, nil if there is none.
 func From(ctx context.Context) *Record {
 	record, _ := ctx.Value(recordKey{}).(*Record)
 	return record
@@ -51,7 +50,7 @@ func (r *Record) Identified(user User, impersonated *User) {
 	r.event.User, r.event.Impersonated = user.clipped(), impersonated.clipped()
 }
 
-// About says what the request does, and in which member: namespace/name, or "local".
+// About records what the request does, and in which member: namespace/name, or "local".
 func (r *Record) About(member string, info request.Info) {
 	if r == nil {
 		return
@@ -61,7 +60,7 @@ func (r *Record) About(member string, info request.Info) {
 	r.event.Member, r.info, r.event.object = clip(member, 2*maxName), info, objectOf(info)
 }
 
-// Refused says why the hub does not serve the request, in one word.
+// Refused records why the hub does not serve the request, in one word.
 func (r *Record) Refused(reason string) {
 	if r == nil {
 		return
@@ -71,7 +70,7 @@ func (r *Record) Refused(reason string) {
 	r.event.Reason = clip(reason, maxName)
 }
 
-// Wrap writes down what next serves. Requests of probes are not written.
+// Wrap returns a handler that logs the requests that next serves, except probes.
 func (l *Log) Wrap(next http.Handler) http.Handler {
 	if !l.Enabled() {
 		return next
@@ -89,9 +88,10 @@ func (l *Log) Wrap(next http.Handler) http.Handler {
 			record.body = &capture{ReadCloser: r.Body}
 			r.Body = record.body
 		}
-		answered := &answer{ResponseWriter: w, record: record, request: r}
-		defer record.end(answered)
-		next.ServeHTTP(answered, r)
+		recorder := request.NewRecorder(w)
+		recorder.OnBegin(func(status int) { record.started(r, status) })
+		defer func() { record.end(r, recorder.Status() == request.Aborted) }()
+		next.ServeHTTP(recorder, r)
 	})
 }
 
@@ -137,16 +137,16 @@ func (r *Record) started(u *http.Request, code int) {
 }
 
 // end writes the last line. It is called when the handler has returned, or panicked.
-func (r *Record) end(answered *answer) {
+func (r *Record) end(u *http.Request, aborted bool) {
 	stage := stageComplete
-	if !answered.begun {
+	if aborted {
 		stage = stageAborted
 	}
 	r.mu.Lock()
-	line := r.line(answered.request, stage, true)
+	line := r.line(u, stage, true)
 	r.mu.Unlock()
 	// A caller that has gone is written down all the same.
-	r.log.write(context.WithoutCancel(answered.request.Context()), line)
+	r.log.write(context.WithoutCancel(u.Context()), line)
 }
 
 // line is called with the lock held.
@@ -161,47 +161,6 @@ func (r *Record) line(u *http.Request, stage string, last bool) []byte {
 		e.Body = Body(r.info, r.body.taken())
 	}
 	return e.line()
-}
-
-// answer notes how a request is answered.
-type answer struct {
-	http.ResponseWriter
-	record  *Record
-	request *http.Request
-	begun   bool
-}
-
-// Unwrap lets http.ResponseController find what answer does not do itself.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (a *answer) WriteHeader(code int) {
-	if code >= http.StatusOK || code == http.StatusSwitchingProtocols {
-		a.begin(code)
-	}
-	a.ResponseWriter.WriteHeader(code)
-}
-
-// Write implements http.ResponseWriter.
-func (a *answer) Write(p []byte) (int, error) {
-	a.begin(http.StatusOK)
-	return a.ResponseWriter.Write(p)
-}
-
-// Hijack hands out the connection: an upgrade has been agreed on.
-func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := http.NewResponseController(a.ResponseWriter).Hijack()
-	if err == nil {
-		a.begin(http.StatusSwitchingProtocols)
-	}
-	return conn, buffered, err // callers compare it with http.ErrNotSupported
-}
-
-func (a *answer) begin(code int) {
-	if !a.begun {
-		a.begun = true
-		a.record.started(a.request, code)
-	}
 }
 
 // capture keeps what is read of a body, if it is not too large.

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// redacted stands where something was that is not written down.
+// redacted replaces what is not logged.
 const redacted = "[redacted]"
 
 // Bounds in bytes of what one line may have.
@@ -38,15 +38,15 @@ func openParameters() []string {
 	}
 }
 
-// openPaths are the paths of the hub that are written as they are. The Kubernetes APIs behind it are another matter.
+// openPaths returns the paths of the hub itself that are logged as they are.
 func openPaths() []string {
-	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/metrics", "/"}
+	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token", "/v1/auth/revoke", "/v1/auth/keys", "/metrics", "/"}
 }
 
-// jwt is a token of the most common form, wherever it stands.
+// jwt matches a token of the most common form anywhere in a text.
 var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?`)
 
-// URI is what may be written of the address of a request.
+// URI returns the URI of a request as it may be logged.
 func URI(u *url.URL, info request.Info) string {
 	path := redactPath(u.Path)
 	if path != "/v1/import/"+redacted+".yaml" { // the brackets are to be read
@@ -58,8 +58,8 @@ func URI(u *url.URL, info request.Info) string {
 	return clip(path, maxURI)
 }
 
-// redactPath takes the decoded path, so that no encoding hides anything. Of what is not of the Kubernetes APIs, and not known, only
-// the beginning stays.
+// redactPath returns a path as it may be logged. It takes the decoded path, so that no encoding hides anything. Of an unknown path outside of the
+// Kubernetes APIs only the first element is kept.
 func redactPath(path string) string {
 	if strings.Contains(path+"/", "/v1/import/") {
 		return "/v1/import/" + redacted + ".yaml"
@@ -77,7 +77,7 @@ func redactPath(path string) string {
 	return "/" + first + "/" + redacted
 }
 
-// redactQuery keeps names and order. Workloads have parameters of their own, so of what is proxied to one nothing is known.
+// redactQuery keeps names and order. Of requests that are proxied to a workload it keeps no values, since workloads have parameters of their own.
 func redactQuery(raw string, workload bool) string {
 	if raw == "" {
 		return ""
@@ -115,7 +115,7 @@ func redactName(name string, decoded bool) string {
 	return name
 }
 
-// Body is what may be written of the body of a request: nil for what holds secrets, may hold them unseen, or is no JSON.
+// Body returns the body of a request as it may be logged: nil if it has secrets, may have some that cannot be recognised, or is not JSON.
 func Body(info request.Info, raw []byte) json.RawMessage {
 	if len(raw) == 0 || len(raw) > maxBody || holdsSecrets(info) {
 		return nil
@@ -143,7 +143,7 @@ func holdsSecrets(info request.Info) bool {
 		info.Subresource == "token" || info.Subresource == "proxy" || info.Verb == "proxy"
 }
 
-// redactValue replaces what sounds secret. It is not ok if there is an object within that is not to be written at all.
+// redactValue replaces values whose keys suggest a secret. It returns false if the value contains an object that must not be logged at all.
 func redactValue(value any) (any, bool) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -188,7 +188,7 @@ func secretKind(kind string) bool {
 	return slices.Contains([]string{"Secret", "SecretList", "TokenRequest", "TokenReview"}, kind)
 }
 
-// redactText is for values: a JSON document in a string may hold anything.
+// redactText returns a string value as it may be logged: a JSON document in it may hold anything.
 func redactText(text string) string {
 	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") || strings.Contains(text, "PRIVATE KEY") {
 		return redacted
@@ -196,7 +196,7 @@ func redactText(text string) string {
 	return jwt.ReplaceAllString(text, redacted)
 }
 
-// soundsSecret reports whether the value behind such a key is to be taken for a secret. References to Secrets are none.
+// soundsSecret reports whether a key suggests that its value is secret. The name of a Secret is not.
 func soundsSecret(key string) bool {
 	folded := strings.Map(func(c rune) rune {
 		if c == '_' || c == '-' || c == '.' {
@@ -217,7 +217,7 @@ func soundsSecret(key string) bool {
 	return false
 }
 
-// clip makes text that stays on its line and within its bound: valid UTF-8 without characters that control anything.
+// clip returns a text as valid UTF-8 within a bound, without control characters, so that it stays on its line.
 func clip(text string, bound int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {

@@ -48,7 +48,7 @@ func (a *Audit) validate(add func(field, format string, args ...any)) {
 	}
 }
 
-// Settings are those of the package that writes it.
+// Settings returns the settings of package audit.
 func (a Audit) Settings() audit.Settings {
 	return audit.Settings{Level: a.Level, Mode: a.Mode, Path: a.Path, MaxSize: a.MaxSizeMiB << 20, MaxBackups: a.MaxBackups}
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config loads and validates the manager's one configuration file.
+// Package config loads and validates the manager's one configuration file, and starts its one log.
 package config
 
 import (
@@ -34,6 +34,10 @@ type Config struct {
 	Server Server `json:"server"`
 	// Agent has the defaults of agents.
 	Agent Agent `json:"agent,omitempty"`
+	// Health is the port for probes of the kubelet, without TLS. Default ":8081".
+	Health Port `json:"health,omitempty"`
+	// Metrics is the HTTPS port for scrapers. Default ":8445".
+	Metrics Port `json:"metrics,omitempty"`
 	// LeaderElection among manager replicas.
 	LeaderElection LeaderElection `json:"leaderElection,omitempty"`
 	// Peers are the other replicas of the manager.
@@ -48,9 +52,11 @@ type Config struct {
 	Audit Audit `json:"audit,omitempty"`
 	// Channels are the release channels that Plans name.
 	Channels Channels `json:"channels,omitempty"`
+	// SignIn is how users sign in at the hub. Off by default.
+	SignIn SignIn `json:"signIn,omitempty"`
 }
 
-// Channels says where the hub asks for versions. Whoever may create a Plan chooses the URL.
+// Channels restricts the release channels that the hub asks. Any user who may create a Plan chooses the URL of one.
 type Channels struct {
 	// Private lets channels be at private addresses (RFC 1918, RFC 4193, 100.64.0.0/10) too, for sites with a channel server of their own.
 	// Addresses of this machine and of its link are never asked. Default: false.
@@ -69,10 +75,13 @@ type Server struct {
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 }
 
-// Agent has the defaults of agents.
-type Agent struct {
-	// Image of the agent. Required in a real cluster. Default "drover:latest".
-	Image string `json:"image,omitempty"`
+// ListenNowhere in place of an address leaves a Port out.
+const ListenNowhere = "0"
+
+// Port is one for operators. Neither the connections nor the handshakes on it count with those of Server.
+type Port struct {
+	// Listen is its address, or ListenNowhere.
+	Listen string `json:"listen,omitempty"`
 }
 
 // LeaderElection among manager replicas, through a Lease.
@@ -111,7 +120,9 @@ func Parse(raw []byte) (Config, error) {
 func (c *Config) setDefaults() {
 	setDefault(&c.Namespace, "drover-system")
 	setDefault(&c.Server.Listen, ":8443")
-	setDefault(&c.Agent.Image, "drover:latest")
+	setDefault(&c.Health.Listen, ":8081")
+	setDefault(&c.Metrics.Listen, ":8445")
+	c.Agent.Rollout.setDefaults()
 	c.Peers.setDefaults()
 	c.Tracing.setDefaults()
 	c.Drain.setDefaults()
@@ -122,6 +133,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.LeaderElection.LeaseDuration.Duration, 15*time.Second)
 	setDefault(&c.LeaderElection.RenewDeadline.Duration, 10*time.Second)
 	setDefault(&c.LeaderElection.RetryPeriod.Duration, 2*time.Second)
+	c.SignIn.Issuer = strings.TrimRight(c.SignIn.Issuer, "/")
 	for i, u := range c.Server.URLs {
 		c.Server.URLs[i] = strings.TrimRight(u, "/")
 	}
@@ -148,6 +160,11 @@ func (c *Config) validate() error {
 	if _, _, err := net.SplitHostPort(c.Server.Listen); err != nil {
 		add("server.listen", "want host:port or :port: %w", err)
 	}
+	for field, port := range map[string]Port{"health.listen": c.Health, "metrics.listen": c.Metrics} {
+		if _, _, err := net.SplitHostPort(port.Listen); err != nil && port.Listen != ListenNowhere {
+			add(field, "want host:port, :port or %q: %w", ListenNowhere, err)
+		}
+	}
 	if len(c.Server.URLs) == 0 {
 		add("server.urls", "at least one is required: the https URL under which agents reach this hub")
 	}
@@ -156,11 +173,14 @@ func (c *Config) validate() error {
 			add(fmt.Sprintf("server.urls[%d]", i), "%q is not of the form https://host[:port]", raw)
 		}
 	}
+	c.Agent.validate(add)
+	c.Agent.Rollout.validate(add)
 	c.Peers.validate(add)
 	c.Tracing.validate(add)
 	c.Drain.validate(add)
 	c.Limits.validate(add)
 	c.Audit.validate(add)
+	c.SignIn.validate(c.Server.URLs, add)
 	l := c.LeaderElection
 	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
 		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")

@@ -42,12 +42,62 @@ func TestParse(t *testing.T) {
 		"a collector needs a scheme":            {minimal + "tracing: {endpoint: 'collector:4318'}\n", "tracing.endpoint"},
 		"a collector's password stays unsaid":   {minimal + "tracing: {endpoint: 'http://me:secret@c:4318'}\n", "OTEL_EXPORTER_OTLP_HEADERS"},
 		"more than all is no share":             {minimal + "tracing: {sampleRatio: 2}\n", "tracing.sampleRatio"},
+		"an issuer is one of the URLs":          {minimal + "signIn: {issuer: 'https://other.example.com'}\n", "none of server.urls"},
+		"an issuer is as browsers write it":     {strings.Replace(minimal, ".com/", ".com:443", 1) + "signIn: {issuer: 'https://hub.example.com:443'}\n", "as browsers write it"},
+		"an issuer in capitals is refused":      {strings.Replace(minimal, "hub.", "HUB.", 1) + "signIn: {issuer: 'https://HUB.example.com'}\n", "as browsers write it"},
 		"a bad listen address is said":          {strings.Replace(minimal, "{urls", "{listen: nonsense, urls", 1), "server.listen"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Parse([]byte(tc.file))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want it to contain %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestOperatorsPorts(t *testing.T) {
+	for name, tc := range map[string]struct{ more, health, metrics, err string }{
+		"each has a port of its own":  {"", ":8081", ":8445", ""},
+		"they can be moved":           {`health: {listen: "[::1]:1"}, metrics: {listen: "127.0.0.1:2"}`, "[::1]:1", "127.0.0.1:2", ""},
+		"they can be left out":        {`health: {listen: "0"}, metrics: {listen: "0"}`, config.ListenNowhere, config.ListenNowhere, ""},
+		"a port alone is not enough":  {`health: {listen: "8081"}`, "", "", "health.listen: want host:port"},
+		"an IPv6 address in brackets": {`metrics: {listen: "::1:8445"}`, "", "", "metrics.listen: want host:port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ManagerConfig, server: {urls: [\"https://hub\"]}, " + tc.more + "}"))
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("got %v, want %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil || cfg.Health.Listen != tc.health || cfg.Metrics.Listen != tc.metrics {
+				t.Errorf("got %+v, %+v, %v", cfg.Health, cfg.Metrics, err)
+			}
+		})
+	}
+}
+
+func TestDefaultsOfAgents(t *testing.T) {
+	for name, tc := range map[string]struct{ agent, err string }{
+		"a registry with a folder":               {`{registry: registry.example.com/mirror}`, ""},
+		"a registry with a port":                 {`{registry: "mirror:5000"}`, ""},
+		"an IPv6 registry":                       {`{registry: "[fd00::1]:5000/a"}`, ""},
+		"everything":                             {`{image: a, imagePullSecrets: [{name: b}], env: [{name: HTTPS_PROXY, secretKey: proxy}], nodeSelector: {a: b}, tolerations: [{key: a}], priorityClassName: c}`, ""},
+		"a registry that runtimes take for none": {`{registry: mirror}`, `agent.registry: "mirror" is not of the form`},
+		"a URL":                                  {`{registry: "https://registry.example.com"}`, "agent.registry"},
+		"a variable that agents refuse":          {`{env: [{name: DROVER_SERVER, value: x}]}`, "agent.env[0].name"},
+		"a value and a key":                      {`{env: [{name: HTTPS_PROXY, value: x, secretKey: y}]}`, "agent.env[0]: set value or secretKey"},
+		"a Secret without a name":                {`{imagePullSecrets: [{}]}`, "agent.imagePullSecrets[0].name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ManagerConfig, server: {urls: [\"https://hub\"]}, agent: " + tc.agent + "}"))
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("got %v, want %q", err, tc.err)
+			}
+			if d := cfg.Agent.Defaults(); name == "everything" && (len(d.ImagePullSecrets) != 1 || len(d.Env) != 1 || len(d.NodeSelector) != 1 || len(d.Tolerations) != 1 || d.PriorityClassName != "c" || d.Image != "a") {
+				t.Errorf("got %+v", d)
 			}
 		})
 	}

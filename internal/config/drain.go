@@ -19,13 +19,13 @@ type Drain struct {
 	Sessions *metav1.Duration `json:"sessions,omitempty"`
 }
 
-// MoveTime is what agents get to open tunnels at other replicas, beside Sessions: ten thousand of them take most of it.
+// MoveTime is the time for agents to open tunnels at other replicas. It runs at the same time as Sessions. Ten thousand agents need most of it.
 const MoveTime = time.Minute
 
-// drainMargin is what a stop takes beside Delay and Sessions: controllers end, the Lease is released, connections are closed.
+// drainMargin is the time for the rest of a stop: controllers end, the Lease is released, connections are closed.
 const drainMargin = 10 * time.Second
 
-// Timeout is what a stop takes at most.
+// Timeout returns the most time that a stop takes.
 func (d Drain) Timeout() time.Duration {
 	return d.Delay.Duration + max(d.Sessions.Duration, MoveTime) + drainMargin
 }

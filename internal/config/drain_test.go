@@ -34,13 +34,6 @@ func TestGracePeriodFitsTheDrain(t *testing.T) {
 	if grace < c.Drain.Timeout() {
 		t.Errorf("the grace period is %s and a stop takes up to %s", grace, c.Drain.Timeout())
 	}
-	options, err := c.ManagerOptions()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := *options.GracefulShutdownTimeout; got < c.Drain.Timeout() {
-		t.Errorf("the manager waits %s for its runnables", got)
-	}
 	if most := c.Drain.Delay.Duration + max(c.Drain.Sessions.Duration, config.MoveTime); c.Drain.Timeout() <= most {
 		t.Errorf("nothing is left after %s", most)
 	}

@@ -11,8 +11,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// Kubeconfig says how the manager reaches the hub's API server: never by way of a proxy of the environment, which is for what is outside, such
-// as release channels, and would see the manager's token.
+// Kubeconfig returns the configuration with which the manager reaches the hub's API server. It never uses a proxy of the environment: that is for
+// destinations outside, such as release channels, and must not see the manager's token.
 func Kubeconfig(userAgent string) (*rest.Config, error) {
 	cfg, err := ctrl.GetConfig()
 	if err != nil {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-func TestTheHubsAPIServerIsReachedByWayOfNoProxy(t *testing.T) {
+func TestTheHubsAPIServerIsReachedWithoutProxy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{"clusters":[{"name":"c","cluster":{"server":"https://192.0.2.1:6443"}}],"users":[{"name":"u","user":{"token":"managers-own"}}],` +
 		`"contexts":[{"name":"x","context":{"cluster":"c","user":"u"}}],"current-context":"x"}`

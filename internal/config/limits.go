@@ -42,8 +42,9 @@ type Workspace struct {
 type Connections struct {
 	// All of them, tunnels included. The next one waits to be accepted. Default 50000.
 	All int `json:"all,omitempty"`
-	// Source bounds those of one address (or IPv6 /64) on which neither a user nor an agent has been authenticated, and those of one user or of the service accounts of one namespace. The next one
-	// is closed at once. Default 4000. Tunnels do not count: behind a load balancer all agents come from one address.
+	// Source bounds those of one address (or IPv6 /64) on which neither a user nor an agent has been authenticated, and those of one user or of the
+	// service accounts of one namespace. The next one is closed at once. Default 4000. Tunnels do not count: behind a load balancer all agents come
+	// from one address.
 	Source int `json:"source,omitempty"`
 }
 
@@ -121,7 +122,7 @@ func (l *Limits) validate(add func(field, format string, args ...any)) {
 	}
 }
 
-// Settings are the limits in the words of the package that keeps them.
+// Settings returns the limits as package limit takes them.
 func (l Limits) Settings() limit.Settings {
 	short, long := l.Short.bounds(), l.Long.bounds()
 	short.Queue, short.QueueUser, short.Wait = l.Queue.All, l.Queue.User, l.Queue.Wait.Duration

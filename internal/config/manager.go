@@ -21,9 +21,6 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// leaseName is the name of the Lease that manager replicas elect their leader with.
-const leaseName = "drover-manager"
-
 // ManagerOptions are the options of the manager that a configuration asks for. Of all Secrets, Roles and RoleBindings it caches those that
 // Drover made, of Secrets all in the manager's own namespace, and of ConfigMaps the one that it publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
@@ -38,7 +35,6 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 		return ctrl.Options{}, err
 	}
 	made := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1.LabelManagedBy: v1.ManagedBy})}
-	stop := c.Drain.Timeout() // the default is 30 s, after which no caller waits
 	return ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{
@@ -57,23 +53,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 				}},
 			},
 		},
-		Metrics:                 server.Options{BindAddress: "0"}, // the hub's own port serves them
-		HealthProbeBindAddress:  "0",
-		GracefulShutdownTimeout: &stop,
+		Metrics:                server.Options{BindAddress: ListenNowhere}, // internal/server serves both
+		HealthProbeBindAddress: ListenNowhere,
 	}, nil
-}
-
-// LeaderOptions are those of the manager of what runs on the leader only, but for what it shares with the replica's.
-func (c Config) LeaderOptions() ctrl.Options {
-	return ctrl.Options{
-		Metrics:                       server.Options{BindAddress: "0"},
-		HealthProbeBindAddress:        "0",
-		LeaderElection:                *c.LeaderElection.Enabled,
-		LeaderElectionID:              leaseName,
-		LeaderElectionNamespace:       c.Namespace,
-		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 &c.LeaderElection.LeaseDuration.Duration,
-		RenewDeadline:                 &c.LeaderElection.RenewDeadline.Duration,
-		RetryPeriod:                   &c.LeaderElection.RetryPeriod.Duration,
-	}
 }

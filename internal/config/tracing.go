@@ -5,7 +5,7 @@ package config
 
 import "net/url"
 
-// defaultSampleRatio suits a busy hub; who looks for one fault sets it to 1 for a while.
+// defaultSampleRatio suits a busy hub. To look for a fault, set it to 1 for a while.
 const defaultSampleRatio = 0.01
 
 // Tracing sends OpenTelemetry spans of users' requests to a collector.

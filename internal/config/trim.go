@@ -13,23 +13,30 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// trimmed stands for the annotations that trim left out. With it a merge patch that takes the last one of ours away does not say that there shall be
-// none at all. It is the same before and after any change, so it is never written.
+// trimmed replaces the annotations that trim left out. Without it, a merge patch that removes the last one of ours would remove all annotations. It is
+// the same before and after a change, so that no patch contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
 // maxAnnotation bounds an annotation that people write and the manager reads, in bytes.
 const maxAnnotation = 1 << 10
 
-// trim is a cache transform: of objects it leaves out managed fields, and of our kinds the annotations that the manager does not read. Whoever may make a
-// Cluster may give it 256 KiB of them.
+// trim is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager does not read, since a user may
+// give an object more than a megabyte of it. What is kept of a Cluster, its labels and finalizers, is bounded by a policy (drover-cluster-metadata).
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {
 		return object, err
 	}
 	switch o := object.(type) {
-	case *v1.Cluster, *v1.Plan, *v1.Project, *v1.RoleTemplate, *v1.ClusterRoleTemplateBinding, *v1.ProjectRoleTemplateBinding:
-		trimAnnotations(o.(client.Object))
+	case *v1.Cluster:
+		trimAnnotations(o)
+		o.OwnerReferences = nil
+	case *v1.Plan, *v1.Project, *v1.RoleTemplate, *v1.ClusterRoleTemplateBinding, *v1.ProjectRoleTemplateBinding, *v1.User:
+		other := o.(client.Object)
+		trimAnnotations(other)
+		other.SetOwnerReferences(nil)
+		other.SetLabels(nil)
+		other.SetFinalizers(nil)
 	}
 	return object, nil
 }
@@ -39,7 +46,8 @@ func trimAnnotations(o client.Object) {
 	kept := maps.Clone(all)
 	maps.DeleteFunc(kept, func(key, value string) bool {
 		claim := strings.HasPrefix(key, v1.PlanLabel("")) // only the manager may set it
-		return !claim && (key != v1.AnnotationResume || len(value) > maxAnnotation)
+		read := key == v1.AnnotationResume || key == v1.AnnotationRestored
+		return !claim && (!read || len(value) > maxAnnotation)
 	})
 	if len(kept) == len(all) {
 		return

@@ -4,124 +4,126 @@
 package delivery
 
 import (
-	"context"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
-// member is one Cluster: what it should have and what it has. Store.mu guards it.
-type member struct {
+// memberSets are the sets of one Cluster: what it should have and what it has. Store.mu guards it.
+type memberSets struct {
 	name      types.NamespacedName
-	connected bool
+	connected bool // through a replica of its agent; while it is gone, node agents count as well
 	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does.
 	refuses string
 	// withheld reports whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is removed.
 	withheld bool
-	stream   *stream // on which the agent reports its sets; nil if none is open
-	queued   bool    // in Store.waiting
-	gone     bool    // Forget was called
-	reported bool    // the agent has reported all its sets to this store at least once
+	synced   bool // the agent has reported all its sets, and reports each change
+	gone     bool // Forget was called
+	reported bool // the agent has reported all its sets to this store at least once
+	confirmation
 
-	wants   map[string]wanted
-	has     map[string]*protocol.SetState // as the agent last reported; kept while the member is away
-	touched map[string]bool               // IDs to compare; true if the set may be removed even if the store is not complete
-	sends   map[string]*sending           // in progress
-	bytes   int                           // in progress
-	failed  map[string]*failure
+	wants  map[string]wanted
+	has    map[string]*protocol.SetState // as the agent last reported; kept while the member is away
+	failed map[string]*failure
+	flow
 }
 
-// wanted is a set that an owner wants in a member.
+// flow is what is being sent to a member, and how much the member has taken of late.
+type flow struct {
+	sends map[string]*sending // in progress
+	held  map[string]struct{} // IDs that are sent when there is room for them in progress
+	// taken counts the sends that succeeded in the period of slowSend since begun, and in the one before.
+	taken [2]int
+	begun time.Time
+}
+
+// tookLocked counts a send that succeeded.
+func (f *flow) tookLocked(now time.Time) {
+	switch since := now.Sub(f.begun); {
+	case since >= 2*slowSend:
+		f.taken, f.begun = [2]int{}, now
+	case since >= slowSend:
+		f.taken, f.begun = [2]int{0, f.taken[0]}, now
+	}
+	f.taken[0]++
+}
+
+// maxSendsLocked returns how many sends to the member may be in progress. While one of them is slow, these are as many as the member has taken of late:
+// one that has much to do goes on at its pace, and one that does not respond occupies few workers.
+func (f *flow) maxSendsLocked(now time.Time) int {
+	for _, s := range f.sends {
+		if !s.slow {
+			continue
+		}
+		if now.Sub(f.begun) >= 2*slowSend {
+			return maxSlowSends
+		}
+		return min(max(maxSlowSends, f.taken[0]+f.taken[1]), maxMemberSends)
+	}
+	return maxMemberSends
+}
+
+// wanted is a set that an owner wants in a member. One without owner is absent: until the store is complete, it stands for a set that was withdrawn.
 type wanted struct {
-	key   Key
-	set   *Set
+	key Key
+	content
 	since time.Time // when its content last changed
-}
-
-// sending is one send in progress.
-type sending struct {
-	bytes int
-	slow  bool // no longer counts towards maxSends
 }
 
 // failure is why a set was not delivered.
 type failure struct {
 	count   int
 	refused bool // the agent rejected it, so that a retry is unlikely to help
+	lost    bool // the agent had it, and reports that it does not have it any more
 	message string
-	retry   *time.Timer // nil when it has fired
+	retryAt time.Time
 }
 
-// stream is an open stream of an agent's reports on its sets.
-type stream struct {
-	cancel context.CancelFunc
-	wake   chan struct{} // has a value when a retry is worthwhile: the agent may lead now
-	peers  []string      // the tunnels when it was opened
-	synced bool          // the agent has reported all its sets
-	offer  map[string]*protocol.SetState
-	pace   *members.Pace // of events that are read
+func newMemberSets(name types.NamespacedName) *memberSets {
+	return &memberSets{name: name, wants: map[string]wanted{}, has: map[string]*protocol.SetState{},
+		failed: map[string]*failure{}, flow: flow{sends: map[string]*sending{}, held: map[string]struct{}{}}}
 }
 
-func newMember(name types.NamespacedName) *member {
-	return &member{name: name, wants: map[string]wanted{}, has: map[string]*protocol.SetState{}, touched: map[string]bool{},
-		sends: map[string]*sending{}, failed: map[string]*failure{}}
-}
-
-// touchLocked marks a set for the next pump.
-func (m *member) touchLocked(id string, removable bool) {
-	m.touched[id] = m.touched[id] || removable
-}
-
-// clearFailureLocked forgets the failure of a set and stops its retry.
-func (m *member) clearFailureLocked(id string) {
-	if f := m.failed[id]; f != nil {
-		if f.retry != nil {
-			f.retry.Stop()
-		}
-		delete(m.failed, id)
+// roomLocked reports whether one more set may be sent to the member now.
+func (m *memberSets) roomLocked(want *set.Set) bool {
+	bytes := 0
+	for _, s := range m.sends {
+		bytes += size(s.due)
 	}
+	return len(m.sends) < m.maxSendsLocked(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// closeStreamLocked ends the stream.
-func (m *member) closeStreamLocked() {
-	if m.stream != nil {
-		m.stream.cancel()
-		m.stream = nil
-	}
+// takesLocked reports whether a member is connected, takes sets, and has reported those that it has.
+func (m *memberSets) takesLocked() bool {
+	return m.connected && m.refuses == "" && !m.gone && m.synced
 }
 
-// readyLocked reports whether sets can be sent: the member is connected and its sets are known.
-func (m *member) readyLocked() bool {
-	return m.connected && m.refuses == "" && !m.gone && m.stream != nil && m.stream.synced
-}
-
-// dueLocked returns the set that a member should have of this ID, nil for none.
-func (m *member) dueLocked(id string) *Set {
-	set := m.wants[id].set
-	if m.withheld || set != nil && set.absent {
+// wantedLocked returns the set that a member should have of this ID, nil for none.
+func (m *memberSets) wantedLocked(id string) *set.Set {
+	want := m.wants[id].set
+	if m.withheld || IsAbsent(want) {
 		return nil
 	}
-	return set
+	return want
 }
 
 // hasLocked reports whether a member has the set that it should have of this ID, applied or not.
-func (m *member) hasLocked(id string) bool {
-	due, has := m.dueLocked(id), m.has[id]
-	return due != nil && has != nil && has.Digest == due.Digest
+func (m *memberSets) hasLocked(id string) bool {
+	want, has := m.wantedLocked(id), m.has[id]
+	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest
 }
 
 // lacksLocked reports whether a member is known to have no set of an ID: its agent reported so last, connected now or not.
-func (m *member) lacksLocked(id string) bool {
-	return m.reported && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.readyLocked())
+func (m *memberSets) lacksLocked(id string) bool {
+	return m.reported && m.refuses == "" && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.takesLocked())
 }
 
 // withholdLocked reads the profile from the spec of a member's Cluster, and reports whether it changed. If it cannot be read, nothing changes.
-func (d *Store) withholdLocked(m *member) bool {
+func (d *Store) withholdLocked(m *memberSets) bool {
 	if d.ReadOnly == nil {
 		return false
 	}
@@ -130,72 +132,48 @@ func (d *Store) withholdLocked(m *member) bool {
 		return false
 	}
 	m.withheld = withheld
-	for id := range m.wants {
-		m.clearFailureLocked(id)
-		m.touchLocked(id, withheld)
-	}
-	for id := range m.has {
-		m.clearFailureLocked(id)
-		m.touchLocked(id, withheld)
-	}
+	d.clearFailuresLocked(m)
 	return true
 }
 
 // lookLocked reads a member's connection. If that changed, it returns the owners of the sets that the member lacks.
-func (d *Store) lookLocked(m *member) []Key {
-	if !d.running {
+func (d *Store) lookLocked(m *memberSets) []Key {
+	if d.queue == nil {
 		return nil
 	}
-	state := d.Members.State(m.name)
+	state := d.State(m.name)
 	if m.gone {
 		m.connected = state.Connected() // for when to drop it
 		return nil
 	}
-	connected, refuses := state.Connected(), m.refuses
+	connected, refuses := state.Agents() > 0, m.refuses // a node agent takes no sets
 	if report := state.Report; connected && report != nil {
 		refuses = refusal(report)
 	}
-	changed := d.withholdLocked(m) || connected != m.connected || refuses != m.refuses
+	examined := d.examineLocked(m)
+	changed := d.withholdLocked(m) || examined || connected != m.connected || refuses != m.refuses
 	if m.connected = connected; refuses != m.refuses {
 		m.refuseLocked(refuses)
-	}
-	if m.stream != nil && (!connected || refuses != "" || !m.stream.current(state.Peers)) {
-		m.closeStreamLocked()
-	}
-	if m.stream != nil && !m.stream.synced {
-		select {
-		case m.stream.wake <- struct{}{}:
-		default:
-		}
-	}
-	if m.stream == nil && connected && refuses == "" && state.Report != nil {
-		d.openLocked(m, state.Peers)
-	}
-	if changed {
-		d.pumpLocked(m)
 	}
 	if !changed {
 		return nil
 	}
+	d.enqueueAllLocked(m)
 	return m.lackingLocked()
 }
 
 // refuseLocked notes why the agent takes no sets, empty if it does, and returns the owners of the sets that the member lacks. If it takes none,
-// what it had may still be there, but is no longer maintained.
-func (m *member) refuseLocked(reason string) []Key {
+// what it had may still be there, but is no longer maintained and does not count.
+func (m *memberSets) refuseLocked(reason string) []Key {
 	m.refuses = reason
-	if reason != "" {
-		m.reported = false
-		clear(m.has)
-	}
 	return m.lackingLocked()
 }
 
 // lackingLocked returns the owners of the sets that the member lacks.
-func (m *member) lackingLocked() []Key {
+func (m *memberSets) lackingLocked() []Key {
 	var keys []Key
 	for id, want := range m.wants {
-		if want.set.absent && m.lacksLocked(id) {
+		if IsAbsent(want.set) && m.lacksLocked(id) {
 			continue
 		}
 		if !m.hasLocked(id) {
@@ -214,12 +192,4 @@ func refusal(r *protocol.Report) string {
 		return v1.ReasonAgentTooOld
 	}
 	return ""
-}
-
-// current reports whether all tunnels from when the stream was opened still exist. One of them leads to the agent; when that is closed, the
-// stream must be opened again.
-func (s *stream) current(peers []members.Peer) bool {
-	return !slices.ContainsFunc(s.peers, func(id string) bool {
-		return !slices.ContainsFunc(peers, func(p members.Peer) bool { return p.ID == id })
-	})
 }

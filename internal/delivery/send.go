@@ -16,211 +16,180 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // sendTimeout bounds one send. The agent answers within protocol.SetTimeout; the rest is for the network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
-// pumpLocked starts sends for the sets that differ, within the bounds.
-func (d *Store) pumpLocked(m *member) {
-	if !d.running || !m.readyLocked() {
-		return
-	}
-	for id, removable := range m.touched {
-		if _, busy := m.sends[id]; busy {
-			continue // its end pumps again
-		}
-		want, has := m.dueLocked(id), m.has[id]
-		paused := m.failed[id] != nil && m.failed[id].retry != nil
-		switch {
-		case paused, want != nil && want.unchanged, want == nil && has == nil, want != nil && m.hasLocked(id), want == nil && !removable && !d.complete && !m.withheld:
-			delete(m.touched, id)
-			continue
-		case len(m.sends) >= maxMemberSends, m.bytes > 0 && m.bytes+want.size() > maxMemberBytes:
-			return // the end of one of them pumps again
-		case d.sending >= maxSends:
-			if !m.queued {
-				m.queued = true
-				d.waiting = append(d.waiting, m)
-			}
-			return
-		}
-		delete(m.touched, id)
-		s := &sending{bytes: want.size()}
-		m.sends[id] = s
-		m.bytes += s.bytes
-		d.sending++
-		d.tasks.Go(func() { d.send(m, id, want, s) })
-	}
+// sending is a send in progress.
+type sending struct {
+	target
+	due  *set.Set // nil for a removal
+	slow bool     // it takes longer than slowSend
+	bare bool     // without a checkpoint: the member waits for a confirmation, and goes on to wait
+	done chan struct{}
 }
 
-// uncountLocked stops counting a send towards maxSends.
-func (d *Store) uncountLocked(s *sending) {
-	if !s.slow {
-		s.slow = true
-		d.sending--
-		d.nextLocked()
-	}
-}
-
-// send sends a set, or removes it if want is nil, and applies the result.
-func (d *Store) send(m *member, id string, want *Set, s *sending) {
-	slow := time.AfterFunc(slowSend, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.uncountLocked(s)
-	})
-	defer slow.Stop()
+// send sends a set, or removes it, and applies the result.
+func (d *Store) send(m *memberSets, s *sending) {
+	defer close(s.done)
 	var state *protocol.SetState
 	var err error
 	if d.Leaving != nil && d.Leaving(d.ctx, m.name) {
 		d.Forget(m.name) // a set may be withdrawn because a Cluster is deleted, before Forget is called
 	} else {
-		state, err = d.transfer(m.name, id, want)
+		state, err = d.transfer(s)
 	}
 	d.mu.Lock()
-	delete(m.sends, id)
-	m.bytes -= s.bytes
-	keys := d.sentLocked(m, id, want, state, err)
-	d.pumpLocked(m)
-	d.uncountLocked(s)
+	delete(m.sends, s.id)
+	if err == nil {
+		m.tookLocked(time.Now())
+	}
+	keys := d.sentLocked(m, s, state, err)
+	d.enqueueLocked(m, s.id) // it failed, or another set is wanted now
+	d.resumeLocked(m)
 	d.dropLocked(m)
 	d.mu.Unlock()
 	d.notify(keys...)
 }
 
-// transfer sends a set, or removes it if want is nil.
-func (d *Store) transfer(name types.NamespacedName, id string, want *Set) (state *protocol.SetState, err error) {
-	begun, verb := time.Now(), "put"
-	if want == nil {
-		verb = "delete"
-		err = d.remove(name, id)
+// transfer sends a set, or removes it.
+func (d *Store) transfer(s *sending) (state *protocol.SetState, err error) {
+	begun, verb, result := time.Now(), "put", "ok"
+	if s.due == nil {
+		verb, err = "delete", d.remove(s)
 	} else {
-		state, err = d.put(name, id, want)
+		state, err = d.put(s.member, s.due)
 	}
-	d.observe(verb, err, time.Since(begun))
-	return state, err
-}
-
-// observe reports a send to the observer.
-func (d *Store) observe(verb string, err error, took time.Duration) {
-	if d.Observer.Sent == nil {
-		return
-	}
-	result := "ok"
 	if err != nil {
 		result = "failed"
 	}
-	d.Observer.Sent(verb, result, took)
-}
-
-// nextLocked starts sends of the members that wait for maxSends.
-func (d *Store) nextLocked() {
-	for len(d.waiting) > 0 && d.sending < maxSends {
-		next := d.waiting[0]
-		d.waiting[0] = nil
-		d.waiting = d.waiting[1:]
-		next.queued = false
-		d.pumpLocked(next)
+	if d.Observer.Sent != nil {
+		d.Observer.Sent(verb, result, time.Since(begun))
 	}
+	return state, err
 }
 
 // sentLocked applies the result of a send, and returns the owner of the set of that ID.
-func (d *Store) sentLocked(m *member, id string, sent *Set, state *protocol.SetState, err error) []Key {
+func (d *Store) sentLocked(m *memberSets, s *sending, state *protocol.SetState, err error) []Key {
 	if m.gone {
 		return nil
 	}
-	m.touchLocked(id, sent == nil)
 	var keys []Key
-	if want := m.wants[id]; want.set != nil {
+	if want := m.wants[s.id]; want.set != nil {
 		keys = []Key{want.key}
 	}
 	switch {
-	case err == nil && sent == nil:
-		m.clearFailureLocked(id)
-		delete(m.has, id)
+	case err == nil && s.id == unusedID && m.unconfirmed:
+		d.clearFailureLocked(m, s.id)
+		keys = append(keys, d.agreedLocked(m)...)
+	case err == nil && s.due == nil:
+		d.clearFailureLocked(m, s.id)
+		delete(m.has, s.id)
+		delete(m.withdrawn, s.id)
+		d.differsLocked(m)
 	case err == nil && state.Phase == protocol.SetReadOnly:
 		keys = m.refuseLocked(v1.ReasonAgentReadOnly)
-		m.closeStreamLocked()
 	case err == nil:
-		m.clearFailureLocked(id)
-		m.has[id] = share(state, sent)
+		if f := m.failed[s.id]; f == nil || !f.lost { // one that is lost each time would be sent without pauses
+			d.clearFailureLocked(m, s.id)
+		}
+		m.has[s.id] = m.wants[s.id].share(state)
 	case members.IsStatus(err, http.StatusNotFound):
 		keys = m.refuseLocked(v1.ReasonAgentTooOld)
-		m.closeStreamLocked()
 	default:
-		if want := m.dueLocked(id); want != sent && (want == nil || sent == nil || want.Digest != sent.Digest) {
-			return keys // the owner wants something else now
+		if due := m.wantedLocked(s.id); (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) { // the owner wants it still
+			d.failLocked(m, s.target, err)
 		}
-		d.failLocked(m, id, err)
 	}
 	return keys
 }
 
-// failLocked schedules a retry with backoff.
-func (d *Store) failLocked(m *member, id string, err error) {
-	f := m.failed[id]
-	if f == nil {
-		f = &failure{}
-		m.failed[id] = f
-	}
-	f.count++
-	f.message = err.Error()
-	f.refused = members.IsStatus(err, http.StatusUnprocessableEntity) || members.IsStatus(err, http.StatusRequestEntityTooLarge)
-	wait := backoff(d.Pause, f.count-1, maxPause)
-	if f.refused {
+// failLocked records a failure, and when to try again.
+func (d *Store) failLocked(m *memberSets, t target, err error) {
+	wait := d.backoff.When(t)
+	refused := members.IsStatus(err, http.StatusUnprocessableEntity) || members.IsStatus(err, http.StatusRequestEntityTooLarge)
+	if refused {
 		wait = maxPause
 	}
-	if d.closed {
-		return
+	m.failed[t.id] = &failure{count: d.backoff.NumRequeues(t), refused: refused, message: err.Error(), retryAt: time.Now().Add(wait)}
+}
+
+// lostLocked notes that a member does not have a set any more that it had, and when to send it again. The pauses grow for as long as that goes on.
+func (d *Store) lostLocked(m *memberSets, t target) {
+	if f := m.failed[t.id]; f != nil && time.Since(f.retryAt) > maxPause {
+		d.clearFailureLocked(m, t.id)
 	}
-	f.retry = time.AfterFunc(wait, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if m.failed[id] != f || d.closed {
-			return
-		}
-		f.retry = nil
-		m.touchLocked(id, m.dueLocked(id) == nil)
-		d.pumpLocked(m)
-	})
+	m.failed[t.id] = &failure{lost: true, message: "the agent has lost it", retryAt: time.Now().Add(d.backoff.When(t))}
+}
+
+// clearFailureLocked forgets the failures of a set.
+func (d *Store) clearFailureLocked(m *memberSets, id string) {
+	if m.failed[id] != nil {
+		delete(m.failed, id)
+		d.backoff.Forget(target{m.name, id})
+	}
+}
+
+// clearFailuresLocked forgets the failures of all sets in a member.
+func (d *Store) clearFailuresLocked(m *memberSets) {
+	for id := range m.failed {
+		d.clearFailureLocked(m, id)
+	}
 }
 
 // put sends a set.
-func (d *Store) put(name types.NamespacedName, id string, set *Set) (*protocol.SetState, error) {
+func (d *Store) put(name types.NamespacedName, s *set.Set) (*protocol.SetState, error) {
 	ctx, cancel := context.WithTimeout(d.ctx, sendTimeout)
 	defer cancel()
-	resp, err := d.request(ctx, name, http.MethodPut, protocol.SetPath(id), set.body)
+	resp, err := d.request(ctx, name, http.MethodPut, d.path(s.ID), s.JSON())
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	state := &protocol.SetState{}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, protocol.MaxSetEvent)).Decode(state); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, protocol.MaxLine)).Decode(state); err != nil {
 		return nil, errors.New("the agent's response cannot be read") // the cause may quote it
 	}
 	state.Bound()
-	if state.Digest != set.Digest && state.Phase != protocol.SetReadOnly { // otherwise it would be sent again at once, forever
+	if state.Digest != s.Digest && state.Phase != protocol.SetReadOnly { // otherwise it would be sent again at once, forever
 		return nil, errors.New("the agent reports another digest than was sent")
 	}
-	state.ID, state.Digest = set.ID, set.Digest // so that the response's strings need not be kept
+	state.ID, state.Digest = s.ID, s.Digest // so that the response's strings need not be kept
 	return state, nil
 }
 
 // remove removes a set. It succeeds if the set is not there.
-func (d *Store) remove(name types.NamespacedName, id string) error {
+func (d *Store) remove(s *sending) error {
 	ctx, cancel := context.WithTimeout(d.ctx, sendTimeout)
 	defer cancel()
-	resp, err := d.request(ctx, name, http.MethodDelete, protocol.SetPath(id), nil)
+	bare := protocol.SetPath(s.id)
+	path := d.path(s.id)
+	if s.bare {
+		path = bare
+	}
+	if s.id == unusedID && path == bare {
+		return errors.New("this manager has no checkpoint yet that the agent could take")
+	}
+	resp, err := d.request(ctx, s.member, http.MethodDelete, path, nil)
 	if err != nil {
 		return err
 	}
 	return resp.Body.Close()
 }
 
+// path returns that of a set, with the present checkpoint.
+func (d *Store) path(id string) string {
+	if d.Checkpoint == nil {
+		return protocol.SetPath(id)
+	}
+	return protocol.SetPathAt(id, d.Checkpoint())
+}
+
 // request sends a request to the leader among a member's agents and returns a successful response.
 func (d *Store) request(ctx context.Context, name types.NamespacedName, method, path string, body []byte) (*http.Response, error) {
-	agent, err := d.Members.Leading(name)
+	agent, err := d.Leading(name)
 	if err != nil {
 		return nil, err
 	}

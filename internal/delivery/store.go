@@ -3,7 +3,8 @@
 
 // Package delivery brings sets to members: it holds what each should have and what it has, and sends the difference.
 //
-// A Store runs on the leading manager. It sends nothing to a member that is not connected: its sets wait for the connection.
+// A Store runs on the leading manager: a controller whose requests are a member and the ID of a set. It sends nothing to a member that is not
+// connected; the connection puts its sets into the queue.
 package delivery
 
 import (
@@ -16,32 +17,21 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
-// Bounds on what is under way at once.
-const (
-	// maxSends bounds the sends in progress to all members together. A send that takes longer than slowSend is not counted: slow members
-	// must not block the others.
-	maxSends = 512
-	// maxMemberSends bounds the sends in progress to one member. Its agent has its own bound; it responds when a set is stored, and
-	// applies many before it stores them.
-	maxMemberSends = 256
-	// maxMemberBytes bounds the bytes in progress to one member. One set may exceed it.
-	maxMemberBytes = 4 << 20
-	// slowSend is the time after which a send no longer counts towards maxSends.
-	slowSend = 500 * time.Millisecond
-)
-
-// Members gives the store access to the connected members.
-type Members interface {
-	State(types.NamespacedName) members.State
-	// Leading returns a transport to the agent that takes sets.
-	Leading(types.NamespacedName) (http.RoundTripper, error)
-	// TooFast disconnects a member for a while because its agent sends more events than it may.
-	TooFast(name types.NamespacedName, what string)
+// Deliverer brings sets to members, and reports how far it has got. Store is one.
+type Deliverer interface {
+	Replace(Key, map[types.NamespacedName]*set.Set)
+	Outcomes(id string, members []types.NamespacedName) []Outcome
+	Remains(id string, members []types.NamespacedName) (held, away, unreported int)
+	Kept(id string, member types.NamespacedName) *set.Set
+	Changed(types.NamespacedName)
+	Forget(types.NamespacedName)
 }
 
 // Key names the object on the hub that owns sets. The store does not interpret it.
@@ -57,12 +47,20 @@ func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name 
 
 // Options of a Store.
 type Options struct {
-	Members Members
+	// State returns the state of a member.
+	State func(member types.NamespacedName) members.State
+	// Leading returns a transport to the agent of a member that takes sets.
+	Leading func(member types.NamespacedName) (http.RoundTripper, error)
 	// Leaving reports whether a member's Cluster is being deleted or gone: nothing more is sent there. Nil means never.
 	Leaving func(context.Context, types.NamespacedName) bool
 	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered, whatever the agent reports,
 	// and what is there is removed. Call Store.Changed when it changes. Nil means never. It must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
+	// Checkpoint returns what is sent along with each set, see package checkpoint. Empty for nothing. Nil means always empty.
+	Checkpoint func() string
+	// Restored reports whether a member's agent has a checkpoint which the hub does not remember, and which no administrator has confirmed. Then nothing is sent
+	// or removed there. Nil means never. It must not call an API server.
+	Restored func(ctx context.Context, member types.NamespacedName, checkpoint string) bool
 	// Observer observes what is sent. Its functions may be nil.
 	Observer Observer
 	// Pause is the wait after a first failure; it doubles up to maxPause. Zero means firstPause.
@@ -81,26 +79,25 @@ type Store struct {
 	Options
 	ctx   context.Context // of all tasks; stop ends it
 	stop  context.CancelFunc
-	tasks sync.WaitGroup // streams, sends and retries
+	tasks sync.WaitGroup // sends
 
-	mu       sync.Mutex // guards what follows and all members; never held during I/O
-	started  time.Time  // when Start was called
-	running  bool       // while Start runs
+	mu       sync.Mutex                                   // guards what follows and all members; never held during I/O
+	started  time.Time                                    // when Start was called
+	queue    workqueue.TypedRateLimitingInterface[target] // nil unless Start runs
 	closed   bool
-	members  map[types.NamespacedName]*member
+	backoff  workqueue.TypedRateLimiter[target] // of failures
+	members  map[types.NamespacedName]*memberSets
 	owners   map[Key]*owner
 	expected map[Key]struct{} // owners without a call of Replace yet; nil before Expect
 	handed   map[Key]struct{} // owners with a call of Replace before Expect; nil after Expect
 	complete bool
-	sending  int       // sends that count towards maxSends
-	waiting  []*member // members with something to send while maxSends is reached
 	result   map[string][]func(Key)
 }
 
 // owner is an object on the hub that owns sets.
 type owner struct {
-	members map[*member]string // the ID of its set there
-	sets    map[string]*Set    // by digest, so that members share them
+	members map[*memberSets]string // the ID of its set there
+	sets    map[string]content     // by digest, so that members share them
 }
 
 // New returns a store. It accepts sets at once, and sends nothing before Start.
@@ -110,8 +107,9 @@ func New(o Options) *Store {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Store{
-		Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}, owners: map[Key]*owner{},
+		Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*memberSets{}, owners: map[Key]*owner{},
 		handed: map[Key]struct{}{}, result: map[string][]func(Key){},
+		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[target](o.Pause, maxPause),
 	}
 }
 
@@ -125,6 +123,11 @@ func (d *Store) OnResult(kind string, f func(Key)) {
 // Expect says which owners exist. When Replace was called for each of them, the store is complete: from then on it removes from members the
 // sets that have no owner. A second call drops the owners that are gone since the first.
 func (d *Store) Expect(keys []Key) {
+	d.notify(d.expect(keys)...)
+}
+
+// expect returns the owners that may find something new.
+func (d *Store) expect(keys []Key) []Key {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.expected
@@ -136,31 +139,35 @@ func (d *Store) Expect(keys []Key) {
 		}
 	}
 	d.handed = nil
-	d.completeLocked()
+	return d.completeLocked()
 }
 
-// handedLocked notes that Replace was called for an owner.
-func (d *Store) handedLocked(key Key) {
+// handedLocked notes that Replace was called for an owner, and returns the owners that may find something new.
+func (d *Store) handedLocked(key Key) []Key {
 	switch {
 	case d.handed != nil:
 		d.handed[key] = struct{}{}
 	case !d.complete:
 		delete(d.expected, key)
-		d.completeLocked()
+		return d.completeLocked()
 	}
+	return nil
 }
 
-func (d *Store) completeLocked() {
+// completeLocked returns the owners of guards in the members of which it is known now what waits for a confirmation.
+func (d *Store) completeLocked() (known []Key) {
 	if d.complete || len(d.expected) > 0 {
-		return
+		return nil
 	}
 	d.complete = true
 	for _, m := range d.members {
-		for id := range m.has {
-			m.touchLocked(id, false)
+		maps.DeleteFunc(m.wants, func(_ string, w wanted) bool { return w.key == Key{} })
+		if d.examineLocked(m) {
+			known = append(known, guardsOf(m))
 		}
-		d.pumpLocked(m)
+		d.enqueueAllLocked(m)
 	}
+	return known
 }
 
 // Complete reports whether Replace was called for every expected owner.
@@ -172,80 +179,116 @@ func (d *Store) Complete() bool {
 
 // Replace sets what an owner wants in which members, one set in each. Its sets in other members are removed. Unchanged sets cost nothing.
 // Two owners must not want a set of one ID in one member; if they do, the later one owns it.
-func (d *Store) Replace(key Key, sets map[types.NamespacedName]*Set) {
+func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
+	d.notify(d.replace(key, sets)...)
+}
+
+// replace returns the owners for whose sets there may be room now.
+func (d *Store) replace(key Key, sets map[types.NamespacedName]*set.Set) (waiting []Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return
+		return nil
 	}
+	sets = d.boundLocked(key, sets)
 	o := d.owners[key]
 	if o == nil {
-		o = &owner{members: map[*member]string{}, sets: map[string]*Set{}}
+		o = &owner{members: map[*memberSets]string{}, sets: map[string]content{}}
 		d.owners[key] = o
 	}
 	for m, id := range o.members {
-		if set := sets[m.name]; set == nil || set.ID != id {
+		if s := sets[m.name]; s == nil || s.ID != id {
 			delete(o.members, m)
 			d.withdrawLocked(m, id, key)
 		}
 	}
-	shared := make(map[string]*Set, 1)
-	for name, set := range sets {
-		if known := o.sets[set.Digest]; known != nil && known.ID == set.ID {
-			set = known
+	shared := make(map[string]content, 1)
+	for name, s := range sets {
+		c, known := shared[s.Digest]
+		if !known || c.set.ID != s.ID {
+			if c, known = o.sets[s.Digest]; !known || c.set.ID != s.ID {
+				c = newContent(s)
+			}
+			shared[s.Digest] = c
 		}
-		shared[set.Digest] = set
-		o.sets[set.Digest] = set
 		m := d.memberLocked(name)
-		o.members[m] = set.ID
-		d.wantLocked(m, key, set)
+		o.members[m] = s.ID
+		d.wantLocked(m, key, c)
 	}
+	before := o.large()
 	if o.sets = shared; len(o.members) == 0 {
 		delete(d.owners, key)
 	}
-	d.handedLocked(key)
+	if o.large() < before {
+		waiting = d.excessiveLocked(key.Namespace)
+	}
+	return append(waiting, d.handedLocked(key)...)
 }
 
-func (d *Store) wantLocked(m *member, key Key, set *Set) {
-	was, known := m.wants[set.ID]
-	if known && was.set == set && was.key == key {
-		return
+// Kept returns the set that a member should have of an ID, if the member has one of that ID. It is nil if the member has none, or if the set
+// is Unchanged: then it is not known what the member has.
+func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.members[member]
+	if m == nil || m.has[id] == nil || unchanged(m.wants[id].set) || IsAbsent(m.wants[id].set) && m.wants[id].key == (Key{}) { // that was withdrawn
+		return nil
 	}
-	m.wants[set.ID] = wanted{key: key, set: set, since: was.since}
-	if known && was.set.Digest == set.Digest {
-		return
-	}
-	m.wants[set.ID] = wanted{key: key, set: set, since: time.Now()}
-	m.clearFailureLocked(set.ID) // a failure of other content does not matter for this one
-	m.touchLocked(set.ID, set.absent)
-	d.pumpLocked(m)
+	return m.wants[id].set
 }
 
-func (d *Store) withdrawLocked(m *member, id string, key Key) {
+func (d *Store) wantLocked(m *memberSets, key Key, c content) {
+	id := c.set.ID
+	was, known := m.wants[id]
+	if known && was.set == c.set && was.key == key {
+		return
+	}
+	delete(m.withdrawn, id)
+	m.wants[id] = wanted{key: key, content: c, since: was.since}
+	if known && was.set.Digest == c.set.Digest {
+		return
+	}
+	m.wants[id] = wanted{key: key, content: c, since: time.Now()}
+	d.clearFailureLocked(m, id) // a failure of other content does not matter for this one
+	d.differsLocked(m)
+	d.enqueueLocked(m, id)
+}
+
+func (d *Store) withdrawLocked(m *memberSets, id string, key Key) {
 	if m.wants[id].key != key {
 		return // another owner wants it there now
 	}
 	delete(m.wants, id)
-	m.clearFailureLocked(id)
-	m.touchLocked(id, true)
-	d.pumpLocked(m)
+	d.withdrewLocked(m, id, key)
+	d.clearFailureLocked(m, id)
+	if !d.complete {
+		m.wants[id] = wanted{content: content{set: Absent(id)}}
+	}
+	d.differsLocked(m)
+	d.enqueueLocked(m, id)
 	d.dropLocked(m)
 }
 
-func (d *Store) memberLocked(name types.NamespacedName) *member {
-	m := d.members[name]
-	if m == nil || m.gone {
-		m = newMember(name)
-		d.members[name] = m
-		d.lookLocked(m)
+func (d *Store) memberLocked(name types.NamespacedName) *memberSets {
+	was := d.members[name]
+	if was != nil && !was.gone {
+		return was
 	}
+	m := newMemberSets(name)
+	if was != nil { // its agent goes on to report
+		m.has, m.synced, m.reported, m.confirmation = was.has, was.synced, was.reported, was.confirmation
+		was.has = map[string]*protocol.SetState{}
+	}
+	d.members[name] = m
+	d.lookLocked(m)
 	return m
 }
 
 // dropLocked forgets a member without state.
-func (d *Store) dropLocked(m *member) {
-	if d.running && len(m.wants) == 0 && m.stream == nil && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
+func (d *Store) dropLocked(m *memberSets) {
+	if d.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
 		delete(d.members, m.name)
+		d.clearFailuresLocked(m)
 	}
 }
 
@@ -256,46 +299,19 @@ func (d *Store) Forget(name types.NamespacedName) {
 	defer d.mu.Unlock()
 	m := d.members[name]
 	if m == nil {
-		m = newMember(name)
+		m = newMemberSets(name)
 		d.members[name] = m
 	}
-	for id, w := range m.wants {
+	for _, w := range m.wants {
 		if o := d.owners[w.key]; o != nil {
 			delete(o.members, m)
 		}
-		m.clearFailureLocked(id)
 	}
-	m.wants, m.has, m.touched = map[string]wanted{}, map[string]*protocol.SetState{}, map[string]bool{}
+	d.clearFailuresLocked(m)
+	clear(m.wants)
 	m.gone = true
-	m.closeStreamLocked()
 	d.lookLocked(m)
 	d.dropLocked(m)
-}
-
-// Start sends until ctx ends, and returns when nothing is in progress.
-func (d *Store) Start(ctx context.Context) error {
-	d.mu.Lock()
-	d.running, d.started = true, time.Now()
-	var lacking []Key
-	for _, m := range d.members {
-		lacking = append(lacking, d.lookLocked(m)...)
-		d.dropLocked(m)
-	}
-	d.mu.Unlock()
-	d.notify(lacking...)
-	<-ctx.Done()
-	d.mu.Lock()
-	d.running, d.closed = false, true
-	for _, m := range d.members {
-		for id := range m.failed {
-			m.clearFailureLocked(id)
-		}
-		m.closeStreamLocked()
-	}
-	d.mu.Unlock()
-	d.stop()
-	d.tasks.Wait()
-	return nil
 }
 
 // Changed looks at a member's connection. It is for members.Registry.OnChange.
@@ -307,7 +323,7 @@ func (d *Store) Changed(name types.NamespacedName) {
 	}
 	m := d.members[name]
 	if m == nil {
-		m = newMember(name)
+		m = newMemberSets(name)
 		d.members[name] = m
 	}
 	lacking := d.lookLocked(m)

@@ -6,6 +6,7 @@ package delivery_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -21,9 +22,9 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -37,7 +38,8 @@ type fixture struct {
 	leaving       atomic.Pointer[types.NamespacedName] // the member whose Cluster is going
 	leavingCalled atomic.Bool                          // the store has called Leaving for it
 
-	readOnly atomic.Pointer[types.NamespacedName] // the member whose spec says ReadOnly
+	readOnly  atomic.Pointer[types.NamespacedName] // the member whose spec says ReadOnly
+	confirmed atomic.Pointer[string]               // the checkpoint that the hub does not remember and that is confirmed
 
 	mu       sync.Mutex // guards notified
 	notified []delivery.Key
@@ -54,10 +56,15 @@ func open(t *testing.T) *fixture {
 func (o *fixture) replace() *fixture {
 	next := &fixture{t: o.t, registry: o.registry}
 	next.readOnly.Store(o.readOnly.Load())
-	store := delivery.New(delivery.Options{Members: o.registry, Pause: time.Millisecond, Log: logr.Discard(),
+	store := delivery.New(delivery.Options{State: o.registry.State, Leading: o.registry.Leading, Pause: time.Millisecond, Log: logr.Discard(),
 		ReadOnly: func(_ context.Context, name types.NamespacedName) (bool, error) {
 			readOnly := next.readOnly.Load()
 			return readOnly != nil && *readOnly == name, nil
+		},
+		Checkpoint: func() string { return "present" },
+		Restored: func(_ context.Context, _ types.NamespacedName, checkpoint string) bool {
+			confirmed := next.confirmed.Load()
+			return checkpoint == "lost" && (confirmed == nil || *confirmed != checkpoint)
 		},
 		Leaving: func(_ context.Context, name types.NamespacedName) bool {
 			leaving := next.leaving.Load()
@@ -74,13 +81,12 @@ func (o *fixture) replace() *fixture {
 		next.notified = append(next.notified, k)
 	})
 	o.registry.OnChange(store.Changed)
+	o.registry.FollowSets(store)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = store.Start(ctx)
-	}()
-	next.stop = func() { cancel(); <-done }
+	var running sync.WaitGroup
+	running.Go(func() { _ = store.Start(ctx) })
+	running.Go(func() { _ = o.registry.Lead(ctx) })
+	next.stop = func() { cancel(); running.Wait() }
 	o.t.Cleanup(next.stop)
 	return next
 }
@@ -126,17 +132,17 @@ func (o *fixture) stage(id string, want delivery.Stage, members ...types.Namespa
 	})
 }
 
-func set(t *testing.T, id, text string) *delivery.Set {
+func newSet(t testing.TB, id, text string) *set.Set {
 	t.Helper()
-	s, err := delivery.NewSet(id, nil, content(text))
+	s, err := set.New(id, nil, content(text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func content(text string) expansion.Content {
-	return expansion.Content{Objects: []*unstructured.Unstructured{{Object: map[string]any{
+func content(text string) set.Content {
+	return set.Content{Objects: []*unstructured.Unstructured{{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "x", "namespace": "default"}, "data": map[string]any{"text": text}}}}}
 }
 
@@ -144,8 +150,8 @@ func key(name string) delivery.Key {
 	return delivery.Key{Kind: "test", Namespace: "team-a", Name: name}
 }
 
-func to(s *delivery.Set, members ...types.NamespacedName) map[types.NamespacedName]*delivery.Set {
-	all := map[types.NamespacedName]*delivery.Set{}
+func to(s *set.Set, members ...types.NamespacedName) map[types.NamespacedName]*set.Set {
+	all := map[types.NamespacedName]*set.Set{}
 	for _, m := range members {
 		all[m] = s
 	}
@@ -158,10 +164,10 @@ func TestStore(t *testing.T) {
 		"what is wanted is sent, what is changed is sent again, what is no longer wanted is removed": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
-			o.Replace(key("x"), to(set(t, "crtb/x", "2"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "2"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			o.Replace(key("x"), nil)
 			o.until("removal", func() bool { return len(sets.Held()) == 0 })
@@ -177,7 +183,7 @@ func TestStore(t *testing.T) {
 		},
 		"a member that is away gets it when it connects, and loses what was withdrawn meanwhile": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a, b))
 			o.until("no member has it", func() bool { // away, or about to come back as far as a store knows that has just started
 				return !slices.ContainsFunc(o.Outcomes("crtb/x", []types.NamespacedName{a, b}), func(out delivery.Outcome) bool {
 					return out.Stage != delivery.Away && out.Stage != delivery.Unreported
@@ -189,7 +195,7 @@ func TestStore(t *testing.T) {
 			o.until("lost", func() bool { return !o.registry.State(a).Connected() })
 			o.stage("crtb/x", delivery.Applied, a) // it has it still
 			o.Replace(key("x"), nil)
-			o.Replace(key("y"), to(set(t, "crtb/y", "1"), a))
+			o.Replace(key("y"), to(newSet(t, "crtb/y", "1"), a))
 			o.Expect(nil)
 			o.connect("a", sets)
 			o.stage("crtb/y", delivery.Applied, a)
@@ -199,28 +205,28 @@ func TestStore(t *testing.T) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			for _, name := range []string{"x", "y", "z"} {
-				o.Replace(key(name), to(set(t, "crtb/"+name, "1"), a))
+				o.Replace(key(name), to(newSet(t, "crtb/"+name, "1"), a))
 				o.stage("crtb/"+name, delivery.Applied, a)
 			}
 			o.stop()
 			next := o.replace()
 			next.Expect([]delivery.Key{key("x"), key("y")})
-			next.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			next.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			next.stage("crtb/x", delivery.Applied, a)
 			if next.Complete() || len(sets.Held()) != 3 || len(sets.Calls()) != 3 {
-				t.Error(next.Complete(), sets.Held(), sets.Calls())
+				t.Errorf("complete, held and calls are %v, %v, %v, want not complete, three sets and no removal", next.Complete(), sets.Held(), sets.Calls())
 			}
-			next.Replace(key("y"), to(set(t, "crtb/y", "1"), a))
+			next.Replace(key("y"), to(newSet(t, "crtb/y", "1"), a))
 			next.until("z is removed, which has no owner", func() bool { return slices.Equal(sets.Held(), []string{"crtb/x", "crtb/y"}) })
 			if got := len(sets.Calls()); got != 4 {
-				t.Error(sets.Calls())
+				t.Errorf("the agent was asked %v, want one removal more", sets.Calls())
 			}
 		},
 		"an owner that wants a set absent is notified of members that come back with it, or without it": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			agent := o.connect("a", sets)
 			o.connect("b", testkit.NewSets())
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			agent.Kill()
 			o.until("lost", func() bool { return !o.registry.State(a).Connected() })
@@ -237,7 +243,7 @@ func TestStore(t *testing.T) {
 			o.until("removal", remains(0, 0, 0))
 			o.until("the owner is notified", func() bool { return o.notifications("x") > 0 })
 			if len(sets.Held()) > 0 {
-				t.Error(sets.Held())
+				t.Errorf("the agent holds %v, want nothing", sets.Held())
 			}
 			again.Kill()
 			o.until("lost again", func() bool { return !o.registry.State(a).Connected() })
@@ -245,11 +251,33 @@ func TestStore(t *testing.T) {
 				t.Error("a member that had lost it counts again when it goes")
 			}
 		},
+		"a member that is reached by a node agent alone is away: it reports no sets, and takes none": func(t *testing.T, o *fixture) {
+			sets := testkit.NewSets()
+			agent := o.connect("a", sets)
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
+			o.stage("crtb/x", delivery.Applied, a)
+			node := testkit.ConnectNodeAgent(t, testkit.HealthyReport())
+			o.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: "a", UID: "u"}, Key: "k", Instance: "n", NodeAgent: true}, node.Session)
+			agent.Kill()
+			o.until("a node agent alone is connected", func() bool { return o.registry.State(a).ByNodeAgent() })
+			o.Replace(key("y"), to(newSet(t, "crtb/y", "1"), a))
+			o.stage("crtb/y", delivery.Away, a)
+			o.stage("crtb/x", delivery.Applied, a)
+			o.Replace(key("x"), to(delivery.Absent("crtb/x"), a))
+			for id, want := range map[string]int{"crtb/x": 1, "crtb/never": 0} {
+				if held, away, unreported := o.Remains(id, []types.NamespacedName{a}); held != 0 || away != want || unreported != 0 {
+					t.Errorf("%s remains in %d, %d away, %d unreported, want %d away", id, held, away, unreported, want)
+				}
+			}
+			o.connect("a", sets)
+			o.stage("crtb/y", delivery.Applied, a)
+			o.until("removal", func() bool { return slices.Equal(sets.Held(), []string{"crtb/y"}) })
+		},
 		"a withdrawal does not wait for the others": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.Expect([]delivery.Key{key("never")})
 			o.connect("a", sets)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			o.Replace(key("x"), nil)
 			o.until("removal", func() bool { return len(sets.Held()) == 0 })
@@ -258,7 +286,7 @@ func TestStore(t *testing.T) {
 			sets := testkit.NewSets()
 			sets.Answer(http.StatusInternalServerError)
 			o.connect("a", sets)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Failed, a)
 			sets.Answer(0)
 			o.stage("crtb/x", delivery.Applied, a)
@@ -267,47 +295,47 @@ func TestStore(t *testing.T) {
 			sets := testkit.NewSets()
 			sets.Answer(http.StatusUnprocessableEntity)
 			o.connect("a", sets)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Failed, a)
 			sets.Answer(0)
-			o.Replace(key("x"), to(set(t, "crtb/x", "2"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "2"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			if got := len(sets.Calls()); got != 2 {
-				t.Error(sets.Calls())
+				t.Errorf("the agent was asked %v, want two calls", sets.Calls())
 			}
 		},
 		"an agent that does not respond does not delay others": func(t *testing.T, o *fixture) {
 			o.connect("a", testkit.NewSets()).StopAnswering()
 			o.connect("b", testkit.NewSets())
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a, b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
 		"agents that do not respond do not delay others, however much is sent to them": func(t *testing.T, o *fixture) {
 			for _, name := range []string{"c", "d", "e"} {
 				o.connect(name, testkit.NewSets()).StopAnswering()
 				for i := range 256 {
-					o.Replace(key(fmt.Sprint(name, i)), to(set(t, fmt.Sprintf("crtb/x%d", i), "1"), member(name)))
+					o.Replace(key(fmt.Sprint(name, i)), to(newSet(t, fmt.Sprintf("crtb/x%d", i), "1"), member(name)))
 				}
 			}
 			o.connect("b", testkit.NewSets())
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), b))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
 		"an agent that knows no sets, or takes none, is reported": func(t *testing.T, o *fixture) {
-			o.connect("a", testkit.NewSets(), func(r *protocol.Report) { r.Features = nil })
+			o.connect("a", testkit.NewSets(), func(r *protocol.Report) { r.Features = []string{"sets"} }) // as the version before
 			o.connect("b", testkit.NewSets(), func(r *protocol.Report) { r.Profile = "ReadOnly" })
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a, b))
 			o.stage("crtb/x", delivery.Refused, a, b)
 			outcomes := o.Outcomes("crtb/x", []types.NamespacedName{a, b})
 			if outcomes[0].Reason != v1.ReasonAgentTooOld || outcomes[1].Reason != v1.ReasonAgentReadOnly {
-				t.Error(outcomes)
+				t.Errorf("the outcomes are %v, want AgentTooOld and AgentReadOnly", outcomes)
 			}
 		},
 		"CVE-2021-36782: a spec that says ReadOnly has all taken back, whatever the agent reports, and nothing sent": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.Expect([]delivery.Key{key("never")}) // the store is not complete
 			o.connect("a", sets)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			sets.Answer(http.StatusInternalServerError)
 			o.readOnly.Store(&a)
@@ -322,8 +350,8 @@ func TestStore(t *testing.T) {
 				return len(slices.DeleteFunc(sets.Calls(), func(call string) bool { return !strings.HasPrefix(call, "PUT") }))
 			}
 			before := puts()
-			o.Replace(key("x"), to(set(t, "crtb/x", "2"), a))
-			o.Replace(key("y"), to(set(t, "crtb/y", "1"), a, b))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "2"), a))
+			o.Replace(key("y"), to(newSet(t, "crtb/y", "1"), a, b))
 			o.connect("b", testkit.NewSets())
 			o.stage("crtb/y", delivery.Applied, b)
 			o.stage("crtb/x", delivery.Refused, a)
@@ -338,22 +366,22 @@ func TestStore(t *testing.T) {
 		"a new manager sends nothing where the spec says ReadOnly, and takes back what is there": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			o.stop()
 			o.readOnly.Store(&a)
 			next := o.replace()
 			next.Expect([]delivery.Key{key("never")})
-			next.Replace(key("x"), to(set(t, "crtb/x", "2"), a))
+			next.Replace(key("x"), to(newSet(t, "crtb/x", "2"), a))
 			next.until("it is taken back", func() bool { return len(sets.Held()) == 0 })
 			next.stage("crtb/x", delivery.Refused, a)
 			if got := len(sets.Calls()); got != 2 {
-				t.Error(sets.Calls())
+				t.Errorf("the agent was asked %v, want two calls", sets.Calls())
 			}
 		},
 		"an agent that comes to take none keeps nothing, until it takes them again": func(t *testing.T, o *fixture) {
 			agent := o.connect("a", testkit.NewSets())
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			agent.Report(func(r *protocol.Report) { r.Profile = "ReadOnly" })
 			o.stage("crtb/x", delivery.Refused, a)
@@ -363,51 +391,78 @@ func TestStore(t *testing.T) {
 		"what happens in the member is reported": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
-			s := set(t, "crtb/x", "1")
+			s := newSet(t, "crtb/x", "1")
 			o.Replace(key("x"), to(s, a))
 			o.stage("crtb/x", delivery.Applied, a)
 			sets.SetState(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetFighting, Message: "kustomize-controller changes it back"})
 			o.stage("crtb/x", delivery.Failed, a)
 			if v := delivery.Summarize(o.Outcomes(s.ID, []types.NamespacedName{a})); v.Reason != v1.ReasonFighting || !v.Stalled {
-				t.Errorf("%+v", v)
+				t.Errorf("the summary is %+v, want Fighting, stalled", v)
 			}
 		},
 		"a member whose Cluster goes is left alone": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Expect(nil)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			o.Forget(a)
 			o.Replace(key("x"), nil)
 			o.Changed(a)
-			o.Replace(key("y"), to(set(t, "crtb/y", "1"), b))
+			o.Replace(key("y"), to(newSet(t, "crtb/y", "1"), b))
 			o.connect("b", testkit.NewSets())
 			o.stage("crtb/y", delivery.Applied, b)
 			if got := sets.Held(); len(got) != 1 {
-				t.Error(got)
+				t.Errorf("the agent holds %v, want one set", got)
 			}
 		},
 		"what is withdrawn because a Cluster goes stays in the member, even if that is said first": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			o.leaving.Store(&a)
 			o.Replace(key("x"), nil)
 			o.until("the store calls Leaving", o.leavingCalled.Load)
 			o.connect("b", testkit.NewSets())
-			o.Replace(key("y"), to(set(t, "crtb/y", "1"), b))
+			o.Replace(key("y"), to(newSet(t, "crtb/y", "1"), b))
 			o.stage("crtb/y", delivery.Applied, b)
 			if got := sets.Calls(); !slices.Equal(got, []string{"PUT crtb/x"}) {
-				t.Error(got)
+				t.Errorf("the agent was asked %v, want PUT crtb/x only", got)
+			}
+		},
+		"large sets of a workspace are kept up to a bound, and the others when there is room": func(t *testing.T, o *fixture) {
+			const most = 128 / 7                                     // sets of 7 MiB
+			large := newSet(t, "plan/p", strings.Repeat("x", 7<<20)) // each owner wants it in another member
+			refused := func(id string, m types.NamespacedName) bool {
+				return o.Outcomes(id, []types.NamespacedName{m})[0].Stage == delivery.Failed
+			}
+			for i := range most + 1 {
+				o.Replace(key(fmt.Sprint(i)), to(large, member(fmt.Sprint(i))))
+			}
+			o.Replace(key("small"), to(newSet(t, "crtb/x", "1"), a))
+			last, other := member(fmt.Sprint(most)), types.NamespacedName{Namespace: "team-b", Name: "b"}
+			o.Replace(delivery.Key{Kind: "test", Namespace: "team-b", Name: "p"}, to(large, other))
+			if !refused(large.ID, last) || refused(large.ID, member("0")) || refused("crtb/x", a) || refused(large.ID, other) {
+				t.Error("want the last large set of the workspace refused, and none before it, no small one and none of another workspace")
+			}
+			if v := delivery.Summarize(o.Outcomes(large.ID, []types.NamespacedName{last})); v.Reason != v1.ReasonDeliveryFailed || !strings.Contains(v.Message, "128 MiB") {
+				t.Errorf("the summary is %+v, want DeliveryFailed with the bound", v)
+			}
+			o.notifications(fmt.Sprint(most))
+			o.Replace(key("0"), nil)
+			if o.notifications(fmt.Sprint(most)) == 0 {
+				t.Error("the owner is not notified that there is room, want it to be")
+			}
+			if o.Replace(key(fmt.Sprint(most)), to(large, last)); refused(large.ID, last) {
+				t.Error("the last set is refused although there is room")
 			}
 		},
 		"many sets at once all arrive, each once": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			for i := range 200 {
-				o.Replace(key(fmt.Sprint(i)), to(set(t, fmt.Sprintf("crtb/x%d", i), "1"), a))
+				o.Replace(key(fmt.Sprint(i)), to(newSet(t, fmt.Sprintf("crtb/x%d", i), "1"), a))
 			}
 			for i := range 200 {
 				o.stage(fmt.Sprintf("crtb/x%d", i), delivery.Applied, a)
@@ -426,7 +481,7 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 	a, b := member("a"), member("b")
 	for name, test := range map[string]func(*testing.T, *fixture, *testkit.Sets){
 		"one that reports another digest is sent the set again after pauses": func(t *testing.T, o *fixture, sets *testkit.Sets) {
-			sets.Become(func(protocol.Set) protocol.SetState {
+			sets.Become(func(set.Content) protocol.SetState {
 				return protocol.SetState{Digest: "other", Phase: protocol.SetApplied}
 			})
 			o.connect("a", sets)
@@ -435,33 +490,42 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 				t.Errorf("%d calls", got)
 			}
 		},
-		"a report with an ID that is not valid is dropped": func(_ *testing.T, o *fixture, sets *testkit.Sets) {
-			sets.SetState(protocol.SetState{ID: "../uninstall", Phase: protocol.SetApplied})
+		"one that loses a set each time is sent it again after pauses": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			lost := make(chan struct{})
+			done := sync.OnceFunc(func() { close(lost) })
+			sets.Serve(func(w http.ResponseWriter, r *http.Request) {
+				fmt.Fprintf(w, "{\"features\":[%q]}\n{\"set\":{\"synced\":true}}\n", protocol.FeatureSets)
+				for range 4000 { // fewer than a burst
+					_, _ = io.WriteString(w, "{\"set\":{\"removed\":\"crtb/x\"}}\n")
+					if http.NewResponseController(w).Flush() != nil {
+						return
+					}
+				}
+				done()
+				<-r.Context().Done()
+			})
 			o.connect("a", sets)
-			o.until("the stream is opened again", func() bool { return sets.Streams() > 3 })
-			o.stage("crtb/x", delivery.Unreported, a)
-		},
-		"a first report without end is dropped": func(_ *testing.T, o *fixture, sets *testkit.Sets) {
-			for i := range 300 {
-				sets.SetState(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied, Message: strings.Repeat("a", 60<<10)})
+			<-lost
+			o.until("the set is sent again", func() bool { return len(sets.Calls()) > 3 })
+			if got := len(sets.Calls()); got > 20 {
+				t.Errorf("%d calls, want fewer than 20", got)
 			}
-			o.connect("a", sets)
-			o.until("the stream is opened again", func() bool { return sets.Streams() > 3 })
-			o.stage("crtb/x", delivery.Unreported, a)
 		},
 		"the number of sets without owner that are remembered is bounded": func(t *testing.T, o *fixture, sets *testkit.Sets) {
 			o.Expect([]delivery.Key{key("never")})
 			o.connect("a", sets)
 			o.stage("crtb/x", delivery.Applied, a)
-			s := set(t, "crtb/x", "1")
+			s := newSet(t, "crtb/z", "1") // the agent reports changes in the order of their IDs: this one is the last
+			o.Replace(key("z"), to(s, a))
+			o.stage(s.ID, delivery.Applied, a)
 			for i := range 3000 {
 				sets.SetState(protocol.SetState{ID: fmt.Sprintf("crtb/y%d", i), Phase: protocol.SetApplied})
 			}
 			sets.SetState(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetConflict})
-			o.stage("crtb/x", delivery.Failed, a)
+			o.stage(s.ID, delivery.Failed, a)
 			o.Expect(nil)
 			o.until("removals", func() bool { return len(sets.Calls()) > 1024 })
-			o.Replace(key("last"), to(set(t, "crtb/last", "1"), a))
+			o.Replace(key("last"), to(newSet(t, "crtb/last", "1"), a))
 			o.stage("crtb/last", delivery.Applied, a)
 			if got := len(sets.Calls()); got > 1100 {
 				t.Errorf("%d calls", got)
@@ -470,7 +534,7 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := open(t)
-			o.Replace(key("x"), to(set(t, "crtb/x", "1"), a, b))
+			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a, b))
 			o.connect("b", testkit.NewSets())
 			test(t, o, testkit.NewSets())
 			o.stage("crtb/x", delivery.Applied, b)

@@ -13,6 +13,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
 
 	"github.com/drover-dev/drover/internal/identity/decision"
 	"github.com/drover-dev/drover/internal/identity/refusal"
@@ -26,14 +27,9 @@ const (
 	rejectedFor = 2 * time.Second
 )
 
-// TokenReviewer asks the hub's API server whose a token is. authenticationv1client.TokenReviewInterface is one.
-type TokenReviewer interface {
-	Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error)
-}
-
 // Authenticator identifies callers by the token they bear. NewAuthenticator makes it. It may be used concurrently.
 type Authenticator struct {
-	reviews TokenReviewer
+	reviews authenticationv1client.TokenReviewInterface
 	known   *decision.Cache[reviewed]
 }
 
@@ -43,14 +39,14 @@ type reviewed struct {
 	refused *refusal.Error
 }
 
-// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. Callers are served round-robin by their
-// addresses with tokens that are new; tokens that were accepted within the last hour never wait for those.
-func NewAuthenticator(reviews TokenReviewer) *Authenticator {
+// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. New tokens are reviewed round-robin by the
+// addresses of their callers. A token that was accepted within the last hour never waits for new ones.
+func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface) *Authenticator {
 	return &Authenticator{reviews: reviews, known: decision.New[reviewed]()}
 }
 
-// Authenticate identifies who sends r. Every error is a refusal: 401 for a token that is missing or not accepted, 503
-// when the API server can't be asked.
+// Authenticate returns the identity of the sender of r. Every error is a refusal: 401 for a token that is missing or not accepted, 503 if the API server
+// cannot be asked.
 func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	token, err := Token(r)
 	if err != nil {
@@ -64,7 +60,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	case errors.As(err, &full):
 		return Identity{}, refusal.TooManyRequests("too many logins from your address wait for the hub's API server; try again", 2*time.Second).Because(err)
 	case err != nil:
-		return Identity{}, refusal.Unavailable("the hub could not ask its API server whose the token is; try again").Because(err)
+		return Identity{}, refusal.Unavailable("the hub could not ask its API server for the user of the token; try again").Because(err)
 	}
 	if found.refused != nil {
 		return Identity{}, found.refused

@@ -13,6 +13,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
 	"github.com/drover-dev/drover/internal/identity/decision"
 	"github.com/drover-dev/drover/internal/identity/refusal"
@@ -25,19 +26,14 @@ const (
 	deniedFor = 5 * time.Second
 )
 
-// AccessReviewer asks the hub's API server what a user may do. authorizationv1client.SubjectAccessReviewInterface is one.
-type AccessReviewer interface {
-	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
-}
-
 // Way reports whether one way into a member is open to a user. An error means that this could not be found out.
 type Way func(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error)
 
 // Chain lists the ways into a member. One that is open is enough.
 type Chain []Way
 
-// Authorize lets id into a member by the first open way. Every error is a refusal: 403, or 503 when no way is known to
-// be open and one of them could not be looked at.
+// Authorize admits a user to a member if a way is open. Every error is a refusal: 403, or 503 if no way is known to be open and one of them could
+// not be checked.
 func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.NamespacedName) error {
 	var unknown []error
 	for _, way := range c {
@@ -59,16 +55,16 @@ func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.Namespa
 
 // Access asks the hub's API server what its users may do. NewAccess makes it. It may be used concurrently.
 type Access struct {
-	reviews AccessReviewer
+	reviews authorizationv1client.SubjectAccessReviewInterface
 	known   *decision.Cache[bool]
 }
 
 // NewAccess makes an Access. It remembers a right for 10 s and the lack of one for 5 s.
-func NewAccess(reviews AccessReviewer) *Access {
+func NewAccess(reviews authorizationv1client.SubjectAccessReviewInterface) *Access {
 	return &Access{reviews: reviews, known: decision.New[bool]()}
 }
 
-// ClusterProxy is the Way of those who may get clusters/proxy on the hub.
+// ClusterProxy is the Way of users who may get clusters/proxy on the hub.
 func (a *Access) ClusterProxy(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error) {
 	return a.allowed(ctx, id, id.Digest("clusters/proxy", cluster.Namespace, cluster.Name), authorizationv1.SubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -117,7 +113,7 @@ func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spe
 	})
 }
 
-// Protect serves next to those whom authenticate identifies and authorize lets pass, and refuses all others with a Status.
+// Protect returns a handler that serves next to users whom authenticate identifies and authorize admits, and refuses all others with a Status.
 func Protect(next http.Handler, authenticate func(*http.Request) (Identity, error), authorize func(context.Context, Identity) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, err := authenticate(r)

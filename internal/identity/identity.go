@@ -19,14 +19,18 @@ import (
 	"github.com/drover-dev/drover/internal/identity/decision"
 )
 
-// HubPrefix precedes the names of the hub's users and groups in a member, and the keys of what is known of them besides, so that a ServiceAccount,
-// system:masters or a node of the hub never is one of the member. Bindings name them with it.
+// HubPrefix precedes the names of the hub's users and groups in a member, and the keys of their extra fields, so that a ServiceAccount, system:masters
+// or a node of the hub is never taken for one of the member. Bindings use the names with the prefix.
 const HubPrefix = "hub:"
 
-// anonymous is the user of a request without credentials.
-const anonymous = "system:anonymous"
+const (
+	// anonymous is the user of a request without credentials.
+	anonymous = "system:anonymous"
+	// authenticated is the group that an API server adds to all others.
+	authenticated = "system:authenticated"
+)
 
-// Identity is who sends a request. It may be shared between requests: never change what it holds.
+// Identity is the user who sends a request. It may be shared between requests, so it must not be changed.
 type Identity struct {
 	// User is the name in a member, for example "hub:system:serviceaccount:ci:deployer". Never empty in a valid Identity.
 	User string
@@ -34,7 +38,7 @@ type Identity struct {
 	UID string
 	// Groups are the names in a member, for example "hub:system:authenticated".
 	Groups []string
-	// Extra is what the hub's authentication says besides, with HubPrefix before each key: a node or pod that it names is the hub's.
+	// Extra has the extra fields of the hub's authentication, with HubPrefix before each key: a node or pod in them is one of the hub.
 	Extra map[string][]string
 	// Hub is the user as the hub names it, for authorization there.
 	Hub authenticationv1.UserInfo
@@ -68,10 +72,24 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	return id, nil
 }
 
+// Principal makes the identity of a user whom the hub's own issuer has named, such as "local:alice". It has the same name on the hub and in members.
+func Principal(name, uid string) (Identity, error) {
+	id := Identity{User: name, UID: uid, Hub: authenticationv1.UserInfo{Username: name, UID: uid, Groups: []string{authenticated}}}
+	provider, user, found := strings.Cut(name, ":")
+	if bad, is := id.uncarriable(); is || !found || provider == "" || user == "" || reserved(provider) {
+		return Identity{}, fmt.Errorf("identify user %q: %q is no name of a principal, <provider>:<name>", name, bad)
+	}
+	return id, nil
+}
+
+// reserved reports whether names with a prefix are those of the hub or of members.
+func reserved(provider string) bool { return provider+":" == HubPrefix || provider == "system" }
+
 // Valid reports whether it identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer is who shares the hub with others. The service accounts of a namespace have one share: who may make one may make thousands.
+// Sharer returns the name to which an equal share of the hub belongs. All ServiceAccounts of a namespace have one share: a user who may create one
+// may create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {
@@ -81,21 +99,21 @@ func (id Identity) Sharer() string {
 	return id.Hub.Username
 }
 
-// uncarriable finds what would not arrive as it is sent.
+// uncarriable returns a value that is not HeaderSafe, and whether there is one.
 func (id Identity) uncarriable() (string, bool) {
 	values := append([]string{id.User, id.UID}, id.Groups...)
 	for key, more := range id.Extra {
 		values = append(append(values, key), more...)
 	}
-	i := slices.IndexFunc(values, func(s string) bool { return !Carriable(s) })
+	i := slices.IndexFunc(values, func(s string) bool { return !HeaderSafe(s) })
 	if i < 0 {
 		return "", false
 	}
 	return values[i], true
 }
 
-// Carriable reports whether s arrives unchanged as the value of an HTTP header.
-func Carriable(s string) bool {
+// HeaderSafe reports whether s arrives unchanged as the value of an HTTP header.
+func HeaderSafe(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c == 0x7f {
 			return false
@@ -104,7 +122,7 @@ func Carriable(s string) bool {
 	return s == "" || s[0] != ' ' && s[len(s)-1] != ' '
 }
 
-// Digest is equal for equal identities only. Further parts go in too.
+// Digest returns a digest of the identity and further parts. It differs for identities that differ.
 func (id Identity) Digest(further ...string) decision.Key {
 	d := digest{Hash: sha256.New()}
 	d.strings(id.User, id.UID, id.Hub.Username, id.Hub.UID)
@@ -123,7 +141,7 @@ func (id Identity) Digest(further ...string) decision.Key {
 	return key
 }
 
-// digest hashes lists of strings so that no two different ones are hashed from the same bytes.
+// digest hashes lists of strings. Two different lists never hash the same bytes.
 type digest struct {
 	hash.Hash
 	buffer []byte

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,7 @@ import (
 )
 
 // A member's policies compare these with nodes and pods of its own.
-func TestWhereTheHubsTokensRunIsNoNodeOfAMember(t *testing.T) {
+func TestExtrasOfTheHubsTokensHaveTheHubsPrefix(t *testing.T) {
 	id, err := New(authenticationv1.UserInfo{Username: "system:serviceaccount:ci:deployer", Extra: map[string]authenticationv1.ExtraValue{
 		"authentication.kubernetes.io/node-name": {"node-1"}, "authentication.kubernetes.io/pod-name": {"a"}, "cluster.drover.dev/impersonator": {"eve"},
 	}})
@@ -31,7 +32,22 @@ func TestWhereTheHubsTokensRunIsNoNodeOfAMember(t *testing.T) {
 		}
 	}
 	if len(id.Extra) != 3 || id.Hub.Extra["authentication.kubernetes.io/node-name"][0] != "node-1" {
-		t.Errorf("%+v", id)
+		t.Errorf("the user is %+v, want the node's name with the hub's prefix for members, and without it for the hub", id)
+	}
+}
+
+func TestPrincipal(t *testing.T) {
+	id, err := Principal("local:alice", "u-1")
+	if err != nil || id.User != "local:alice" || id.Hub.Username != "local:alice" || id.UID != "u-1" || len(id.Groups) != 0 || !slices.Equal(id.Hub.Groups, []string{"system:authenticated"}) {
+		t.Fatalf("the identity is %+v (%v), want one with the same name on the hub and in members", id, err)
+	}
+	if hub, err := New(authenticationv1.UserInfo{Username: "local:alice"}); err != nil || hub.User == id.User {
+		t.Errorf("a user of the hub with the name of a principal is %q in members (%v)", hub.User, err)
+	}
+	for _, name := range []string{"", "alice", ":alice", "local:", "hub:alice", "system:masters", "system:serviceaccount:a:b", "local:a\nb", "local:alice "} {
+		if id, err := Principal(name, "u-1"); err == nil {
+			t.Errorf("%q is the principal %+v, want an error", name, id)
+		}
 	}
 }
 

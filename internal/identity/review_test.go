@@ -21,10 +21,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
 )
 
 // tokens is the hub's API server as far as tokens go.
 type tokens struct {
+	authenticationv1client.TokenReviewInterface
 	mu    sync.Mutex // guards what follows
 	users map[string]authenticationv1.UserInfo
 	down  error
@@ -180,7 +183,7 @@ func TestAuthenticate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				hub := &tokens{users: alice, hold: make(chan struct{})}
 				a := NewAuthenticator(hub)
-				inside := &gauge{TokenReviewer: hub}
+				inside := &gauge{TokenReviewInterface: hub}
 				a.reviews = inside
 				var all sync.WaitGroup
 				for n := range 300 {
@@ -207,13 +210,13 @@ func from(address, token string) *http.Request {
 
 // slow is an API server that takes a while for each review.
 type slow struct {
-	TokenReviewer
+	authenticationv1client.TokenReviewInterface
 	takes time.Duration
 }
 
 func (s slow) Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
 	<-time.After(s.takes)
-	return s.TokenReviewer.Create(ctx, review, opts)
+	return s.TokenReviewInterface.Create(ctx, review, opts)
 }
 
 // A flood of wrong tokens goes on without end, as fast as it is answered. The clock is that of synctest.
@@ -271,7 +274,7 @@ func TestFloodOfWrongTokens(t *testing.T) {
 
 // gauge counts the reviews that are open at once.
 type gauge struct {
-	TokenReviewer
+	authenticationv1client.TokenReviewInterface
 	mu            sync.Mutex // guards what follows
 	open, highest int
 }
@@ -279,7 +282,7 @@ type gauge struct {
 func (g *gauge) Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
 	g.add(1)
 	defer g.add(-1)
-	return g.TokenReviewer.Create(ctx, review, opts)
+	return g.TokenReviewInterface.Create(ctx, review, opts)
 }
 
 func (g *gauge) add(n int) {
@@ -291,6 +294,7 @@ func (g *gauge) add(n int) {
 
 // rights is the hub's API server as far as rights go.
 type rights struct {
+	authorizationv1client.SubjectAccessReviewInterface
 	mu      sync.Mutex // guards what follows
 	allowed bool
 	down    error

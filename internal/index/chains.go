@@ -10,73 +10,95 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ClusterToClusterBindings are the ClusterRoleTemplateBindings that a change of a Cluster concerns.
-func ClusterToClusterBindings(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		bindings, err := ClusterBindingsOf(ctx, reader, client.ObjectKeyFromObject(states[0]), labelsOf(states)...)
-		var found names
-		for _, b := range bindings {
-			found.add(client.ObjectKeyFromObject(b))
+// Lookup returns the names of the objects that a change of an object affects. An update calls it for the object before and after.
+type Lookup func(ctx context.Context, reader client.Reader, object client.Object) ([]types.NamespacedName, error)
+
+// Enqueue returns a handler that enqueues the objects that a change affects.
+func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+		names, err := lookup(ctx, reader, object)
+		if err != nil { // a cache that cannot be read is being stopped
+			ctrl.LoggerFrom(ctx).Error(err, "reconciles not woken")
 		}
-		return found.list, err
-	}
+		requests := make([]reconcile.Request, len(names))
+		for i, name := range names {
+			requests[i] = reconcile.Request{NamespacedName: name}
+		}
+		return requests
+	})
 }
 
-// ClusterToProjects are the Projects that a change of a Cluster concerns.
-func ClusterToProjects(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		projects, err := ProjectsOf(ctx, reader, client.ObjectKeyFromObject(states[0]), labelsOf(states)...)
-		var found names
-		for _, p := range projects {
-			found.add(client.ObjectKeyFromObject(p))
-		}
-		return found.list, err
-	}
+// Changed passes the events that affect other objects: those of specs, labels and deletions, and not those of a status. An object that was deleted
+// and made again while the watch was broken comes as an update.
+var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
+})
+
+// Self returns the object itself.
+func Self(_ context.Context, _ client.Reader, object client.Object) ([]types.NamespacedName, error) {
+	return names([]client.Object{object}), nil
 }
 
-// ClusterToPlans are the Plans that a change of a Cluster concerns: those that are for it, and those that have a claim on it, also when they
-// are no more.
-func ClusterToPlans(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		plans, err := PlansOf(ctx, reader, client.ObjectKeyFromObject(states[0]), labelsOf(states)...)
-		var found names
-		for _, p := range plans {
-			found.add(client.ObjectKeyFromObject(p))
-		}
-		for _, state := range states {
-			for key := range state.GetAnnotations() {
-				if plan, is := strings.CutPrefix(key, v1.LabelPlanPrefix+"/"); is {
-					found.add(types.NamespacedName{Namespace: state.GetNamespace(), Name: plan})
-				}
-			}
-		}
-		return found.list, err
-	}
+// ClusterToClusterBindings returns the ClusterRoleTemplateBindings for a Cluster.
+func ClusterToClusterBindings(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster, &v1.ClusterRoleTemplateBindingList{})
+	return names(bindings), err
 }
 
-// SecretToPlans are the Plans of a workspace that name a Secret.
-func SecretToPlans(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		var plans v1.PlanList
-		if err := reader.List(ctx, &plans, client.InNamespace(states[0].GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list plans of %s: %w", states[0].GetNamespace(), err)
-		}
-		var found names
-		for i := range plans.Items {
-			if slices.Contains(PlanSecrets(&plans.Items[i].Spec), states[0].GetName()) {
-				found.add(client.ObjectKeyFromObject(&plans.Items[i]))
-			}
-		}
-		return found.list, nil
-	}
+// ClusterToProjects returns the Projects for a Cluster.
+func ClusterToProjects(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+	projects, err := targeting[*v1.Project](ctx, reader, cluster, &v1.ProjectList{})
+	return names(projects), err
 }
 
-// PlanSecrets are the names of the Secrets that a plan names, sorted.
+// ClusterToPlans returns the Plans for a Cluster and those that have a claim on it, even if they no longer exist.
+func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+	plans, err := targeting[*v1.Plan](ctx, reader, cluster, &v1.PlanList{})
+	found := names(plans)
+	for key := range cluster.GetAnnotations() {
+		if plan, is := strings.CutPrefix(key, v1.LabelPlanPrefix+"/"); is {
+			found = append(found, types.NamespacedName{Namespace: cluster.GetNamespace(), Name: plan})
+		}
+	}
+	return found, err
+}
+
+// SecretToPlans returns the Plans of a workspace that name a Secret.
+func SecretToPlans(ctx context.Context, reader client.Reader, secret client.Object) ([]types.NamespacedName, error) {
+	return plans(ctx, reader, secret.GetNamespace(), func(spec *v1.PlanSpec) bool { return slices.Contains(PlanSecrets(spec), secret.GetName()) })
+}
+
+// ChannelToPlans returns the Plans of all workspaces that read a channel.
+func ChannelToPlans(ctx context.Context, reader client.Reader, url string) ([]types.NamespacedName, error) {
+	return plans(ctx, reader, "", func(spec *v1.PlanSpec) bool { return spec.Channel == url })
+}
+
+// plans returns the Plans of a workspace whose spec matches. An empty workspace means all.
+func plans(ctx context.Context, reader client.Reader, workspace string, matches func(*v1.PlanSpec) bool) ([]types.NamespacedName, error) {
+	var list v1.PlanList
+	if err := reader.List(ctx, &list, client.InNamespace(workspace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list plans of %s: %w", workspace, err)
+	}
+	var found []types.NamespacedName
+	for i := range list.Items {
+		if plan := &list.Items[i]; matches(&plan.Spec) {
+			found = append(found, client.ObjectKeyFromObject(plan))
+		}
+	}
+	return found, nil
+}
+
+// PlanSecrets returns the names of the Secrets that a plan names, sorted.
 func PlanSecrets(spec *v1.PlanSpec) []string {
 	var named []string
 	for _, s := range spec.Secrets {
@@ -89,163 +111,126 @@ func PlanSecrets(spec *v1.PlanSpec) []string {
 	return slices.Compact(named)
 }
 
-// ClusterToProjectBindings are the ProjectRoleTemplateBindings that a change of a Cluster concerns, by their Projects.
-func ClusterToProjectBindings(reader client.Reader) Concerned {
-	return through(ClusterToProjects(reader), func(ctx context.Context, project types.NamespacedName, found *names) error {
-		return projectBindings(ctx, reader, project, found)
+// ClusterToProjectBindings returns the bindings of the Projects for a Cluster.
+func ClusterToProjectBindings(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+	return then(ctx, reader, cluster, ClusterToProjects, func(project types.NamespacedName) ([]types.NamespacedName, error) {
+		bindings, err := ProjectBindingsOf(ctx, reader, project)
+		return names(bindings), err
 	})
 }
 
-// ProjectToProjectBindings are the bindings that a change of a Project concerns.
-func ProjectToProjectBindings(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		var found names
-		err := projectBindings(ctx, reader, client.ObjectKeyFromObject(states[0]), &found)
-		return found.list, err
-	}
+// ProjectToProjectBindings returns the bindings of a Project.
+func ProjectToProjectBindings(ctx context.Context, reader client.Reader, project client.Object) ([]types.NamespacedName, error) {
+	bindings, err := ProjectBindingsOf(ctx, reader, client.ObjectKeyFromObject(project))
+	return names(bindings), err
 }
 
-func projectBindings(ctx context.Context, reader client.Reader, project types.NamespacedName, found *names) error {
-	bindings, err := ProjectBindingsOf(ctx, reader, project)
-	for i := range bindings {
-		found.add(client.ObjectKeyFromObject(&bindings[i]))
-	}
-	return err
-}
-
-// RoleToClusterBindings are the ClusterRoleTemplateBindings that a change of a role template concerns: those of the template and of all that
-// inherit it.
-func RoleToClusterBindings(reader client.Reader) Concerned {
-	return through(RoleToRoles(reader), func(ctx context.Context, role types.NamespacedName, found *names) error {
+// RoleToClusterBindings returns the ClusterRoleTemplateBindings of a role template and of all that inherit it.
+func RoleToClusterBindings(ctx context.Context, reader client.Reader, role client.Object) ([]types.NamespacedName, error) {
+	return then(ctx, reader, role, RoleToRoles, func(role types.NamespacedName) ([]types.NamespacedName, error) {
 		bindings, err := ClusterBindingsWith(ctx, reader, role.Name)
-		for i := range bindings {
-			found.add(client.ObjectKeyFromObject(&bindings[i]))
-		}
-		return err
+		return names(bindings), err
 	})
 }
 
-// RoleToProjectBindings is RoleToClusterBindings for ProjectRoleTemplateBindings.
-func RoleToProjectBindings(reader client.Reader) Concerned {
-	return through(RoleToRoles(reader), func(ctx context.Context, role types.NamespacedName, found *names) error {
+// RoleToProjectBindings returns the ProjectRoleTemplateBindings of a role template and of all that inherit it.
+func RoleToProjectBindings(ctx context.Context, reader client.Reader, role client.Object) ([]types.NamespacedName, error) {
+	return then(ctx, reader, role, RoleToRoles, func(role types.NamespacedName) ([]types.NamespacedName, error) {
 		bindings, err := ProjectBindingsWith(ctx, reader, role.Name)
-		for i := range bindings {
-			found.add(client.ObjectKeyFromObject(&bindings[i]))
-		}
-		return err
+		return names(bindings), err
 	})
 }
 
-// RoleToRoles are the role templates that a change of one concerns: itself and those that inherit it.
-func RoleToRoles(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		var templates v1.RoleTemplateList
-		if err := reader.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list role templates: %w", err)
-		}
-		var found names
-		for _, heir := range Heirs(templates.Items, states[0].GetName()) {
-			found.add(types.NamespacedName{Name: heir})
-		}
-		return found.list, nil
+// RoleToRoles returns a role template and those that inherit it.
+func RoleToRoles(ctx context.Context, reader client.Reader, role client.Object) ([]types.NamespacedName, error) {
+	var templates v1.RoleTemplateList
+	if err := reader.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list role templates: %w", err)
 	}
+	var found []types.NamespacedName
+	for _, heir := range Inheritors(templates.Items, role.GetName()) {
+		found = append(found, types.NamespacedName{Name: heir})
+	}
+	return found, nil
 }
 
-// BindingToRoles are the role templates that a binding names, and named before a change.
-func BindingToRoles(_ context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-	var found names
-	for _, state := range states {
-		found.add(types.NamespacedName{Name: RoleOf(state)})
+// BindingToRoles returns the role template that a binding names.
+func BindingToRoles(_ context.Context, _ client.Reader, binding client.Object) ([]types.NamespacedName, error) {
+	if b, ok := binding.(v1.Binding); ok {
+		return roles([]v1.Binding{b}), nil
 	}
-	return found.list, nil
+	return nil, nil
 }
 
-// ClusterToRoles are the role templates that are used for a Cluster, and were before a change.
-func ClusterToRoles(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		var found names
-		bindings, err := ClusterBindingsOf(ctx, reader, client.ObjectKeyFromObject(states[0]), labelsOf(states)...)
+// ClusterToRoles returns the role templates that are used for a Cluster.
+func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster, &v1.ClusterRoleTemplateBindingList{})
+	if err != nil {
+		return nil, err
+	}
+	ofProjects, err := then(ctx, reader, cluster, ClusterToProjects, func(project types.NamespacedName) ([]types.NamespacedName, error) {
+		bindings, err := ProjectBindingsOf(ctx, reader, project)
+		return roles(bindings), err
+	})
+	return append(roles(bindings), ofProjects...), err
+}
+
+// ProjectToRoles returns the role templates that are used for a Project.
+func ProjectToRoles(ctx context.Context, reader client.Reader, project client.Object) ([]types.NamespacedName, error) {
+	bindings, err := ProjectBindingsOf(ctx, reader, client.ObjectKeyFromObject(project))
+	return roles(bindings), err
+}
+
+// ProjectToConflicting returns the Projects of a workspace that list a namespace that a Project lists, itself included.
+func ProjectToConflicting(ctx context.Context, reader client.Reader, project client.Object) ([]types.NamespacedName, error) {
+	p, ok := project.(*v1.Project)
+	if !ok {
+		return nil, nil
+	}
+	rivals, err := ProjectsListing(ctx, reader, p.Namespace, p.Spec.Namespaces)
+	return names(rivals), err
+}
+
+// SecretToProjects returns the Project that a Secret is labelled for.
+func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) ([]types.NamespacedName, error) {
+	project := secret.GetLabels()[v1.LabelProject]
+	if project == "" {
+		return nil, nil
+	}
+	return []types.NamespacedName{{Namespace: secret.GetNamespace(), Name: project}}, nil
+}
+
+// then looks up what a change affects, and what that affects in turn.
+func then(ctx context.Context, reader client.Reader, object client.Object, first Lookup, next func(types.NamespacedName) ([]types.NamespacedName, error)) ([]types.NamespacedName, error) {
+	links, err := first(ctx, reader, object)
+	if err != nil {
+		return nil, err
+	}
+	var found []types.NamespacedName
+	for _, link := range links {
+		affected, err := next(link)
 		if err != nil {
 			return nil, err
 		}
-		for _, b := range bindings {
-			found.add(types.NamespacedName{Name: b.Spec.RoleTemplateName})
-		}
-		projects, err := ClusterToProjects(reader)(ctx, states...)
-		if err != nil {
-			return nil, err
-		}
-		for _, project := range projects {
-			if err := projectRoles(ctx, reader, project, &found); err != nil {
-				return nil, err
-			}
-		}
-		return found.list, nil
+		found = append(found, affected...)
 	}
+	return found, nil
 }
 
-// ProjectToRoles are the role templates that are used for a Project.
-func ProjectToRoles(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		var found names
-		err := projectRoles(ctx, reader, client.ObjectKeyFromObject(states[0]), &found)
-		return found.list, err
+// names returns the names of objects.
+func names[T client.Object](objects []T) []types.NamespacedName {
+	found := make([]types.NamespacedName, len(objects))
+	for i, object := range objects {
+		found[i] = client.ObjectKeyFromObject(object)
 	}
+	return found
 }
 
-func projectRoles(ctx context.Context, reader client.Reader, project types.NamespacedName, found *names) error {
-	bindings, err := ProjectBindingsOf(ctx, reader, project)
-	for i := range bindings {
-		found.add(types.NamespacedName{Name: bindings[i].Spec.RoleTemplateName})
+// roles returns the names of the role templates of bindings.
+func roles[B v1.Binding](bindings []B) []types.NamespacedName {
+	found := make([]types.NamespacedName, len(bindings))
+	for i, binding := range bindings {
+		found[i] = types.NamespacedName{Name: binding.RoleTemplate()}
 	}
-	return err
-}
-
-// ProjectToRivals are the Projects of a workspace that list a namespace that a Project lists, or listed before a change; itself included.
-func ProjectToRivals(reader client.Reader) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		var found names
-		for _, state := range states {
-			project, ok := state.(*v1.Project)
-			if !ok {
-				continue
-			}
-			rivals, err := ProjectsListing(ctx, reader, project.Namespace, project.Spec.Namespaces)
-			if err != nil {
-				return nil, err
-			}
-			for _, rival := range rivals {
-				found.add(client.ObjectKeyFromObject(rival))
-			}
-		}
-		return found.list, nil
-	}
-}
-
-// SecretToProjects are the Projects that a Secret is labelled for, and was before a change.
-func SecretToProjects(_ context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-	var found names
-	for _, state := range states {
-		if project := state.GetLabels()[v1.LabelProject]; project != "" {
-			found.add(types.NamespacedName{Namespace: state.GetNamespace(), Name: project})
-		}
-	}
-	return found.list, nil
-}
-
-// through follows a chain by one more link.
-func through(first Concerned, next func(context.Context, types.NamespacedName, *names) error) Concerned {
-	return func(ctx context.Context, states ...client.Object) ([]types.NamespacedName, error) {
-		links, err := first(ctx, states...)
-		if err != nil {
-			return nil, err
-		}
-		var found names
-		for _, link := range links {
-			if err := next(ctx, link, &found); err != nil {
-				return nil, err
-			}
-		}
-		return found.list, nil
-	}
+	return found
 }

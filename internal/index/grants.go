@@ -42,23 +42,12 @@ func (p Principals) subjects() []v1.Subject {
 // Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers: a List of a cache would
 // take as long as all else that the hub does for a small request.
 type Grants struct {
-	reader             client.Reader // of Projects and Clusters
-	clusters, projects synced        // bindings, by subject
-}
-
-// Informers returns the informers of a cache, as cache.Cache does.
-type Informers interface {
-	GetInformer(ctx context.Context, object client.Object, opts ...cache.InformerGetOption) (cache.Informer, error)
-}
-
-// synced is an informer with an index.
-type synced interface {
-	GetIndexer() toolscache.Indexer
-	HasSynced() bool
+	reader             client.Reader                  // of Projects and Clusters
+	clusters, projects toolscache.SharedIndexInformer // bindings, by subject
 }
 
 // NewGrants returns Grants and adds indexes to the informers of bindings. reader reads from the same caches.
-func NewGrants(ctx context.Context, informers Informers, reader client.Reader) (*Grants, error) {
+func NewGrants(ctx context.Context, informers cache.Informers, reader client.Reader) (*Grants, error) {
 	g := &Grants{reader: reader}
 	var err error
 	if g.clusters, err = indexSubjects(ctx, informers, &v1.ClusterRoleTemplateBinding{}); err != nil {
@@ -68,21 +57,21 @@ func NewGrants(ctx context.Context, informers Informers, reader client.Reader) (
 	return g, err
 }
 
-func indexSubjects(ctx context.Context, informers Informers, kind client.Object) (synced, error) {
+func indexSubjects(ctx context.Context, informers cache.Informers, kind client.Object) (toolscache.SharedIndexInformer, error) {
 	informer, err := informers.GetInformer(ctx, kind)
 	if err != nil {
 		return nil, fmt.Errorf("index %T by %s: %w", kind, bySubject, err)
 	}
-	index, ok := informer.(synced)
+	index, ok := informer.(toolscache.SharedIndexInformer)
 	if !ok {
 		return nil, fmt.Errorf("index %T by %s: its informer is a %T, which has no index", kind, bySubject, informer)
 	}
 	err = informer.AddIndexers(toolscache.Indexers{bySubject: func(object any) ([]string, error) {
-		o, ok := object.(client.Object)
+		b, ok := object.(v1.Binding)
 		if !ok {
 			return nil, fmt.Errorf("index by %s: unexpected %T", bySubject, object)
 		}
-		return []string{subjectKey(o.GetNamespace(), SubjectOf(o))}, nil
+		return []string{subjectKey(b.GetNamespace(), b.Principal())}, nil
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("index %T by %s: %w", kind, bySubject, err)
@@ -149,7 +138,7 @@ func (g *Grants) boundToProject(ctx context.Context, key string, cluster *lazyCl
 }
 
 // lookInto reads the bindings of a subject. They belong to the cache.
-func lookInto[T any](index synced, key string) ([]T, error) {
+func lookInto[T any](index toolscache.SharedIndexInformer, key string) ([]T, error) {
 	objects, err := index.GetIndexer().ByIndex(bySubject, key)
 	if err != nil {
 		return nil, fmt.Errorf("look up bindings by %s: %w", bySubject, err)
@@ -195,5 +184,9 @@ func (c *lazyCluster) selectedBy(ctx context.Context, t v1.ClusterTarget) (bool,
 		}
 		c.read = true
 	}
-	return c.cluster != nil && Selects(t, c.name.Name, c.cluster.Labels), nil
+	if c.cluster == nil {
+		return false, nil
+	}
+	selected, err := t.Selects(c.name.Name, c.cluster.Labels)
+	return err == nil && selected, nil // a selector that cannot be used selects none
 }

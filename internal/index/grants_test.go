@@ -77,21 +77,21 @@ func TestBound(t *testing.T) {
 			who := index.Principals{User: "hub:alice", Groups: []string{"hub:devs"}}
 			got, err := grants(t, tt.objects...).Bound(t.Context(), who, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now)
 			if err != nil || got != tt.want {
-				t.Errorf("bound: %t %v", got, err)
+				t.Errorf("bound is %t, %v, want %t", got, err, tt.want)
 			}
 			other := types.NamespacedName{Namespace: "team-b", Name: "prod"}
 			if got, err := grants(t, tt.objects...).Bound(t.Context(), who, other, now); got || err != nil {
-				t.Errorf("bound in another workspace: %t %v", got, err)
+				t.Errorf("bound in another workspace is %t, %v, want false", got, err)
 			}
 		})
 	}
 	t.Run("a cache that has not read everything opens nothing", func(t *testing.T) {
-		g, err := index.NewGrants(t.Context(), informers{{SharedIndexInformer: newInformer()}, {SharedIndexInformer: newInformer()}}, cache(t))
+		g, err := index.NewGrants(t.Context(), informers{clusters: &informer{SharedIndexInformer: newInformer()}, projects: &informer{SharedIndexInformer: newInformer()}}, cache(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, err := g.Bound(t.Context(), index.Principals{User: "hub:alice"}, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now); got || err == nil {
-			t.Errorf("bound: %t %v", got, err)
+			t.Errorf("bound is %t, %v, want false and an error", got, err)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestBound(t *testing.T) {
 func grants(t *testing.T, objects ...client.Object) *index.Grants {
 	t.Helper()
 	clusters, projects := &informer{newInformer(), true}, &informer{newInformer(), true}
-	g, err := index.NewGrants(t.Context(), informers{clusters, projects}, cache(t, objects...))
+	g, err := index.NewGrants(t.Context(), informers{clusters: clusters, projects: projects}, cache(t, objects...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,14 +118,17 @@ func grants(t *testing.T, objects ...client.Object) *index.Grants {
 	return g
 }
 
-// informers are that of ClusterRoleTemplateBindings and, last, that of ProjectRoleTemplateBindings.
-type informers []*informer
+// informers has that of ClusterRoleTemplateBindings and, last, that of ProjectRoleTemplateBindings.
+type informers struct {
+	crcache.Informers
+	clusters, projects *informer
+}
 
 func (i informers) GetInformer(_ context.Context, o client.Object, _ ...crcache.InformerGetOption) (crcache.Informer, error) {
 	if _, ok := o.(*v1.ClusterRoleTemplateBinding); ok {
-		return i[0], nil
+		return i.clusters, nil
 	}
-	return i[len(i)-1], nil
+	return i.projects, nil
 }
 
 // informer is filled by hand.

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package index finds the members that an object on the hub is for, and the objects that a change concerns.
+// Package index finds the members that an object on the hub is for, and the objects that a change affects.
 //
 // It reads from caches with the indexes that Index adds to them, on every replica of the hub.
 package index
@@ -17,11 +17,11 @@ import (
 
 // Names of indexes.
 const (
-	byCluster   = "reference.cluster"   // clusterName, or selecting for those with a selector
-	byRole      = "reference.role"      // roleTemplateName
-	bySubject   = "reference.subject"   // workspace/kind/name; of Grants
-	byProject   = "reference.project"   // projectName
-	byNamespace = "reference.namespace" // each of spec.namespaces
+	byCluster   = "index.cluster"   // clusterName, or selecting for those with a selector
+	byRole      = "index.role"      // roleTemplateName
+	bySubject   = "index.subject"   // workspace/kind/name; of Grants
+	byProject   = "index.project"   // projectName
+	byNamespace = "index.namespace" // each of spec.namespaces
 )
 
 // selecting stands in byCluster for all that have a selector. No Cluster can be called so.
@@ -30,7 +30,7 @@ const selecting = "*"
 // Index adds the indexes to a cache. It must be called before the cache is used.
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	cluster := func(o client.Object) []string { return targetKey(target(o)) }
-	role := func(o client.Object) []string { return []string{RoleOf(o)} }
+	role := func(o client.Object) []string { return []string{o.(v1.Binding).RoleTemplate()} }
 	for _, index := range []struct {
 		kind client.Object
 		name string
@@ -51,7 +51,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// target is whom an object is for; empty for kinds that have no target of their own.
+// target returns the members that an object is for. It is empty for kinds that have no target of their own.
 func target(o client.Object) v1.ClusterTarget {
 	switch o := o.(type) {
 	case *v1.ClusterRoleTemplateBinding:
@@ -59,14 +59,9 @@ func target(o client.Object) v1.ClusterTarget {
 	case *v1.Project:
 		return o.Spec.ClusterTarget
 	case *v1.Plan:
-		return PlanTarget(o)
+		return o.Spec.Target()
 	}
 	return v1.ClusterTarget{}
-}
-
-// PlanTarget is which members a plan is for; empty for one that is for the cluster that it lives in.
-func PlanTarget(p *v1.Plan) v1.ClusterTarget {
-	return v1.ClusterTarget{ClusterName: p.Spec.ClusterName, ClusterSelector: p.Spec.ClusterSelector}
 }
 
 func targetKey(t v1.ClusterTarget) []string {
@@ -77,26 +72,4 @@ func targetKey(t v1.ClusterTarget) []string {
 		return []string{t.ClusterName}
 	}
 	return nil
-}
-
-// RoleOf is the role template that a binding of either kind names; empty for other kinds.
-func RoleOf(o client.Object) string {
-	switch o := o.(type) {
-	case *v1.ClusterRoleTemplateBinding:
-		return o.Spec.RoleTemplateName
-	case *v1.ProjectRoleTemplateBinding:
-		return o.Spec.RoleTemplateName
-	}
-	return ""
-}
-
-// SubjectOf is the principal of a binding of either kind.
-func SubjectOf(o client.Object) v1.Subject {
-	switch o := o.(type) {
-	case *v1.ClusterRoleTemplateBinding:
-		return o.Spec.Subject
-	case *v1.ProjectRoleTemplateBinding:
-		return o.Spec.Subject
-	}
-	return v1.Subject{}
 }

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -73,13 +72,4 @@ func ProjectMembers(ctx context.Context, reader client.Reader, b *v1.ProjectRole
 		return nil, nil, fmt.Errorf("read project %s: %w", name, err)
 	}
 	return Members(ctx, reader, b.Namespace, project.Spec.ClusterTarget)
-}
-
-// Selects reports whether a target selects a Cluster with that name and those labels.
-func Selects(t v1.ClusterTarget, name string, of map[string]string) bool {
-	if t.ClusterSelector == nil {
-		return t.ClusterName == name
-	}
-	selector, err := metav1.LabelSelectorAsSelector(t.ClusterSelector)
-	return err == nil && selector.Matches(labels.Set(of))
 }

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// BacklogBounds bound what a hub replica holds of answers that users do not read.
+// BacklogBounds bound the memory of a replica for responses that users do not read.
 type BacklogBounds struct {
-	// Member bounds the bytes held of answers of one member, All those of all. Zero is no bound.
+	// Member bounds the bytes of responses of one member, All those of all members. Zero means no bound.
 	Member, All int64
-	// Grace is how long a write to a user may take before the bounds may cut it. Twice a bound is never exceeded, grace or not.
+	// Grace is how long a write to a user may take before it may be ended because of a bound. Beyond twice a bound it is ended at once.
 	Grace time.Duration
 }
 
-// Backlog counts the answers that wait for their users. An answer whose reader waits for the member has nothing in memory, as it
-// would have been read; one that waits for its user has at most a window. So windows are counted only while a write is under way:
-// the count is never too low, and watches without events, however many, count nothing. NewBacklog makes it.
+// Backlog counts the bytes of responses that wait for their users. A response that waits for the member has nothing in memory. One that waits for its
+// user has at most a window. So a window is counted only while a write is in progress: the count is never too low, and watches without events, however
+// many, do not count. NewBacklog makes it.
 type Backlog struct {
 	bounds BacklogBounds
 	cut    func(Scope)
@@ -32,13 +32,13 @@ type Backlog struct {
 	timer      *time.Timer
 }
 
-// held is what is held of one member, or of one workspace.
+// held counts the responses of one member, or of one workspace.
 type held struct {
 	bytes int64
 	flows int
 }
 
-// Flow is one answer on its way to a user. Its methods must not overlap, but for Close.
+// Flow is one response to a user. Its methods, except Close, must not be called concurrently.
 type Flow struct {
 	backlog           *Backlog
 	from              Origin
@@ -50,17 +50,17 @@ type Flow struct {
 	cutting           chan struct{} // closed when cut has returned, nil if it was not cut
 }
 
-// Origin is where an answer comes from.
+// Origin is the member that a response comes from.
 type Origin struct {
 	// Workspace holds the member: the clusters in it belong together.
 	Workspace string
 	// Member is unique among all workspaces.
 	Member string
-	// Window is how many bytes of one answer may be on their way: what it takes at most while its user does not read.
+	// Window is the most bytes that a response occupies while its user does not read.
 	Window int64
 }
 
-// NewBacklog makes an empty backlog. cut, if not nil, is called each time an answer is cut.
+// NewBacklog makes an empty backlog. cut, if not nil, is called each time a response is cut.
 func NewBacklog(bounds BacklogBounds, cut func(Scope)) *Backlog {
 	b := &Backlog{bounds: bounds, cut: cut, members: map[string]*held{}, workspaces: map[string]*held{}, writes: list.New()}
 	b.timer = time.AfterFunc(time.Hour, b.look)
@@ -68,7 +68,7 @@ func NewBacklog(bounds BacklogBounds, cut func(Scope)) *Backlog {
 	return b
 }
 
-// Flow begins an answer. cut must end the write under way; it is called at most once, without any lock held, and never after Close
+// Flow begins a response. cut must end the write under way; it is called at most once, without any lock held, and never after Close
 // has returned. Close the flow.
 func (b *Backlog) Flow(from Origin, cut func()) *Flow {
 	b.mu.Lock()
@@ -86,7 +86,7 @@ func join(all map[string]*held, name string) *held {
 	return h
 }
 
-// Begin is called before a write to the user.
+// Begin must be called before each write to the user.
 func (f *Flow) Begin() {
 	b := f.backlog
 	b.mu.Lock()
@@ -103,14 +103,14 @@ func (f *Flow) Begin() {
 	b.end(victims)
 }
 
-// End is called after it.
+// End must be called after each write.
 func (f *Flow) End() {
 	f.backlog.mu.Lock()
 	defer f.backlog.mu.Unlock()
 	f.backlog.remove(f)
 }
 
-// Close ends the answer, and waits for cut if it has begun. It may be called again.
+// Close ends the response, and waits for cut if it has begun. It may be called again.
 func (f *Flow) Close() {
 	if cutting := f.leave(); cutting != nil {
 		<-cutting
@@ -135,14 +135,14 @@ func (f *Flow) leave() (cutting chan struct{}) {
 	return f.cutting
 }
 
-// Cut is the bound because of which the answer was cut, empty if it was not.
+// Cut returns the bound because of which the response was cut, empty if it was not.
 func (f *Flow) Cut() Scope {
 	f.backlog.mu.Lock()
 	defer f.backlog.mu.Unlock()
 	return f.cutFor
 }
 
-// Held is how many bytes are held at most.
+// Held returns an upper bound of the bytes held.
 func (b *Backlog) Held() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +163,7 @@ func (b *Backlog) remove(f *Flow) {
 	}
 }
 
-// judge picks whom to cut, counts them as gone, and sees to it that it is asked again when a write that is too young becomes old.
+// judge returns the flows to cut, which no longer count, and sets the timer for when a write that is too recent may be cut.
 func (b *Backlog) judge() []*Flow {
 	var victims []*Flow
 	for {
@@ -180,8 +180,8 @@ func (b *Backlog) judge() []*Flow {
 	}
 }
 
-// victim is the oldest write beyond a bound: of the member that exceeds its own, else of the workspace that holds most if all
-// together exceed theirs, so that who stalls many pays for it. If it is too young, later says in how long it will not be.
+// victim returns the oldest write beyond a bound: of a member that exceeds its own bound; otherwise, if all together exceed theirs, of the workspace
+// that holds most, so that a user who stalls many responses loses them first. If it is too recent to be cut, later is how long it still is.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {
 	var fullest *held
 	if exceeds(b.held, b.bounds.All) {
@@ -214,7 +214,7 @@ func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.D
 
 func exceeds(n, bound int64) bool { return bound > 0 && n > bound }
 
-// look judges when a write has become old enough.
+// look cuts what may be cut now. The timer calls it.
 func (b *Backlog) look() {
 	b.mu.Lock()
 	victims := b.judge()

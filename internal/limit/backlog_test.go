@@ -104,7 +104,7 @@ func TestBacklog(t *testing.T) {
 			s.wantCut(t, "0", "1")
 		})
 	})
-	t.Run("who moves on in time is not cut", func(t *testing.T) {
+	t.Run("a reader that goes on in time is not cut off", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStage(1, 1)
 			a, b := s.stall("w", "m", "a"), s.stall("w", "m", "b")

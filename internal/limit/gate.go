@@ -27,15 +27,15 @@ type Bounds struct {
 	Wait time.Duration
 }
 
-// Asker is who wants a seat. Empty fields are bound by nothing but All.
-type Asker struct {
-	// User, or whatever else shall have a fair share, such as an address.
+// Requester identifies the user and the member of a request for a seat. An empty field is bounded by All only.
+type Requester struct {
+	// User, or another name that gets a fair share, such as an address.
 	User string
 	// Member that the seat is used for.
 	Member string
 }
 
-// Scope is what is full.
+// Scope is the bound that was reached.
 type Scope string
 
 // Scopes.
@@ -45,11 +45,11 @@ const (
 	ScopeAll    Scope = "all"
 )
 
-// FullError says that there was no seat. It is the only error of Gate.Enter beside those of contexts.
+// FullError means that there was no seat. Gate.Enter returns no other error, except those of contexts.
 type FullError struct {
 	// Scope of the bound that was reached.
 	Scope Scope
-	// Waited is how long it was waited for a seat, 0 if the queue was full, or there is none.
+	// Waited is how long the request waited for a seat; 0 if the queue was full, or there is none.
 	Waited time.Duration
 }
 
@@ -90,7 +90,7 @@ type share struct {
 	uses  int       // seats and waiters; none, and the share is forgotten
 }
 
-// waiter is a request without a seat. No waiter ever fits: whatever makes room gives it to those who then fit.
+// waiter is a request that waits for a seat. Whatever makes room gives it to a waiter at once, so that there is never room for a waiter.
 type waiter struct {
 	user, member *share
 	begun        time.Time
@@ -111,7 +111,7 @@ func NewGate(bounds Bounds, observer Observer) *Gate {
 }
 
 // Enter returns a seat. Without room it waits as the bounds allow, and returns a *FullError then, or the cause of ctx's end.
-func (g *Gate) Enter(ctx context.Context, who Asker) (*Seat, error) {
+func (g *Gate) Enter(ctx context.Context, who Requester) (*Seat, error) {
 	g.mu.Lock()
 	user, member := use(g.users, who.User), use(g.members, who.Member)
 	if full := g.full(user, member); full != "" {
@@ -147,7 +147,7 @@ func use(shares map[string]*share, name string) *share {
 	return s
 }
 
-// forget counts one use less.
+// forget removes one use, and the shares that have none left.
 func (g *Gate) forget(user, member *share) {
 	if user.uses--; user.uses == 0 {
 		delete(g.users, user.name)
@@ -179,7 +179,7 @@ func (g *Gate) seat(user, member *share) *Seat {
 	return &Seat{gate: g, user: user, member: member}
 }
 
-// Release gives the seat back, to who waits for one. It may be called again.
+// Release gives the seat back, to the next waiter if there is one. It may be called again.
 func (s *Seat) Release() {
 	if s == nil || s.released.Swap(true) {
 		return
@@ -253,7 +253,7 @@ func (g *Gate) dequeue(w *waiter, n int) {
 	}
 }
 
-// wait returns the seat that the waiter is called to.
+// wait waits for a seat.
 func (g *Gate) wait(ctx context.Context, w *waiter) (*Seat, error) {
 	timer := time.NewTimer(g.bounds.Wait)
 	defer timer.Stop()

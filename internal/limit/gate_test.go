@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-func asker(user, member string) limit.Asker { return limit.Asker{User: user, Member: member} }
+func asker(user, member string) limit.Requester { return limit.Requester{User: user, Member: member} }
 
 // enter fails the test if there is no seat.
 func enter(t *testing.T, g *limit.Gate, user, member string) *limit.Seat {
@@ -39,17 +39,17 @@ func wantFull(t *testing.T, err error, scope limit.Scope, waited time.Duration) 
 func TestGateBounds(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bounds limit.Bounds
-		taken  []limit.Asker
-		next   limit.Asker
+		taken  []limit.Requester
+		next   limit.Requester
 		want   limit.Scope
 	}{
-		"a user has a share and no more":          {limit.Bounds{User: 2}, []limit.Asker{asker("a", "m"), asker("a", "n")}, asker("a", "o"), limit.ScopeUser},
-		"another user has their own":              {limit.Bounds{User: 2}, []limit.Asker{asker("a", "m"), asker("a", "n")}, asker("b", "m"), ""},
-		"a member has its share, whoever asks":    {limit.Bounds{Member: 2}, []limit.Asker{asker("a", "m"), asker("b", "m")}, asker("c", "m"), limit.ScopeMember},
-		"another member has its own":              {limit.Bounds{Member: 2}, []limit.Asker{asker("a", "m"), asker("b", "m")}, asker("c", "n"), ""},
-		"all together have theirs":                {limit.Bounds{All: 2}, []limit.Asker{asker("a", "m"), asker("b", "n")}, asker("c", "o"), limit.ScopeAll},
-		"what has no member is bound by no share": {limit.Bounds{Member: 1}, []limit.Asker{asker("a", ""), asker("b", "")}, asker("c", ""), ""},
-		"zero is no bound":                        {limit.Bounds{}, []limit.Asker{asker("a", "m"), asker("a", "m")}, asker("a", "m"), ""},
+		"a user has a share and no more":          {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")}, asker("a", "o"), limit.ScopeUser},
+		"another user has their own":              {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")}, asker("b", "m"), ""},
+		"a member has its share, whoever asks":    {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")}, asker("c", "m"), limit.ScopeMember},
+		"another member has its own":              {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")}, asker("c", "n"), ""},
+		"all together have theirs":                {limit.Bounds{All: 2}, []limit.Requester{asker("a", "m"), asker("b", "n")}, asker("c", "o"), limit.ScopeAll},
+		"what has no member is bound by no share": {limit.Bounds{Member: 1}, []limit.Requester{asker("a", ""), asker("b", "")}, asker("c", ""), ""},
+		"zero is no bound":                        {limit.Bounds{}, []limit.Requester{asker("a", "m"), asker("a", "m")}, asker("a", "m"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := limit.NewGate(tt.bounds, limit.Observer{})
@@ -149,7 +149,7 @@ func TestGateQueue(t *testing.T) {
 			wantFull(t, err, limit.ScopeAll, time.Second)
 		})
 	})
-	t.Run("who goes away leaves the queue", func(t *testing.T) {
+	t.Run("a request that is cancelled leaves the queue", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(bounds)
 			seat := enter(t, q.Gate, "x", "m")

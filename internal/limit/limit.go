@@ -48,7 +48,7 @@ func New(s Settings, o Observers) *Limiter {
 }
 
 // Enter returns a seat for a short or a long request, see Gate.Enter.
-func (l *Limiter) Enter(ctx context.Context, who Asker, long bool) (*Seat, error) {
+func (l *Limiter) Enter(ctx context.Context, who Requester, long bool) (*Seat, error) {
 	if long {
 		return l.long.Enter(ctx, who)
 	}

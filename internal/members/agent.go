@@ -20,18 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
+// agentURL is the base of requests to an agent. The host is never resolved: the tunnel leads to the agent.
+const agentURL = "http://agent"
+
 // maxErrorText bounds what is kept of a response that is an error, in bytes.
 const maxErrorText = 512
-
-// PutSettings sends settings to a member. When it returns nil, the agent has stored them.
-func (r *Registry) PutSettings(ctx context.Context, name types.NamespacedName, settings protocol.Settings) error {
-	body, err := json.Marshal(settings)
-	if err != nil {
-		return err
-	}
-	_, err = r.call(ctx, name, http.MethodPut, protocol.PathSettings, body)
-	return err
-}
 
 // ResponseError is an error response of an agent.
 type ResponseError struct {
@@ -49,66 +42,80 @@ func (e *ResponseError) Error() string {
 	return fmt.Sprintf("the agent answers %d: %s", e.Code, e.Text)
 }
 
-// PutDeployment hands a member's agent its Deployment, as JSON. When it returns nil, the agent has stored it; its report has the
-// outcome. A *ResponseError with the code 422 means that the agent will never take it.
-func (r *Registry) PutDeployment(ctx context.Context, name types.NamespacedName, deployment []byte) error {
-	_, err := r.call(ctx, name, http.MethodPut, protocol.PathDeployment, deployment)
-	return err
+// IsStatus reports whether an error is a response of an agent with that status code.
+func IsStatus(err error, code int) bool {
+	var response *ResponseError
+	return errors.As(err, &response) && response.Code == code
+}
+
+// Ask sends a request to an agent by a transport of the Registry, with a body of JSON if there is one, and returns a 2xx response. The caller
+// closes its body. Any other response is a *ResponseError.
+func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, agentURL+path, reader)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := agent.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // what can be read of it
+	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxErrorText))}
 }
 
 // leaderPause is the interval at which a leading agent is looked for.
 const leaderPause = 500 * time.Millisecond
 
-// Uninstall asks a member's agent to remove itself. It returns what the agent could not remove.
-func (r *Registry) Uninstall(ctx context.Context, name types.NamespacedName) (protocol.UninstallResult, error) {
-	var result protocol.UninstallResult
-	var raw []byte
-	err := wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
-		raw, err = r.callBy(ctx, r.Leading, name, http.MethodPost, protocol.PathUninstall, nil) // only the leader removes what was delivered
+// send sends a request of a call to a member's agent and returns the body of the response.
+func (r *Registry) send(ctx context.Context, name types.NamespacedName, ask agentRequest) (raw []byte, err error) {
+	if !ask.toLeader {
+		return r.sendBy(ctx, r.Transport, name, ask)
+	}
+	err = wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
+		raw, err = r.sendBy(ctx, r.Leading, name, ask)
 		if errors.Is(err, ErrNoLeader) {
 			return false, nil // the Lease of a leader that died has to expire
 		}
 		return true, err
 	})
-	if err != nil {
-		return result, err
-	}
-	if err := json.Unmarshal(raw, &result); err != nil {
-		return result, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)
-	}
-	return result, nil
+	return raw, err
 }
 
-// call sends one request to a member's agent and returns the body of a 2xx response.
-func (r *Registry) call(ctx context.Context, name types.NamespacedName, method, path string, body []byte) ([]byte, error) {
-	return r.callBy(ctx, r.Transport, name, method, path, body)
-}
-
-// callBy is call with the transport that way returns.
-func (r *Registry) callBy(
-	ctx context.Context, way func(types.NamespacedName) (http.RoundTripper, error), name types.NamespacedName, method, path string, body []byte,
+func (r *Registry) sendBy(
+	ctx context.Context, way func(types.NamespacedName) (http.RoundTripper, error), name types.NamespacedName, ask agentRequest,
 ) ([]byte, error) {
-	transport, err := way(name)
-	if err != nil {
-		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
+	agent, err := way(name)
+	var resp *http.Response
+	if err == nil {
+		resp, err = Ask(ctx, agent, ask.method, ask.path, ask.body)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, agentURL+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
+	var raw []byte
+	if err == nil {
+		raw, err = io.ReadAll(io.LimitReader(resp.Body, protocol.MaxBody))
+		_ = resp.Body.Close() // all is read
 	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, protocol.MaxBody))
-	if err != nil {
-		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, err)
-	}
-	if resp.StatusCode/100 != 2 {
-		rejected := &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(raw), maxErrorText))}
-		return nil, fmt.Errorf("%s to cluster %s: %w", path, name, rejected)
+		return nil, fmt.Errorf("%s to cluster %s: %w", ask.path, name, err)
 	}
 	return raw, nil
+}
+
+// remaining returns what an agent that uninstalled itself could not remove.
+func remaining(name types.NamespacedName, raw []byte) ([]string, error) {
+	var result protocol.UninstallResult
+	if err := json.Unmarshal(raw, &result); err != nil {
+		return nil, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)
+	}
+	return result.Remaining, nil
 }

@@ -140,3 +140,20 @@ func (r *Registry) turnAway(name types.NamespacedName, reason, message string) {
 		f(name, reason, message)
 	}
 }
+
+// surplusLocked returns the tunnel that is one too many, if there is one. Those that are being ended already do not count.
+func (m *member) surplusLocked(most int) *session {
+	var oldest *session
+	open := 0
+	for _, s := range slices.Backward(m.sessions) {
+		if s.cause == nil {
+			oldest = s
+			open++
+		}
+	}
+	if open <= most {
+		return nil
+	}
+	oldest.cause = ErrTooManyTunnels
+	return oldest
+}

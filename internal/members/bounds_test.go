@@ -4,7 +4,7 @@
 package members_test
 
 import (
-	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestBounds(t *testing.T) {
@@ -55,10 +56,10 @@ func testTooFast(w *world) {
 	synctest.Wait()
 	state := w.State(name("member"))
 	if alive(a) || alive(calm) || state.Connected() || !errors.Is(state.LostBecause, members.ErrTooFast) {
-		w.t.Fatalf("state %+v", state)
+		w.t.Fatalf("state %+v, want both tunnels ended as too fast", state)
 	}
 	if state.Refusal == nil || state.Refusal.Reason != v1.ReasonAgentTooFast || len(refused) == 0 || !strings.Contains(refused[0], "reports") {
-		w.t.Errorf("refusal %+v, told %q", state.Refusal, refused)
+		w.t.Errorf("refusal %+v, told %q, want AgentTooFast to be told for its reports", state.Refusal, refused)
 	}
 	if after, err := w.Admit(name("member")); !errors.Is(err, members.ErrTooFast) || after <= 0 || after > time.Minute {
 		w.t.Errorf("it may come back after %s: %v", after, err)
@@ -91,7 +92,7 @@ func testWorkspaceFull(w *world) {
 	after, err := w.Admit(name("three"))
 	if state := w.State(name("three")); !errors.Is(err, members.ErrWorkspaceFull) || after <= 0 || state.Refusal == nil ||
 		state.Refusal.Reason != v1.ReasonTooManyTunnels || !strings.Contains(state.Refusal.Message, "limits.workspace.tunnels") {
-		w.t.Errorf("%v, %+v", err, state.Refusal)
+		w.t.Errorf("got %v, %+v, want TooManyTunnels with the name of the limit", err, state.Refusal)
 	}
 	if _, err := w.Admit(types.NamespacedName{Namespace: "team-b", Name: "one"}); err != nil {
 		w.t.Errorf("another workspace: %v", err)
@@ -159,13 +160,14 @@ func testUnprovenRefusals(w *world) {
 }
 
 // Twelve tunnels that stream reports without end cost 13.5 MiB for each Cluster: what the hub did not read yet was held in the tunnels' windows.
+// Here are four, with short lines: a machine that reads fewer reports than the hub lets through never finds that they are too many.
 func TestReportsWithoutEndHoldNoMemory(t *testing.T) {
 	registry := members.New(logr.Discard(), time.Now)
 	defer registry.Close()
 	before := heap()
-	line := "{\"version\":\"" + strings.Repeat("v", 4<<10) + "\"}\n"
+	line := "{\"version\":\"" + strings.Repeat("v", 512) + "\"}\n"
 	var agents []agent
-	for i := range 12 {
+	for i := range 4 {
 		member := fmt.Sprint("member-", i) // one each: the first that runs ahead would end the others of its Cluster
 		a := newAgent(t, flood(line))
 		registry.Add(peer(member, "key"), a.session)
@@ -174,12 +176,18 @@ func TestReportsWithoutEndHoldNoMemory(t *testing.T) {
 	for i, a := range agents {
 		select {
 		case <-a.session.Done():
+			testkit.Eventually(t, 5*time.Second, func(context.Context) error { // the registry learns of the end a moment later
+				if state := registry.State(name(fmt.Sprint("member-", i))); !errors.Is(state.LostBecause, members.ErrTooFast) {
+					return fmt.Errorf("tunnel %d ended because of %w, want %w", i, state.LostBecause, members.ErrTooFast)
+				}
+				return nil
+			})
 		case <-time.After(time.Minute):
 			t.Errorf("tunnel %d goes on", i)
 		}
 	}
-	if grown := heap() - before; grown > 4<<20 {
-		t.Errorf("%d KiB are held", grown>>10)
+	if grown := heap() - before; grown > 4<<20/3 {
+		t.Errorf("%d KiB are held, want less than a third of what the four windows hold", grown>>10)
 	}
 }
 
@@ -190,69 +198,4 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapInuse)
-}
-
-func TestLines(t *testing.T) {
-	long := strings.Repeat("x", 100)
-	for name, tc := range map[string]struct {
-		in   string
-		want []string
-		err  error
-	}{
-		"short lines":               {"a\nb\n", []string{"a", "b"}, nil},
-		"an empty line is a line":   {"a\n\nb\n", []string{"a", "", "b"}, nil},
-		"a last one without an end": {"a\nb", []string{"a", "b"}, nil},
-		"carriage returns go":       {"a\r\n", []string{"a"}, nil},
-		"nothing":                   {"", nil, nil},
-		"one beyond the buffer":     {long + "\na\n" + long + "\n", []string{long, "a", long}, nil},
-		"one beyond the limit":      {"a\n" + long + long + "\n", []string{"a"}, bufio.ErrTooLong},
-		"one that does not end":     {"a\n" + long + long, []string{"a"}, bufio.ErrTooLong},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lines := members.NewLines(strings.NewReader(tc.in), 16, 150)
-			var got []string
-			for lines.Scan() {
-				got = append(got, string(lines.Bytes()))
-			}
-			if strings.Join(got, "|") != strings.Join(tc.want, "|") || len(got) != len(tc.want) || !errors.Is(lines.Err(), tc.err) {
-				t.Errorf("%q, %v", got, lines.Err())
-			}
-		})
-	}
-	t.Run("a line that breaks off is said, with what is there", func(t *testing.T) {
-		broken := errors.New("broken")
-		lines := members.NewLines(io.MultiReader(strings.NewReader("a\nb"), failing{broken}), 16, 150)
-		for lines.Scan() {
-			_ = lines.Bytes()
-		}
-		if !errors.Is(lines.Err(), broken) {
-			t.Error(lines.Err())
-		}
-	})
-}
-
-type failing struct{ error }
-
-func (f failing) Read([]byte) (int, error) { return 0, f.error }
-
-func TestPace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pace := members.NewPace(10, 5, 10*time.Second)
-		for i := range 3 {
-			for range 50 { // five seconds of too much, then a rest
-				if err := pace.Wait(t.Context()); err != nil {
-					t.Fatalf("round %d: %v", i, err)
-				}
-			}
-			time.Sleep(time.Second)
-		}
-		begun := time.Now()
-		var err error
-		for err == nil {
-			err = pace.Wait(t.Context())
-		}
-		if took := time.Since(begun); !errors.Is(err, members.ErrTooFast) || took < 10*time.Second || took > 12*time.Second {
-			t.Errorf("after %s: %v", took, err)
-		}
-	})
 }

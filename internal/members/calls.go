@@ -5,6 +5,8 @@ package members
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -34,33 +36,40 @@ type Call struct {
 // Done reports whether the call succeeded.
 func (c Call) Done() bool { return !c.Running && c.Err == nil }
 
-// StartSettings puts settings to a member in the background, unless that runs or was tried within CallPause. It returns the call's state.
-func (r *Registry) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
-	return r.start(name, protocol.PathSettings+settings.Digest(), func(ctx context.Context) ([]string, error) {
-		return nil, r.PutSettings(ctx, name, settings)
-	})
+// agentRequest is what a call asks of an agent.
+type agentRequest struct {
+	method, path string
+	body         []byte // JSON
+	toLeader     bool   // whether only the leader among the agents may be asked
 }
 
-// StartDeployment gives a member's agent its Deployment in the background, unless that runs or was tried within CallPause. It returns the
-// call's state.
+// StartSettings puts settings to a member in the background, unless that runs or was tried within CallPause. It returns the call's state. When it
+// has succeeded, the agent has stored them.
+func (r *Registry) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
+	body, err := json.Marshal(settings)
+	if err != nil { // strings always marshal
+		return Call{Err: err, At: r.now()}
+	}
+	return r.start(name, settings.Digest(), agentRequest{method: http.MethodPut, path: protocol.PathSettings, body: body})
+}
+
+// StartDeployment gives a member's agent its Deployment, as JSON, in the background, unless that runs or was tried within CallPause. It returns the
+// call's state. When it has succeeded, the agent has stored it; its report has the outcome. A *ResponseError with the code 422 means that the agent
+// will never take it.
 func (r *Registry) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
-	return r.start(name, protocol.PathDeployment+digest, func(ctx context.Context) ([]string, error) {
-		return nil, r.PutDeployment(ctx, name, deployment)
-	})
+	return r.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
 
 // StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within CallPause. It returns the
-// call's state.
+// call's state. Only the leader among the agents removes what was delivered.
 func (r *Registry) StartUninstall(name types.NamespacedName) Call {
-	return r.start(name, protocol.PathUninstall, func(ctx context.Context) ([]string, error) {
-		result, err := r.Uninstall(ctx, name)
-		return result.Remaining, err
-	})
+	return r.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }
 
-// start runs send for a member in the background. Only a member's latest call is kept, until the member has a new tunnel. An agent that
+// start sends a request to a member in the background; digest is that of its body. Only a member's latest call is kept, until the member has a new tunnel. An agent that
 // removes itself answers and disconnects, so the outcome is kept while the member is not connected.
-func (r *Registry) start(name types.NamespacedName, kind string, send func(context.Context) ([]string, error)) Call {
+func (r *Registry) start(name types.NamespacedName, digest string, ask agentRequest) Call {
+	kind := ask.path + digest
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.members[name]
@@ -75,9 +84,13 @@ func (r *Registry) start(name types.NamespacedName, kind string, send func(conte
 	r.sessions.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, callTimeout) // the end of the tunnel ends it, too
 		defer cancel()
-		remaining, err := send(ctx)
+		var left []string
+		raw, err := r.send(ctx, name, ask)
+		if err == nil && ask.path == protocol.PathUninstall {
+			left, err = remaining(name, raw)
+		}
 		r.mu.Lock()
-		c.Call = Call{Err: err, At: r.now(), Remaining: remaining}
+		c.Call = Call{Err: err, At: r.now(), Remaining: left}
 		r.mu.Unlock()
 		r.notify(name)
 	})

@@ -89,8 +89,8 @@ func (r *Record) notAfter(now time.Time) {
 	}
 }
 
-func (r *Record) said() statement {
-	said := statement{report: r.Report, epoch: r.Reported}
+func (r *Record) said() agentState {
+	said := agentState{report: r.Report, epoch: r.Reported}
 	if r.ReportErr != "" {
 		said.err = errors.New(r.ReportErr)
 	}
@@ -107,7 +107,7 @@ func (r *Registry) recordLocked(name types.NamespacedName) Record {
 	for _, s := range m.sessions {
 		record.Tunnels = append(record.Tunnels, s.peer)
 	}
-	said := m.saidHere()
+	said := m.stateHere()
 	record.Report, record.ReportErr, record.Reported = said.report, errorText(said.err), said.epoch
 	if !m.loss.at.IsZero() {
 		record.Loss = &Loss{At: m.loss.at, Because: errorText(m.loss.because), Left: errors.Is(m.loss.because, ErrReportEnded)}

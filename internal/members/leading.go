@@ -81,19 +81,21 @@ func (r *Registry) leader(name types.NamespacedName, tried []string) (found rout
 		return route{}, nil, false
 	}
 	routes := m.routes()
-	of := func(instance string) []route {
-		return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
-	}
 	if instance, known := m.leadingInstance(routes); known {
-		found, ok = best(of(instance), tried)
+		found, ok = best(of(routes, instance), tried)
 	}
 	if !ok {
 		found, ok = best(slices.Clone(routes), tried)
 	}
-	for _, other := range of(found.instance) {
+	for _, other := range of(routes, found.instance) {
 		kin = append(kin, other.id)
 	}
 	return found, kin, ok
+}
+
+// of returns the routes that lead to one process of the agent.
+func of(routes []route, instance string) []route {
+	return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
 }
 
 // leadingInstance is the process that says that it leads, by its newest tunnel. Registry.mu is held.

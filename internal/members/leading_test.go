@@ -78,7 +78,7 @@ func TestRequestsFindTheLeader(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			if raw, err := io.ReadAll(resp.Body); err != nil || string(raw) != tt.want {
-				t.Errorf("%q %v", raw, err)
+				t.Errorf("the response is %q %v, want that of the leader", raw, err)
 			}
 		})
 	}

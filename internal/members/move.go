@@ -4,7 +4,6 @@
 package members
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,7 +17,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/protocol/watch"
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // Timing of moves.
@@ -93,20 +92,12 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, agentURL+protocol.PathMove, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.RoundTrip(req)
+	resp, err := Ask(ctx, s, http.MethodPost, protocol.PathMove, body)
 	if err != nil {
 		return fmt.Errorf("ask to move: %w", err)
 	}
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, protocol.MaxBody)) // an answer that breaks off has said enough
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("ask to move: the agent answers %d", resp.StatusCode)
-	}
 	return nil
 }
 
@@ -127,8 +118,8 @@ func newLeaving(tunnel Session) *leaving {
 // RoundTrip implements http.RoundTripper.
 func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := l.Session.RoundTrip(r)
-	if err == nil && watch.Is(r) && strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/") {
-		watch.EndWithSource(l.going, response, func(error) bool { return l.broken() })
+	if err == nil && request.IsWatch(r) && strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/") {
+		request.EndWatchOrFailure(l.going, response, func(error) bool { return l.broken() })
 	}
 	return response, err // a transport's errors stay as they are
 }

@@ -17,18 +17,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// nomad is an agent that knows how to move: it ends its report when it was asked to and has a new tunnel.
-type nomad struct {
+// movingAgent is an agent that knows how to move: it ends its report when it was asked to and has a new tunnel.
+type movingAgent struct {
 	asked  chan protocol.MoveRequest
 	leave  chan struct{}
 	answer int
 }
 
-func newNomad(answer int) *nomad {
-	return &nomad{asked: make(chan protocol.MoveRequest, 8), leave: make(chan struct{}), answer: answer}
+func newMovingAgent(answer int) *movingAgent {
+	return &movingAgent{asked: make(chan protocol.MoveRequest, 8), leave: make(chan struct{}), answer: answer}
 }
 
-func (n *nomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (n *movingAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case protocol.PathMove:
 		var move protocol.MoveRequest
@@ -77,7 +77,7 @@ func (w *world) move(ctx context.Context) <-chan string {
 }
 
 func testMoved(w *world) {
-	n, old, gone := newNomad(http.StatusAccepted), newNomad(http.StatusNotFound), newNomad(http.StatusAccepted)
+	n, old, gone := newMovingAgent(http.StatusAccepted), newMovingAgent(http.StatusNotFound), newMovingAgent(http.StatusAccepted)
 	w.serve("member", "key", n.ServeHTTP)
 	w.serve("old", "key", old.ServeHTTP)
 	lost := w.serve("gone", "key", gone.ServeHTTP)
@@ -91,7 +91,7 @@ func testMoved(w *world) {
 	}
 	close(n.leave)
 	if got := <-result; got != "2 moved, 1 stayed" {
-		w.t.Error(got)
+		w.t.Errorf("got %v, want 2 moved, 1 stayed", got)
 	}
 	if w.State(name("member")).Connected() || !w.State(name("old")).Connected() {
 		w.t.Error("who left is connected, or who stayed is not")
@@ -99,14 +99,14 @@ func testMoved(w *world) {
 }
 
 func testMovePromised(w *world) {
-	w.serve("member", "key", newNomad(http.StatusAccepted).ServeHTTP)
+	w.serve("member", "key", newMovingAgent(http.StatusAccepted).ServeHTTP)
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	begun := time.Now()
 	if got := <-w.move(ctx); got != "0 moved, 1 stayed" || time.Since(begun) != 10*time.Second {
 		w.t.Errorf("%s after %s", got, time.Since(begun))
 	}
-	late := newNomad(http.StatusAccepted)
+	late := newMovingAgent(http.StatusAccepted)
 	w.serve("late", "key", late.ServeHTTP)
 	begun = time.Now()
 	result := w.move(ctx)
@@ -136,7 +136,7 @@ func testMovePaced(w *world) {
 		w.t.Errorf("%d are asked at once", n)
 	}
 	if got := <-result; got != "0 moved, 300 stayed" || asked.Load() != members {
-		w.t.Errorf("%s, %d were asked", got, asked.Load())
+		w.t.Errorf("%s, %d were asked, want \"0 moved, 300 stayed\" and %d", got, asked.Load(), members)
 	}
 }
 
@@ -155,7 +155,7 @@ func (w *world) watch() <-chan string {
 }
 
 func testWatchLeave(w *world) {
-	n := newNomad(http.StatusAccepted)
+	n := newMovingAgent(http.StatusAccepted)
 	w.serve("member", "key", n.ServeHTTP)
 	ended := w.watch()
 	close(n.leave)
@@ -166,7 +166,7 @@ func testWatchLeave(w *world) {
 }
 
 func testWatchKill(w *world) {
-	a := w.serve("member", "key", newNomad(http.StatusAccepted).ServeHTTP)
+	a := w.serve("member", "key", newMovingAgent(http.StatusAccepted).ServeHTTP)
 	ended := w.watch()
 	_ = a.conn.Close()
 	if got := <-ended; got != `"{}\n", <nil>` {
@@ -175,15 +175,15 @@ func testWatchKill(w *world) {
 }
 
 func testLate(w *world) {
-	n := newNomad(http.StatusAccepted)
+	n := newMovingAgent(http.StatusAccepted)
 	w.serve("member", "key", n.ServeHTTP)
-	late, err := w.Here(name("member"))
+	late, err := w.Here(name("member"), "")
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	close(n.leave)
 	synctest.Wait()
-	if _, err := w.Here(name("member")); err == nil {
+	if _, err := w.Here(name("member"), ""); err == nil {
 		w.t.Error("a tunnel that was left is still found")
 	}
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://agent/x", nil)

@@ -67,6 +67,8 @@ type Peer struct {
 	Key string `json:"key"`
 	// Instance names the agent's process among those of its cluster. Empty if it does not say.
 	Instance string `json:"instance,omitempty"`
+	// NodeAgent reports whether the process is a node agent: its tunnel carries requests while the member has no other.
+	NodeAgent bool `json:"nodeAgent,omitempty"`
 	// TokenID is the ID of the connect token that opened the tunnel, which nothing else may open.
 	TokenID string `json:"tokenID,omitempty"`
 	// ID of the tunnel. Registry.Add makes it.
@@ -110,6 +112,7 @@ type Registry struct {
 	bounds     Bounds
 	feeds      map[*Feed]struct{}
 	listeners  listeners
+	following  following
 }
 
 // listeners are the functions to call on a change. Registry.mu guards them.
@@ -122,10 +125,12 @@ type listeners struct {
 
 // member is what is known of one Cluster. Registry.mu guards it.
 type member struct {
-	sessions  []*session // the newest last
-	draining  []*session // those that carry nothing new and are no connection any more
-	remote    []remote   // what other replicas know of it, one each
-	loss      loss       // of the last tunnel here
+	sessions  []*session    // the newest last
+	draining  []*session    // those that carry nothing new and are no connection any more
+	remote    []remote      // what other replicas know of it, one each
+	far       *remoteStream // nil if nothing is read through another replica
+	offers    *reportBytes
+	loss      loss // of the last tunnel here
 	refusal   *Rejection
 	lastCall  *agentCall    // the latest, nil if there is none
 	paused    time.Time     // until when it may open no tunnel
@@ -143,6 +148,7 @@ type loss struct {
 type session struct {
 	Session
 	peer      Peer
+	stream    *stream
 	report    *protocol.Report
 	reportErr error
 	cause     error // why we ended it, nil if we did not
@@ -203,7 +209,7 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 	}
 	r.workspaces[name.Namespace]++
 	peer.Epoch = r.epochLocked(m)
-	s := &session{Session: newLeaving(tunnel), peer: peer}
+	s := &session{Session: newLeaving(tunnel), peer: peer, stream: newStream(r, name, m.offers)}
 	m.sessions, m.forgotten = append(m.sessions, s), false
 	m.arrivedLocked()
 	surplus := m.surplusLocked(r.bounds.ClusterTunnels)
@@ -215,7 +221,7 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 	if surplus != nil {
 		surplus.Close()
 	}
-	r.log.Info("tunnel opened", "cluster", name, "instance", peer.Instance)
+	r.log.Info("tunnel opened", "cluster", name, "instance", peer.Instance, "nodeAgent", peer.NodeAgent)
 	r.changed(name)
 	for _, f := range opened {
 		f(name)
@@ -321,27 +327,10 @@ func (r *Registry) Close() {
 func (r *Registry) memberLocked(name types.NamespacedName) *member {
 	m := r.members[name]
 	if m == nil {
-		m = &member{}
+		m = &member{offers: newOffers()}
 		r.members[name] = m
 	}
 	return m
-}
-
-// surplusLocked returns the tunnel that is one too many, if there is one. Those that are being ended already do not count.
-func (m *member) surplusLocked(most int) *session {
-	var oldest *session
-	open := 0
-	for _, s := range slices.Backward(m.sessions) {
-		if s.cause == nil {
-			oldest = s
-			open++
-		}
-	}
-	if open <= most {
-		return nil
-	}
-	oldest.cause = ErrTooManyTunnels
-	return oldest
 }
 
 // dropLocked forgets a member whose Cluster is gone and whose last tunnel has ended, or of which nothing is known.
@@ -351,6 +340,9 @@ func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
 	}
 	if m.forgotten || len(m.remote) == 0 && m.loss.at.IsZero() && m.refusal == nil && m.arrival == nil && m.paused.IsZero() {
 		delete(r.members, name)
+		if m.far != nil {
+			m.far.stop()
+		}
 	}
 }
 
@@ -386,6 +378,9 @@ func (r *Registry) changed(name types.NamespacedName) {
 func (r *Registry) notify(names ...types.NamespacedName) {
 	r.mu.Lock()
 	listeners := r.listeners.changed
+	for _, name := range names {
+		r.followFarLocked(name)
+	}
 	r.mu.Unlock()
 	for _, f := range listeners {
 		for _, name := range names {

@@ -101,24 +101,8 @@ func (w *world) serve(cluster, key string, h http.HandlerFunc) agent {
 
 func newAgent(t testing.TB, h http.Handler) agent {
 	t.Helper()
-	hubEnd, agentEnd := net.Pipe()
-	conn := tunnel.NewConn(agentEnd, tunnel.Config{})
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = conn.Serve(ctx, h)
-	}()
-	t.Cleanup(func() {
-		_ = conn.Close()
-		cancel()
-		<-served
-	})
-	session, err := tunnel.NewSession(t.Context(), hubEnd, tunnel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return agent{session: session, conn: conn, stop: cancel}
+	opened := testkit.OpenTunnel(t, h)
+	return agent{session: opened.Session, conn: opened.Conn, stop: opened.Stop}
 }
 
 // reporting answers requests for the report with lines and then waits for the end of the request, and others with next.
@@ -192,10 +176,10 @@ func testConnect(w *world) {
 	w.add("member", testkit.HealthyReport())
 	state := w.State(name("member"))
 	if !state.Connected() || state.Peers[0].Key != "key" || state.Peers[0].Cluster != peer("member", "key").Cluster || state.Report == nil || state.Report.Version != "v1.36.3+k3s1" || state.ReportErr != nil {
-		w.t.Errorf("state %+v", state)
+		w.t.Errorf("state %+v, want it connected with the peer and the report of its agent", state)
 	}
 	if members, tunnels := w.Size(); members != 1 || tunnels != 1 {
-		w.t.Errorf("%d members, %d tunnels", members, tunnels)
+		w.t.Errorf("%d members, %d tunnels, want one of each", members, tunnels)
 	}
 	if w.changed() != 2 { // connected, reported
 		w.t.Errorf("told of %d changes", w.changed())
@@ -210,7 +194,7 @@ func testReports(w *world) {
 	agent.Report(func(r *protocol.Report) { r.Version = "v1.37.0" })
 	synctest.Wait()
 	if got := w.State(name("member")).Report.Version; got != "v1.37.0" {
-		w.t.Errorf("version %s", got)
+		w.t.Errorf("version %s, want that of the second report", got)
 	}
 }
 
@@ -222,7 +206,7 @@ func testLost(w *world) {
 	synctest.Wait()
 	state := w.State(name("member"))
 	if state.Connected() || !state.LastSeen.Equal(time.Now()) || state.Report != nil || state.ReportErr != nil {
-		w.t.Errorf("state %+v", state)
+		w.t.Errorf("state %+v, want it lost now, without a report", state)
 	}
 	if !errors.Is(state.LostBecause, tunnel.ErrPeerClosed) || errors.Is(state.LostBecause, members.ErrReportEnded) {
 		w.t.Errorf("lost because %v", state.LostBecause)
@@ -236,15 +220,15 @@ func testReplace(w *world) {
 	old := w.serve("member", "key", reporting(said("old"), `{"version":"v1"}`+"\n"))
 	renewed := w.serve("member", "key", reporting(said("new"), `{"version":"v2"}`+"\n"))
 	if got, err := w.get("member", "/"); got != "new" {
-		w.t.Errorf("%q, %v", got, err)
+		w.t.Errorf("answered by %q, %v, want the new tunnel", got, err)
 	}
 	if got := w.State(name("member")).Report.Version; got != "v2" {
-		w.t.Errorf("report of %s", got)
+		w.t.Errorf("report of %s, want the one of v2", got)
 	}
 	_ = renewed.conn.Close()
 	synctest.Wait()
 	if got, err := w.get("member", "/"); got != "old" {
-		w.t.Errorf("%q, %v", got, err)
+		w.t.Errorf("answered by %q, %v, want the old tunnel", got, err)
 	}
 	state := w.State(name("member"))
 	if state.Report.Version != "v1" || !state.LastSeen.IsZero() {
@@ -271,10 +255,10 @@ func testLimit(w *world) {
 		w.t.Error("the oldest lives on")
 	}
 	if n := len(w.State(name("member")).Peers); n != 12 {
-		w.t.Errorf("%d tunnels", n)
+		w.t.Errorf("%d tunnels, want 12", n)
 	}
 	if got, err := w.get("member", "/"); got != "newest" {
-		w.t.Errorf("%q, %v", got, err)
+		w.t.Errorf("answered by %q, %v, want the newest tunnel", got, err)
 	}
 }
 
@@ -292,7 +276,7 @@ func testMalformed(w *world) {
 		a := w.serve("member", "key", reporting(said(""), `{"version":"v1"}`+"\n", line))
 		state := w.State(name("member"))
 		if alive(a) || state.Connected() || state.ReportErr != nil || !errors.Is(state.LostBecause, members.ErrReportMalformed) {
-			w.t.Errorf("%q: state %+v", line, state)
+			w.t.Errorf("%q: state %+v, want the tunnel ended as malformed", line, state)
 		}
 		if strings.Contains(fmt.Sprint(state.LostBecause), "secret") {
 			w.t.Errorf("the line is quoted: %v", state.LostBecause)
@@ -303,7 +287,7 @@ func testMalformed(w *world) {
 func testOversize(w *world) {
 	a := w.serve("member", "key", reporting(said(""), `{"version":"`+strings.Repeat("x", protocol.MaxBody)))
 	if state := w.State(name("member")); alive(a) || !errors.Is(state.LostBecause, members.ErrReportMalformed) {
-		w.t.Errorf("state %+v", state)
+		w.t.Errorf("state %+v, want the tunnel ended as malformed", state)
 	}
 }
 
@@ -317,10 +301,10 @@ func testNoReport(w *world) {
 	})
 	state := w.State(name("member"))
 	if !alive(a) || !state.Connected() || state.Report != nil || state.ReportErr == nil || !strings.Contains(state.ReportErr.Error(), "404") {
-		w.t.Errorf("state %+v", state)
+		w.t.Errorf("state %+v, want it connected, without a report because of 404", state)
 	}
 	if got, err := w.get("member", "/"); got != "served" {
-		w.t.Errorf("%q, %v", got, err)
+		w.t.Errorf("got %q, %v, want that the tunnel serves", got, err)
 	}
 	_ = a.conn.Close()
 	synctest.Wait()
@@ -360,7 +344,7 @@ func (w *world) leave() (agent, leaving, <-chan string) {
 	synctest.Wait()
 	state := w.State(name("member"))
 	if state.Connected() || state.LastSeen.IsZero() || !errors.Is(state.LostBecause, members.ErrReportEnded) || state.ReportErr != nil {
-		w.t.Errorf("state %+v", state)
+		w.t.Errorf("state %+v, want it lost because the report ended", state)
 	}
 	if _, err := w.Transport(name("member")); !errors.Is(err, members.ErrNotConnected) {
 		w.t.Errorf("it still gets requests: %v", err)
@@ -377,7 +361,7 @@ func testLeave(w *world) {
 	close(l.answer)
 	synctest.Wait()
 	if text := <-got; text != "served<nil>" {
-		w.t.Errorf("its request got %s", text)
+		w.t.Errorf("its request got %s, want it served", text)
 	}
 	w.pass(time.Second) // for those who looked it up just before
 	if alive(a) {
@@ -421,7 +405,7 @@ func testLeaveStuck(w *world) {
 		w.t.Error("the tunnel is still there after an hour")
 	}
 	if text := <-got; strings.Contains(text, "served") {
-		w.t.Errorf("got %s", text)
+		w.t.Errorf("got %s, want an error", text)
 	}
 }
 
@@ -492,16 +476,16 @@ func testRefused(w *world) {
 	w.Refused(name("member"), v1.ReasonIdentityMismatch, "another agent")
 	state := w.State(name("member"))
 	if state.Refusal == nil || state.Refusal.Message != "another agent" || !state.Refusal.At.Equal(time.Now()) || state.Connected() || w.changed() != 1 {
-		w.t.Fatalf("state %+v", state)
+		w.t.Fatalf("state %+v, want the refusal of now, and one change", state)
 	}
 	state.Refusal.Message = "changed" // it is a copy
 	w.pass(members.RefusalMemory - time.Second)
 	if got := w.State(name("member")).Refusal; got == nil || got.Message != "another agent" {
-		w.t.Errorf("refusal %+v", got)
+		w.t.Errorf("refusal %+v, want it to stay", got)
 	}
 	w.pass(time.Second)
 	if got := w.State(name("member")).Refusal; got != nil {
-		w.t.Errorf("refusal %+v", got)
+		w.t.Errorf("refusal %+v, want none after the agent connected", got)
 	}
 }
 
@@ -522,31 +506,45 @@ func testClose(w *world) {
 	}
 	w.Close()
 	if members, tunnels := w.Size(); members != 0 || tunnels != 0 {
-		w.t.Errorf("%d members, %d tunnels", members, tunnels)
+		w.t.Errorf("%d members, %d tunnels, want none", members, tunnels)
 	}
+}
+
+// await starts a call, and returns its outcome after a time that is enough for it.
+func (w *world) await(start func() members.Call) members.Call {
+	start()
+	w.pass(30 * time.Second)
+	return start()
+}
+
+func (w *world) putSettings(member string, settings protocol.Settings) members.Call {
+	return w.await(func() members.Call { return w.StartSettings(name(member), settings) })
+}
+
+func (w *world) uninstall(member string) members.Call {
+	return w.await(func() members.Call { return w.StartUninstall(name(member)) })
 }
 
 func testCalls(w *world) {
 	agent := w.add("member", testkit.HealthyReport())
 	settings := protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: "PEM"}
-	if err := w.PutSettings(w.t.Context(), name("member"), settings); err != nil {
-		w.t.Fatal(err)
+	if call := w.putSettings("member", settings); !call.Done() {
+		w.t.Fatalf("settings: %+v, want it done", call)
 	}
 	if got := <-agent.Settings; got.Digest() != settings.Digest() {
-		w.t.Errorf("settings %+v", got)
+		w.t.Errorf("settings %+v, want those that were sent", got)
 	}
 	synctest.Wait()
 	if got := w.State(name("member")).Report.SettingsDigest; got != settings.Digest() {
 		w.t.Errorf("the agent confirms %q", got)
 	}
-	if result, err := w.Uninstall(w.t.Context(), name("member")); err != nil || len(result.Remaining) > 0 || len(agent.Uninstalled) != 1 {
-		w.t.Errorf("uninstall: %+v, %v", result, err)
+	if call := w.uninstall("member"); !call.Done() || len(call.Remaining) > 0 || len(agent.Uninstalled) != 1 {
+		w.t.Errorf("uninstall: %+v, want it done, once, with nothing left", call)
 	}
 }
 
 func testCallsRefused(w *world) {
-	ctx := w.t.Context()
-	if err := w.PutSettings(ctx, name("member"), protocol.Settings{}); !errors.Is(err, members.ErrNotConnected) {
+	if err := w.putSettings("member", protocol.Settings{}).Err; !errors.Is(err, members.ErrNotConnected) {
 		w.t.Errorf("not connected: %v", err)
 	}
 	w.serve("member", "key", reporting(func(rw http.ResponseWriter, r *http.Request) {
@@ -556,17 +554,15 @@ func testCallsRefused(w *world) {
 		}
 		http.Error(rw, "cannot store: the text of an agent", http.StatusInternalServerError)
 	}))
-	if err := w.PutSettings(ctx, name("member"), protocol.Settings{}); err == nil || !strings.Contains(err.Error(), "500") {
-		w.t.Errorf("refused: %v", err)
+	if err := w.putSettings("member", protocol.Settings{}).Err; err == nil || !strings.Contains(err.Error(), "500") {
+		w.t.Errorf("refused: %v, want an error with 500", err)
 	}
-	if _, err := w.Uninstall(ctx, name("member")); err == nil || !strings.Contains(err.Error(), "malformed") {
-		w.t.Errorf("malformed: %v", err)
+	if err := w.uninstall("member").Err; err == nil || !strings.Contains(err.Error(), "malformed") {
+		w.t.Errorf("malformed: %v, want an error that says malformed", err)
 	}
 	w.serve("silent", "key", reporting(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	if err := w.PutSettings(ctx, name("silent"), protocol.Settings{}); !errors.Is(err, context.DeadlineExceeded) {
-		w.t.Errorf("silent: %v", err)
+	if err := w.putSettings("silent", protocol.Settings{}).Err; !errors.Is(err, context.DeadlineExceeded) {
+		w.t.Errorf("silent: %v, want the deadline's error", err)
 	}
 }
 
@@ -582,7 +578,7 @@ func TestRegistryIsSafeForConcurrentUse(t *testing.T) {
 					w.Add(peer(cluster.Name, fmt.Sprint(round)), agent.Session)
 					w.State(cluster)
 					_, _ = w.get(cluster.Name, "/")
-					_ = w.PutSettings(context.Background(), cluster, protocol.Settings{})
+					w.StartSettings(cluster, protocol.Settings{})
 					switch round {
 					case 1:
 						agent.Kill()
@@ -602,14 +598,27 @@ func TestRegistryIsSafeForConcurrentUse(t *testing.T) {
 	})
 }
 
-// A member that does nothing costs the hub at most four goroutines (DESIGN, budgets).
+// synced counts the reports of everything.
+type synced[E any] struct{ *sync.WaitGroup }
+
+func (s synced[E]) Synced(types.NamespacedName, []E) { s.Done() }
+func (s synced[E]) Event(types.NamespacedName, E)    {}
+func (s synced[E]) Stopped(types.NamespacedName)     {}
+
+// A member that does nothing costs the hub's leader three goroutines, with its report, its sets and its plans: two of the tunnel and one that
+// reads.
 func TestIdleMembersCostFewGoroutines(t *testing.T) {
-	const count, most = 50, 4
+	const count, most = 50, 3
 	registry := members.New(logr.Discard(), time.Now)
 	t.Cleanup(registry.Close)
-	var reported sync.WaitGroup
-	reported.Add(2 * count) // connected, reported
-	registry.OnChange(func(types.NamespacedName) { reported.Done() })
+	var everything sync.WaitGroup
+	everything.Add(2 * count) // sets, plans
+	registry.FollowSets(synced[*protocol.SetEvent]{&everything})
+	registry.FollowPlans(synced[*protocol.PlanEvent]{&everything})
+	ctx, stop := context.WithCancel(t.Context())
+	var leading sync.WaitGroup
+	leading.Go(func() { _ = registry.Lead(ctx) })
+	t.Cleanup(func() { stop(); leading.Wait() })
 	report, err := json.Marshal(testkit.HealthyReport())
 	if err != nil {
 		t.Fatal(err)
@@ -620,7 +629,13 @@ func TestIdleMembersCostFewGoroutines(t *testing.T) {
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
-			_ = conn.Serve(context.Background(), reporting(said(""), string(report)+"\n"))
+			_ = conn.Serve(context.Background(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				lines := string(report) + "\n"
+				if len(protocol.Subjects(r.URL)) == 3 {
+					lines += `{"set":{"synced":true}}` + "\n" + `{"plan":{"synced":true}}` + "\n"
+				}
+				reporting(said(""), lines)(w, r)
+			}))
 		}()
 		t.Cleanup(func() {
 			_ = conn.Close()
@@ -635,13 +650,12 @@ func TestIdleMembersCostFewGoroutines(t *testing.T) {
 			registry.Add(peer(fmt.Sprintf("member-%d", i), "key"), session)
 		})
 	}
-	reported.Wait()
+	everything.Wait()
 	perMember := float64(labelled(t)) / count
 	t.Logf("%.1f goroutines for each idle member", perMember)
 	if perMember > most || perMember < 1 {
 		t.Errorf("%.1f goroutines for each idle member, want 1 to %d", perMember, most)
 	}
-	reported.Add(count) // their ends
 }
 
 // labelled counts the goroutines of the hub's side.

@@ -10,17 +10,18 @@ import (
 
 // route is one way to a member: a tunnel that is open somewhere.
 type route struct {
-	id       string
-	instance string // of the agent; the empty one is one, too
-	epoch    int64
-	hop      bool              // whether it ends at another replica
-	carrier  http.RoundTripper // nil if that replica cannot be reached
+	id        string
+	instance  string // of the agent; the empty one is one, too
+	epoch     int64
+	nodeAgent bool              // whether the agent is a node agent
+	hop       bool              // whether it ends at another replica
+	carrier   http.RoundTripper // nil if that replica cannot be reached
 }
 
 // best is the route for a request that could not be sent on the routes tried before; false if there is none.
 //
 // Of the tunnels of one process of the agent only the newest counts, wherever it ends: the agent is about to give up the others. Among the
-// processes, one whose tunnel ends here goes first, then the one that came last.
+// processes, those of the agent's Deployment go before node agents, then one whose tunnel ends here, then the one that came last.
 func best(routes []route, tried []string) (route, bool) {
 	usable := slices.DeleteFunc(routes, func(r route) bool { return r.carrier == nil || slices.Contains(tried, r.id) })
 	var found *route
@@ -43,6 +44,9 @@ func (r route) newer(than route) bool {
 }
 
 func (r route) better(than route) bool {
+	if r.nodeAgent != than.nodeAgent {
+		return than.nodeAgent
+	}
 	if r.hop != than.hop {
 		return than.hop
 	}
@@ -53,11 +57,11 @@ func (r route) better(than route) bool {
 func (m *member) routes() []route {
 	routes := make([]route, 0, 4)
 	for _, s := range m.sessions {
-		routes = append(routes, route{id: s.peer.ID, instance: s.peer.Instance, epoch: s.peer.Epoch, carrier: s})
+		routes = append(routes, route{id: s.peer.ID, instance: s.peer.Instance, epoch: s.peer.Epoch, nodeAgent: s.peer.NodeAgent, carrier: s})
 	}
 	for _, other := range m.remote {
 		for _, p := range other.record.Tunnels {
-			routes = append(routes, route{id: p.ID, instance: p.Instance, epoch: p.Epoch, hop: true, carrier: other.carrier(p)})
+			routes = append(routes, route{id: p.ID, instance: p.Instance, epoch: p.Epoch, nodeAgent: p.NodeAgent, hop: true, carrier: other.carrier(p)})
 		}
 	}
 	return routes

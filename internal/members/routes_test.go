@@ -63,6 +63,10 @@ func TestTheBestRoute(t *testing.T) {
 		r.hop = true
 		return r
 	}
+	node := func(r route) route {
+		r.nodeAgent = true
+		return r
+	}
 	unreachable := func(r route) route {
 		r.carrier = nil
 		return r
@@ -85,6 +89,12 @@ func TestTheBestRoute(t *testing.T) {
 		"what was tried is none":                                 {routes: []route{here("a", "one", 1)}, tried: []string{"a"}, want: ""},
 		"after the newest of a process was tried, the older one": {routes: []route{here("a", "one", 1), hop("b", "one", 2)}, tried: []string{"b"}, want: "a"},
 		"what is out of reach is none":                           {routes: []route{unreachable(hop("a", "one", 1))}, want: ""},
+		"a node agent that is the only way":                      {routes: []route{node(here("a", "one", 1))}, want: "a"},
+		"a replica before a newer node agent":                    {routes: []route{node(here("b", "two", 2)), here("a", "one", 1)}, want: "a"},
+		"a replica by hop before a node agent that ends here":    {routes: []route{node(here("b", "two", 2)), hop("a", "one", 1)}, want: "a"},
+		"a node agent after the replica was tried":               {routes: []route{node(hop("b", "two", 2)), here("a", "one", 1)}, tried: []string{"a"}, want: "b"},
+		"a node agent before a replica that is out of reach":     {routes: []route{node(here("b", "two", 2)), unreachable(hop("a", "one", 1))}, want: "b"},
+		"of two node agents the one that came last":              {routes: []route{node(here("a", "one", 1)), node(here("b", "two", 2))}, want: "b"},
 		"what is out of reach makes no other stale":              {routes: []route{here("a", "one", 1), unreachable(hop("b", "one", 2))}, want: "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +145,7 @@ func send(r *Registry, body io.ReadCloser) (string, error) {
 	return string(answer), err
 }
 
-// bodyOf is a body that says whether it was closed.
+// bodyOf is a body that reports whether it was closed.
 type bodyOf struct {
 	io.Reader
 	closed int
@@ -185,7 +195,7 @@ func TestARequestThatNobodySaw(t *testing.T) {
 					t.Errorf("got %d bytes, want %d", len(got), len(tt.want))
 				}
 				if took := time.Since(begun); took > 2*time.Second {
-					t.Errorf("it took %s", took)
+					t.Errorf("it took %s, want 2 s at most", took)
 				}
 				if tt.body != "" && given.closed == 0 && tt.want != "unexpected EOF" {
 					t.Error("its body stays open")
@@ -206,7 +216,7 @@ func TestARequestWaitsForAnotherWay(t *testing.T) {
 		time.Sleep(time.Second)
 		addWay(r, 2, answers("back"))
 		if answer := <-got; answer != "back<nil>" {
-			t.Errorf("got %s", answer)
+			t.Errorf("got %s, want the answer of the agent that is back", answer)
 		}
 	})
 }
@@ -221,7 +231,7 @@ func TestARequestWaitsForAReplicaOutOfReach(t *testing.T) {
 			m.Begin(func(Peer) http.RoundTripper { return answers("again") })
 		}()
 		if answer, err := send(r, nil); answer != "again" {
-			t.Errorf("got %q, %v", answer, err)
+			t.Errorf("got %q, %v, want the answer of the second attempt", answer, err)
 		}
 	})
 }
@@ -251,7 +261,7 @@ func TestABodyThatIsReadWhileItsAttemptIsGivenUp(t *testing.T) {
 			_ = writer.Close()
 		}()
 		if got, err := io.ReadAll(second); string(got) != "abcd" || err != nil {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("the second body is %q, %v, want \"abcd\"", got, err)
 		}
 	})
 }
@@ -268,14 +278,14 @@ func TestAFeedHoldsTheLatestOnly(t *testing.T) {
 	<-f.Wake()
 	records := f.Take(10)
 	if len(records) != 1 || records[0].Refusal.Message != "999" {
-		t.Errorf("%+v", records)
+		t.Errorf("the records are %+v, want one with the last refusal", records)
 	}
 	if again := f.Take(10); len(again) != 0 {
 		t.Errorf("told twice: %+v", again)
 	}
 	r.Forget(prod)
 	if records := f.Take(10); len(records) != 1 || !records[0].empty() {
-		t.Errorf("%+v", records)
+		t.Errorf("the records are %+v, want one that says that the member has gone", records)
 	}
 }
 
@@ -284,21 +294,21 @@ func TestTheReportToGoBy(t *testing.T) {
 		return &protocol.Report{Version: version, Leader: leader}
 	}
 	for name, tt := range map[string]struct {
-		said []statement
+		said []agentState
 		want string
 	}{
-		"the leader's, though another's tunnel is newer": {[]statement{{report: report("a", true), epoch: 1}, {report: report("b", false), epoch: 2}}, "a"},
-		"of two leaders the newer one's":                 {[]statement{{report: report("a", true), epoch: 2}, {report: report("b", true), epoch: 1}}, "a"},
-		"without a leader the newest":                    {[]statement{{report: report("a", false), epoch: 1}, {report: report("b", false), epoch: 2}}, "b"},
-		"any rather than none":                           {[]statement{{report: report("a", false), epoch: 1}, {epoch: 2}}, "a"},
+		"the leader's, though another's tunnel is newer": {[]agentState{{report: report("a", true), epoch: 1}, {report: report("b", false), epoch: 2}}, "a"},
+		"of two leaders the newer one's":                 {[]agentState{{report: report("a", true), epoch: 2}, {report: report("b", true), epoch: 1}}, "a"},
+		"without a leader the newest":                    {[]agentState{{report: report("a", false), epoch: 1}, {report: report("b", false), epoch: 2}}, "b"},
+		"any rather than none":                           {[]agentState{{report: report("a", false), epoch: 1}, {epoch: 2}}, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said statement
+			var said agentState
 			for _, s := range tt.said {
 				said = louder(said, s)
 			}
 			if said.report.Version != tt.want {
-				t.Errorf("%s", said.report.Version)
+				t.Errorf("the version is %s, want that of the newest report", said.report.Version)
 			}
 		})
 	}
@@ -315,7 +325,7 @@ func TestRecordsAreCutToSize(t *testing.T) {
 	}
 	record.Bound()
 	if len(record.Tunnels) != maxTunnels || record.Tunnels[0] != peer || len(record.ReportErr)+len(record.Loss.Because)+len(record.Refusal.Message) != 3*maxText {
-		t.Errorf("%d tunnels, first %+v", len(record.Tunnels), record.Tunnels[0])
+		t.Errorf("%d tunnels, first %+v, want %d and texts of %d bytes", len(record.Tunnels), record.Tunnels[0], maxTunnels, maxText)
 	}
 	if !bytes.Contains([]byte(record.Loss.Error()), []byte("xxx")) {
 		t.Error("the loss does not say why")
@@ -391,7 +401,7 @@ func TestATokenOpensNoTunnelHereThatOpenedOneElsewhere(t *testing.T) {
 		t.Error("the tunnel stays open")
 	}
 	if local := r.Local(prod); len(local) != 0 {
-		t.Errorf("tunnels %+v", local)
+		t.Errorf("tunnels %+v, want none", local)
 	}
 	other := peerOf("token")
 	other.Key = "another agent's"
@@ -410,7 +420,7 @@ func TestALossByAClockThatIsAhead(t *testing.T) {
 	m.Update(record)
 	now := time.Now()
 	if state := r.State(prod); state.LastSeen.After(now) || !state.Left || state.Refusal.At.After(now) {
-		t.Errorf("state %+v at %s", state, now)
+		t.Errorf("state %+v at %s, want no time in the future", state, now)
 	}
 	if !record.Loss.At.Equal(later) {
 		t.Error("what was told is changed for others, too")

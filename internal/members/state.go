@@ -33,13 +33,18 @@ type State struct {
 // Connected reports whether a tunnel is open.
 func (s State) Connected() bool { return len(s.Peers) > 0 }
 
-// Agents is the number of the member's agents that are connected. Of one that moves there is more than one tunnel.
+// ByNodeAgent reports whether the member is connected through node agents alone.
+func (s State) ByNodeAgent() bool { return s.Connected() && s.Agents() == 0 }
+
+// Agents is the number of the member's agents that are connected, without node agents. Of one that moves there is more than one tunnel.
 func (s State) Agents() int {
 	instances, nameless := map[string]struct{}{}, 0
 	for _, p := range s.Peers {
-		if p.Instance == "" {
+		switch {
+		case p.NodeAgent:
+		case p.Instance == "":
 			nameless++
-		} else {
+		default:
 			instances[p.Instance] = struct{}{}
 		}
 	}
@@ -55,7 +60,7 @@ func (r *Registry) State(name types.NamespacedName) State {
 		return State{}
 	}
 	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded)}
-	said := m.saidHere()
+	said := m.stateHere()
 	fresh := func(refusal *Rejection) bool { return refusal != nil && r.now().Sub(refusal.At) < RefusalMemory }
 	var refusal *Rejection
 	if fresh(m.refusal) {
@@ -83,16 +88,16 @@ func (r *Registry) State(name types.NamespacedName) State {
 	return state
 }
 
-// statement is what the agent at the far end of one tunnel says of its cluster, or why it says nothing.
-type statement struct {
+// agentState is what an agent reported of its cluster through one tunnel, or why it reported nothing.
+type agentState struct {
 	report *protocol.Report
 	err    error
 	epoch  int64 // of the tunnel
 }
 
 // louder is the one of two statements to go by: a leader's rather than another's, something rather than nothing, and else the newer one.
-func louder(a, b statement) statement {
-	rank := func(s statement) int {
+func louder(a, b agentState) agentState {
+	rank := func(s agentState) int {
 		switch {
 		case s.report != nil && s.report.Leader:
 			return 2
@@ -113,11 +118,11 @@ func louder(a, b statement) statement {
 	return b
 }
 
-// saidHere is what is said through the tunnels that end here. Registry.mu is held.
-func (m *member) saidHere() statement {
-	var said statement
+// stateHere returns what was reported through the tunnels that end here. Registry.mu is held.
+func (m *member) stateHere() agentState {
+	var said agentState
 	for _, s := range m.sessions {
-		said = louder(said, statement{report: s.report, err: s.reportErr, epoch: s.peer.Epoch})
+		said = louder(said, agentState{report: s.report, err: s.reportErr, epoch: s.peer.Epoch})
 	}
 	return said
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -23,8 +24,8 @@ const attempts = 2
 
 // Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for any other member.
 //
-// A request that no agent has seen, because its tunnel ended or had moved, is sent once more by another way if there is one within two
-// seconds, and else fails with ErrNotConnected.
+// A request that no agent has seen, because its tunnel ended or had moved, or that only reads and whose tunnel ended before an answer, is sent
+// once more by another way if there is one within two seconds, and else fails with ErrNotConnected.
 func (r *Registry) Transport(name types.NamespacedName) (http.RoundTripper, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,14 +35,29 @@ func (r *Registry) Transport(name types.NamespacedName) (http.RoundTripper, erro
 	return nil, ErrNotConnected
 }
 
-// Here carries requests to a member's agent by the newest tunnel that ends here. It returns ErrNotConnected if none does.
-func (r *Registry) Here(name types.NamespacedName) (http.RoundTripper, error) {
+// Here carries requests to a member's agent by the tunnel of that ID, or for an empty one by the newest that ends here, of the agent's Deployment
+// if there is one. It returns ErrNotConnected if that tunnel, or none, ends here.
+func (r *Registry) Here(name types.NamespacedName, id string) (http.RoundTripper, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m := r.members[name]; m != nil && len(m.sessions) > 0 {
-		return m.sessions[len(m.sessions)-1], nil
+	m := r.members[name]
+	if m == nil || len(m.sessions) == 0 {
+		return nil, ErrNotConnected
 	}
-	return nil, ErrNotConnected
+	if id != "" {
+		at := slices.IndexFunc(m.sessions, func(s *session) bool { return s.peer.ID == id })
+		if at < 0 {
+			return nil, ErrNotConnected
+		}
+		return m.sessions[at], nil
+	}
+	newest := m.sessions[len(m.sessions)-1]
+	for _, s := range slices.Backward(m.sessions) {
+		if !s.peer.NodeAgent {
+			return s, nil
+		}
+	}
+	return newest, nil
 }
 
 // way leads to one member, whichever its tunnels are at the moment.
@@ -59,7 +75,7 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 		next, err := w.registry.await(r.Context(), w.name, tried)
 		if err != nil {
 			body.discard()
-			return nil, because(err, cause)
+			return nil, withCause(err, cause)
 		}
 		response, err := next.carrier.RoundTrip(body.attach(r))
 		if err == nil || !errors.Is(err, tunnel.ErrNotProcessed) {
@@ -72,10 +88,10 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	body.discard()
-	return nil, because(ErrNotConnected, cause)
+	return nil, withCause(ErrNotConnected, cause)
 }
 
-func because(err, cause error) error {
+func withCause(err, cause error) error {
 	if cause == nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -30,7 +31,7 @@ const (
 // peer is another replica that has dialled this one.
 type peer struct {
 	mirror *members.Mirror
-	turn   chan struct{} // has a token while no link uses mirror
+	free   chan struct{} // holds one value while no link uses mirror
 
 	// Network.mu guards what follows.
 	current  *link
@@ -46,8 +47,8 @@ type link struct {
 	down       bool          // Network.mu guards it
 }
 
-// newLink makes a link of a session that start makes. A peer that hangs may end it itself, so that the cause of the end does not say
-// for how long it was not heard of.
+// newLink makes a link of the session that start returns. It records when data last came: the cause of the end of a session does not tell for how long a
+// peer was silent.
 func (n *Network) newLink(start func(tunnel.Config) (*tunnel.Session, error)) (*link, error) {
 	l := &link{begun: time.Now(), superseded: make(chan struct{})}
 	cfg := n.config()
@@ -57,7 +58,7 @@ func (n *Network) newLink(start func(tunnel.Config) (*tunnel.Session, error)) (*
 	return l, err
 }
 
-// grace is how long the members of the peer still count as connected, now that its link has ended.
+// grace returns how long the members of the peer still count as connected after the end of its link.
 func (l *link) grace() time.Duration {
 	return max(leastGrace, grace-(time.Since(l.begun)-time.Duration(l.heard.Load())))
 }
@@ -90,19 +91,19 @@ func (n *Network) accept(w http.ResponseWriter, r *http.Request) {
 	n.hold(id, l)
 }
 
-// hold mirrors a peer's members until its link ends, and then until it is clear that the peer is gone.
+// hold mirrors a peer's members until its link has ended and its grace is over.
 func (n *Network) hold(id string, l *link) {
 	defer l.session.Close()
 	p := n.enter(id, l)
 	select {
-	case <-p.turn:
-		defer func() { p.turn <- struct{}{} }()
+	case <-p.free:
+		defer func() { p.free <- struct{}{} }()
 	case <-n.ctx.Done():
 		return
 	}
 	n.options.Log.Info("linked with replica", "replica", id, "from", l.session.RemoteAddr().String())
 	p.mirror.Begin(func(to members.Peer) http.RoundTripper {
-		return hop{session: l.session, member: to.Name(), forwarded: n.options.Forwarded}
+		return hop{session: l.session, to: to, forwarded: n.options.Forwarded}
 	})
 	err := n.follow(l.session, p)
 	l.session.Close()
@@ -126,13 +127,13 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link that of its peer. One that was there before ends: the peer has given it up, or had two ways here.
+// enter makes a link the current one of its peer, and ends the one before: the peer has given it up, or has two routes here.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()
 	p := n.peers[id]
 	if p == nil {
-		p = &peer{mirror: n.options.Members.Mirror(id), turn: make(chan struct{}, 1)}
-		p.turn <- struct{}{}
+		p = &peer{mirror: n.options.Members.Mirror(id), free: make(chan struct{}, 1)}
+		p.free <- struct{}{}
 		n.peers[id] = p
 	}
 	former := p.current
@@ -201,12 +202,6 @@ func (n *Network) take(p *peer, m message) {
 }
 
 // quietLog passes what net/http logs to a logger at debug level.
-func quietLog(logger logr.Logger) *log.Logger { return log.New(logWriter{logger}, "", 0) }
-
-type logWriter struct{ logr.Logger }
-
-// Write implements io.Writer.
-func (l logWriter) Write(line []byte) (int, error) {
-	l.V(1).Info("http server", "message", strings.TrimSpace(string(line)))
-	return len(line), nil
+func quietLog(logger logr.Logger) *log.Logger {
+	return slog.NewLogLogger(logr.ToSlogHandler(logger.V(1)), slog.LevelInfo)
 }

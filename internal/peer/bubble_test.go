@@ -141,19 +141,19 @@ func testMirror(t *bubble) {
 	synctest.Wait()
 	state := b.fleet.State(member)
 	if !state.Connected() || state.Report == nil || state.Report.Version != "v1.36.3+k3s1" || state.Peers[0].Instance != "one" {
-		t.Fatalf("state %+v", state)
+		t.Fatalf("state %+v, want it connected at replica one, with the first report", state)
 	}
 	agent.Report(func(r *protocol.Report) { r.Version = "v1.37.0" })
 	synctest.Wait()
 	if got := b.fleet.State(member).Report.Version; got != "v1.37.0" {
-		t.Errorf("version %s", got)
+		t.Errorf("version %s, want that of the second report", got)
 	}
 	a.fleet.Refused(member, "IdentityMismatch", "another agent")
 	agent.Kill()
 	synctest.Wait()
 	state = b.fleet.State(member)
 	if state.Connected() || state.LastSeen.IsZero() || state.LostBecause == nil || state.Refusal == nil || state.Left {
-		t.Errorf("state %+v", state)
+		t.Errorf("state %+v, want it lost and refused, as the other replica has it", state)
 	}
 	a.fleet.Forget(member)
 	synctest.Wait()
@@ -191,10 +191,10 @@ func testDeath(t *bubble) {
 		t.Errorf("lost after %s", took)
 	}
 	if state := b.fleet.State(member); !errors.Is(state.LostBecause, members.ErrReplicaGone) || time.Since(state.LastSeen) > 10*time.Second {
-		t.Errorf("state %+v", state)
+		t.Errorf("state %+v, want ErrReplicaGone, seen within 10 s", state)
 	}
 	if heard, _ := b.Links(); heard != 0 {
-		t.Errorf("hears %d", heard)
+		t.Errorf("hears %d, want no replica", heard)
 	}
 }
 
@@ -222,7 +222,7 @@ func testComeBack(t *bubble) {
 	t.pass(time.Minute)
 	over = true
 	if state := b.fleet.State(member); !state.Connected() || len(state.Peers) != 1 {
-		t.Errorf("state %+v", state)
+		t.Errorf("state %+v, want it connected by one tunnel", state)
 	}
 }
 
@@ -287,7 +287,7 @@ func testReplay(t *bubble) {
 	a.offerTo(t, b)
 	b.offerTo(t, a)
 	if len(a.fleet.Local(member)) != 1 || len(b.fleet.Local(member)) != 0 {
-		t.Errorf("first %v, second %v", a.fleet.Local(member), b.fleet.Local(member))
+		t.Errorf("first %v, second %v, want the tunnel at the first alone", a.fleet.Local(member), b.fleet.Local(member))
 	}
 }
 
@@ -324,6 +324,6 @@ func testOldLoss(t *bubble) {
 	b.fleet.Add(agentOf(member, "one"), testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
 	synctest.Wait()
 	if state := c.fleet.State(member); !state.LastSeen.IsZero() { // it does not hear b
-		t.Errorf("state %+v", state)
+		t.Errorf("state %+v, want it never seen", state)
 	}
 }

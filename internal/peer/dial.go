@@ -20,20 +20,20 @@ const (
 	firstWait   = 100 * time.Millisecond
 	longestWait = 2 * time.Second
 	healthy     = 10 * time.Second
-	// selfWait is for an address that turned out to be this replica's own; another may have it one day.
+	// selfWait is for an address that is this replica's own. Another replica may get the address later.
 	selfWait = time.Minute
 )
 
 // dial is an address of a replica. Network.mu guards it.
 type dial struct {
 	address string
-	wanted  bool   // whether a replica is said to be there
+	wanted  bool   // whether the Finder named it last
 	self    bool   // whether it is this one
 	up      bool   // whether there is a link
 	peer    string // id of the replica there, empty until it has asked for members
 }
 
-// found takes over where the replicas are. A link outlives that: a replica that stops is not to be found and still has tunnels.
+// found applies the addresses of the replicas. A link to an address that is no longer among them continues: a replica that stops still has tunnels.
 func (n *Network) found(addresses []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -55,7 +55,7 @@ func (n *Network) found(addresses []string) {
 	}
 }
 
-// keep links with the replica at an address, again whenever the link ends, until no replica is said to be there.
+// keep links with the replica at an address, and again whenever the link ends, while the address is wanted.
 func (n *Network) keep(d *dial) {
 	failures := 0
 	for n.wanted(d) {
@@ -73,7 +73,7 @@ func (n *Network) keep(d *dial) {
 		}
 		log := n.options.Log
 		if failures > 0 {
-			log = log.V(1) // it was said
+			log = log.V(1) // the first failure was logged
 		}
 		if failures++; !isSelf(err) {
 			log.Error(err, "no link to replica", "address", d.address, "linked", up)

@@ -22,7 +22,7 @@ import (
 // portName is the name of the replicas' port in their Service.
 const portName = "peers"
 
-// Finder says where the replicas are, by calling found with all their addresses (host:port) whenever that changes, until ctx ends.
+// Finder finds the replicas: it calls found with all their addresses (host:port) whenever these change, until ctx ends.
 type Finder func(ctx context.Context, found func(addresses []string)) error
 
 // Static finds replicas whose addresses never change.
@@ -73,8 +73,8 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 	}
 }
 
-// addresses are those of the replicas in the slices of their Service, one for each: that of IPv4 if it has one. Readiness does not
-// matter, for a replica that stops has tunnels still.
+// addresses returns one address of each replica in the slices of their Service, IPv4 if there is one. Replicas that are not ready are included: one that
+// stops still has tunnels.
 func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
 	byReplica := map[string]string{}
 	slices.SortFunc(endpointSlices, func(a, b discoveryv1.EndpointSlice) int { // IPv6 first, so that IPv4 replaces it

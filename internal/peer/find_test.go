@@ -183,7 +183,7 @@ func TestReplicasAreLookedForAgainWhenThatFails(t *testing.T) {
 		begun := time.Now()
 		peer.FindUntil(ctx, n)
 		if took := time.Since(begun); tries != 3 || took < 2*time.Second || took > 10*time.Second {
-			t.Errorf("%d tries in %s", tries, took)
+			t.Errorf("%d tries in %s, want 3 in 2 to 10 s", tries, took)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -17,18 +18,23 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/drover-dev/drover/internal/answer"
-	"github.com/drover-dev/drover/internal/drain"
 	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/request"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// headerHop marks an answer that is the other replica's own and not the member's.
-const headerHop = "Drover-Hop"
+const (
+	// headerHop marks a response of the other replica itself, not of the member.
+	headerHop = "Drover-Hop"
+	// headerTunnel of a request has the ID of the tunnel that it is for. It ends at the other replica.
+	headerTunnel = "Drover-Tunnel"
+)
 
 // Values of headerHop.
 const (
-	hopMisdirected = "misdirected" // the member has no tunnel there, and no agent has seen the request
+	hopMisdirected = "misdirected" // the tunnel is not there, and no agent has seen the request
 	hopFailed      = "failed"      // the tunnel there failed; the body says how
 	hopTimeout     = "timeout"     // as hopFailed, because one side took too long
 	hopFull        = "full"        // there is no room for one more there; the body says what is full
@@ -37,10 +43,10 @@ const (
 // maxReason bounds the text of a failure, in bytes.
 const maxReason = 1 << 10
 
-// hop sends requests to a member through the replica where its tunnel ends.
+// hop sends requests by a tunnel of a member through the replica where it ends.
 type hop struct {
 	session   *tunnel.Session
-	member    types.NamespacedName
+	to        members.Peer
 	forwarded func(result string)
 }
 
@@ -49,12 +55,17 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 	out := new(http.Request)
 	*out = *r
 	target := *r.URL
-	prefix := pathMembers + "/" + h.member.Namespace + "/" + h.member.Name
+	prefix := pathMembers + "/" + h.to.Cluster.Namespace + "/" + h.to.Cluster.Name
 	target.Path = prefix + r.URL.Path
 	if r.URL.RawPath != "" {
 		target.RawPath = prefix + r.URL.RawPath
 	}
 	out.URL = &target
+	out.Header = maps.Clone(r.Header)
+	if out.Header == nil {
+		out.Header = http.Header{}
+	}
+	out.Header.Set(headerTunnel, h.to.ID)
 	response, err := h.session.RoundTrip(out)
 	if err != nil {
 		h.forwarded("failed")
@@ -80,7 +91,7 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, &failure{reason: strings.TrimSpace(string(reason)), timeout: kind == hopTimeout}
 }
 
-// full is what a replica says that has no room.
+// full returns the error for the response of a replica without room.
 func full(body io.Reader) error {
 	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // what there is of it
 	if strings.TrimSpace(string(scope)) == string(limit.ScopeAll) {
@@ -106,7 +117,7 @@ func (f *failure) Temporary() bool { return f.timeout }
 
 var _ net.Error = (*failure)(nil)
 
-// errNoMember says that a path names no member.
+// errNoMember means that a path names no member.
 var errNoMember = errors.New("the path names no member")
 
 // target is the member that a request by hop is for, and its path there.
@@ -116,7 +127,7 @@ type target struct {
 	transport     http.RoundTripper
 }
 
-// parseTarget takes a path apart. What follows the member's name stays as it came: the API server shall judge it.
+// parseTarget splits a path into the member and the path there, which it does not change: the API server decides what it means.
 func parseTarget(u *url.URL) (target, error) {
 	rest, found := strings.CutPrefix(u.Path, pathMembers+"/")
 	namespace, rest, slash := strings.Cut(rest, "/")
@@ -143,14 +154,21 @@ func targetOf(ctx context.Context) *target {
 	return t
 }
 
-// forward sends a request on to a member whose tunnel ends here, and never further: there is no second hop.
+// forward sends a request on by a tunnel that ends here, and never further: there is no second hop. A user's request goes to any of the member's
+// agents if its tunnel has gone; another one is for a certain agent.
 func (n *Network) forward(w http.ResponseWriter, r *http.Request) {
 	t, err := parseTarget(r.URL)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
 	}
-	if t.transport, err = n.options.Members.Here(t.member); err != nil {
+	id := r.Header.Get(headerTunnel)
+	r.Header.Del(headerTunnel)
+	t.transport, err = n.options.Members.Here(t.member, id)
+	if err != nil && strings.HasPrefix(t.path, protocol.PathKubernetes+"/") {
+		t.transport, err = n.options.Members.Here(t.member, "")
+	}
+	if err != nil {
 		misdirected(w)
 		return
 	}
@@ -162,7 +180,7 @@ func misdirected(w http.ResponseWriter) {
 	http.Error(w, "the member is not connected to this replica", http.StatusMisdirectedRequest)
 }
 
-// newForwarder makes the one proxy for all requests by hop.
+// newForwarder makes the proxy for all requests of other replicas.
 func newForwarder() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -178,11 +196,11 @@ func newForwarder() *httputil.ReverseProxy {
 		Transport: forwardTransport{},
 		ModifyResponse: func(r *http.Response) error {
 			r.Header.Del(headerHop) // ours alone
-			drain.EndAnswer(r, r.Request)
+			request.EndResponse(r, r.Request)
 			return nil
 		},
 		ErrorHandler: forwardFailed,
-		BufferPool:   &answer.Buffers{},
+		BufferPool:   &request.Buffers{},
 		ErrorLog:     log.New(io.Discard, "", 0), // the caller learns of responses that break off
 	}
 }

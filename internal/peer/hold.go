@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// window is what an answer may have on its way here, in bytes: the stream window of a tunnel.
+// window is the most bytes of a response that are in memory here: the stream window of a tunnel.
 const window = 1 << 20
 
-// serve sends a request on once there is room for it, and counts what its answer holds here until it is taken.
+// serve forwards a request once there is room for it, and counts the bytes of its response that wait for the other replica.
 func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.Context())
 	seat, err := n.seat(r, t)
@@ -30,7 +30,7 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, string(full.Scope), http.StatusTooManyRequests)
 		return
 	case err != nil:
-		panic(http.ErrAbortHandler) // whoever asked is gone
+		panic(http.ErrAbortHandler) // the caller is gone
 	}
 	defer seat.Release()
 	h := n.guard(w, t)
@@ -38,18 +38,18 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	n.forwarder.ServeHTTP(h, r)
 }
 
-// seat finds room for a user's request. What the hub itself asks of an agent needs none: it must get through to a member that is full.
-// Members are served round-robin. The users' own seats here are others: two full replicas would else wait for each other.
+// seat returns a seat for a user's request. The hub's own requests to an agent need none: they must reach a member that is full. Members are served
+// round-robin. These seats are not those of users who connect to this replica: otherwise two full replicas would wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {
 		return nil, nil
 	}
 	member := t.member.String()
-	return n.options.Limiter.Enter(r.Context(), limit.Asker{User: member, Member: member}, request.Of(r, path).Long)
+	return n.options.Limiter.Enter(r.Context(), limit.Requester{User: member, Member: member}, request.Of(r, path).Long)
 }
 
-// guard counts what an answer holds.
+// guard wraps a response so that it is counted.
 func (n *Network) guard(w http.ResponseWriter, t *target) *held {
 	h := &held{ResponseWriter: w, control: http.NewResponseController(w)}
 	from := limit.Origin{Workspace: t.member.Namespace, Member: t.member.String(), Window: window}
@@ -60,7 +60,7 @@ func (n *Network) guard(w http.ResponseWriter, t *target) *held {
 	return h
 }
 
-// held is an answer that counts while it waits for the other replica, and ends when too much does.
+// held is a response that is counted while a write waits for the other replica, and ended when too much waits.
 type held struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -85,7 +85,7 @@ func (h *held) FlushError() error {
 	return h.control.Flush()
 }
 
-// Hijack hands out the stream, guarded in the same way. It is what upgrades call.
+// Hijack returns the stream, counted in the same way. Upgrades call it.
 func (h *held) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := h.control.Hijack()
 	if err != nil {
@@ -96,7 +96,7 @@ func (h *held) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &heldConn{Conn: conn, flow: h.flow}, buffered, nil
 }
 
-// heldConn is an upgraded stream that counts while what is written waits for the other replica.
+// heldConn is an upgraded stream that is counted while a write waits for the other replica.
 type heldConn struct {
 	net.Conn
 	flow *limit.Flow
@@ -109,7 +109,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite says that nothing more comes, while the far end may still send.
+// CloseWrite ends the stream in this direction. The far end may still send.
 func (c *heldConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -20,7 +20,7 @@ import (
 const window = 1 << 20
 
 // bounded are two replicas with such bounds for hops, and a member of the second that answers with handler.
-func bounded(t *testing.T, s limit.Settings, o limit.Observers, handler http.HandlerFunc) (here *hub, there *limit.Limiter) {
+func bounded(t *testing.T, s limit.Settings, o limit.Observers, handler http.HandlerFunc) (here *replica, there *limit.Limiter) {
 	t.Helper()
 	var limits []*limit.Limiter
 	all := hubs(t, 2, func(options *peer.Options) {
@@ -118,7 +118,7 @@ func TestRequestsByHopAreBoundedWhereTheTunnelEnds(t *testing.T) {
 	for _, target := range []string{pods, pods + "?watch=1"} {
 		var full *limit.FullError
 		if err := ask(target); !errors.As(err, &full) || full.Scope != limit.ScopeMember {
-			t.Errorf("one more %s: %v", target, err)
+			t.Errorf("one more %s: %v, want the member's bound reached", target, err)
 		}
 		if result := here.results.Load(); result == nil || *result != "refused" {
 			t.Errorf("one more %s is counted as %v", target, result)

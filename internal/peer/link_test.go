@@ -25,41 +25,40 @@ import (
 
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/peer"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/trust"
-	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 var member = types.NamespacedName{Namespace: "team-a", Name: "prod"}
 
 // authority is a hub's CA.
-func authority(t testing.TB) pki.State {
+func authority(t testing.TB) trust.State {
 	t.Helper()
-	pair, err := pki.NewAuthority(time.Now())
+	pair, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pki.State{Active: pair}
+	return trust.State{Active: pair}
 }
 
 // holder is what a hub with that CA serves with.
-func holder(t testing.TB, state pki.State) *trust.Holder {
+func holder(t testing.TB, state trust.State) *trust.Holder {
 	t.Helper()
 	h, err := trust.New([]string{"https://hub.example.com"}, []string{"127.0.0.1"}, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{}
-	pki.WriteSecret(secret, state)
+	trust.WriteSecret(secret, state)
 	if err := h.LoadAuthority(secret); err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
-// hub is one replica with a port.
-type hub struct {
+// replica is one replica with a port.
+type replica struct {
 	*peer.Network
 	fleet   *members.Registry
 	address string
@@ -68,7 +67,7 @@ type hub struct {
 }
 
 // hubs are replicas that know each other.
-func hubs(t testing.TB, n int, change ...func(*peer.Options)) []*hub {
+func hubs(t testing.TB, n int, change ...func(*peer.Options)) []*replica {
 	t.Helper()
 	state := authority(t)
 	var listeners []net.Listener
@@ -80,7 +79,7 @@ func hubs(t testing.TB, n int, change ...func(*peer.Options)) []*hub {
 		}
 		listeners, addresses = append(listeners, listener), append(addresses, listener.Addr().String())
 	}
-	all := make([]*hub, n)
+	all := make([]*replica, n)
 	for i, listener := range listeners {
 		all[i] = serve(t, listener, holder(t, state).ReplicaTLS, addresses, change...)
 	}
@@ -93,8 +92,8 @@ func hubs(t testing.TB, n int, change ...func(*peer.Options)) []*hub {
 	return all
 }
 
-func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, error), addresses []string, change ...func(*peer.Options)) *hub {
-	h := &hub{fleet: members.New(logr.Discard(), time.Now), address: listener.Addr().String()}
+func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, error), addresses []string, change ...func(*peer.Options)) *replica {
+	h := &replica{fleet: members.New(logr.Discard(), time.Now), address: listener.Addr().String()}
 	options := peer.Options{
 		Members: h.fleet, TLS: config, Find: peer.Static(addresses), Log: logr.Discard(),
 		Forwarded: func(result string) { h.results.Store(&result) },
@@ -123,7 +122,7 @@ func until(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(testkit.Patience * 30 * time.Second)
 	for !is() {
 		select {
 		case <-tick.C:
@@ -134,46 +133,31 @@ func until(t testing.TB, what string, is func() bool) {
 }
 
 // connect connects an agent that answers with handler, as instance, and returns how to cut it.
-func (h *hub) connect(t testing.TB, instance string, handler http.Handler) (cut func()) {
+func (h *replica) connect(t testing.TB, instance string, handler http.Handler) (cut func()) {
 	t.Helper()
-	hubEnd, agentEnd := net.Pipe()
-	conn := tunnel.NewConn(agentEnd, tunnel.Config{})
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = conn.Serve(context.Background(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != protocol.PathReport {
-				handler.ServeHTTP(w, r)
-				return
-			}
-			_, _ = io.WriteString(w, `{"agentVersion":"`+instance+`"}`+"\n")
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		}))
-	}()
-	cut = func() {
-		_ = conn.Close()
-		<-served
-	}
-	t.Cleanup(cut)
-	session, err := tunnel.NewSession(t.Context(), hubEnd, tunnel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	opened := testkit.OpenTunnel(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != protocol.PathReport {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, `{"agentVersion":"`+instance+`"}`+"\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
 	h.fleet.Add(members.Peer{
 		Cluster: protocol.ClusterRef{Namespace: member.Namespace, Name: member.Name, UID: "uid"}, Key: "key", Instance: instance,
-	}, session)
-	return cut
+	}, opened.Session)
+	return opened.Cut
 }
 
 // knows waits until a replica has a way to the member.
-func (h *hub) knows(t testing.TB) {
+func (h *replica) knows(t testing.TB) {
 	t.Helper()
 	until(t, "the member is known", func() bool { return h.fleet.State(member).Report != nil })
 }
 
 // send sends a request to the member.
-func (h *hub) send(t testing.TB, method, target string, body io.Reader, header http.Header) *http.Response {
+func (h *replica) send(t testing.TB, method, target string, body io.Reader, header http.Header) *http.Response {
 	t.Helper()
 	transport, err := h.fleet.Transport(member)
 	if err != nil {
@@ -216,7 +200,7 @@ func TestRequestsByHop(t *testing.T) {
 	}))
 	here.knows(t)
 	idle := there.fleet.Streams()
-	for name, test := range map[string]func(*testing.T, *hub){
+	for name, test := range map[string]func(*testing.T, *replica){
 		"go as they came: path, query and headers":           testAsItCame,
 		"stream: an event is there as soon as it happens":    testStream,
 		"upgrade, and either end may end its writing":        testUpgrade,
@@ -279,7 +263,7 @@ func handlers() map[string]http.HandlerFunc {
 	}
 }
 
-func testAsItCame(t *testing.T, h *hub) {
+func testAsItCame(t *testing.T, h *replica) {
 	raw := "/v1/k8s/show//a%2Fb/../%E2%82%AC?watch=1;x=%zz&y"
 	transport, err := h.fleet.Transport(member)
 	if err != nil {
@@ -298,24 +282,24 @@ func testAsItCame(t *testing.T, h *hub) {
 	}
 	defer resp.Body.Close()
 	if got := resp.Header.Get("Seen"); resp.StatusCode != http.StatusTeapot || got != "PATCH "+raw+" [a b] [alice] member" {
-		t.Errorf("%d %s", resp.StatusCode, got)
+		t.Errorf("got %d %s, want the request's method, path, query, user and member", resp.StatusCode, got)
 	}
 }
 
-func testStream(t *testing.T, h *hub) {
+func testStream(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/events", nil, nil)
 	lines := bufio.NewReader(resp.Body)
 	for i := range 3 {
 		if line, err := lines.ReadString('\n'); err != nil || line != fmt.Sprintf("event %d\n", i) {
-			t.Fatalf("%q, %v", line, err)
+			t.Fatalf("got %q, %v, want the event as soon as it was sent", line, err)
 		}
 	}
 }
 
-func testUpgrade(t *testing.T, h *hub) {
+func testUpgrade(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/shell", nil, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}})
 	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != "SPDY/3.1" {
-		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
+		t.Fatalf("got %d %v, want 101 with SPDY/3.1", resp.StatusCode, resp.Header)
 	}
 	stream, ok := resp.Body.(interface {
 		io.ReadWriteCloser
@@ -331,16 +315,16 @@ func testUpgrade(t *testing.T, h *hub) {
 		t.Fatal(err)
 	}
 	if got := text(t, resp); got != "hello world, and more after that" {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want \"hello world, and more after that\"", got)
 	}
 }
 
-func testBulk(t *testing.T, h *hub) {
+func testBulk(t *testing.T, h *replica) {
 	sent := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
 	resp := h.send(t, http.MethodPut, "/v1/k8s/echo", io.NopCloser(bytes.NewReader(sent)), nil)
 	sum := sha256.New()
 	if n, err := io.Copy(sum, resp.Body); err != nil || n != int64(len(sent)) || !bytes.Equal(sum.Sum(nil), sumOf(sent)) {
-		t.Errorf("%d bytes, %v", n, err)
+		t.Errorf("%d bytes, %v, want all %d unchanged", n, err, len(sent))
 	}
 }
 
@@ -349,44 +333,44 @@ func sumOf(p []byte) []byte {
 	return sum[:]
 }
 
-func testOwn421(t *testing.T, h *hub) {
+func testOwn421(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/421", nil, nil)
 	if got := text(t, resp); resp.StatusCode != http.StatusMisdirectedRequest || got != "mine\n" || resp.Header.Get("Drover-Hop") != "" {
-		t.Errorf("%d %q %v", resp.StatusCode, got, resp.Header)
+		t.Errorf("got %d %q %v, want the member's own 421, without the header of the hop", resp.StatusCode, got, resp.Header)
 	}
 }
 
-func testNoUpgrade(t *testing.T, h *hub) {
+func testNoUpgrade(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/forbidden", nil, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}})
 	if got := text(t, resp); resp.StatusCode != http.StatusForbidden || got != "no\n" {
-		t.Errorf("%d %q", resp.StatusCode, got)
+		t.Errorf("got %d %q, want the member's 403", resp.StatusCode, got)
 	}
 }
 
-func testForgedMark(t *testing.T, h *hub) {
+func testForgedMark(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodPost, "/v1/k8s/echo", strings.NewReader("x"), http.Header{"Drover-Hop": {"failed"}, "Drover-Replica": {"me"}})
 	if got := text(t, resp); resp.StatusCode != http.StatusOK || got != "x" {
-		t.Errorf("%d %q", resp.StatusCode, got)
+		t.Errorf("got %d %q, want 200 with the body", resp.StatusCode, got)
 	}
 }
 
-func testCut(t *testing.T, h *hub) {
+func testCut(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/cut", nil, nil)
 	if body, err := io.ReadAll(resp.Body); err == nil || string(body) != "half" {
 		t.Errorf("%q, %v: it looks whole", body, err)
 	}
 }
 
-func testLargeHeader(t *testing.T, h *hub) {
+func testLargeHeader(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/echo", nil, http.Header{"X-Large": {strings.Repeat("x", 63<<10)}})
 	if resp.StatusCode != http.StatusOK {
-		t.Errorf("%d", resp.StatusCode)
+		t.Errorf("got %d, want 200", resp.StatusCode)
 	}
 }
 
-func testTrailer(t *testing.T, h *hub) {
+func testTrailer(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/trailer", nil, nil)
 	if got := text(t, resp); got != "body" || resp.Trailer.Get("Sum") != "42" {
-		t.Errorf("%q %v", got, resp.Trailer)
+		t.Errorf("got %q %v, want the body with its trailer", got, resp.Trailer)
 	}
 }

@@ -12,43 +12,43 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// connectionsPerSource is more than all replicas of one address have: whoever else may reach the port can't take it from them.
+// connectionsPerSource is more than the replicas behind one address need. It keeps a client that can reach the port from taking all connections.
 const connectionsPerSource = 32
 
-// bound bounds the connections that a listener has open, in all and from one address.
+// bound returns a listener with a bound on its open connections, in all and from one address.
 func bound(listener net.Listener) net.Listener {
-	return netutil.LimitListener(fair{listener, limit.NewGate(limit.Bounds{User: connectionsPerSource}, limit.Observer{})}, maxConnections)
+	return netutil.LimitListener(boundedListener{listener, limit.NewGate(limit.Bounds{User: connectionsPerSource}, limit.Observer{})}, maxConnections)
 }
 
-// fair closes connections of who has too many already.
-type fair struct {
+// boundedListener closes new connections from an address that has too many.
+type boundedListener struct {
 	net.Listener
 	gate *limit.Gate
 }
 
 // Accept implements net.Listener.
-func (f fair) Accept() (net.Conn, error) {
+func (f boundedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := f.Listener.Accept()
 		if err != nil {
 			return nil, err // net/http knows the listener's errors
 		}
-		seat, err := f.gate.Enter(context.Background(), limit.Asker{User: limit.Source(conn.RemoteAddr().String())}) // never waits
+		seat, err := f.gate.Enter(context.Background(), limit.Requester{User: limit.Source(conn.RemoteAddr().String())}) // never waits
 		if err == nil {
-			return &seated{conn, seat}, nil
+			return &boundedConn{conn, seat}, nil
 		}
 		_ = conn.Close()
 	}
 }
 
-// seated is a connection that gives its seat back.
-type seated struct {
+// boundedConn is a connection that releases its seat when it is closed.
+type boundedConn struct {
 	net.Conn
 	seat *limit.Seat
 }
 
 // Close implements net.Conn.
-func (s *seated) Close() error {
+func (s *boundedConn) Close() error {
 	s.seat.Release()
 	return s.Conn.Close()
 }

@@ -28,7 +28,7 @@ func (f from) Close() error {
 	return nil
 }
 
-func TestWhoOpensConnectionsWithoutEndLeavesRoomForOthers(t *testing.T) {
+func TestAClientWithTooManyConnectionsLeavesRoomForOthers(t *testing.T) {
 	conns := make(arriving, 2*connectionsPerSource)
 	come := func(host string, port int) *bool {
 		closed := new(bool)

@@ -28,7 +28,7 @@ const (
 type message struct {
 	// Member is what the replica knows of one member. It replaces what was reported of the member before.
 	Member *members.Record `json:"member,omitempty"`
-	// Complete says that every member was reported once.
+	// Complete reports whether every member has been reported once.
 	Complete bool `json:"complete,omitempty"`
 }
 

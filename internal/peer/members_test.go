@@ -34,7 +34,7 @@ func TestParseLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parse([]byte(tt.line)); (err == nil) != tt.good || err != nil && !errors.Is(err, errMalformed) {
-				t.Errorf("%v", err)
+				t.Errorf("got %v, want an error if and only if the line is malformed", err)
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func FuzzParseLine(f *testing.F) {
 		}
 		for _, p := range m.Member.Tunnels {
 			if p.Name() != m.Member.Cluster() || p.ID == "" {
-				t.Errorf("tunnel %+v of %s", p, m.Member.Cluster())
+				t.Errorf("tunnel %+v of %s, want the Cluster and an ID", p, m.Member.Cluster())
 			}
 		}
 		out, err := json.Marshal(m)
@@ -87,7 +87,7 @@ func TestParseTarget(t *testing.T) {
 			}
 			got, err := parseTarget(u)
 			if (err == nil) != (want.path != "") || got != want {
-				t.Errorf("%+v, %v", got, err)
+				t.Errorf("got %+v, %v, want another path, or an error", got, err)
 			}
 		})
 	}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer joins the replicas of the hub: each knows the members of all, and forwards requests to those of others by one hop.
+// Package peer links the replicas of the hub: each knows the members of all, and forwards requests to those of others in one hop.
 //
 // Each replica dials every other by internal/tunnel, over mutual TLS, and offers its members: the dialled replica mirrors them in its registry and
 // sends requests to them back through the same tunnel. docs/design/0002-replicas-and-moves.md says why.
@@ -24,6 +24,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/request"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
@@ -41,7 +42,7 @@ const (
 	maxID          = 128
 )
 
-// SyncPatience is how long after its start a replica waits for the others before it judges without them.
+// SyncPatience is how long after its start a replica waits for the others before it decides without them.
 const SyncPatience = 10 * time.Second
 
 // Options of a Network.
@@ -50,12 +51,12 @@ type Options struct {
 	Listen string
 	// Members is shared with the others.
 	Members *members.Registry
-	// TLS is for one connection, at either end. It has to admit replicas only.
+	// TLS returns the configuration of one connection, for either end. It must admit replicas only.
 	TLS func() (*tls.Config, error)
-	// Find says where the replicas are, this one among them or not.
+	// Find finds the replicas. This one may be among them.
 	Find Finder
-	// Buffers are shared with the tunnels of agents; nil makes some.
-	Buffers *tunnel.WriteBuffers
+	// Memory is shared with the tunnels of agents; nil makes some.
+	Memory *tunnel.Memory
 	// Calls, if set, sees the requests that other replicas send to members through this one.
 	Calls func(http.Handler) http.Handler
 	// Limiter bounds them, by member; users have seats of their own. Nil makes one with the defaults.
@@ -85,8 +86,8 @@ type Network struct {
 
 // New makes a replica with an id of its own.
 func New(o Options) *Network {
-	if o.Buffers == nil {
-		o.Buffers = &tunnel.WriteBuffers{}
+	if o.Memory == nil {
+		o.Memory = &tunnel.Memory{}
 	}
 	if o.Forwarded == nil {
 		o.Forwarded = func(string) {}
@@ -148,8 +149,7 @@ func (n *Network) begin(ctx context.Context) {
 	n.ctx, n.begun = ctx, time.Now()
 }
 
-// find looks for the other replicas until ctx ends, again when that fails: an API server that was away for a moment must not leave this
-// replica without the others for as long as it lives.
+// find runs the Finder until ctx ends, and again when it fails: a failure of the API server must not leave this replica without the others.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
@@ -168,8 +168,8 @@ func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	return err
 }
 
-// Synced reports whether the members of the other replicas are known, or the wait for them has ended. Before, a member that is not
-// connected here may well be connected elsewhere.
+// Synced reports whether the members of the other replicas are known, or the wait for them is over. Before, a member that is not connected here may be
+// connected to another replica.
 func (n *Network) Synced() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -214,7 +214,8 @@ func (n *Network) config() tunnel.Config {
 		HandshakeTimeout: headerTimeout,
 		DrainTimeout:     drainTimeout,
 		MaxHeaderBytes:   linkHeaderBytes,
-		WriteBuffers:     n.options.Buffers,
+		Repeatable:       request.Repeatable,
+		Memory:           n.options.Memory,
 		ErrorLog:         quietLog(n.options.Log),
 	}
 }

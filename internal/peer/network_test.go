@@ -21,8 +21,9 @@ import (
 
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/peer"
-	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // name answers with a text.
@@ -37,7 +38,7 @@ func TestThreeReplicas(t *testing.T) {
 		for i, h := range all {
 			h.knows(t)
 			if got := text(t, h.send(t, http.MethodGet, "/v1/k8s/", nil, nil)); got != "one" {
-				t.Errorf("replica %d got %q", i, got)
+				t.Errorf("replica %d got %q, want \"one\"", i, got)
 			}
 		}
 		cut()
@@ -51,11 +52,11 @@ func TestThreeReplicas(t *testing.T) {
 		cut := all[1].connect(t, "one", name("new"))
 		until(t, "both are known", func() bool { return len(all[0].fleet.State(member).Peers) == 2 })
 		if got := text(t, all[0].send(t, http.MethodGet, "/v1/k8s/", nil, nil)); got != "new" {
-			t.Errorf("got %q", got)
+			t.Errorf("got %q, want \"new\"", got)
 		}
 		all[0].connect(t, "two", name("two"))
 		if got := text(t, all[0].send(t, http.MethodGet, "/v1/k8s/", nil, nil)); got != "two" {
-			t.Errorf("got %q", got)
+			t.Errorf("got %q, want \"two\"", got)
 		}
 		until(t, "all are known", func() bool {
 			return all[2].fleet.State(member).Agents() == 2 && len(all[2].fleet.State(member).Peers) == 3
@@ -68,9 +69,31 @@ func TestThreeReplicas(t *testing.T) {
 		until(t, "both are known", func() bool { return all[2].fleet.State(member).Agents() == 2 })
 		all[0].kill()
 		if got := text(t, all[2].send(t, http.MethodGet, "/v1/k8s/", nil, nil)); got != "three" {
-			t.Errorf("got %q", got)
+			t.Errorf("got %q, want \"three\"", got)
 		}
 	})
+}
+
+func TestRequestsForTheLeaderReachItThoughAnotherAgentsTunnelIsNewerThere(t *testing.T) {
+	all := hubs(t, 2)
+	all[1].connect(t, "leads", name("led"))
+	all[1].connect(t, "follows", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMisdirectedRequest) }))
+	until(t, "both are known", func() bool { return all[0].fleet.State(member).Agents() == 2 })
+	transport, err := all[0].fleet.Leading(member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://member/v1/sets/a", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatalf("the request came to no leader: %v", err)
+	}
+	if got := text(t, resp); got != "led" {
+		t.Errorf("%q answered, want the agent that leads", got)
+	}
 }
 
 func TestAStaleRouteIsLookedUpOnce(t *testing.T) {
@@ -92,9 +115,9 @@ func TestAStaleRouteIsLookedUpOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
+	watch := testkit.StartStopwatch()
 	_, err = transport.RoundTrip(req)
-	if took := time.Since(begun); !errors.Is(err, members.ErrNotConnected) || took > 4*time.Second {
+	if took := watch.Took(); !errors.Is(err, members.ErrNotConnected) || took > 4*time.Second {
 		t.Errorf("%v after %s", err, took)
 	}
 	if !body.closed.Load() {
@@ -123,15 +146,15 @@ func TestWhoMayLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := serve(t, listener, holder(t, state).ReplicaTLS, nil)
-	rotating, err := pki.Apply(state, pki.StepChange, time.Now())
+	rotating, err := trust.Apply(state, trust.StepChange, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	revoked, err := pki.Apply(rotating, pki.StepRevoke, time.Now())
+	revoked, err := trust.Apply(rotating, trust.StepRevoke, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	replicaOf := func(s pki.State) *tls.Config {
+	replicaOf := func(s trust.State) *tls.Config {
 		config, err := holder(t, s).ReplicaTLS()
 		if err != nil {
 			t.Fatal(err)
@@ -152,7 +175,7 @@ func TestWhoMayLink(t *testing.T) {
 		"a replica of the same hub":                                {replicaOf(state), true},
 		"no client without a certificate":                          {with(replicaOf(state), nil), false},
 		"not the serving certificate of the hub's own port":        {with(replicaOf(state), serving(t, state, "hub.example.com")), false},
-		"not one that merely has the replicas' name":               {with(replicaOf(state), serving(t, state, pki.ReplicaName)), false},
+		"not one that merely has the replicas' name":               {with(replicaOf(state), serving(t, state, trust.ReplicaName)), false},
 		"not a replica of another hub":                             {with(replicaOf(authority(t)), replicaCert(t, authority(t))), false},
 		"not one that it signed itself with the right name":        {with(replicaOf(state), selfSigned(t)), false},
 		"a replica that has loaded the next CA already":            {replicaOf(rotating), true},
@@ -163,7 +186,7 @@ func TestWhoMayLink(t *testing.T) {
 			dialer := tunnel.Dialer{TLS: tt.config, Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
 			conn, err := dialer.Dial(t.Context(), "wss://"+h.address+peer.PathLink, http.Header{"Drover-Replica": {"other"}})
 			if (err == nil) != tt.good {
-				t.Errorf("linked %t, %v", err == nil, err)
+				t.Errorf("linked %t, %v, want it linked: %t", err == nil, err, tt.good)
 			}
 			if err == nil {
 				_ = conn.Close()
@@ -198,18 +221,18 @@ func TestWhoMayLink(t *testing.T) {
 	})
 }
 
-func serving(t testing.TB, s pki.State, hosts ...string) *tls.Certificate {
+func serving(t testing.TB, s trust.State, hosts ...string) *tls.Certificate {
 	t.Helper()
-	cert, err := pki.IssueServing(s.Active, hosts, time.Now())
+	cert, err := trust.IssueServing(s.Active, hosts, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cert
 }
 
-func replicaCert(t testing.TB, s pki.State) *tls.Certificate {
+func replicaCert(t testing.TB, s trust.State) *tls.Certificate {
 	t.Helper()
-	cert, err := pki.IssueReplica(s.Active, time.Now())
+	cert, err := trust.IssueReplica(s.Active, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +255,7 @@ func selfSigned(t testing.TB) *tls.Certificate {
 	return cert
 }
 
-func TestAReplicaThatFindsItselfIsContent(t *testing.T) {
+func TestAReplicaThatFindsOnlyItselfHasNoError(t *testing.T) {
 	h := hubs(t, 1)[0] // its own address is the only one
 	if heard, hearing := h.Links(); heard+hearing != 0 || !h.Synced() {
 		t.Errorf("hears %d, is heard by %d, synced %t", heard, hearing, h.Synced())
@@ -263,7 +286,7 @@ func TestThePortRefuses(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			if resp.StatusCode != want {
-				t.Errorf("%d", resp.StatusCode)
+				t.Errorf("got %d, want another code", resp.StatusCode)
 			}
 		})
 	}
@@ -274,7 +297,7 @@ func BenchmarkGet(b *testing.B) {
 	all := hubs(b, 2)
 	all[0].connect(b, "one", name(strings.Repeat("x", 1<<10)))
 	all[1].knows(b)
-	for where, h := range map[string]*hub{"local": all[0], "hop": all[1]} {
+	for where, h := range map[string]*replica{"local": all[0], "hop": all[1]} {
 		b.Run(where, func(b *testing.B) {
 			transport, err := h.fleet.Transport(member)
 			if err != nil {

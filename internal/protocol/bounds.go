@@ -8,15 +8,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
 // Bounds on a report. An agent is as trustworthy as the user who imported its cluster, and its report is kept in the hub's memory
 // and database, so it is cut to size before anything reads it.
 const (
-	// MaxReport is the length of a line of PathReport, in bytes. A longer one ends the tunnel.
-	MaxReport = 64 << 10
-
 	maxResources = 64
 	maxFeatures  = 32
 	maxLeft      = 16
@@ -25,11 +23,14 @@ const (
 )
 
 // plainQuantity is a Kubernetes quantity without sign and exponent. Agents send no other. To parse or compare one like
-// 1e-2147483648 would take for ever.
-var plainQuantity = regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
+// 1e-2147483648 would take for ever. An agent never compiles the expression, which is large.
+var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
+})
 
 // Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to the first 64 by name, without those whose
-// amount is no plain quantity.
+// amount is no plain quantity. What other reports may share with this one is copied: an agent publishes the same nodes again, while its former report is
+// being sent.
 func (r *Report) Bound() {
 	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile} {
 		*text = Cut(*text, maxText)
@@ -43,11 +44,15 @@ func (r *Report) Bound() {
 		r.Left[i] = Cut(r.Left[i], maxText)
 	}
 	r.Health.Message = Cut(r.Health.Message, maxMessage)
-	if d := r.Deployment; d != nil {
+	if r.Deployment != nil {
+		d := *r.Deployment
+		r.Deployment = &d
 		d.Digest, d.Failed = Cut(d.Digest, maxText), Cut(d.Failed, maxText)
-		d.Message, d.NotReady = Cut(d.Message, maxMessage), Cut(d.NotReady, maxMessage)
+		d.Message, d.NotReady, d.NodeAgents = Cut(d.Message, maxMessage), Cut(d.NotReady, maxMessage), Cut(d.NodeAgents, maxMessage)
 	}
-	if n := r.Nodes; n != nil {
+	if r.Nodes != nil {
+		n := *r.Nodes
+		r.Nodes = &n
 		n.Total, n.Ready = max(n.Total, 0), max(n.Ready, 0)
 		n.Capacity, n.Allocatable, n.Requested = boundResources(n.Capacity), boundResources(n.Allocatable), boundResources(n.Requested)
 	}
@@ -59,7 +64,7 @@ func boundResources(resources map[string]string) map[string]string {
 		if len(bounded) == maxResources {
 			break
 		}
-		if len(name) <= maxText && utf8.ValidString(name) && plainQuantity.MatchString(resources[name]) {
+		if len(name) <= maxText && utf8.ValidString(name) && plainQuantity().MatchString(resources[name]) {
 			bounded[name] = resources[name]
 		}
 	}

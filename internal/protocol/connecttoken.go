@@ -39,6 +39,8 @@ type ConnectClaims struct {
 	// Instance names the agent's process among those of its cluster, at most 128 bytes. Of two tunnels of one process the older is
 	// not used. Empty for agents without it.
 	Instance string
+	// NodeAgent reports whether the process is a node agent, whose tunnel is used while there is no other.
+	NodeAgent bool
 	// IssuedAt is the agent's clock.
 	IssuedAt time.Time
 }
@@ -49,6 +51,7 @@ type claims struct {
 	Cluster    ClusterRef `json:"cluster"`
 	ClusterUID string     `json:"clusterUID"`
 	Instance   string     `json:"instance,omitempty"`
+	NodeAgent  bool       `json:"nodeAgent,omitempty"`
 }
 
 // ErrConnectToken means that a connect token is not valid. It never holds the token.
@@ -74,6 +77,7 @@ func SignConnectToken(key ed25519.PrivateKey, c ConnectClaims) (string, error) {
 		Cluster:    c.Cluster,
 		ClusterUID: c.ClusterUID,
 		Instance:   c.Instance,
+		NodeAgent:  c.NodeAgent,
 	}).Serialize()
 }
 
@@ -104,6 +108,8 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 	}
 	expected := jwt.Expected{AnyAudience: jwt.Audience{audience}, Subject: c.Cluster.String(), Time: now}
 	switch err := c.ValidateWithLeeway(expected, ClockSkew); {
+	case audience == "": // jwt would not compare it
+		return ConnectClaims{}, fmt.Errorf("%w: the hub has no identity to compare its audience with", ErrConnectToken)
 	case err != nil:
 		return ConnectClaims{}, fmt.Errorf("%w: %w", ErrConnectToken, err)
 	case c.ID == "", c.IssuedAt == nil, c.Expiry == nil:
@@ -116,7 +122,7 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 		return ConnectClaims{}, fmt.Errorf("%w: valid for longer than %s", ErrConnectToken, ConnectTokenTTL)
 	}
 	return ConnectClaims{
-		ID: c.ID, Audience: audience, Cluster: c.Cluster, ClusterUID: c.ClusterUID, Instance: c.Instance, IssuedAt: c.IssuedAt.Time(),
+		ID: c.ID, Audience: audience, Cluster: c.Cluster, ClusterUID: c.ClusterUID, Instance: c.Instance, NodeAgent: c.NodeAgent, IssuedAt: c.IssuedAt.Time(),
 	}, nil
 }
 

@@ -25,7 +25,7 @@ const audience = "drover-hub:uid"
 func claims() protocol.ConnectClaims {
 	return protocol.ConnectClaims{
 		ID: "once", Audience: audience, Cluster: protocol.ClusterRef{Namespace: "team-a", Name: "prod-eu", UID: "cluster-uid"},
-		ClusterUID: "member-uid", IssuedAt: now,
+		ClusterUID: "member-uid", Instance: "node-1/x", NodeAgent: true, IssuedAt: now,
 	}
 }
 
@@ -85,14 +85,14 @@ func TestConnectTokenRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !got.IssuedAt.Equal(now) {
-		t.Errorf("issued at %s", got.IssuedAt)
+		t.Errorf("issued at %s, want %s", got.IssuedAt, now)
 	}
 	got.IssuedAt = now
 	if got != claims() {
-		t.Errorf("claims %+v", got)
+		t.Errorf("claims %+v, want %+v", got, claims())
 	}
 	if ref, err := protocol.PeekConnectToken(token); err != nil || ref != claims().Cluster {
-		t.Errorf("peek: %+v, %v", ref, err)
+		t.Errorf("peek: %+v, %v, want %+v", ref, err, claims().Cluster)
 	}
 }
 
@@ -186,11 +186,23 @@ func FuzzPeekConnectToken(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		ref, err := protocol.PeekConnectToken(token)
 		if err != nil && (!errors.Is(err, protocol.ErrConnectToken) || ref != protocol.ClusterRef{}) {
-			t.Errorf("peek: %+v, %v", ref, err)
+			t.Errorf("peek: %+v, %v, want ErrConnectToken and no Cluster", ref, err)
 		}
 		verified, err := protocol.VerifyConnectToken(token, public, audience, now)
 		if err == nil && verified.Cluster != ref {
 			t.Errorf("peek sees %+v where verify sees %+v", ref, verified.Cluster)
 		}
 	})
+}
+
+// A hub that does not know its identity yet accepts no token, not even one for no hub.
+func TestAHubWithoutAnIdentityAcceptsNoToken(t *testing.T) {
+	public, private := key(t)
+	for _, named := range []string{"", audience} {
+		c := claims()
+		c.Audience = named
+		if _, err := protocol.VerifyConnectToken(sign(t, private, c), public, "", now); err == nil {
+			t.Errorf("a token for %q is accepted", named)
+		}
+	}
 }

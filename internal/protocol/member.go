@@ -24,12 +24,20 @@ const (
 
 // What the agent makes in its namespace beside the identity, and its replicas share.
 const (
+	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName of its pods, which are not of the agent's Deployment.
+	NodeAgentName = "drover-node-agent"
+	// NodeAgentLease is the Lease of the node agent that opens a tunnel while no replica of the agent is connected.
+	NodeAgentLease = "drover-node-agent"
 	// LeaderLease is the Lease of the leader among the agent's replicas.
 	LeaderLease = "drover-agent"
 	// DeploymentSecret holds the Deployment that the hub sent last, the one before, and how far the change is. A Secret, because the
 	// environment in it must not be readable with the right to read ConfigMaps.
 	DeploymentSecret = "drover-agent-deployment"
 )
+
+// EnvironmentSecret is made by people, for the agent's variables with a secretKey. No other Secret is read into its environment: a proxy's
+// address that is made of the agent's own key would show the key to whoever resolves names.
+const EnvironmentSecret = "drover-agent-env"
 
 // Keys of RegistrationSecret.
 const (

@@ -11,18 +11,11 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// PathPlans on the agent answers GET with a stream of PlanEvents, one JSON object a line: the PlanHold of the member, the status of
-// each Plan that a set of the hub brought, then one that says Synced, then each change, at most one a second for each Plan. It ends when
-// the replica stops leading; a replica that does not lead answers 421, an agent that knows no plans 404.
-const PathPlans = "/v1/plans"
+// FeaturePlans among Report.Features says that the agent runs plans and reports them on PathReport: the PlanHold of the member and the status of
+// each Plan that a set of the hub brought, at most one change a second for each. Older agents have a feature "plans" and a stream of its own.
+const FeaturePlans = "plans/2"
 
-// FeaturePlans among Report.Features says that the agent runs plans.
-const FeaturePlans = "plans"
-
-// MaxPlanEvent is the length of a line of PathPlans in bytes.
-const MaxPlanEvent = 64 << 10
-
-// PlanEvent is a line of PathPlans: exactly one of its fields is set.
+// PlanEvent is the part of a Line about plans: exactly one of its fields is set.
 type PlanEvent struct {
 	// Hold reports whether the member takes part. It is the first event, and is sent again at each change.
 	Hold *PlanHold `json:"hold,omitempty"`
@@ -32,6 +25,8 @@ type PlanEvent struct {
 	Removed string `json:"removed,omitempty"`
 	// Synced means that all present Plans have been sent.
 	Synced bool `json:"synced,omitempty"`
+	// Stopped means that the replica no longer leads: no more changes follow before it begins again.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 // PlanHold reports whether a member takes part in plans at present.
@@ -40,7 +35,7 @@ type PlanHold struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// PlanState is how a Plan is in the member.
+// PlanState is the state of a Plan in the member.
 type PlanState struct {
 	// Name of the Plan.
 	Name string `json:"name"`

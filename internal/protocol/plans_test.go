@@ -35,7 +35,7 @@ func TestTimesThatNoStatusTakesAreLeftOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.Bound(); len(s.Status.Applying)+len(s.Status.Failures) > 0 {
-			t.Errorf("%s is taken: %+v", at, s.Status)
+			t.Errorf("%s is taken: %+v, want it dropped", at, s.Status)
 		}
 	}
 }
@@ -61,10 +61,10 @@ func FuzzPlanEvent(f *testing.F) {
 		}
 		s := e.State.Status
 		if len(s.Applying) > v1.MaxPlanNodes || len(s.Failures) > v1.MaxPlanNodes || len(s.Conditions) > 8 || s.Members != nil || s.Waves != nil {
-			t.Errorf("%+v", s)
+			t.Errorf("got %+v, want lists within their bounds, and no members or waves", s)
 		}
 		if s.Nodes != nil && (len(s.Nodes.Summary) > 24 || min(s.Nodes.Total, s.Nodes.Complete, s.Nodes.Applying, s.Nodes.Failed, s.Nodes.Held) < 0) {
-			t.Errorf("%+v", s.Nodes)
+			t.Errorf("got %+v, want a short summary and no negative count", s.Nodes)
 		}
 		s.Conditions = nil // the hub writes its own
 		text, err := json.Marshal(s)
@@ -73,7 +73,7 @@ func FuzzPlanEvent(f *testing.F) {
 		}
 		for _, failure := range s.Failures {
 			if len(failure.Message) > 512 || len(failure.Log) > 1024 || failure.Cluster != "" {
-				t.Errorf("%+v", failure)
+				t.Errorf("got %+v, want message and log within their bounds, and no cluster", failure)
 			}
 		}
 	})

@@ -20,6 +20,16 @@ const (
 	MinVersion = 1
 )
 
+// How long an agent that lost the hub takes to come back. A refusal, which needs a person, takes longer.
+const (
+	// LongestWait is the upper end of the wait between two attempts to connect, however many have failed.
+	LongestWait = 30 * time.Second
+	// AttemptTime is how long an agent dials, at most, until an attempt has failed.
+	AttemptTime = 10 * time.Second
+	// LongestReturn is the time in which an agent has made an attempt that finds the hub back: one that began before, a wait, and the next, which succeeds.
+	LongestReturn = AttemptTime + LongestWait + AttemptTime
+)
+
 // Paths on the hub, for agents.
 const (
 	// PathConnect is the WebSocket upgrade that becomes the tunnel. Authorization: Bearer <connect token>.
@@ -36,9 +46,6 @@ const (
 const (
 	// PathKubernetes is the prefix of requests for the member's Kubernetes API. What follows is the path there.
 	PathKubernetes = "/v1/k8s"
-	// PathReport answers GET with a stream of Reports, one JSON object a line, the first at once, each further
-	// one when something changed. It ends with the tunnel.
-	PathReport = "/v1/report"
 	// PathSettings takes Settings by PUT and answers 204 when they are stored permanently.
 	PathSettings = "/v1/settings"
 	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON, and answers 202 when it is stored for the leader among the
@@ -71,7 +78,7 @@ type CurrentCluster struct {
 }
 
 // ProofPayload is what RegisterRequest.Proof signs: a fixed context, then the join token and the member's UID, so that a
-// proof made for one token or one member is worth nothing for another.
+// proof made for one token or one member is not valid for another.
 func ProofPayload(token, clusterUID string) []byte {
 	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
 }
@@ -96,14 +103,6 @@ type ClusterRef struct {
 
 // String is "namespace/name".
 func (r ClusterRef) String() string { return r.Namespace + "/" + r.Name }
-
-// Settings are the hub's addresses and the CA to trust. The hub announces them to its agents before they take effect.
-type Settings struct {
-	// Servers are the hub's base URLs, https only, the preferred one first.
-	Servers []string `json:"servers"`
-	// CABundle holds the certificates to trust, as PEM. Empty when agents trust their system's.
-	CABundle string `json:"caBundle,omitempty"`
-}
 
 // Report is what an agent reports about its cluster.
 type Report struct {
@@ -156,6 +155,8 @@ type Deployment struct {
 	RolledOut bool `json:"rolledOut,omitempty"`
 	// NotReady is what keeps the pods of the Deployment in force from being ready, once its deadline has passed. At most 512 bytes.
 	NotReady string `json:"notReady,omitempty"`
+	// NodeAgents is why the member has no node agents although it is to have some. At most 512 bytes.
+	NodeAgents string `json:"nodeAgents,omitempty"`
 	// Failed is the digest of the last Deployment that was put back or refused. One that is in force is never in it.
 	Failed string `json:"failed,omitempty"`
 	// Rejected reports whether Failed was refused by the API server, and not put back because it did not become ready.

@@ -5,7 +5,11 @@ package protocol_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/drover-dev/drover/internal/protocol"
@@ -55,7 +59,40 @@ func FuzzReport(f *testing.F) {
 			t.Fatalf("what was decoded does not decode again: %v", err)
 		}
 		if same, err := json.Marshal(again); err != nil || !bytes.Equal(raw, same) {
-			t.Errorf("%s became %s, %v", raw, same, err)
+			t.Errorf("%s became %s, %v, want it unchanged", raw, same, err)
 		}
 	})
+}
+
+func TestSettingsOfANewerHubAreConfirmed(t *testing.T) {
+	known := protocol.Settings{Servers: []string{"https://hub.example.com?a=1&b"}, CABundle: "PEM"}
+	plain, err := json.Marshal(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := bytes.Replace(plain, []byte("}"), []byte(`,"proxy":{"url":"x"}}`), 1)
+	for name, sent := range map[string][]byte{"of this version": plain, "with a field that is not known": newer} {
+		t.Run(name, func(t *testing.T) {
+			stored := sent
+			for range 2 { // received, stored, and read again
+				var s protocol.Settings
+				if err := json.Unmarshal(stored, &s); err != nil {
+					t.Fatal(err)
+				}
+				if want := fmt.Sprintf("%x", sha256.Sum256(sent)); s.Digest() != want {
+					t.Errorf("the digest is %s, want %s, that of what the hub sent", s.Digest(), want)
+				}
+				if s.CABundle != known.CABundle || !slices.Equal(s.Servers, known.Servers) {
+					t.Errorf("the settings are %+v, want the fields of %+v", s, known)
+				}
+				if stored, err = json.Marshal(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+	var s protocol.Settings
+	if err := json.Unmarshal(plain, &s); err != nil || !reflect.DeepEqual(s, known) {
+		t.Errorf("settings of this version are read as %+v, %v, want nothing beside %+v", s, err, known)
+	}
 }

@@ -4,139 +4,93 @@
 package protocol
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/set"
 )
 
-// PathSets on the agent answers GET with a stream of SetEvents, one JSON object a line: the state of each set that is there, then
-// one that says Synced, then each change. It ends when the replica stops leading.
+// PathSets + "/" + id on the agent takes a set.Set by PUT, and removes it by DELETE. Both answer 200 with the resulting SetState, which is
+// Pending if that takes longer than SetTimeout. An id needs no escaping: see set.ValidID. PathReport has the changes of states.
 //
-// PathSets + "/" + id takes a Set by PUT, and removes it by DELETE. Both answer 200 with the resulting SetState, which is
-// Pending if that takes longer than SetTimeout. An id needs no escaping: see ValidSetID.
-//
-// Only the leader among the agent's replicas serves sets; another answers 421. An agent without sets answers 404. 413 means
-// that the set is larger than MaxSet, 422 that it is refused permanently, and why.
+// Only the leader among the agent's replicas serves sets; another answers 421. 413 means that the set is larger than set.MaxSize, 422 that it is
+// refused permanently, and why.
 const PathSets = "/v1/sets"
 
-// FeatureSets among Report.Features says that the agent takes sets.
-const FeatureSets = "sets"
+// FeatureSets among Report.Features says that the agent takes sets and reports them on PathReport. Older agents have a feature "sets" and a
+// stream of its own.
+const FeatureSets = "sets/2"
 
 // Bounds of sets.
 const (
-	// MaxSet is the size of a Set's JSON in bytes.
-	MaxSet = 8 << 20
-	// MaxSetEvent is the length of a line of PathSets in bytes.
-	MaxSetEvent = 64 << 10
 	// MaxSetObjects is how many objects a SetState names.
 	MaxSetObjects = 10
 	// SetTimeout is after how long an agent answers that a set is Pending.
 	SetTimeout = 10 * time.Second
-
-	maxSetID = 320 // a kind and the longest name that Kubernetes has
 )
-
-// setID is what DNS names and a kind before them make: no segment of a path could be empty or dots only.
-var setID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
-
-// ValidSetID reports whether a set can have this id: "kind/name", or "kind" for the only one of its kind.
-func ValidSetID(id string) bool { return len(id) <= maxSetID && setID.MatchString(id) }
 
 // SetPath is where a set of this id is put and deleted.
 func SetPath(id string) string { return PathSets + "/" + id }
 
+// QueryCheckpoint is the query parameter of PathSets with the hub's checkpoint: where in its history the hub is. The agent keeps the latest, and
+// reports it on PathReport before Synced. Its content is the hub's business, except that of two which differ only in the number after the last slash the larger
+// is the later.
+const QueryCheckpoint = "checkpoint"
+
+var validCheckpoint = regexp.MustCompile(`^[A-Za-z0-9/-]{1,128}$`)
+
+// ValidCheckpoint reports whether a checkpoint may be kept.
+func ValidCheckpoint(checkpoint string) bool { return validCheckpoint.MatchString(checkpoint) }
+
+// OlderCheckpoint reports whether a checkpoint is of the same term as another and comes before it: sets are sent at once, and one that was delayed brings it.
+func OlderCheckpoint(checkpoint, than string) bool {
+	term := than[:strings.LastIndexByte(than, '/')+1]
+	text, same := strings.CutPrefix(checkpoint, term)
+	number, err := strconv.ParseUint(text, 10, 64)
+	last, invalid := strconv.ParseUint(than[len(term):], 10, 64)
+	return same && err == nil && invalid == nil && number < last
+}
+
+// SetPathAt is SetPath with a checkpoint; empty for none.
+func SetPathAt(id, checkpoint string) string {
+	if checkpoint == "" {
+		return SetPath(id)
+	}
+	return SetPath(id) + "?" + url.Values{QueryCheckpoint: {checkpoint}}.Encode()
+}
+
 // SetOfPath returns the id in a path, and false if there is no valid one.
 func SetOfPath(path string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(path, PathSets+"/")
-	return id, ok && ValidSetID(id)
-}
-
-// Set is what one hub object wants in one member.
-type Set struct {
-	// ID names the hub object: "crtb/alice-owns-prod".
-	ID string `json:"id"`
-	// Digest of all else, see NewSet.
-	Digest string `json:"digest"`
-	// ExpiresAt is when the agent removes the set's objects, by its own clock. Nil for never.
-	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
-	// Content is what the member is to have.
-	Content expansion.Content `json:"content"`
-}
-
-// NewSet makes a set with its digest. It fails for an invalid id and for more than MaxSet.
-func NewSet(id string, expiresAt *time.Time, content expansion.Content) (Set, error) {
-	if expiresAt != nil {
-		utc := expiresAt.UTC()
-		expiresAt = &utc
-	}
-	s := Set{ID: id, ExpiresAt: expiresAt, Content: content}
-	digest, err := s.digest()
-	if err != nil {
-		return Set{}, err
-	}
-	s.Digest = digest
-	return s, nil
-}
-
-// digest is the SHA-256 in hex of the set's JSON without the digest. The JSON is canonical: Go writes fields in their order and the keys
-// of maps sorted.
-func (s Set) digest() (string, error) {
-	if !ValidSetID(s.ID) {
-		return "", fmt.Errorf("make set %q: no valid id", Cut(s.ID, maxText))
-	}
-	s.Digest = ""
-	raw, err := json.Marshal(s)
-	if err != nil {
-		return "", fmt.Errorf("make set %s: %w", s.ID, err)
-	}
-	if len(raw) > MaxSet {
-		return "", fmt.Errorf("make set %s: it has %d bytes, at most %d are sent: split what it is made of", s.ID, len(raw), MaxSet)
-	}
-	sum := sha256.Sum256(raw)
-	return hex.EncodeToString(sum[:]), nil
-}
-
-// Check returns an error if a set does not match its digest. If hub and agent differ in what a set can hold, they differ in the digest too.
-func (s Set) Check() error {
-	digest, err := s.digest()
-	if err != nil {
-		return err
-	}
-	if digest != s.Digest {
-		return fmt.Errorf("check set %s: its digest is another: hub and agent may differ in version", s.ID)
-	}
-	return nil
+	return id, ok && set.ValidID(id)
 }
 
 // SetPhase is how far a set is.
 type SetPhase string
 
 const (
-	// SetApplied says: the member has all of it, and nothing that it no longer holds.
+	// SetApplied means that the member has all of it, and nothing that it no longer holds.
 	SetApplied SetPhase = "Applied"
-	// SetPending says: it is being applied, or a binding in it waits for the set that brings its role.
+	// SetPending means that it is being applied, or a binding in it waits for the set that brings its role.
 	SetPending SetPhase = "Pending"
-	// SetConflict says: an object of that name is not Drover's, another field manager holds a field, or a binding is not made because its role is
+	// SetConflict means that an object of that name is not Drover's, another field manager holds a field, or a binding is not made because its role is
 	// not Drover's. It is tried again.
 	SetConflict SetPhase = "Conflict"
-	// SetFighting says: something changes an object back each time that it is repaired.
+	// SetFighting means that something changes an object back each time that it is repaired.
 	SetFighting SetPhase = "Fighting"
-	// SetRoleMissing says: the member has no ClusterRole of the name that a binding binds. It is looked for again.
+	// SetRoleMissing means that the member has no ClusterRole of the name that a binding binds. It is looked for again.
 	SetRoleMissing SetPhase = "RoleMissing"
-	// SetFailed says: the API server refused some of it. It is tried again.
+	// SetFailed means that the API server refused some of it. It is tried again.
 	SetFailed SetPhase = "Failed"
-	// SetExpired says: its time has passed, and the member has nothing of it any more.
+	// SetExpired means that its time has passed, and the member has nothing of it any more.
 	SetExpired SetPhase = "Expired"
-	// SetDeleted says: it was removed. Only in the answer to DELETE.
+	// SetDeleted means that it was removed. Only in the answer to DELETE.
 	SetDeleted SetPhase = "Deleted"
-	// SetReadOnly says: the agent's profile is ReadOnly; it takes nothing. Only in the answer to PUT.
+	// SetReadOnly means that the agent's profile is ReadOnly; it takes nothing. Only in the answer to PUT.
 	SetReadOnly SetPhase = "ReadOnly"
 )
 
@@ -169,19 +123,23 @@ type SetObject struct {
 	Message string `json:"message"`
 }
 
-// SetEvent is a line of PathSets: exactly one of its fields is set.
+// SetEvent is what a Line says of sets: exactly one of its fields is set.
 type SetEvent struct {
 	// State of a set, new or changed.
 	State *SetState `json:"state,omitempty"`
 	// Removed is the id of a set that was removed.
 	Removed string `json:"removed,omitempty"`
+	// Checkpoint is the latest that the hub has sent.
+	Checkpoint string `json:"checkpoint,omitempty"`
 	// Synced means that all present sets have been sent.
 	Synced bool `json:"synced,omitempty"`
+	// Stopped means that the replica no longer leads: no more changes follow before it begins again.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 // Bound cuts a state to size.
 func (s *SetState) Bound() {
-	s.ID, s.Digest, s.Phase = Cut(s.ID, maxSetID), Cut(s.Digest, maxText), SetPhase(Cut(string(s.Phase), maxText))
+	s.ID, s.Digest, s.Phase = Cut(s.ID, set.MaxID), Cut(s.Digest, maxText), SetPhase(Cut(string(s.Phase), maxText))
 	s.Message = Cut(s.Message, maxMessage)
 	s.Failed, s.Namespaces = max(s.Failed, 0), max(s.Namespaces, 0)
 	s.Objects = slices.Clone(s.Objects[:min(len(s.Objects), MaxSetObjects)])
@@ -199,7 +157,7 @@ func (s *SetState) Bound() {
 
 // Bound cuts an event to size.
 func (e *SetEvent) Bound() {
-	e.Removed = Cut(e.Removed, maxSetID)
+	e.Removed, e.Checkpoint = Cut(e.Removed, set.MaxID), Cut(e.Checkpoint, maxText)
 	if e.State != nil {
 		e.State.Bound()
 	}
@@ -209,12 +167,9 @@ func (e *SetEvent) Bound() {
 func (e *SetEvent) Valid() bool {
 	switch {
 	case e.State != nil:
-		return ValidSetID(e.State.ID)
+		return set.ValidID(e.State.ID)
 	case e.Removed != "":
-		return ValidSetID(e.Removed)
+		return set.ValidID(e.Removed)
 	}
 	return true
 }
-
-// SetGuards is the id of the set with the policies that guard the others. An agent that removes all removes it last.
-const SetGuards = "guards"

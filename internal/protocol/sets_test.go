@@ -8,91 +8,25 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/drover-dev/drover/internal/expansion"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
-
-func content(data map[string]any) expansion.Content {
-	return expansion.Content{Objects: []*unstructured.Unstructured{{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "x"}, "data": data,
-	}}}}
-}
-
-func newSet(t *testing.T, id string, end *time.Time, c expansion.Content) protocol.Set {
-	t.Helper()
-	s, err := protocol.NewSet(id, end, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func TestDigestOfASet(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	base := newSet(t, "crtb/a", &now, content(map[string]any{"a": "<1>", "b": int64(2), "c": 1.5, "d": 1.0}))
-	t.Run("it survives the way through JSON", func(t *testing.T) {
-		raw, err := json.Marshal(base)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got protocol.Set
-		if err := json.Unmarshal(raw, &got); err != nil {
-			t.Fatal(err)
-		}
-		if err := got.Check(); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Run("the zone of the end does not matter", func(t *testing.T) {
-		elsewhere := now.In(time.FixedZone("x", 7200))
-		if got := newSet(t, "crtb/a", &elsewhere, base.Content); got.Digest != base.Digest {
-			t.Error(got.Digest)
-		}
-	})
-	t.Run("id, end and content do", func(t *testing.T) {
-		later := now.Add(time.Second)
-		for name, other := range map[string]protocol.Set{
-			"id": newSet(t, "crtb/b", &now, base.Content), "end": newSet(t, "crtb/a", &later, base.Content),
-			"no end": newSet(t, "crtb/a", nil, base.Content), "content": newSet(t, "crtb/a", &now, content(map[string]any{"a": "2"})),
-		} {
-			if other.Digest == base.Digest {
-				t.Errorf("%s makes no difference", name)
-			}
-		}
-	})
-	t.Run("a set that is not what its digest says is refused", func(t *testing.T) {
-		other := base
-		other.Content = content(map[string]any{"a": "2"})
-		if other.Check() == nil {
-			t.Error("taken")
-		}
-	})
-	t.Run("one that is too large is not made", func(t *testing.T) {
-		if _, err := protocol.NewSet("crtb/a", nil, content(map[string]any{"a": strings.Repeat("x", protocol.MaxSet)})); err == nil {
-			t.Error("made")
-		}
-	})
-}
 
 func TestSetIDsArePathsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"guards", "role/cluster-owner", "crtb/a.b-c", "secrets/" + strings.Repeat("a", 253)} {
 		u, err := url.Parse("http://agent" + protocol.SetPath(id))
 		if err != nil || u.RawPath != "" {
-			t.Errorf("%s: %v", id, err)
+			t.Errorf("%s: %v, want a path that needs no escapes", id, err)
 		}
 		if got, ok := protocol.SetOfPath(u.Path); !ok || got != id {
-			t.Errorf("%s became %q", id, got)
+			t.Errorf("%s became %q, want it unchanged", id, got)
 		}
 	}
 	for _, id := range []string{"", "/", "a/", "a/b/c", "../x", "a/..", "a/.", "A/b", "a/B", "a/b?", "a b", "a/" + strings.Repeat("a", 400)} {
-		if protocol.ValidSetID(id) {
-			t.Errorf("%q is taken", id)
+		if set.ValidID(id) {
+			t.Errorf("%q is taken, want it refused", id)
 		}
 	}
 }
@@ -107,8 +41,8 @@ func TestAStateIsCutToSize(t *testing.T) {
 	e := protocol.SetEvent{State: &s, Removed: long}
 	e.Bound()
 	raw, err := json.Marshal(e)
-	if err != nil || len(raw) > protocol.MaxSetEvent || len(s.Objects) != protocol.MaxSetObjects || s.Failed != 0 {
-		t.Errorf("%d bytes, %v", len(raw), err)
+	if err != nil || len(raw) > protocol.MaxLine || len(s.Objects) != protocol.MaxSetObjects || s.Failed != 0 {
+		t.Errorf("%d bytes, %v, want at most %d, with %d objects", len(raw), err, protocol.MaxLine, protocol.MaxSetObjects)
 	}
 }
 
@@ -127,11 +61,11 @@ func FuzzSetEvent(f *testing.F) {
 		}
 		e.Bound()
 		raw, err := json.Marshal(e)
-		if err != nil || len(raw) > protocol.MaxSetEvent {
-			t.Errorf("%d bytes, %v", len(raw), err)
+		if err != nil || len(raw) > protocol.MaxLine {
+			t.Errorf("%d bytes, %v, want at most %d", len(raw), err, protocol.MaxLine)
 		}
-		if e.Valid() && e.State != nil && !protocol.ValidSetID(e.State.ID) {
-			t.Errorf("%q is an id", e.State.ID)
+		if e.Valid() && e.State != nil && !set.ValidID(e.State.ID) {
+			t.Errorf("%q is an id, want only IDs that are valid", e.State.ID)
 		}
 	})
 }
@@ -148,7 +82,7 @@ func FuzzSetOfPath(f *testing.F) {
 		}
 		u, err := url.Parse("http://agent" + protocol.SetPath(id))
 		if err != nil || u.Path != path || u.RawPath != "" || u.RawQuery != "" || u.Host != "agent" || strings.Contains(path, "..") && u.JoinPath().Path != path {
-			t.Errorf("%q became %v, %v", path, u, err)
+			t.Errorf("%q became %v, %v, want the path alone", path, u, err)
 		}
 	})
 }

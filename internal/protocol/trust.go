@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -81,4 +82,23 @@ func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate,
 		return nil, ErrUntrustedBundle
 	}
 	return certs, nil
+}
+
+// ServerURL checks a base URL of a hub and returns it without slashes at the end. Only https will do: a connect token sent in the clear
+// could be read on the way. The error never holds what is before an @, where a password may be.
+func ServerURL(raw string) (string, error) {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		return "", errors.New("a server is not a URL: write it as https://drover.example.com")
+	case u.User != nil:
+		return "", fmt.Errorf("server %s has a user name in it: remove what is before the @", u.Host)
+	case u.Scheme != "https":
+		return "", fmt.Errorf("server %q is not an https URL: agents connect over TLS only, write it as https://drover.example.com", raw)
+	case u.Hostname() == "":
+		return "", fmt.Errorf("server %q has no host: write it as https://drover.example.com", raw)
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "", fmt.Errorf("server at %s has a query or fragment: end the URL after its path", u.Host)
+	}
+	return strings.TrimRight(u.String(), "/"), nil
 }

@@ -13,13 +13,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/trust"
 )
 
-func authority(t testing.TB) pki.KeyPair {
+func authority(t testing.TB) trust.KeyPair {
 	t.Helper()
-	pair, err := pki.NewAuthority(now)
+	pair, err := trust.NewAuthority(now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func checksum(t testing.TB, cert []byte) string {
 	t.Helper()
 	sums, err := protocol.CertificateChecksums(cert)
 	if err != nil || len(sums) != 1 {
-		t.Fatalf("checksums %v, %v", sums, err)
+		t.Fatalf("checksums %v, %v, want one", sums, err)
 	}
 	return sums[0]
 }
@@ -101,7 +101,7 @@ func FuzzBundles(f *testing.F) {
 	f.Fuzz(func(t *testing.T, bundle []byte, pin string) {
 		all, err := protocol.ParseBundle(bundle)
 		if (err == nil) != (len(all) > 0) {
-			t.Fatalf("%d certificates and %v", len(all), err)
+			t.Fatalf("%d certificates and %v, want an error if and only if there is none", len(all), err)
 		}
 		pinned, err := protocol.PinnedCertificates(bundle, []string{pin})
 		if err == nil && len(pinned) == 0 {

@@ -26,17 +26,25 @@ const memberEvery = 10
 // looks of calls that began together are spread. Call the function that it returns when the call is over.
 func (h *Handler) lookAgain(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
 	looks := 0
+	revoked, revoke := context.WithCancel(context.Background())
+	c.revoked = revoked
 	every := wait.Jitter(h.limits.Look*3/4, 1.0/3)
 	c.look.start(every, func() {
 		looks++
 		if err := h.still(r, c, looks%memberEvery == 0); err != nil {
 			audit.From(r.Context()).Refused(string(refusal.Of(err).Status().Reason))
-			end(err)
+			revoke() // a watch ends between two events
+			if !c.endsItself.Load() {
+				end(err)
+			}
 			return
 		}
 		c.look.resume()
 	})
-	return c.look.end
+	return func() {
+		c.look.end()
+		revoke()
+	}
 }
 
 // still returns the refusal with which a call that is under way would not be admitted now. What could not be found out ends nothing: while the hub's API

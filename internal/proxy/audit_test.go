@@ -56,7 +56,7 @@ func newAudited(t *testing.T, level audit.Level, change ...func(*Options)) (h *h
 		for line := range strings.Lines(string(raw)) {
 			var one map[string]any
 			if err := json.Unmarshal([]byte(line), &one); err != nil {
-				t.Fatalf("%q: %v", line, err)
+				t.Fatalf("%q: %v, want a line of JSON", line, err)
 			}
 			all = append(all, one)
 		}
@@ -115,7 +115,7 @@ func TestAudit(t *testing.T) {
 			response, _ := h.do(t, h.request(t, http.MethodGet, tt.path+"?token=t-s3cret", nil, tt.header))
 			raw, all := read()
 			if len(all) != 1 {
-				t.Fatalf("%d lines: %s", len(all), raw)
+				t.Fatalf("%d lines: %s, want one", len(all), raw)
 			}
 			wantFields(t, all[0], tt.want)
 			if ids := response.Header["Audit-Id"]; len(ids) != 1 || ids[0] != all[0]["id"] {
@@ -159,13 +159,13 @@ func TestAudit(t *testing.T) {
 			"Upgrade: websocket\r\nSec-WebSocket-Protocol: v5.channel.k8s.io, base64url.bearer.authorization.k8s.io."+token+"\r\n\r\n")
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
-			t.Fatalf("%+v, %v", response, err)
+			t.Fatalf("got %+v, %v, want 101", response, err)
 		}
 		_, _ = io.Copy(io.Discard, conn)
 		_ = conn.Close() // the session ends when both ends have
 		raw, all := read()
 		if len(all) != 2 || strings.Contains(raw, token) {
-			t.Fatalf("lines: %s", raw)
+			t.Fatalf("lines: %s, want two without the token", raw)
 		}
 		wantFields(t, all[0], map[string]any{"stage": "ResponseStarted", "code": 101, "subresource": "exec", "user": alice})
 		wantFields(t, all[1], map[string]any{"stage": "ResponseComplete", "code": 101, "id": all[0]["id"]})
@@ -177,10 +177,10 @@ func TestAudit(t *testing.T) {
 		}
 		raw, _ := read()
 		if strings.Contains(raw, "czNjcmV0") || !strings.Contains(raw, `"body":{"data":{"a":"b"},"kind":"ConfigMap"}`) {
-			t.Errorf("lines: %s", raw)
+			t.Errorf("lines: %s, want the ConfigMap's body and not the Secret's", raw)
 		}
 		if sent := len(h.agent.bodies); sent != 2 {
-			t.Errorf("%d bodies arrived", sent)
+			t.Errorf("%d bodies arrived, want 2", sent)
 		}
 	})
 }

@@ -9,10 +9,10 @@ import (
 	"net/url"
 	"strings"
 
-	"golang.org/x/net/http/httpguts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // checkForm refuses requests that are no honest request to a Kubernetes API, whoever sends them.
@@ -56,7 +56,7 @@ func saysWho(name string) bool {
 // checkUpgrade lets through the upgrades of the Kubernetes API: SPDY and WebSocket. Others (h2c) would be a tunnel
 // for requests that are not checked. A browser's WebSocket is let through only from a page of this host (CVE-2019-13209).
 func checkUpgrade(r *http.Request) error {
-	if !isUpgrade(r.Header) {
+	if !request.IsUpgrade(r.Header) {
 		return nil
 	}
 	protocols := r.Header["Upgrade"]
@@ -72,10 +72,6 @@ func checkUpgrade(r *http.Request) error {
 		return refusal.Forbidden("the WebSocket is asked for by a page of another host; only pages of the hub may open one")
 	}
 	return nil
-}
-
-func isUpgrade(h http.Header) bool {
-	return httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade") && len(h["Upgrade"]) > 0
 }
 
 func hasFoldedPrefix(s, prefix string) bool {

@@ -7,8 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -19,9 +18,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/drover-dev/drover/internal/answer"
 	"github.com/drover-dev/drover/internal/audit"
-	"github.com/drover-dev/drover/internal/drain"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/limit"
@@ -41,16 +38,18 @@ var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineE
 // call is an admitted request: who sends it, where it goes, and what the other side learns about the sender. It is complete before
 // anything is forwarded.
 type call struct {
-	identity  identity.Identity
-	target    target
-	info      request.Info
-	seat      *limit.Seat // released when the call is over
-	transport http.RoundTripper
-	header    http.Header // says who calls: Impersonate-* for a member, the caller's own Authorization for the hub
-	base      *url.URL    // of the hub's API server, nil for a member
-	tooLarge  atomic.Bool // the body turned out to be larger than allowed
-	clock     clock       // for the beginning of the answer
-	look      clock       // for the next look at whether the call may go on
+	identity   identity.Identity
+	target     target
+	info       request.Info
+	seat       *limit.Seat // released when the call is over
+	transport  http.RoundTripper
+	header     http.Header     // says who calls: Impersonate-* for a member, the caller's own Authorization for the hub
+	base       *url.URL        // of the hub's API server, nil for a member
+	tooLarge   atomic.Bool     // the body turned out to be larger than allowed
+	clock      clock           // for the beginning of the answer
+	look       clock           // for the next look at whether the call may go on
+	revoked    context.Context // ends when its right is gone; nil for a call that is not meant to last
+	endsItself atomic.Bool     // the response has begun and ends with revoked
 }
 
 type callKey struct{}
@@ -85,9 +84,9 @@ func (h *Handler) newForwarder() *httputil.ReverseProxy {
 		Transport:      callTransport{},
 		ModifyResponse: modifyAnswer,
 		ErrorHandler:   h.forwardingFailed,
-		BufferPool:     &answer.Buffers{},
-		// The interval stays zero: answers of unknown length (watch, logs -f) are flushed at once anyway.
-		ErrorLog: log.New(logWriter{h.log.V(1)}, "", 0),
+		BufferPool:     &request.Buffers{},
+		// The interval stays zero: ReverseProxy flushes streams (watch, logs -f) at once anyway.
+		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(h.log.V(1)), slog.LevelInfo),
 	}
 }
 
@@ -135,8 +134,8 @@ func (callTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	response, err := c.transport.RoundTrip(r)
-	if err == nil {
-		drain.EndAnswer(response, r)
+	if err == nil && c.info.Long {
+		c.endsItself.Store(request.EndResponse(response, r, c.revoked))
 	}
 	return response, err // httputil and forwardingFailed know the transport's errors
 }
@@ -148,6 +147,7 @@ func modifyAnswer(r *http.Response) error {
 		return errNoIdentity
 	}
 	c.clock.end()
+	c.info.FewWrites(r)
 	cleanAnswer(r.Header)
 	if audit.From(r.Request.Context()) != nil {
 		delete(r.Header, "Audit-Id") // it is the one that the answer has already
@@ -192,15 +192,4 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 func isTimeout(err error) bool {
 	var network net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
-}
-
-// logWriter makes log entries of what httputil has to say: answers that broke off.
-type logWriter struct{ log logr.Logger }
-
-var _ io.Writer = logWriter{}
-
-// Write implements io.Writer.
-func (w logWriter) Write(line []byte) (int, error) {
-	w.log.Info("answer broke off", "detail", strings.TrimSpace(string(line)))
-	return len(line), nil
 }

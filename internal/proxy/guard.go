@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// aLongTimeAgo is a deadline that ends what waits at once.
-func aLongTimeAgo() time.Time { return time.Unix(1, 0) }
+// pastDeadline returns a deadline that ends reads and writes in progress at once.
+func pastDeadline() time.Time { return time.Unix(1, 0) }
 
 // stopwatch calls cut when one step takes longer than limit. Steps must not overlap.
 type stopwatch struct {

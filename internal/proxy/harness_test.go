@@ -209,9 +209,9 @@ func authorizeForTest(_ context.Context, id identity.Identity, cluster types.Nam
 }
 
 // options returns what a proxy for tests needs but its Hub.
-func testOptions(members Members, log logr.Logger) Options {
+func testOptions(transport func(context.Context, types.NamespacedName) (http.RoundTripper, error), log logr.Logger) Options {
 	return Options{
-		Authenticate: authenticateForTest, Authorize: authorizeForTest, Members: members, Log: log,
+		Authenticate: authenticateForTest, Authorize: authorizeForTest, Transport: transport, Log: log,
 		Hub: &rest.Config{Host: "http://127.0.0.1:1"},
 	}
 }
@@ -223,7 +223,7 @@ func newHubSide(t testing.TB, change ...func(*Options)) *hubSide {
 	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}
 	t.Cleanup(transport.CloseIdleConnections)
 	h.members = &fakeMembers{transport: toAgent{host: h.agent.Listener.Addr().String(), next: transport}}
-	options := testOptions(h.members, h.log.logger())
+	options := testOptions(h.members.Transport, h.log.logger())
 	options.Hub = &rest.Config{Host: h.hub.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	for _, f := range change {
 		f(&options)

@@ -88,7 +88,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			"Sec-Websocket-Protocol": {"base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io"},
 		})
 		if response.StatusCode != http.StatusOK {
-			t.Fatalf("answer %d", response.StatusCode)
+			t.Fatalf("answer %d, want 200", response.StatusCode)
 		}
 		want := asAlice.Clone()
 		want["Accept"] = []string{"application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
@@ -113,7 +113,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 				wantStatus(t, response, body, http.StatusBadRequest, "BadRequest", "Connection")
 			}
 			if len(h.agent.all())+len(h.hub.all()) > 0 {
-				t.Errorf("%q: it was forwarded", line)
+				t.Errorf("%q: it was forwarded, want it refused", line)
 			}
 		}
 	})
@@ -121,7 +121,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 		h := newHubSide(t)
 		h.raw(t, rawGet(podsPath, "Connection: X-Mine, close", "X-Mine: 1"))
 		if got := h.agent.only(t).Header; !reflect.DeepEqual(withPrefix(got, "Impersonate-"), asAlice) || got.Get("X-Mine") != "" {
-			t.Errorf("arrived %v", got)
+			t.Errorf("arrived %v, want alice's identity, and no X-Mine", got)
 		}
 	})
 	t.Run("CVE-2021-36776: the caller's own impersonation headers never pass unasked", func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			wantStatus(t, response, body, http.StatusForbidden, "Forbidden", "hub:alice", "impersonate")
 			for _, r := range h.agent.all() {
 				if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") || !reflect.DeepEqual(withPrefix(r.Header, "Impersonate-"), asAlice) {
-					t.Errorf("%v: %s arrived with %v", lines, r.URL, r.Header)
+					t.Errorf("%v: %s arrived with %v, want an access review as alice", lines, r.URL, r.Header)
 				}
 			}
 		}
@@ -147,7 +147,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 		h.raw(t, rawGet(podsPath, "Impersonate-User:", "Impersonate-Group:", "impersonate-group: ", "Impersonate-Uid:", "Impersonate-Extra-A:", "Impersonate-Else:"))
 		want := http.Header{"Impersonate-User": {"hub:bob"}}
 		if got := withPrefix(h.agent.only(t).Header, "Impersonate-"); !reflect.DeepEqual(got, want) {
-			t.Errorf("arrived %v", got)
+			t.Errorf("arrived %v, want %v", got, want)
 		}
 	})
 	t.Run("announced trailers carry no identity", func(t *testing.T) {
@@ -156,14 +156,14 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			"Trailer: Impersonate-User\r\nConnection: close\r\n\r\n2\r\n{}\r\n0\r\nImpersonate-User: admin\r\n\r\n")
 		r := h.agent.only(t)
 		if len(r.Trailer) > 0 || !reflect.DeepEqual(withPrefix(r.Header, "Impersonate-"), asAlice) {
-			t.Errorf("arrived %v, trailer %v", r.Header, r.Trailer)
+			t.Errorf("arrived %v, trailer %v, want alice's identity and no trailer", r.Header, r.Trailer)
 		}
 	})
 	t.Run("the body arrives", func(t *testing.T) {
 		h := newHubSide(t)
 		response, _ := h.do(t, h.request(t, http.MethodPatch, podsPath+"/x", strings.NewReader(`{"a":1}`), http.Header{"Expect": {"100-continue"}}))
 		if response.StatusCode != http.StatusOK || h.agent.bodies[0] != `{"a":1}` || h.agent.only(t).Header.Get("Expect") != "" {
-			t.Errorf("answer %d, bodies %v", response.StatusCode, h.agent.bodies)
+			t.Errorf("answer %d, bodies %v, want 200, the body as it was sent, and no Expect", response.StatusCode, h.agent.bodies)
 		}
 	})
 }
@@ -188,7 +188,7 @@ func TestWhatTheCallerHears(t *testing.T) {
 			"Content-Type": {"application/vnd.kubernetes.protobuf"}, "Warning": {`299 - "old"`}, "Audit-Id": {"1"}, "Content-Length": {"4"},
 		}
 		if response.StatusCode != http.StatusTeapot || body != "k8s\x00" || !reflect.DeepEqual(response.Header, want) {
-			t.Errorf("answer %d %v %q", response.StatusCode, response.Header, body)
+			t.Errorf("answer %d %v %q, want 418, the member's body and the header %v", response.StatusCode, response.Header, body, want)
 		}
 	})
 	t.Run("compressed answers stay compressed", func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestWhatTheCallerHears(t *testing.T) {
 		})
 		response, body := h.get(t, http.Header{"Accept-Encoding": {"gzip"}})
 		if body != "not really gzip" || response.Header.Get("Content-Encoding") != "gzip" {
-			t.Errorf("answer %v %q", response.Header, body)
+			t.Errorf("answer %v %q, want the body and its encoding unchanged", response.Header, body)
 		}
 	})
 	t.Run("a redirect stays in the cluster, one that leads out is refused", func(t *testing.T) {
@@ -210,13 +210,13 @@ func TestWhatTheCallerHears(t *testing.T) {
 			w.WriteHeader(http.StatusTemporaryRedirect)
 		})
 		if response, _ := h.get(t, nil); response.Header.Get("Location") != "/k8s/clusters/team-a/prod/api/v1/namespaces" {
-			t.Errorf("redirected to %q", response.Header.Get("Location"))
+			t.Errorf("redirected to %q, want the same place behind the hub's path", response.Header.Get("Location"))
 		}
 		location = "https://hub.example/k8s/local/api/v1/secrets"
 		response, body := h.get(t, nil)
 		wantStatus(t, response, body, http.StatusBadGateway, "BadGateway", "redirect")
 		if response.Header.Get("Location") != "" {
-			t.Errorf("redirected to %q", response.Header.Get("Location"))
+			t.Errorf("redirected to %q, want no redirect out of the member", response.Header.Get("Location"))
 		}
 	})
 }
@@ -301,7 +301,7 @@ func FuzzConnection(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value string) {
 		if err := checkConnection(http.Header{name: {value}}); err != nil {
 			if !apierrors.IsBadRequest(err) {
-				t.Fatalf("checkConnection = %v", err)
+				t.Fatalf("checkConnection = %v, want a bad request", err)
 			}
 			return
 		}
@@ -313,7 +313,7 @@ func FuzzConnection(f *testing.F) {
 			if strings.HasPrefix(option, "impersonate-") || option == "authorization" || strings.HasPrefix(option, "x-remote-") {
 				// what is no token is no header's name either
 				if strings.Trim(option, " \t") == option {
-					t.Fatalf("checkConnection passes %q", value)
+					t.Fatalf("checkConnection passes %q, want it refused: the header has an option that must arrive", value)
 				}
 			}
 		}

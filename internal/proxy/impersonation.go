@@ -72,7 +72,7 @@ func parseImpersonation(h http.Header) (*impersonation, error) {
 }
 
 func (i *impersonation) add(name string, values []string) error {
-	if bad := slices.IndexFunc(values, func(v string) bool { return v == "" || !identity.Carriable(v) }); bad >= 0 {
+	if bad := slices.IndexFunc(values, func(v string) bool { return v == "" || !identity.HeaderSafe(v) }); bad >= 0 {
 		return refusal.BadRequest(fmt.Sprintf("a value of the %s header is empty or has characters that no name has", name))
 	}
 	key, isExtra := strings.CutPrefix(name, authenticationv1.ImpersonateUserExtraHeaderPrefix)

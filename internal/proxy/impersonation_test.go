@@ -123,10 +123,10 @@ func TestCallersOwnImpersonation(t *testing.T) {
 		member := &reviews{allow: func(authorizationv1.ResourceAttributes) bool { return true }}
 		h.agent.answerWith(member.ServeHTTP)
 		if response, body := h.get(t, wanted); response.StatusCode != http.StatusOK {
-			t.Fatalf("answer %d %s", response.StatusCode, body)
+			t.Fatalf("answer %d %s, want 200", response.StatusCode, body)
 		}
 		if !reflect.DeepEqual(member.all(), asked) {
-			t.Errorf("asked %+v", member.all())
+			t.Errorf("asked %+v, want %+v", member.all(), asked)
 		}
 		all := h.agent.all()
 		for _, r := range all[:len(all)-1] {
@@ -149,7 +149,7 @@ func TestCallersOwnImpersonation(t *testing.T) {
 			wantStatus(t, response, body, http.StatusForbidden, "Forbidden", "hub:alice", "bob", "team-a/prod")
 			for _, r := range h.agent.all() {
 				if r.URL.Path != pathAccessReview {
-					t.Errorf("%s was sent", r.URL)
+					t.Errorf("%s was sent, want only access reviews", r.URL)
 				}
 			}
 		})
@@ -207,7 +207,7 @@ func TestRightsToImpersonateAreRemembered(t *testing.T) {
 			(&reviews{allow: func(authorizationv1.ResourceAttributes) bool { return granted }}).ServeHTTP(w, r)
 			return w.response(r), nil
 		})
-		handler, err := New(testOptions(&fakeMembers{transport: transport}, (&logLines{}).logger()))
+		handler, err := New(testOptions((&fakeMembers{transport: transport}).Transport, (&logLines{}).logger()))
 		if err != nil {
 			t.Fatal(err)
 		}

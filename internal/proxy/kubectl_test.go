@@ -30,7 +30,7 @@ func TestAKubectlWithAnEmptyCacheSaysAtOnceThatAMemberIsAway(t *testing.T) {
 				"--server="+server.URL+"/k8s/clusters/team-a/prod", "--token=t-alice", "--insecure-skip-tls-verify")
 			out, err := command.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), `cluster "team-a/prod" is not connected to the hub`) {
-				t.Errorf("%v: %s", err, out)
+				t.Errorf("kubectl says %v: %s, want that the cluster is not connected", err, out)
 			}
 			if asked := h.members.calls(); asked == 0 || asked > 10 {
 				t.Errorf("the member was asked for %d times:\n%s", asked, out)

@@ -23,7 +23,7 @@ const (
 
 // enter finds room for a call, or refuses it with 429. A user who acts as another one is counted as the former.
 func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
-	who := limit.Asker{User: c.identity.Sharer()}
+	who := limit.Requester{User: c.identity.Sharer()}
 	if !c.target.local {
 		who.Member = c.target.cluster.String()
 	}
@@ -50,15 +50,15 @@ func tooMany(c *call, full *limit.FullError) error {
 	default:
 		message = fmt.Sprintf("the hub has too many %s under way; try again", kind)
 	}
-	refused := refusal.TooManyRequests(message, comeBack()).Because(full)
+	refused := refusal.TooManyRequests(message, retryDelay()).Because(full)
 	if c.target.local {
 		return refused
 	}
 	return refused.About(c.target.cluster)
 }
 
-// comeBack is in how long to try again: 1, 2 or 3 seconds, so that those who were refused together do not return together.
-func comeBack() time.Duration {
+// retryDelay returns 1, 2 or 3 seconds, so that users who were refused together do not retry together.
+func retryDelay() time.Duration {
 	n, err := rand.Int(rand.Reader, big.NewInt(3))
 	if err != nil { // crypto/rand never fails
 		return time.Second

@@ -97,7 +97,7 @@ func TestTooManyRequests(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatHasNoRoomIsSaidSo(t *testing.T) {
+func TestAFullReplicaIsNamed(t *testing.T) {
 	h := newHubSide(t)
 	for scope, words := range map[limit.Scope]string{limit.ScopeMember: `in cluster "team-a/prod"`, limit.ScopeAll: "the hub has too many"} {
 		h.members.transport = failing{fmt.Errorf("by way of another replica: %w", &limit.FullError{Scope: scope})}
@@ -245,7 +245,7 @@ func TestMembersThatDoNotAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, err := io.ReadAll(response.Body); err != nil || string(got) != "late" {
-				t.Errorf("heard %q, %v", got, err)
+				t.Errorf("heard %q, %v, want \"late\"", got, err)
 			}
 		})
 	})
@@ -262,7 +262,7 @@ func TestMembersThatDoNotAnswer(t *testing.T) {
 			_, _ = io.WriteString(conn, rawGet(podsPath+"?watch=1"))
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || response.StatusCode != http.StatusOK {
-				t.Errorf("%+v, %v", response, err)
+				t.Errorf("got %+v, %v, want 200", response, err)
 			}
 		})
 	})
@@ -364,7 +364,7 @@ func TestStalledUsersOfAFakeMember(t *testing.T) {
 			settings.Short, settings.Backlog = limit.Bounds{}, tt.bounds
 			var highest atomic.Int64
 			change, l := limited(settings, limit.Observers{Cut: func(s limit.Scope) { cut <- s }})
-			options := testOptions(oneTunnel{openTunnel(t, endless)}, logr.Discard())
+			options := testOptions(oneTunnel{openTunnel(t, endless)}.Transport, logr.Discard())
 			change(&options)
 			handler, err := New(options)
 			if err != nil {
@@ -420,7 +420,7 @@ func BenchmarkServeBesideGreedyUser(b *testing.B) {
 				}
 				return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 			})
-			options := testOptions(&fakeMembers{transport: answer}, logr.Discard())
+			options := testOptions((&fakeMembers{transport: answer}).Transport, logr.Discard())
 			options.Authenticate = func(r *http.Request) (identity.Identity, error) {
 				return identity.New(authenticationv1.UserInfo{Username: r.Header.Get("Test-User")})
 			}
@@ -451,7 +451,7 @@ func BenchmarkServeBesideGreedyUser(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if code := get(b.Context(), "modest"); code != http.StatusOK {
-					b.Fatalf("answer %d", code)
+					b.Fatalf("answer %d, want 200", code)
 				}
 			}
 			stop()

@@ -27,6 +27,6 @@ func (o Observer) cutter(side Side, setDeadline func(time.Time) error) func() {
 		if o.Cut != nil {
 			o.Cut(side)
 		}
-		_ = setDeadline(aLongTimeAgo())
+		_ = setDeadline(pastDeadline())
 	}
 }

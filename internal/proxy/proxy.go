@@ -55,13 +55,6 @@ func (e *NotConnectedError) Error() string {
 	return "not connected since " + e.LastSeen.UTC().Format(time.RFC3339)
 }
 
-// Members yields a transport to each member.
-type Members interface {
-	// Transport carries requests whose path begins with protocol.PathKubernetes to a member's agent. It does upgrades
-	// like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError, those of the transport may match the latter.
-	Transport(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
-}
-
 // Limits bound what one request may take. Zero values mean the defaults.
 type Limits struct {
 	// Body of a request, in bytes. 16 MiB by default. Upgraded connections are not bound by it.
@@ -82,8 +75,9 @@ type Options struct {
 	Authenticate func(*http.Request) (identity.Identity, error)
 	// Authorize admits a user to a member. Errors are refusals. It is asked before it is known whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
-	// Members to serve.
-	Members Members
+	// Transport returns what carries requests whose path begins with protocol.PathKubernetes to a member's agent. It does upgrades
+	// like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError, those of the transport may match the latter.
+	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
 	// Hub is how to reach the hub's own API server. Its credentials are never used: each user's own are.
 	Hub *rest.Config
 	// Limits of requests.
@@ -100,8 +94,8 @@ type Options struct {
 type Handler struct {
 	authenticate func(*http.Request) (identity.Identity, error)
 	authorize    func(context.Context, identity.Identity, types.NamespacedName) error
-	members      Members
-	hub          *hub
+	transport    func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
+	local        *localAPI
 	granted      *decision.Cache[bool] // who may impersonate whom in which member
 	limits       Limits
 	observer     Observer
@@ -112,10 +106,10 @@ type Handler struct {
 
 // New makes a Handler. It fails if Hub is no usable configuration.
 func New(o Options) (*Handler, error) {
-	if o.Authenticate == nil || o.Authorize == nil || o.Members == nil || o.Hub == nil {
-		return nil, errors.New("make proxy: Authenticate, Authorize, Members and Hub must be given")
+	if o.Authenticate == nil || o.Authorize == nil || o.Transport == nil || o.Hub == nil {
+		return nil, errors.New("make proxy: Authenticate, Authorize, Transport and Hub must be given")
 	}
-	local, err := newHub(o.Hub)
+	local, err := newLocalAPI(o.Hub)
 	if err != nil {
 		return nil, fmt.Errorf("make proxy: %w", err)
 	}
@@ -135,7 +129,7 @@ func New(o Options) (*Handler, error) {
 		o.Limiter = limit.New(limit.Defaults(), limit.Observers{})
 	}
 	h := &Handler{
-		authenticate: o.Authenticate, authorize: o.Authorize, members: o.Members, hub: local,
+		authenticate: o.Authenticate, authorize: o.Authorize, transport: o.Transport, local: local,
 		granted: decision.New[bool](), limits: o.Limits, observer: o.Observer, limiter: o.Limiter, log: o.Log,
 	}
 	h.forwarder = h.newForwarder()
@@ -187,7 +181,7 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 		}
 	}()
 	if to.local {
-		err = h.hub.route(r, c)
+		err = h.local.route(r, c)
 	} else {
 		err = h.routeMember(r.Context(), c, wanted)
 	}
@@ -210,7 +204,7 @@ func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 
 // routeMember completes a call to a member.
 func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonation) error {
-	transport, err := h.members.Transport(ctx, c.target.cluster)
+	transport, err := h.transport(ctx, c.target.cluster)
 	if err != nil {
 		return memberError(c.target.cluster, c.info.Path, err)
 	}

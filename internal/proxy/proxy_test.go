@@ -27,6 +27,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestRefusals(t *testing.T) {
@@ -72,7 +73,7 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, newHubSide(t), "/k8s/clusters/team-a/nope/api", nil)
 		status := wantStatus(t, response, body, http.StatusNotFound, metav1.StatusReasonNotFound, "team-a/nope", "kubectl get clusters")
 		if status.Details == nil || status.Details.Name != "nope" || status.Details.Group != "cluster.drover.dev" {
-			t.Errorf("details %+v", status.Details)
+			t.Errorf("details %+v, want the Cluster that was asked for", status.Details)
 		}
 	})
 	t.Run("a cluster that is not connected is answered with 503 Status, Retry-After and last seen", func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestRefusals(t *testing.T) {
 			response, body := refused(t, h, podsPath, nil)
 			wantStatus(t, response, body, test.code, test.reason, "team-a/prod")
 			if logged := h.log.text() != ""; logged != test.logged || strings.Contains(body, "stream reset") || strings.Contains(h.log.text(), "t-alice") {
-				t.Errorf("log %q, answer %s", h.log.text(), body)
+				t.Errorf("log %q, answer %s, want the cause in the log only if it is a fault of ours, and never the token or the cause in the answer", h.log.text(), body)
 			}
 		})
 	}
@@ -153,7 +154,7 @@ func TestRefusals(t *testing.T) {
 			status := wantStatus(t, response, body, http.StatusNotFound, metav1.StatusReasonNotFound)
 			warnings, errs := utilnet.ParseWarningHeaders(response.Header["Warning"])
 			if len(errs) > 0 || len(warnings) != 1 || warnings[0].Code != 299 || warnings[0].Text != status.Message {
-				t.Errorf("warnings %+v, %v", warnings, errs)
+				t.Errorf("warnings %+v, %v, want one: 299 %q", warnings, errs, status.Message)
 			}
 		}
 		if response, _ := refused(t, h, "/k8s/clusters/team-a/nope/api/v1/pods", nil); response.Header.Get("Warning") != "" {
@@ -181,7 +182,7 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, h, podsPath, nil)
 		wantStatus(t, response, body, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 		if strings.Contains(body, "secret detail") || !strings.Contains(h.log.text(), "secret detail") {
-			t.Errorf("log %q, answer %s", h.log.text(), body)
+			t.Errorf("log %q, answer %s, want the detail in the log alone", h.log.text(), body)
 		}
 	})
 }
@@ -214,10 +215,10 @@ func TestClientsUnderstandRefusals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			start := time.Now()
+			watch := testkit.StartStopwatch()
 			err = client.Get().Resource("pods").Do(t.Context()).Error()
-			if !test.is(err) || time.Since(start) > 5*time.Second {
-				t.Errorf("after %s: %v", time.Since(start), err)
+			if took := watch.Took(); !test.is(err) || took > 5*time.Second {
+				t.Errorf("after %s: %v", took, err)
 			}
 		})
 	}
@@ -249,23 +250,23 @@ func TestBodyLimit(t *testing.T) {
 		h := newHubSide(t, small)
 		for _, body := range []io.Reader{bytes.NewReader(make([]byte, 1000)), io.MultiReader(bytes.NewReader(make([]byte, 1000)))} {
 			if response, answer := h.do(t, h.request(t, http.MethodPost, podsPath, body, nil)); response.StatusCode != http.StatusOK {
-				t.Errorf("answer %d %s", response.StatusCode, answer)
+				t.Errorf("answer %d %s, want 200", response.StatusCode, answer)
 			}
 		}
 	})
 	t.Run("the default is 16 MiB", func(t *testing.T) {
 		if h := newHubSide(t); h.handler.limits != (Limits{Body: 16 << 20, Stall: 3 * time.Minute, Answer: 70 * time.Second, Look: 30 * time.Second}) {
-			t.Errorf("limits %+v", h.handler.limits)
+			t.Errorf("limits %+v, want the documented defaults", h.handler.limits)
 		}
 	})
 }
 
 func TestNew(t *testing.T) {
-	whole := testOptions(&fakeMembers{}, (&logLines{}).logger())
+	whole := testOptions((&fakeMembers{}).Transport, (&logLines{}).logger())
 	for name, change := range map[string]func(*Options){
 		"who may authenticate":  func(o *Options) { o.Authenticate = nil },
 		"who may authorize":     func(o *Options) { o.Authorize = nil },
-		"members":               func(o *Options) { o.Members = nil },
+		"transport":             func(o *Options) { o.Transport = nil },
 		"a hub":                 func(o *Options) { o.Hub = nil },
 		"a hub with an address": func(o *Options) { o.Hub = &rest.Config{Host: "http://[::1"} },
 		"a CA that can be read": func(o *Options) {
@@ -276,7 +277,7 @@ func TestNew(t *testing.T) {
 			options := whole
 			change(&options)
 			if h, err := New(options); err == nil {
-				t.Errorf("New = %+v", h)
+				t.Errorf("New = %+v, want an error", h)
 			}
 		})
 	}
@@ -298,21 +299,21 @@ func TestLocal(t *testing.T) {
 			})
 		})
 	}
-	t.Run("the hub's API server hears the caller's own token, and never a credential of the manager", func(t *testing.T) {
+	t.Run("the hub's API server gets the caller's own token, and never a credential of the manager", func(t *testing.T) {
 		h := newHubSide(t, withCredentials)
 		r := h.request(t, http.MethodPost, "/k8s/local/apis/x/v1/a%2Fb?watch=true", strings.NewReader("{}"), http.Header{
 			"Cookie": {"a=b"}, "X-Remote-User": {"admin"}, "User-Agent": {"kubectl"}, "Accept-Encoding": {"identity"},
 		})
 		if response, body := h.do(t, r); response.StatusCode != http.StatusOK {
-			t.Fatalf("answer %d %s", response.StatusCode, body)
+			t.Fatalf("answer %d %s, want 200", response.StatusCode, body)
 		}
 		got := h.hub.only(t)
 		if got.RequestURI != "/apis/x/v1/a%2Fb?watch=true" || got.Header.Get("Authorization") != "Bearer t-alice" || len(got.Header["Authorization"]) != 1 {
-			t.Errorf("arrived %s with %v", got.RequestURI, got.Header)
+			t.Errorf("arrived %s with %v, want the path unchanged and alice's own token, once", got.RequestURI, got.Header)
 		}
 		for _, name := range []string{"Cookie", "X-Remote-User", "Impersonate-User"} {
 			if got.Header.Get(name) != "" {
-				t.Errorf("%s arrived", name)
+				t.Errorf("%s arrived, want it removed", name)
 			}
 		}
 		if h.members.calls()+len(h.agent.all()) > 0 {
@@ -324,7 +325,7 @@ func TestLocal(t *testing.T) {
 		h.do(t, h.request(t, http.MethodGet, "/k8s/local/api", nil, http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "b"}}))
 		got := h.hub.only(t).Header
 		if got.Get("Impersonate-User") != "bob" || len(got["Impersonate-Group"]) != 2 || got.Get("Authorization") != "Bearer t-alice" {
-			t.Errorf("arrived %v", got)
+			t.Errorf("arrived %v, want alice's token and her wish to act as bob", got)
 		}
 	})
 	t.Run("a WebSocket's token among the subprotocols becomes the Authorization header", func(t *testing.T) {
@@ -335,7 +336,7 @@ func TestLocal(t *testing.T) {
 		}))
 		got := h.hub.only(t).Header
 		if got.Get("Authorization") != "Bearer t-alice" || got.Get("Sec-Websocket-Protocol") != "v5.channel.k8s.io" {
-			t.Errorf("arrived %v", got)
+			t.Errorf("arrived %v, want the token in Authorization and only the protocol in Sec-Websocket-Protocol", got)
 		}
 	})
 	t.Run("CVE-2022-21953: a user of a member gets on the hub what the hub's API server answers, and that is 403", func(t *testing.T) {
@@ -369,7 +370,7 @@ func TestLocal(t *testing.T) {
 		h.do(t, h.request(t, http.MethodGet, "/k8s/local", nil, nil))
 		all := h.hub.all()
 		if len(all) != 2 || all[0].RequestURI != "/prefix/api/v1/a%2Fb" || all[1].RequestURI != "/prefix/" {
-			t.Errorf("arrived %v", all)
+			t.Errorf("arrived %v, want both paths behind /prefix", all)
 		}
 	})
 }
@@ -383,7 +384,7 @@ func BenchmarkProxy(b *testing.B) {
 		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, ContentLength: 1000,
 			Body: io.NopCloser(bytes.NewReader(body)), Request: r}, nil
 	})}
-	options := testOptions(members, (&logLines{}).logger())
+	options := testOptions(members.Transport, (&logLines{}).logger())
 	options.Authenticate = func(*http.Request) (identity.Identity, error) { return id, nil }
 	handler, err := New(options)
 	if err != nil {

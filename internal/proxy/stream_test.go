@@ -44,7 +44,7 @@ func TestStreams(t *testing.T) {
 		lines := bufio.NewScanner(response.Body)
 		for n := range 3 {
 			if !lines.Scan() || lines.Text() != fmt.Sprintf("event %d", n) {
-				t.Fatalf("heard %q, %v", lines.Text(), lines.Err())
+				t.Fatalf("heard %q, %v, want \"event %d\"", lines.Text(), lines.Err(), n)
 			}
 			next <- struct{}{}
 		}
@@ -68,26 +68,31 @@ func TestStreams(t *testing.T) {
 		}
 		<-ended
 	})
-	t.Run("a tunnel that dies amid an answer cuts it, so that it is not taken for complete, and logs no stack", func(t *testing.T) {
-		h := newHubSide(t)
-		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "half")
-			_ = http.NewResponseController(w).Flush()
-			panic(http.ErrAbortHandler)
+	for name, tc := range map[string]struct{ path, heard string }{
+		"a stream":  {podsPath + "/a/log", "half"},
+		"an object": {podsPath + "/a", ""},
+	} {
+		t.Run("a tunnel that dies amid "+name+" cuts it, so that it is not taken for complete, and logs no stack", func(t *testing.T) {
+			h := newHubSide(t)
+			h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "half")
+				_ = http.NewResponseController(w).Flush()
+				panic(http.ErrAbortHandler)
+			})
+			var body []byte
+			response, err := h.Client().Transport.RoundTrip(h.request(t, http.MethodGet, tc.path, nil, nil))
+			if err == nil {
+				defer response.Body.Close()
+				body, err = io.ReadAll(response.Body)
+			}
+			if err == nil || string(body) != tc.heard {
+				t.Errorf("heard %q, %v; want %q and an error", body, err, tc.heard)
+			}
+			if text := h.log.text(); strings.Contains(text, "goroutine") || strings.Contains(text, "panic") {
+				t.Errorf("log %s, want no panic", text)
+			}
 		})
-		response, err := h.Client().Transport.RoundTrip(h.request(t, http.MethodGet, podsPath, nil, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
-		if err == nil || string(body) != "half" {
-			t.Errorf("heard %q, %v; want a broken answer", body, err)
-		}
-		if text := h.log.text(); strings.Contains(text, "goroutine") || strings.Contains(text, "panic") {
-			t.Errorf("log %s", text)
-		}
-	})
+	}
 }
 
 // echo stands for an API server that upgrades: it answers 101, says hello, then returns what it hears until it hears no more.
@@ -129,10 +134,10 @@ func TestUpgrades(t *testing.T) {
 				reader := bufio.NewReader(conn)
 				response, err := http.ReadResponse(reader, nil)
 				if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
-					t.Fatalf("answer %+v, %v", response, err)
+					t.Fatalf("answer %+v, %v, want 101", response, err)
 				}
 				if response.Header.Get("X-Stream-Protocol-Version") != "v4" || response.Header.Get("Set-Cookie") != "" {
-					t.Errorf("answer %v", response.Header)
+					t.Errorf("answer %v, want the member's protocol and no cookie", response.Header)
 				}
 				large := strings.Repeat("x", 1<<20)
 				go func() {
@@ -141,7 +146,7 @@ func TestUpgrades(t *testing.T) {
 				}()
 				got, err := io.ReadAll(reader)
 				if err != nil || string(got) != "hello"+large {
-					t.Errorf("heard %d bytes, %v", len(got), err)
+					t.Errorf("heard %d bytes, %v, want all %d", len(got), err, len("hello"+large))
 				}
 			})
 		}
@@ -153,7 +158,7 @@ func TestUpgrades(t *testing.T) {
 		})
 		response, body := h.raw(t, upgradeRequest(exec, "websocket"))
 		if response.StatusCode != http.StatusBadRequest || body != "unable to upgrade\n" {
-			t.Errorf("answer %d %q", response.StatusCode, body)
+			t.Errorf("answer %d %q, want the member's own refusal", response.StatusCode, body)
 		}
 	})
 	t.Run("a switch to another protocol than asked for is 502", func(t *testing.T) {
@@ -229,7 +234,7 @@ func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
 func dialProxy(t *testing.T, transport http.RoundTripper) net.Conn {
 	t.Helper()
 	lines := &logLines{}
-	handler, err := New(testOptions(&fakeMembers{transport: transport}, lines.logger()))
+	handler, err := New(testOptions((&fakeMembers{transport: transport}).Transport, lines.logger()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +322,7 @@ func TestStalledUsers(t *testing.T) {
 		get := func(path string) *http.Response {
 			response, err := front.Client().Transport.RoundTrip(h.request(t, http.MethodGet, path, nil, nil))
 			if err != nil || response.StatusCode != http.StatusOK || response.ProtoMajor != 2 {
-				t.Fatalf("answer %+v, %v", response, err)
+				t.Fatalf("answer %+v, %v, want 200 over HTTP/2", response, err)
 			}
 			t.Cleanup(func() { _ = response.Body.Close() })
 			return response
@@ -342,7 +347,7 @@ func TestStalledUsers(t *testing.T) {
 				}
 			}
 			if total < 400<<10 {
-				t.Errorf("got %d bytes", total)
+				t.Errorf("got %d bytes, want 400 KiB at least", total)
 			}
 		})
 	})
@@ -361,7 +366,7 @@ func TestStalledUsers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, err := io.ReadAll(response.Body); err != nil || string(got) != "event" {
-				t.Errorf("heard %q, %v", got, err)
+				t.Errorf("heard %q, %v, want \"event\"", got, err)
 			}
 		})
 	})
@@ -406,7 +411,7 @@ func TestStalledUsers(t *testing.T) {
 			_, _ = io.WriteString(conn, upgradeRequest(podsPath, "SPDY/3.1"))
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
-				t.Fatalf("%+v, %v", response, err)
+				t.Fatalf("got %+v, %v, want 101", response, err)
 			}
 			time.Sleep(time.Hour) // the clock of synctest, not a wait
 			start := time.Now()

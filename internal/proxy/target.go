@@ -36,7 +36,10 @@ func parseTarget(r *http.Request) (target, error) {
 			return target{}, refusal.BadRequest(`the path has a segment "." or ".."; send the path that it leads to`)
 		}
 	}
-	escaped := u.EscapedPath()
+	escaped := u.Path // where it has one encoding only: there is nothing to encode in a prefix that split takes
+	if u.RawPath != "" {
+		escaped = u.EscapedPath()
+	}
 	to, ok := split(escaped)
 	if !ok {
 		return target{}, refusal.BadRequest("the path is not of the form /k8s/clusters/<namespace>/<name>/… or /k8s/local/…")

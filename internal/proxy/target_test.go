@@ -86,7 +86,7 @@ func TestPaths(t *testing.T) {
 		h := newHubSide(t)
 		response, body := h.raw(t, "OPTIONS * HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n\r\n")
 		if response.StatusCode == http.StatusOK && response.ContentLength != 0 || len(h.agent.all()) > 0 {
-			t.Errorf("answer %d %q", response.StatusCode, body)
+			t.Errorf("answer %d %q, want it refused", response.StatusCode, body)
 		}
 	})
 	for _, method := range []string{http.MethodConnect, http.MethodTrace} {
@@ -136,7 +136,7 @@ func FuzzParseTarget(f *testing.F) {
 		sent := out.EscapedPath()
 		received, _, _ := strings.Cut(line, "?")
 		if rest := strings.TrimPrefix(received, want); rest != "" && sent != "/v1/k8s"+rest && !needsEncoding(rest) {
-			t.Fatalf("parseTarget(%q) sends %q", line, sent)
+			t.Fatalf("parseTarget(%q) sends %q, want %q", line, sent, "/v1/k8s"+rest)
 		}
 		if back, err := url.ParseRequestURI(sent); err != nil || back.Path != "/v1/k8s"+to.path {
 			t.Fatalf("parseTarget(%q): what is sent, %q, is read as %v, %v", line, sent, back, err)

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
 )
 
 // The command is run as a person runs it, against a server that it must trust and against ones that it must not.
@@ -27,7 +27,7 @@ func TestCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
 	}
 	hub, other := newAuthority(t), newAuthority(t)
 	for name, tc := range map[string]struct {
-		serving pki.KeyPair
+		serving trust.KeyPair
 		applied string
 	}{
 		"the hub's certificate is accepted and the manifest is applied": {hub, "the manifest"},
@@ -78,15 +78,15 @@ func TestCommandPinsNothingWhereTheSystemIsTrusted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := registration.Command("https://hub.example.com/x.yaml", tc.trust, tc.bundle); !strings.HasPrefix(got, "(m=$(curl -sS -w '%{http_code}' https://hub.example.com/x.yaml) && ") {
-				t.Errorf("command %q", got)
+				t.Errorf("command %q, want it to keep curl's status", got)
 			}
 		})
 	}
 }
 
-func newAuthority(t testing.TB) pki.KeyPair {
+func newAuthority(t testing.TB) trust.KeyPair {
 	t.Helper()
-	pair, err := pki.NewAuthority(time.Now())
+	pair, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +94,9 @@ func newAuthority(t testing.TB) pki.KeyPair {
 }
 
 // tlsServer serves with a certificate of an authority, as the hub does.
-func tlsServer(t testing.TB, authority pki.KeyPair, answer http.HandlerFunc) *httptest.Server {
+func tlsServer(t testing.TB, authority trust.KeyPair, answer http.HandlerFunc) *httptest.Server {
 	t.Helper()
-	cert, err := pki.IssueServing(authority, []string{"127.0.0.1"}, time.Now())
+	cert, err := trust.IssueServing(authority, []string{"127.0.0.1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func run(t testing.TB, command string) (applied, output string, err error) {
 	t.Helper()
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "applied")
-	kubectl := "kubectl() { [ \"$*\" = 'apply -f -' ] || return 2; cat > '" + kept + "'; [ -s '" + kept + "' ]; }\n"
+	kubectl := "kubectl() { [ \"$*\" = 'apply --server-side --force-conflicts -f -' ] || return 2; cat > '" + kept + "'; [ -s '" + kept + "' ]; }\n"
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", kubectl+command)
 	cmd.Env = append(os.Environ(), "HOME="+dir, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	out, err := cmd.CombinedOutput()

@@ -22,27 +22,29 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Agent is who a connect token proved its bearer to be.
+// Agent is the identity that a connect token proves.
 type Agent struct {
 	Cluster protocol.ClusterRef
 	// KeyID of the key that it was proved with.
 	KeyID string
-	// Instance is the agent's name for its process, empty if it says none.
+	// Instance is the agent's name for its process, empty if it gives none.
 	Instance string
+	// NodeAgent reports whether the agent is a node agent.
+	NodeAgent bool
 	// TokenID is the ID of the connect token.
 	TokenID string
 }
 
-// KeyID names a public key without being it.
+// KeyID returns a digest of a public key, by which the key can be named.
 func KeyID(key ed25519.PublicKey) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:16])
 }
 
-// Authenticate verifies the connect token of a request. When it returns false it has answered the request.
+// Authenticate verifies the connect token of a request. If it returns false, it has written the response.
 //
-// One answer serves for all who cannot prove to be the agent of the Cluster that they name, whether or not there is such a
-// Cluster: 410, so that they wait long and look for a new join token.
+// All clients that cannot prove to be the agent of the Cluster that they name get the same response, whether or not the Cluster exists: 410, so that
+// an agent waits long before it tries again, and looks for a new join token.
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
 	if !ok {
@@ -69,11 +71,11 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 		return Agent{}, unproven
 	}
 	name := types.NamespacedName{Namespace: claimed.Namespace, Name: claimed.Name}
-	// The cache may lag behind a join of a moment ago: whom it does not know, the API server is asked about, as often as strangers may
-	// make the hub do so.
+	// The cache may lag behind a join. So the API server is asked about an agent that the cache does not know, within the limit for clients that
+	// have proved nothing.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {
-		if !s.limits.lookup(s.Now()) {
+		if !s.limits.lookup(name, s.Now()) {
 			return Agent{}, errBusy
 		}
 		id, claims, err = s.verify(ctx, s.Live, name, token)
@@ -92,15 +94,15 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	case err != nil:
 		return Agent{}, err
 	}
-	agent := Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey), Instance: claims.Instance, TokenID: claims.ID}
+	agent := Agent{Cluster: claims.Cluster, KeyID: KeyID(id.PublicKey), Instance: claims.Instance, NodeAgent: claims.NodeAgent, TokenID: claims.ID}
 	if err := s.replays.use(agent.KeyID, claims.ID, s.Now(), claims.IssuedAt.Add(protocol.ConnectTokenTTL+protocol.ClockSkew)); err != nil {
 		return Agent{}, err
 	}
 	return agent, nil
 }
 
-// showUnproven shows on a Cluster that a client named it without any proof. It may be any client: nothing of what it sent is shown, nothing
-// is kept for a Cluster that the cache does not know, and the number of Clusters on which this is shown in a second is limited.
+// showUnproven shows on a Cluster that a client named it without proof. Any client can cause that. So nothing that it sent is shown, nothing is kept
+// for a Cluster that the cache does not know, and the number of Clusters on which this is shown is limited for each second.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if err := s.Cache.Get(ctx, name, &v1.Cluster{}); err != nil || !s.limits.show(s.Now()) {
 		return
@@ -113,8 +115,8 @@ func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 var errNotProven = errors.New("not proven")
 
 // verify returns the identity that a token proves, as one reader knows it: errNotProven if the key is not the agent's, a
-// RefusalError if it is and there is something else against it. Who proves nothing costs one read, whether or not there is such a
-// Cluster, so that the time it takes reveals nothing.
+// RefusalError if it is and the agent is refused for another reason. A client that proves nothing costs one read whether or not the Cluster exists,
+// so that the duration does not disclose that.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName, token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
 	_, id, err := s.identity(ctx, reader, name)
@@ -124,7 +126,7 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 	if id == nil {
 		return nil, none, errNotProven
 	}
-	claims, err := protocol.VerifyConnectToken(token, id.PublicKey, s.Audience, s.Now())
+	claims, err := protocol.VerifyConnectToken(token, id.PublicKey, s.Audience(), s.Now())
 	if errors.Is(err, protocol.ErrSignature) {
 		return nil, none, errNotProven
 	} else if err != nil {
@@ -139,10 +141,11 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 	if refusal := CheckConnect(claims, cluster, id); refusal != nil {
 		return nil, none, refusal
 	}
+	claims.Cluster.UID = string(cluster.UID) // an adopted agent has the former one in its tokens
 	return id, claims, nil
 }
 
-// TokenUsed notes that an agent has used a connect token at another replica of the hub. It ends at expires.
+// TokenUsed records that an agent has used a connect token, which is valid until expires, at another replica of the hub.
 func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
 	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // one that is known already is refused already
 }

@@ -39,10 +39,10 @@ type Join struct {
 	Write bool
 }
 
-// DecideJoin says who the agent of a Cluster is after a request to join. It is pure.
+// DecideJoin returns the identity of a Cluster's agent after a request to join. It is pure.
 //
-// A token joins once. Showing it again with the key and from the cluster that joined is a retry and succeeds; from elsewhere it is
-// an IdentityMismatch. A new token replaces key and member: that is how a rebuilt member comes back under its name.
+// A token joins once. If the agent that joined shows it again, with the same key and from the same cluster, that is a retry and succeeds. From another
+// cluster it is an IdentityMismatch. A new token replaces key and member: so a rebuilt member gets its Cluster back.
 func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	if err := checkRequest(in); err != nil {
 		return Join{}, err
@@ -88,12 +88,13 @@ func checkRequest(in JoinInput) *RefusalError {
 	return nil
 }
 
-// CheckConnect says whether verified claims are those of a Cluster's agent. It is pure.
+// CheckConnect reports whether verified claims are those of a Cluster's agent. It is pure.
 func CheckConnect(claims protocol.ConnectClaims, cluster *v1.Cluster, id *AgentIdentity) *RefusalError {
 	switch {
-	case claims.Cluster.UID != string(cluster.UID) || id.OwnerUID != cluster.UID:
-		return refuse(v1.ReasonIdentityMismatch, "cluster %s was deleted and made again since this agent joined; apply the manifest in its Secret %s to join again",
-			claims.Cluster, secretName(claims.Cluster.String()))
+	case id.OwnerUID != cluster.UID || !id.knownAs(claims.Cluster.UID):
+		return refuse(v1.ReasonIdentityMismatch, "cluster %s was deleted and made again, or restored from a backup, since this agent joined; after a restore an "+
+			"administrator of the hub can keep the agent with \"kubectl drover adopt %s -w %s\"; otherwise apply the manifest in Secret %s in the member to join again",
+			claims.Cluster, cluster.Name, cluster.Namespace, secretName(claims.Cluster.String()))
 	case claims.ClusterUID != id.ClusterUID:
 		return refuse(v1.ReasonIdentityMismatch, "the agent's cluster has the kube-system UID %s, cluster %s joined with %s",
 			protocol.Cut(claims.ClusterUID, 64), claims.Cluster, id.ClusterUID)

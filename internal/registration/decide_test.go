@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -132,6 +133,88 @@ func TestCheckConnect(t *testing.T) {
 				t.Errorf("refusal %v, want %q", refusal, tc.reason)
 			}
 		})
+	}
+}
+
+// An adopted agent goes on with the UID of the Cluster object that it joined as.
+func TestCheckConnectOfAnAdoptedAgent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		claims  protocol.ConnectClaims
+		cluster string
+		refused bool
+	}{
+		"it calls the Cluster what it was":                {claimed("former", memberUID), "uid", false},
+		"it calls the Cluster what it is":                 {claimed("uid", memberUID), "uid", false},
+		"it calls the Cluster something else":             {claimed("other", memberUID), "uid", true},
+		"it does not say what it calls the Cluster":       {claimed("", memberUID), "uid", true},
+		"its key in another member":                       {claimed("former", "other-uid"), "uid", true},
+		"the Cluster is made again since it was adopted":  {claimed("former", memberUID), "newer", true},
+		"the Cluster is made again, which the agent says": {claimed("newer", memberUID), "newer", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod-eu", UID: uid(tc.cluster)}}
+			refusal := registration.CheckConnect(tc.claims, cluster, &registration.AgentIdentity{OwnerUID: "uid", FormerOwner: "former", ClusterUID: memberUID})
+			if (refusal != nil) != tc.refused {
+				t.Errorf("refusal %v, want one: %t", refusal, tc.refused)
+			}
+			if refusal != nil && tc.claims.ClusterUID == memberUID && !strings.Contains(refusal.Message, "kubectl drover adopt prod-eu -w team-a") {
+				t.Errorf("the message %q does not say what to do", refusal.Message)
+			}
+		})
+	}
+}
+
+func TestDecideAdoption(t *testing.T) {
+	key := testkit.Key(t)
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod-eu", UID: "new"}}
+	restored := func(change func(*registration.AgentIdentity)) *corev1.Secret {
+		id := registration.AgentIdentity{PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: memberUID, TokenHash: "hash", OwnerUID: "old", Joined: now}
+		change(&id)
+		secret := &corev1.Secret{}
+		registration.WriteIdentity(secret, cluster, id)
+		secret.OwnerReferences = nil // as a restore leaves it
+		return secret
+	}
+	asRestored := func(*registration.AgentIdentity) {}
+	for name, tc := range map[string]struct {
+		secret  *corev1.Secret
+		former  string // "" if nothing is written
+		problem string
+	}{
+		"a restored agent is adopted":                           {restored(asRestored), "old", ""},
+		"one that was adopted before keeps its first UID":       {restored(func(id *registration.AgentIdentity) { id.FormerOwner = "first" }), "first", ""},
+		"the Cluster's own agent needs nothing":                 {restored(func(id *registration.AgentIdentity) { id.OwnerUID = "new" }), "", ""},
+		"a Cluster without an agent":                            {nil, "", "no agent is known"},
+		"a revoked agent, whose Secret is not in the backup":    {nil, "", "apply the manifest"},
+		"a Secret of a user":                                    {&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "prod-eu-agent"}}, "", "not Drover's"},
+		"a Secret that does not say whose agent it was":         {restored(func(id *registration.AgentIdentity) { id.OwnerUID = "" }), "", "does not say which"},
+		"a Secret that does not say which member":               {restored(func(id *registration.AgentIdentity) { id.ClusterUID = "" }), "", "does not say which"},
+		"a Secret without a key":                                {restored(func(id *registration.AgentIdentity) { id.PublicKey = nil }), "", "not an Ed25519 public key"},
+		"a Secret of another Cluster under this Cluster's name": {func() *corev1.Secret { s := restored(asRestored); s.Labels[v1.LabelCluster] = "other"; return s }(), "", "not Drover's"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := registration.DecideAdoption(cluster, tc.secret)
+			if (got.Identity != nil) != (tc.former != "") || (got.Problem != "") != (tc.problem != "") || !strings.Contains(got.Problem, tc.problem) {
+				t.Fatalf("%+v", got)
+			}
+			if got.Identity == nil {
+				return
+			}
+			registration.WriteIdentity(tc.secret, cluster, *got.Identity)
+			id, err := registration.ReadIdentity(tc.secret)
+			want := registration.AgentIdentity{PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: memberUID, TokenHash: "hash", OwnerUID: "new", FormerOwner: uid(tc.former), Joined: now}
+			if err != nil || fmt.Sprint(*id) != fmt.Sprint(want) || !registration.Ours(tc.secret, "prod-eu", v1.SecretKindAgent) || tc.secret.OwnerReferences[0].UID != "new" {
+				t.Errorf("written %+v, %v, want %+v", id, err, want)
+			}
+			if again := registration.DecideAdoption(cluster, tc.secret); again.Identity != nil || again.Problem != "" {
+				t.Errorf("again: %+v", again)
+			}
+		})
+	}
+	leaving := cluster.DeepCopy()
+	leaving.DeletionTimestamp = &metav1.Time{Time: now}
+	if got := registration.DecideAdoption(leaving, restored(asRestored)); got.Identity != nil || got.Problem == "" {
+		t.Errorf("a Cluster that is being deleted: %+v", got)
 	}
 }
 

@@ -23,17 +23,17 @@ import (
 
 // How an agent's Deployment changes and stops.
 const (
-	// progressDeadline is within how many seconds a new pod must be connected, or the agent puts the Deployment before back. A pull of
-	// the image is part of it.
+	// progressDeadline is the time in seconds in which a new pod must be connected, the pull of its image included. After it, the agent restores
+	// the previous Deployment.
 	progressDeadline = 120
-	// gracePeriod is how many seconds an agent that stops may take: 10 more than it gives what is under way, see agent/daemon.StopTimeout.
+	// gracePeriod is the time in seconds that an agent may take to stop: 10 more than agent/daemon.StopTimeout, which requests in progress get.
 	gracePeriod = 130
 )
 
 // Deployment is an agent's Deployment as the manifest and the tunnel carry it.
 type Deployment struct {
-	// Digest identifies what spec.agent and the hub's configuration make of it. Where the hub is, and which CA to trust, is not part of
-	// it: that goes to connected agents as protocol.Settings, and must not restart them.
+	// Digest covers what spec.agent and the hub's configuration determine, without the hub's addresses and CA: connected agents receive these as
+	// protocol.Settings, and must not restart because of them.
 	Digest string
 	// JSON of the Deployment.
 	JSON []byte
@@ -71,9 +71,12 @@ func deployment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguratio
 		WithStrategy(appsv1ac.DeploymentStrategy().WithType("RollingUpdate").WithRollingUpdate(
 			appsv1ac.RollingUpdateDeployment().WithMaxSurge(intstr.FromInt32(1)).WithMaxUnavailable(intstr.FromInt32(0)))).
 		WithProgressDeadlineSeconds(progressDeadline).
-		WithTemplate(corev1ac.PodTemplateSpec().WithLabels(agentLabels()).
+		WithTemplate(corev1ac.PodTemplateSpec().WithLabels(protocol.AgentLabels()).
 			WithAnnotations(map[string]string{v1.AnnotationAgentDigest: digest}).WithSpec(pod))
-	d := appsv1ac.Deployment(protocol.AgentName, protocol.AgentNamespace).WithLabels(agentLabels()).WithSpec(spec)
+	d := appsv1ac.Deployment(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).WithSpec(spec)
+	if in.Agent.NodeAgent {
+		d.WithAnnotations(map[string]string{v1.AnnotationNodeAgent: "true"})
+	}
 	if in.Agent.Replicas != nil {
 		spec.WithReplicas(*in.Agent.Replicas)
 		return d, nil
@@ -85,7 +88,7 @@ func selector() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": protocol.AgentName}
 }
 
-// connectionEnv is where the hub is and how to know it.
+// connectionEnv returns the variables with the hub's addresses and the checksums of its CA.
 func connectionEnv(in ManifestInput) ([]*corev1ac.EnvVarApplyConfiguration, error) {
 	env := []*corev1ac.EnvVarApplyConfiguration{variable(protocol.EnvServer, strings.Join(in.Settings.Servers, ","))}
 	if in.Trust != v1.TrustPinned {
@@ -98,7 +101,7 @@ func connectionEnv(in ManifestInput) ([]*corev1ac.EnvVarApplyConfiguration, erro
 	return append(env, variable(protocol.EnvCAChecksum, strings.Join(sums, ","))), nil
 }
 
-// environment of the agent in a fixed order.
+// environment returns the agent's variables in a fixed order.
 func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) []*corev1ac.EnvVarApplyConfiguration {
 	env := append([]*corev1ac.EnvVarApplyConfiguration{}, connection...)
 	env = append(env,
@@ -109,10 +112,19 @@ func environment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfigurati
 	}
 	for _, e := range in.Agent.Env {
 		if protocol.AgentVariable(e.Name) { // a Cluster from before the schema refused others may have some
-			env = append(env, variable(e.Name, e.Value))
+			env = append(env, agentVariable(e))
 		}
 	}
 	return env
+}
+
+// agentVariable returns a variable of spec.agent.
+func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
+	if e.SecretKey == "" {
+		return variable(e.Name, e.Value)
+	}
+	return variable(e.Name, "").WithValueFrom(corev1ac.EnvVarSource().WithSecretKeyRef(
+		corev1ac.SecretKeySelector().WithName(protocol.EnvironmentSecret).WithKey(e.SecretKey)))
 }
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
@@ -142,6 +154,9 @@ func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) 
 		}
 		pod.WithTolerations(more)
 	}
+	for _, secret := range agent.ImagePullSecrets {
+		pod.WithImagePullSecrets(corev1ac.LocalObjectReference().WithName(secret.Name))
+	}
 	if len(agent.NodeSelector) > 0 {
 		pod.WithNodeSelector(agent.NodeSelector)
 	}
@@ -155,7 +170,7 @@ func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) 
 	return pod.WithAffinity(own), err
 }
 
-// applied is a part of the user's as an apply configuration: what is not set is not there.
+// applied converts a part of spec.agent to an apply configuration, without the fields that are not set.
 func applied[T any](part any) (*T, error) {
 	raw, err := json.Marshal(part)
 	out := new(T)
@@ -209,7 +224,7 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	return all
 }
 
-// preferences are a node of the control plane, and another one for each replica.
+// preferences returns an affinity that prefers nodes of the control plane, and another one for each replica.
 func preferences() *corev1ac.AffinityApplyConfiguration {
 	controlPlane := corev1ac.NodeSelectorTerm().WithMatchExpressions(corev1ac.NodeSelectorRequirement().
 		WithKey("node-role.kubernetes.io/control-plane").WithOperator(corev1.NodeSelectorOpExists))

@@ -16,9 +16,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// elsewhere refuses to let the agent of one Cluster become that of another one while it is the first: two would share the objects in the member,
-// and the first would be lost. That it is another Cluster's agent, the agent says and proves by itself; who keeps that back harms themselves only.
-// The error is a *RefusalError, or says that this is not known.
+// elsewhere refuses a join by an agent that is still the agent of another Cluster: both Clusters would share the objects in the member, and the first
+// would be lost. The agent itself names its present Cluster and proves it. One that does not harms only itself. The error is a *RefusalError, or
+// that of reading.
 func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, token string, request protocol.RegisterRequest) error {
 	if request.Current == nil {
 		return nil
@@ -41,7 +41,7 @@ func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, toke
 		return nil
 	case err != nil:
 		return fmt.Errorf("look up cluster %s: %w", current, err)
-	case string(cluster.UID) != ref.UID || !cluster.DeletionTimestamp.IsZero():
+	case string(cluster.UID) != ref.UID && (id.OwnerUID != cluster.UID || !id.knownAs(ref.UID)) || !cluster.DeletionTimestamp.IsZero():
 		return nil
 	}
 	refusal := refuse(v1.ReasonAlreadyImported,

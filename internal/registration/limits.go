@@ -5,6 +5,7 @@ package registration
 
 import (
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -14,11 +15,11 @@ import (
 
 // Bounds on how often this replica asks the API server because of clients that have not proved to be an agent.
 const (
-	// Lookups of agents that the cache does not know. All share them, so whoever comes too late is sent away for a moment, by the
-	// end of which the cache has caught up with an agent that has just joined.
+	// Lookups of agents that the cache does not know, by all clients together. The first after a join does not count: agents that join at the same
+	// time connect before the cache knows them. Beyond the limit, agents are told to retry in a moment; by then the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
-	// Joins of one Cluster, by whoever has its token, also after it was used.
+	// Joins of one Cluster, by all clients that have its token, also after it was used.
 	joinsPerSecond = 1
 	joinBurst      = 10
 	// Clusters on which a client without proof is shown. Any client that can reach the port causes that write to the API server.
@@ -26,23 +27,45 @@ const (
 	showBurst      = 20
 	// maxIdleLimits is the number of Clusters from which on those without a recent join are forgotten.
 	maxIdleLimits = 1000
+	// joinedFor is how long the first lookup after a join does not count.
+	joinedFor = time.Minute
 )
 
-// errBusy says that the hub is asked too often and was not asked this time.
+// errBusy means that a request exceeds one of the limits.
 var errBusy = errors.New("the hub is asked too often at the moment; try again")
 
-// limits are the bounds and what was used of them. The zero value is ready.
+// limits are the rate limiters behind these bounds. The zero value is ready.
 type limits struct {
 	mu      sync.Mutex // guards what follows
 	lookups *rate.Limiter
 	shows   *rate.Limiter
 	joins   map[types.NamespacedName]*rate.Limiter
+	joined  map[types.NamespacedName]time.Time // since then no lookup
 }
 
-// lookup reports whether the API server may be asked about an agent now.
-func (l *limits) lookup(now time.Time) bool {
+// hasJoined records that the agent of a Cluster has joined. The cache does not know it yet.
+func (l *limits) hasJoined(name types.NamespacedName, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.joined == nil {
+		l.joined = map[types.NamespacedName]time.Time{}
+	}
+	if len(l.joined) >= maxIdleLimits {
+		maps.DeleteFunc(l.joined, func(_ types.NamespacedName, at time.Time) bool { return now.Sub(at) > joinedFor })
+	}
+	l.joined[name] = now
+}
+
+// lookup reports whether the API server may be asked now about the agent of a Cluster.
+func (l *limits) lookup(name types.NamespacedName, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at, ok := l.joined[name]; ok {
+		delete(l.joined, name)
+		if now.Sub(at) <= joinedFor {
+			return true
+		}
+	}
 	if l.lookups == nil {
 		l.lookups = rate.NewLimiter(lookupsPerSecond, lookupBurst)
 	}
@@ -75,7 +98,7 @@ func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// forgetIdle drops what says no more than a new limiter would.
+// forgetIdle drops the limiters that are as full as a new one.
 func (l *limits) forgetIdle(now time.Time) {
 	if len(l.joins) < maxIdleLimits {
 		return

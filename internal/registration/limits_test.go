@@ -49,7 +49,7 @@ func TestReplayGuard(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(g.used) != 1 {
-			t.Errorf("remembers %d agents", len(g.used))
+			t.Errorf("remembers %d agents, want 1", len(g.used))
 		}
 	})
 	t.Run("an agent that connects without end fills no more than its own room", func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestReplayGuard(t *testing.T) {
 			}
 		}
 		if err := g.use("agent", "one more", noon, end); !errors.Is(err, errBusy) {
-			t.Errorf("one more: %v", err)
+			t.Errorf("one more: %v, want errBusy", err)
 		}
 		if err := g.use("other", "id", noon, end); err != nil {
 			t.Errorf("another agent: %v", err)
@@ -69,18 +69,51 @@ func TestReplayGuard(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
+	stranger := types.NamespacedName{Namespace: "team", Name: "stranger"}
 	t.Run("lookups are bounded for all together and come back with time", func(t *testing.T) {
 		var l limits
 		for i := range lookupBurst {
-			if !l.lookup(noon) {
-				t.Fatalf("refused after %d", i)
+			if !l.lookup(stranger, noon) {
+				t.Fatalf("refused after %d lookups, want %d", i, lookupBurst)
 			}
 		}
-		if l.lookup(noon) {
-			t.Error("not bounded")
+		if l.lookup(stranger, noon) {
+			t.Error("lookups are not bounded")
 		}
-		if !l.lookup(noon.Add(time.Second)) {
-			t.Error("does not come back")
+		if !l.lookup(stranger, noon.Add(time.Second)) {
+			t.Error("no lookup a second later")
+		}
+	})
+	t.Run("the first lookup after a join does not count", func(t *testing.T) {
+		var l limits
+		for l.lookup(stranger, noon) {
+		}
+		for i := range 3 * maxIdleLimits {
+			l.hasJoined(types.NamespacedName{Name: fmt.Sprint(i)}, noon)
+		}
+		for i := range 3 * maxIdleLimits {
+			name := types.NamespacedName{Name: fmt.Sprint(i)}
+			if !l.lookup(name, noon) {
+				t.Fatalf("the agent of Cluster %d, which has joined, may not be looked up", i)
+			}
+			if l.lookup(name, noon) {
+				t.Fatalf("the second lookup of the agent of Cluster %d does not count either", i)
+			}
+		}
+	})
+	t.Run("a join of long ago is forgotten", func(t *testing.T) {
+		var l limits
+		for i := range 3 * maxIdleLimits {
+			l.hasJoined(types.NamespacedName{Name: fmt.Sprint(i)}, noon.Add(time.Duration(i)*time.Second))
+		}
+		if len(l.joined) > maxIdleLimits {
+			t.Errorf("%d joins are remembered, want at most %d", len(l.joined), maxIdleLimits)
+		}
+		late := noon.Add(time.Hour * 2)
+		for l.lookup(stranger, late) {
+		}
+		if l.lookup(types.NamespacedName{Name: fmt.Sprint(3*maxIdleLimits - 1)}, late) {
+			t.Error("the first lookup does not count an hour after the join")
 		}
 	})
 	t.Run("joins are bounded for each Cluster by itself", func(t *testing.T) {
@@ -105,12 +138,12 @@ func TestLimits(t *testing.T) {
 			l.join(types.NamespacedName{Name: fmt.Sprint(i)}, noon.Add(time.Duration(i)*time.Minute))
 		}
 		if len(l.joins) > maxIdleLimits {
-			t.Errorf("remembers %d", len(l.joins))
+			t.Errorf("remembers %d, want %d at most", len(l.joins), maxIdleLimits)
 		}
 	})
 }
 
-func TestWhoNamesManyClustersIsToldOfOnFew(t *testing.T) {
+func TestAClientThatNamesManyClustersIsReportedOnFew(t *testing.T) {
 	t.Parallel()
 	var l limits
 	told := 0

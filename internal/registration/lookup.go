@@ -24,8 +24,8 @@ type registered struct {
 	token   Token
 }
 
-// find returns the Cluster that a token is for, as reader sees it, or errUnknownToken. Which Cluster to ask about comes from the
-// cache's index in any case.
+// find returns the Cluster that a token is for, as reader has it, or errUnknownToken. The name of the Cluster comes from the index of the cache, whatever
+// the reader.
 func (s *Server) find(ctx context.Context, reader client.Reader, token string) (*registered, error) {
 	if !ValidToken(token) {
 		return nil, errUnknownToken

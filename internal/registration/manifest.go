@@ -35,7 +35,7 @@ type ManifestInput struct {
 	Settings protocol.Settings
 }
 
-// Manifest is the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its input can become
+// Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its input can become
 // YAML of its own (CVE-2026-44939).
 func Manifest(in ManifestInput) ([]byte, error) { return (&Manifests{}).Manifest(in) }
 
@@ -53,7 +53,7 @@ type manifestParts struct {
 	deployment    Deployment
 }
 
-// key identifies everything in a ManifestInput but the token.
+// key returns a text that differs for inputs that differ in more than the token.
 func (in ManifestInput) key() (string, error) {
 	agent, err := json.Marshal(in.Agent)
 	if err != nil {
@@ -62,7 +62,7 @@ func (in ManifestInput) key() (string, error) {
 	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent)}, "\x00"), nil
 }
 
-// Manifest is Manifest.
+// Manifest returns the YAML that installs an agent, as the function Manifest does.
 func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	parts, err := m.around(in)
 	if err != nil {
@@ -75,7 +75,7 @@ func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	return slices.Concat(parts.before, secret, parts.after), nil
 }
 
-// Deployment is the Deployment in the manifest.
+// Deployment returns the Deployment that is in the manifest.
 func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
 	parts, err := m.around(in)
 	if err != nil {
@@ -84,7 +84,7 @@ func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
 	return parts.deployment, nil
 }
 
-// around remembers the parts for the last key: hardly any Cluster has a spec.agent of its own.
+// around returns the parts, and keeps those of the last key: few Clusters have a spec.agent of their own.
 func (m *Manifests) around(in ManifestInput) (*manifestParts, error) {
 	key, err := in.key()
 	if err != nil {
@@ -114,7 +114,7 @@ func build(in ManifestInput) (*manifestParts, error) {
 	if parts.deployment.JSON, err = json.Marshal(object); err != nil {
 		return nil, fmt.Errorf("marshal agent deployment: %w", err)
 	}
-	if parts.before, err = marshal(slices.Concat([]any{namespace(), serviceAccount()}, clusterRights(in.Agent.Profile), []any{role(), roleBinding()})...); err != nil {
+	if parts.before, err = marshal(slices.Concat([]any{namespace(in.Agent.NodeAgent), serviceAccount()}, clusterRights(in.Agent.Profile), []any{role(in.Agent.Profile), roleBinding()})...); err != nil {
 		return nil, err
 	}
 	parts.after, err = marshal(object)
@@ -134,51 +134,61 @@ func marshal(objects ...any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Command is the line that a person runs in the member. With a pinned CA it carries the CA itself, so that nothing is fetched that
-// is not verified (CVE-2025-67601). What the hub answers instead of a manifest goes to standard error, and nothing is applied: "curl --fail"
-// would show the status only, and a curl before 7.76 knows no --fail-with-body.
+// apply applies the manifest. Server-side apply takes over an agent that kubectl or a GitOps tool installed without a warning or a conflict, also one
+// whose Deployment the agent has changed itself, and puts no copy of the join token into an annotation.
+const apply = "kubectl apply --server-side --force-conflicts -f -"
+
+// Command returns the command that a person runs in the member. With a pinned CA it contains the CA, so that everything that is fetched is verified
+// (CVE-2025-67601). If the hub responds with an error, the command writes its text to standard error and applies nothing: "curl --fail" would show
+// only the status, and curl has --fail-with-body only since 7.76.
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 	fetch := "curl -sS -w '%{http_code}' "
 	if trust != v1.TrustSystem && caBundle != "" {
 		fetch = fmt.Sprintf("printf %%s %s | base64 -d | %s--cacert /dev/stdin --capath /dev/null ", base64.StdEncoding.EncodeToString([]byte(caBundle)), fetch)
 	}
-	return `(m=$(` + fetch + manifestURL + `) && case "$m" in *200) printf %s "${m%200}" | kubectl apply -f - ;; *) printf '%s\n' "${m%???}" >&2; exit 1 ;; esac)`
+	return `(m=$(` + fetch + manifestURL + `) && case "$m" in *200) printf %s "${m%200}" | ` + apply + ` ;; *) printf '%s\n' "${m%???}" >&2; exit 1 ;; esac)`
 }
 
-// ManifestURL is where the manifest for a token is served.
+// ManifestURL returns the URL of the manifest for a token.
 func ManifestURL(server, token string) string {
 	return server + protocol.PathImport + token + ".yaml"
 }
 
-func agentLabels() map[string]string {
-	return map[string]string{"app.kubernetes.io/name": protocol.AgentName, "app.kubernetes.io/managed-by": "drover"}
-}
-
-func namespace() *corev1ac.NamespaceApplyConfiguration {
-	return corev1ac.Namespace(protocol.AgentNamespace).WithLabels(agentLabels()).
-		WithLabels(map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+// namespace returns the agent's namespace. Its pod security lets pods onto the node's network only where there are node agents.
+func namespace(nodeAgent bool) *corev1ac.NamespaceApplyConfiguration {
+	level := "restricted"
+	if nodeAgent {
+		level = "privileged"
+	}
+	return corev1ac.Namespace(protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
+		WithLabels(map[string]string{"pod-security.kubernetes.io/enforce": level})
 }
 
 func serviceAccount() *corev1ac.ServiceAccountApplyConfiguration {
-	return corev1ac.ServiceAccount(protocol.AgentName, protocol.AgentNamespace).WithLabels(agentLabels())
+	return corev1ac.ServiceAccount(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
 }
 
-// role is what an agent may do in its own namespace: keep Secrets, elect a leader, and change its own Deployment. A Lease cannot be
-// created by name: RBAC does not know the name then.
-func role() *rbacv1ac.RoleApplyConfiguration {
+// role returns the rights of an agent in its own namespace: to keep Secrets, to elect a leader, to change its own Deployment, and to keep
+// the DaemonSet of node agents or, where it only reads, to remove what an agent of the profile Full left of it. RBAC cannot restrict the creation of a Lease to a name.
+func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
-	return rbacv1ac.Role(protocol.AgentName, protocol.AgentNamespace).WithLabels(agentLabels()).WithRules(
+	nodeAgents := []string{"create", "patch", "delete"}
+	if profile == v1.ProfileReadOnly {
+		nodeAgents = []string{"delete"}
+	}
+	return rbacv1ac.Role(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).WithRules(
 		rule().WithAPIGroups("").WithResources("secrets").
 			WithVerbs("get", "list", "watch", "create", "update", "patch", "delete"),
 		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithVerbs("create"),
-		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithResourceNames(protocol.LeaderLease).
+		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithResourceNames(protocol.LeaderLease, protocol.NodeAgentLease).
 			WithVerbs("get", "update", "delete"),
 		rule().WithAPIGroups("apps").WithResources("deployments").WithResourceNames(protocol.AgentName).WithVerbs("get", "watch", "patch"),
+		rule().WithAPIGroups("apps").WithResources("daemonsets").WithResourceNames(protocol.NodeAgentName).WithVerbs(nodeAgents...),
 	)
 }
 
 func roleBinding() *rbacv1ac.RoleBindingApplyConfiguration {
-	return rbacv1ac.RoleBinding(protocol.AgentName, protocol.AgentNamespace).WithLabels(agentLabels()).
+	return rbacv1ac.RoleBinding(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
 		WithRoleRef(roleRef("Role")).WithSubjects(subject())
 }
 
@@ -195,6 +205,6 @@ func joinSecret(in ManifestInput) *corev1ac.SecretApplyConfiguration {
 	if in.Trust == v1.TrustPinned {
 		data[protocol.KeyCABundle] = []byte(in.Settings.CABundle)
 	}
-	return corev1ac.Secret(protocol.RegistrationSecret, protocol.AgentNamespace).WithLabels(agentLabels()).
+	return corev1ac.Secret(protocol.RegistrationSecret, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
 		WithType(corev1.SecretTypeOpaque).WithData(data)
 }

@@ -26,9 +26,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -40,7 +40,7 @@ func publicKey(key ed25519.PrivateKey) ed25519.PublicKey {
 
 func bundle(t testing.TB) string {
 	t.Helper()
-	ca, err := pki.NewAuthority(now)
+	ca, err := trust.NewAuthority(now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func objects(t testing.TB, in registration.ManifestInput) []runtime.Object {
 	for _, document := range documents(t, manifest) {
 		object, _, err := decoder.Decode(document, nil, nil)
 		if err != nil {
-			t.Fatalf("%v in\n%s", err, document)
+			t.Fatalf("%v in\n%s, want a document that parses", err, document)
 		}
 		all = append(all, object)
 	}
@@ -117,11 +117,11 @@ func TestManifestPinsTheCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(secret.Data[protocol.KeyToken]) != in.Token || string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
-		t.Errorf("secret %v", secret.Data)
+		t.Errorf("secret %v, want the token and the CA bundle", secret.Data)
 	}
 	e := env(deployment)
 	if e[protocol.EnvCAChecksum] != sums[0] || e[protocol.EnvTrust] != "Pinned" || e[protocol.EnvServer] != "https://hub.example.com,https://10.0.0.1:8443" {
-		t.Errorf("environment %v", e)
+		t.Errorf("environment %v, want the checksum, Pinned and both URLs", e)
 	}
 	if strings.Contains(deployment.String(), in.Token) {
 		t.Error("the token is in the Deployment, where whoever may read pods finds it")
@@ -149,7 +149,7 @@ func TestManifestWithoutABundleIsNotMade(t *testing.T) {
 }
 
 // CVE-2026-44939: what a caller says must never become YAML of its own.
-func TestManifestTakesItsInputForText(t *testing.T) {
+func TestTheManifestEscapesItsInput(t *testing.T) {
 	const evil = "x\"'\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: evil}\n# {{ . }} ${HOME} &a *a !!binary \x00\t\u2028"
 	in := manifestInput(t)
 	plain := objects(t, in)
@@ -160,7 +160,7 @@ func TestManifestTakesItsInputForText(t *testing.T) {
 	}
 	all := objects(t, in)
 	if len(all) != len(plain) {
-		t.Fatalf("%d objects became %d", len(plain), len(all))
+		t.Fatalf("%d objects became %d, want the same number", len(plain), len(all))
 	}
 	for i := range all {
 		if got, want := all[i].GetObjectKind().GroupVersionKind(), plain[i].GetObjectKind().GroupVersionKind(); got != want {
@@ -188,7 +188,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 		node, apart := pod.Affinity.NodeAffinity, pod.Affinity.PodAntiAffinity
 		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(node.PreferredDuringSchedulingIgnoredDuringExecution) != 1 ||
 			apart.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(apart.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
-			t.Errorf("affinity %v", pod.Affinity)
+			t.Errorf("affinity %v, want replicas to prefer other nodes, not to require them", pod.Affinity)
 		}
 		for _, taint := range []corev1.Taint{
 			{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule},
@@ -208,7 +208,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 		three, set := int32(3), in
 		set.Agent.Replicas = &three
 		if d := the[*appsv1.Deployment](t, objects(t, set)); *d.Spec.Replicas != 3 || len(d.Annotations) > 0 {
-			t.Errorf("replicas %v, annotations %v", d.Spec.Replicas, d.Annotations)
+			t.Errorf("replicas %v, annotations %v, want 3 and none", d.Spec.Replicas, d.Annotations)
 		}
 	})
 	t.Run("the digest is of what the spec says, and not of where the hub is", func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			"the CA":    func(in *registration.ManifestInput) { in.Settings.CABundle = bundle(t) },
 		} {
 			if got := digest(change); got != same {
-				t.Errorf("%s changes it", name)
+				t.Errorf("%s changes it, want the same digest", name)
 			}
 		}
 		seen := map[string]string{same: "nothing"}
@@ -238,6 +238,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			"the image":    func(in *registration.ManifestInput) { in.Image = "other" },
 			"the trust":    func(in *registration.ManifestInput) { in.Trust = v1.TrustSystem },
 			"replicas":     func(in *registration.ManifestInput) { in.Agent.Replicas = new(int32) },
+			"node agents":  func(in *registration.ManifestInput) { in.Agent.NodeAgent = true },
 			"a variable":   func(in *registration.ManifestInput) { in.Agent.Env = []v1.AgentEnv{{Name: "GOGC"}} },
 			"an affinity":  func(in *registration.ManifestInput) { in.Agent.Affinity = &corev1.Affinity{} },
 			"no resources": func(in *registration.ManifestInput) { in.Agent.Resources = &v1.AgentResources{} },
@@ -254,6 +255,22 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 	})
 }
 
+func TestTheManifestLetsNodeAgentsOntoTheNodesNetwork(t *testing.T) {
+	in := manifestInput(t)
+	const enforce = "pod-security.kubernetes.io/enforce"
+	for nodeAgent, want := range map[bool]struct{ level, annotation string }{false: {"restricted", ""}, true: {"privileged", "true"}} {
+		in.Agent.NodeAgent = nodeAgent
+		all := objects(t, in)
+		namespace, d := the[*corev1.Namespace](t, all), the[*appsv1.Deployment](t, all)
+		if namespace.Labels[enforce] != want.level || d.Annotations[v1.AnnotationNodeAgent] != want.annotation {
+			t.Errorf("with nodeAgent %t: labels %v, annotations %v, want %+v", nodeAgent, namespace.Labels, d.Annotations, want)
+		}
+		if pod := d.Spec.Template.Spec; pod.HostNetwork {
+			t.Errorf("with nodeAgent %t the Deployment's pods are on the nodes' network", nodeAgent)
+		}
+	}
+}
+
 func FuzzManifest(f *testing.F) {
 	ca := bundle(f)
 	f.Add("image", "token", "https://hub")
@@ -265,7 +282,7 @@ func FuzzManifest(f *testing.F) {
 			return
 		}
 		if n := len(documents(t, manifest)); n != 8 {
-			t.Errorf("%d documents", n)
+			t.Errorf("%d documents, want 8", n)
 		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -60,11 +61,12 @@ func TestManifestInAMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer remove(t, env, manifest)
 	t.Run("kubectl applies it, and again without a change", func(t *testing.T) {
 		for _, want := range []string{"created", "unchanged"} {
 			out, err := kubectl(t, env.Config, manifest, "apply", "--validate=strict", "-f", "-")
 			if err != nil {
-				t.Fatalf("%v: %s", err, out)
+				t.Fatalf("kubectl apply: %v: %s", err, out)
 			}
 			for line := range strings.Lines(out) {
 				// A Secret's stringData is written, so kubectl always sees it as something to configure.
@@ -72,6 +74,27 @@ func TestManifestInAMember(t *testing.T) {
 					t.Errorf("want %s: %s", want, line)
 				}
 			}
+		}
+	})
+	t.Run("the import command takes over an agent that another tool applied, or that has changed its Deployment, without a warning", func(t *testing.T) {
+		command, found := strings.CutPrefix(strings.Split(registration.Command("https://hub", v1.TrustSystem, ""), " | ")[1], "kubectl ")
+		if command, _, _ = strings.Cut(command, " ;;"); !found {
+			t.Fatalf("the command is %q, want one of kubectl", command)
+		}
+		if out, err := kubectl(t, env.Config, manifest, "apply", "--server-side", "--force-conflicts", "--field-manager", "kustomize-controller", "-f", "-"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		agent := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}}
+		changed := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"other"}]`))
+		if err := env.Client.Patch(t.Context(), agent, changed, client.FieldOwner(protocol.AgentName)); err != nil {
+			t.Fatal(err)
+		}
+		out, err := kubectl(t, env.Config, manifest, strings.Fields(command)...)
+		if err != nil || strings.Contains(strings.ToLower(out), "warning") {
+			t.Errorf("got %v, want no error and no warning: %s", err, out)
+		}
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil || agent.Spec.Template.Spec.Containers[0].Image == "other" {
+			t.Errorf("the Deployment is that of another tool (%v), want the manifest's", err)
 		}
 	})
 	t.Run("the token and the CA arrive in the Secret", func(t *testing.T) {
@@ -105,7 +128,7 @@ func TestManifestInAMember(t *testing.T) {
 			t.Fatal(err)
 		}
 		if out, err := kubectl(t, env.Config, manifest, "apply", "--validate=strict", "-f", "-"); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("kubectl apply --validate=strict: %v: %s", err, out)
 		}
 		// Here no controller gathers the rules of the ClusterRole "view".
 		view := &rbacv1.ClusterRole{}
@@ -121,6 +144,23 @@ func TestManifestInAMember(t *testing.T) {
 		testRights(t, env, readOnlyRights())
 		testRightsOf(t, env, protocol.Viewer, viewerRights())
 	})
+}
+
+// remove takes a manifest out of the API server, as if it had not been applied. No controller empties namespaces here, so it finalizes that of
+// the agent itself.
+func remove(t *testing.T, env *testkit.Env, manifest []byte) {
+	t.Helper()
+	if out, err := kubectl(t, env.Config, manifest, "delete", "--wait=false", "-f", "-"); err != nil {
+		t.Fatalf("kubectl delete: %v: %s", err, out)
+	}
+	namespace := &corev1.Namespace{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Name: protocol.AgentNamespace}, namespace); err != nil {
+		t.Fatal(err)
+	}
+	namespace.Spec.Finalizers = nil
+	if err := env.Client.SubResource("finalize").Update(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // right is something to do in a member, and whether an agent may.

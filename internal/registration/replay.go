@@ -11,18 +11,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxConnects bounds what is remembered of one agent: its connects within about two minutes.
+// maxConnects bounds the connect tokens that are remembered of one agent: those of about two minutes.
 const maxConnects = 1000
 
-// replayGuard remembers the IDs of connect tokens until they end. Only tokens that verified get in, so that no other client can fill
-// it, and each agent has room of its own. The zero value is ready.
+// replayGuard remembers the IDs of connect tokens until they expire. It takes only tokens that were verified, and has a bound for each agent, so that
+// no client can fill it for others. The zero value is ready.
 type replayGuard struct {
 	mu    sync.Mutex                      // guards what follows
 	used  map[string]map[string]time.Time // by KeyID, then by the token's ID: when the token ends
 	swept time.Time
 }
 
-// use takes note of the ID of an agent's token, which ends at expires. It refuses an ID that was used before.
+// use records the ID of an agent's token, which is valid until expires. It refuses an ID that was used before.
 func (g *replayGuard) use(agent, id string, now, expires time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,7 +45,7 @@ func (g *replayGuard) use(agent, id string, now, expires time.Time) error {
 	return nil
 }
 
-// sweep forgets tokens that have ended, now and then.
+// sweep removes expired tokens, at most once in each ConnectTokenTTL.
 func (g *replayGuard) sweep(now time.Time) {
 	if now.Sub(g.swept) < protocol.ConnectTokenTTL {
 		return

@@ -13,23 +13,23 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// clusterRights are the objects that say what an agent may do beyond its own namespace.
+// clusterRights returns the objects that grant an agent its rights beyond its own namespace.
 func clusterRights(profile v1.AgentProfile) []any {
 	rules := append(reporting(), removing()...)
-	objects := []any{nil, rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(agentLabels()).WithRoleRef(roleRef("ClusterRole")).WithSubjects(subject())}
+	objects := []any{nil, rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRoleRef(roleRef("ClusterRole")).WithSubjects(subject())}
 	if profile == v1.ProfileReadOnly {
 		view := rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind("ClusterRole").WithName("view")
 		viewer := rbacv1ac.Subject().WithKind(rbacv1.UserKind).WithAPIGroup(rbacv1.GroupName).WithName(protocol.Viewer)
-		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(agentLabels()).WithRoleRef(view).WithSubjects(viewer))
+		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).WithLabels(protocol.AgentLabels()).WithRoleRef(view).WithSubjects(viewer))
 		rules = append(rules, viewing())
 	} else {
 		rules = slices.Concat(rules, impersonating(), delivering(), planning())
 	}
-	objects[0] = rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(agentLabels()).WithRules(rules...)
+	objects[0] = rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRules(rules...)
 	return objects
 }
 
-// reporting is to see what the agent reports.
+// reporting returns the rules for what the agent reports.
 func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
@@ -39,7 +39,7 @@ func reporting() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// removing is for the agent to remove itself. Who cannot escalate can give a role no more than they have.
+// removing returns the rules for the agent to remove itself. Without the verb escalate it cannot add a right to its role that it does not have.
 func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
@@ -49,12 +49,12 @@ func removing() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// viewing is to act as the one user whose rights everybody has who reaches a member that can only be read.
+// viewing returns the rule to impersonate the one user as whom a ReadOnly agent sends the requests of all users.
 func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
 	return rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
 
-// impersonating is to act as the users whose requests the agent forwards.
+// impersonating returns the rules to impersonate the users whose requests the agent forwards.
 func impersonating() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
@@ -63,7 +63,7 @@ func impersonating() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// delivering is to make what sets hold, and to pass the guards among it, which ask for the virtual verbs of cluster.drover.dev.
+// delivering returns the rules for the objects of sets. The verbs on cluster.drover.dev are those that the guards ask for.
 func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	deliver := []string{"get", "list", "watch", "create", "patch", "delete"}
@@ -80,7 +80,7 @@ func delivering() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	}
 }
 
-// planning is to run Plans: to bring their schema and the account of their pods, to make Jobs, and to cordon, drain and label nodes.
+// planning returns the rules to run Plans: to install their schema and the account of their pods, to make Jobs, and to cordon, drain and label nodes.
 func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{

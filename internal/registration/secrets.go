@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
@@ -25,7 +26,7 @@ import (
 const (
 	// KeyToken is the join token.
 	KeyToken = "token"
-	// KeyManifestURL is where the agent's manifest can be fetched by who has the URL, until its token is used or expires.
+	// KeyManifestURL is the URL of the agent's manifest. It needs no other credential, and works until its token is used or expires.
 	KeyManifestURL = "manifest-url"
 	// KeyCommand is the command to run in the member.
 	KeyCommand = "command"
@@ -40,13 +41,15 @@ const (
 	annotationTokenUsed    = v1.Group + "/token-used"
 )
 
-// Keys of the Secret "<cluster>-agent". None of them is secret; it is a Secret because who may write it decides who is the member.
+// Keys of the Secret "<cluster>-agent". Their values are not secret. It is a Secret because a user who may write it decides which cluster is the member.
 const (
 	keyPublicKey  = "public-key"
 	keyClusterUID = "cluster-uid"
 	keyTokenHash  = "token-hash"
 	keyOwnerUID   = "owner-uid"
 	keyJoined     = "joined"
+	// keyFormerOwner is only there in the Secret of an agent that was adopted.
+	keyFormerOwner = "former-owner-uid"
 )
 
 // RegistrationSecret is the key of the Secret with the join token of a Cluster.
@@ -80,15 +83,23 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	}
 }
 
-// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it has use for is a token.
+// TokenCreated returns when the join token in a Cluster's registration Secret was made, or the Secret if it does not say that.
+func TokenCreated(secret metav1.Object) time.Time {
+	if created, err := time.Parse(time.RFC3339, secret.GetAnnotations()[annotationTokenCreated]); err == nil {
+		return created
+	}
+	return secret.GetCreationTimestamp().Time
+}
+
+// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it needs is a token.
 const maxCached = 4 << 10
 
 // keyContent is the key of StringData under which Trim leaves a digest of what only people read in a registration Secret. The API
 // server sends no StringData, so no other client can have set it. Ten thousand manifests would be the largest thing in the manager's memory.
 const keyContent = "content-digest"
 
-// Trim is a cache transform: of a Secret it keeps what is read from the cache. Whoever may create Secrets may label them as ours, so
-// nothing else is kept of them either. It changes and returns the Secret; a second time it changes nothing.
+// Trim is a cache transform: it keeps only what is read from the cache. That holds for every Secret with our label, since users may create such
+// Secrets, too. It changes and returns the Secret. A second call changes nothing.
 func Trim(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -101,7 +112,7 @@ func Trim(object any) (any, error) {
 		keep = []string{KeyToken}
 		secret.StringData = map[string]string{keyContent: contentOf(secret)}
 	case v1.SecretKindAgent:
-		keep = []string{keyPublicKey, keyClusterUID, keyTokenHash, keyOwnerUID, keyJoined}
+		keep = []string{keyPublicKey, keyClusterUID, keyTokenHash, keyOwnerUID, keyJoined, keyFormerOwner}
 	}
 	data := make(map[string][]byte, len(keep))
 	for _, key := range keep {
@@ -113,7 +124,7 @@ func Trim(object any) (any, error) {
 	return secret, nil
 }
 
-// contentOf is the digest of a registration Secret's content, whether or not Trim has been at it.
+// contentOf returns the digest of a registration Secret's content, before or after Trim.
 func contentOf(secret *corev1.Secret) string {
 	if digest, trimmed := secret.StringData[keyContent]; trimmed {
 		return digest
@@ -121,7 +132,7 @@ func contentOf(secret *corev1.Secret) string {
 	return contentDigest(secret.Data)
 }
 
-// contentDigest of everything in a registration Secret but the token.
+// contentDigest returns a digest of everything in a registration Secret but the token.
 func contentDigest(data map[string][]byte) string {
 	hash := sha256.New()
 	for _, key := range []string{KeyManifestURL, KeyCommand, KeyManifest} {
@@ -136,20 +147,12 @@ func contentDigest(data map[string][]byte) string {
 func UpToDate(secret *corev1.Secret, want *corev1ac.SecretApplyConfiguration) bool {
 	return bytes.Equal(secret.Data[KeyToken], want.Data[KeyToken]) &&
 		contentOf(secret) == contentDigest(want.Data) &&
-		contains(secret.Annotations, want.Annotations) && contains(secret.Labels, want.Labels)
+		labels.ValidatedSetSelector(want.Annotations).Matches(labels.Set(secret.Annotations)) &&
+		labels.ValidatedSetSelector(want.Labels).Matches(labels.Set(secret.Labels))
 }
 
-func contains(have, want map[string]string) bool {
-	for key, value := range want {
-		if have[key] != value {
-			return false
-		}
-	}
-	return true
-}
-
-// Ours reports whether a Secret was made by Drover for a Cluster, this or a former one of its name. Any other of that name belongs to
-// a user and is neither adopted nor overwritten.
+// Ours reports whether Drover made a Secret for a Cluster, or for an earlier one of its name. Any other Secret of that name belongs to a user and is
+// neither adopted nor overwritten.
 func Ours(secret *corev1.Secret, cluster, kind string) bool {
 	return secret.Labels[v1.LabelSecretKind] == kind && secret.Labels[v1.LabelCluster] == cluster
 }
@@ -184,7 +187,20 @@ func ApplySecret(cluster *v1.Cluster, token Token, content Content) *corev1ac.Se
 		})
 }
 
-// AgentIdentity says who the agent of a Cluster is.
+// NewSecret is the registration Secret to create where there is none. To create it costs the API server a fraction of what an apply of the manifest costs.
+func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
+	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
+	secret.Namespace, secret.Name = *want.Namespace, *want.Name
+	secret.Labels, secret.Annotations = want.Labels, want.Annotations
+	for _, owner := range want.OwnerReferences {
+		secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{
+			APIVersion: *owner.APIVersion, Kind: *owner.Kind, Name: *owner.Name, UID: *owner.UID,
+		})
+	}
+	return secret
+}
+
+// AgentIdentity identifies the agent of a Cluster.
 type AgentIdentity struct {
 	// PublicKey that its connect tokens verify with.
 	PublicKey ed25519.PublicKey
@@ -192,10 +208,17 @@ type AgentIdentity struct {
 	ClusterUID string
 	// TokenHash is the hash of the join token that it used.
 	TokenHash string
-	// OwnerUID is the UID of the Cluster object that it joined as.
+	// OwnerUID is the UID of the Cluster object that it is the agent of: the one that it joined as, or the one that it was adopted for.
 	OwnerUID types.UID
+	// FormerOwner is the UID of the Cluster object that an adopted agent joined as, which it has in its tokens. Empty for any other agent.
+	FormerOwner types.UID
 	// Joined is when it did.
 	Joined time.Time
+}
+
+// knownAs reports whether the agent may call the Cluster object that it is the agent of by the UID.
+func (id *AgentIdentity) knownAs(uid string) bool {
+	return uid != "" && (uid == string(id.OwnerUID) || uid == string(id.FormerOwner))
 }
 
 // ReadIdentity reads the identity in a Cluster's agent Secret.
@@ -211,6 +234,8 @@ func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 		ClusterUID: string(secret.Data[keyClusterUID]),
 		TokenHash:  string(secret.Data[keyTokenHash]),
 		OwnerUID:   types.UID(secret.Data[keyOwnerUID]),
+
+		FormerOwner: types.UID(secret.Data[keyFormerOwner]),
 	}, nil
 }
 
@@ -230,13 +255,16 @@ func WriteIdentity(secret *corev1.Secret, cluster *v1.Cluster, id AgentIdentity)
 		keyOwnerUID:   []byte(id.OwnerUID),
 		keyJoined:     []byte(id.Joined.UTC().Format(time.RFC3339)),
 	}
+	if id.FormerOwner != "" {
+		secret.Data[keyFormerOwner] = []byte(id.FormerOwner)
+	}
 }
 
 func secretLabels(cluster, kind string) map[string]string {
 	return map[string]string{
-		v1.LabelCluster:                cluster,
-		v1.LabelSecretKind:             kind,
-		"app.kubernetes.io/managed-by": "drover",
+		v1.LabelCluster:    cluster,
+		v1.LabelSecretKind: kind,
+		v1.LabelManagedBy:  v1.ManagedBy,
 	}
 }
 

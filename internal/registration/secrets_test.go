@@ -41,7 +41,7 @@ func TestTrim(t *testing.T) {
 		secret, _ := applied("manifest")
 		trimmed := trim(t, secret)
 		if len(trimmed.Data) != 1 || string(trimmed.Data[registration.KeyToken]) != strings.Repeat("t", 40) {
-			t.Errorf("data %v", trimmed.Data)
+			t.Errorf("data %v, want the token alone", trimmed.Data)
 		}
 	})
 	t.Run("trimming twice is trimming once", func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestTrim(t *testing.T) {
 		secret := &corev1.Secret{Data: map[string][]byte{"token": make([]byte, 1<<20), "more": []byte("more")}}
 		secret.Labels = map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration}
 		if trimmed := trim(t, secret); len(trimmed.Data) != 0 {
-			t.Errorf("%d values", len(trimmed.Data))
+			t.Errorf("%d values, want none", len(trimmed.Data))
 		}
 	})
 }

@@ -34,7 +34,7 @@ func IndexTokenHash(object client.Object) []string {
 	return []string{HashToken(string(secret.Data[KeyToken]))}
 }
 
-// errUnknownToken says that no Cluster has a token. It is distinct from a refusal so that it is never shown on a Cluster.
+// errUnknownToken means that no Cluster has the token. It is not a refusal, since there is no Cluster to show it on.
 var errUnknownToken = errors.New("no cluster has this join token; fetch the manifest again")
 
 // bodyTimeout is how long a body may take to arrive.
@@ -42,18 +42,18 @@ const bodyTimeout = 10 * time.Second
 
 // Server serves what agents ask of the hub before there is a tunnel, and authenticates those who open one.
 type Server struct {
-	// Cache answers reads from memory; Live asks the API server. Live decides, Cache spares it those who know nothing.
+	// Cache reads from memory, Live from the API server. Live decides; Cache keeps clients without a valid token from it.
 	Cache client.Reader
 	Live  client.Reader
 	// Writer creates and updates agent Secrets.
 	Writer client.Writer
-	// Settings that an agent with that trust receives.
+	// Settings returns those that agents receive.
 	Settings func() protocol.Settings
-	// Audience of connect tokens: this hub.
-	Audience string
-	// Refused is called when a client showed a Cluster's token or key and was turned away.
+	// Audience returns that of connect tokens, the hub's identity.
+	Audience func() string
+	// Refused is called when a client with a Cluster's token or key was refused.
 	Refused func(cluster types.NamespacedName, reason, message string)
-	// Unproven is called when a client named a Cluster that exists, and proved nothing. It may be any client.
+	// Unproven is called when a client named a Cluster that exists and proved nothing. Any client can cause that.
 	Unproven func(cluster types.NamespacedName, reason, message string)
 	Now      func() time.Time
 	Log      logr.Logger
@@ -74,8 +74,8 @@ func (s *Server) serveCACerts(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(s.Settings().CABundle))
 }
 
-// serveImport serves the manifest to whoever has a token that can still be used. Query parameters are refused: nothing that a
-// caller says may reach the manifest (CVE-2026-44939).
+// serveImport serves the manifest to clients with a token that can still be used. Query parameters are refused: nothing that a client sends may reach
+// the manifest (CVE-2026-44939).
 func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {
@@ -112,7 +112,7 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(found.secret.Data[KeyManifest])
 }
 
-// findManifest asks the API server for what the cache holds no manifest of, as often as whoever has the token may make the hub do so.
+// findManifest reads the manifest, which the cache does not hold, from the API server, within the limit for clients with that token.
 func (s *Server) findManifest(ctx context.Context, cluster types.NamespacedName, token string) (*registered, error) {
 	if !s.limits.join(cluster, s.Now()) {
 		return nil, errBusy
@@ -135,7 +135,7 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(response)
 }
 
-// register lets an agent join. Who has no Cluster's token costs a look at the cache and nothing else: the body is not even read.
+// register lets an agent join. A client without a valid token costs one lookup in the cache: its body is not read.
 func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) (*protocol.RegisterResponse, error) {
 	known, err := s.find(r.Context(), s.Cache, token)
 	if err != nil {
@@ -151,12 +151,12 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request, token string) 
 	return s.join(r.Context(), token, request)
 }
 
-// errMalformed says that a body is not what the path takes.
+// errMalformed means that a body is not a RegisterRequest.
 var errMalformed = errors.New("the body is not a register request")
 
 func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterRequest, error) {
 	var request protocol.RegisterRequest
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // what cannot do it has no slow readers
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // a writer without deadlines is a test's
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody))
 	body.DisallowUnknownFields()
 	tooLarge := (*http.MaxBytesError)(nil)
@@ -204,11 +204,12 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 			} else if conflict != nil {
 				return nil, conflict
 			}
+			s.limits.hasJoined(found.name, s.Now())
 			s.Log.Info("agent joined", "cluster", found.name, "clusterUID", join.Identity.ClusterUID)
 		}
 		return &protocol.RegisterResponse{
 			Cluster:  protocol.ClusterRef{Namespace: found.name.Namespace, Name: found.name.Name, UID: string(found.cluster.UID)},
-			Audience: s.Audience,
+			Audience: s.Audience(),
 			Settings: s.Settings(),
 		}, nil
 	}

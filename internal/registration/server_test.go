@@ -101,7 +101,7 @@ func newWorld(t *testing.T, env *testkit.Env, c cache.Cache) *world {
 	w := &world{Env: env, t: t, cache: c, clock: testkit.NewClock(), namespace: env.Workspace(t)}
 	ca := bundle(t)
 	w.server = &registration.Server{
-		Cache: c, Live: env.Client, Writer: env.Client, Audience: audience, Now: w.clock.Now, Log: w.logger(),
+		Cache: c, Live: env.Client, Writer: env.Client, Audience: func() string { return audience }, Now: w.clock.Now, Log: w.logger(),
 		Settings: func() protocol.Settings {
 			return protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: ca}
 		},
@@ -203,8 +203,8 @@ func (w *world) cached(key types.NamespacedName, object client.Object, is func(c
 	})
 }
 
-// answer is what the server answered.
-type answer struct {
+// reply is what the server answered.
+type reply struct {
 	code   int
 	body   string
 	header http.Header
@@ -212,7 +212,7 @@ type answer struct {
 }
 
 // send sends a request. Its answer must hold no token, unless it is the manifest.
-func (w *world) send(method, path, bearer string, body io.Reader) answer {
+func (w *world) send(method, path, bearer string, body io.Reader) reply {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, w.http.URL+path, body)
 	if err != nil {
@@ -224,7 +224,7 @@ func (w *world) send(method, path, bearer string, body io.Reader) answer {
 	resp, err := w.http.Client().Do(req)
 	if err != nil {
 		w.t.Error(err) // also from other goroutines
-		return answer{}
+		return reply{}
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
@@ -234,10 +234,10 @@ func (w *world) send(method, path, bearer string, body io.Reader) answer {
 	w.say(string(raw))
 	var refusal protocol.Refusal
 	_ = json.Unmarshal(raw, &refusal)
-	return answer{code: resp.StatusCode, body: string(raw), header: resp.Header, reason: refusal.Reason}
+	return reply{code: resp.StatusCode, body: string(raw), header: resp.Header, reason: refusal.Reason}
 }
 
-func (w *world) register(token string, request protocol.RegisterRequest) answer {
+func (w *world) register(token string, request protocol.RegisterRequest) reply {
 	w.t.Helper()
 	raw, err := json.Marshal(request)
 	if err != nil {
@@ -252,7 +252,7 @@ func (w *world) join(token string, key ed25519.PrivateKey, member string) protoc
 	got := w.register(token, request(key, token, member))
 	var response protocol.RegisterResponse
 	if err := json.Unmarshal([]byte(got.body), &response); err != nil || got.code != http.StatusOK {
-		w.t.Fatalf("join: %d %s", got.code, got.body)
+		w.t.Fatalf("join: %d %s, want 200 with JSON", got.code, got.body)
 	}
 	w.cached(registration.AgentSecret(w.name(response.Cluster.Name)), &corev1.Secret{}, func(o client.Object) bool {
 		id, err := registration.ReadIdentity(o.(*corev1.Secret))
@@ -273,13 +273,13 @@ func (w *world) connectToken(key ed25519.PrivateKey, response protocol.RegisterR
 	return w.secret(token)
 }
 
-func (w *world) connect(token string) answer {
+func (w *world) connect(token string) reply {
 	w.t.Helper()
 	return w.send(http.MethodGet, protocol.PathConnect, token, nil)
 }
 
 // want fails unless the server answered with a code and, if it is a refusal, a reason.
-func (w *world) want(got answer, code int, reason string) {
+func (w *world) want(got reply, code int, reason string) {
 	w.t.Helper()
 	if got.code != code || got.reason != reason {
 		w.t.Errorf("answer %d %q (%s), want %d %q", got.code, got.reason, strings.TrimSpace(got.body), code, reason)
@@ -312,6 +312,7 @@ func TestRegistrationServer(t *testing.T) {
 		"a connect token that opened a tunnel at another replica is refused":     testReplayElsewhere,
 		"connect tokens for others are refused":                                  testForeignConnectTokens,
 		"a Cluster that was made again refuses the former agent":                 testRecreated,
+		"an agent is adopted after a restore, and then not by itself again":      testAdopted,
 		"an agent that was revoked is refused":                                   testRevoked,
 		"an agent that has joined a moment ago connects although the cache lags": testCacheLag,
 		"forged connect tokens cost the API server little":                       testForgedTokens,
@@ -326,7 +327,7 @@ func testJoin(w *world) {
 	response := w.join(token, key, memberUID)
 	if response.Cluster.Name != "member" || response.Cluster.Namespace != w.namespace || response.Cluster.UID == "" ||
 		response.Audience != audience || response.Settings.Digest() != w.server.Settings().Digest() {
-		w.t.Errorf("response %+v", response)
+		w.t.Errorf("response %+v, want the hub's audience and settings", response)
 	}
 	again := w.join(token, key, memberUID)
 	if again.Cluster != response.Cluster {
@@ -335,16 +336,16 @@ func testJoin(w *world) {
 	got := w.connect(w.connectToken(key, response, asIs))
 	w.want(got, http.StatusOK, "")
 	if got.body != w.namespace+"/member "+registration.KeyID(publicKey(key)) {
-		w.t.Errorf("connected as %s", got.body)
+		w.t.Errorf("connected as %s, want the Cluster and the key's ID", got.body)
 	}
 	if w.refusals() != "" {
-		w.t.Errorf("refused %s", w.refusals())
+		w.t.Errorf("refused %s, want none", w.refusals())
 	}
 }
 
 func testUnknownTokens(w *world) {
 	w.cluster("member", asIs)
-	var first answer
+	var first reply
 	for name, token := range map[string]string{
 		"unknown":   registration.NewToken(),
 		"short":     "short",
@@ -378,7 +379,7 @@ func testSecondCluster(w *world) {
 	w.want(w.register(token, request(testkit.Key(w.t), token, "intruder-uid")), http.StatusForbidden, v1.ReasonIdentityMismatch)
 	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusGone, v1.ReasonTokenUsed)
 	if got := w.refusals(); got != "member IdentityMismatch, member TokenUsed" {
-		w.t.Errorf("told of %q", got)
+		w.t.Errorf("told of %q, want IdentityMismatch and then TokenUsed", got)
 	}
 	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
 }
@@ -467,7 +468,7 @@ func testBodies(w *world) {
 		"empty":              {"", http.StatusBadRequest},
 	} {
 		if got := w.send(http.MethodPost, protocol.PathRegister, token, strings.NewReader(tc.body)); got.code != tc.code {
-			w.t.Errorf("%s: %d %s", name, got.code, got.body)
+			w.t.Errorf("%s: %d %s, want another code", name, got.code, got.body)
 		}
 	}
 	mux := http.NewServeMux()
@@ -493,7 +494,7 @@ func testRace(w *world) {
 		if round%2 == 1 { // for the place of an agent that joined with a token of before
 			w.former(name)
 		}
-		answers := make([]answer, rivals)
+		answers := make([]reply, rivals)
 		keys := make([]ed25519.PrivateKey, rivals)
 		var start, done sync.WaitGroup
 		start.Add(1)
@@ -547,7 +548,7 @@ func testHammering(w *world) {
 	token, key := w.cluster("member", asIs), testkit.Key(w.t)
 	w.join(token, key, memberUID)
 	live := counting(w)
-	var busy answer
+	var busy reply
 	for range 100 {
 		if got := w.register(token, request(key, token, "intruder-uid")); got.code == http.StatusServiceUnavailable {
 			busy = got
@@ -588,25 +589,32 @@ func testImport(w *world) {
 	path := protocol.PathImport + token + ".yaml"
 	got := w.send(http.MethodGet, path, "", nil)
 	if got.code != http.StatusOK || got.body != "the manifest" || got.header.Get("Cache-Control") != "no-store" {
-		w.t.Errorf("answer %d %q, cache %q", got.code, got.body, got.header.Get("Cache-Control"))
+		w.t.Errorf("answer %d %q, cache %q, want 200, the manifest, and no-store", got.code, got.body, got.header.Get("Cache-Control"))
 	}
 	if head := w.send(http.MethodHead, path, "", nil); head.code != http.StatusOK || head.body != "" {
-		w.t.Errorf("HEAD: %d %q", head.code, head.body)
+		w.t.Errorf("HEAD: %d %q, want 200 without a body", head.code, head.body)
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
 		if got := w.send(method, path, "", nil); got.code != http.StatusMethodNotAllowed {
-			w.t.Errorf("%s: %d", method, got.code)
+			w.t.Errorf("%s: %d, want 405", method, got.code)
 		}
 	}
 	for _, other := range []string{token, token + ".yml", token + ".yaml.yaml", registration.NewToken() + ".yaml", "short.yaml", ".yaml", token + "%00.yaml", "x/" + token + ".yaml"} {
 		if got := w.send(http.MethodGet, protocol.PathImport+other, "", nil); got.code != http.StatusNotFound {
-			w.t.Errorf("%q: %d", strings.ReplaceAll(other, token, "<token>"), got.code)
+			w.t.Errorf("%q: %d, want 404", strings.ReplaceAll(other, token, "<token>"), got.code)
 		}
 	}
 	used := w.cluster("used", func(token *registration.Token) { token.Used = true })
-	w.want(w.send(http.MethodGet, protocol.PathImport+used+".yaml", "", nil), http.StatusGone, "")
+	refused := func(path, because string) {
+		w.t.Helper()
+		got := w.send(http.MethodGet, path, "", nil)
+		if got.code != http.StatusGone || !strings.HasPrefix(got.body, because) || !strings.HasSuffix(got.body, "-registration for a new one\n") {
+			w.t.Errorf("answer %d %q, want 410 with %q and what to do", got.code, got.body, because)
+		}
+	}
+	refused(protocol.PathImport+used+".yaml", "the join token of cluster "+w.namespace+"/used was used already; delete its Secret ")
 	w.clock.Advance(24 * time.Hour)
-	w.want(w.send(http.MethodGet, path, "", nil), http.StatusGone, "")
+	refused(path, "the join token of cluster "+w.namespace+"/member expired at ")
 }
 
 // CVE-2026-44939.
@@ -614,7 +622,7 @@ func testImportQuery(w *world) {
 	path := protocol.PathImport + w.cluster("member", asIs) + ".yaml"
 	for _, query := range []string{"?authImage=evil%0A---%0Akind:%20Pod", "?", "?x", "?image=a&image=b"} {
 		if got := w.send(http.MethodGet, path+query, "", nil); got.code != http.StatusBadRequest || strings.Contains(got.body, "manifest") {
-			w.t.Errorf("%s: %d %s", query, got.code, got.body)
+			w.t.Errorf("%s: %d %s, want 400 and no manifest", query, got.code, got.body)
 		}
 	}
 }
@@ -659,7 +667,7 @@ func testForeignConnectTokens(w *world) {
 		"nothing":                           {"", http.StatusUnauthorized, v1.ReasonTokenInvalid},
 	} {
 		if got := w.connect(tc.token); got.code != tc.code || got.reason != tc.reason {
-			w.t.Errorf("%s: %d %s", name, got.code, got.body)
+			w.t.Errorf("%s: %d %s, want another code or reason", name, got.code, got.body)
 		}
 	}
 	told := strings.Split(w.refusals(), ", ")
@@ -683,8 +691,64 @@ func testRecreated(w *world) {
 	}
 	w.want(w.connect(w.connectToken(key, former, func(c *protocol.ConnectClaims) { c.Cluster.UID = string(cluster.UID) })), http.StatusForbidden, v1.ReasonIdentityMismatch)
 	if got := w.refusals(); got != "member IdentityMismatch, member IdentityMismatch" {
-		w.t.Errorf("told of %q", got)
+		w.t.Errorf("told of %q, want IdentityMismatch twice", got)
 	}
+}
+
+// testAdopted: a restore makes another Cluster object of the same name, and its agent's Secret without an owner.
+func testAdopted(w *world) {
+	key, stranger := testkit.Key(w.t), testkit.Key(w.t)
+	agent := registration.AgentSecret(w.name("member"))
+	restore := func() *v1.Cluster {
+		w.t.Helper()
+		if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "member"}}); err != nil {
+			w.t.Fatal(err)
+		}
+		w.cluster("member", asIs)
+		cluster, secret := &v1.Cluster{}, &corev1.Secret{}
+		if err := errors.Join(w.Client.Get(w.t.Context(), w.name("member"), cluster), w.Client.Get(w.t.Context(), agent, secret)); err != nil {
+			w.t.Fatal(err)
+		}
+		secret.OwnerReferences = nil
+		if err := w.Client.Update(w.t.Context(), secret); err != nil {
+			w.t.Fatal(err)
+		}
+		return cluster
+	}
+	adopt := func(cluster *v1.Cluster) {
+		w.t.Helper()
+		secret := &corev1.Secret{}
+		if err := w.Client.Get(w.t.Context(), agent, secret); err != nil {
+			w.t.Fatal(err)
+		}
+		registration.WriteIdentity(secret, cluster, *registration.DecideAdoption(cluster, secret).Identity)
+		if err := w.Client.Update(w.t.Context(), secret); err != nil {
+			w.t.Fatal(err)
+		}
+		w.cached(agent, &corev1.Secret{}, func(o client.Object) bool {
+			id, err := registration.ReadIdentity(o.(*corev1.Secret))
+			return err == nil && id.OwnerUID == cluster.UID && id.FormerOwner != ""
+		})
+	}
+	first := w.join(w.cluster("member", asIs), key, memberUID)
+	for range 2 { // a hub may be restored twice
+		cluster := restore()
+		refused := w.connect(w.connectToken(key, first, asIs))
+		w.want(refused, http.StatusForbidden, v1.ReasonIdentityMismatch)
+		if !strings.Contains(refused.body, "kubectl drover adopt member -w "+w.namespace) {
+			w.t.Errorf("the refusal does not say what to do: %s", refused.body)
+		}
+		adopt(cluster)
+		got := w.connect(w.connectToken(key, first, asIs))
+		w.want(got, http.StatusOK, "")
+		w.want(w.connect(w.connectToken(stranger, first, asIs)), http.StatusGone, v1.ReasonAwaitingAgent)
+		w.want(w.connect(w.connectToken(key, first, func(c *protocol.ConnectClaims) { c.ClusterUID = "another" })), http.StatusForbidden, v1.ReasonIdentityMismatch)
+		w.want(w.connect(w.connectToken(key, first, func(c *protocol.ConnectClaims) { c.Audience = "drover-hub:another" })), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+	}
+	token := w.cluster("other", asIs)
+	asks := request(stranger, token, memberUID)
+	asks.Current = &protocol.CurrentCluster{Cluster: first.Cluster, Proof: ed25519.Sign(key, protocol.ProofPayload(token, memberUID))}
+	w.want(w.register(token, asks), http.StatusForbidden, v1.ReasonAlreadyImported)
 }
 
 func testElsewhere(w *world) {
@@ -698,7 +762,7 @@ func testElsewhere(w *world) {
 	}
 	w.want(w.register(token, asks(key)), http.StatusForbidden, v1.ReasonAlreadyImported)
 	if got := w.refusals(); got != "second AlreadyImported" {
-		w.t.Errorf("told of %q", got)
+		w.t.Errorf("told of %q, want AlreadyImported for the second", got)
 	}
 	w.want(w.connect(w.connectToken(key, response, asIs)), http.StatusOK, "")
 	if err := w.Client.Delete(w.t.Context(), &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "first"}}); err != nil {
@@ -786,7 +850,7 @@ func testForgedTokens(w *world) {
 	if absent := live.reads.Load() - before - exists; absent != exists {
 		w.t.Errorf("a Cluster that exists costs %d reads and one that does not %d: the time tells them apart", exists, absent)
 	}
-	var last answer
+	var last reply
 	for i := range 300 {
 		last = w.connect(w.connectToken(forger, response, func(c *protocol.ConnectClaims) { c.Cluster.Name = fmt.Sprintf("guess-%d", i) }))
 	}
@@ -799,6 +863,7 @@ func testForgedTokens(w *world) {
 	w.want(w.connect(w.connectToken(known, response, asIs)), http.StatusOK, "") // the cache knows it
 	cached := w.server.Cache
 	w.server.Cache = lagging{cached}
+	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusOK, "") // the first lookup after its join does not count
 	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusServiceUnavailable, "")
 	w.clock.Advance(2 * time.Second) // as it was asked to; the attack has ended
 	w.want(w.connect(w.connectToken(fresh, freshResponse, asIs)), http.StatusOK, "")

@@ -65,7 +65,7 @@ func TestTokensDoNotPrint(t *testing.T) {
 	token := registration.Token{Value: "s3cr3t-s3cr3t-s3cr3t-s3cr3t-s3cr3t", Created: now}
 	for _, format := range []string{"%v", "%+v", "%s"} {
 		if text := fmt.Sprintf(format, token); strings.Contains(text, "s3cr3t") {
-			t.Errorf("%s prints %s", format, text)
+			t.Errorf("%s prints %s, want no token", format, text)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestIdentitySecretRoundTrip(t *testing.T) {
 		t.Errorf("read %+v, %v; want %+v", got, err, want)
 	}
 	if secret.Name != "prod-eu-agent" || len(secret.OwnerReferences) != 1 || secret.OwnerReferences[0].UID != "uid" {
-		t.Errorf("secret %+v", secret.ObjectMeta)
+		t.Errorf("secret %+v, want prod-eu-agent with the Cluster as its owner", secret.ObjectMeta)
 	}
 	secret.Data["public-key"] = []byte("AAAA")
 	if _, err := registration.ReadIdentity(secret); err == nil {

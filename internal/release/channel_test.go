@@ -85,7 +85,7 @@ func TestLatest(t *testing.T) {
 	} {
 		t.Run(name+" is not asked", func(t *testing.T) {
 			if version, err := New(Anywhere).Latest(t.Context(), channel); err == nil || strings.Contains(err.Error(), "a:b") {
-				t.Errorf("%q, %v", version, err)
+				t.Errorf("got %q, %v, want an error without the credentials", version, err)
 			}
 		})
 	}
@@ -117,7 +117,7 @@ func TestLatest(t *testing.T) {
 		}))
 		defer server.Close()
 		if version, err := New(Anywhere).Latest(t.Context(), server.URL); err == nil || len(err.Error()) > 200 {
-			t.Errorf("%q, %v", version, err)
+			t.Errorf("got %q, %v, want an error of at most 200 bytes", version, err)
 		}
 	})
 	t.Run("CVE-2019-14435, CVE-2026-44936: a server on this machine is not connected to, under whatever name", func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestServersThatAnswerBadly(t *testing.T) {
 				a.direct.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) { return here, nil }
 				version, err := a.Latest(t.Context(), "http://example.org/channel")
 				if tt.message == "" && (version != "v2" || err != nil) || tt.message != "" && (err == nil || !strings.Contains(err.Error(), tt.message)) {
-					t.Errorf("%q, %v", version, err)
+					t.Errorf("got %q, %v, want v2, or the error of this case", version, err)
 				}
 				<-done
 			})

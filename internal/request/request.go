@@ -1,10 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package request reads from the form of a Kubernetes API request what it does to which resource.
-//
-// It reads as kube-apiserver's RequestInfoFactory does, so that limits, audit and metrics here use the same words as the audit
-// log of the API server behind. It judges nothing: an API server decides by itself what a request is.
+// Package request knows a request to a Kubernetes API on its way: what it does, how it was answered, and how it is brought to its end.
 package request
 
 import (
@@ -16,7 +13,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Info is what a request does. For a path that is no resource (/version, /apis) only Path and Verb are set.
+// Info is what a request does. It is read as kube-apiserver's RequestInfoFactory does it, so that limits, audit and metrics use the same words as
+// the audit log of the API server behind. It judges nothing: an API server decides by itself what a request is. For a path that is no resource (/version, /apis) only Path and Verb are set.
 type Info struct {
 	// Path in the Kubernetes API, decoded.
 	Path string
@@ -45,7 +43,7 @@ func Of(r *http.Request, path string) Info {
 	if i.readPath(r.Method) {
 		i.readVerb(&query)
 	}
-	i.Long = isUpgrade(r.Header) || i.lasts(&query)
+	i.Long = IsUpgrade(r.Header) || i.lasts(&query)
 	return i
 }
 
@@ -58,7 +56,7 @@ func plainVerb(method string) string {
 	return ""
 }
 
-// readPath finds out which resource the path names, and says whether it names one.
+// readPath finds out which resource the path names, and reports whether there is one.
 func (i *Info) readPath(method string) bool {
 	parts := split(i.Path)
 	switch {
@@ -160,7 +158,8 @@ func (i *Info) lasts(query *lazyQuery) bool {
 	return slices.Contains([]string{"exec", "attach", "portforward", "proxy"}, i.Subresource)
 }
 
-func isUpgrade(h http.Header) bool {
+// IsUpgrade reports whether a request with that header asks to switch protocols.
+func IsUpgrade(h http.Header) bool {
 	return len(h["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade")
 }
 
@@ -183,11 +182,11 @@ func (q *lazyQuery) truth(name string) bool {
 		return false
 	}
 	q.parse()
-	return Truth(q.values[name])
+	return BoolParameter(q.values[name])
 }
 
-// Truth reads the values of a boolean parameter as API servers do: there, and neither false nor 0. Empty is true.
-func Truth(values []string) bool {
+// BoolParameter reads the values of a boolean parameter as API servers do: there, and neither false nor 0. Empty is true.
+func BoolParameter(values []string) bool {
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 

@@ -10,10 +10,10 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// maxAheadNamed is how many members a message names.
+// maxAheadNamed is the most members that a message names.
 const maxAheadNamed = 5
 
-// Ahead says that a member had done more than its hub knew of: the hub was restored from an older state.
+// Ahead records that a member had done more than the hub knew of: the hub was restored from an older state.
 type Ahead struct {
 	// Found is the revision that the member had completed.
 	Found string `json:"found"`
@@ -21,33 +21,31 @@ type Ahead struct {
 	Plan string `json:"plan"`
 }
 
-// ahead says whether nodes of a member that is complete, as its claim says, have done a revision that this hub never gave it. Work that the plan
-// as it is now does as well, or as the Cluster's label says, does not count. Of a member that is at work nothing can be said: it may speak of
-// what it was given before.
+// ahead reports whether nodes of a member that is complete by its claim have done a revision that this hub never gave it. A revision with the hash
+// of the present plan, or of the Cluster's label, does not count. It is false for a member at work, which may still report an earlier revision.
 func (f *Fleet) ahead(c *Cluster) bool {
 	s := c.Status
-	if c.Claim == nil || c.Claim.Complete == nil || s == nil || s.Nodes == nil {
+	if c.Claim == nil || c.Claim.Complete == nil || s == nil || !s.Counted {
 		return false
 	}
-	reason := reasonOf(s)
 	if s.Revision == f.plan.Revision {
-		// It was looked at, and has nothing of what the claim says.
-		return f.current(c) && !f.plan.Spec.Paused && reason == v1.ReasonPaused && s.Nodes.Complete == 0
+		// Its nodes were compared with this revision, and none has it although the claim is complete.
+		return f.current(c) && !f.plan.Pace.Paused && s.Reason == v1.ReasonPaused && s.Complete == 0
 	}
-	if s.Nodes.Complete == 0 || s.Revision == "" || s.Revision == c.Claim.Revision ||
-		s.LatestHash == f.plan.Hash || s.LatestHash == c.Labels[v1.PlanLabel(f.plan.Name)] {
+	if s.Complete == 0 || s.Revision == "" || s.Revision == c.Claim.Revision ||
+		s.Hash == f.plan.Hash || s.Hash == c.Labels[v1.PlanLabel(f.plan.Name)] {
 		return false
 	}
-	return f.current(c) || reason == v1.ReasonComplete
+	return f.current(c) || s.Reason == v1.ReasonComplete
 }
 
-// unlooked says whether a member is complete by its claim and speaks of another revision: it is given the plan paused first, and says then
+// unlooked reports whether a member is complete by its claim but reports another revision. It is first given the plan paused, and then reports
 // whether its nodes have it.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision
 }
 
-// halted is why a plan does not go on before a person says so. A plan that has been changed since has had its word.
+// halted returns why a plan waits for a user to decide, if a member is ahead. A change of the plan is such a decision.
 func (f *Fleet) halted() Wait {
 	var names []string
 	for i := range f.clusters {
@@ -69,7 +67,7 @@ func (f *Fleet) halted() Wait {
 		Clusters(len(names)), which, v1.AnnotationResume, f.plan.Revision)}
 }
 
-// asked is how many members that have the plan are about to say how it is there. Until they have, none begins: they may be ahead.
+// asked returns that members with a claim have yet to report the state of the plan there. Until they have, none begins: they may be ahead.
 func (f *Fleet) asked() Wait {
 	n := 0
 	for i := range f.clusters {

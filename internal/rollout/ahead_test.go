@@ -18,10 +18,10 @@ import (
 )
 
 // done is the status of a plan of a revision that nodes of a member have.
-func done(revision, reason string, complete int32) *v1.PlanStatus {
-	s := said(revision, reason)
+func done(revision, reason string, complete int32) *rollout.Status {
+	s := reported(revision, reason)
 	s.LatestHash, s.Nodes = "h-"+revision, &v1.PlanCount{Total: 3, Complete: complete}
-	return s
+	return rollout.StatusOf(s)
 }
 
 func TestMembersAhead(t *testing.T) {
@@ -45,7 +45,7 @@ func TestMembersAhead(t *testing.T) {
 		"a member at work may speak of what it was given before": {rollout.Cluster{Claim: working, Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonApplying, rollout.DeliverPlan},
 		"a claim of an earlier revision":                         {rollout.Cluster{Claim: old, Status: done("later", v1.ReasonComplete, 3)}, nil, "doubt a", "", rollout.DeliverPaused},
 		"no node of it complete":                                 {rollout.Cluster{Claim: complete, Status: done("later", v1.ReasonPaused, 0)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
-		"the same work by another selector":                      {rollout.Cluster{Claim: complete, Status: func() *v1.PlanStatus { s := done("later", v1.ReasonComplete, 3); s.LatestHash = "h"; return s }()}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
+		"the same work by another selector":                      {rollout.Cluster{Claim: complete, Status: func() *rollout.Status { s := done("later", v1.ReasonComplete, 3); s.Hash = "h"; return s }()}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
 		"work that the label knows":                              {rollout.Cluster{Claim: complete, Labels: map[string]string{"plan.cluster.drover.dev/p": "h-later"}, Status: done("later", v1.ReasonComplete, 3)}, nil, "", v1.ReasonComplete, rollout.DeliverPaused},
 		"a member that has not been heard is left what it has":   {rollout.Cluster{Claim: complete, Unreported: true}, nil, "", v1.ReasonApplying, rollout.DeliverUnchanged},
 		"one that is away, and has not been heard":               {rollout.Cluster{Claim: complete, Unreported: true, Away: "away"}, nil, "", v1.ReasonComplete, rollout.DeliverUnchanged},
@@ -54,7 +54,7 @@ func TestMembersAhead(t *testing.T) {
 		"not another":         {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Resume = "q" }, "", v1.ReasonMemberAhead, rollout.DeliverPaused},
 		"or changes the plan": {rollout.Cluster{Claim: ahead, Status: done("later", v1.ReasonComplete, 3)}, func(p *rollout.FleetPlan) { p.Revision, p.Hash = "later", "h-later" }, "begin a", "", rollout.DeliverPaused},
 		"or labels the member so that the plan is not for it":             {rollout.Cluster{Claim: ahead, Labels: map[string]string{"plan.cluster.drover.dev/p": v1.PlanDisabled}, Status: done("r", v1.ReasonPaused, 0)}, nil, "release a", "", rollout.DeliverPaused},
-		"a plan that is paused says so first, and goes nowhere meanwhile": {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Spec.Paused = true }, "", v1.ReasonPaused, rollout.DeliverPaused},
+		"a plan that is paused says so first, and goes nowhere meanwhile": {rollout.Cluster{Claim: ahead, Status: done("r", v1.ReasonPaused, 0)}, func(p *rollout.FleetPlan) { p.Pace.Paused = true }, "", v1.ReasonPaused, rollout.DeliverPaused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := tt.cluster
@@ -75,14 +75,14 @@ func TestMembersAhead(t *testing.T) {
 				t.Errorf("step %q, wait %+v, delivery %s", step, d.Wait, f.Deliver(&c))
 			}
 			if d.Wait.Reason == v1.ReasonMemberAhead && !strings.Contains(d.Wait.Message, "cluster.drover.dev/resume=r") {
-				t.Error(d.Wait.Message)
+				t.Errorf("the message is %v, want the annotation that lets it go on", d.Wait.Message)
 			}
 		})
 	}
 }
 
-// hub is what etcd has of a plan; site is a member, whatever the hub is.
-type hub struct {
+// restoredHub is what etcd has of a plan; site is a member, whatever the hub is.
+type restoredHub struct {
 	plan   rollout.FleetPlan
 	claims map[string]*rollout.ClusterClaim
 	labels map[string]string
@@ -94,11 +94,11 @@ type site struct {
 	done           string // the hash that its nodes have
 }
 
-func (s site) status() *v1.PlanStatus {
+func (s site) status() *rollout.Status {
 	if s.revision == "" {
 		return nil
 	}
-	st := said(s.revision, v1.ReasonApplying)
+	st := reported(s.revision, v1.ReasonApplying)
 	st.LatestHash, st.Nodes = s.hash, &v1.PlanCount{Total: 1}
 	switch {
 	case s.done == s.hash:
@@ -106,14 +106,14 @@ func (s site) status() *v1.PlanStatus {
 	case s.paused:
 		st.Conditions[0].Reason = v1.ReasonPaused
 	}
-	return st
+	return rollout.StatusOf(st)
 }
 
-func (h hub) copied() hub {
-	return hub{plan: h.plan, claims: maps.Clone(h.claims), labels: maps.Clone(h.labels)}
+func (h restoredHub) copied() restoredHub {
+	return restoredHub{plan: h.plan, claims: maps.Clone(h.claims), labels: maps.Clone(h.labels)}
 }
 
-// TestRestoredHub plays plans that change at random on members that tell late. No member is ever called ahead by a hub that has lost nothing;
+// TestRestoredHub runs plans that change at random on members that report late. No member is ever called ahead by a hub that has lost nothing;
 // one that was restored has no member do again what it had before.
 func TestRestoredHub(t *testing.T) {
 	start := *seed
@@ -134,8 +134,8 @@ func TestRestoredHub(t *testing.T) {
 
 func restored(r *rand.Rand, found *int) error {
 	names := []string{"a", "b", "c", "d"}[:1+r.IntN(4)]
-	h := hub{plan: planOf(r), claims: map[string]*rollout.ClusterClaim{}, labels: map[string]string{}}
-	sites, heard := map[string]*site{}, map[string]*v1.PlanStatus{}
+	h := restoredHub{plan: planOf(r), claims: map[string]*rollout.ClusterClaim{}, labels: map[string]string{}}
+	sites, heard := map[string]*site{}, map[string]*rollout.Status{}
 	for _, name := range names {
 		sites[name] = &site{}
 	}
@@ -147,7 +147,7 @@ func restored(r *rand.Rand, found *int) error {
 		now = now.Add(time.Minute)
 		switch {
 		case tick == restoredAt:
-			h, heard = backup.copied(), map[string]*v1.PlanStatus{}
+			h, heard = backup.copied(), map[string]*rollout.Status{}
 			for _, name := range names {
 				unreported[name] = true
 			}
@@ -207,7 +207,7 @@ func restored(r *rand.Rand, found *int) error {
 func planOf(r *rand.Rand) rollout.FleetPlan {
 	n := r.IntN(6)
 	p := rollout.FleetPlan{Name: "p", Revision: fmt.Sprint("r", n), Hash: fmt.Sprint("h", slices.Max([]int{n, 1}))}
-	p.Spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 1 + r.Int32N(3)}
+	p.Pace.MaxConcurrent = 1 + r.IntN(3)
 	return p
 }
 

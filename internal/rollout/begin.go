@@ -4,6 +4,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -25,7 +26,7 @@ type tally struct {
 	obstacles
 }
 
-// obstacles are what is in the way, by name; the first of each.
+// obstacles are the names of the first node or plan of each kind that keeps nodes from beginning.
 type obstacles struct {
 	failedNode, unreadyNode string
 	lostNode                string // complete, and not ready since
@@ -36,7 +37,7 @@ type obstacles struct {
 }
 
 func (v *view) count() tally {
-	t := tally{total: v.Aside.Total, complete: v.Aside.Complete}
+	t := tally{total: v.Omitted.Total, complete: v.Omitted.Complete}
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		if t.exclusive == "" && v.plan.Spec.Exclusive {
@@ -60,7 +61,7 @@ func (v *view) count() tally {
 			t.complete++
 			if !n.Ready {
 				t.places++
-				t.lostNode = first(t.lostNode, n.Name)
+				t.lostNode = cmp.Or(t.lostNode, n.Name)
 			}
 			continue
 		}
@@ -69,7 +70,7 @@ func (v *view) count() tally {
 	return t
 }
 
-// tally counts a node that has a claim. What failed for good with the plan as it was before is about to begin again.
+// tally counts a node that has a claim. A node that failed permanently with an earlier plan begins again.
 func (v *view) tally(t *tally, n *Node, c Claim) {
 	t.places++
 	switch {
@@ -77,14 +78,14 @@ func (v *view) tally(t *tally, n *Node, c Claim) {
 		t.settling++
 	case c.Failure != nil && c.Failure.Final && !v.changed(c):
 		t.failed++
-		t.failedNode = first(t.failedNode, n.Name)
+		t.failedNode = cmp.Or(t.failedNode, n.Name)
 	case v.stuck(n, c):
 		t.failed++
-		t.stuckNode = first(t.stuckNode, n.Name)
+		t.stuckNode = cmp.Or(t.stuckNode, n.Name)
 	case c.Failure == nil:
 		t.applying++
 		if !n.Ready {
-			t.silentNode = first(t.silentNode, n.Name)
+			t.silentNode = cmp.Or(t.silentNode, n.Name)
 		}
 	default:
 		t.waiting++
@@ -94,11 +95,11 @@ func (v *view) tally(t *tally, n *Node, c Claim) {
 	}
 }
 
-// candidate looks at a node that is yet to begin.
+// candidate counts a node that has not begun.
 func (v *view) candidate(t *tally, n *Node) {
 	if !n.Ready || n.Leaving {
 		t.unready++
-		t.unreadyNode = first(t.unreadyNode, n.Name)
+		t.unreadyNode = cmp.Or(t.unreadyNode, n.Name)
 		return
 	}
 	if rival := v.taken(n); rival != "" {
@@ -131,7 +132,7 @@ func (v *view) otherExclusive(n *Node) string {
 	return ""
 }
 
-// begin is the next node that begins, or the reason why none does.
+// begin returns the next node to begin, or the reason why none does.
 func (v *view) begin() (*Node, Wait) {
 	t := v.count()
 	limit := concurrency(v.plan.Spec.Concurrency, t.total)
@@ -144,7 +145,7 @@ func (v *view) begin() (*Node, Wait) {
 	return nil, w
 }
 
-// reason to wait, the one that most needs a person first.
+// reason returns the reason to wait. The one that most needs a user goes first.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
 	case t.stuckNode != "":
@@ -179,7 +180,7 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: mend it, or label it %s=disabled", counted(t.unready, t.unreadyNode), v.label)}
 }
 
-// concurrency is how many of total may be at work at once; at least one.
+// concurrency returns how many of total nodes may be at work at once; at least one.
 func concurrency(spec *intstr.IntOrString, total int) int {
 	if spec == nil {
 		return 1
@@ -196,13 +197,6 @@ func duration(d *metav1.Duration, otherwise time.Duration) time.Duration {
 		return otherwise
 	}
 	return d.Duration
-}
-
-func first(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // counted is "node a", or "3 nodes".

@@ -16,37 +16,55 @@ import (
 // Rest is the name of the wave of members that no other selects.
 const Rest = "rest"
 
-// FleetPlan is a Plan of the hub with what was found out about it.
+// FleetPlan is what the members of a fleet are given, and at which pace: a Plan of the hub with its hash and revision.
 type FleetPlan struct {
 	Name string
-	Spec v1.PlanSpec
-	// Hash and Revision as the functions make them, of the spec that members are given.
+	Pace Pace
+	// Hash and Revision of a Plan as the functions make them, of the spec that members are given.
 	Hash, Revision string
-	// Resume is the annotation v1.AnnotationResume of the Plan: the revision that a person has let go on although members are ahead.
+	// Resume is the annotation v1.AnnotationResume of the Plan: the revision that continues although members are ahead, since a user decided so.
 	Resume string
+	// Omitted counts, by wave, members that are not among those given. A step depends on these counts only.
+	Omitted []OmittedMembers
+}
+
+// OmittedMembers counts members of a wave that are complete, or have not begun.
+type OmittedMembers struct {
+	Omitted
+	// Absent are away or held.
+	Absent int
+	// Last is when the last of them was complete.
+	Last time.Time
+}
+
+// Add adds other members of the wave.
+func (a *OmittedMembers) Add(o OmittedMembers) {
+	a.Total, a.Complete, a.Absent, a.Last = a.Total+o.Total, a.Complete+o.Complete, a.Absent+o.Absent, later(a.Last, o.Last)
 }
 
 // Cluster is what is observed of a member on the hub.
 type Cluster struct {
 	Name   string
 	Labels map[string]string
-	// Selected says that the plan is for it.
+	// Selected reports whether the plan is for it.
 	Selected bool
 	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. Nil when the plan never began there.
 	Claim *ClusterClaim
 	// Away says why it cannot be given anything: not connected, AgentTooOld, AgentReadOnly. Empty when it can.
 	Away string
-	// AwaySince is since when at the latest; zero if that is not known.
+	// AwaySince is the time since when it is away, at the latest; zero if that is not known.
 	AwaySince time.Time
-	// Hold is what its agent says, see protocol.PlanHold.
+	// Hold is the reason for which its agent takes part in no plan, see protocol.PlanHold.
 	Hold string
-	// Status of the Plan in the member as its agent last said it, for any revision. Nil when it has not.
-	Status *v1.PlanStatus
-	// Unreported says that its agent has not said yet how the plan is there, or that there is none.
+	// Status of the member as its agent last reported it, for any revision. Nil before its first report.
+	Status *Status
+	// Unreported reports whether its agent has yet to report the state of the plan there, or that there is none.
 	Unreported bool
+	// Ask reports whether its agent has to report that it takes part before it begins.
+	Ask bool
 }
 
-// ClusterClaim says that a plan is or was at work in a member. It is the annotation v1.PlanLabel(plan) of the Cluster, as JSON.
+// ClusterClaim is the part of a Cluster in a plan that is or was at work in its member. It is the annotation v1.PlanLabel(plan) of the Cluster, as JSON.
 type ClusterClaim struct {
 	// Revision of the plan with which it began.
 	Revision string `json:"revision"`
@@ -70,10 +88,12 @@ type ClusterStep struct {
 	Label string
 }
 
-// FleetDecision is a step, or else why to wait.
+// FleetDecision is a step, or the reason to wait.
 type FleetDecision struct {
 	Step *ClusterStep
 	Wait Wait
+	// Ask has the members that would begin now, and have to report first. Each has a place meanwhile, so that no more are asked than may begin.
+	Ask []string
 }
 
 // Delivery is what a member is given of a plan.
@@ -86,7 +106,7 @@ const (
 	DeliverPaused Delivery = "Paused"
 	// DeliverPlan gives it the plan.
 	DeliverPlan Delivery = "Plan"
-	// DeliverUnchanged leaves it what it has: it has not been heard yet what that is.
+	// DeliverUnchanged leaves it what it has: its agent has not reported yet what that is.
 	DeliverUnchanged Delivery = "Unchanged"
 )
 
@@ -120,43 +140,43 @@ func NewFleet(clusters []Cluster, plan FleetPlan, now time.Time) (*Fleet, error)
 	if err != nil {
 		return nil, err
 	}
+	for i, omitted := range plan.Omitted {
+		w := &f.waves[i]
+		w.total, w.complete, w.absent, w.last = omitted.Total, omitted.Complete, omitted.Absent, omitted.Last
+		if omitted.Complete > 0 {
+			f.opened = i
+		}
+	}
+	f.assign(selectors)
 	for i := range clusters {
-		c := &clusters[i]
-		f.of[i] = -1
+		c, at := &clusters[i], f.of[i]
 		if f.takes(c) {
 			f.slots++
 		}
-		if !f.counts(c) {
+		if at < 0 {
 			continue
 		}
-		at := 0
-		for at < len(selectors) && !selectors[at].Matches(labels.Set(c.Labels)) {
-			at++
-		}
-		f.of[i] = at
 		f.join(&f.waves[at], c)
 		if f.current(c) {
 			f.opened = max(f.opened, at)
 		}
 	}
-	f.stopped = f.failed > f.maxFailed()
+	f.stopped = f.failed > f.plan.Pace.MaxFailed
 	return f, nil
 }
 
 func (f *Fleet) readWaves() ([]labels.Selector, error) {
 	var selectors []labels.Selector
-	if f.plan.Spec.Rollout != nil {
-		for _, w := range f.plan.Spec.Rollout.Waves {
-			selector := labels.Everything()
-			if w.ClusterSelector != nil {
-				var err error
-				if selector, err = metav1.LabelSelectorAsSelector(w.ClusterSelector); err != nil {
-					return nil, fmt.Errorf("read selector of wave %s: %w", w.Name, err)
-				}
+	for _, w := range f.plan.Pace.Waves {
+		selector := labels.Everything()
+		if w.Selector != nil {
+			var err error
+			if selector, err = metav1.LabelSelectorAsSelector(w.Selector); err != nil {
+				return nil, fmt.Errorf("read selector of wave %s: %w", w.Name, err)
 			}
-			selectors = append(selectors, selector)
-			f.waves = append(f.waves, wave{name: w.Name, soak: duration(w.Soak, 0)})
 		}
+		selectors = append(selectors, selector)
+		f.waves = append(f.waves, wave{name: w.Name, soak: w.Soak})
 	}
 	name := Rest
 	for _, w := range f.waves {
@@ -189,17 +209,28 @@ func (f *Fleet) join(w *wave, c *Cluster) {
 	}
 }
 
-// counts says whether the plan is for a member.
+// CountOf returns the wave of a member, by its place among those given to NewFleet, and what it alone counts there. The wave is -1 for a member
+// that the plan is not for.
+func (f *Fleet) CountOf(i int) (int, OmittedMembers) {
+	if f.of[i] < 0 {
+		return -1, OmittedMembers{}
+	}
+	var w wave
+	(&Fleet{plan: f.plan}).join(&w, &f.clusters[i])
+	return f.of[i], OmittedMembers{Omitted: Omitted{Total: w.total, Complete: w.complete}, Absent: w.absent, Last: w.last}
+}
+
+// counts reports whether the plan is for a member.
 func (f *Fleet) counts(c *Cluster) bool {
 	return c.Selected && c.Labels[f.label] != v1.PlanDisabled
 }
 
-// current says whether a member has begun with the plan as it is now.
+// current reports whether a member has begun with the plan as it is now.
 func (f *Fleet) current(c *Cluster) bool {
 	return c.Claim != nil && c.Claim.Revision == f.plan.Revision
 }
 
-// held is why a member takes part in no plan.
+// held returns why a member takes part in no plan, empty if it does.
 func (f *Fleet) held(c *Cluster) string {
 	if value, set := c.Labels[v1.LabelPlansHold]; set && value != "false" {
 		return fmt.Sprintf("cluster %s is labelled %s", c.Name, v1.LabelPlansHold)
@@ -210,8 +241,8 @@ func (f *Fleet) held(c *Cluster) string {
 	return ""
 }
 
-// takes says whether a member takes one of the places. One that failed does while nodes of it are at work that are not stuck; one that is lost
-// does until a person says that the plan is not for it.
+// takes reports whether a member occupies one of the places. A member that failed does while nodes of it are at work and not stuck. A member that
+// is lost does until a user labels it so that the plan is not for it.
 func (f *Fleet) takes(c *Cluster) bool {
 	switch {
 	case !f.counts(c) && f.lost(c):
@@ -219,58 +250,26 @@ func (f *Fleet) takes(c *Cluster) bool {
 	case !f.current(c):
 		return f.lingers(c)
 	case c.Claim.Failed != nil:
-		return c.Status != nil && c.Status.Revision == f.plan.Revision && busy(c.Status)
+		return c.Status != nil && c.Status.Revision == f.plan.Revision && c.Status.Busy
 	}
 	return c.Claim.Complete == nil
 }
 
-// lingers says whether nodes of a member may still be at work for a revision that is no more.
+// lingers reports whether nodes of a member may still be at work for an earlier revision.
 func (f *Fleet) lingers(c *Cluster) bool {
 	return c.Claim != nil && !f.current(c) && c.Claim.Complete == nil && !f.idle(c)
 }
 
-// idle says whether no node of a member is at work and none will begin. What is not known is not idle.
+// idle reports whether it is known that no node of a member is at work and none will begin.
 func (f *Fleet) idle(c *Cluster) bool {
-	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || busy(c.Status) {
+	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Busy {
 		return false
 	}
-	reason := reasonOf(c.Status)
+	reason := c.Status.Reason
 	return reason == v1.ReasonPaused || reason == v1.ReasonComplete || reason == v1.ReasonNoNodes || reason == v1.ReasonNodeFailed
 }
 
-// busy says whether nodes of a member are at work. Those that are stuck are listed as applying and counted as failed: nothing happens there.
-func busy(s *v1.PlanStatus) bool {
-	if s.Nodes == nil {
-		return len(s.Applying) > 0
-	}
-	return s.Nodes.Applying > 0
-}
-
-// reasonOf is why a plan in a member is as it is.
-func reasonOf(s *v1.PlanStatus) string {
-	for i := range s.Conditions {
-		if s.Conditions[i].Type == v1.ConditionComplete {
-			return s.Conditions[i].Reason
-		}
-	}
-	return ""
-}
-
-func (f *Fleet) maxFailed() int {
-	if f.plan.Spec.Rollout == nil {
-		return 0
-	}
-	return int(f.plan.Spec.Rollout.MaxFailedClusters)
-}
-
-func (f *Fleet) maxConcurrent() int {
-	if f.plan.Spec.Rollout == nil {
-		return 1
-	}
-	return max(int(f.plan.Spec.Rollout.MaxConcurrentClusters), 1)
-}
-
-// Deliver says what a member is given. It follows from its claim, so that a new leader need not ask.
+// Deliver returns what a member is given. It follows from the member's claim, so that a new leader need not ask.
 func (f *Fleet) Deliver(c *Cluster) Delivery {
 	switch {
 	case c.Claim == nil:
@@ -279,7 +278,7 @@ func (f *Fleet) Deliver(c *Cluster) Delivery {
 		return DeliverPaused
 	case c.Unreported:
 		return DeliverUnchanged
-	case !f.current(c), f.plan.Spec.Paused, f.unlooked(c), f.ahead(c):
+	case !f.current(c), f.plan.Pace.Paused, f.unlooked(c), f.ahead(c):
 		return DeliverPaused
 	case f.stopped && c.Claim.Complete == nil && c.Claim.Failed == nil:
 		return DeliverPaused

@@ -4,6 +4,8 @@
 package rollout_test
 
 import (
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,14 +15,19 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// said is the status of a plan of revision r in a member.
-func said(revision, reason string, applying ...string) *v1.PlanStatus {
+// reported is the status of a plan of revision r in a member.
+func reported(revision, reason string, applying ...string) *v1.PlanStatus {
 	s := &v1.PlanStatus{Revision: revision, Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Reason: reason}}}
 	for _, node := range applying {
 		s.Applying = append(s.Applying, v1.ApplyingNode{Node: node})
 	}
 	s.Nodes = &v1.PlanCount{Applying: int32(len(applying))}
 	return s
+}
+
+// said is the same as the planner sees it.
+func said(revision, reason string, applying ...string) *rollout.Status {
+	return rollout.StatusOf(reported(revision, reason, applying...))
 }
 
 func TestMembers(t *testing.T) {
@@ -33,12 +40,13 @@ func TestMembers(t *testing.T) {
 	failed := func() *rollout.ClusterClaim {
 		return &rollout.ClusterClaim{Revision: "r", Since: before, Failed: &before}
 	}
-	stuck := said("r", v1.ReasonNodeFailed)
-	stuck.Applying = []v1.ApplyingNode{{Node: "n"}}
+	dead := reported("r", v1.ReasonNodeFailed)
+	dead.Applying = []v1.ApplyingNode{{Node: "n"}}
+	stuck := rollout.StatusOf(dead)
 	disabled := map[string]string{"plan.cluster.drover.dev/p": v1.PlanDisabled}
 	label := func(key, value string) map[string]string { return map[string]string{key: value} }
 	waves := func(p *rollout.FleetPlan) {
-		p.Spec.Rollout = &v1.Rollout{MaxFailedClusters: 1, Waves: []v1.Wave{{Name: "first", ClusterSelector: &metav1.LabelSelector{MatchLabels: label("ring", "one")}}}}
+		p.Pace = rollout.Pace{MaxFailed: 1, Waves: []rollout.Wave{{Name: "first", Selector: &metav1.LabelSelector{MatchLabels: label("ring", "one")}}}}
 	}
 	for name, tt := range map[string]struct {
 		a, b   rollout.Cluster // both are selected unless their name is "-"
@@ -96,12 +104,12 @@ func TestMembers(t *testing.T) {
 		},
 		"a failed member keeps its place while nodes of it are at work": {
 			a:      rollout.Cluster{Claim: failed(), Status: said("r", v1.ReasonNodeFailed, "n")},
-			change: func(p *rollout.FleetPlan) { p.Spec.Rollout = &v1.Rollout{MaxFailedClusters: 1} },
+			change: func(p *rollout.FleetPlan) { p.Pace.MaxFailed = 1 },
 			reason: v1.ReasonApplying, given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
 		"it frees it when none is but one that died": {
 			a:      rollout.Cluster{Claim: failed(), Status: stuck},
-			change: func(p *rollout.FleetPlan) { p.Spec.Rollout = &v1.Rollout{MaxFailedClusters: 1} },
+			change: func(p *rollout.FleetPlan) { p.Pace.MaxFailed = 1 },
 			step:   "begin b", given: [2]rollout.Delivery{rollout.DeliverPlan, rollout.DeliverNothing},
 		},
 		"a member that went away at work long ago is lost, and keeps its place": {
@@ -130,7 +138,7 @@ func TestMembers(t *testing.T) {
 		},
 		"pausing the plan pauses all": {
 			a: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonPaused)}, b: rollout.Cluster{Claim: claim("r")},
-			change: func(p *rollout.FleetPlan) { p.Spec.Paused = true }, reason: v1.ReasonPaused,
+			change: func(p *rollout.FleetPlan) { p.Pace.Paused = true }, reason: v1.ReasonPaused,
 			given: [2]rollout.Delivery{rollout.DeliverPaused, rollout.DeliverPaused},
 		},
 		"a deselected member that is at work is paused": {
@@ -235,9 +243,9 @@ func TestAMemberThatIsAwayAtWorkIsNamedWithWhatToDo(t *testing.T) {
 	}
 }
 
-func TestAMemberThatCannotMakeUpItsMindCostsTwoWritesAMinute(t *testing.T) {
+func TestAFlappingMemberCostsTwoWritesAMinute(t *testing.T) {
 	start := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	plan := rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r", Spec: v1.PlanSpec{PlanTarget: v1.PlanTarget{Rollout: &v1.Rollout{MaxFailedClusters: 1}}}}
+	plan := rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r", Pace: rollout.Pace{MaxFailed: 1}}
 	for _, other := range []string{v1.ReasonApplying, v1.ReasonComplete} {
 		t.Run("between NodeFailed and "+other, func(t *testing.T) {
 			a := []rollout.Cluster{{Name: "a", Selected: true, Claim: &rollout.ClusterClaim{Revision: "r", Since: start}}}
@@ -260,10 +268,44 @@ func TestAMemberThatCannotMakeUpItsMindCostsTwoWritesAMinute(t *testing.T) {
 		a := []rollout.Cluster{{Name: "a", Selected: true, Claim: &rollout.ClusterClaim{Revision: "r", Since: start, Failed: &start}, Status: said("r", v1.ReasonComplete)}}
 		d := rollout.NextMember(a, plan, start.Add(time.Second))
 		if d.Step != nil || !d.Wait.Until.Equal(start.Add(time.Minute)) {
-			t.Errorf("%+v, %+v", d.Step, d.Wait)
+			t.Errorf("got %+v, %+v, want no step for a minute", d.Step, d.Wait)
 		}
 		if d = rollout.NextMember(a, plan, d.Wait.Until); d.Step == nil || d.Step.Verb != rollout.VerbComplete || d.Step.Claim.Failed != nil {
-			t.Errorf("%+v, %+v", d.Step, d.Wait)
+			t.Errorf("got %+v, %+v, want that the member completes", d.Step, d.Wait)
 		}
 	})
+}
+
+func TestMembersAreAskedBeforeTheyBegin(t *testing.T) {
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	plan := rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r", Pace: rollout.Pace{MaxConcurrent: 2}}
+	member := func(name string, ask bool) rollout.Cluster {
+		return rollout.Cluster{Name: name, Selected: true, Ask: ask, Unreported: ask}
+	}
+	for name, tt := range map[string]struct {
+		clusters []rollout.Cluster
+		begins   string
+		ask      []string
+	}{
+		"as many are asked as may begin":                        {[]rollout.Cluster{member("a", true), member("b", true), member("c", true)}, "", []string{"a", "b"}},
+		"one that has reported begins beside one that is asked": {[]rollout.Cluster{member("a", true), member("b", false), member("c", false)}, "b", []string{"a"}},
+		"those that have reported are not asked":                {[]rollout.Cluster{member("a", false), member("b", true)}, "a", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := slices.Clone(tt.clusters)
+			d := rollout.NextMember(tt.clusters, plan, now)
+			if !slices.Equal(d.Ask, tt.ask) {
+				t.Errorf("asked are %v, want %v", d.Ask, tt.ask)
+			}
+			if begins := d.Step != nil && d.Step.Cluster == tt.begins; begins != (tt.begins != "") {
+				t.Errorf("the step is %+v, want that %q begins", d.Step, tt.begins)
+			}
+			if tt.begins == "" && d.Wait.Reason != v1.ReasonApplying {
+				t.Errorf("the plan waits with %+v, want %s", d.Wait, v1.ReasonApplying)
+			}
+			if !reflect.DeepEqual(before, tt.clusters) {
+				t.Error("the decision changed what it was made from")
+			}
+		})
+	}
 }

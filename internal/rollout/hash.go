@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Version is a version as images and nodes have it: "+", which no tag can have, is "-".
+// Version returns a version in the form of image tags and labels: "+", which neither can have, becomes "-".
 func Version(version string) string { return strings.ReplaceAll(version, "+", "-") }
 
 // SecretDigest stands for the content of a Secret in Hash.
@@ -23,8 +23,8 @@ func SecretDigest(secret *corev1.Secret) (string, error) {
 	return digest(secret.Type, secret.Data)
 }
 
-// Hash is what a node is labelled with when it has all of a plan: of what is done on a node, the version, whether Version was applied to it
-// or not, and the digests of Secrets by name, of which those with ignoreUpdates and those that the plan does not mount do not matter. 56 characters.
+// Hash returns the value of the label of nodes that have all of a plan, 56 characters. It covers the work on a node, the version (before or after
+// the function Version), and the digests of Secrets by name, without those that have ignoreUpdates and those that the plan does not mount.
 func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string, error) {
 	matter := map[string]string{}
 	for _, s := range work.Secrets {
@@ -35,7 +35,7 @@ func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string,
 	return digest(work, Version(version), matter)
 }
 
-// Revision is of all that makes a member begin anew: the hash, and which nodes are selected.
+// Revision returns a digest of what makes a member begin again when it changes: the hash, and the selector of nodes.
 func Revision(hash string, pace *v1.PlanPace) (string, error) { return digest(hash, pace.NodeSelector) }
 
 // digest of the JSON of parts, which is canonical: Go writes fields in their order and the keys of maps sorted.

@@ -15,27 +15,27 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
-	"github.com/drover-dev/drover/internal/rollout/rehearsal"
+	"github.com/drover-dev/drover/internal/rollout/simulation"
 )
 
 // bench is one member whose plans and nodes a test can change between steps.
-type bench struct {
+type fixture struct {
 	*testing.T
-	m     *rehearsal.Member
+	m     *simulation.Member
 	now   time.Time
 	lines []string
 }
 
-func newBench(t *testing.T, nodes ...string) *bench {
-	c := rehearsal.Cluster{Name: "m"}
+func newFixture(t *testing.T, nodes ...string) *fixture {
+	c := simulation.Cluster{Name: "m"}
 	for _, name := range nodes {
-		c.Nodes = append(c.Nodes, rehearsal.Node{Name: name})
+		c.Nodes = append(c.Nodes, simulation.Node{Name: name})
 	}
-	m, err := rehearsal.NewMember(c, rehearsal.Durations{})
+	m, err := simulation.NewMember(c, simulation.Durations{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bench{T: t, m: m, now: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)}
+	return &fixture{T: t, m: m, now: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)}
 }
 
 func aPlan(name string, change func(*v1.PlanSpec)) rollout.Plan {
@@ -49,7 +49,7 @@ func aPlan(name string, change func(*v1.PlanSpec)) rollout.Plan {
 }
 
 // steps takes all steps that can be taken now, and returns why there is no further one.
-func (b *bench) steps(p rollout.Plan) rollout.Wait {
+func (b *fixture) steps(p rollout.Plan) rollout.Wait {
 	b.Helper()
 	for range 1000 {
 		d := rollout.Next(b.m.Member, p, b.now)
@@ -65,12 +65,12 @@ func (b *bench) steps(p rollout.Plan) rollout.Wait {
 	return rollout.Wait{}
 }
 
-func (b *bench) after(d time.Duration) {
+func (b *fixture) after(d time.Duration) {
 	b.now = b.now.Add(d)
 	b.m.Advance(b.now)
 }
 
-func (b *bench) want(lines string) {
+func (b *fixture) want(lines string) {
 	b.Helper()
 	if got := strings.Join(b.lines, ", "); got != lines {
 		b.Errorf("got  %s\nwant %s", got, lines)
@@ -78,18 +78,18 @@ func (b *bench) want(lines string) {
 	b.lines = nil
 }
 
-func (b *bench) reason(w rollout.Wait, want string) {
+func (b *fixture) reason(w rollout.Wait, want string) {
 	b.Helper()
 	if w.Reason != want {
 		b.Errorf("it waits with %s: %s; want %s", w.Reason, w.Message, want)
 	}
 }
 
-func TestWhatPeopleDoMeanwhile(t *testing.T) {
+func TestInterventionsDuringAPlan(t *testing.T) {
 	drained := func(s *v1.PlanSpec) { s.Drain = &v1.Drain{} }
 	paused := func(s *v1.PlanSpec) { s.Paused = true }
 	t.Run("pausing lets go of a node that drains, and goes on with it later", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", drained))
 		b.want("a begin, a cordon, a drain")
 		b.reason(b.steps(aPlan("p", paused)), v1.ReasonPaused)
@@ -104,7 +104,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 				s.Cordon, s.PostCompleteLabels = true, map[string]v1.LabelTemplate{"example.org/done": value}
 			}
 		}
-		b := newBench(t, "a", "b")
+		b := newFixture(t, "a", "b")
 		b.reason(b.steps(aPlan("p", labelled("$(LATEST_VERSION)-"))), v1.ReasonInvalidPlan)
 		b.want("")
 		b.steps(aPlan("p", labelled("$(LATEST_VERSION)")))
@@ -117,7 +117,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		}
 	})
 	t.Run("a node that goes silent at work is named", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.m.Nodes[0].Ready = false
 		if w := b.steps(aPlan("p", nil)); !strings.Contains(w.Message, "node a is not ready") {
@@ -125,7 +125,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		}
 	})
 	t.Run("a node that died at work fails, is not tried again before it is back, and then is", func(t *testing.T) {
-		b := newBench(t, "a", "b")
+		b := newFixture(t, "a", "b")
 		p := aPlan("p", func(s *v1.PlanSpec) { s.Concurrency = new(intstr.FromInt32(2)) })
 		b.m.Nodes[1].Ready = false
 		b.steps(p)
@@ -151,7 +151,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.want("a retry, a clean, a cordon, a upgrade")
 	})
 	t.Run("a node whose last pod cannot be ended has failed, and is not run twice", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		p := aPlan("p", nil)
 		b.steps(p)
 		b.m.Jobs[0].State = rollout.Failed
@@ -166,14 +166,14 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.want("")
 	})
 	t.Run("pausing lets an upgrade finish and begins nothing else", func(t *testing.T) {
-		b := newBench(t, "a", "b")
+		b := newFixture(t, "a", "b")
 		b.steps(aPlan("p", nil))
 		b.after(time.Minute)
 		b.reason(b.steps(aPlan("p", paused)), v1.ReasonPaused)
 		b.want("a begin, a cordon, a upgrade, a complete")
 	})
 	t.Run("pausing lets go of a node that waits for an attempt: a member is idle then, and may begin with another version", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.m.Nodes[0].Claims = map[string]rollout.Claim{"p": {UID: "p-uid", Hash: "h1", Generation: 1, Attempt: 1, Spent: 1,
 			Failure: &rollout.Failure{At: b.now, Reason: v1.ReasonUpgradeFailed}}}
 		changed := aPlan("p", paused)
@@ -185,7 +185,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		}
 	})
 	t.Run("a change while a node drains starts over with its cordon kept", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", drained))
 		changed := aPlan("p", drained)
 		changed.Hash = "h2"
@@ -202,7 +202,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		}
 	})
 	t.Run("a change while an upgrade runs lets it finish and does the node again", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		changed := aPlan("p", nil)
 		changed.Hash = "h2"
@@ -212,7 +212,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.want("a begin, a cordon, a upgrade, a complete, a begin, a clean, a cordon, a upgrade")
 	})
 	t.Run("deleting the plan uncordons what it cordoned", func(t *testing.T) {
-		b := newBench(t, "a", "b")
+		b := newFixture(t, "a", "b")
 		b.m.Nodes[1].Unschedulable = true
 		p := aPlan("p", func(s *v1.PlanSpec) { s.Concurrency = new(intstr.FromInt32(2)) })
 		b.steps(p)
@@ -230,14 +230,14 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		}
 	})
 	t.Run("a Job that is deleted by hand is made again", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.m.Jobs = nil
 		b.steps(aPlan("p", nil))
 		b.want("a begin, a cordon, a upgrade, a upgrade")
 	})
 	t.Run("a Job that is being deleted is waited for", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.m.Jobs[0].Deleting = true
 		b.lines = nil
@@ -245,14 +245,14 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.want("")
 	})
 	t.Run("the Job of a node that is removed is deleted", func(t *testing.T) {
-		b := newBench(t, "a", "b")
+		b := newFixture(t, "a", "b")
 		b.steps(aPlan("p", nil))
 		b.m.Nodes = slices.Delete(b.m.Nodes, 0, 1)
 		b.steps(aPlan("p", nil))
 		b.want("a begin, a cordon, a upgrade, a clean, b begin, b cordon, b upgrade")
 	})
 	t.Run("a node whose label is removed is done again", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.after(time.Minute)
 		b.reason(b.steps(aPlan("p", nil)), v1.ReasonComplete)
@@ -261,8 +261,8 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.steps(aPlan("p", nil))
 		b.want("a begin, a clean, a cordon, a upgrade")
 	})
-	t.Run("who uncordons a node under an upgrade owns its cordon from then on", func(t *testing.T) {
-		b := newBench(t, "a")
+	t.Run("a node that a user uncordons and cordons during an upgrade stays cordoned", func(t *testing.T) {
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		b.m.Nodes[0].Unschedulable = false
 		b.steps(aPlan("p", nil))
@@ -275,7 +275,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		}
 	})
 	t.Run("a node that is uncordoned while it drains is cordoned again", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", drained))
 		b.m.Nodes[0].Unschedulable = false
 		b.lines = nil
@@ -283,7 +283,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.want("a cordon")
 	})
 	t.Run("a drain that fails uncordons the node and is tried again", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", drained))
 		b.m.Drains["a"] = rollout.Drain{Hash: "h1", Attempt: 1, Done: true, Failed: "pod web/a: disruption budget"}
 		b.reason(b.steps(aPlan("p", drained)), v1.ReasonAwaitingRetry)
@@ -295,13 +295,13 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.want("a begin, a cordon, a drain, a fail, a retry, a cordon, a drain")
 	})
 	t.Run("a Job that the API server refuses is a failure", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.m.Refused = map[string]string{"a": "admission"}
 		b.reason(b.steps(aPlan("p", nil)), v1.ReasonAwaitingRetry)
 		b.want("a begin, a cordon, a fail")
 	})
 	t.Run("a prepare past its deadline costs no attempt", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		p := aPlan("p", func(s *v1.PlanSpec) {
 			s.Prepare = &v1.PlanContainer{Image: "i"}
 			s.Retries = &v1.PlanRetries{Limit: new(int32(0)), Backoff: &metav1.Duration{Duration: time.Second}}
@@ -314,7 +314,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		}
 	})
 	t.Run("a failed node is tried again when the plan's generation changes, and let go when it is disabled", func(t *testing.T) {
-		b := newBench(t, "a", "b")
+		b := newFixture(t, "a", "b")
 		p := aPlan("p", func(s *v1.PlanSpec) { s.Retries = &v1.PlanRetries{Limit: new(int32(0))} })
 		b.steps(p)
 		b.m.Jobs[0].State = rollout.Failed
@@ -330,7 +330,7 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.want("a release, a clean, b begin, b cordon, b upgrade")
 	})
 	t.Run("a member that holds plans off begins nothing, also when its own window is closed", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.m.Hold = "not now"
 		b.reason(b.steps(aPlan("p", nil)), v1.ReasonHeld)
 		window, err := rollout.ParseWindow("Sun")
@@ -346,20 +346,20 @@ func TestWhatPeopleDoMeanwhile(t *testing.T) {
 		b.want("")
 	})
 	t.Run("a complete node that does not become ready keeps its place", func(t *testing.T) {
-		b := newBench(t, "a", "b")
+		b := newFixture(t, "a", "b")
 		b.steps(aPlan("p", nil))
 		b.m.Nodes[0].Ready = false
 		b.after(time.Minute)
 		b.reason(b.steps(aPlan("p", nil)), v1.ReasonAwaitingNodes)
 	})
 	t.Run("two plans never work on one node at once, and exclusive ones not in one member", func(t *testing.T) {
-		b := newBench(t, "a", "b")
+		b := newFixture(t, "a", "b")
 		exclusive := func(s *v1.PlanSpec) { s.Exclusive = true }
 		b.steps(aPlan("p", nil))
 		b.steps(aPlan("q", nil))
 		b.want("a begin, a cordon, a upgrade, b begin, b cordon, b upgrade")
 		b.reason(b.steps(aPlan("r", nil)), v1.ReasonAwaitingSlot)
-		b = newBench(t, "a", "b")
+		b = newFixture(t, "a", "b")
 		b.steps(aPlan("p", exclusive))
 		b.lines = nil
 		b.reason(b.steps(aPlan("q", exclusive)), v1.ReasonAwaitingSlot)
@@ -372,7 +372,7 @@ func TestTheHashCoversWhatIsDoneOnNodesAndNothingElse(t *testing.T) {
 		p := aPlan("p", change)
 		h, err := rollout.Hash(&p.Spec.NodeWork, version, secrets)
 		if err != nil || len(h) > 63 {
-			t.Fatalf("%q, %v", h, err)
+			t.Fatalf("the hash is %q, %v, want what fits a label", h, err)
 		}
 		return h
 	}
@@ -424,7 +424,7 @@ func BenchmarkNextIn10000Members(b *testing.B) {
 func benchmark(b *testing.B, clusters []rollout.Cluster) {
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	plan := rollout.FleetPlan{Name: "p", Revision: "r", Hash: "h1"}
-	plan.Spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 5}
+	plan.Pace.MaxConcurrent = 5
 	for i := range clusters[:len(clusters)/2] {
 		clusters[i].Claim = &rollout.ClusterClaim{Revision: "r", Since: now, Complete: &now}
 	}
@@ -494,7 +494,7 @@ func TestAClaimFromAClockThatIsAheadWaitsNoLongerThanAnother(t *testing.T) {
 		}
 	}
 	t.Run("a claim that begins ahead is dated anew while its upgrade runs, and nothing else of it changes", func(t *testing.T) {
-		b := newBench(t, "a")
+		b := newFixture(t, "a")
 		b.steps(aPlan("p", nil))
 		was := b.m.Nodes[0].Claims["p"]
 		b.now = b.now.Add(-24 * time.Hour)

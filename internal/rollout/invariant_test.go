@@ -16,7 +16,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
-	"github.com/drover-dev/drover/internal/rollout/rehearsal"
+	"github.com/drover-dev/drover/internal/rollout/simulation"
 )
 
 var (
@@ -25,8 +25,8 @@ var (
 )
 
 // generated is a plan on a fleet, both at random.
-func generated(r *rand.Rand) rehearsal.Script {
-	s := rehearsal.Script{Start: metav1.NewTime(time.Date(2026, 3, 28, 0, 0, 0, 0, time.UTC))}
+func generatedScenario(r *rand.Rand) simulation.Scenario {
+	s := simulation.Scenario{Start: metav1.NewTime(time.Date(2026, 3, 28, 0, 0, 0, 0, time.UTC))}
 	s.Plan.Name = "p"
 	spec := &s.Plan.Spec
 	spec.Version, spec.Upgrade.Image, spec.ClusterSelector = "v1", "i", &metav1.LabelSelector{}
@@ -56,9 +56,9 @@ func generated(r *rand.Rand) rehearsal.Script {
 		})
 	}
 	for c := range 1 + r.IntN(8) {
-		cluster := rehearsal.Cluster{Name: fmt.Sprintf("c%d", c), Labels: map[string]string{"ring": fmt.Sprint(r.IntN(5))}}
+		cluster := simulation.Cluster{Name: fmt.Sprintf("c%d", c), Labels: map[string]string{"ring": fmt.Sprint(r.IntN(5))}}
 		for n := range r.IntN(6) {
-			node := rehearsal.Node{Name: fmt.Sprintf("n%d", n), Unschedulable: r.IntN(5) == 0}
+			node := simulation.Node{Name: fmt.Sprintf("n%d", n), Unschedulable: r.IntN(5) == 0}
 			node.Durations.Upgrade = &metav1.Duration{Duration: time.Duration(1+r.IntN(600)) * time.Second}
 			if r.IntN(12) == 0 {
 				node.Fails = 1 + r.Int32N(4)
@@ -70,15 +70,15 @@ func generated(r *rand.Rand) rehearsal.Script {
 	return s
 }
 
-// watch holds a play to what must be true after every step.
-func watch(p *rehearsal.Play, s *rehearsal.Script) func(rehearsal.Line) error {
+// checkSteps returns a function that checks what must be true after every step.
+func checkSteps(p *simulation.Simulation, s *simulation.Scenario) func(simulation.Event) error {
 	cordoned := map[string]bool{}
 	for _, c := range s.Clusters {
 		for _, n := range c.Nodes {
 			cordoned[c.Name+"/"+n.Name] = n.Unschedulable
 		}
 	}
-	return func(l rehearsal.Line) error {
+	return func(l simulation.Event) error {
 		working, failed := int32(0), int32(0)
 		for i, m := range p.Members {
 			c := p.Clusters[i]
@@ -88,7 +88,7 @@ func watch(p *rehearsal.Play, s *rehearsal.Script) func(rehearsal.Line) error {
 			if c.Claim != nil && c.Claim.Failed != nil {
 				failed++
 			}
-			if err := nodes(m, c.Name, s.Plan.Spec.Concurrency, cordoned); err != nil {
+			if err := checkNodes(m, c.Name, s.Plan.Spec.Concurrency, cordoned); err != nil {
 				return fmt.Errorf("%v %s: %w", l.At, l.Verb, err)
 			}
 		}
@@ -102,7 +102,7 @@ func watch(p *rehearsal.Play, s *rehearsal.Script) func(rehearsal.Line) error {
 	}
 }
 
-func nodes(m *rehearsal.Member, cluster string, concurrency *intstr.IntOrString, cordoned map[string]bool) error {
+func checkNodes(m *simulation.Member, cluster string, concurrency *intstr.IntOrString, cordoned map[string]bool) error {
 	limit, err := intstr.GetScaledValueFromIntOrPercent(concurrency, len(m.Nodes), false)
 	if err != nil {
 		return err
@@ -137,35 +137,35 @@ func TestInvariantsOfGeneratedFleets(t *testing.T) {
 	t.Logf("-seed=%d -rounds=%d", from, *rounds)
 	for round := range *rounds {
 		r := func() *rand.Rand { return rand.New(rand.NewPCG(from, uint64(round))) }
-		lines, outcome := once(t, generated(r()), func(int) bool { return false })
-		again, _ := once(t, generated(r()), func(int) bool { return false })
+		lines, outcome := runOnce(t, generatedScenario(r()), func(int) bool { return false })
+		again, _ := runOnce(t, generatedScenario(r()), func(int) bool { return false })
 		if strings.Join(lines, "\n") != strings.Join(again, "\n") {
-			t.Fatalf("round %d: the same fleet was played in two ways", round)
+			t.Fatalf("round %d: the same fleet took different steps, want the same", round)
 		}
-		// The agent crashes after one step; over the rounds that is every kind of step. Then after all of them.
+		// The agent restarts after one step; over the rounds that is every kind of step. Then after all of them.
 		at := r().IntN(len(lines) + 1)
-		for _, crash := range []func(int) bool{func(step int) bool { return step == at }, func(int) bool { return true }} {
-			if _, crashed := once(t, generated(r()), crash); crashed != outcome {
-				t.Fatalf("round %d: crashed after step %d it ends with %s rather than %s", round, at, crashed, outcome)
+		for _, restart := range []func(int) bool{func(step int) bool { return step == at }, func(int) bool { return true }} {
+			if _, restarted := runOnce(t, generatedScenario(r()), restart); restarted != outcome {
+				t.Fatalf("round %d: restarted after step %d it ends with %s, want %s", round, at, restarted, outcome)
 			}
 		}
 	}
 }
 
-// once plays a script, and crashes the agent that did them after the steps that crash names.
-func once(t *testing.T, s rehearsal.Script, crash func(step int) bool) (lines []string, outcome string) {
+// runOnce runs a scenario, and restarts the agent that took a step after each that restart names.
+func runOnce(t *testing.T, s simulation.Scenario, restart func(step int) bool) (lines []string, outcome string) {
 	t.Helper()
-	p, err := rehearsal.New(s)
+	p, err := simulation.New(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	check := watch(p, &s)
-	p.Observe = func(l rehearsal.Line) error {
+	check := checkSteps(p, &s)
+	p.Observe = func(l simulation.Event) error {
 		lines = append(lines, fmt.Sprint(l))
-		if crash(len(lines)) && l.Verb != rollout.VerbDrain { // the drain that begins again begins again
+		if restart(len(lines)) && l.Verb != rollout.VerbDrain { // the drain that begins again begins again
 			for i, m := range p.Members {
 				if p.Clusters[i].Name == l.Cluster {
-					m.Crash()
+					m.RestartAgent()
 				}
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// keepJobs is for how long finished Jobs stay, for who looks at them.
+// keepJobs is how long finished Jobs are kept, for people to read.
 const keepJobs = 15 * time.Minute
 
 // Next is the next step of a plan in a member, or the reason to wait.
@@ -89,7 +89,7 @@ func (v *view) do(s *Step) error {
 	return nil
 }
 
-// index notes Jobs of the plan.
+// index adds the Jobs of the plan that satisfy those to the view.
 func (v *view) index(those func(*Job) bool) {
 	for i := range v.Jobs {
 		if j := &v.Jobs[i]; j.Plan == v.plan.Name && those(j) {
@@ -98,7 +98,7 @@ func (v *view) index(those func(*Job) bool) {
 	}
 }
 
-// Orphans releases the nodes of plans that are no more. plans has the UIDs of those that are there, by name.
+// Orphans returns the steps that release the nodes of plans that no longer exist. plans has the UIDs of those that exist, by name.
 func Orphans(nodes []Node, plans map[string]string) []Step {
 	var steps []Step
 	for i := range nodes {
@@ -113,7 +113,7 @@ func Orphans(nodes []Node, plans map[string]string) []Step {
 	return steps
 }
 
-// view is what steps are decided from.
+// view is the state that steps are decided from.
 type view struct {
 	*Member
 	take   func(*Step) error
@@ -143,7 +143,7 @@ func look(m *Member, p Plan, now time.Time) (*view, error) {
 	return v, nil
 }
 
-// wanted says whether the plan is for a node.
+// wanted reports whether the plan is for a node.
 func (v *view) wanted(n *Node) bool {
 	return n.Hostname != "" && n.Labels[v.label] != v1.PlanDisabled && v.wants.Matches(labels.Set(n.Labels))
 }
@@ -154,7 +154,7 @@ func (v *view) claim(n *Node) (Claim, bool) {
 	return c, ok && c.UID == v.plan.UID
 }
 
-// of says whether a Job is of the attempt that a claim is at.
+// of reports whether a Job is of the attempt that a claim is at.
 func (j *Job) of(c Claim) bool { return j.UID == c.UID && j.Hash == c.Hash && j.Attempt == c.Attempt }
 
 func (v *view) job(n *Node, c Claim, kind JobKind) *Job {
@@ -166,10 +166,10 @@ func (v *view) job(n *Node, c Claim, kind JobKind) *Job {
 	return nil
 }
 
-// by notes when to look again.
+// by records a time to decide again.
 func (v *view) by(t time.Time) { v.until = sooner(v.until, t) }
 
-// gate says why nothing may begin, no node and no attempt. Nil when it may.
+// gate returns why no node and no attempt may begin. Nil if they may.
 func (v *view) gate() *Wait {
 	if v.plan.Spec.Paused {
 		return &Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to go on"}
@@ -233,7 +233,7 @@ func (v *view) discard(j Job) *Step {
 	}
 }
 
-// write is the step that gives a node a claim, or takes it away; then, and after a failure, it is uncordoned if it was this plan that
+// write returns the step that gives a node a claim or removes it. If the claim ends, or the attempt failed, the node is uncordoned if this plan
 // cordoned it.
 func write(verb Verb, n *Node, was Claim, is *Claim) *Step {
 	s := &Step{Act: WriteNode, Verb: verb, Node: n.Name, Claim: is}

@@ -4,7 +4,9 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +25,34 @@ func NextMember(clusters []Cluster, plan FleetPlan, now time.Time) FleetDecision
 
 // Next is the next step, or the reason to wait.
 func (f *Fleet) Next() FleetDecision {
+	decision := f.next()
+	var ask []string
+	for supposed := f; ; decision = supposed.next() {
+		i := slices.IndexFunc(supposed.clusters, func(c Cluster) bool { return decision.begins(c.Name) })
+		if i < 0 || !supposed.clusters[i].Ask {
+			break
+		}
+		clusters := slices.Clone(supposed.clusters)
+		clusters[i].Claim, clusters[i].Unreported = decision.Step.Claim, false
+		next, err := NewFleet(clusters, f.plan, f.now)
+		if err != nil {
+			break // it failed for f, too
+		}
+		ask, supposed = append(ask, decision.Step.Cluster), next
+	}
+	if decision.Ask = ask; len(ask) > 0 && decision.Step == nil {
+		decision.Wait = Wait{Reason: v1.ReasonApplying, Message: Clusters(len(ask)) + " asked whether to take part"}
+	}
+	return decision
+}
+
+// begins reports whether the plan is to begin in a member.
+func (d FleetDecision) begins(cluster string) bool {
+	return d.Step != nil && d.Step.Verb == VerbBegin && d.Step.Cluster == cluster
+}
+
+// next returns the next step, as if no member had to be asked.
+func (f *Fleet) next() FleetDecision {
 	for i := range f.clusters {
 		if step := f.record(&f.clusters[i]); step != nil {
 			return FleetDecision{Step: step}
@@ -39,11 +69,11 @@ func (f *Fleet) Next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// steadyTime is how long a member that failed counts as failed at least, whatever it says meanwhile: one that cannot make up its mind costs two
-// writes a minute.
+// steadyTime is the least time for which a member that failed counts as failed, whatever it reports meanwhile: an agent whose reports alternate
+// costs two writes a minute.
 const steadyTime = time.Minute
 
-// record is the step that writes down what became of a member. Nil when nothing did.
+// record returns the step that writes the progress of a member into its claim. Nil if there is none.
 func (f *Fleet) record(c *Cluster) *ClusterStep {
 	if c.Claim == nil {
 		return nil
@@ -66,7 +96,7 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	}
 	next := *c.Claim
 	step := &ClusterStep{Cluster: c.Name, Claim: &next}
-	switch reason := reasonOf(c.Status); {
+	switch reason := c.Status.Reason; {
 	case (reason == v1.ReasonComplete || reason == v1.ReasonNoNodes) && next.Complete == nil:
 		step.Verb, step.Label = VerbComplete, f.plan.Hash
 		next.Complete, next.Failed = &f.now, nil
@@ -91,9 +121,9 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	return step
 }
 
-// candidate is the next member to begin, or why none may.
+// candidate returns the next member to begin, or why none may.
 func (f *Fleet) candidate() (*Cluster, Wait) {
-	if f.plan.Spec.Paused {
+	if f.plan.Pace.Paused {
 		return nil, Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to go on"}
 	}
 	for _, why := range []Wait{f.halted(), f.asked()} {
@@ -103,7 +133,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	}
 	if f.stopped {
 		return nil, Wait{Reason: v1.ReasonTooManyFailures, Message: fmt.Sprintf(
-			"%s failed and rollout.maxFailedClusters allows %d, so no other begins. See status.failures for the cause, then change the plan to try again, or raise maxFailedClusters to go on without what failed", Clusters(f.failed), f.maxFailed())}
+			"%s failed and rollout.maxFailedClusters allows %d, so no other begins. See status.failures for the cause, then mend the node that is not ready, or change the plan to try again, or raise maxFailedClusters to go on without what failed", Clusters(f.failed), f.plan.Pace.MaxFailed)}
 	}
 	open, why := f.openWaves()
 	var best *Cluster
@@ -118,7 +148,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	if best == nil {
 		return nil, why
 	}
-	window, err := NewWindow(f.plan.Spec.Window)
+	window, err := NewWindow(f.plan.Pace.Window)
 	if err != nil {
 		return nil, Wait{Reason: v1.ReasonInvalidPlan, Message: err.Error() + ": change the plan"}
 	}
@@ -126,13 +156,13 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 		f.until = sooner(f.until, until)
 		return nil, f.unless(Wait{Reason: v1.ReasonAwaitingWindow, Message: opens("the window", until)})
 	}
-	if f.slots >= f.maxConcurrent() {
+	if f.slots >= max(f.plan.Pace.MaxConcurrent, 1) {
 		return nil, f.working()
 	}
 	return best, Wait{}
 }
 
-// openWaves is how many waves may begin, from the first, and why the next one may not.
+// openWaves returns how many waves may begin, from the first, and why the next one may not.
 func (f *Fleet) openWaves() (int, Wait) {
 	for i, w := range f.waves {
 		if i < f.opened {
@@ -155,7 +185,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 	return len(f.waves), Wait{}
 }
 
-// unless is why to wait, or that members are at work.
+// unless returns w, or that members are at work if any are.
 func (f *Fleet) unless(w Wait) Wait {
 	if f.slots > 0 {
 		return f.working()
@@ -163,7 +193,7 @@ func (f *Fleet) unless(w Wait) Wait {
 	return w
 }
 
-// remainder says what there is to wait for when no member can begin.
+// remainder returns the reason to wait if no member can begin.
 func (f *Fleet) remainder() Wait {
 	var total, complete, failed, held, away int
 	var holds, is string
@@ -181,10 +211,10 @@ func (f *Fleet) remainder() Wait {
 		case f.current(c):
 		case c.Away != "":
 			away++
-			is = first(is, fmt.Sprintf("cluster %s: %s", c.Name, c.Away))
+			is = cmp.Or(is, fmt.Sprintf("cluster %s: %s", c.Name, c.Away))
 		case f.held(c) != "":
 			held++
-			holds = first(holds, f.held(c))
+			holds = cmp.Or(holds, f.held(c))
 		}
 	}
 	switch {
@@ -199,10 +229,10 @@ func (f *Fleet) remainder() Wait {
 	case held > 0:
 		return Wait{Reason: v1.ReasonHeld, Message: fmt.Sprintf("%s left where plans are held off: %s", Clusters(held), holds)}
 	}
-	return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, and change the plan to try again", complete, Clusters(total), failed)}
+	return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%d of %s complete, %d failed: see status.failures, and mend the node that is not ready, or change the plan to try again", complete, Clusters(total), failed)}
 }
 
-// finished says that nothing is left to do. No node anywhere is likelier a slip in the selector than what was meant.
+// finished returns that nothing is left to do. A plan that selects no node in any member says so: its selector is probably wrong.
 func (f *Fleet) finished() Wait {
 	total := 0
 	nowhere := true
@@ -212,7 +242,7 @@ func (f *Fleet) finished() Wait {
 		}
 		total++
 		s := f.clusters[i].Status
-		nowhere = nowhere && s != nil && s.Revision == f.plan.Revision && reasonOf(s) == v1.ReasonNoNodes
+		nowhere = nowhere && s != nil && s.Revision == f.plan.Revision && s.Reason == v1.ReasonNoNodes
 	}
 	if nowhere {
 		return Wait{Reason: v1.ReasonNoNodes, Message: fmt.Sprintf("no node is selected in %s: see nodeSelector", Clusters(total))}

@@ -9,7 +9,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Plan is a Plan in a member with what was found out about it.
+// Plan is a Plan in a member with its version and hash.
 type Plan struct {
 	Name, UID string
 	// Generation of the spec: a change of it lets failed nodes try again.
@@ -25,30 +25,29 @@ type Plan struct {
 type Member struct {
 	// Nodes are all nodes of the member, by name.
 	Nodes []Node
-	// Aside counts nodes that are left out of Nodes.
-	Aside Aside
+	// Omitted counts nodes that are left out of Nodes.
+	Omitted Omitted
 	// Jobs are those of plans, of any plan and any state.
 	Jobs []Job
 	// Drains that this process began, by node.
 	Drains map[string]Drain
-	// Refused says for which nodes the API server refused a Job, and why. It counts while the node has no failure.
+	// Refused maps the nodes whose Job the API server refused to the reason. It counts while the node has no failure.
 	Refused map[string]string
-	// Hold says why the member takes part in no plan. Empty when it does.
+	// Hold is why the member takes part in no plan. Empty if it takes part.
 	Hold string
 	// Window of the member itself. Nil is always open.
 	Window *Window
 }
 
-// Aside counts nodes of a plan with which no plan is at work, that are ready, and that have the plan or are to begin after all others. They need not be
-// looked at for each step.
-type Aside struct {
+// Omitted counts nodes of a plan that are idle and ready, and that have the plan or begin after all others. A step depends on these counts only.
+type Omitted struct {
 	Total, Complete int
 }
 
 // Node is a node of a member.
 type Node struct {
 	Name string
-	// Hostname is the label kubernetes.io/hostname, by which Jobs find the node. A node without is left out.
+	// Hostname is the label kubernetes.io/hostname, by which Jobs find the node. No plan is for a node without it.
 	Hostname string
 	Labels   map[string]string
 	// Unschedulable reports whether it is cordoned.
@@ -60,7 +59,7 @@ type Node struct {
 	Claims map[string]Claim
 }
 
-// Claim says for which plan a node is at work and how far it is. It is the annotation v1.PlanLabel(plan) of the Node, as JSON.
+// Claim records the plan for which a node is at work, and the progress of the node. It is the annotation v1.PlanLabel(plan) of the Node, as JSON.
 type Claim struct {
 	// UID of the Plan.
 	UID string `json:"uid"`
@@ -73,11 +72,11 @@ type Claim struct {
 	// attempts have failed and count.
 	Attempt int32 `json:"attempt"`
 	Spent   int32 `json:"spent,omitempty"`
-	// Prepared says that prepare is done and the node cordoned, for those plans that do either.
+	// Prepared reports whether prepare is done and the node cordoned, for plans that do either.
 	Prepared bool `json:"prepared,omitempty"`
-	// Cordoned says that it was this plan that cordoned the node.
+	// Cordoned reports whether this plan cordoned the node.
 	Cordoned bool `json:"cordoned,omitempty"`
-	// Exclusive says that no other exclusive plan may be at work beside it.
+	// Exclusive reports whether no other exclusive plan may be at work at the same time.
 	Exclusive bool `json:"exclusive,omitempty"`
 	// Failure of the last attempt, until the next one.
 	Failure *Failure `json:"failure,omitempty"`
@@ -85,7 +84,7 @@ type Claim struct {
 	Done *time.Time `json:"done,omitempty"`
 }
 
-// tried is the attempt as people count it: the one that the claim is at, or that failed, from 1.
+// tried returns the number of the attempt, from 1, that runs or failed last. Attempts that cost none are not counted.
 func (c *Claim) tried() int32 {
 	if c.Failure != nil {
 		return max(c.Spent, 1)
@@ -96,7 +95,7 @@ func (c *Claim) tried() int32 {
 // Failure is why an attempt failed.
 type Failure struct {
 	At time.Time `json:"at"`
-	// Final says that there is no attempt left.
+	// Final reports whether there is no attempt left.
 	Final bool `json:"final,omitempty"`
 	// Reason as in v1.NodeFailure.
 	Reason string `json:"reason"`
@@ -130,28 +129,28 @@ type Job struct {
 	Reason, Message string
 	// Finished is when it succeeded or failed.
 	Finished time.Time
-	// Deleting says that it is being deleted: its pods may still run.
+	// Deleting reports whether it is being deleted: its pods may still run.
 	Deleting bool
 }
 
-// JobState is how far a Job is.
+// JobState is the progress of a Job.
 type JobState string
 
 const (
-	// Running says: not finished, also when no pod of it could begin yet.
+	// Running means that it has not finished, even if no pod of it could start yet.
 	Running JobState = "Running"
-	// Succeeded says: its container ended with 0.
+	// Succeeded means that its container exited with 0.
 	Succeeded JobState = "Succeeded"
-	// Failed says: it will not be tried again.
+	// Failed means that Kubernetes will not retry it.
 	Failed JobState = "Failed"
 )
 
-// Drain is how far the drain of a node is.
+// Drain is the progress of the drain of a node.
 type Drain struct {
 	// Hash and Attempt of the claim that it was begun for.
 	Hash    string
 	Attempt int32
-	// Done says that it has ended; Failed then says why it failed, and is empty when it did not.
+	// Done reports whether it has ended. Failed is then why it failed, empty if it succeeded.
 	Done   bool
 	Failed string
 }
@@ -170,7 +169,7 @@ const (
 	StartDrain Act = "StartDrain"
 )
 
-// Verb is what a Step is for, as people read it.
+// Verb is the purpose of a Step, as it is shown to users.
 type Verb string
 
 // Verbs of steps. Begin to Upgrade are those of a node in their order.

@@ -13,7 +13,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Progress is how far a plan is in a member.
+// Progress is the progress of a plan in a member.
 type Progress struct {
 	Nodes v1.PlanCount
 	// Applying and Failures are the first v1.MaxPlanNodes each, in the order of the nodes. Failures have no log.
@@ -21,7 +21,7 @@ type Progress struct {
 	Failures []v1.NodeFailure
 }
 
-// ProgressOf is how far a plan is in a member. It fails as Next waits with InvalidPlan.
+// ProgressOf returns the progress of a plan in a member. It fails for a plan for which Next waits with InvalidPlan.
 func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
 	v, err := look(&m, p, now)
 	if err != nil {
@@ -69,7 +69,7 @@ func (v *view) stage(n *Node, c Claim) v1.NodeStage {
 	return v1.StageUpgrading
 }
 
-// Count is a count with its summary.
+// Count returns a count with its summary.
 func Count(total, complete, applying, failed, held int) v1.PlanCount {
 	return v1.PlanCount{
 		Total: narrow(total), Complete: narrow(complete), Applying: narrow(applying), Failed: narrow(failed), Held: narrow(held),

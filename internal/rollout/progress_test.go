@@ -59,7 +59,7 @@ func TestAFailureOfThePlanAsItWasBeforeIsNone(t *testing.T) {
 			}
 			p, err := rollout.ProgressOf(m, tt.plan, now)
 			if err != nil || p.Nodes.Failed != tt.failed || p.Nodes.Applying != 0 || len(p.Applying) > 0 || len(p.Failures) != 1 {
-				t.Errorf("%+v: %v", p, err)
+				t.Errorf("got %+v: %v, want one failure, and no node at work", p, err)
 			}
 		})
 	}

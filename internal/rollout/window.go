@@ -93,7 +93,7 @@ func ParseWindow(text string) (*Window, error) {
 	return NewWindow(spec)
 }
 
-// Open says whether the window is open, and when that changes next. The time is zero for a window that never changes.
+// Open reports whether the window is open, and returns when that changes next: the zero time if it never does.
 func (w *Window) Open(now time.Time) (open bool, until time.Time) {
 	if w == nil || w.zone == nil {
 		return true, time.Time{}
@@ -139,13 +139,13 @@ func (w *Window) spans(now time.Time) []span {
 	return spans
 }
 
-// instants are the first and the last moment at which the clocks of a zone show a time of day: two where they are put back over it, and the
-// moment of the change itself where they are put forward over it.
+// instants returns the first and the last moment at which the clocks of a zone show a time of day. They differ when the clocks are put back over it.
+// When the clocks are put forward over it, both are the moment of the change.
 func instants(day time.Time, minute int, zone *time.Location) (first, last time.Time) {
 	wall := day.Add(time.Duration(minute) * time.Minute)
 	var found []time.Time
-	for _, aside := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
-		_, offset := wall.Add(aside).In(zone).Zone()
+	for _, day := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
+		_, offset := wall.Add(day).In(zone).Zone()
 		at := wall.Add(-time.Duration(offset) * time.Second)
 		if _, there := at.In(zone).Zone(); there == offset {
 			found = append(found, at)

@@ -91,7 +91,7 @@ func TestAWindowChangesWhenItSaid(t *testing.T) {
 func TestWindowsThatCannotBe(t *testing.T) {
 	for _, text := range []string{"Caturday", "25:00-26:00", "02:00-02:00", "02:00-06:00 Europe/Atlantis", "Sat 02:00-06:00 UTC tomorrow", "2:00-6:00"} {
 		if _, err := rollout.ParseWindow(text); err == nil || !strings.HasPrefix(err.Error(), "read window") {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: %v, want an error that begins with \"read window\"", text, err)
 		}
 	}
 	if _, err := rollout.NewWindow(&v1.TimeWindow{StartTime: "24:00"}); err == nil {

@@ -24,7 +24,7 @@ const (
 	maxSkew = time.Minute
 )
 
-// work is the next step of a node that is at work. Nil when it waits, or is not.
+// work returns the next step of a node that is at work. Nil if it waits, or is not at work.
 func (v *view) work(n *Node) *Step {
 	c, ok := v.claim(n)
 	if !ok {
@@ -45,8 +45,8 @@ func (v *view) work(n *Node) *Step {
 	return v.approach(n, c)
 }
 
-// redate is a claim without times that lie ahead, and whether it had any. The clock that wrote them was wrong, or that which reads them is:
-// what waits for such a time must not wait for as long as the two are apart.
+// redate returns a claim without times in the future, and whether it had any. The clock that wrote them was wrong, or the one that reads them is: a
+// node must not wait for as long as the two differ.
 func (v *view) redate(c Claim) (Claim, bool) {
 	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
 	ahead := false
@@ -76,7 +76,7 @@ func (v *view) settle(n *Node, c Claim) *Step {
 
 // again begins the next attempt of a node that failed, lets one go that is no longer wanted, and starts over when the plan has changed.
 func (v *view) again(n *Node, c Claim) *Step {
-	if !v.wanted(n) || v.plan.Spec.Paused && !c.Failure.Final { // who looks at a paused plan still wants to see what failed for good
+	if !v.wanted(n) || v.plan.Spec.Paused && !c.Failure.Final { // the failures of a paused plan stay visible
 		return write(VerbRelease, n, c, nil)
 	}
 	changed := v.changed(c)
@@ -119,8 +119,8 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 // retryAt is when the next attempt is due after one that failed.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
-// stuck says whether a node at work waits for its kubelet: it is not ready although its next attempt is due, or although the last one is to
-// be ended, of which a pod may still run there.
+// stuck reports whether a node at work waits for its kubelet: it is not ready, and its next attempt is due, or the Job of its last one is being
+// deleted while a pod of it may still run there.
 func (v *view) stuck(n *Node, c Claim) bool {
 	switch {
 	case n.Ready || c.Done != nil:
@@ -142,7 +142,7 @@ func (v *view) backoff(spent int32) time.Duration {
 	return min(wait, maxBackoff)
 }
 
-// upgrade follows the Job of the container upgrade, whatever has become of the plan since.
+// upgrade follows the Job of the container upgrade, even if the plan has changed since.
 func (v *view) upgrade(n *Node, c Claim, job *Job) *Step {
 	switch {
 	case job.Deleting:
@@ -178,8 +178,8 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels are those of a plan with version and hash filled in. It fails if one would be no label: no node takes such, and the write
-// that completes a node and uncordons it must not be refused. So nothing begins then.
+// PostCompleteLabels returns those of a plan with version and hash filled in. It fails if one of them is not a valid label. Then nothing begins:
+// the API server would refuse the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
 	labels := map[string]string{}
@@ -193,7 +193,7 @@ func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]str
 	return labels, nil
 }
 
-// fail ends an attempt. A prepare that ran into its deadline costs none: it waits for others, and the node is untouched.
+// fail ends an attempt. A prepare that exceeded its deadline does not count as one: it waited for others, and the node is unchanged.
 func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if job.Reason != "" {
 		reason = job.Reason

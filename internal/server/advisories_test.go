@@ -50,7 +50,11 @@ func testCVE2025_23388(t *testing.T, w *world) {
 			{http.MethodPost, "/healthz", ""},
 			{http.MethodPost, "/metrics", token},
 		} {
-			req, err := http.NewRequestWithContext(t.Context(), request.method, "https://"+w.base+request.path, strings.NewReader(nested))
+			base := w.base
+			if request.path == "/metrics" {
+				base = w.at(t, "metrics").base
+			}
+			req, err := http.NewRequestWithContext(t.Context(), request.method, "https://"+base+request.path, strings.NewReader(nested))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,13 +64,13 @@ func testCVE2025_23388(t *testing.T, w *world) {
 			}
 			resp, err := c.Do(req)
 			if err != nil {
-				t.Errorf("%s: %s %s: %v", name, request.method, request.path, err)
+				t.Errorf("%s: %s %s: %v, want a response", name, request.method, request.path, err)
 				continue
 			}
 			raw, _ := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
 			if resp.StatusCode < 400 || resp.StatusCode >= 500 || len(raw) > 4<<10 {
-				t.Errorf("%s: %s %s: %d with %d bytes", name, request.method, request.path, resp.StatusCode, len(raw))
+				t.Errorf("%s: %s %s: %d with %d bytes, want a short refusal", name, request.method, request.path, resp.StatusCode, len(raw))
 			}
 		}
 	}
@@ -82,7 +86,7 @@ func testCVE2023_22650(t *testing.T, w *world) {
 	token, demoted, stayer := w.reader("leaver"), w.reader("demoted"), w.reader("stayer")
 	watches := []<-chan error{w.watch(t, c, m.path, token), w.watch(t, c, m.path, demoted)}
 	sh, goesOn := w.shell(t, m.path, demoted), w.watch(t, c, m.path, stayer)
-	if err := w.Client.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "demoted"}}); err != nil {
+	if err := w.Client.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: w.roleOf("demoted")}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.send(c, http.MethodGet, "/k8s/local/version", token); got.code != http.StatusOK {
@@ -106,7 +110,7 @@ func testCVE2023_22650(t *testing.T, w *world) {
 		select {
 		case err := <-watch:
 			if err != nil {
-				t.Errorf("watch %d ended %v", i, err)
+				t.Errorf("watch %d ended with %v, want it ended between two events", i, err)
 			}
 		case <-time.After(time.Minute):
 			t.Errorf("watch %d goes on", i)

@@ -17,7 +17,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/drover-dev/drover/internal/identity"
-	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/trust"
 )
 
 // port is a server whose port takes three connections of one address, or of one user. Who says "agent" or "user" in the path is one.
@@ -27,11 +27,11 @@ func port(t *testing.T) (address string, refused func() int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca, err := pki.NewAuthority(time.Now())
+	ca, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert, err := pki.IssueServing(ca, []string{"127.0.0.1"}, time.Now())
+	cert, err := trust.IssueServing(ca, []string{"127.0.0.1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,24 +104,24 @@ func TestConnectionsOfOneAddressAreBounded(t *testing.T) {
 			address, refused := port(t)
 			for range 20 { // behind a load balancer all agents come from one address
 				if err := open(t, address, "/agent", h2); err != nil {
-					t.Fatalf("an agent: %v", err)
+					t.Fatalf("an agent: %v, want it accepted", err)
 				}
 			}
 			for _, user := range []string{"alice", "bob"} {
 				for range 3 {
 					if err := open(t, address, "/user/"+user, h2); err != nil {
-						t.Fatalf("%s: %v", user, err)
+						t.Fatalf("%s: %v, want it accepted", user, err)
 					}
 				}
 			}
 			for _, user := range []string{"system:serviceaccount:ci:a", "system:serviceaccount:ci:b", "system:serviceaccount:ci:c"} {
 				if err := open(t, address, "/user/"+user, h2); err != nil {
-					t.Fatalf("%s: %v", user, err)
+					t.Fatalf("%s: %v, want it accepted", user, err)
 				}
 			}
 			for range 2 { // beyond what alice may have, hers count with her address
 				if err := open(t, address, "/user/alice", h2); err != nil {
-					t.Fatalf("alice: %v", err)
+					t.Fatalf("alice: %v, want it accepted", err)
 				}
 			}
 			if err := open(t, address, "/user/system:serviceaccount:ci:d", h2); err != nil { // nor have the accounts of a namespace, together, more than one user
@@ -136,7 +136,7 @@ func TestConnectionsOfOneAddressAreBounded(t *testing.T) {
 				}
 			}
 			if refused() < 2 {
-				t.Errorf("%d are counted", refused())
+				t.Errorf("%d are counted, want 2 at least", refused())
 			}
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/internal/drain"
+	"github.com/drover-dev/drover/internal/request"
 )
 
 const (
@@ -29,7 +29,7 @@ type Stop struct {
 	// Delay is how long new requests are still served, Sessions how long those under way may last after that.
 	Delay, Sessions time.Duration
 	// Calls are the requests under way for users, and for other replicas, whose handler counts in here, too.
-	Calls *drain.Group
+	Calls *request.Group
 	// Others is how many other replicas there are at the moment. Nil, or 0, means that agents have nowhere to move.
 	Others func() int
 	// Links keeps up the links to other replicas until its context ends, which is after everything else. It may be nil.
@@ -38,7 +38,7 @@ type Stop struct {
 
 // newStop is what the configuration says.
 func newStop(d config.Drain) Stop {
-	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: drain.NewGroup()}
+	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
 // stop lets everything that is under way come to its end, in the order that docs/design/0002 has. closing is called when users shall go
@@ -103,17 +103,6 @@ func finish(server *http.Server, shut <-chan struct{}) {
 		_ = server.Close() // closes what there is to close
 		<-shut
 	}
-}
-
-// lastAnswers makes each answer the last one of its connection once closing has ended, so that users come back by a new one, which
-// leads elsewhere. Of a connection that was closed while they had nothing to ask, they learn only by a request that fails.
-func lastAnswers(closing context.Context, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is the last answer of its connection anyway
-			w.Header().Set("Connection", "close") // for HTTP/2 net/http makes GOAWAY of it
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // refuseTunnel sends an agent elsewhere.

@@ -29,11 +29,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/drover-dev/drover/agent/link"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/cluster"
-	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
@@ -42,7 +42,7 @@ import (
 )
 
 // mover is an agent with its real link, and a small cluster behind it: /slow answers when told to, a watch says something all the time, an
-// upgrade echoes.
+// upgrade echoes, /silent is a watch with one event, and /size answers with that of the body.
 type mover struct {
 	w      *world
 	key    ed25519.PrivateKey
@@ -62,13 +62,13 @@ func (w *world) moves(t *testing.T, cluster string) *mover {
 	m := &mover{w: w, key: testkit.Key(t), slow: make(chan struct{}), server: "https://" + w.base}
 	var code int
 	if m.joined, code = w.register(w.cluster(cluster), m.key, "member-uid"); code != http.StatusOK {
-		t.Fatalf("join: %d", code)
+		t.Fatalf("join: %d, want 200", code)
 	}
 	m.name = types.NamespacedName{Namespace: w.namespace, Name: cluster}
 	m.path = "/k8s/clusters/" + m.name.String()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	l := link.New(link.Options{Identity: m, Handler: m, Log: logr.Discard()})
+	l := link.New(link.Options{Target: m.Target, Changed: m.Changed, Handler: m, Log: logr.Discard()})
 	go func() { defer close(ended); l.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
 	m.await(t, func(s members.State) bool { return s.Report != nil })
@@ -86,22 +86,26 @@ func (m *mover) await(t *testing.T, wanted func(members.State) bool) {
 	})
 }
 
-// Target implements link.Identity.
+// Target returns the server that the agent is to connect to.
 func (m *mover) Target(context.Context, error) (*link.Target, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	dialer := tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: m.w.roots(), InsecureSkipVerify: m.server != "https://"+m.w.base}, Config: tunnel.Config{DrainTimeout: time.Second}}
 	return &link.Target{
 		Servers: []string{m.server},
-		Dial: func(ctx context.Context, url string, header http.Header) (link.Tunnel, error) {
+		Dial: func(ctx context.Context, url string, header http.Header) (link.Serve, error) {
 			m.dials.Add(1)
-			return dialer.Dial(ctx, url, header)
+			conn, err := dialer.Dial(ctx, url, header)
+			if err != nil {
+				return nil, err
+			}
+			return conn.Serve, nil
 		},
 		Token: func() (string, error) { return m.w.connectToken(m.key, m.joined), nil },
 	}, nil
 }
 
-// Changed implements link.Identity.
+// Changed waits for ctx: there is no new token.
 func (m *mover) Changed(ctx context.Context) { <-ctx.Done() }
 
 // ServeHTTP is the agent and its cluster.
@@ -121,6 +125,10 @@ func (m *mover) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
 		_, _ = io.Copy(conn, buffered)
+	case strings.HasSuffix(r.URL.Path, "/silent"):
+		_, _ = io.WriteString(w, "{\"type\":\"ADDED\"}\n")
+		flush()
+		<-r.Context().Done()
 	case r.URL.Query().Get("watch") == "true":
 		w.Header().Set("Content-Type", "application/json")
 		tick := time.NewTicker(5 * time.Millisecond)
@@ -135,6 +143,9 @@ func (m *mover) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/slow"):
 		<-m.slow
 		_, _ = io.WriteString(w, "at last")
+	case strings.HasSuffix(r.URL.Path, "/size"):
+		n, _ := io.Copy(io.Discard, r.Body)
+		_, _ = fmt.Fprint(w, n)
 	default:
 		_, _ = io.WriteString(w, "answer")
 	}
@@ -222,15 +233,18 @@ func (w *world) shell(t *testing.T, path, bearer string) *shell {
 	_, _ = io.WriteString(conn, "GET "+path+"/api/v1/namespaces/a/pods/b/exec HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nAuthorization: Bearer "+bearer+"\r\n\r\n")
 	resp, err := http.ReadResponse(s.read, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("upgrade: %+v, %v", resp, err)
+		t.Fatalf("upgrade: %+v, %v, want 101", resp, err)
 	}
 	return s
 }
 
+// newWords returns the pace of the words of a test that tries a shell until it ends. Without one they take all that a processor has.
+func newWords() *rate.Limiter { return rate.NewLimiter(20, 1) }
+
 // says reports whether the shell answers.
 func (s *shell) says(word string) error {
 	s.t.Helper()
-	_ = s.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = s.conn.SetDeadline(time.Now().Add(testkit.Patience * 10 * time.Second))
 	if _, err := io.WriteString(s.conn, word+"\n"); err != nil {
 		return err
 	}
@@ -259,7 +273,7 @@ func testMove(t *testing.T, w *world) {
 				sent.Add(1)
 				if got := w.send(c, http.MethodGet, m.path+"/api/v1/pods", user); got.code != http.StatusOK || got.body != "answer" {
 					failed.Add(1)
-					t.Errorf("%d %s", got.code, got.body)
+					t.Errorf("got %d %s, want 200 and \"answer\"", got.code, got.body)
 				}
 			}
 		})
@@ -278,18 +292,19 @@ func testMove(t *testing.T, w *world) {
 				t.Errorf("round %d: the watch ended %v", round, err)
 			}
 			calm = w.watch(t, c, m.path, user)
-		case <-time.After(5 * time.Second):
+		case <-time.After(testkit.Patience * 5 * time.Second):
 			t.Errorf("round %d: the watch on the old tunnel goes on", round)
 		}
 	}
 	cancel()
 	sending.Wait()
 	if m.dials.Load() != 4 || sent.Load() < 100 {
-		t.Errorf("%d dials, %d requests", m.dials.Load(), sent.Load())
+		t.Errorf("%d dials, %d requests, want 4 dials and 100 requests at least", m.dials.Load(), sent.Load())
 	}
-	begun := time.Now()
+	begun, words := time.Now(), newWords()
 	for sh.says("still") == nil {
-		if time.Since(begun) > 15*time.Second {
+		_ = words.Wait(t.Context())
+		if time.Since(begun) > testkit.Patience*15*time.Second {
 			t.Fatal("the shell on a tunnel whose time is over goes on")
 		}
 	}
@@ -300,24 +315,26 @@ func testMove(t *testing.T, w *world) {
 func TestStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.server.Stop.Delay, w.server.Stop.Sessions = time.Second, 4*time.Second
+	w.server.Stop.Delay, w.server.Stop.Sessions = 5*time.Second, 15*time.Second // time for what is asked below
 	w.server.Stop.Others = func() int { return 1 }
 	stop := w.start()
-	testReady(t, w)
 	m, user := w.moves(t, "member"), w.reader("stop-user")
 	other := m.elsewhere(t)
 	h1, h2 := w.client(false), w.client(true)
 	watches := []<-chan error{w.watch(t, h1, m.path, user), w.watch(t, h2, m.path, user)}
 	sh := w.shell(t, m.path, user)
-	slow := make(chan answer, 1)
-	go func() { slow <- w.send(h2, http.MethodGet, m.path+"/slow", user) }()
+	slow := make(chan response, 1)
+	go func() {
+		defer close(slow) // send may end the goroutine
+		slow <- w.send(h2, http.MethodGet, m.path+"/slow", user)
+	}()
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 		if got := w.server.Stop.Calls.Counts(); got.Requests != 1 || got.Watches != 2 || got.Sessions != 1 {
 			return fmt.Errorf("under way: %+v", got)
 		}
 		return nil
 	})
-	begun, ended := time.Now(), make(chan error, 1)
+	begun, watch, ended := time.Now(), testkit.StartStopwatch(), make(chan error, 1)
 	go func() { ended <- stop() }()
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 		if got := w.send(h2, http.MethodGet, "/readyz", ""); got.code != http.StatusServiceUnavailable {
@@ -333,7 +350,7 @@ func TestStop(t *testing.T) {
 	}
 	for i, watch := range watches {
 		if err := <-watch; err != nil {
-			t.Errorf("watch %d ended %v", i, err)
+			t.Errorf("watch %d ended %v, want an end between two events", i, err)
 		}
 	}
 	if took := time.Since(begun); took < w.server.Stop.Delay/2 {
@@ -346,7 +363,7 @@ func TestStop(t *testing.T) {
 		return nil
 	})
 	if err := sh.says("after the move"); err != nil {
-		t.Errorf("the shell: %v", err)
+		t.Errorf("the shell: %v, want it to go on", err)
 	}
 	close(m.slow)
 	if got := <-slow; got.code != http.StatusOK || got.body != "at last" {
@@ -355,7 +372,7 @@ func TestStop(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("it stopped with %v", err)
 	}
-	if took := time.Since(begun); took < 5*time.Second || took > 8*time.Second {
+	if took, least := time.Since(begun), w.server.Stop.Delay+w.server.Stop.Sessions; took < least || watch.Took() > least+10*time.Second {
 		t.Errorf("it stopped after %s, want the delay, the time for sessions and a moment", took)
 	}
 	if sh.says("afterwards") == nil {
@@ -368,22 +385,15 @@ func TestRevokedDuringAStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.server.Stop.Delay, w.server.Stop.Sessions = 0, 30*time.Second
-	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}}", w.namespace))
-	if err != nil {
-		t.Fatal(err)
-	}
-	steady, err := w.server.NewSteady(w.manager, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
 	revoker := &cluster.Revoker{Client: w.manager.GetClient(), Live: w.manager.GetAPIReader(), Tunnels: w.server.Members}
-	// Revoker.Register does this by a name that a process may use once only.
-	err = ctrl.NewControllerManagedBy(steady).Named("revocation-"+w.namespace).For(&v1.Cluster{}).Owns(&corev1.Secret{}, builder.MatchEveryOwner).Complete(revoker)
+	// controllers.Setup does this under a name that a process may use once only.
+	everywhere := false
+	err := ctrl.NewControllerManagedBy(w.manager).Named("revocation-"+w.namespace).For(&v1.Cluster{}).Owns(&corev1.Secret{}, builder.MatchEveryOwner).
+		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).Complete(revoker)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := w.start()
-	testReady(t, w)
 	m, user := w.moves(t, "member"), w.reader("revoked-user")
 	sh := w.shell(t, m.path, user)
 	ended := make(chan error, 1)
@@ -401,11 +411,11 @@ func TestRevokedDuringAStop(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
+	watch := testkit.StartStopwatch()
 	if err := <-ended; err != nil {
 		t.Errorf("it stopped with %v", err)
 	}
-	if took := time.Since(begun); took > 10*time.Second || sh.says("afterwards") == nil {
+	if took := watch.Took(); took > 10*time.Second || sh.says("afterwards") == nil {
 		t.Errorf("the shell of a revoked agent went on for %s", took)
 	}
 }
@@ -416,7 +426,6 @@ func TestIdleStop(t *testing.T) {
 	w := newWorld(t)
 	w.server.Stop.Delay = 200 * time.Millisecond
 	stop := w.start()
-	testReady(t, w)
 	w.moves(t, "member")
 	w.send(w.client(true), http.MethodGet, "/healthz", "")
 	silent, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}).DialContext(t.Context(), "tcp", w.base)
@@ -424,12 +433,12 @@ func TestIdleStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	begun := time.Now()
+	watch := testkit.StartStopwatch()
 	if err := stop(); err != nil {
 		t.Errorf("it stopped with %v", err)
 	}
-	if took := time.Since(begun); took > w.server.Stop.Delay+lastWords+500*time.Millisecond {
-		t.Errorf("it took %s", took)
+	if took := watch.Took(); took > w.server.Stop.Delay+lastWords+500*time.Millisecond {
+		t.Errorf("it took %s, want the delay and half a second at most", took)
 	} else {
 		t.Log(took)
 	}

@@ -34,7 +34,6 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/trust"
@@ -50,9 +49,10 @@ type world struct {
 	t         *testing.T
 	server    *Server
 	manager   ctrl.Manager
-	ca        pki.KeyPair
-	address   chan string // told once it serves
-	base      string      // address, then
+	ca        trust.KeyPair
+	address   chan string       // told once it serves
+	base      string            // address, then
+	operators map[string]string // addresses of the ports for probes and metrics, by name; mu guards it
 	namespace string
 
 	mu      sync.Mutex // guards what follows
@@ -63,7 +63,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	env := testkit.Shared(t)
-	ca, err := pki.NewAuthority(time.Now())
+	ca, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +71,14 @@ func newWorld(t *testing.T) *world {
 }
 
 // newReplica is one of several hubs' ports on one API server, with more configuration.
-func newReplica(t *testing.T, env *testkit.Env, namespace string, ca pki.KeyPair, more string) *world {
+func newReplica(t *testing.T, env *testkit.Env, namespace string, ca trust.KeyPair, more string) *world {
 	t.Helper()
-	w := &world{Env: env, t: t, address: make(chan string, 1), namespace: namespace, ca: ca}
+	w := &world{Env: env, t: t, address: make(chan string, 1), namespace: namespace, ca: ca, operators: map[string]string{}}
+	if !strings.Contains(more, "server:") {
+		more += `, server: {listen: "127.0.0.1:0", urls: ["https://127.0.0.1"]}`
+	}
 	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, "+
-		"server: {listen: \"127.0.0.1:0\", urls: [\"https://127.0.0.1\"]}, leaderElection: {enabled: false}, %s}", w.namespace, more))
+		"health: {listen: \"127.0.0.1:0\"}, metrics: {listen: \"127.0.0.1:0\"}, leaderElection: {enabled: false}, %s}", w.namespace, more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,14 +90,11 @@ func newReplica(t *testing.T, env *testkit.Env, namespace string, ca pki.KeyPair
 	if w.manager, err = ctrl.NewManager(w.Config, options); err != nil {
 		t.Fatal(err)
 	}
-	holder, err := trust.New(cfg.Server.URLs, nil, time.Now)
+	holder, err := trust.New(cfg.Server.URLs, []string{"localhost"}, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if w.server, err = New(t.Context(), w.manager, cfg, holder); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.manager.Add(w.server); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -105,9 +105,15 @@ func (w *world) log(line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.logged.WriteString(line + "\n")
-	var said struct{ Msg, Address string }
-	if json.Unmarshal([]byte(line), &said) == nil && said.Msg == "serving" {
+	var said struct{ Msg, Address, Port string }
+	if json.Unmarshal([]byte(line), &said) != nil {
+		return
+	}
+	switch said.Msg {
+	case "serving":
 		w.address <- said.Address
+	case "serving operators":
+		w.operators[said.Port] = said.Address
 	}
 }
 
@@ -119,15 +125,23 @@ func (w *world) secret(token string) string {
 	return token
 }
 
-// start starts the hub and returns what stops it and gives what Start returned.
+// start starts the hub and returns, once it is ready, what stops it and gives what Start returned.
 func (w *world) start() (stop func() error) {
+	w.t.Helper()
+	stop = w.listen()
+	w.awaitReady(w.t)
+	return stop
+}
+
+// listen is start that does not wait until the hub is ready, but until it accepts connections.
+func (w *world) listen() (stop func() error) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- w.manager.Start(ctx) }()
+	go func() { ended <- Run(ctx, w.manager, w.server.Start) }()
 	w.t.Cleanup(cancel)
 	secret := &corev1.Secret{}
-	pki.WriteSecret(secret, pki.State{Active: w.ca})
+	trust.WriteSecret(secret, trust.State{Identity: trust.Identity("test"), Active: w.ca})
 	if err := w.server.Trust.LoadAuthority(secret); err != nil {
 		w.t.Fatal(err)
 	}
@@ -135,7 +149,7 @@ func (w *world) start() (stop func() error) {
 	case address := <-w.address:
 		w.base = address
 	case err := <-ended:
-		w.t.Fatal(err)
+		w.t.Fatalf("the hub ended: %v", err)
 	}
 	return func() error {
 		cancel()
@@ -160,15 +174,15 @@ func (w *world) client(h2 bool) *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// answer is what the hub answered.
-type answer struct {
+// response is what the hub answered.
+type response struct {
 	code   int
 	body   string
 	header http.Header
 	proto  string
 }
 
-func (w *world) send(c *http.Client, method, path, bearer string) answer {
+func (w *world) send(c *http.Client, method, path, bearer string) response {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, "https://"+w.base+path, nil)
 	if err != nil {
@@ -186,11 +200,11 @@ func (w *world) send(c *http.Client, method, path, bearer string) answer {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return answer{resp.StatusCode, string(raw), resp.Header, resp.Proto}
+	return response{resp.StatusCode, string(raw), resp.Header, resp.Proto}
 }
 
 // raw sends a request line as it is, which net/http's client would tidy up first.
-func (w *world) raw(line string, headers ...string) answer {
+func (w *world) raw(line string, headers ...string) response {
 	w.t.Helper()
 	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots(), NextProtos: []string{"http/1.1"}}}
 	conn, err := dialer.DialContext(w.t.Context(), "tcp", w.base)
@@ -210,8 +224,12 @@ func (w *world) raw(line string, headers ...string) answer {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return answer{resp.StatusCode, string(body), resp.Header, resp.Proto}
+	return response{resp.StatusCode, string(body), resp.Header, resp.Proto}
 }
+
+// roleOf returns the name of the ClusterRole and of the ClusterRoleBinding of a user. Other tests, and this one when it runs again, use the
+// same API server, and these objects are in no namespace.
+func (w *world) roleOf(user string) string { return w.namespace + "-" + user }
 
 // user is the token of a new ServiceAccount with some rights on the whole hub.
 func (w *world) user(name string, rules ...rbacv1.PolicyRule) string {
@@ -219,10 +237,12 @@ func (w *world) user(name string, rules ...rbacv1.PolicyRule) string {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 	w.Apply(w.t, account)
 	if len(rules) > 0 {
-		w.Apply(w.t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
-		w.Apply(w.t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
-			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		role := w.roleOf(name)
+		w.Apply(w.t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: role}, Rules: rules})
+		w.Apply(w.t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: name}}})
+		w.AwaitRights(w.t, "system:serviceaccount:"+w.namespace+":"+name, "", rules...)
 	}
 	request := &authenticationv1.TokenRequest{}
 	if err := w.Client.SubResource("token").Create(w.t.Context(), account, request); err != nil {
@@ -250,7 +270,7 @@ func (w *world) cluster(name string) string {
 	return token.Value
 }
 
-// register joins with a token, as the member with a UID.
+// register joins with a token, as the member with a UID, again as agents do where the hub cannot say yet.
 func (w *world) register(token string, key ed25519.PrivateKey, uid string) (protocol.RegisterResponse, int) {
 	w.t.Helper()
 	body, err := json.Marshal(protocol.RegisterRequest{PublicKey: key.Public().(ed25519.PublicKey), ClusterUID: uid,
@@ -258,21 +278,33 @@ func (w *world) register(token string, key ed25519.PrivateKey, uid string) (prot
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "https://"+w.base+protocol.PathRegister, bytes.NewReader(body))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := w.client(true).Do(req)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer resp.Body.Close()
 	var response protocol.RegisterResponse
-	if err := json.NewDecoder(resp.Body).Decode(&response); err != nil {
-		w.t.Fatal(err)
-	}
-	return response, resp.StatusCode
+	var code int
+	testkit.Eventually(w.t, 10*time.Second, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+w.base+protocol.PathRegister, bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := w.client(true).Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		code = resp.StatusCode
+		raw, err := io.ReadAll(resp.Body)
+		if err == nil && code == http.StatusServiceUnavailable {
+			err = errors.New("the hub is not ready")
+		}
+		if err == nil {
+			err = json.Unmarshal(raw, &response)
+		}
+		if err != nil {
+			err = fmt.Errorf("register: %d %s: %w", code, raw, err)
+		}
+		return err
+	})
+	return response, code
 }
 
 // connectToken is good for one connect.
@@ -322,7 +354,7 @@ func TestPort(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	t.Run("before there is a CA it is alive and not ready", func(t *testing.T) {
-		handler := w.server.handler(t.Context())
+		handler := w.server.handler(t.Context(), t.Context())
 		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
 			recorder := httptest.NewRecorder()
 			handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
@@ -331,7 +363,7 @@ func TestPort(t *testing.T) {
 			}
 		}
 	})
-	stop := w.start()
+	stop := w.listen()
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *world)
@@ -371,12 +403,7 @@ func TestPort(t *testing.T) {
 }
 
 func testReady(t *testing.T, w *world) {
-	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
-		if got := w.send(w.client(true), http.MethodGet, "/readyz", ""); got.code != http.StatusOK {
-			return errors.New(got.body)
-		}
-		return nil
-	})
+	w.awaitReady(t)
 	stopping, cancel := context.WithCancel(t.Context())
 	cancel()
 	if w.server.readiness(stopping) == nil {
@@ -386,7 +413,7 @@ func testReady(t *testing.T, w *world) {
 
 func testCACerts(t *testing.T, w *world) {
 	if got := w.send(w.client(true), http.MethodGet, protocol.PathCACerts, ""); got.code != http.StatusOK || got.body != string(w.ca.Cert) {
-		t.Errorf("answer %d %s", got.code, got.body)
+		t.Errorf("answer %d %s, want 200 with the CA", got.code, got.body)
 	}
 }
 
@@ -401,11 +428,10 @@ func testUnknownPaths(t *testing.T, w *world) {
 		"POST /v1/connect":         http.StatusMethodNotAllowed,
 		"GET /v1/register":         http.StatusMethodNotAllowed,
 		"POST /v1/cacerts":         http.StatusMethodNotAllowed,
-		"DELETE /metrics":          http.StatusMethodNotAllowed,
 		"GET /v1/connect":          http.StatusUnauthorized,
-		"GET /metrics":             http.StatusUnauthorized,
+		"GET /metrics":             http.StatusNotFound, // they have a port of their own
 		"POST /v1/register":        http.StatusUnauthorized,
-		"GET /metrics/../healthz":  http.StatusTemporaryRedirect, // to /healthz, which is for everybody
+		"GET /v1/../healthz":       http.StatusTemporaryRedirect, // to /healthz, which is for everybody
 		"GET https://evil/healthz": http.StatusOK,
 	} {
 		if got := w.raw(line); got.code != want {
@@ -431,14 +457,14 @@ func testPathTricks(t *testing.T, w *world) {
 		got := w.raw("GET " + target)
 		var status metav1.Status
 		if err := json.Unmarshal([]byte(got.body), &status); err != nil || status.Kind != "Status" || got.code/100 != 4 || int(status.Code) != got.code {
-			t.Errorf("%s: %d %s", target, got.code, got.body)
+			t.Errorf("%s: %d %s, want a Status with a code of 4xx", target, got.code, got.body)
 		}
 		if got.header.Get("Location") != "" {
-			t.Errorf("%s is redirected to %s", target, got.header.Get("Location"))
+			t.Errorf("%s is redirected to %s, want no redirect", target, got.header.Get("Location"))
 		}
 	}
 	if got := w.raw("GET //k8s/clusters/a/b/api"); got.code/100 == 2 {
-		t.Errorf("two slashes: %d", got.code)
+		t.Errorf("two slashes: %d, want it refused", got.code)
 	}
 }
 
@@ -457,7 +483,7 @@ func testOldTLS(t *testing.T, w *world) {
 		_ = conn.Close()
 		t.Error("TLS 1.2 is accepted")
 	}
-	other, err := pki.NewAuthority(time.Now())
+	other, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -474,7 +500,7 @@ func testLargeHeader(t *testing.T, w *world) {
 	for size, want := range map[int]int{32 << 10: http.StatusOK, 90 << 10: http.StatusRequestHeaderFieldsTooLarge, 128 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 		filler := strings.Repeat("x", size)
 		if got := w.raw("GET /healthz", "X-Filler: "+filler+"\r\n"); got.code != want {
-			t.Errorf("%d bytes: %d", size, got.code)
+			t.Errorf("%d bytes: %d, want %d", size, got.code, want)
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.base+"/healthz", nil)
 		if err != nil {
@@ -488,21 +514,27 @@ func testLargeHeader(t *testing.T, w *world) {
 		}
 		_ = resp.Body.Close()
 		if resp.StatusCode != want || resp.ProtoMajor != 2 {
-			t.Errorf("%d bytes by %s: %d", size, resp.Proto, resp.StatusCode)
+			t.Errorf("%d bytes by %s: %d, want %d over HTTP/2", size, resp.Proto, resp.StatusCode, want)
 		}
 	}
 	if got := w.raw("GET /healthz", "X-Filler: "+strings.Repeat("x", 512<<10)+"\r\n"); got.code != http.StatusRequestHeaderFieldsTooLarge {
-		t.Errorf("512 KiB: %d", got.code)
+		t.Errorf("512 KiB: %d, want 431", got.code)
 	}
 }
 
 func testMetrics(t *testing.T, w *world) {
 	c := w.client(true)
+	scrape := w.at(t, "metrics")
 	stranger := w.user("stranger")
 	reader := w.user("metrics-reader", rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}})
 	for token, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, stranger: http.StatusForbidden, reader: http.StatusOK} {
-		if got := w.send(c, http.MethodGet, "/metrics", token); got.code != want || (want == http.StatusOK) != strings.Contains(got.body, "go_goroutines") {
+		if got := scrape.send(c, http.MethodGet, "/metrics", token); got.code != want || (want == http.StatusOK) != strings.Contains(got.body, "go_goroutines") {
 			t.Errorf("%d, want %d", got.code, want)
+		}
+	}
+	for line, want := range map[string]int{"DELETE /metrics": http.StatusMethodNotAllowed, "GET /healthz": http.StatusNotFound, "GET /k8s/local/version": http.StatusNotFound} {
+		if got := scrape.raw(line); got.code != want {
+			t.Errorf("%s: %d, want %d", line, got.code, want)
 		}
 	}
 }
@@ -518,12 +550,12 @@ func testAgent(t *testing.T, w *world) {
 		t.Errorf("an unknown cluster: %d %s", got.code, got.body)
 	}
 	seen := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	cluster := &v1.Cluster{}
-	if err := w.Client.Get(t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "member"}, cluster); err != nil {
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "member"}}
+	lastSeen, err := json.Marshal(map[string]any{"status": map[string]any{"lastSeen": seen}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	cluster.Status.LastSeen = &seen
-	if err := w.Client.Status().Update(t.Context(), cluster); err != nil {
+	if err := w.Client.Status().Patch(t.Context(), cluster, client.RawPatch(types.MergePatchType, lastSeen)); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the cache follows
@@ -535,11 +567,11 @@ func testAgent(t *testing.T, w *world) {
 	})
 	joined, code := w.register(joinToken, key, "member-uid")
 	if code != http.StatusOK {
-		t.Fatalf("join: %d", code)
+		t.Fatalf("join: %d, want 200", code)
 	}
 	w.agent(key, joined)
 	if got := w.send(c, http.MethodGet, at("member"), user); got.code != http.StatusOK || got.body != "the member's answer to "+protocol.PathKubernetes+path {
-		t.Errorf("connected: %d %s", got.code, got.body)
+		t.Errorf("connected: %d %s, want the member's answer", got.code, got.body)
 	}
 	if got := w.send(c, http.MethodGet, at("member"), w.user("outsider")); got.code != http.StatusForbidden {
 		t.Errorf("without the right: %d", got.code)
@@ -557,17 +589,17 @@ func testBrowser(t *testing.T, w *world) {
 	got := w.raw("GET "+protocol.PathConnect, "Authorization: Bearer "+w.connectToken(key, joined)+"\r\n", "Origin: https://evil.example.com\r\n",
 		"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "+tunnel.Subprotocol+"\r\n")
 	if got.code != http.StatusForbidden {
-		t.Errorf("answer %d %s", got.code, got.body)
+		t.Errorf("answer %d %s, want 403", got.code, got.body)
 	}
 }
 
 func testRefusalEvent(t *testing.T, w *world) {
 	token := w.cluster("contested")
 	if _, code := w.register(token, testkit.Key(t), "member-uid"); code != http.StatusOK {
-		t.Fatalf("join: %d", code)
+		t.Fatalf("join: %d, want 200", code)
 	}
 	if _, code := w.register(token, testkit.Key(t), "intruder-uid"); code != http.StatusForbidden {
-		t.Fatalf("the intruder: %d", code)
+		t.Fatalf("the intruder: %d, want 403", code)
 	}
 	if got := w.server.Members.State(types.NamespacedName{Namespace: w.namespace, Name: "contested"}).Refusal; got == nil || got.Reason != v1.ReasonIdentityMismatch {
 		t.Errorf("the fleet knows of %+v", got)
@@ -593,19 +625,20 @@ func testStop(t *testing.T, w *world, stop func() error) {
 	key := testkit.Key(t)
 	joined, _ := w.register(w.cluster("last"), key, "member-uid")
 	ended := w.agent(key, joined)
-	begun := time.Now()
+	watch := testkit.StartStopwatch()
 	if err := stop(); err != nil {
-		t.Errorf("stopped with %v", err)
+		t.Errorf("stopped with %v, want no error", err)
 	}
+	took := watch.Took()
 	select {
 	case err := <-ended:
 		if !errors.Is(err, tunnel.ErrPeerClosed) {
 			t.Errorf("the agent's tunnel ended with %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience * 10 * time.Second):
 		t.Fatal("the agent's tunnel did not end")
 	}
-	if took := time.Since(begun); took > lastWords+time.Second {
+	if took > lastWords+time.Second {
 		t.Errorf("took %s although nothing was under way", took)
 	}
 	conn, err := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.roots()}}).DialContext(t.Context(), "tcp", w.base)
@@ -614,6 +647,6 @@ func testStop(t *testing.T, w *world, stop func() error) {
 		t.Error("the port is still open")
 	}
 	if members, tunnels := w.server.Members.Size(); members+tunnels != 0 {
-		t.Errorf("%d members, %d tunnels", members, tunnels)
+		t.Errorf("%d members, %d tunnels, want none", members, tunnels)
 	}
 }

@@ -5,100 +5,167 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/http"
+	"sync"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/api/meta"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	leases "sigs.k8s.io/controller-runtime/pkg/leaderelection"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/config"
 )
 
-// Leader runs controllers, on the replica that holds the Lease. It is a manager of its own because a manager gives its Lease up last:
-// within the replica's manager, no replica would lead while a replica waits for shells to end. So it ends at once and the others go on.
+// leaseName is the name of the Lease that replicas elect their leader with.
+const leaseName = "drover-manager"
+
+// errLeaseLost ends the replica: another one leads, or none can.
+var errLeaseLost = errors.New("the Lease could not be renewed")
+
+// Run runs a replica until ctx ends or a part fails. The manager, with the caches and the controllers of every replica, goes on until all parts
+// have ended.
+func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	all, stopping := errgroup.WithContext(ctx)
+	all.Go(func() error { return mgr.Start(running) })
+	var ended sync.WaitGroup
+	for _, part := range parts {
+		ended.Add(1)
+		all.Go(func() error {
+			defer ended.Done()
+			return part(stopping)
+		})
+	}
+	all.Go(func() error {
+		ended.Wait()
+		end()
+		return nil
+	})
+	return all.Wait()
+}
+
+// Leader is the manager for controllers. What needs leadership runs while this replica holds the Lease, the rest in the manager itself.
+//
+// A ctrl.Manager that elects stops what needs no leadership first, and gives its Lease up last. So no replica would lead while this one
+// waits for its users' sessions to end, which may take hours.
 type Leader struct {
-	// Manager is what controllers are added to. It has the cache and the client of the replica's manager, and no others.
-	Manager ctrl.Manager
+	ctrl.Manager
+	lock      resourcelock.Interface // nil if there is no election
+	election  config.LeaderElection
+	runnables []manager.Runnable
+
+	// Checkpoints has those of the Lease, nil if there is no election.
+	Checkpoints *checkpoint.Recorder
 }
 
-// NewLeader makes a Leader. Add it to mgr, the replica's manager.
+// NewLeader makes a Leader of the replica's manager.
 func NewLeader(mgr ctrl.Manager, cfg config.Config) (*Leader, error) {
-	leader, err := within(mgr, cfg.LeaderOptions())
+	lock, err := leases.NewResourceLock(rest.CopyConfig(mgr.GetConfig()), mgr, leases.Options{
+		LeaderElection: *cfg.LeaderElection.Enabled, LeaderElectionID: leaseName, LeaderElectionNamespace: cfg.Namespace,
+		RenewDeadline: cfg.LeaderElection.RenewDeadline.Duration,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("make manager of the leader: %w", err)
+		return nil, fmt.Errorf("elect a leader: %w", err)
 	}
-	return &Leader{Manager: leader}, nil
-}
-
-// NewSteady makes the manager of what goes on until a server has ended its last tunnel: mgr, the replica's, ends its controllers as soon as the
-// replica begins to stop, which may take hours. The server starts it.
-func (s *Server) NewSteady(mgr ctrl.Manager, cfg config.Config) (ctrl.Manager, error) {
-	options := cfg.LeaderOptions()
-	options.LeaderElection = false
-	steady, err := within(mgr, options)
-	if err != nil {
-		return nil, fmt.Errorf("make manager of what outlasts a stop: %w", err)
+	leader := &Leader{Manager: mgr, lock: lock, election: cfg.LeaderElection}
+	if lease, ok := lock.(*resourcelock.LeaseLock); ok {
+		leader.Checkpoints = checkpoint.NewRecorder(lease.Client)
+		lease.Client = leader.Checkpoints
 	}
-	s.steady = steady.Start
-	return steady, nil
+	return leader, nil
 }
 
-// within makes a manager that has the cache and the client of another.
-func within(mgr ctrl.Manager, options ctrl.Options) (ctrl.Manager, error) {
-	options.Scheme, options.Logger = mgr.GetScheme(), orderly(mgr.GetLogger())
-	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return sharedCache{mgr.GetCache()}, nil }
-	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return mgr.GetClient(), nil }
-	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil }
-	return ctrl.NewManager(mgr.GetConfig(), options)
+// Add implements ctrl.Manager.
+func (l *Leader) Add(r manager.Runnable) error {
+	if chooses, ok := r.(manager.LeaderElectionRunnable); ok && !chooses.NeedLeaderElection() {
+		return l.Manager.Add(r)
+	}
+	l.runnables = append(l.runnables, r)
+	return nil
 }
 
-// NeedLeaderElection is false: it elects.
-func (l *Leader) NeedLeaderElection() bool { return false }
-
-// Start runs the controllers while this replica leads, until ctx ends, and gives up the Lease then. A lost Lease is an error.
+// Start leads whenever no other replica does, until ctx ends. It gives the Lease up when all that ran has ended. A lost Lease is an error,
+// and so is one that was restored.
 func (l *Leader) Start(ctx context.Context) error {
-	if err := l.Manager.Start(ctx); err != nil {
-		return fmt.Errorf("lead: %w", err)
+	if !l.GetCache().WaitForCacheSync(ctx) {
+		return nil // stopped before it could lead
+	}
+	if l.lock == nil {
+		return l.lead(ctx)
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	l.endIfRestored(end)
+	elected, released := make(chan context.Context, 1), make(chan struct{})
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: l.lock, Name: leaseName, ReleaseOnCancel: true,
+		LeaseDuration: l.election.LeaseDuration.Duration, RenewDeadline: l.election.RenewDeadline.Duration, RetryPeriod: l.election.RetryPeriod.Duration,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(held context.Context) { elected <- held },
+			OnStoppedLeading: func() { close(released) },
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("elect a leader: %w", err)
+	}
+	electing, release := context.WithCancel(logr.NewContext(context.WithoutCancel(ctx), l.GetLogger().WithName("leaderelection")))
+	defer func() {
+		release()
+		<-released
+	}()
+	go elector.Run(electing)
+	select {
+	case <-ctx.Done():
+		return restored(ctx)
+	case held := <-elected:
+		leading, stop := context.WithCancel(ctx)
+		defer stop()
+		forget := context.AfterFunc(held, stop)
+		defer forget()
+		err := errors.Join(l.lead(leading), restored(ctx))
+		if err != nil || held.Err() == nil {
+			return err
+		}
+		return errLeaseLost
+	}
+}
+
+// endIfRestored calls end once the Lease shows that the hub's etcd was restored while this replica runs.
+func (l *Leader) endIfRestored(end context.CancelCauseFunc) {
+	if l.Checkpoints != nil {
+		l.Checkpoints.Restored = func() { end(checkpoint.ErrRestored) }
+	}
+}
+
+// restored returns ErrRestored if that ended ctx.
+func restored(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, checkpoint.ErrRestored) {
+		return cause
 	}
 	return nil
 }
 
-func orderly(logger logr.Logger) logr.Logger {
-	if logger.GetSink() == nil {
-		return logger
+// lead runs what needs leadership until ctx ends or a part fails.
+func (l *Leader) lead(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	for _, runnable := range l.runnables {
+		all.Go(func() error {
+			err := runnable.Start(ctx)
+			if ctx.Err() == nil {
+				return err
+			}
+			if err != nil && !errors.Is(err, context.Canceled) {
+				l.GetLogger().Error(err, "controllers stopped with an error")
+			}
+			return nil
+		})
 	}
-	return logr.New(expected{logger.GetSink()})
-}
-
-// expected drops what controller-runtime calls an error at each stop of a leader in good order: that it leads no longer. A Lease that is lost otherwise is
-// what Start returns.
-type expected struct{ logr.LogSink }
-
-// Error implements logr.LogSink.
-func (e expected) Error(err error, message string, values ...any) {
-	if err != nil && err.Error() == "leader election lost" && message == "error received after stop sequence was engaged" {
-		return
-	}
-	e.LogSink.Error(err, message, values...)
-}
-
-// WithValues implements logr.LogSink.
-func (e expected) WithValues(values ...any) logr.LogSink {
-	return expected{e.LogSink.WithValues(values...)}
-}
-
-// WithName implements logr.LogSink.
-func (e expected) WithName(name string) logr.LogSink { return expected{e.LogSink.WithName(name)} }
-
-// sharedCache is a cache that another manager starts and stops.
-type sharedCache struct{ cache.Cache }
-
-// Start waits for ctx to end.
-func (sharedCache) Start(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+	return all.Wait()
 }

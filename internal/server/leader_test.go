@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,23 +21,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/test/testkit"
 )
-
-// everywhere is a runnable of every replica that ends when it is allowed to.
-type everywhere struct{ stopping, end chan struct{} }
-
-// NeedLeaderElection is false.
-func (everywhere) NeedLeaderElection() bool { return false }
-
-// Start implements manager.Runnable.
-func (e everywhere) Start(ctx context.Context) error {
-	<-ctx.Done()
-	close(e.stopping)
-	<-e.end
-	return nil
-}
 
 // A replica that drains for minutes must not lead meanwhile, and still needs its cache.
 func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
@@ -53,10 +40,13 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var alarms atomic.Int32
+	alarms := make(chan string, 1) // the first
 	options.Logger = funcr.New(func(_, line string) {
-		if strings.Contains(line, "error") && strings.Contains(line, "leader election lost") {
-			alarms.Add(1)
+		if strings.Contains(line, "error") {
+			select {
+			case alarms <- line:
+			default:
+			}
 		}
 	}, funcr.Options{})
 	mgr, err := ctrl.NewManager(env.Config, options)
@@ -69,19 +59,27 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	}
 	leading := make(chan struct{})
 	led := make(chan struct{})
+	goOn := make(chan struct{})
 	controller := manager.RunnableFunc(func(ctx context.Context) error {
 		close(leading)
 		<-ctx.Done()
 		close(led)
+		<-goOn
 		return nil
 	})
-	draining := everywhere{stopping: make(chan struct{}), end: make(chan struct{})}
-	if err := errors.Join(leader.Manager.Add(controller), mgr.Add(leader), mgr.Add(draining)); err != nil {
+	if err := leader.Add(controller); err != nil {
 		t.Fatal(err)
+	}
+	stopping, end := make(chan struct{}), make(chan struct{})
+	drain := func(ctx context.Context) error {
+		<-ctx.Done()
+		close(stopping)
+		<-end
+		return nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
+	go func() { ended <- Run(ctx, mgr, leader.Start, drain) }()
 	<-leading
 	clients := kubernetes.NewForConfigOrDie(env.Config)
 	holder := func() string {
@@ -94,9 +92,21 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	if holder() == "" {
 		t.Error("no replica holds the Lease while a controller runs")
 	}
+	// The elector renews the Lease at once and then every two seconds. It logs a renewal that a stop breaks off as an error.
+	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
+		lease, err := clients.CoordinationV1().Leases(namespace).Get(ctx, "drover-manager", metav1.GetOptions{})
+		if err == nil && !lease.Spec.RenewTime.After(lease.Spec.AcquireTime.Time) {
+			err = errors.New("the Lease was not renewed yet")
+		}
+		return err
+	})
 	cancel()
-	<-draining.stopping
+	<-stopping
 	<-led
+	if holder() == "" {
+		t.Error("the Lease is given up while a controller still runs")
+	}
+	close(goOn)
 	testkit.Eventually(t, 5*time.Second, func(context.Context) error {
 		if by := holder(); by != "" {
 			return fmt.Errorf("the Lease is held by %q", by)
@@ -106,12 +116,131 @@ func TestLeaseIsReleasedWhileTheReplicaStillDrains(t *testing.T) {
 	if err := mgr.GetClient().Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "nothing"}, &corev1.Secret{}); err == nil || len(ended) > 0 {
 		t.Errorf("the cache answers %v; ended %d", err, len(ended))
 	}
-	close(draining.end)
+	close(end)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if alarms.Load() > 0 {
-		t.Error("a stop in good order is logged as an error")
+	select {
+	case line := <-alarms:
+		t.Errorf("a stop in good order is logged as an error: %s", line)
+	default:
+	}
+}
+
+// A replica that loses its Lease must end: what it knows may be out of date, and another one leads.
+func TestALostLeaseEndsTheReplica(t *testing.T) {
+	t.Parallel()
+	env := testkit.Shared(t)
+	namespace := env.Workspace(t)
+	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}, "+
+		"leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 200ms}}", namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options, err := cfg.ManagerOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mgr, err := ctrl.NewManager(env.Config, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leader, err := NewLeader(mgr, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leading, led, drained := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	controller := manager.RunnableFunc(func(ctx context.Context) error {
+		close(leading)
+		<-ctx.Done()
+		close(led)
+		return nil
+	})
+	if err := leader.Add(controller); err != nil {
+		t.Fatal(err)
+	}
+	drain := func(ctx context.Context) error {
+		<-ctx.Done()
+		close(drained)
+		return nil
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- Run(t.Context(), mgr, leader.Start, drain) }()
+	<-leading
+	clients := kubernetes.NewForConfigOrDie(env.Config)
+	testkit.Eventually(t, 5*time.Second, func(ctx context.Context) error {
+		lease, err := clients.CoordinationV1().Leases(namespace).Get(ctx, leaseName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		other, now := "another replica", metav1.NowMicro()
+		lease.Spec.HolderIdentity, lease.Spec.RenewTime = &other, &now
+		_, err = clients.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
+		return err
+	})
+	if err := <-ended; !errors.Is(err, errLeaseLost) {
+		t.Errorf("Run returned %v, want that the Lease was lost", err)
+	}
+	<-led
+	<-drained
+}
+
+// A replica that runs through a restore of the hub's etcd must end, whether it leads or not: its caches may be newer than the hub.
+func TestALeaseThatWasRestoredEndsTheReplica(t *testing.T) {
+	t.Parallel()
+	for name, other := range map[string]bool{"that leads": false, "that waits": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := testkit.Shared(t)
+			namespace := env.Workspace(t)
+			cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, server: {urls: [\"https://127.0.0.1\"]}, "+
+				"leaderElection: {retryPeriod: 200ms}}", namespace))
+			if err != nil {
+				t.Fatal(err)
+			}
+			options, err := cfg.ManagerOptions()
+			if err != nil {
+				t.Fatal(err)
+			}
+			mgr, err := ctrl.NewManager(env.Config, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leader, err := NewLeader(mgr, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := leader.Add(manager.RunnableFunc(func(ctx context.Context) error { <-ctx.Done(); return nil })); err != nil {
+				t.Fatal(err)
+			}
+			leases := kubernetes.NewForConfigOrDie(env.Config).CoordinationV1().Leases(namespace)
+			if other {
+				holder, now, duration := "another replica", metav1.NowMicro(), int32(3600)
+				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName, Annotations: map[string]string{v1.AnnotationTerms: "4/a/200"}},
+					Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, AcquireTime: &now, RenewTime: &now, LeaseDurationSeconds: &duration}}
+				if _, err := leases.Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- Run(t.Context(), mgr, leader.Start) }()
+			terms := "4/a/100"
+			testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the replica reads each of the two values at some time
+				if len(ended) > 0 {
+					return nil
+				}
+				lease, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				lease.Annotations[v1.AnnotationTerms], terms = terms, lease.Annotations[v1.AnnotationTerms]
+				_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+				return errors.Join(errors.New("the replica runs"), err)
+			})
+			if err := <-ended; !errors.Is(err, checkpoint.ErrRestored) {
+				t.Errorf("Run returned %v, want that the Lease was restored", err)
+			}
+		})
 	}
 }
 

@@ -7,8 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -76,4 +80,29 @@ func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	}
 	cfg.OnEnd = func(err error) { m.ended.WithLabelValues(tunnel.Reason(err)).Inc() }
 	return cfg
+}
+
+// Deliveries registers metrics of what a delivery store sends, and returns what has the delivery store feed them. Only the leader's say anything.
+func (s *Server) Deliveries() delivery.Observer {
+	sent := counters("drover_sets_sent_total", "Sets that were sent to members or removed there, by verb and result.", "verb", "result")
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_set_seconds",
+		Help: "How long an agent took to take a set or remove it.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 10)})
+	s.telemetry.registry.MustRegister(sent, took)
+	return delivery.Observer{Sent: func(verb, result string, d time.Duration) {
+		sent.WithLabelValues(verb, result).Inc()
+		took.Observe(d.Seconds())
+	}}
+}
+
+// openAudit begins the audit log that the configuration asks for, with its metrics.
+func (t *telemetry) openAudit(cfg config.Audit, logger logr.Logger) (*audit.Log, error) {
+	counter := func(name, help string) func(int) {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		t.registry.MustRegister(c)
+		return func(n int) { c.Add(float64(n)) }
+	}
+	return audit.Open(cfg.Settings(), audit.Observer{
+		Written: counter("drover_audit_lines_total", "Lines of the audit log that were written."),
+		Dropped: counter("drover_audit_dropped_total", "Lines of the audit log that are missing: there was no room, or they could not be written."),
+	}, logger)
 }

@@ -26,33 +26,33 @@ const (
 // errTooMany is what is sent away with.
 var errTooMany = errors.New("too many connections are opened at the same time")
 
-// pace bounds the rate of TLS handshakes, those of agents apart from all others, so that neither can starve the other. In each lane the
+// handshakePace bounds the rate of TLS handshakes, those of agents apart from all others, so that neither can starve the other. In each queue the
 // addresses that connections come from take turns: a client that opens them without end waits behind its own.
-type pace struct {
-	agents, others *lane
+type handshakePace struct {
+	agents, others *addressQueue
 	refused        func() // called for each connection that is sent away
 }
 
-func newPace(refused func()) *pace {
+func newPace(refused func()) *handshakePace {
 	cores := runtime.GOMAXPROCS(0)
-	return &pace{refused: refused, agents: newLane(agentsPerCore*cores, paceBurst), others: newLane(othersPerCore*cores, paceBurst)}
+	return &handshakePace{refused: refused, agents: newLane(agentsPerCore*cores, paceBurst), others: newLane(othersPerCore*cores, paceBurst)}
 }
 
-// lane lets in some handshakes a second. Each takes one of burst seats and gives it back after a fixed time, whatever becomes of it,
+// addressQueue lets in some handshakes a second. Each takes one of burst seats and gives it back after a fixed time, whatever becomes of it,
 // as a client that stalls must not hold up others.
-type lane struct {
+type addressQueue struct {
 	gate *limit.Gate
 	hold time.Duration
 }
 
-func newLane(perSecond, burst int) *lane {
+func newLane(perSecond, burst int) *addressQueue {
 	// As many may wait as are served in time.
 	bounds := limit.Bounds{All: burst, Queue: perSecond * int(pacePatience/time.Second), Wait: pacePatience}
-	return &lane{gate: limit.NewGate(bounds, limit.Observer{}), hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
+	return &addressQueue{gate: limit.NewGate(bounds, limit.Observer{}), hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
 }
 
-func (l *lane) enter(ctx context.Context, address string) error {
-	seat, err := l.gate.Enter(ctx, limit.Asker{User: address})
+func (l *addressQueue) enter(ctx context.Context, address string) error {
+	seat, err := l.gate.Enter(ctx, limit.Requester{User: address})
 	if err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func (l *lane) enter(ctx context.Context, address string) error {
 	return nil
 }
 
-// hello is for tls.Config.GetConfigForClient, which is called before the costly part of a handshake. It changes no configuration.
-func (p *pace) hello(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+// configFor is for tls.Config.GetConfigForClient, which is called before the costly part of a handshake. It changes no configuration.
+func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	in := p.others
 	if soundsLikeAgent(hello.SupportedProtos) {
 		in = p.agents
@@ -74,7 +74,7 @@ func (p *pace) hello(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 }
 
 // soundsLikeAgent distinguishes agents from others by the protocols that they offer: HTTP/1.1 alone, for the WebSocket. kubectl and browsers
-// offer HTTP/2 first, the kubelet's probes nothing. Whoever poses as one or the other shares that one's lane: this is no lock.
+// offer HTTP/2 first, the kubelet's probes nothing. Whoever poses as one or the other shares the queue of that one: this is no lock.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})
 }

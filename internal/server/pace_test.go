@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/drover-dev/drover/internal/limit"
-	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestSoundsLikeAgent(t *testing.T) {
@@ -31,19 +32,19 @@ func TestSoundsLikeAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := soundsLikeAgent(tt.protocols); got != tt.want {
-				t.Errorf("%q: got %t", tt.protocols, got)
+				t.Errorf("%q: got %t, want %t", tt.protocols, got, tt.want)
 			}
 		})
 	}
 }
 
 // handshake does one over a pipe, with the protocols that a client offers, and returns the server's error.
-func handshake(t *testing.T, p *pace, cert *tls.Certificate, protocols ...string) error {
+func handshake(t *testing.T, p *handshakePace, cert *tls.Certificate, protocols ...string) error {
 	t.Helper()
 	near, far := net.Pipe()
-	server := tls.Server(near, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13, GetConfigForClient: p.hello})
+	server := tls.Server(near, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13, GetConfigForClient: p.configFor})
 	client := tls.Client(far, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}) // only the server is looked at
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience*10*time.Second)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
@@ -59,19 +60,19 @@ func handshake(t *testing.T, p *pace, cert *tls.Certificate, protocols ...string
 }
 
 func TestPace(t *testing.T) {
-	authority, err := pki.NewAuthority(time.Now())
+	authority, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert, err := pki.IssueServing(authority, []string{"localhost"}, time.Now())
+	cert, err := trust.IssueServing(authority, []string{"localhost"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	refused := 0
-	one := func() *lane {
-		return &lane{gate: limit.NewGate(limit.Bounds{All: 1}, limit.Observer{}), hold: time.Hour}
+	one := func() *addressQueue {
+		return &addressQueue{gate: limit.NewGate(limit.Bounds{All: 1}, limit.Observer{}), hold: time.Hour}
 	}
-	never := &pace{agents: one(), others: one(), refused: func() { refused++ }}
+	never := &handshakePace{agents: one(), others: one(), refused: func() { refused++ }}
 	for _, step := range []struct {
 		name      string
 		protocols []string
@@ -85,7 +86,7 @@ func TestPace(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			before := refused
 			if err := handshake(t, never, cert, step.protocols...); (err == nil) != step.in || refused-before == 1 == step.in {
-				t.Errorf("error %v, %d sent away", err, refused-before)
+				t.Errorf("error %v, %d sent away, want it admitted: %t", err, refused-before, step.in)
 			}
 		})
 	}
@@ -94,7 +95,7 @@ func TestPace(t *testing.T) {
 func TestLane(t *testing.T) {
 	const rate, burst = 100, 10
 	// flood opens connections without end from each of so many addresses.
-	flood := func(ctx context.Context, l *lane, addresses int) (*sync.WaitGroup, *atomic.Int64) {
+	flood := func(ctx context.Context, l *addressQueue, addresses int) (*sync.WaitGroup, *atomic.Int64) {
 		all, in := &sync.WaitGroup{}, &atomic.Int64{}
 		for n := range 500 {
 			all.Go(func() {

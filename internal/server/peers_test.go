@@ -48,7 +48,7 @@ func TestTwoReplicas(t *testing.T) {
 	key, name := testkit.Key(t), types.NamespacedName{Namespace: p.first.namespace, Name: "member"}
 	joined, code := p.first.register(p.first.cluster(name.Name), key, "member-uid")
 	if code != http.StatusOK {
-		t.Fatalf("join: %d", code)
+		t.Fatalf("join: %d, want 200", code)
 	}
 	known := func(w *world, tunnels int) {
 		t.Helper()
@@ -82,7 +82,7 @@ func TestTwoReplicas(t *testing.T) {
 		for i, w := range []*world{p.first, p.second} {
 			path := "/k8s/clusters/" + name.Namespace + "/" + name.Name + "/version"
 			if got := w.send(w.client(true), http.MethodGet, path, user); got.code != http.StatusOK || got.body != "the member's answer to "+protocol.PathKubernetes+"/version" {
-				t.Errorf("by replica %d: %d %s", i, got.code, got.body)
+				t.Errorf("by replica %d: %d %s, want the member's answer", i, got.code, got.body)
 			}
 		}
 	})

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/index"
 )
 
 // planStates counts Plans that are for members by what they say. Every replica shows all of them, from its cache.
@@ -41,7 +40,7 @@ func (p planStates) Collect(out chan<- prometheus.Metric) {
 	counts := map[state]int{}
 	for i := range list.Items {
 		plan := &list.Items[i]
-		if index.PlanTarget(plan) == (v1.ClusterTarget{}) {
+		if plan.Spec.Target() == (v1.ClusterTarget{}) {
 			continue
 		}
 		s := state{v1.ReasonPending, meta.IsStatusConditionTrue(plan.Status.Conditions, v1.ConditionStalled)}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	answers "github.com/drover-dev/drover/internal/answer"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/request"
@@ -78,11 +77,11 @@ func (m *proxyMetrics) observe(next http.Handler) http.Handler {
 		begun := time.Now()
 		underWay := m.underWay.WithLabelValues(target, kind)
 		underWay.Inc()
-		recorder := answers.New(w)
+		recorder := request.NewRecorder(w)
 		defer func() {
 			underWay.Dec()
 			m.requests.WithLabelValues(target, kind, code(recorder.Status())).Inc()
-			if (kind == kindRead || kind == kindWrite) && recorder.Status() != answers.Aborted {
+			if (kind == kindRead || kind == kindWrite) && recorder.Status() != request.Aborted {
 				m.seconds.WithLabelValues(target, kind).Observe(time.Since(begun).Seconds())
 			}
 		}()
@@ -129,7 +128,7 @@ func split(path string) (cluster, rest string) {
 // code is a status as a label. Who runs a member chooses its answers: codes that do not exist make no series of their own.
 func code(status int) string {
 	switch {
-	case status == answers.Aborted:
+	case status == request.Aborted:
 		return "none"
 	case http.StatusText(status) == "":
 		return "other"

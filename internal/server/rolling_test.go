@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -19,8 +18,9 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/drover-dev/drover/internal/pki"
+	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/balancer"
+	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -34,7 +34,7 @@ type pair struct {
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	env := testkit.Shared(t)
-	ca, err := pki.NewAuthority(time.Now())
+	ca, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func newPair(t *testing.T) *pair {
 		return fmt.Sprintf("drain: {delay: 2s, sessions: 6s}, peers: {listen: %q, addresses: [%q, %q]}", peers[i], peers[0], peers[1])
 	}
 	p := &pair{first: newReplica(t, env, namespace, ca, more(0)), second: newReplica(t, env, namespace, ca, more(1))}
-	p.stopFirst = p.first.start()
-	p.second.start()
+	p.stopFirst = p.first.listen() // it is ready when both are linked
+	p.second.listen()
 	backends := []string{p.first.base, p.second.base}
 	client := p.first.client(false)
 	client.Transport.(*http.Transport).DisableKeepAlives = true
@@ -83,12 +83,11 @@ func newPair(t *testing.T) *pair {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	address, err := lab.FreeAddress("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 // load is users at work: requests at a rate, and watches that are resumed when they end. Everything that fails is counted and told.
@@ -190,15 +189,16 @@ func TestRollingStop(t *testing.T) {
 		}
 		return nil
 	})
-	begun, ended := time.Now(), make(chan error, 1)
+	begun, ended, words := time.Now(), make(chan error, 1), newWords()
 	t.Logf("stopping at %s", begun.Format("05.000"))
 	go func() { ended <- p.stopFirst() }()
 	for n := 0; len(ended) == 0 && time.Since(begun) < 7*time.Second; n++ { // 2 s of delay and most of 6 s
 		for i, sh := range shells {
-			if err := sh.says(fmt.Sprintf("word %d", n)); err != nil {
+			if err := sh.says(fmt.Sprintf("word %d", n)); err != nil && time.Since(begun) < 8*time.Second {
 				t.Fatalf("shell %d after %s: %v", i, time.Since(begun), err)
 			}
 		}
+		_ = words.Wait(t.Context())
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("it stopped with %v", err)

@@ -7,14 +7,13 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"strings"
+	"log/slog"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -27,8 +26,10 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/request"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -47,23 +48,23 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, err
 	}
-	audience, err := Audience(ctx, clients)
-	if err != nil {
-		return nil, err
-	}
-	connected := transports{registry: members.New(logger.WithName("fleet"), time.Now), clusters: mgr.GetClient()}
+	connected := transports{registry: members.New(logger.WithName("members"), time.Now), clusters: mgr.GetClient()}
 	observed, err := newTelemetry(ctx, cfg.Tracing, mgr.GetConfig().UserAgent, connected.registry, logger)
 	if err != nil {
 		return nil, err
 	}
-	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews())
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
+	users := users{
+		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews()).Authenticate,
+		authorize:    identity.Chain{bound(grants.Bound, connected.alike, time.Now), access.ClusterProxy}.Authorize,
+	}
+	issuer := users.signIn(mgr, cfg, logger.WithName("sign-in"))
 	limits := cfg.Limits.Settings()
 	limiter := limit.New(limits, observed.proxy.limits())
 	handler, err := proxy.New(proxy.Options{
-		Authenticate: heldByUser(authenticator.Authenticate),
-		Authorize:    identity.Chain{bound(grants, connected.alike, time.Now), access.ClusterProxy}.Authorize,
-		Members:      connected,
+		Authenticate: heldByUser(users.authenticate),
+		Authorize:    users.authorize,
+		Transport:    connected.Transport,
 		Hub:          mgr.GetConfig(),
 		Observer:     observed.proxy.observer(),
 		Limiter:      limiter,
@@ -76,30 +77,34 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	server := &Server{
 		Listen: cfg.Server.Listen, Connections: cfg.Limits.Connections,
 		Trust:        holder,
-		Registration: newRegistration(mgr, holder, audience, connected.registry, observed),
+		Registration: newRegistration(mgr, cfg.AgentSettings(holder.Bundle), holder.Identity, connected.registry, observed),
 		Members:      connected.registry,
-		Tunnel:       observed.tunnels.observe(tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: quietLog(logger)}),
-		Proxy:        observed.serve(handler),
-		Metrics:      identity.Protect(promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{}), authenticator.Authenticate, access.NonResource("get", "/metrics")),
-		Ready:        func() error { return cachesSynced(mgr) },
+		Tunnel:       observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable, ErrorLog: quietLog(logger)}),
+		Proxy:        handler,
+		SignIn:       issuer,
+		Ready:        func() error { return cachesSynced(mgr, cfg) },
 		Stop:         newStop(cfg.Drain),
-		Log:          logger, telemetry: observed,
+		Log:          logger, telemetry: observed, pace: newPace(observed.turnedAway.Inc),
 	}
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
 	}
 	server.join(mgr, cfg, hopLimits(limiter, limits, observed.proxy.limits()), func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
+	if err := observed.watchPolicies(mgr, clients.AdmissionregistrationV1(), logger.WithName("policies")); err != nil {
+		return nil, err
+	}
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
-	return server, nil
+	scrapes := promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{})
+	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(scrapes, users.authenticate, access.NonResource("get", "/metrics")))
 }
 
 // newRegistration makes the part of the server that agents join by. A rejected agent shows on its Cluster.
-func newRegistration(mgr ctrl.Manager, holder *trust.Holder, audience string, registry *members.Registry, observed *telemetry) *registration.Server {
+func newRegistration(mgr ctrl.Manager, settings func() protocol.Settings, audience func() string, registry *members.Registry, observed *telemetry) *registration.Server {
 	reject := refused(mgr, registry, observed.tunnels.refused)
 	registry.OnRefused(reject)
 	return &registration.Server{
 		Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
-		Settings: holder.Settings, Audience: audience,
+		Settings: settings, Audience: audience,
 		Refused: reject,
 		Unproven: func(name types.NamespacedName, reason, message string) {
 			observed.tunnels.refused.WithLabelValues(reason).Inc()
@@ -120,15 +125,6 @@ func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	return index.NewGrants(ctx, mgr.GetCache(), mgr.GetClient())
 }
 
-// Audience names this hub in connect tokens, whatever its addresses are: by the UID of its namespace kube-system.
-func Audience(ctx context.Context, clients kubernetes.Interface) (string, error) {
-	system, err := clients.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
-	if err != nil {
-		return "", fmt.Errorf("identify the hub: %w", err)
-	}
-	return "drover-hub:" + string(system.UID), nil
-}
-
 // refused shows on a Cluster that a client that claimed to be its agent was turned away.
 func refused(mgr ctrl.Manager, registry *members.Registry, count *prometheus.CounterVec) func(types.NamespacedName, string, string) {
 	recorder := mgr.GetEventRecorder("drover-registration")
@@ -145,11 +141,15 @@ func refused(mgr ctrl.Manager, registry *members.Registry, count *prometheus.Cou
 	}
 }
 
-// cachesSynced says whether the caches that requests are answered from are filled, without waiting for them.
-func cachesSynced(mgr ctrl.Manager) error {
+// cachesSynced reports whether the caches that requests are answered from are filled, without waiting for them.
+func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	now, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	for _, object := range []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}} {
+	kinds := []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}}
+	if cfg.SignIn.On() {
+		kinds = append(kinds, &v1.User{})
+	}
+	for _, object := range kinds {
 		informer, err := mgr.GetCache().GetInformer(now, object)
 		if err != nil || !informer.HasSynced() {
 			return fmt.Errorf("cache of %T is not filled yet", object)
@@ -160,12 +160,5 @@ func cachesSynced(mgr ctrl.Manager) error {
 
 // quietLog passes what net/http logs to a logger at debug level: handshakes that scanners break off are no news.
 func quietLog(logger logr.Logger) *log.Logger {
-	return log.New(logWriter{logger}, "", 0)
-}
-
-type logWriter struct{ logr.Logger }
-
-func (l logWriter) Write(line []byte) (int, error) {
-	l.V(1).Info("http server", "message", strings.TrimSpace(string(line)))
-	return len(line), nil
+	return slog.NewLogLogger(logr.ToSlogHandler(logger.V(1)), slog.LevelInfo)
 }

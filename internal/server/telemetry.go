@@ -111,6 +111,8 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 		certificates{holder},
 		newConditionStates(clusters, v1.ConditionReady, "drover_clusters", "ready"),
 		newConditionStates(clusters, v1.ConditionGuardsApplied, "drover_cluster_guards", "applied"),
+		newConditionStates(clusters, v1.ConditionAgentUpToDate, "drover_cluster_agents", "up_to_date"),
+		newConditionStates(clusters, v1.ConditionRestoreConfirmed, "drover_cluster_restores", "confirmed"),
 		planStates{clusters},
 	)
 }

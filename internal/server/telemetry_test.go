@@ -29,7 +29,6 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
@@ -70,6 +69,7 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 	if _, err := o.openAudit(config.Audit{}, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
+	names.MustRegister(&policies{}) // as watchPolicies does, which needs a manager
 	(&Server{telemetry: o}).Deliveries()
 	return o, names
 }
@@ -257,14 +257,18 @@ func TestScrape(t *testing.T) {
 	}
 	lost := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1.ReasonTunnelLost}
 	unguarded := metav1.Condition{Type: v1.ConditionGuardsApplied, Status: metav1.ConditionFalse, Reason: v1.ReasonConflict}
+	waiting := metav1.Condition{Type: v1.ConditionAgentUpToDate, Status: metav1.ConditionFalse, Reason: v1.ReasonAgentWaiting}
+	restored := metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored}
 	stalled := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}, Status: v1.PlanStatus{Conditions: []metav1.Condition{
 		{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1.ReasonNodeFailed}, {Type: v1.ConditionStalled, Status: metav1.ConditionTrue}}}}
 	stalled.Spec.ClusterName = "x"
 	own := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "own"}}
-	o, list := seen(t, cluster("x", lost, unguarded), cluster("y", lost), cluster("z"), stalled, own)
+	o, list := seen(t, cluster("x", lost, unguarded, waiting), cluster("y", lost), cluster("z", restored), stalled, own)
 	for _, want := range []string{
 		"drover_clusters ready=False,reason=TunnelLost 2", "drover_clusters ready=Unknown,reason=Pending 1",
 		"drover_cluster_guards applied=False,reason=Conflict 1", "drover_cluster_guards applied=Unknown,reason=Pending 2",
+		"drover_cluster_agents reason=AgentWaiting,up_to_date=False 1", "drover_cluster_agents reason=Pending,up_to_date=Unknown 2",
+		"drover_cluster_restores confirmed=False,reason=HubRestored 1", "drover_cluster_restores confirmed=Unknown,reason=Pending 2",
 		"drover_plans reason=NodeFailed,stalled=true 1", "drover_replica_ready  1", "drover_stopping_seconds  0", "drover_peers_heard  1", "drover_peers_hearing  2",
 	} {
 		if !strings.Contains(scrape(t, list), want+"\n") {
@@ -274,7 +278,7 @@ func TestScrape(t *testing.T) {
 	o.stop(time.Now().Add(-time.Hour))
 	o.stop(time.Now())
 	if !regexp.MustCompile(`drover_stopping_seconds +360\d`).MatchString(scrape(t, list)) {
-		t.Error(scrape(t, list))
+		t.Errorf("want an hour in drover_stopping_seconds of %v", scrape(t, list))
 	}
 }
 
@@ -289,12 +293,12 @@ func TestCertificates(t *testing.T) {
 	if got := scrape(t, registry); got != "" {
 		t.Errorf("before there is a certificate:\n%s", got)
 	}
-	authority, err := pki.NewAuthority(now)
+	authority, err := trust.NewAuthority(now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{}
-	pki.WriteSecret(secret, pki.State{Active: authority})
+	trust.WriteSecret(secret, trust.State{Active: authority})
 	if err := holder.LoadAuthority(secret); err != nil {
 		t.Fatal(err)
 	}

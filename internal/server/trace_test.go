@@ -27,12 +27,11 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/peer"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/tracing"
 	"github.com/drover-dev/drover/internal/trust"
-	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // span is what a collector gets, as far as the test looks at it.
@@ -98,12 +97,12 @@ type tracedReplica struct {
 // tracedReplicas are two replicas that are linked. Only the first one begins traces.
 func tracedReplicas(t *testing.T, c *collector) [2]tracedReplica {
 	t.Helper()
-	authority, err := pki.NewAuthority(time.Now())
+	authority, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{}
-	pki.WriteSecret(secret, pki.State{Active: authority})
+	trust.WriteSecret(secret, trust.State{Active: authority})
 	var listeners [2]net.Listener
 	var addresses []string
 	for i := range listeners {
@@ -149,27 +148,16 @@ func connectAgent(t *testing.T, at *members.Registry, name types.NamespacedName,
 	forwarding := tracer.Continue(forward.New(t.Context(), base, &http.Transport{}, logr.Discard()), func(r *http.Request) tracing.About {
 		return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
 	})
-	hubEnd, agentEnd := net.Pipe()
-	conn := tunnel.NewConn(agentEnd, tunnel.Config{})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = conn.Serve(context.Background(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != protocol.PathReport {
-				forwarding.ServeHTTP(w, r)
-				return
-			}
-			_, _ = io.WriteString(w, "{}\n")
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		}))
-	}()
-	t.Cleanup(func() { _ = conn.Close(); <-ended })
-	session, err := tunnel.NewSession(t.Context(), hubEnd, tunnel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	at.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"}, Key: "key", Instance: "a"}, session)
+	opened := testkit.OpenTunnel(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != protocol.PathReport {
+			forwarding.ServeHTTP(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, "{}\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	at.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"}, Key: "key", Instance: "a"}, opened.Session)
 }
 
 // One request of a user, all the way: hub, the replica where the tunnel ends, agent, API server.
@@ -191,7 +179,7 @@ func TestOneTraceGoesAllTheWay(t *testing.T) {
 		}
 	})
 	connectAgent(t, all[1].fleet, member, agent, apiServer.URL)
-	for late := time.After(20 * time.Second); !all[0].fleet.State(member).Connected(); {
+	for late := time.After(testkit.Patience * 20 * time.Second); !all[0].fleet.State(member).Connected(); {
 		select {
 		case <-known:
 		case <-late:
@@ -203,7 +191,7 @@ func TestOneTraceGoesAllTheWay(t *testing.T) {
 			return identity.New(authenticationv1.UserInfo{Username: "alice-hush"})
 		},
 		Authorize: func(context.Context, identity.Identity, types.NamespacedName) error { return nil },
-		Members:   transports{registry: all[0].fleet},
+		Transport: transports{registry: all[0].fleet}.Transport,
 		Hub:       &rest.Config{Host: "https://127.0.0.1:1"},
 		Log:       logr.Discard(),
 	})
@@ -226,7 +214,7 @@ func TestOneTraceGoesAllTheWay(t *testing.T) {
 	body, err := io.ReadAll(response.Body)
 	_ = response.Body.Close()
 	if err != nil || response.StatusCode != http.StatusOK || string(body) != "hush" {
-		t.Fatalf("%s, %q, %v", response.Status, body, err)
+		t.Fatalf("got %s, %q, %v, want 200 and the secret body", response.Status, body, err)
 	}
 	hub.Close() // which waits for the handler, and so for its span
 	for _, tracer := range []*tracing.Tracer{all[0].tracer, all[1].tracer, agent} {

@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -30,7 +33,7 @@ type transports struct {
 func (m transports) Transport(ctx context.Context, name types.NamespacedName) (http.RoundTripper, error) {
 	transport, err := m.registry.Transport(name)
 	if err == nil {
-		return untouched{transport}, nil
+		return retryUnprocessed{transport}, nil
 	}
 	if !errors.Is(err, members.ErrNotConnected) {
 		return nil, err
@@ -51,14 +54,56 @@ func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// untouched asks the caller to retry when a tunnel ended before its agent looked at the request, and there was no other.
-type untouched struct{ http.RoundTripper }
+// retryUnprocessed asks the caller to retry when a tunnel ended before its agent looked at the request, and there was no other.
+type retryUnprocessed struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (u untouched) RoundTrip(r *http.Request) (*http.Response, error) {
+func (u retryUnprocessed) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := u.RoundTripper.RoundTrip(r)
 	if errors.Is(err, tunnel.ErrNotProcessed) || errors.Is(err, members.ErrNotConnected) {
 		return nil, &proxy.NotConnectedError{LastSeen: time.Now()}
 	}
 	return response, err
+}
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters;clusterroletemplatebindings;projectroletemplatebindings;projects,verbs=get;list;watch
+
+// bound returns the Way of users for whom granted finds a binding that has not expired. Every replica looks into its own cache; what cannot be read opens
+// nothing. Nor does a binding open a member that serves everybody with the same rights: they are more than the binding may grant.
+func bound(
+	granted func(context.Context, index.Principals, types.NamespacedName, time.Time) (bool, error),
+	alike func(context.Context, types.NamespacedName) (bool, error), now func() time.Time,
+) identity.Way {
+	return func(ctx context.Context, id identity.Identity, cluster types.NamespacedName) (bool, error) {
+		if !id.Valid() {
+			return false, nil
+		}
+		if is, err := granted(ctx, index.Principals{User: id.User, Groups: id.Groups}, cluster, now()); err != nil || !is {
+			return false, err
+		}
+		same, err := alike(ctx, cluster)
+		return err == nil && !same, err
+	}
+}
+
+// errSilent means that the user as which an agent asks its API server is not known yet.
+var errSilent = errors.New("the agent has not said yet what its profile is")
+
+// alike reports whether a member serves everybody with the same rights: the spec of the Cluster says ReadOnly, or its agent does.
+func (m transports) alike(ctx context.Context, name types.NamespacedName) (bool, error) {
+	cluster := &v1.Cluster{}
+	if err := m.clusters.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read cluster %s: %w", name, err)
+	}
+	if cluster.Spec.Agent.Profile == v1.ProfileReadOnly {
+		return true, nil
+	}
+	state := m.registry.State(name)
+	switch {
+	case state.Report != nil:
+		return state.Report.Profile == string(v1.ProfileReadOnly), nil
+	case state.Connected() && state.ReportErr == nil:
+		return false, errSilent
+	}
+	return false, nil
 }

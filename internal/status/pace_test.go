@@ -20,23 +20,34 @@ func TestPace(t *testing.T) {
 	env := testkit.Shared(t)
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "member"}}
 	env.Apply(t, cluster)
-	var written status.Written
+	var written status.Written[*v1.Cluster]
 	start := time.Now()
 	now, writes := start, 0
-	// tell writes another status if it may be, and returns whether it was.
-	tell := func(urgent bool) bool {
+	output := status.Output{Client: env.Client, Recorder: events.NewFakeRecorder(1), Now: func() time.Time { return now }}
+	// write changes the status as fill says, and returns when to come back.
+	write := func(change status.Change, fill func(*v1.Cluster, *status.Update) bool) time.Duration {
 		t.Helper()
-		if written.Wait(cluster, urgent, now) > 0 {
-			return false
-		}
-		writes++
-		update := status.Begin(cluster)
-		cluster.Status.Version = fmt.Sprint(writes)
-		if err := written.Commit(t.Context(), update, env.Client, events.NewFakeRecorder(1), now); err != nil {
+		read := cluster.DeepCopy()
+		change.Fill = func(u *status.Update) bool { return fill(read, u) }
+		result, err := written.Write(t.Context(), output, read, change)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return true
+		if read.ResourceVersion != cluster.ResourceVersion {
+			writes++
+			cluster = read
+		}
+		return result.RequeueAfter
 	}
+	another := func(urgent bool) time.Duration {
+		t.Helper()
+		return write(status.Change{}, func(c *v1.Cluster, _ *status.Update) bool {
+			c.Status.Version = fmt.Sprint("v", writes)
+			return urgent
+		})
+	}
+	// tell writes another status if it may be, and reports whether it was.
+	tell := func(urgent bool) bool { t.Helper(); return another(urgent) == 0 }
 	t.Run("what is urgent, and the first word after it, is written at once", func(t *testing.T) {
 		for range 3 {
 			if !tell(true) || !tell(false) || tell(false) {
@@ -56,17 +67,71 @@ func TestPace(t *testing.T) {
 	t.Run("what changes nothing is no write", func(t *testing.T) {
 		now = now.Add(time.Hour)
 		for range 5 {
-			if err := written.Commit(t.Context(), status.Begin(cluster), env.Client, events.NewFakeRecorder(1), now); err != nil {
-				t.Fatal(err)
+			if wait := write(status.Change{}, func(*v1.Cluster, *status.Update) bool { return false }); wait != 0 {
+				t.Errorf("it waits for %v, want 0 of what is not written", wait)
 			}
-		}
-		if wait := written.Wait(cluster, false, now); wait != 0 {
-			t.Error(wait)
 		}
 	})
 	t.Run("after a rest it is a second again", func(t *testing.T) {
-		if !tell(false) || written.Wait(cluster, false, now) != time.Second {
-			t.Error(written.Wait(cluster, false, now))
+		if wait := another(false); wait != 0 {
+			t.Errorf("it waits for %v, want 0", wait)
+		}
+		if wait := another(false); wait != time.Second {
+			t.Errorf("it waits for %v, want a second after a write", wait)
+		}
+	})
+	t.Run("a rest that does not grow is the wait after each write, also after an urgent one", func(t *testing.T) {
+		now = now.Add(time.Hour)
+		for _, urgent := range []bool{true, false, false} {
+			for _, want := range []time.Duration{0, time.Minute} {
+				wait := write(status.Change{Rest: time.Minute}, func(c *v1.Cluster, _ *status.Update) bool {
+					c.Status.Version = fmt.Sprint("v", writes)
+					return urgent && want == 0
+				})
+				if wait != want {
+					t.Errorf("urgent %t: it waits for %v, want %v", urgent, wait, want)
+				}
+			}
+			now = now.Add(time.Minute)
+		}
+	})
+	t.Run("what is about to change waits, and time alone brings it back", func(t *testing.T) {
+		now = now.Add(time.Hour)
+		before := writes
+		for _, tt := range []struct{ delay, until, want time.Duration }{
+			{time.Second, 0, time.Second}, {time.Second, time.Minute, time.Second}, {time.Minute, time.Second, time.Second},
+		} {
+			got := write(status.Change{Delay: tt.delay, Until: tt.until}, func(c *v1.Cluster, _ *status.Update) bool { c.Status.Version = "never"; return true })
+			if got != tt.want || writes != before {
+				t.Errorf("delay %v, until %v: it comes back after %v with %d writes, want %v and none", tt.delay, tt.until, got, writes-before, tt.want)
+			}
+		}
+		got := write(status.Change{Until: time.Minute}, func(c *v1.Cluster, _ *status.Update) bool { c.Status.Version = "now"; return false })
+		if got != time.Minute || writes != before+1 {
+			t.Errorf("it comes back after %v with %d writes, want a minute and one", got, writes-before)
+		}
+	})
+	t.Run("a rare event is remembered with its reason, once it is written", func(t *testing.T) {
+		now = now.Add(time.Hour)
+		fill := func(c *v1.Cluster, u *status.Update) bool {
+			c.Status.Version = fmt.Sprint("v", writes)
+			u.Event(status.Event{Reason: "Rare", Rare: true})
+			u.Event(status.Event{Reason: "Often"})
+			return false
+		}
+		output.Recorder = events.NewFakeRecorder(10)
+		write(status.Change{Delay: time.Second}, fill)
+		if told := written.Told(cluster, "Rare"); !told.IsZero() {
+			t.Errorf("it was told at %v, want not yet", told)
+		}
+		write(status.Change{}, fill)
+		if told := written.Told(cluster, "Rare"); !told.Equal(now) || !written.Told(cluster, "Often").IsZero() {
+			t.Errorf("it was told at %v, want %v, and nothing of the other", told, now)
+		}
+		next := cluster.DeepCopy()
+		next.Generation++
+		if told := written.Told(next, "Rare"); !told.IsZero() {
+			t.Errorf("of another generation it was told at %v, want never", told)
 		}
 	})
 }

@@ -36,6 +36,8 @@ type Event struct {
 	// Action is what was done, in the imperative, for example "Join".
 	Action  string
 	Message string
+	// Rare makes Written remember the event, for Told.
+	Rare bool
 }
 
 // Begin remembers an object as it was read. The caller changes the status of the object itself.
@@ -46,9 +48,22 @@ func Begin(object client.Object) *Update {
 // Event adds an event, sent by Commit.
 func (u *Update) Event(e Event) { u.events = append(u.events, e) }
 
+// changed reports whether the object differs from what was read.
+func (u *Update) changed() bool { return !equality.Semantic.DeepEqual(u.before, u.object) }
+
+// rare returns the reasons of the rare events.
+func (u *Update) rare() (reasons []string) {
+	for _, e := range u.events {
+		if e.Rare {
+			reasons = append(reasons, e.Reason)
+		}
+	}
+	return reasons
+}
+
 // Commit patches the status if it changed, and sends the events once that has succeeded. An object that is gone is no error.
 func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.EventRecorder) error {
-	if !equality.Semantic.DeepEqual(u.before, u.object) {
+	if u.changed() {
 		if err := c.Status().Patch(ctx, u.object, client.MergeFrom(u.before)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("write status of %s: %w", client.ObjectKeyFromObject(u.object), err)
 		}

@@ -98,7 +98,7 @@ func TestCommit(t *testing.T) {
 			t.Errorf("stored %+v", cluster.Status)
 		}
 	})
-	t.Run("events are told once", func(t *testing.T) {
+	t.Run("an event is recorded once", func(t *testing.T) {
 		recorder := events.NewFakeRecorder(10)
 		update := status.Begin(&v1.Cluster{})
 		update.Event(status.Event{Warning: true, Reason: "Lost", Message: "gone"})

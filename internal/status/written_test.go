@@ -20,40 +20,61 @@ func TestWritten(t *testing.T) {
 	for name, tt := range map[string]struct {
 		wrote  []string
 		cached string
-		want   bool
+		want   string // empty for what the cache has
 	}{
-		"nothing was written":                         {nil, "9", false},
-		"the cache is older than the write":           {[]string{"10"}, "9", true},
-		"the cache has the write":                     {[]string{"10"}, "10", false},
-		"the cache has a later write of another  ":    {[]string{"10"}, "11", false},
-		"the newest of two writes counts":             {[]string{"12", "10"}, "11", true},
-		"versions that are no numbers say nothing":    {[]string{"b"}, "a", false},
-		"a fake API server that has no versions, too": {[]string{""}, "", false},
+		"nothing was written":                         {nil, "9", ""},
+		"the cache is older than the write":           {[]string{"10"}, "9", "10"},
+		"the cache has the write":                     {[]string{"10"}, "10", ""},
+		"the cache has a later write of another  ":    {[]string{"10"}, "11", ""},
+		"the newest of two writes counts":             {[]string{"12", "10"}, "11", "12"},
+		"versions that are no numbers say nothing":    {[]string{"b"}, "a", ""},
+		"a fake API server that has no versions, too": {[]string{""}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var w Written
+			var w Written[*v1.Cluster]
 			for _, version := range tt.wrote {
 				w.Note(at(version))
 			}
-			if got := w.Missing(at(tt.cached)); got != tt.want {
-				t.Errorf("missing: %t", got)
+			want := tt.cached
+			if tt.want != "" {
+				want = tt.want
+			}
+			if got := w.Newest(at(tt.cached)).ResourceVersion; got != want {
+				t.Errorf("version %q, want %q", got, want)
 			}
 		})
 	}
 	t.Run("what the cache has caught up with takes no memory", func(t *testing.T) {
-		var w Written
+		var w Written[*v1.Cluster]
 		w.Note(at("10"))
-		w.Missing(at("10"))
-		if len(w.versions) != 0 {
-			t.Errorf("%v", w.versions)
+		w.Newest(at("10"))
+		if len(w.objects) != 0 {
+			t.Errorf("objects kept: %v, want none", w.objects)
 		}
 	})
 	t.Run("a Cluster that was made again is not waited for", func(t *testing.T) {
-		var w Written
+		var w Written[*v1.Cluster]
 		w.Note(at("10"))
 		w.Forget(types.NamespacedName{Namespace: "team", Name: "prod"})
-		if w.Missing(at("9")) {
-			t.Error("missing")
+		if got := w.Newest(at("9")).ResourceVersion; got != "9" {
+			t.Errorf("version %q, want that of the cache", got)
+		}
+	})
+	t.Run("nor one of another UID", func(t *testing.T) {
+		var w Written[*v1.Cluster]
+		w.Note(at("10"))
+		again := at("9")
+		again.UID = "another"
+		if got := w.Newest(again); got != again || len(w.objects) != 0 {
+			t.Errorf("%v, and %v kept; want what the cache has", got, w.objects)
+		}
+	})
+	t.Run("a caller may change what it gets", func(t *testing.T) {
+		var w Written[*v1.Cluster]
+		w.Note(at("10"))
+		w.Newest(at("9")).Status.Version = "changed"
+		if got := w.Newest(at("9")).Status.Version; got != "" {
+			t.Errorf("version %q, want none", got)
 		}
 	})
 }

@@ -11,25 +11,22 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/set"
 )
-
-// GuardsSet is the id of the set with the policies that guard projects in a member.
-const GuardsSet = "guards"
 
 //go:embed guards.yaml
 var guards string
 
 // Guards returns the admission policies of a member. They restrict which users may move a namespace between projects, change its pod security,
 // open isolated projects to it, and change objects with a set's label. All members have the same.
-func Guards() (expansion.Content, error) {
-	var content expansion.Content
+func Guards() (set.Content, error) {
+	var content set.Content
 	for document := range strings.SplitSeq(guards, "\n---\n") {
 		o := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(document), &o.Object); err != nil {
-			return expansion.Content{}, fmt.Errorf("read guards.yaml: %w", err)
+			return set.Content{}, fmt.Errorf("read guards.yaml: %w", err)
 		}
-		expansion.AddLabels(o, expansion.Labels(GuardsSet))
+		set.AddLabels(o, set.Labels(set.Guards))
 		content.Objects = append(content.Objects, o)
 	}
 	return content, nil

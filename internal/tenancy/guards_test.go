@@ -22,15 +22,20 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// member is an API server with the guards.
-type member struct {
+// fixture is an API server with the guards. Other tests share it.
+type fixture struct {
 	*testkit.Env
-	t *testing.T
+	t      *testing.T
+	prefix string // of the names of this test's users and namespaces
 }
 
-func guarded(t *testing.T) member {
+// unique returns a name that no other test has.
+func (m fixture) unique(name string) string { return m.prefix + "-" + name }
+
+func guarded(t *testing.T) fixture {
 	t.Helper()
-	m := member{testkit.Shared(t), t}
+	env := testkit.Shared(t)
+	m := fixture{env, t, env.Workspace(t)}
 	c, err := tenancy.Guards()
 	if err != nil {
 		t.Fatal(err)
@@ -43,13 +48,20 @@ func guarded(t *testing.T) member {
 	return m
 }
 
-// user is a user who may write namespaces and the guarded kinds, and has these verbs on virtual resources.
-func (m member) user(name string, more ...rbacv1.PolicyRule) client.Client {
+// user returns a client that acts as a new user, see as.
+func (m fixture) user(name string, more ...rbacv1.PolicyRule) client.Client {
+	m.t.Helper()
+	return m.as(m.unique(name), more...)
+}
+
+// as returns a client that acts as a user who may write namespaces and the guarded kinds, and has these verbs on virtual resources.
+func (m fixture) as(name string, more ...rbacv1.PolicyRule) client.Client {
 	m.t.Helper()
 	rules := append(more, rbacv1.PolicyRule{APIGroups: []string{"", "networking.k8s.io"}, Verbs: []string{"*"},
 		Resources: []string{"namespaces", "namespaces/status", "namespaces/finalize", "secrets", "resourcequotas", "resourcequotas/status", "limitranges", "networkpolicies"}})
-	m.Apply(m.t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
-	m.Apply(m.t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+	role := metav1.ObjectMeta{Name: m.unique(name)}
+	m.Apply(m.t, &rbacv1.ClusterRole{ObjectMeta: role, Rules: rules})
+	m.Apply(m.t, &rbacv1.ClusterRoleBinding{ObjectMeta: role, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}})
 	m.AwaitRights(m.t, name, "", rules...)
 	config := rest.CopyConfig(m.Config)
@@ -65,19 +77,19 @@ func on(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{"cluster.drover.dev"}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
 }
 
-func (m member) label(c client.Client, namespace, key, value string) error {
+func (m fixture) label(c client.Client, namespace, key, value string) error {
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	return c.Patch(m.t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+key+`":`+value+`}}}`)))
 }
 
-func (m member) refused(err error, message string) {
+func (m fixture) refused(err error, message string) {
 	m.t.Helper()
 	if err == nil || !strings.Contains(err.Error(), "drover-guard") || !strings.Contains(err.Error(), message) {
 		m.t.Errorf("got %v, want a guard's refusal with %q", err, message)
 	}
 }
 
-func (m member) taken(err error) {
+func (m fixture) taken(err error) {
 	m.t.Helper()
 	if err != nil {
 		m.t.Error(err)
@@ -86,15 +98,16 @@ func (m member) taken(err error) {
 
 func TestGuards(t *testing.T) {
 	m := guarded(t)
+	shop, free := m.unique("shop"), m.unique("free")
 	stranger := m.user("stranger")
 	mover := m.user("mover", on("projects", []string{"web", "db"}, "manage-namespaces"))
 	webMover := m.user("web-mover", on("projects", []string{"web"}, "manage-namespaces"))
 	security := m.user("security", on("projects", nil, "manage-namespaces", "updatepsa"))
-	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "copy", Labels: map[string]string{"cluster.drover.dev/set": "secrets.web"}}}
+	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "copy", Labels: map[string]string{"cluster.drover.dev/set": "secrets.web"}}}
 	// The API server takes a moment to learn of policies and rights.
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
-		probe := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: map[string]string{"cluster.drover.dev/project": "web"}}}
+		probe := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("probe"), Labels: map[string]string{"cluster.drover.dev/project": "web"}}}
 		for _, err := range []error{stranger.Create(ctx, probe, client.DryRunAll), stranger.Create(ctx, secret.DeepCopy(), client.DryRunAll)} {
 			if err == nil || !strings.Contains(err.Error(), "drover-guard") {
 				return errors.Join(errors.New("not guarded yet"), err)
@@ -103,28 +116,28 @@ func TestGuards(t *testing.T) {
 		return nil
 	})
 	const project = "cluster.drover.dev/project"
-	t.Run("CVE-2020-10676: a namespace is moved by who manages both projects", func(t *testing.T) {
-		m.refused(m.label(stranger, "shop", project, `"web"`), "from project '' to project 'web'")
-		m.refused(m.label(webMover, "shop", project, `"db"`), "manage-namespaces on both")
-		m.taken(m.label(webMover, "shop", project, `"web"`))
-		m.refused(m.label(webMover, "shop", project, `"db"`), "from project 'web' to project 'db'")
-		m.refused(m.label(stranger, "shop", project, "null"), "from project 'web' to project ''")
-		m.taken(m.label(mover, "shop", project, `"db"`))
-		m.taken(m.label(stranger, "shop", "team", `"a"`))
+	t.Run("CVE-2020-10676: only a user who manages both projects moves a namespace", func(t *testing.T) {
+		m.refused(m.label(stranger, shop, project, `"web"`), "from project '' to project 'web'")
+		m.refused(m.label(webMover, shop, project, `"db"`), "manage-namespaces on both")
+		m.taken(m.label(webMover, shop, project, `"web"`))
+		m.refused(m.label(webMover, shop, project, `"db"`), "from project 'web' to project 'db'")
+		m.refused(m.label(stranger, shop, project, "null"), "from project 'web' to project ''")
+		m.taken(m.label(mover, shop, project, `"db"`))
+		m.taken(m.label(stranger, shop, "team", `"a"`))
 	})
 	t.Run("CVE-2020-10676: a namespace is not moved through its subresources either", func(t *testing.T) {
 		for _, subresource := range []string{"status", "finalize"} {
 			now := &corev1.Namespace{}
-			m.taken(m.Client.Get(t.Context(), client.ObjectKey{Name: "shop"}, now))
+			m.taken(m.Client.Get(t.Context(), client.ObjectKey{Name: shop}, now))
 			now.Labels[project] = "web"
 			m.refused(stranger.SubResource(subresource).Update(t.Context(), now.DeepCopy()), "from project 'db' to project 'web'")
 			now.Labels[project] = "db"
 			m.taken(stranger.SubResource(subresource).Update(t.Context(), now))
 		}
 	})
-	t.Run("a namespace is made in a project by who manages it", func(t *testing.T) {
+	t.Run("only a user who manages a project creates a namespace in it", func(t *testing.T) {
 		made := func(labels map[string]string) *corev1.Namespace {
-			return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "made", Labels: labels}}
+			return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("made"), Labels: labels}}
 		}
 		m.refused(stranger.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll), "manage-namespaces")
 		m.taken(mover.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll))
@@ -132,21 +145,21 @@ func TestGuards(t *testing.T) {
 	})
 	t.Run("CVE-2026-41052: pod security of a project's namespace takes updatepsa, at creation and when it joins too", func(t *testing.T) {
 		const enforce = "pod-security.kubernetes.io/enforce"
-		m.refused(m.label(mover, "shop", enforce, `"privileged"`), "updatepsa")
-		m.taken(m.label(security, "shop", enforce, `"baseline"`))
-		m.refused(m.label(mover, "shop", enforce, "null"), "updatepsa")
-		made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "made", Labels: map[string]string{project: "web", enforce: "privileged"}}}
+		m.refused(m.label(mover, shop, enforce, `"privileged"`), "updatepsa")
+		m.taken(m.label(security, shop, enforce, `"baseline"`))
+		m.refused(m.label(mover, shop, enforce, "null"), "updatepsa")
+		made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("made"), Labels: map[string]string{project: "web", enforce: "privileged"}}}
 		m.refused(mover.Create(t.Context(), made, client.DryRunAll), "updatepsa")
-		free := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "free", Labels: map[string]string{enforce: "privileged"}}}
-		m.taken(stranger.Create(t.Context(), free.DeepCopy()))
-		m.refused(m.label(mover, "free", project, `"web"`), "updatepsa")
-		m.taken(m.label(security, "free", project, `"web"`))
-		m.refused(m.label(mover, "free", project, `"db"`), "updatepsa")
-		m.taken(m.label(mover, "free", project, "null"))
+		unguarded := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: free, Labels: map[string]string{enforce: "privileged"}}}
+		m.taken(stranger.Create(t.Context(), unguarded))
+		m.refused(m.label(mover, free, project, `"web"`), "updatepsa")
+		m.taken(m.label(security, free, project, `"web"`))
+		m.refused(m.label(mover, free, project, `"db"`), "updatepsa")
+		m.taken(m.label(mover, free, project, "null"))
 	})
-	t.Run("who opens isolated projects manages all", func(t *testing.T) {
-		m.refused(m.label(mover, "shop", "cluster.drover.dev/ingress", `"true"`), "on all projects")
-		m.taken(m.label(security, "shop", "cluster.drover.dev/ingress", `"true"`))
+	t.Run("only a user who manages all projects opens isolated ones", func(t *testing.T) {
+		m.refused(m.label(mover, shop, "cluster.drover.dev/ingress", `"true"`), "on all projects")
+		m.taken(m.label(security, shop, "cluster.drover.dev/ingress", `"true"`))
 	})
 	t.Run("only the agent changes, removes or creates its objects", func(t *testing.T) {
 		agent := m.user("agent", on("sets", nil, "manage"))
@@ -159,22 +172,23 @@ func TestGuards(t *testing.T) {
 		unlabelled.Labels = nil
 		m.refused(stranger.Update(t.Context(), unlabelled), "cannot manage sets")
 		m.refused(stranger.Delete(t.Context(), current.DeepCopy()), "cannot manage sets")
-		m.refused(stranger.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace("shop")), "cannot manage sets")
+		m.refused(stranger.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(shop)), "cannot manage sets")
 		m.taken(agent.Update(t.Context(), current))
-		m.taken(stranger.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"}}))
-		m.taken(m.user("system:serviceaccount:kube-system:namespace-controller").Delete(t.Context(), current))
+		m.taken(stranger.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "own"}}))
+		m.taken(m.as("system:serviceaccount:kube-system:namespace-controller").Delete(t.Context(), current))
 	})
 }
 
 func TestGuardOfQuotaStatus(t *testing.T) {
 	m := guarded(t)
-	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "depot"}})
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "depot", Name: "drover-project", Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}}
+	depot := m.unique("depot")
+	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: depot}})
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: depot, Name: "drover-project", Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}}
 	m.Apply(t, quota)
-	own := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "depot", Name: "own"}}
+	own := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: depot, Name: "own"}}
 	m.Apply(t, own)
-	stranger, agent := m.user("depot-stranger"), m.user("depot-agent", on("sets", nil, "manage"))
-	counter := m.user("system:serviceaccount:kube-system:resourcequota-controller")
+	stranger, agent := m.user("stranger"), m.user("agent", on("sets", nil, "manage"))
+	counter := m.as("system:serviceaccount:kube-system:resourcequota-controller")
 	raise := func(c client.Client, quota *corev1.ResourceQuota, labels string) error {
 		patch := `{"metadata":{"labels":` + labels + `},"status":{"hard":{"pods":"1000"}}}`
 		return c.SubResource("status").Patch(t.Context(), quota.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)), client.FieldOwner("raise"))

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // SkippedSecret is a Secret that is labelled for a project and is never copied.
@@ -30,8 +30,8 @@ type SkippedSecret struct {
 // A copy has the name, type, data and labels of its source, without the labels by which a tool on the hub says that the object
 // is its own. It has none of the annotations: one of them may repeat the data (last-applied-configuration). It is not immutable
 // even where the source is, so that it can follow a source that is recreated.
-func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []SkippedSecret, error) {
-	per := &expansion.PerNamespace{Project: p.Name}
+func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecret, error) {
+	per := &set.PerNamespace{Project: p.Name}
 	var skipped []SkippedSecret
 	ordered := slices.SortedFunc(slices.Values(secrets), func(a, b corev1.Secret) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range ordered {
@@ -39,22 +39,22 @@ func Secrets(p *v1.Project, secrets []corev1.Secret) (expansion.Content, []Skipp
 		if source.Namespace != p.Namespace || source.Labels[v1.LabelProject] != p.Name || source.DeletionTimestamp != nil {
 			continue
 		}
-		if message := Uncopied(source); message != "" {
+		if message := NeverCopied(source); message != "" {
 			skipped = append(skipped, SkippedSecret{Name: source.Name, Message: message})
 			continue
 		}
-		template, err := toTemplate(Copy(source), expansion.Labels(SecretsSet(p.Name)))
+		template, err := toTemplate(Copy(source), set.Labels(set.ID(set.Secrets, p.Name)))
 		if err != nil {
-			return expansion.Content{}, nil, fmt.Errorf("copy secret %s: %w", source.Name, err)
+			return set.Content{}, nil, fmt.Errorf("copy secret %s: %w", source.Name, err)
 		}
 		template.Except = exceptions(source)
 		per.Templates = append(per.Templates, template)
 	}
-	return expansion.Content{PerNamespace: per}, skipped, nil
+	return set.Content{PerNamespace: per}, skipped, nil
 }
 
-// Uncopied returns why a Secret is never copied into a member, empty for one that may be.
-func Uncopied(s *corev1.Secret) string {
+// NeverCopied returns the reason why a Secret is never copied into a member, empty for one that may be.
+func NeverCopied(s *corev1.Secret) string {
 	switch {
 	case s.Labels[v1.LabelSecretKind] != "":
 		return "it is Drover's own: it holds a credential of the hub"

@@ -4,7 +4,7 @@
 // Package tenancy turns a project into what its members hold: namespaces, quota, limits, network policies and copies of secrets.
 //
 // It is pure: no client, no context, no clock, no logger. What depends on the namespaces that a member has comes out as
-// templates, which package expansion expands on either side.
+// templates, which package set expands on either side.
 package tenancy
 
 import (
@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // Names of what each namespace of a project gets.
@@ -34,23 +34,17 @@ const (
 	namespaceName     = "kubernetes.io/metadata.name"
 )
 
-// ProjectSet is the id of the set of a Project.
-func ProjectSet(project string) string { return "project/" + project }
-
-// SecretsSet is the id of the set with the copies of a Project's secrets.
-func SecretsSet(project string) string { return "secrets/" + project }
-
-// Content is what each member of a project holds, apart from secrets. taken are namespaces of spec.namespaces that belong to
-// another project in that member (see Claims): they are left out.
-func Content(p *v1.Project, taken map[string]string) (expansion.Content, error) {
-	content := expansion.Content{
-		PerNamespace: &expansion.PerNamespace{
+// Content returns what each member of a project gets, without the copies of Secrets. It leaves out the namespaces of spec.namespaces in taken: they
+// belong to another project in that member (see Claims).
+func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
+	content := set.Content{
+		PerNamespace: &set.PerNamespace{
 			Project: p.Name, NamespaceLabels: podSecurityLabels(p.Spec.PodSecurity), Quota: quota(p.Spec),
 		},
 	}
-	labels := expansion.Labels(ProjectSet(p.Name))
+	labels := set.Labels(set.ID(set.Project, p.Name))
 	for _, name := range p.Spec.Namespaces {
-		if _, lost := taken[name]; !lost && !expansion.Reserved(name) { // the schema refuses these; it may have been another once
+		if _, lost := taken[name]; !lost && !set.Reserved(name) { // the schema refuses these; it may have been another once
 			content.Objects = append(content.Objects, namespace(p, name, labels))
 		}
 	}
@@ -64,20 +58,20 @@ func Content(p *v1.Project, taken map[string]string) (expansion.Content, error) 
 	for _, object := range objects {
 		template, err := toTemplate(object, labels)
 		if err != nil {
-			return expansion.Content{}, fmt.Errorf("compute project %s: %w", p.Name, err)
+			return set.Content{}, fmt.Errorf("compute project %s: %w", p.Name, err)
 		}
 		content.PerNamespace.Templates = append(content.PerNamespace.Templates, template)
 	}
 	return content, nil
 }
 
-// namespace is a Namespace that the spec lists. It has the labels of pod security as well, so that it is never there without
-// them; it has no "managed-by", because Drover joins it rather than owning it, and never deletes it.
+// namespace returns a Namespace that the spec lists. It has the labels of pod security from the start. It is not labelled as managed by Drover: Drover
+// does not own it, and never deletes it.
 func namespace(p *v1.Project, name string, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(name)
-	expansion.AddLabels(o, map[string]string{v1.LabelProject: p.Name, v1.LabelSet: labels[v1.LabelSet]})
-	expansion.AddLabels(o, podSecurityLabels(p.Spec.PodSecurity))
+	set.AddLabels(o, map[string]string{v1.LabelProject: p.Name, v1.LabelSet: labels[v1.LabelSet]})
+	set.AddLabels(o, podSecurityLabels(p.Spec.PodSecurity))
 	return o
 }
 
@@ -93,11 +87,11 @@ func podSecurityLabels(level v1.PodSecurity) map[string]string {
 	return labels
 }
 
-func quota(spec v1.ProjectSpec) *expansion.Quota {
+func quota(spec v1.ProjectSpec) *set.Quota {
 	if len(spec.ResourceQuota) == 0 && len(spec.NamespaceDefaultResourceQuota) == 0 {
 		return nil
 	}
-	return &expansion.Quota{Total: spec.ResourceQuota.DeepCopy(), Default: spec.NamespaceDefaultResourceQuota.DeepCopy()}
+	return &set.Quota{Total: spec.ResourceQuota.DeepCopy(), Default: spec.NamespaceDefaultResourceQuota.DeepCopy()}
 }
 
 func limitRange(defaults *v1.ContainerDefaults) *corev1.LimitRange {
@@ -113,9 +107,9 @@ func limitRange(defaults *v1.ContainerDefaults) *corev1.LimitRange {
 	}
 }
 
-// networkPolicy lets into a namespace of the project only what comes from the project, from kube-system (where K3s and RKE2 have
-// their ingress controllers, and only administrators of the cluster run pods) and from namespaces that an administrator has
-// labelled for ingress. What goes out is not limited, DNS included.
+// networkPolicy returns a policy that admits connections to the project's pods from the project, from kube-system (where K3s and RKE2 have their ingress
+// controllers, and only administrators of the cluster run pods) and from namespaces that an administrator has labelled for ingress. It does not restrict
+// outgoing connections.
 func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	from := func(label, value string) networkingv1.NetworkPolicyPeer {
 		return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: value}}}
@@ -133,14 +127,12 @@ func networkPolicy(project string) *networkingv1.NetworkPolicy {
 }
 
 // toTemplate makes a template of an object, without what only an API server fills in.
-func toTemplate(object runtime.Object, labels map[string]string) (expansion.Template, error) {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+func toTemplate(object runtime.Object, labels map[string]string) (set.Template, error) {
+	o, err := set.Object(object)
 	if err != nil {
-		return expansion.Template{}, fmt.Errorf("convert %T: %w", object, err)
+		return set.Template{}, err
 	}
-	o := &unstructured.Unstructured{Object: fields}
-	unstructured.RemoveNestedField(o.Object, "metadata", "creationTimestamp")
 	unstructured.RemoveNestedField(o.Object, "status")
-	expansion.AddLabels(o, labels)
-	return expansion.Template{Object: o}, nil
+	set.AddLabels(o, labels)
+	return set.Template{Object: o}, nil
 }

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/expansion"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/tenancy"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -41,7 +41,7 @@ func full() *v1.Project {
 	}}
 }
 
-func content(t *testing.T, p *v1.Project, taken map[string]string) expansion.Content {
+func content(t *testing.T, p *v1.Project, taken map[string]string) set.Content {
 	t.Helper()
 	c, err := tenancy.Content(p, taken)
 	if err != nil {
@@ -61,15 +61,15 @@ func names(objects []*unstructured.Unstructured) []string {
 func TestContent(t *testing.T) {
 	t.Run("a project that asks for nothing gives nothing", func(t *testing.T) {
 		c := content(t, &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, nil)
-		got, err := c.Expand([]expansion.Namespace{{Name: "a"}}, nil)
+		got, err := c.Expand([]set.Namespace{{Name: "a"}}, nil)
 		if err != nil || len(got.Objects) != 0 {
-			t.Error(names(got.Objects), err)
+			t.Errorf("got %v, %v, want no objects", names(got.Objects), err)
 		}
 	})
 	t.Run("namespaces that are listed come with their project, set and pod security, and are not called ours", func(t *testing.T) {
 		c := content(t, full(), nil)
 		if want := []string{"Namespace /web", "Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
-			t.Fatal(names(c.Objects))
+			t.Fatalf("got %v, want both namespaces", names(c.Objects))
 		}
 		want := map[string]string{"cluster.drover.dev/project": "web", "cluster.drover.dev/set": "project.web"}
 		for _, mode := range []string{"enforce", "warn", "audit"} {
@@ -83,13 +83,13 @@ func TestContent(t *testing.T) {
 	t.Run("a namespace of another project is left out", func(t *testing.T) {
 		c := content(t, full(), map[string]string{"web": "older"})
 		if want := []string{"Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
-			t.Error(names(c.Objects))
+			t.Errorf("got %v, want only the namespace that is free", names(c.Objects))
 		}
 	})
 	t.Run("a namespace of the cluster's own is left out, whatever the schema let through", func(t *testing.T) {
 		p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1.ProjectSpec{Namespaces: []string{"default", "kube-system", "drover-agent"}}}
 		if c := content(t, p, nil); len(c.Objects) != 0 {
-			t.Error(names(c.Objects))
+			t.Errorf("got %v, want no objects", names(c.Objects))
 		}
 	})
 	t.Run("the same project always gives the same bytes", func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestContent(t *testing.T) {
 	t.Run("nothing names a namespace but the Namespaces themselves", func(t *testing.T) {
 		for _, template := range content(t, full(), nil).PerNamespace.Templates {
 			if template.Object.GetNamespace() != "" {
-				t.Error(template.Object)
+				t.Errorf("the template is %v, want it without a namespace", template.Object)
 			}
 		}
 	})
@@ -111,7 +111,7 @@ func TestContent(t *testing.T) {
 		policy := content(t, full(), nil).PerNamespace.Templates[1].Object
 		types, _, _ := unstructured.NestedStringSlice(policy.Object, "spec", "policyTypes")
 		if policy.GetKind() != "NetworkPolicy" || !reflect.DeepEqual(types, []string{"Ingress"}) {
-			t.Error(policy)
+			t.Errorf("got %v, want a NetworkPolicy for Ingress only", policy)
 		}
 		text, _ := json.Marshal(policy.Object["spec"])
 		for _, want := range []string{`"cluster.drover.dev/project":"web"`, `"kubernetes.io/metadata.name":"kube-system"`, `"cluster.drover.dev/ingress":"true"`} {
@@ -142,12 +142,12 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 	}
 	c := content(t, full(), nil)
 	apply(c.Objects)
-	namespaces := []expansion.Namespace{{Name: "web", Created: metav1.Unix(1, 0)}, {Name: "web-staging", Created: metav1.Unix(2, 0)}}
-	got, err := c.Expand(namespaces, expansion.Labels(tenancy.ProjectSet("web")))
+	namespaces := []set.Namespace{{Name: "web", Created: metav1.Unix(1, 0)}, {Name: "web-staging", Created: metav1.Unix(2, 0)}}
+	got, err := c.Expand(namespaces, set.Labels(set.ID(set.Project, "web")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	copies, err := secrets.Expand(namespaces, expansion.Labels(tenancy.SecretsSet("web")))
+	copies, err := secrets.Expand(namespaces, set.Labels(set.ID(set.Secrets, "web")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,15 +170,15 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 		}
 		cpu, memory := quota.Spec.Hard["limits.cpu"], quota.Spec.Hard["requests.memory"]
 		if cpu.String() != "10" || memory.String() != "16Gi" || !reflect.DeepEqual(got.Short, []string{"web-staging"}) {
-			t.Error(cpu.String(), memory.String(), got.Short)
+			t.Errorf("the default quota is %v, %v, %v, want 10, 16Gi and web-staging short", cpu.String(), memory.String(), got.Short)
 		}
 	})
 	t.Run("labels for a namespace that is gone do not make it anew", func(t *testing.T) {
 		unlisted := full()
 		unlisted.Spec.Namespaces = nil
-		got, err := content(t, unlisted, nil).Expand([]expansion.Namespace{{Name: "gone", UID: "8f3b5c0e-0000-4000-8000-000000000000"}}, nil)
+		got, err := content(t, unlisted, nil).Expand([]set.Namespace{{Name: "gone", UID: "8f3b5c0e-0000-4000-8000-000000000000"}}, nil)
 		if err != nil || got.Objects[0].GetKind() != "Namespace" {
-			t.Fatal(names(got.Objects), err)
+			t.Fatalf("got %v, %v, want the namespace", names(got.Objects), err)
 		}
 		err = env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(got.Objects[0]), client.FieldOwner("drover"))
 		if !apierrors.IsConflict(err) {
@@ -191,7 +191,7 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(secret.Data["password"]) != "hunter2" || secret.Type != "example.com/registry" {
-			t.Error(secret)
+			t.Errorf("the copy is %v, want the source's data and type", secret)
 		}
 	})
 }
@@ -215,7 +215,7 @@ func TestSecrets(t *testing.T) {
 	t.Run("a copy has name, type, data and labels, and nothing by which a tool knows its own", func(t *testing.T) {
 		c, refused, err := tenancy.Secrets(full(), []corev1.Secret{*source("registry")})
 		if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) != 1 {
-			t.Fatal(c, refused, err)
+			t.Fatalf("got %v, %v, %v, want one template and nothing refused", c, refused, err)
 		}
 		want := map[string]any{"apiVersion": "v1", "kind": "Secret", "type": "example.com/registry", "data": map[string]any{"password": "aHVudGVyMg=="},
 			"metadata": map[string]any{"name": "registry", "labels": map[string]any{"app": "web", "app.kubernetes.io/managed-by": "drover", "cluster.drover.dev/set": "secrets.web"}}}
@@ -231,7 +231,7 @@ func TestSecrets(t *testing.T) {
 			change(func(s *corev1.Secret) { s.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }),
 		})
 		if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) > 0 {
-			t.Error(c.PerNamespace.Templates, refused, err)
+			t.Errorf("got %v, %v, %v, want no template and nothing refused", c.PerNamespace.Templates, refused, err)
 		}
 	})
 	t.Run("credentials of a cluster are refused, without a word of what is in them", func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestSecrets(t *testing.T) {
 		} {
 			c, refused, err := tenancy.Secrets(full(), []corev1.Secret{s})
 			if err != nil || len(c.PerNamespace.Templates) > 0 || len(refused) != 1 || refused[0].Name != "other" || strings.Contains(refused[0].Message, "hunter2") {
-				t.Errorf("%s: %v %v %v", name, c.PerNamespace.Templates, refused, err)
+				t.Errorf("%s: %v %v %v, want the Secret refused without its content", name, c.PerNamespace.Templates, refused, err)
 			}
 		}
 	})
@@ -254,9 +254,9 @@ func TestSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := c.Expand([]expansion.Namespace{{Name: "a"}, {Name: "b"}, {Name: "c"}}, nil)
+		got, err := c.Expand([]set.Namespace{{Name: "a"}, {Name: "b"}, {Name: "c"}}, nil)
 		if err != nil || !reflect.DeepEqual(names(got.Objects), []string{"Secret c/other"}) {
-			t.Error(names(got.Objects), err)
+			t.Errorf("got %v, %v, want Secret c/other only", names(got.Objects), err)
 		}
 	})
 }

@@ -68,7 +68,7 @@ func newExporter(o Options) (*exporter, error) {
 	}, nil
 }
 
-// tracesURL is where an endpoint takes traces. Errors do not repeat what may hold a password.
+// tracesURL returns the URL for traces of an endpoint. Errors do not contain the endpoint, which may hold a password.
 func tracesURL(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	switch {
@@ -97,7 +97,7 @@ func headers(list string) (http.Header, error) {
 	return h, nil
 }
 
-// first is the value of the first variable that is set.
+// first returns the value of the first variable that is set.
 func first(lookup func(string) (string, bool), names ...string) string {
 	for _, name := range names {
 		if value, ok := lookup(name); ok && value != "" {
@@ -107,7 +107,7 @@ func first(lookup func(string) (string, bool), names ...string) string {
 	return ""
 }
 
-// ExportSpans implements sdk.SpanExporter. It says once when sending begins to fail and when it works again.
+// ExportSpans implements sdk.SpanExporter. It logs when sending begins to fail, and when it works again.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := e.send(ctx, spans)
 	switch was := e.failing.Swap(err != nil); {
@@ -116,7 +116,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	case err == nil && was:
 		e.log.Info("the collector takes spans again")
 	}
-	return nil // or the SDK would log it once more for each batch
+	return nil // the SDK would log an error for each batch
 }
 
 func (e *exporter) send(ctx context.Context, spans []sdk.ReadOnlySpan) error {

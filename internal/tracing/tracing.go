@@ -21,7 +21,6 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/drover-dev/drover/internal/answer"
 	"github.com/drover-dev/drover/internal/request"
 )
 
@@ -37,7 +36,7 @@ const (
 	attributeMethod = "http.request.method"
 )
 
-// maxText bounds what a span holds of a request's path: strangers send requests, too.
+// maxText bounds a text in a span, in bytes: unauthenticated clients send requests, too.
 const maxText = 128
 
 // Options of a Tracer.
@@ -96,7 +95,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// About is what a span says of a request.
+// About has the attributes of a span that describe a request.
 type About struct {
 	// Name of the span. It should have few values.
 	Name string
@@ -104,9 +103,8 @@ type About struct {
 	Cluster, Verb, Resource string
 }
 
-// Entrance serves requests of strangers. Each begins a trace of its own: a stranger who could join one would decide what is sampled,
-// and could put spans into the traces of others. A trace that the stranger names is linked to instead. What the stranger says of a trace goes no further,
-// whether or not tracing is on.
+// Entrance serves requests of clients outside of Drover. Each begins a new trace: a client that could continue one would decide what is sampled, and could
+// add spans to the traces of others. The trace that the client names becomes a link. Its headers are removed, whether or not tracing is on.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -149,10 +147,10 @@ func (t *Tracer) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 		next.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
-	recorder := answer.New(w)
+	recorder := request.NewRecorder(w)
 	defer func() {
 		status := recorder.Status()
-		if status == answer.Aborted {
+		if status == request.Aborted {
 			span.SetStatus(codes.Error, "no answer")
 			return
 		}
@@ -177,12 +175,12 @@ func (a About) attributes(method string) []attribute.KeyValue {
 	return all
 }
 
-// named is r's context with the trace that its header names.
+// named returns r's context with the trace that its header names.
 func named(r *http.Request) context.Context {
 	return propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 }
 
-// forget takes out of a header what names a trace.
+// forget removes the fields of a header that name a trace.
 func forget(h http.Header) {
 	delete(h, "Traceparent")
 	delete(h, "Tracestate")
@@ -195,8 +193,8 @@ func clip(s string) string {
 	return s
 }
 
-// Kubernetes says of a request to a Kubernetes API what it does to which resource. path is the path in that API; where names the part
-// of Drover that serves it, cluster may be empty.
+// Kubernetes returns the attributes of a request to a Kubernetes API. path is the path in that API, and where names the part of Drover that serves it.
+// cluster may be empty.
 func Kubernetes(r *http.Request, path, where, cluster string) About {
 	info := request.Of(r, path)
 	resource := info.Resource
@@ -209,7 +207,7 @@ func Kubernetes(r *http.Request, path, where, cluster string) About {
 	return About{Name: strings.TrimSpace(where + " " + info.Verb + " " + resource), Cluster: cluster, Verb: info.Verb, Resource: resource}
 }
 
-// Endpoint is the one that an environment names by OTEL_EXPORTER_OTLP_ENDPOINT, empty if none.
+// Endpoint returns OTEL_EXPORTER_OTLP_ENDPOINT of an environment, empty if it is not set.
 func Endpoint(environ func(string) (string, bool)) string {
 	return first(environ, "OTEL_EXPORTER_OTLP_ENDPOINT")
 }

@@ -74,7 +74,7 @@ func newCollector(t *testing.T) *collector {
 		defer c.mu.Unlock()
 		body, err := io.ReadAll(r.Body)
 		if err != nil || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%s %s, %s, %v", r.Method, r.URL, r.Header, err)
+			t.Errorf("the collector got %s %s, %s, %v, want JSON at /v1/traces", r.Method, r.URL, r.Header, err)
 		}
 		var request struct {
 			ResourceSpans []struct {
@@ -172,13 +172,13 @@ func TestEntrance(t *testing.T) {
 		seen := ask(entrance(tracer), http.StatusOK, "Traceparent", strangersParent, "Tracestate", "them=1")
 		got := c.after(t, tracer)["hub"]
 		if got.TraceID == strangersTrace || got.ParentSpanID != "" || len(got.Links) != 1 || got.Links[0].TraceID != strangersTrace {
-			t.Errorf("%+v", got)
+			t.Errorf("the span is %+v, want a trace of its own with a link to the caller's", got)
 		}
 		if want := "00-" + got.TraceID + "-" + got.SpanID + "-01"; seen.Get("Traceparent") != want || seen.Get("Tracestate") != "" {
 			t.Errorf("handed on %q, %q, want %q", seen.Get("Traceparent"), seen.Get("Tracestate"), want)
 		}
 		if got.Kind != 2 || got.Start == "" || got.End < got.Start {
-			t.Errorf("%+v", got)
+			t.Errorf("the span is %+v, want a server's with its times", got)
 		}
 	})
 	t.Run("a stranger cannot ask for a sample", func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestEntrance(t *testing.T) {
 	})
 	t.Run("with tracing off a stranger's trace goes no further either", func(t *testing.T) {
 		if seen := ask(entrance(nil), http.StatusOK, "Traceparent", strangersParent, "Tracestate", "them=1"); seen.Get("Traceparent")+seen.Get("Tracestate") != "" {
-			t.Errorf("%v", seen)
+			t.Errorf("the next server gets %v, want no trace of a caller's", seen)
 		}
 	})
 	t.Run("a span says what was asked and answered, and nothing secret", func(t *testing.T) {
@@ -208,10 +208,10 @@ func TestEntrance(t *testing.T) {
 			}
 		}
 		if len(got.Attributes) != 5 || got.Status.Code != 2 {
-			t.Errorf("%+v", got)
+			t.Errorf("the span is %+v, want five attributes and an error", got)
 		}
 		if all := strings.Join(c.raw, ""); strings.Contains(all, "hush") || !strings.Contains(all, `"service.name"`) {
-			t.Error(all)
+			t.Errorf("the collector got %v, want the service's name and no secret", all)
 		}
 	})
 	t.Run("a request that is ended without an answer is an error", func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestEntrance(t *testing.T) {
 			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 		}()
 		if got := c.after(t, tracer)["hub"]; got.Status.Code != 2 || got.attribute("http.response.status_code") != nil {
-			t.Errorf("%+v", got)
+			t.Errorf("the span is %+v, want an error without a response code", got)
 		}
 	})
 }
@@ -257,7 +257,7 @@ func TestContinue(t *testing.T) {
 	}
 	t.Run("with tracing off the trace is passed on as it is", func(t *testing.T) {
 		if seen := ask(continued(nil), http.StatusOK, "Traceparent", strangersParent); seen.Get("Traceparent") != strangersParent {
-			t.Errorf("%v", seen)
+			t.Errorf("the next server gets %v, want the caller's trace", seen)
 		}
 	})
 }
@@ -269,7 +269,7 @@ func TestNew(t *testing.T) {
 		ask(entrance(tracer), http.StatusOK)
 		c.after(t, tracer)
 		if c.headers.Get("Authorization") != "Bearer ours" || c.headers.Get("X-Tenant") != "a" {
-			t.Errorf("%v", c.headers)
+			t.Errorf("the collector got %v, want the configured headers", c.headers)
 		}
 	})
 	for name, tt := range map[string]struct {
@@ -282,7 +282,7 @@ func TestNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tracer, err := tracing.New(t.Context(), tracing.Options{Endpoint: tt.endpoint, Environ: env(tt.environ...)})
 			if tracer != nil || err != nil || tracer.Close(t.Context()) != nil {
-				t.Errorf("%v, %v", tracer, err)
+				t.Errorf("got %v, %v, want no tracer and no error", tracer, err)
 			}
 		})
 	}
@@ -298,7 +298,7 @@ func TestNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := tracing.New(t.Context(), tracing.Options{Endpoint: tt.endpoint, Environ: env(tt.environ...)})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hush") {
-				t.Errorf("%v", err)
+				t.Errorf("got %v, want the error of this case, without the secret", err)
 			}
 		})
 	}
@@ -321,7 +321,7 @@ func TestCollectorAway(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(lines) != 1 || !strings.Contains(lines[0], "503") {
-		t.Errorf("%q", lines)
+		t.Errorf("logged %q, want one line with 503", lines)
 	}
 }
 

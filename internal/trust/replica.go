@@ -8,11 +8,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"slices"
-
-	"github.com/drover-dev/drover/internal/pki"
 )
 
-// errNoReplica says that whoever is at the other end is not a replica of this hub, though the hub's CA knows it.
+// errNoReplica means that the other end has a certificate of the hub's CA, but not one of a replica.
 var errNoReplica = errors.New("the certificate is not that of a replica of the hub")
 
 // ReplicaTLS is for a connection between two replicas of the hub, at either end. Both show a certificate of the hub's own CA that is
@@ -26,11 +24,11 @@ func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 		MinVersion:   tls.VersionTLS13,
 		NextProtos:   []string{"http/1.1"},
 		Certificates: []tls.Certificate{*cert},
-		ServerName:   pki.ReplicaName,
+		ServerName:   ReplicaName,
 		RootCAs:      roots,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    roots,
-		// Without tickets each connection shows its certificate anew.
+		// Without tickets each connection sends its certificate.
 		SessionTicketsDisabled: true,
 		VerifyConnection:       isReplica,
 	}, nil
@@ -38,7 +36,7 @@ func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 
 // isReplica refuses certificates of the hub's CA that are not for replicas. The chain was verified before.
 func isReplica(state tls.ConnectionState) error {
-	if len(state.PeerCertificates) == 0 || !slices.Equal(state.PeerCertificates[0].DNSNames, []string{pki.ReplicaName}) {
+	if len(state.PeerCertificates) == 0 || !slices.Equal(state.PeerCertificates[0].DNSNames, []string{ReplicaName}) {
 		return errNoReplica
 	}
 	return nil
@@ -51,8 +49,8 @@ func (h *Holder) replica() (*tls.Certificate, *x509.CertPool, error) {
 	if !h.complete {
 		return nil, nil, ErrNoAuthority
 	}
-	if cert := h.issued.replica; cert == nil || !h.now().Before(pki.RenewAt(cert.Leaf)) {
-		renewed, err := pki.IssueReplica(h.state.Active, h.now())
+	if cert := h.issued.replica; cert == nil || !h.now().Before(RenewAt(cert.Leaf)) {
+		renewed, err := IssueReplica(h.state.Active, h.now())
 		if err != nil {
 			return nil, nil, err
 		}

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -27,10 +26,10 @@ func TestReplicaTLS(t *testing.T) {
 	if _, err := h.ReplicaTLS(); !errors.Is(err, trust.ErrNoAuthority) {
 		t.Fatalf("before there is a CA: %v", err)
 	}
-	load := func(state pki.State) {
+	load := func(state trust.State) {
 		t.Helper()
 		secret := &corev1.Secret{}
-		pki.WriteSecret(secret, state)
+		trust.WriteSecret(secret, state)
 		if err := h.LoadAuthority(secret); err != nil {
 			t.Fatal(err)
 		}
@@ -43,14 +42,14 @@ func TestReplicaTLS(t *testing.T) {
 		}
 		return config.Certificates[0].Leaf
 	}
-	state, err := pki.Apply(pki.State{}, pki.StepCreate, clock.Now())
+	state, err := trust.Apply(trust.State{}, trust.StepCreate, clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	load(state)
 	first := leaf()
 	t.Run("one certificate serves until it is due", func(t *testing.T) {
-		clock.Advance(pki.RenewAt(first).Sub(clock.Now()) - time.Second)
+		clock.Advance(trust.RenewAt(first).Sub(clock.Now()) - time.Second)
 		if !leaf().Equal(first) {
 			t.Error("renewed early")
 		}
@@ -65,8 +64,8 @@ func TestReplicaTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, step := range []pki.Step{pki.StepChange, pki.StepRetire} {
-			if state, err = pki.Apply(state, step, clock.Now()); err != nil {
+		for _, step := range []trust.Step{trust.StepChange, trust.StepRetire} {
+			if state, err = trust.Apply(state, step, clock.Now()); err != nil {
 				t.Fatal(err)
 			}
 			load(state)
@@ -76,7 +75,7 @@ func TestReplicaTLS(t *testing.T) {
 			}
 			for _, cert := range []*x509.Certificate{before, config.Certificates[0].Leaf} {
 				for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
-					if step == pki.StepRetire && cert == before {
+					if step == trust.StepRetire && cert == before {
 						continue // no replica shows it for that long
 					}
 					options := x509.VerifyOptions{Roots: config.RootCAs, DNSName: config.ServerName, CurrentTime: clock.Now(), KeyUsages: []x509.ExtKeyUsage{usage}}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust holds what the hub serves with and what its agents are to trust now.
+// Package trust holds the certificates that the hub serves with and those that its agents should trust, and decides how both change.
 package trust
 
 import (
@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -31,14 +30,13 @@ var ErrNoAuthority = errors.New("the hub's CA is not there yet")
 
 // Holder holds the current trust. New makes it. All methods may be called concurrently.
 type Holder struct {
-	urls  []string
 	hosts []string
 	now   func() time.Time
 
-	loaded chan struct{} // closed when there is all to serve with
+	loaded chan struct{} // closed when the certificates are complete
 
 	mu        sync.Mutex // guards what follows
-	state     pki.State
+	state     State
 	issued    issued           // by state.Active
 	given     *tls.Certificate // the operator's own, nil if there is none
 	givenCA   []byte
@@ -52,11 +50,11 @@ type issued struct{ serving, replica *tls.Certificate }
 
 // New makes a holder for a hub that is reached under the base URLs. Certificates are issued for their hosts, and for extraHosts.
 func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
-	hosts, err := pki.Hosts(urls)
+	hosts, err := Hosts(urls)
 	if err != nil {
 		return nil, err
 	}
-	return &Holder{urls: urls, hosts: append(hosts, extraHosts...), now: now, loaded: make(chan struct{})}, nil
+	return &Holder{hosts: append(hosts, extraHosts...), now: now, loaded: make(chan struct{})}, nil
 }
 
 // OnChange calls f after the trust changed. f must not block.
@@ -66,9 +64,9 @@ func (h *Holder) OnChange(f func()) {
 	h.listeners = append(h.listeners, f)
 }
 
-// LoadAuthority takes over the hub's CA from its Secret. One that cannot be served with is refused: the last one stays.
+// LoadAuthority loads the hub's CA and identity from their Secret. It refuses what cannot be used, and keeps what was loaded before.
 func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
-	state, err := pki.ReadSecret(secret)
+	state, err := ReadSecret(secret)
 	if err != nil {
 		return err
 	}
@@ -92,22 +90,28 @@ func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	return nil
 }
 
-// Authority is the hub's CA as it was loaded last, false if none was.
-func (h *Holder) Authority() (pki.State, bool) {
+// Authority returns the hub's CA as it was loaded last, false if none was.
+func (h *Holder) Authority() (State, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state, len(h.state.Active.Cert) > 0
 }
 
-// AwaitGiven says that there is to be an operator's own certificate: until LoadGiven or GivenAbsent nothing is served and agents are
-// told nothing, or each restart of the hub would take the operator's CA from them for a moment.
+// Identity returns the hub's identity as it was loaded last, empty if none was.
+func (h *Holder) Identity() string {
+	state, _ := h.Authority()
+	return state.Identity
+}
+
+// AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called, nothing is served and agents get no
+// settings: otherwise each restart of the hub would remove the operator's CA from agents for a moment.
 func (h *Holder) AwaitGiven() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.awaiting = !h.complete
 }
 
-// GivenAbsent says that the operator's certificate is not there, or no good. What was loaded before stays, else the hub's own CA serves.
+// GivenAbsent records that the operator's certificate is missing or invalid. One that was loaded before stays in use; otherwise the hub's own CA is used.
 func (h *Holder) GivenAbsent() {
 	h.change(func() bool {
 		h.awaiting = false
@@ -115,7 +119,7 @@ func (h *Holder) GivenAbsent() {
 	})
 }
 
-// LoadGiven takes over the operator's own serving certificate: tls.crt, tls.key and, if it is not a public one, ca.crt.
+// LoadGiven loads the operator's own serving certificate: tls.crt, tls.key and, if it is not a public one, ca.crt.
 func (h *Holder) LoadGiven(secret *corev1.Secret) error {
 	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
@@ -148,7 +152,7 @@ func (h *Holder) change(f func() bool) {
 	}
 }
 
-// completeLocked reports whether what was loaded last makes all that there is to serve with complete.
+// completeLocked reports whether the certificates have become complete now.
 func (h *Holder) completeLocked() bool {
 	if h.complete || h.awaiting || len(h.state.Active.Cert) == 0 {
 		return false
@@ -158,7 +162,7 @@ func (h *Holder) completeLocked() bool {
 	return true
 }
 
-// Wait returns when there is all to serve with, or ctx ends.
+// Wait returns when the certificates are complete, or ctx ends.
 func (h *Holder) Wait(ctx context.Context) error {
 	select {
 	case <-h.loaded:
@@ -168,7 +172,7 @@ func (h *Holder) Wait(ctx context.Context) error {
 	}
 }
 
-// Ready returns ErrNoAuthority until there is something to serve with.
+// Ready returns ErrNoAuthority until the certificates are complete.
 func (h *Holder) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,20 +182,20 @@ func (h *Holder) Ready() error {
 	return nil
 }
 
-// GetCertificate is for tls.Config. It issues a certificate when there is none or the last one is due.
+// GetCertificate is for tls.Config. It issues a certificate if there is none or the last one is to be renewed.
 func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.given != nil && h.complete {
 		return h.given, nil
 	}
-	if serving := h.issued.serving; serving != nil && h.now().Before(pki.RenewAt(serving.Leaf)) {
+	if serving := h.issued.serving; serving != nil && h.now().Before(RenewAt(serving.Leaf)) {
 		return serving, nil
 	}
 	if !h.complete {
 		return nil, ErrNoAuthority
 	}
-	serving, err := pki.IssueServing(h.state.Active, h.hosts, h.now())
+	serving, err := IssueServing(h.state.Active, h.hosts, h.now())
 	if err != nil {
 		return nil, err
 	}
@@ -202,8 +206,8 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle is what agents with pinned trust are to trust, as PEM: the hub's authorities, then the operator's CA. Empty
-// until it is known whole.
+// Bundle returns the certificates that agents with pinned trust should trust, as PEM: the hub's authorities, then the operator's CA. It is empty until
+// the certificates are complete.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,10 +215,4 @@ func (h *Holder) Bundle() []byte {
 		return nil
 	}
 	return append(h.state.Bundle(), h.givenCA...)
-}
-
-// Settings are what agents receive: where the hub is and which CA to trust. Those that trust their system receive it as well, and ignore
-// it, so that a change of their trust finds them prepared.
-func (h *Holder) Settings() protocol.Settings {
-	return protocol.Settings{Servers: h.urls, CABundle: string(h.Bundle())}
 }

@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -40,28 +39,28 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) authority() pki.KeyPair {
+func (w *world) authority() trust.KeyPair {
 	w.t.Helper()
-	pair, err := pki.NewAuthority(w.clock.Now())
+	pair, err := trust.NewAuthority(w.clock.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return pair
 }
 
-func (w *world) load(state pki.State) {
+func (w *world) load(state trust.State) {
 	w.t.Helper()
 	secret := &corev1.Secret{}
-	pki.WriteSecret(secret, state)
+	trust.WriteSecret(secret, state)
 	if err := w.LoadAuthority(secret); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
 // given is an operator's Secret with a certificate for hub.example.com.
-func (w *world) given(ca pki.KeyPair, withCA bool) *corev1.Secret {
+func (w *world) given(ca trust.KeyPair, withCA bool) *corev1.Secret {
 	w.t.Helper()
-	cert, err := pki.IssueServing(ca, []string{"hub.example.com"}, w.clock.Now())
+	cert, err := trust.IssueServing(ca, []string{"hub.example.com"}, w.clock.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -86,7 +85,7 @@ func tlsData(t testing.TB, cert *tls.Certificate) map[string][]byte {
 }
 
 // serves fails unless the certificate that is served is good for a host, by a CA.
-func (w *world) serves(ca pki.KeyPair, host string) *tls.Certificate {
+func (w *world) serves(ca trust.KeyPair, host string) *tls.Certificate {
 	w.t.Helper()
 	cert, err := w.GetCertificate(&tls.ClientHelloInfo{})
 	if err != nil {
@@ -120,7 +119,6 @@ func TestHolder(t *testing.T) {
 		"an operator's Secret that is no good changes nothing":               testBadGiven,
 		"while the operator's certificate is awaited nothing is half told":   testAwaitsGiven,
 		"an operator's certificate that is not there is not waited for":      testGivenAbsent,
-		"all agents are told the same, whatever they trust":                  testSystem,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t)) })
 	}
@@ -145,7 +143,7 @@ func testEmpty(w *world) {
 
 func testServes(w *world) {
 	ca := w.authority()
-	w.load(pki.State{Active: ca})
+	w.load(trust.State{Active: ca})
 	first := w.serves(ca, "hub.example.com")
 	for _, host := range []string{"10.0.0.1", "localhost"} {
 		if w.serves(ca, host) != first {
@@ -155,7 +153,7 @@ func testServes(w *world) {
 	if err := errors.Join(w.Ready(), w.Wait(w.t.Context())); err != nil {
 		w.t.Error(err)
 	}
-	w.load(pki.State{Active: ca})
+	w.load(trust.State{Active: ca})
 	if w.changes != 1 {
 		w.t.Errorf("told of %d changes", w.changes)
 	}
@@ -163,13 +161,13 @@ func testServes(w *world) {
 
 func testRenews(w *world) {
 	ca := w.authority()
-	w.load(pki.State{Active: ca})
+	w.load(trust.State{Active: ca})
 	first := w.serves(ca, "localhost")
-	w.clock.Advance(pki.ServingLifetime / 2)
+	w.clock.Advance(trust.ServingLifetime / 2)
 	if w.serves(ca, "localhost") != first {
 		w.t.Error("renewed at half its life")
 	}
-	w.clock.Advance(pki.ServingLifetime / 4)
+	w.clock.Advance(trust.ServingLifetime / 4)
 	second := w.serves(ca, "localhost")
 	if second == first || !second.Leaf.NotAfter.After(first.Leaf.NotAfter) {
 		w.t.Error("not renewed at three quarters of its life")
@@ -180,10 +178,10 @@ func testRenews(w *world) {
 }
 
 // changed is a state and the one after a change.
-func (w *world) changed() (before, after pki.State) {
+func (w *world) changed() (before, after trust.State) {
 	w.t.Helper()
-	before = pki.State{Active: w.authority()}
-	after, err := pki.Apply(before, pki.StepChange, w.clock.Now())
+	before = trust.State{Active: w.authority()}
+	after, err := trust.Apply(before, trust.StepChange, w.clock.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -197,7 +195,7 @@ func testChanged(w *world) {
 	w.load(after)
 	w.serves(after.Active, "localhost")
 	w.serves(before.Active, "localhost") // who trusts only the old one
-	if want := string(slices.Concat(after.Active.Cert, before.Active.Cert)); string(w.Bundle()) != want || w.Settings().CABundle != want {
+	if want := string(slices.Concat(after.Active.Cert, before.Active.Cert)); string(w.Bundle()) != want {
 		w.t.Error("the bundle is not both")
 	}
 	if w.changes != 2 {
@@ -223,7 +221,7 @@ func testRevoked(w *world) {
 // testGivenChain: an operator who changes a CA of their own can cross-sign, too.
 func testGivenChain(w *world) {
 	before, after := w.changed()
-	w.load(pki.State{Active: w.authority()})
+	w.load(trust.State{Active: w.authority()})
 	secret := w.given(after.Active, true)
 	secret.Data[corev1.TLSCertKey] = append(secret.Data[corev1.TLSCertKey], after.Bridges...)
 	if err := w.LoadGiven(secret); err != nil {
@@ -235,30 +233,31 @@ func testGivenChain(w *world) {
 
 func testBadSecret(w *world) {
 	ca, other := w.authority(), w.authority()
-	w.load(pki.State{Active: ca})
-	for name, state := range map[string]pki.State{
+	w.load(trust.State{Identity: trust.Identity("a-uid"), Active: ca})
+	for name, state := range map[string]trust.State{
 		"no data":                      {},
-		"no key":                       {Active: pki.KeyPair{Cert: other.Cert}},
-		"another's key":                {Active: pki.KeyPair{Cert: other.Cert, Key: ca.Key}},
-		"no certificate":               {Active: pki.KeyPair{Cert: []byte("x"), Key: ca.Key}},
+		"no key":                       {Active: trust.KeyPair{Cert: other.Cert}},
+		"another's key":                {Active: trust.KeyPair{Cert: other.Cert, Key: ca.Key}},
+		"no certificate":               {Active: trust.KeyPair{Cert: []byte("x"), Key: ca.Key}},
 		"something else in the bundle": {Active: ca, Old: other.Key},
 		"a key among the cross-signed": {Active: ca, Bridges: other.Key},
+		"an identity of another form":  {Active: ca, Identity: "hub"},
 	} {
 		secret := &corev1.Secret{}
-		pki.WriteSecret(secret, state)
+		trust.WriteSecret(secret, state)
 		if err := w.LoadAuthority(secret); err == nil {
 			w.t.Errorf("%s is taken", name)
 		}
 	}
 	w.serves(ca, "localhost")
-	if string(w.Bundle()) != string(ca.Cert) || w.changes != 1 {
-		w.t.Errorf("told of %d changes", w.changes)
+	if string(w.Bundle()) != string(ca.Cert) || w.changes != 1 || w.Identity() != "drover-hub:a-uid" {
+		w.t.Errorf("told of %d changes, the identity is %q", w.changes, w.Identity())
 	}
 }
 
 func testGiven(w *world) {
 	own, operators := w.authority(), w.authority()
-	w.load(pki.State{Active: own})
+	w.load(trust.State{Active: own})
 	if err := w.LoadGiven(w.given(operators, true)); err != nil {
 		w.t.Fatal(err)
 	}
@@ -284,7 +283,7 @@ func testGiven(w *world) {
 
 func testBadGiven(w *world) {
 	own, operators := w.authority(), w.authority()
-	w.load(pki.State{Active: own})
+	w.load(trust.State{Active: own})
 	good := w.given(operators, true)
 	if err := w.LoadGiven(good); err != nil {
 		w.t.Fatal(err)
@@ -303,8 +302,8 @@ func testBadGiven(w *world) {
 func testAwaitsGiven(w *world) {
 	own, operators := w.authority(), w.authority()
 	w.AwaitGiven()
-	w.load(pki.State{Active: own})
-	if err := w.Ready(); !errors.Is(err, trust.ErrNoAuthority) || len(w.Bundle()) > 0 || w.Settings().CABundle != "" {
+	w.load(trust.State{Active: own})
+	if err := w.Ready(); !errors.Is(err, trust.ErrNoAuthority) || len(w.Bundle()) > 0 {
 		w.t.Errorf("ready: %v, bundle %q", err, w.Bundle())
 	}
 	if _, err := w.GetCertificate(&tls.ClientHelloInfo{}); !errors.Is(err, trust.ErrNoAuthority) {
@@ -327,7 +326,7 @@ func testGivenAbsent(w *world) {
 	if w.Ready() == nil {
 		w.t.Error("ready without an authority")
 	}
-	w.load(pki.State{Active: own})
+	w.load(trust.State{Active: own})
 	if err := w.Wait(w.t.Context()); err != nil {
 		w.t.Error(err)
 	}
@@ -339,14 +338,6 @@ func testGivenAbsent(w *world) {
 	w.serves(operators, "hub.example.com")
 }
 
-func testSystem(w *world) {
-	w.load(pki.State{Active: w.authority()})
-	settings := w.Settings()
-	if settings.CABundle != string(w.Bundle()) || len(settings.Servers) != 2 {
-		w.t.Errorf("settings %+v", settings)
-	}
-}
-
 func TestHolderIsSafeForConcurrentUse(t *testing.T) {
 	w := newWorld(t)
 	holder, err := trust.New([]string{"https://hub.example.com"}, nil, w.clock.Now)
@@ -354,20 +345,20 @@ func TestHolderIsSafeForConcurrentUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, after := w.changed()
-	states := []pki.State{before, after}
+	states := []trust.State{before, after}
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
 			for range 20 {
 				secret := &corev1.Secret{}
-				pki.WriteSecret(secret, states[i%2])
+				trust.WriteSecret(secret, states[i%2])
 				if err := holder.LoadAuthority(secret); err != nil {
 					t.Error(err)
 				}
 				if _, err := holder.GetCertificate(&tls.ClientHelloInfo{}); err != nil {
 					t.Error(err)
 				}
-				holder.Settings()
+				holder.Bundle()
 				holder.OnChange(func() {})
 			}
 		})

@@ -26,7 +26,7 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 		HandshakeTimeout: cfg.HandshakeTimeout,
 		ReadBufferSize:   frameHeadBuffer,
 		WriteBufferSize:  writeBufferSize,
-		WriteBufferPool:  &cfg.WriteBuffers.pool,
+		WriteBufferPool:  &cfg.Memory.buffers,
 		Subprotocols:     []string{Subprotocol},
 		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has checked it
 		Error:            func(w http.ResponseWriter, _ *http.Request, status int, reason error) { _ = refuse(w, status, reason) },

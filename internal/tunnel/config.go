@@ -18,9 +18,9 @@ package tunnel
 
 import (
 	"log"
-	"math"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -45,9 +45,13 @@ const (
 // Config has the settings of both ends. The zero value of each field means its default, which is right for
 // production; the fields exist for tests and for links that are unusual.
 type Config struct {
-	// StreamWindow is how many bytes one stream may have in flight, and how many one stalled reader costs in memory.
-	// Default 1 MiB, that is 20 MB/s per stream at a round trip of 50 ms. At most 2^31-1.
+	// StreamWindow is how many bytes one stream may have in flight at first, and how many a reader that never reads costs in memory.
+	// Default 1 MiB, that is 20 MB/s at a round trip of 50 ms. At most 2^30.
 	StreamWindow int
+
+	// MaxStreamWindow is up to how many bytes the window of a stream grows that reads faster than its path lets it. Default 16 MiB, at
+	// least StreamWindow, at most 2^30.
+	MaxStreamWindow int
 
 	// PingInterval is the silence after which this end asks whether the other still lives. Default 15 s.
 	PingInterval time.Duration
@@ -68,9 +72,12 @@ type Config struct {
 	// counts as HTTP/2 counts it: name + value + 32. Default 64 KiB. It must be the same on both ends.
 	MaxHeaderBytes int
 
-	// WriteBuffers is shared by all tunnels of a process so that an idle one holds no buffer. Nil gives the tunnel
-	// buffers of its own.
-	WriteBuffers *WriteBuffers
+	// Repeatable reports whether a request without a body may be sent again although a handler may have seen it. Default: GET, HEAD and OPTIONS. Hub only.
+	Repeatable func(*http.Request) bool
+
+	// Memory is shared by all tunnels of a process: an idle one holds no buffer, and windows that grow are bounded together. Nil gives the
+	// tunnel its own.
+	Memory *Memory
 
 	// Observer sees what the tunnel does, for metrics and debugging.
 	Observer Observer
@@ -95,30 +102,37 @@ type Observer struct {
 	// Ping gets the round trip of each keepalive that was answered, and of the handshake. Hub only.
 	Ping func(roundTrip time.Duration)
 
-	// HTTP2Error counts errors of the protocol by the short names of net/http2, such as "conn_close_lost_ping".
+	// HTTP2Error counts errors of the protocol by short names, such as "recv_rststream_CANCEL".
 	HTTP2Error func(kind string)
 
 	// Frame sees the head of each HTTP/2 frame, never its content. It costs time; leave it nil unless debugging.
 	Frame func(Frame)
 }
 
-// WriteBuffers keeps write buffers that no tunnel uses at the moment. The zero value is ready.
-type WriteBuffers struct {
-	pool sync.Pool
+// Memory is what tunnels share: write buffers that no tunnel uses at the moment, and the bytes by which windows exceed
+// Config.StreamWindow. The zero value is ready.
+type Memory struct {
+	buffers sync.Pool
+	grown   atomic.Int64
 }
 
 // withDefaults returns the settings with every zero value replaced.
 func (c Config) withDefaults() Config {
 	setDefault(&c.StreamWindow, 1<<20)
-	c.StreamWindow = min(c.StreamWindow, math.MaxInt32)
+	setDefault(&c.MaxStreamWindow, 16<<20)
+	c.StreamWindow = min(c.StreamWindow, 1<<30)
+	c.MaxStreamWindow = min(max(c.MaxStreamWindow, c.StreamWindow), 1<<30)
 	setDefault(&c.PingInterval, 15*time.Second)
 	setDefault(&c.PingTimeout, 10*time.Second)
 	setDefault(&c.WriteTimeout, 20*time.Second)
 	setDefault(&c.HandshakeTimeout, 10*time.Second)
 	setDefault(&c.DrainTimeout, 30*time.Second)
 	setDefault(&c.MaxHeaderBytes, 64<<10)
-	if c.WriteBuffers == nil {
-		c.WriteBuffers = &WriteBuffers{}
+	if c.Repeatable == nil {
+		c.Repeatable = reads
+	}
+	if c.Memory == nil {
+		c.Memory = &Memory{}
 	}
 	return c
 }

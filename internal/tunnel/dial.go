@@ -53,7 +53,7 @@ func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*
 		HandshakeTimeout: cfg.HandshakeTimeout,
 		ReadBufferSize:   readBufferSize,
 		WriteBufferSize:  writeBufferSize,
-		WriteBufferPool:  &cfg.WriteBuffers.pool,
+		WriteBufferPool:  &cfg.Memory.buffers,
 		Subprotocols:     []string{Subprotocol},
 	}
 	ws, response, err := dialer.DialContext(ctx, target, header)

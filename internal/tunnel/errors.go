@@ -32,7 +32,8 @@ var (
 	// ErrProtocol means that the other end sent what is neither WebSocket nor HTTP/2 as SPEC.md has it.
 	ErrProtocol = errors.New("protocol violated by the other end")
 
-	// ErrNotProcessed means that no handler saw the request, so that it may be sent again through another tunnel.
+	// ErrNotProcessed means that the request may be sent again through another tunnel: no handler saw it, or it only reads and the tunnel
+	// ended before an answer.
 	ErrNotProcessed = errors.New("not processed by the other end")
 
 	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxHeaderBytes.

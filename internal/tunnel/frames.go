@@ -4,6 +4,7 @@
 package tunnel
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 
@@ -30,48 +31,84 @@ func (f Frame) String() string {
 
 const frameHeadSize = 9 // RFC 9113, 4.1
 
-// frameScanner finds the heads of frames in one direction of a byte stream that arrives in arbitrary pieces.
+// frameScanner finds frames in one direction of a byte stream that arrives in arbitrary pieces.
 type frameScanner struct {
 	sent   bool
-	report func(Frame)
+	visit  visitor
 	skip   int // bytes to pass before the next head
-	head   [frameHeadSize]byte
-	filled int // bytes of head
+	frame  Frame
+	kept   [frameHeadSize + maxControl]byte // the head of the frame, and the content if the visitor gets it
+	filled int                              // bytes of kept
+	want   int                              // bytes of kept after which there is something to do
 }
 
+// maxControl is how long the SETTINGS of this end are at most.
+const maxControl = 64
+
+// visitor is called for each frame. Of SETTINGS and WINDOW_UPDATE that are sent it gets the content, and reports whether it has changed
+// that; whole reports whether it may.
+type visitor func(f Frame, content []byte, whole bool) (changed bool, err error)
+
 // newFrameScanner expects the client's preface first if preface is set.
-func newFrameScanner(sent, preface bool, report func(Frame)) *frameScanner {
-	s := &frameScanner{sent: sent, report: report}
+func newFrameScanner(sent, preface bool, visit visitor) *frameScanner {
+	s := &frameScanner{sent: sent, visit: visit, want: frameHeadSize}
 	if preface {
 		s.skip = len(http2.ClientPreface)
 	}
 	return s
 }
 
-// scan takes the next piece. A nil scanner does nothing.
-func (s *frameScanner) scan(p []byte) {
-	for s != nil && len(p) > 0 {
+// scan takes the next piece, and returns it: a copy if the content of a frame has changed.
+func (s *frameScanner) scan(p []byte) ([]byte, error) {
+	out := p
+	for at := 0; at < len(p); {
 		if s.skip > 0 {
-			n := min(s.skip, len(p))
+			n := min(s.skip, len(p)-at)
 			s.skip -= n
-			p = p[n:]
+			at += n
 			continue
 		}
-		n := copy(s.head[s.filled:], p)
+		n := copy(s.kept[s.filled:s.want], p[at:])
 		s.filled += n
-		p = p[n:]
-		if s.filled < frameHeadSize {
-			return
+		at += n
+		if s.filled < s.want || s.wantsContent() {
+			continue
 		}
-		s.filled = 0
-		frame := Frame{
-			Sent:     s.sent,
-			Type:     http2.FrameType(s.head[3]),
-			Flags:    http2.Flags(s.head[4]),
-			StreamID: binary.BigEndian.Uint32(s.head[5:]) & (1<<31 - 1),
-			Length:   int(s.head[0])<<16 | int(s.head[1])<<8 | int(s.head[2]),
+		content := s.kept[frameHeadSize:s.filled]
+		start := at - len(content)
+		changed, err := s.visit(s.frame, content, start >= 0)
+		if err != nil {
+			return nil, err
 		}
-		s.skip = frame.Length
-		s.report(frame)
+		if changed {
+			if &out[0] == &p[0] {
+				out = bytes.Clone(p)
+			}
+			copy(out[start:], content)
+		}
+		s.skip = s.frame.Length - len(content)
+		s.filled, s.want = 0, frameHeadSize
 	}
+	return out, nil
+}
+
+// wantsContent reads the head when it is complete, and reports whether the content is to be kept and not there yet.
+func (s *frameScanner) wantsContent() bool {
+	if s.want > frameHeadSize {
+		return false
+	}
+	head := s.kept[:frameHeadSize]
+	s.frame = Frame{
+		Sent:     s.sent,
+		Type:     http2.FrameType(head[3]),
+		Flags:    http2.Flags(head[4]),
+		StreamID: binary.BigEndian.Uint32(head[5:]) & (1<<31 - 1),
+		Length:   int(head[0])<<16 | int(head[1])<<8 | int(head[2]),
+	}
+	control := s.frame.Type == http2.FrameSettings || s.frame.Type == http2.FrameWindowUpdate
+	if !s.sent || !control || s.frame.Length == 0 || s.frame.Length > maxControl {
+		return false
+	}
+	s.want += s.frame.Length
+	return true
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -42,7 +43,7 @@ func TestChunks(t *testing.T) {
 			t.Run(test.name+way, func(t *testing.T) {
 				got, err := io.ReadAll(&chunkReader{source: wrap(strings.NewReader(test.wire))})
 				if string(got) != test.want || !errors.Is(err, test.err) {
-					t.Errorf("got %q, %v", got, err)
+					t.Errorf("got %q, %v, want %q, %v", got, err, test.want, test.err)
 				}
 			})
 		}
@@ -115,11 +116,25 @@ func FuzzFrameScanner(f *testing.F) {
 	f.Add([]byte{}, 0)
 	f.Fuzz(func(t *testing.T, wire []byte, cut int) {
 		var whole, pieces []Frame
-		newFrameScanner(true, true, func(f Frame) { whole = append(whole, f) }).scan(wire)
+		into := func(frames *[]Frame) visitor {
+			return func(f Frame, content []byte, _ bool) (bool, error) {
+				if len(content) > f.Length {
+					t.Errorf("%d bytes of content in %v", len(content), f)
+				}
+				*frames = append(*frames, f)
+				return false, nil
+			}
+		}
+		scan := func(s *frameScanner, p []byte) {
+			if out, err := s.scan(p); err != nil || !bytes.Equal(out, p) {
+				t.Errorf("became %x, %v, without a change", out, err)
+			}
+		}
+		scan(newFrameScanner(true, true, into(&whole)), wire)
 		cut = max(0, min(cut, len(wire)))
-		scanner := newFrameScanner(true, true, func(f Frame) { pieces = append(pieces, f) })
-		scanner.scan(wire[:cut])
-		scanner.scan(wire[cut:])
+		scanner := newFrameScanner(true, true, into(&pieces))
+		scan(scanner, wire[:cut])
+		scan(scanner, wire[cut:])
 		if len(whole) != len(pieces) {
 			t.Fatalf("%d frames in one piece, %d in two", len(whole), len(pieces))
 		}
@@ -137,6 +152,8 @@ func FuzzAgentBytes(f *testing.F) {
 	f.Add(begin)
 	f.Add(append(bytes.Clone(begin), unhex("000001010400000001"+"88")...)) // an answer 200 to stream 1
 	f.Add(append(bytes.Clone(begin), unhex("000008060100000000"+"0000000000000000")...))
+	f.Add(append(bytes.Clone(begin), unhex("000001010400000001"+"88"+"000003000100000001"+"616263"+"000004080000000001"+"7fffffff")...)) // and a body
+	f.Add(append(bytes.Clone(begin), unhex("000001010000000001"+"88"+"000000090400000001"+"000004030000000001"+"00000008")...))          // CONTINUATION, a reset
 	f.Add([]byte("HTTP/1.1 200 OK\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		hubEnd, agentEnd := net.Pipe()
@@ -153,10 +170,52 @@ func FuzzAgentBytes(f *testing.F) {
 		if err == nil {
 			response, err := session.RoundTrip(request(t, http.MethodGet, "/", nil))
 			if err == nil {
+				_, _ = io.Copy(io.Discard, response.Body)
 				_ = response.Body.Close()
 			}
 			_ = session.Close()
 		}
 		<-done
+	})
+}
+
+// FuzzClientFrames lets an agent send any frames to requests that are under way: they end with the connection at the latest, and nothing panics.
+func FuzzClientFrames(f *testing.F) {
+	settings := "000000040000000000"
+	f.Add(unhex(settings + "000001010400000001" + "88" + "000003000100000001" + "616263"))                                             // a response
+	f.Add(unhex(settings + "000001010000000001" + "88" + "000000090400000001" + "000004030000000003" + "00000008"))                    // CONTINUATION, a reset
+	f.Add(unhex(settings + "000004080000000001" + "7fffffff" + "000004080000000001" + "7fffffff" + "000000040100000000"))              // windows
+	f.Add(unhex(settings + "000008070000000000" + "0000000100000000" + "000001010500000001" + "88"))                                   // GOAWAY
+	f.Add(unhex(settings + "000001010400000001" + "88" + "000005000800000001" + "0361000000" + "000006040000000000" + "000400000000")) // padding
+	f.Add(unhex("000006040000000000" + "000300000001" + "000001010400000001" + "88" + "000005010500000001" + "0001610162"))            // a trailer
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		hubEnd, agentEnd := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, agentEnd) }()
+		cfg := Config{}.withDefaults()
+		client, err := newClient(newLink(hubEnd, cfg, true), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var running sync.WaitGroup
+		for _, body := range []io.Reader{nil, strings.NewReader("hello")} {
+			running.Go(func() {
+				r := request(t, http.MethodPost, "/", body)
+				fields, err := fieldsOf(r, "")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = whole(client.roundTrip(r, fields))
+			})
+		}
+		_, _ = agentEnd.Write(wire)
+		_ = agentEnd.Close()
+		running.Wait()
+		<-client.ended
+		client.mu.Lock()
+		defer client.mu.Unlock()
+		if n := len(client.streams); n != 0 {
+			t.Errorf("%d streams are left", n)
+		}
 	})
 }

@@ -22,7 +22,7 @@ import (
 )
 
 func TestWhoIsRefused(t *testing.T) {
-	hub := newHub(t, Config{})
+	hub := newTestServer(t, Config{})
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: hub.roots}}}
 	defer client.CloseIdleConnections()
 	offer := func(change func(http.Header)) http.Header {
@@ -57,7 +57,7 @@ func TestWhoIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			if body := readAll(t, response); response.StatusCode != test.status || !strings.Contains(body, test.says) {
-				t.Errorf("got %s, %q", response.Status, body)
+				t.Errorf("got %s, %q, want %d and %q", response.Status, body, test.status, test.says)
 			}
 			if err := await(t, "the reason at the hub", hub.errors); err == nil {
 				t.Error("no reason")
@@ -83,10 +83,10 @@ func TestDialRefused(t *testing.T) {
 		_, err := dialer.Dial(t.Context(), target, http.Header{"Authorization": {"Bearer secret"}})
 		var refused *HandshakeError
 		if !errors.As(err, &refused) {
-			t.Fatalf("got %v", err)
+			t.Fatalf("got %v, want a RefusedError", err)
 		}
 		if refused.StatusCode != 403 || refused.RetryAfter != 7*time.Second || !strings.HasPrefix(refused.Body, "IdentityMismatch") {
-			t.Errorf("got %+v", refused)
+			t.Errorf("got %+v, want 403, Retry-After 7 s and the reason", refused)
 		}
 		if len(refused.Body) > 1<<10 {
 			t.Errorf("kept %d bytes of the body", len(refused.Body))
@@ -102,7 +102,7 @@ func TestDialRefused(t *testing.T) {
 		_, err := dialer.Dial(t.Context(), target, nil)
 		var refused *HandshakeError
 		if !errors.As(err, &refused) || refused.StatusCode != http.StatusFound {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want the redirect refused", err)
 		}
 	})
 	t.Run("a WebSocket that is no tunnel is not used", func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestDialRefused(t *testing.T) {
 			}
 		})
 		if _, err := dialer.Dial(t.Context(), target, nil); err == nil || !strings.Contains(err.Error(), Subprotocol) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want an error that names the subprotocol", err)
 		}
 	})
 	t.Run("a hub that never answers is given up", func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestDialRefused(t *testing.T) {
 	})
 	t.Run("a certificate of another CA is refused", func(t *testing.T) {
 		target, _ := serve(func(http.ResponseWriter, *http.Request) { t.Error("a request came") })
-		other := newHub(t, Config{})
+		other := newTestServer(t, Config{})
 		other.roots = nil // the system's
 		_, err := other.dialer(Config{}).Dial(t.Context(), target, nil)
 		var unknown *tls.CertificateVerificationError
@@ -155,7 +155,7 @@ func TestDialRefused(t *testing.T) {
 		dialer := &Dialer{TLS: &tls.Config{InsecureSkipVerify: true}, Proxy: noProxy}
 		_, err := dialer.Dial(t.Context(), "wss"+strings.TrimPrefix(server.URL, "https"), nil)
 		if err == nil || !strings.Contains(err.Error(), "version") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want an error about the version", err)
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestAgentOffersOnlyHTTP1(t *testing.T) {
 	given := &tls.Config{NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS10, ServerName: "x"}
 	got := clientTLS(given)
 	if len(got.NextProtos) != 1 || got.NextProtos[0] != "http/1.1" || got.MinVersion != tls.VersionTLS13 || got.ServerName != "x" {
-		t.Errorf("got %v, %x, %s", got.NextProtos, got.MinVersion, got.ServerName)
+		t.Errorf("got %v, %x, %s, want HTTP/1.1, TLS 1.3 and the server's name \"x\"", got.NextProtos, got.MinVersion, got.ServerName)
 	}
 	if given.NextProtos[0] != "h2" {
 		t.Error("the caller's configuration was changed")
@@ -173,7 +173,7 @@ func TestAgentOffersOnlyHTTP1(t *testing.T) {
 
 func TestPeerThatIsNoTunnel(t *testing.T) {
 	t.Run("an agent that sends text is refused", func(t *testing.T) {
-		hub := newHub(t, Config{HandshakeTimeout: 5 * time.Second})
+		hub := newTestServer(t, Config{HandshakeTimeout: 5 * time.Second})
 		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}}
 		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
 		if err != nil {
@@ -190,7 +190,7 @@ func TestPeerThatIsNoTunnel(t *testing.T) {
 		wantError(t, p.session.Err(), ErrProtocol)
 	})
 	t.Run("an agent that says nothing is given up", func(t *testing.T) {
-		hub := newHub(t, Config{HandshakeTimeout: 50 * time.Millisecond})
+		hub := newTestServer(t, Config{HandshakeTimeout: 50 * time.Millisecond})
 		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}}
 		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
 		if err != nil {
@@ -239,7 +239,7 @@ func TestThroughProxy(t *testing.T) {
 	}))
 	defer proxy.Close()
 	cfg := quiet(Config{})
-	hub := newHub(t, cfg)
+	hub := newTestServer(t, cfg)
 	via := func(password string) *Dialer {
 		dialer := hub.dialer(cfg)
 		dialer.Proxy = func(r *http.Request) (*url.URL, error) {
@@ -268,7 +268,7 @@ func TestThroughProxy(t *testing.T) {
 	t.Run("a proxy that refuses is named as the cause, without the password", func(t *testing.T) {
 		_, err := via("").Dial(t.Context(), hub.url, nil)
 		if err == nil || !strings.Contains(err.Error(), "Proxy Authentication Required") || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want the proxy's refusal without the password", err)
 		}
 	})
 }
@@ -287,7 +287,7 @@ func TestRetryAfter(t *testing.T) {
 
 func TestGoodbye(t *testing.T) {
 	t.Run("the end of a session is an orderly close of the WebSocket", func(t *testing.T) {
-		hub := newHub(t, Config{})
+		hub := newTestServer(t, Config{})
 		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}}
 		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
 		if err != nil {
@@ -300,12 +300,12 @@ func TestGoodbye(t *testing.T) {
 		err = await(t, "Serve to return", served)
 		var closed *websocket.CloseError
 		if !errors.As(err, &closed) || closed.Code != websocket.CloseNormalClosure {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want a normal closure", err)
 		}
 	})
 	t.Run("an empty read reads nothing", func(t *testing.T) {
 		if n, err := (&wsConn{}).Read(nil); n != 0 || err != nil {
-			t.Errorf("got %d, %v", n, err)
+			t.Errorf("got %d, %v, want 0, nil", n, err)
 		}
 	})
 }

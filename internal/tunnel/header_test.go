@@ -102,7 +102,7 @@ func TestNothingButTheTunnelEndsTheTunnel(t *testing.T) {
 					_ = response.Body.Close()
 				}
 				if got := p.get(t, "/"); got != "ok" {
-					t.Errorf("afterwards: %q", got)
+					t.Errorf("afterwards: %q, want the tunnel to go on", got)
 				}
 			})
 		}
@@ -185,7 +185,7 @@ func TestHeaderLimit(t *testing.T) {
 				}
 				body := readAll(t, response)
 				if response.StatusCode != test.want || response.Header.Get("X-Secret") != "" || strings.Contains(body, "this must not") {
-					t.Errorf("got %s, %.200q", response.Status, body)
+					t.Errorf("got %s, %.200q, want %d without anything of the response", response.Status, body, test.want)
 				}
 				if test.want == http.StatusBadGateway && !strings.Contains(body, "65536") {
 					t.Errorf("the answer does not say the limit: %q", body)

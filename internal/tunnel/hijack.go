@@ -284,22 +284,21 @@ func (c *hijackedConn) RemoteAddr() net.Addr { return streamAddr(c.request.Remot
 
 // SetReadDeadline is that of the stream.
 func (c *hijackedConn) SetReadDeadline(t time.Time) error {
-	c.gate.RLock()
-	defer c.gate.RUnlock()
-	if c.control == nil {
-		return net.ErrClosed
-	}
-	return c.control.SetReadDeadline(t) // nothing to add
+	return c.setDeadline((*http.ResponseController).SetReadDeadline, t)
 }
 
 // SetWriteDeadline is that of the stream.
 func (c *hijackedConn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadline((*http.ResponseController).SetWriteDeadline, t)
+}
+
+func (c *hijackedConn) setDeadline(set func(*http.ResponseController, time.Time) error, t time.Time) error {
 	c.gate.RLock()
 	defer c.gate.RUnlock()
 	if c.control == nil {
 		return net.ErrClosed
 	}
-	return c.control.SetWriteDeadline(t) // nothing to add
+	return set(c.control, t)
 }
 
 // SetDeadline is both of the other two.

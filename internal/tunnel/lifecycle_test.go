@@ -94,7 +94,7 @@ func TestHungPeer(t *testing.T) {
 			wantError(t, p.session.Err(), ErrPingTimeout)
 			wantError(t, <-ends, ErrPingTimeout)
 			if Reason(p.session.Err()) != "ping-timeout" {
-				t.Errorf("reason %q", Reason(p.session.Err()))
+				t.Errorf("reason %q, want ping-timeout", Reason(p.session.Err()))
 			}
 			_ = agentEnd.Close()
 			p.served <- <-p.served // it has ended
@@ -157,7 +157,7 @@ func TestKeepalive(t *testing.T) {
 			p := overPipe(t, Config{Observer: Observer{Ping: func(time.Duration) { pings.Add(1) }}}, http.HandlerFunc(answer))
 			time.Sleep(time.Hour)
 			if got := p.get(t, "/"); got != "ok" {
-				t.Errorf("got %q", got)
+				t.Errorf("got %q, want \"ok\"", got)
 			}
 			// Both ends ask, and who was asked has heard something: between 2 and 4 times a minute.
 			if n := pings.Load(); n < 60 || n > 241 {
@@ -175,7 +175,7 @@ func TestKeepalive(t *testing.T) {
 			}
 			time.Sleep(time.Hour) // without a reader
 			if n, err := io.Copy(io.Discard, response.Body); n != 8<<20 || err != nil {
-				t.Errorf("got %d bytes, %v", n, err)
+				t.Errorf("got %d bytes, %v, want all 8 MiB", n, err)
 			}
 			_ = response.Body.Close()
 		})
@@ -205,7 +205,7 @@ func TestEnds(t *testing.T) {
 	overEach(t, Config{}, http.HandlerFunc(forEver), func(t *testing.T, p *pair) {
 		for range 2 {
 			if err := p.session.Close(); err != nil {
-				t.Errorf("close: %v", err)
+				t.Errorf("close: %v, want none", err)
 			}
 		}
 		wantError(t, p.session.Err(), ErrClosed)
@@ -260,7 +260,7 @@ func TestStopAndDrain(t *testing.T) {
 			wantError(t, err, ErrNotProcessed)
 			close(release)
 			if got := readAll(t, response); got != "all of it" {
-				t.Errorf("got %q", got)
+				t.Errorf("got %q, want \"all of it\"", got)
 			}
 			<-p.session.Done()
 			wantError(t, p.session.Err(), ErrPeerClosed)
@@ -279,7 +279,7 @@ func TestStopAndDrain(t *testing.T) {
 			p.stop()
 			<-p.session.Done()
 			if took := time.Since(begun); took != time.Minute {
-				t.Errorf("took %v", took)
+				t.Errorf("took %v, want one minute", took)
 			}
 			_ = response.Body.Close()
 		})
@@ -296,7 +296,7 @@ func TestStopAndDrain(t *testing.T) {
 			wantError(t, err, ErrNotProcessed)
 			close(release)
 			if got := readAll(t, response); got != "all of it" {
-				t.Errorf("got %q", got)
+				t.Errorf("got %q, want \"all of it\"", got)
 			}
 			if err := <-drained; err != nil {
 				t.Error(err)
@@ -360,7 +360,7 @@ func TestIdleSessionHasOneGoroutine(t *testing.T) {
 			if !strings.Contains(stack, "synctest bubble") {
 				continue // of another test
 			}
-			if strings.Contains(stack, "http2.(*ClientConn)") || strings.Contains(stack, "tunnel.(*Session)") ||
+			if strings.Contains(stack, "tunnel.(*client)") || strings.Contains(stack, "tunnel.(*Session)") ||
 				strings.Contains(stack, "tunnel.(*keepalive)") {
 				hub++
 			}
@@ -467,6 +467,48 @@ func TestObserver(t *testing.T) {
 	}
 	if strings.Contains(all, "secret") {
 		t.Error("frames show content")
+	}
+}
+
+func TestARequestWhoseTunnelEndsBeforeTheAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		method string
+		header http.Header
+		body   io.Reader
+		config Config
+		again  bool
+	}{
+		{method: http.MethodGet, again: true},
+		{method: http.MethodGet, config: Config{Repeatable: func(*http.Request) bool { return false }}},
+		{method: http.MethodHead, again: true},
+		{method: http.MethodGet, body: strings.NewReader("body")},
+		{method: http.MethodGet, header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}}, // exec
+		{method: http.MethodDelete},
+		{method: http.MethodPost},
+	} {
+		t.Run(fmt.Sprint(tt.method, " ", tt.header, " ", tt.body != nil, " ", tt.config.Repeatable == nil), func(t *testing.T) {
+			seen := make(chan struct{}, 1)
+			p := overPipe(t, tt.config, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				seen <- struct{}{}
+				<-r.Context().Done()
+			}))
+			failed := make(chan error, 1)
+			r := request(t, tt.method, "/", tt.body)
+			if tt.header != nil {
+				r.Header = tt.header
+			}
+			go func() {
+				_, err := p.session.RoundTrip(r)
+				failed <- err
+			}()
+			await(t, "the handler to see the request", seen)
+			_ = innermostOf(p.conn).Close()
+			err := await(t, "the request to fail", failed)
+			wantError(t, err, ErrPeerClosed)
+			if again := errors.Is(err, ErrNotProcessed); again != tt.again {
+				t.Errorf("the request may be sent again: %t, want %t: %v", again, tt.again, err)
+			}
+		})
 	}
 }
 

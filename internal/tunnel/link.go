@@ -20,7 +20,8 @@ const slowWrite = 100 * time.Millisecond
 type link struct {
 	net.Conn
 	observer Observer
-	sent     *frameScanner // nil unless Observer.Frame is set
+	windows  *windows
+	sent     *frameScanner
 	received *frameScanner
 
 	begun     time.Time
@@ -34,17 +35,26 @@ type link struct {
 	onEnd   func(error)
 }
 
-func newLink(conn net.Conn, observer Observer) *link {
-	return &link{Conn: conn, observer: observer, begun: time.Now(), ended: make(chan struct{})}
+// newLink makes the link of the hub, which is HTTP/2's client, or of the agent.
+func newLink(conn net.Conn, cfg Config, client bool) *link {
+	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), begun: time.Now(), ended: make(chan struct{})}
+	l.sent = newFrameScanner(true, client, l.frameSent)
+	l.received = newFrameScanner(false, !client, l.frameReceived)
+	return l
 }
 
-// scanFrames makes the link report the frames of both directions. The hub sends a preface before its frames.
-func (l *link) scanFrames(hub bool) {
-	if l.observer.Frame == nil {
-		return
+func (l *link) frameSent(f Frame, content []byte, whole bool) (changed bool, err error) {
+	if l.observer.Frame != nil {
+		l.observer.Frame(f)
 	}
-	l.sent = newFrameScanner(true, hub, l.observer.Frame)
-	l.received = newFrameScanner(false, !hub, l.observer.Frame)
+	return l.windows.sent(f, content, whole)
+}
+
+func (l *link) frameReceived(f Frame, _ []byte, _ bool) (changed bool, err error) {
+	if l.observer.Frame != nil {
+		l.observer.Frame(f)
+	}
+	return false, l.windows.received(f)
 }
 
 // Read counts what it reads and remembers when.
@@ -55,10 +65,12 @@ func (l *link) Read(p []byte) (int, error) {
 		if l.observer.BytesRead != nil {
 			l.observer.BytesRead(n)
 		}
-		l.received.scan(p[:n])
+		if _, violation := l.received.scan(p[:n]); violation != nil {
+			n, err = 0, violation
+		}
 	}
 	if err != nil {
-		l.blame(readFailure(err))
+		l.setCause(readFailure(err))
 		l.end() // before HTTP/2 fails the requests, whose callers will want to know why
 	}
 	return n, err
@@ -66,12 +78,16 @@ func (l *link) Read(p []byte) (int, error) {
 
 // Write counts what it writes.
 func (l *link) Write(p []byte) (int, error) {
-	l.sent.scan(p)
+	out, err := l.sent.scan(p)
+	if err != nil {
+		l.setCause(err)
+		return 0, err
+	}
 	var begun time.Time
 	if l.observer.WriteBlocked != nil {
 		begun = time.Now()
 	}
-	n, err := l.Conn.Write(p)
+	n, err := l.Conn.Write(out)
 	if l.observer.WriteBlocked != nil {
 		if took := time.Since(begun); took >= slowWrite {
 			l.observer.WriteBlocked(took)
@@ -81,7 +97,7 @@ func (l *link) Write(p []byte) (int, error) {
 		l.observer.BytesWritten(n)
 	}
 	if err != nil {
-		l.blame(writeFailure(err))
+		l.setCause(writeFailure(err))
 	}
 	return n, err
 }
@@ -91,8 +107,8 @@ func (l *link) silence() time.Duration {
 	return time.Since(l.begun) - time.Duration(l.lastHeard.Load())
 }
 
-// blame keeps the first reason for the end.
-func (l *link) blame(cause error) {
+// setCause keeps the first reason for the end.
+func (l *link) setCause(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cause == nil {
@@ -100,13 +116,13 @@ func (l *link) blame(cause error) {
 	}
 }
 
-// countError is called by net/http2 for each error.
+// countError is called by HTTP/2 for each error.
 func (l *link) countError(kind string) {
 	switch {
 	case kind == "conn_close_lost_ping":
-		l.blame(ErrPingTimeout)
+		l.setCause(ErrPingTimeout)
 	case strings.HasPrefix(kind, "conn_"), strings.HasPrefix(kind, "read_frame_conn_error_"), kind == "read_frame_too_large":
-		l.blame(fmt.Errorf("%w: http2 %s", ErrProtocol, kind))
+		l.setCause(fmt.Errorf("%w: http2 %s", ErrProtocol, kind))
 	}
 	if l.observer.HTTP2Error != nil {
 		l.observer.HTTP2Error(kind)
@@ -129,6 +145,7 @@ func (l *link) end() {
 	l.mu.Unlock()
 
 	close(l.ended)
+	l.windows.end()
 	if onEnd != nil {
 		onEnd(cause)
 	}

@@ -39,7 +39,7 @@ func TestKeepUnsentLow(t *testing.T) {
 	if err := raw.Control(func(fd uintptr) {
 		mark, failed = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpNotSentLowat)
 	}); err != nil || failed != nil {
-		t.Fatal(err, failed)
+		t.Fatalf("read the socket's option: %v, %v", err, failed)
 	}
 	if mark != lowWaterMark {
 		t.Errorf("the kernel may hold %d unsent bytes, want %d", mark, lowWaterMark)

@@ -67,7 +67,7 @@ func overConns(t *testing.T, cfg Config, h http.Handler, hubEnd, agentEnd net.Co
 func overTLS(t *testing.T, cfg Config, h http.Handler) *pair {
 	t.Helper()
 	cfg = quiet(cfg)
-	hub := newHub(t, cfg)
+	hub := newTestServer(t, cfg)
 	conn, err := hub.dialer(cfg).Dial(t.Context(), hub.url, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -99,17 +99,17 @@ func newPair(t *testing.T, conn *Conn, h http.Handler) *pair {
 	return p
 }
 
-// hub accepts tunnels over TLS.
-type hub struct {
+// testServer accepts tunnels over TLS.
+type testServer struct {
 	url      string
 	roots    *x509.CertPool
 	sessions chan *Session
 	errors   chan error
 }
 
-func newHub(t *testing.T, cfg Config) *hub {
+func newTestServer(t *testing.T, cfg Config) *testServer {
 	t.Helper()
-	h := &hub{sessions: make(chan *Session, 100), errors: make(chan error, 100), roots: x509.NewCertPool()}
+	h := &testServer{sessions: make(chan *Session, 100), errors: make(chan error, 100), roots: x509.NewCertPool()}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		session, err := Accept(w, r, cfg)
 		if err != nil {
@@ -127,7 +127,7 @@ func newHub(t *testing.T, cfg Config) *hub {
 	return h
 }
 
-func (h *hub) dialer(cfg Config) *Dialer {
+func (h *testServer) dialer(cfg Config) *Dialer {
 	return &Dialer{Config: cfg, TLS: &tls.Config{RootCAs: h.roots}, Proxy: noProxy}
 }
 

@@ -48,7 +48,7 @@ func TestRequests(t *testing.T) {
 		})
 		t.Run("a handler that does nothing answers 200", func(t *testing.T) {
 			if got := p.get(t, "/nothing"); got != "" {
-				t.Errorf("got %q", got)
+				t.Errorf("got %q, want an empty body", got)
 			}
 		})
 		t.Run("trailers pass both ways", func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestRequests(t *testing.T) {
 			}
 			readAll(t, response)
 			if got := response.Trailer.Get("X-Sum"); got != "response after request" {
-				t.Errorf("got trailer %q", got)
+				t.Errorf("got trailer %q, want \"response after request\"", got)
 			}
 		})
 		t.Run("a request without a host is sent", func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestRequests(t *testing.T) {
 		})
 		t.Run("no stream is left", func(t *testing.T) {
 			if n := p.session.Streams(); n != 0 {
-				t.Errorf("%d streams", n)
+				t.Errorf("%d streams, want none left", n)
 			}
 		})
 	})
@@ -231,14 +231,14 @@ func TestStuckStreamsDisturbNoOther(t *testing.T) {
 			t.Fatalf("an upload beside stuck ones: %v", err)
 		}
 		if got := readAll(t, response); got != fmt.Sprint(len(content)) {
-			t.Errorf("uploaded %s bytes", got)
+			t.Errorf("uploaded %s bytes, want %d", got, len(content))
 		}
 		response, err = p.session.RoundTrip(request(t, http.MethodGet, "/download", nil).WithContext(within))
 		if err != nil {
 			t.Fatalf("a download beside stuck ones: %v", err)
 		}
 		if got := len(readAll(t, response)); got != len(content) {
-			t.Errorf("downloaded %d bytes", got)
+			t.Errorf("downloaded %d bytes, want %d", got, len(content))
 		}
 	})
 	close(release)

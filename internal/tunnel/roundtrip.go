@@ -50,17 +50,22 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	if protocol := upgradeProtocol(r.Header); protocol != "" && !hasBody(r) {
 		return s.upgrade(r, protocol)
 	}
-	return s.exchange(outgoing(r), !hasBody(r))
+	return s.exchange(r, "", !hasBody(r))
 }
 
-// exchange sends a request that outgoing has made. It may be sent again if it is repeatable and no handler has seen it.
-func (s *Session) exchange(r *http.Request, repeatable bool) (*http.Response, error) {
+// exchange sends a request, as a POST if it asks to upgrade to a protocol. It may be sent again if it is repeatable, and no handler has seen it or it only reads.
+func (s *Session) exchange(r *http.Request, protocol string, repeatable bool) (*http.Response, error) {
+	fields, err := fieldsOf(r, protocol)
+	if err != nil {
+		closeBody(r)
+		return nil, fmt.Errorf("send request: %w", err)
+	}
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })
-	response, err := s.client.RoundTrip(r)
+	response, err := s.client.roundTrip(r, fields)
 	if err != nil {
 		release()
-		return nil, fmt.Errorf("send request: %w", s.explain(r, err, repeatable))
+		return nil, fmt.Errorf("send request: %w", s.explain(r, protocol, err, repeatable))
 	}
 	for name := range response.Header {
 		if isPrivate(name) && name != headerUpgrade {
@@ -92,8 +97,8 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close() // it is the same body
 }
 
-// explain adds to an error of net/http2 what the caller has to know.
-func (s *Session) explain(r *http.Request, err error, repeatable bool) error {
+// explain adds to an error of HTTP/2 what the caller has to know.
+func (s *Session) explain(r *http.Request, protocol string, err error, repeatable bool) error {
 	var (
 		reset  http2.StreamError
 		broken http2.ConnectionError
@@ -110,11 +115,19 @@ func (s *Session) explain(r *http.Request, err error, repeatable bool) error {
 		return fmt.Errorf("tunnel %w: %w", ErrProtocol, err)
 	case repeatable && s.goingAway():
 		return fmt.Errorf("%w: %w", ErrNotProcessed, err)
+	case repeatable && protocol == "" && s.repeatable(r) && s.Err() != nil && !errors.Is(s.Err(), ErrProtocol): // what broke this tunnel must not break others
+		return fmt.Errorf("%w: tunnel %w: %w", ErrNotProcessed, s.Err(), err)
 	case s.Err() != nil:
 		return fmt.Errorf("tunnel %w: %w", s.Err(), err)
 	default:
 		return err
 	}
+}
+
+// reads reports whether a request changes nothing by its method, so that it may be sent again though a handler may have seen it. One to upgrade travels as
+// a POST.
+func reads(r *http.Request) bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
 }
 
 // goingAway says that the agent takes no more requests but has ended none that it took. What fails then, unless by
@@ -123,39 +136,7 @@ func (s *Session) goingAway() bool {
 	if cause := s.Err(); cause != nil {
 		return errors.Is(cause, errGoodbye)
 	}
-	state := s.client.State()
-	return state.Closing && !state.Closed
-}
-
-// outgoing is the request as it goes into the tunnel. The original is not touched, as an http.RoundTripper must not.
-func outgoing(r *http.Request) *http.Request {
-	out := new(http.Request)
-	*out = *r
-	url := *r.URL
-	url.Scheme = "https"
-	if url.Host == "" && r.Host == "" {
-		url.Host = "agent"
-	}
-	out.URL = &url
-	out.Close = false // it would end the whole tunnel
-	out.Header = outgoingHeader(r.Header)
-	return out
-}
-
-// outgoingHeader is a header without what must not go into the tunnel: what is between two hops of HTTP/1.1, what is
-// private to the tunnel, and what would change the order of streams. Headers that Connection names are kept: else a user
-// could name the header with their identity, and become the agent (CVE-2021-31999).
-func outgoingHeader(h http.Header) http.Header {
-	out := make(http.Header, len(h))
-	for name, values := range h {
-		if !staysHere(name) {
-			out[name] = values
-		}
-	}
-	if httpguts.HeaderValuesContainsToken(h["Te"], "trailers") {
-		out["Te"] = []string{"trailers"} // gRPC needs it, and it is the one value that HTTP/2 allows
-	}
-	return out
+	return s.client.goingAway()
 }
 
 // staysHere reports whether a header, in any case, is not sent into the tunnel.
@@ -203,13 +184,10 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 	stopWatching := context.AfterFunc(r.Context(), cancel)
 	body, writer := io.Pipe()
 
-	post := outgoing(r.WithContext(ctx))
-	post.Method = http.MethodPost
-	post.Header[headerMethod] = []string{r.Method}
-	post.Header[headerUpgrade] = []string{protocol}
+	post := r.WithContext(ctx)
 	post.Body, post.ContentLength, post.GetBody = body, -1, nil
 
-	response, err := s.exchange(post, true)
+	response, err := s.exchange(post, protocol, true)
 	if err != nil {
 		stopWatching()
 		cancel()

@@ -17,7 +17,7 @@ import (
 // Conn is the agent's end of a tunnel.
 type Conn struct {
 	link *link
-	conn *patientConn // below link
+	conn *peekConn // below link
 	cfg  Config
 }
 
@@ -25,18 +25,13 @@ type Conn struct {
 // tests do it for a pipe.
 func NewConn(conn net.Conn, cfg Config) *Conn {
 	cfg = cfg.withDefaults()
-	patient := &patientConn{Conn: conn}
-	l := newLink(patient, cfg.Observer)
-	l.scanFrames(false)
-	return &Conn{link: l, conn: patient, cfg: cfg}
+	patient := &peekConn{Conn: conn}
+	return &Conn{link: newLink(&joiner{Conn: patient, timeout: cfg.WriteTimeout}, cfg, false), conn: patient, cfg: cfg}
 }
-
-// RemoteAddr is the address of the hub, or of the proxy in front of it.
-func (c *Conn) RemoteAddr() net.Addr { return c.link.RemoteAddr() }
 
 // Close ends the tunnel and all its requests at once. Serve then returns ErrClosed.
 func (c *Conn) Close() error {
-	c.link.blame(ErrClosed)
+	c.link.setCause(ErrClosed)
 	return c.link.Close()
 }
 
@@ -73,21 +68,21 @@ func (c *Conn) awaitHub(ctx context.Context) error {
 	stopWatching := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stopWatching()
 	if err := c.conn.await(c.cfg.HandshakeTimeout); err != nil {
-		c.link.blame(readFailure(err))
+		c.link.setCause(readFailure(err))
 		_ = c.link.Close() // the reason is what the caller needs
 		return fmt.Errorf("serve tunnel: wait for the hub: %w", c.link.err())
 	}
 	return nil
 }
 
-// patientConn can wait for the first byte without losing it.
-type patientConn struct {
+// peekConn can wait for the first byte without losing it.
+type peekConn struct {
 	net.Conn
 	first []byte // read by await and not yet by Read
 }
 
 // await returns when a byte has come, or with an error when none has in time.
-func (c *patientConn) await(timeout time.Duration) error {
+func (c *peekConn) await(timeout time.Duration) error {
 	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
 	}
@@ -104,7 +99,7 @@ func (c *patientConn) await(timeout time.Duration) error {
 }
 
 // Read returns what await has read and then what comes.
-func (c *patientConn) Read(p []byte) (int, error) {
+func (c *peekConn) Read(p []byte) (int, error) {
 	if len(c.first) == 0 {
 		return c.Conn.Read(p) // io.EOF must stay what it is
 	}
@@ -115,7 +110,7 @@ func (c *patientConn) Read(p []byte) (int, error) {
 
 // drain asks the hub for no more requests, and ends the tunnel when the time for those under way is over.
 func (c *Conn) drain(base *http.Server) {
-	c.link.blame(ErrClosed)
+	c.link.setCause(ErrClosed)
 	_ = base.Shutdown(context.Background()) // sends GOAWAY; there is no listener to wait for
 	select {
 	case <-c.link.ended:
@@ -129,7 +124,7 @@ func serverSettings(cfg Config, countError func(string)) *http2.Server {
 	return &http2.Server{
 		MaxConcurrentStreams:         maxStreams,
 		MaxUploadBufferPerConnection: 1<<31 - 1,
-		MaxUploadBufferPerStream:     int32(min(cfg.StreamWindow, 1<<31-1)),
+		MaxUploadBufferPerStream:     int32(cfg.MaxStreamWindow), // see windows
 		MaxReadFrameSize:             maxFrameSize,
 		ReadIdleTimeout:              cfg.PingInterval,
 		PingTimeout:                  cfg.PingTimeout,

@@ -12,16 +12,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 // Session is the hub's end of a tunnel: an http.RoundTripper to one agent. All methods may be called at once.
 // An idle session has one goroutine, the reader.
 type Session struct {
-	client         *http2.ClientConn
+	client         *client
 	link           *link
 	maxHeaderBytes int
+	repeatable     func(*http.Request) bool
 	keepalive      *keepalive
 	streams        atomic.Int64
 	draining       chan struct{} // closed by the first Drain
@@ -33,17 +32,12 @@ type Session struct {
 // closes the connection if it does not.
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
-	l := newLink(conn, cfg.Observer)
-	l.scanFrames(true)
-	transport, err := clientTransport(cfg, l.countError)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start tunnel: %w", err), conn.Close())
-	}
-	client, err := transport.NewClientConn(l)
+	l := newLink(conn, cfg, true)
+	client, err := newClient(l, cfg)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start tunnel: %w", err), l.Close())
 	}
-	s := &Session{client: client, link: l, maxHeaderBytes: cfg.MaxHeaderBytes, draining: make(chan struct{})}
+	s := &Session{client: client, link: l, maxHeaderBytes: cfg.MaxHeaderBytes, repeatable: cfg.Repeatable, draining: make(chan struct{})}
 	s.keepalive = newKeepalive(s, cfg)
 	l.whenEnded(func(err error) {
 		s.keepalive.stop()
@@ -56,31 +50,12 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 	ctx, cancel := context.WithTimeout(ctx, cfg.HandshakeTimeout)
 	defer cancel()
 	if err := s.keepalive.ping(ctx); err != nil {
-		s.link.blame(ErrPingTimeout)
+		s.link.setCause(ErrPingTimeout)
 		s.end()
 		return nil, fmt.Errorf("start tunnel: no answer from the agent: %w", errors.Join(s.Err(), err))
 	}
 	s.keepalive.start()
 	return s, nil
-}
-
-// clientTransport has the settings of the hub's HTTP/2 client. SPEC.md says why they are so.
-func clientTransport(cfg Config, countError func(string)) (*http2.Transport, error) {
-	transport, err := http2.ConfigureTransports(&http.Transport{
-		DisableCompression:     true,
-		MaxResponseHeaderBytes: int64(cfg.MaxHeaderBytes),
-		HTTP2: &http.HTTP2Config{
-			MaxReceiveBufferPerStream:     cfg.StreamWindow,
-			MaxReceiveBufferPerConnection: hubConnWindow,
-			MaxReadFrameSize:              maxFrameSize,
-			WriteByteTimeout:              cfg.WriteTimeout,
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("configure http2 client: %w", err)
-	}
-	transport.CountError = countError
-	return transport, nil
 }
 
 // Done is closed when the session has ended. Config.OnEnd reports the same without a goroutine that waits.
@@ -97,7 +72,7 @@ func (s *Session) Streams() int { return int(s.streams.Load()) }
 
 // Close ends the session and all its requests at once.
 func (s *Session) Close() error {
-	s.link.blame(ErrClosed)
+	s.link.setCause(ErrClosed)
 	s.end()
 	return nil
 }
@@ -106,7 +81,7 @@ func (s *Session) Close() error {
 // session. It returns ctx's error if requests had to be cut.
 func (s *Session) Drain(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })
-	s.link.blame(ErrClosed)
+	s.link.setCause(ErrClosed)
 	err := s.client.Shutdown(ctx)
 	s.end()
 	if err != nil {
@@ -151,7 +126,7 @@ func (k *keepalive) ping(ctx context.Context) error {
 func (k *keepalive) start() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.timer = time.AfterFunc(k.interval, k.look)
+	k.timer = time.AfterFunc(k.interval, k.check)
 }
 
 // stop is for the end of the session. A look that is under way finds out by itself.
@@ -163,11 +138,11 @@ func (k *keepalive) stop() {
 	}
 }
 
-// look pings a silent peer, ends the session if nothing comes back, and sets the timer for the next look.
-func (k *keepalive) look() {
+// check pings a silent peer, ends the session if nothing comes back, and sets the timer for the next look.
+func (k *keepalive) check() {
 	link := k.session.link
 	if silence := link.silence(); silence < k.interval {
-		k.again(k.interval - silence)
+		k.schedule(k.interval - silence)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
@@ -176,15 +151,15 @@ func (k *keepalive) look() {
 	// Beside a bulk transfer the answer may be late, but then something else was heard.
 	late := errors.Is(err, context.DeadlineExceeded) && link.silence() < k.timeout
 	if err != nil && !late {
-		link.blame(ErrPingTimeout)
+		link.setCause(ErrPingTimeout)
 		k.session.end()
 		return
 	}
-	k.again(k.interval)
+	k.schedule(k.interval)
 }
 
-// again sets the timer unless the session has ended.
-func (k *keepalive) again(after time.Duration) {
+// schedule sets the timer unless the session has ended.
+func (k *keepalive) schedule(after time.Duration) {
 	select {
 	case <-k.session.Done():
 		return

@@ -111,7 +111,7 @@ func (p *pair) upgraded(t *testing.T, path string) duplex {
 	t.Helper()
 	response := p.upgrade(t, path)
 	if response.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("got %s", response.Status)
+		t.Fatalf("got %s, want 101", response.Status)
 	}
 	return response.Body.(duplex)
 }
@@ -143,7 +143,7 @@ func TestUpgrade(t *testing.T) {
 				}
 				got := make([]byte, 1)
 				if _, err := io.ReadFull(stream, got); err != nil || got[0] != sent[0] {
-					t.Fatalf("byte %d: %v, %v", i, got, err)
+					t.Fatalf("byte %d: %v, %v, want %v", i, got, err, sent)
 				}
 			}
 		})
@@ -151,7 +151,7 @@ func TestUpgrade(t *testing.T) {
 		t.Run("the target ends writing and still reads all", func(t *testing.T) {
 			stream := p.upgraded(t, "/speaks-first")
 			if got, err := io.ReadAll(stream); err != nil || string(got) != "last words" {
-				t.Fatalf("got %q, %v", got, err)
+				t.Fatalf("got %q, %v, want \"last words\"", got, err)
 			}
 			if _, err := io.WriteString(stream, "answer"); err != nil {
 				t.Fatal(err)
@@ -217,12 +217,12 @@ func TestUpgradeThatIsDeclined(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := readAll(t, response); got != "no: POST\n" {
-				t.Errorf("got %q", got)
+				t.Errorf("got %q, want the refusal of the handler", got)
 			}
 		})
 		t.Run("no stream is left", func(t *testing.T) {
 			if n := p.session.Streams(); n != 0 {
-				t.Errorf("%d streams", n)
+				t.Errorf("%d streams, want none left", n)
 			}
 		})
 	})
@@ -288,16 +288,16 @@ func TestUpgradeThroughTwoProxies(t *testing.T) {
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
 	if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatal(response, err)
+		t.Fatalf("got %v, %v, want 101", response, err)
 	}
 	if upgradeProtocol(response.Header) != "echo" {
-		t.Errorf("got header %v", response.Header)
+		t.Errorf("got header %v, want the protocol \"echo\"", response.Header)
 	}
 	_ = response.Body.Close()
 	_, _ = io.WriteString(conn, "through and back")
 	_ = conn.CloseWrite()
 	if got, err := io.ReadAll(reader); err != nil || string(got) != "through and back" {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v, want \"through and back\"", got, err)
 	}
 }
 
@@ -331,7 +331,7 @@ func TestHandlerThatUpgradesItself(t *testing.T) {
 	}
 	_ = ws.WriteMessage(websocket.TextMessage, []byte("hello"))
 	if _, got, err := ws.ReadMessage(); err != nil || string(got) != "heard hello" {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v, want \"heard hello\"", got, err)
 	}
 }
 
@@ -365,7 +365,7 @@ func TestHijackedConnectionThatMisbehaves(t *testing.T) {
 			response := p.upgrade(t, "/")
 			readAll(t, response)
 			if response.StatusCode != http.StatusBadGateway {
-				t.Errorf("got %s", response.Status)
+				t.Errorf("got %s, want 502", response.Status)
 			}
 		})
 	}
@@ -377,7 +377,7 @@ func TestHijackedConnectionThatMisbehaves(t *testing.T) {
 		}))
 		stream := p.upgraded(t, "/")
 		if got, err := io.ReadAll(stream); err != nil || len(got) > 0 {
-			t.Fatalf("got %q, %v", got, err)
+			t.Fatalf("got %q, %v, want the end without more bytes", got, err)
 		}
 		conn := await(t, "the connection", kept)
 		p.settled(t)

@@ -159,7 +159,7 @@ func TestABackendThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	_ = dead.listener.Close() // it still says that it is ready
 	for range 4 {
 		if _, who, err := connect(t, balancer); err != nil || who != alive.address() {
-			t.Fatalf("%q, %v", who, err)
+			t.Fatalf("connected to %q, %v, want the backend that lives", who, err)
 		}
 	}
 }
@@ -201,7 +201,7 @@ func TestTheEndOfOneDirectionIsNotThatOfTheOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rest, err := io.ReadAll(conn); err != nil || string(rest) != "last words" {
-		t.Errorf("%q, %v", rest, err)
+		t.Errorf("got %q, %v, want the last words and no error", rest, err)
 	}
 }
 

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	stopLimit = drainDelay + drainSessions + 15*time.Second // of a manager or an agent that is asked to end
+	// stopLimit is for a manager or an agent that is asked to end. Its link may be stalled: the goodbye waits so long.
+	stopLimit = drainDelay + drainSessions + longestStall + 15*time.Second
 	apiName   = "api"
 )
 

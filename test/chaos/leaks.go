@@ -27,16 +27,16 @@ const (
 	memoryShare, memorySlack       = 1.5, 30 << 20
 )
 
-// weight is what processes use.
-type weight struct {
+// usage is what processes use.
+type usage struct {
 	goroutines float64          // of all managers: tunnels end on any of them
 	agent      float64          // goroutines of one agent
 	resident   map[string]int64 // bytes of each process
 }
 
 // weigh measures all managers and agents. It ends one agent, since that is how its goroutines are counted.
-func (s *system) weigh(ctx context.Context) (weight, error) {
-	w := weight{resident: map[string]int64{}}
+func (s *system) weigh(ctx context.Context) (usage, error) {
+	w := usage{resident: map[string]int64{}}
 	for name, k := range s.keepers {
 		process, err := k.up(ctx)
 		if err != nil {
@@ -49,7 +49,7 @@ func (s *system) weigh(ctx context.Context) (weight, error) {
 		w.resident[name] = usage.RSS
 	}
 	for _, replica := range s.hub.Replicas {
-		n, err := s.managerGoroutines(ctx, replica.Address)
+		n, err := s.managerGoroutines(ctx, replica.Metrics)
 		if err != nil {
 			return w, fmt.Errorf("weigh %s: %w", replica.Name, err)
 		}
@@ -68,7 +68,7 @@ func (s *system) weigh(ctx context.Context) (weight, error) {
 }
 
 // leaks lists what has grown from one weight to another.
-func (w weight) leaks(later weight) []string {
+func (w usage) leaks(later usage) []string {
 	var found []string
 	if most := w.goroutines*goroutineShare + goroutineSlack; later.goroutines > most {
 		found = append(found, fmt.Sprintf("goroutines of all managers: %.0f, then %.0f", w.goroutines, later.goroutines))

@@ -115,7 +115,7 @@ func (s *system) run(ctx context.Context) (err error) {
 }
 
 // judge checks that everything has recovered: the status, the requests, and what the processes use.
-func (s *system) judge(ctx context.Context, readiness *traffic.ReadinessWatch, loads []*traffic.Load, before weight) error {
+func (s *system) judge(ctx context.Context, readiness *traffic.ReadinessWatch, loads []*traffic.Load, before usage) error {
 	s.journal.note("no more harm")
 	for i, load := range loads {
 		r := load.Result()

@@ -59,11 +59,14 @@ func harmsOf(c class) []harm {
 	case link:
 		return []harm{
 			{cut, 4, 0, 0, false}, {refusing, 2, time.Second, 10 * time.Second, false},
-			{stalled, 3, time.Second, 30 * time.Second, false}, {slowed, 3, 5 * time.Second, 30 * time.Second, false},
+			{stalled, 3, time.Second, longestStall, false}, {slowed, 3, 5 * time.Second, 30 * time.Second, false},
 		}
 	}
 	return nil
 }
+
+// longestStall of a link.
+const longestStall = 30 * time.Second
 
 // target is what harm can be done to.
 type target struct {

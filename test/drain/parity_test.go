@@ -49,10 +49,10 @@ func (o outcome) String() string {
 
 func same(x, y outcome) bool { return x.refused == y.refused && slices.Equal(x.asked, y.asked) }
 
-// ours returns the outcome of the drain of a plan.
-func ours(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
+// agentDrain returns the outcome of the drain of a plan.
+func agentDrain(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
 	t.Helper()
-	m := newMember(pods)
+	m := newAPIServer(pods)
 	client, err := kube.New(&rest.Config{Transport: m, QPS: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -60,13 +60,13 @@ func ours(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err = plan.Drain(ctx, plan.Options{Client: client.REST, Objects: client.Objects(), Namespace: protocol.AgentNamespace, Log: logr.Discard()}, node, spec)
-	return outcome{refused: err != nil, asked: m.was(), err: err}
+	return outcome{refused: err != nil, asked: m.evicted(), err: err}
 }
 
-// theirs returns the outcome of "kubectl drain" with the same options.
-func theirs(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
+// kubectlDrain returns the outcome of "kubectl drain" with the same options.
+func kubectlDrain(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
 	t.Helper()
-	m := newMember(pods)
+	m := newAPIServer(pods)
 	client, err := kubernetes.NewForConfig(&rest.Config{Transport: m, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}})
 	if err != nil {
 		t.Fatal(err)
@@ -86,10 +86,10 @@ func theirs(t *testing.T, pods []corev1.Pod, spec v1.Drain) outcome {
 	}
 	list, errs := d.GetPodsForDeletion(node)
 	if len(errs) > 0 {
-		return outcome{refused: true, asked: m.was(), err: errs[0]}
+		return outcome{refused: true, asked: m.evicted(), err: errs[0]}
 	}
 	err = d.DeleteOrEvictPods(list.Pods())
-	return outcome{refused: err != nil, asked: m.was(), err: err}
+	return outcome{refused: err != nil, asked: m.evicted(), err: err}
 }
 
 // dimension is a way in which pods, or drains, differ.
@@ -179,8 +179,8 @@ func options() v1.Drain { return v1.Drain{IgnoreDaemonSets: new(true), DeleteEmp
 
 func compare(t *testing.T, pods []corev1.Pod, spec v1.Drain) (got outcome) {
 	t.Helper()
-	got = ours(t, pods, spec)
-	if want := theirs(t, pods, spec); !same(got, want) {
+	got = agentDrain(t, pods, spec)
+	if want := kubectlDrain(t, pods, spec); !same(got, want) {
 		t.Errorf("drain %+v\nof %+v\nours:   %s\ntheirs: %s", spec, pods, got, want)
 	}
 	return got
@@ -240,7 +240,7 @@ func TestPlansSpareWhatKubectlWouldNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := pod("ours")
 			change(&p)
-			if got, want := ours(t, []corev1.Pod{p}, spec), theirs(t, []corev1.Pod{p}, spec); got.refused || want.refused || len(got.asked) > 0 || len(want.asked) != 1 {
+			if got, want := agentDrain(t, []corev1.Pod{p}, spec), kubectlDrain(t, []corev1.Pod{p}, spec); got.refused || want.refused || len(got.asked) > 0 || len(want.asked) != 1 {
 				t.Errorf("ours:   %s\ntheirs: %s", got, want)
 			}
 		})

@@ -132,7 +132,7 @@ func testRolledBack(t *testing.T, s *system, cluster types.NamespacedName) {
 func (s *system) addNode(t *testing.T, name string) {
 	t.Helper()
 	have := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("4Gi")}
-	create(t, s.member, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+	create(t, s.member, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}, Status: corev1.NodeStatus{
 		Capacity: have, Allocatable: have, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}})
 }
@@ -159,12 +159,10 @@ func (s *system) holder(t *testing.T) string {
 // changeAgent replaces spec.agent.
 func (s *system) changeAgent(t *testing.T, cluster types.NamespacedName, agent v1.Agent) {
 	t.Helper()
-	c := s.cluster(t, cluster)
-	agent.Trust = c.Spec.Agent.Trust
-	c.Spec.Agent = agent
-	if err := s.hub.Client.Update(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Update(t, s.hub.Client, s.cluster(t, cluster), func(c *v1.Cluster) {
+		agent.Trust = c.Spec.Agent.Trust
+		c.Spec.Agent = agent
+	})
 }
 
 // awaitDeployment waits until the agent's Deployment has a text in its pods' container.

@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/framework"
@@ -32,12 +31,12 @@ func authoritySecret() types.NamespacedName {
 }
 
 // authority is the hub's present CA.
-func (s *system) authority(ctx context.Context) (pki.State, error) {
+func (s *system) authority(ctx context.Context) (trust.State, error) {
 	object := &corev1.Secret{}
 	if err := s.hub.Client.Get(ctx, authoritySecret(), object); err != nil {
-		return pki.State{}, err
+		return trust.State{}, err
 	}
-	return pki.ReadSecret(object)
+	return trust.ReadSecret(object)
 }
 
 // annotate sets an annotation on the hub's CA, as a user does.
@@ -52,9 +51,9 @@ func (s *system) annotate(t *testing.T, name, value string) {
 }
 
 // awaitAuthority waits until the CA is as wanted and the hub serves with it.
-func (s *system) awaitAuthority(t *testing.T, wanted func(pki.State) error) pki.State {
+func (s *system) awaitAuthority(t *testing.T, wanted func(trust.State) error) trust.State {
 	t.Helper()
-	var state pki.State
+	var state trust.State
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		var err error
 		if state, err = s.authority(ctx); err == nil {
@@ -69,7 +68,7 @@ func (s *system) awaitAuthority(t *testing.T, wanted func(pki.State) error) pki.
 }
 
 // servedBy reports whether the hub shows a certificate that an authority has signed.
-func (s *system) servedBy(t *testing.T, authority pki.KeyPair) bool {
+func (s *system) servedBy(t *testing.T, authority trust.KeyPair) bool {
 	t.Helper()
 	config := s.tlsToHub(t)
 	config.RootCAs.AppendCertsFromPEM(authority.Cert)
@@ -84,8 +83,8 @@ func (s *system) servedBy(t *testing.T, authority pki.KeyPair) bool {
 }
 
 // changed reports whether another authority signs, and the former one is still trusted.
-func changed(from pki.State) func(pki.State) error {
-	return func(now pki.State) error {
+func changed(from trust.State) func(trust.State) error {
+	return func(now trust.State) error {
 		if bytes.Equal(now.Active.Cert, from.Active.Cert) || !bytes.Equal(now.Old, from.Active.Cert) {
 			return errors.New("the authority has not changed yet")
 		}
@@ -93,7 +92,7 @@ func changed(from pki.State) func(pki.State) error {
 	}
 }
 
-func testAuthority(t *testing.T, s *system, m *member) {
+func testAuthority(t *testing.T, s *system, m *changingMember) {
 	stopped, sleeper := s.ready(t, "sleeper")
 	before, err := s.authority(t.Context())
 	if err != nil {
@@ -111,7 +110,7 @@ func testAuthority(t *testing.T, s *system, m *member) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, state := range map[string]pki.State{"before": before, "the new authority": now} {
+		for what, state := range map[string]trust.State{"before": before, "the new authority": now} {
 			if out, err := s.kubectlTrusting(t, state.Active.Cert, m.cluster, demoToken, "get", "namespaces"); err != nil {
 				t.Errorf("with the CA of %s: %v: %s", what, err, out)
 			}
@@ -136,7 +135,7 @@ func testAuthority(t *testing.T, s *system, m *member) {
 	})
 }
 
-func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped types.NamespacedName, sleeper *framework.Agent) {
+func testRetireNow(t *testing.T, s *system, m *changingMember, before trust.State, stopped types.NamespacedName, sleeper *framework.Agent) {
 	kill(t, sleeper.Process)
 	s.await(t, stopped, 10*time.Second, framework.NotReady(v1.ReasonTunnelLost))
 	first, err := s.authority(t.Context())
@@ -146,7 +145,7 @@ func testRetireNow(t *testing.T, s *system, m *member, before pki.State, stopped
 	s.annotate(t, v1.AnnotationRotate, "second")
 	s.awaitAuthority(t, changed(first))
 	s.annotate(t, v1.AnnotationRetireNow, "second")
-	s.awaitAuthority(t, func(now pki.State) error {
+	s.awaitAuthority(t, func(now trust.State) error {
 		if len(now.Old)+len(now.Bridges) > 0 {
 			return errors.New("the old authority is still trusted")
 		}
@@ -188,7 +187,7 @@ func (s *system) kubectlTrusting(t *testing.T, ca []byte, cluster types.Namespac
 }
 
 // knows returns a check of whether an agent has stored an authority.
-func knows(authority pki.KeyPair) func(protocol.Settings) error {
+func knows(authority trust.KeyPair) func(protocol.Settings) error {
 	return func(settings protocol.Settings) error {
 		if !bytes.Contains([]byte(settings.CABundle), authority.Cert) {
 			return errors.New("the agent has not learnt the next authority")
@@ -201,6 +200,6 @@ func knows(authority pki.KeyPair) func(protocol.Settings) error {
 func (s *system) worksWithBundle(t *testing.T, cluster types.NamespacedName) {
 	t.Helper()
 	if out, err := s.kubectl(t, cluster, demoToken, "get", "namespaces"); err != nil {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("kubectl get namespaces: %v: %s", err, out)
 	}
 }

@@ -53,7 +53,7 @@ func testRefusals(t *testing.T, s *system, cluster types.NamespacedName) {
 	t.Run("--as works for a user who may impersonate in the member, with the other user's rights", func(t *testing.T) {
 		_, err := s.kubectl(t, cluster, demoToken, "get", "ns", "--as=bob")
 		if err == nil || !strings.Contains(err.Error(), `User "bob" cannot list`) {
-			t.Errorf("%v", err)
+			t.Errorf("got %v, want that bob cannot list", err)
 		}
 	})
 }
@@ -75,15 +75,10 @@ func testManagerRestart(t *testing.T, s *system, cluster types.NamespacedName) {
 	}
 	s.restartManager(t)
 	began := time.Now()
-	for {
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		_, err := s.kubectl(t, cluster, demoToken, "get", "ns")
-		if err == nil {
-			break
-		}
-		if time.Since(began) > 30*time.Second {
-			t.Fatal(err)
-		}
-	}
+		return err
+	})
 	t.Logf("served again %s after the start", time.Since(began))
 	after := &v1.Cluster{}
 	if err := s.hub.Client.Get(t.Context(), cluster, after); err != nil {
@@ -140,7 +135,7 @@ func testLogLevel(t *testing.T, s *system, agent *framework.Agent) {
 	command := exec.CommandContext(t.Context(), s.programs.Agent, "loglevel", "--set", "debug")
 	command.Env = []string{protocol.EnvSocket + "=" + agent.Socket}
 	if out, err := command.CombinedOutput(); err != nil || !strings.Contains(string(out), "debug") {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("kubectl debug: %v: %s", err, out)
 	}
 }
 
@@ -213,11 +208,11 @@ func testRemoval(t *testing.T, s *system, cluster types.NamespacedName, agent *f
 		t.Fatal(err)
 	}
 	ctx := within(t, 30*time.Second)
-	began := time.Now()
+	watch := testkit.StartStopwatch()
 	if err := s.hub.AwaitGone(ctx, object); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > 15*time.Second { // it does not wait for an agent that has gone
+	if took := watch.Took(); took > 15*time.Second { // it does not wait for an agent that has gone
 		t.Errorf("the Cluster is gone after %s", took)
 	}
 	out, err := s.hub.Kubectl(t.Context(), nil, "get", "events.events.k8s.io", "-o", "wide", "--field-selector", "reason="+v1.ReasonLeftBehind)

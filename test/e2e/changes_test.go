@@ -25,15 +25,15 @@ func TestChanges(t *testing.T) {
 	if open, _ := link.Counts(); open != 2 {
 		t.Fatalf("the agent does not use the relay: %d connections", open)
 	}
-	m := &member{cluster: cluster, agent: agent, relay: link}
+	m := &changingMember{cluster: cluster, agent: agent, relay: link}
 	t.Run("an idle fleet writes nothing", func(t *testing.T) { testIdle(t, s) })
 	t.Run("the hub's CA changes and no agent is lost", func(t *testing.T) { testAuthority(t, s, m) })
 	t.Run("a network that fails shows and heals", func(t *testing.T) { testNetwork(t, s, m) })
 	t.Run("the hub's address changes and no agent is lost", func(t *testing.T) { testAddress(t, s, m) })
 }
 
-// member is a Cluster whose agent reaches the hub through a relay.
-type member struct {
+// changingMember is a Cluster whose agent reaches the hub through a relay.
+type changingMember struct {
 	cluster types.NamespacedName
 	agent   *framework.Agent
 	relay   *relay.Relay

@@ -33,9 +33,9 @@ func testWaves(f *fleet, t *testing.T) {
 		create(t, plane, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "app"}, Spec: corev1.PodSpec{NodeName: "node-1",
 			Containers: []corev1.Container{{Name: "main", Image: "app"}}, TerminationGracePeriodSeconds: new(int64(1)), AutomountServiceAccountToken: new(false)}})
 	}
-	f.plugin(t)
+	pluginDir(t) // built before the plan begins: the watch is to see its waves
 	if out, err := f.hub.Kubectl(t.Context(), []byte(fleetPlan), "apply", "-f", "-"); err != nil {
-		t.Fatal(out, err)
+		t.Fatalf("apply the plan: %v, %v", out, err)
 	}
 	w := f.watch(t, "k3s")
 	p := f.plan(t, "k3s", planPatience, is(v1.ReasonComplete))
@@ -194,7 +194,7 @@ func testPlanDeleted(f *fleet, t *testing.T) {
 		}
 		for _, n := range nodes.Items {
 			if n.Labels[key] == "" || n.Annotations[key] != "" {
-				t.Errorf("%s/%s: %v", name, n.Name, slices.Collect(maps.Keys(n.Labels)))
+				t.Errorf("%s/%s: %v, want a label and no annotation of the plan", name, n.Name, slices.Collect(maps.Keys(n.Labels)))
 			}
 		}
 		if c := f.cluster(t, cluster(name)); c.Labels[key] != "" {

@@ -212,28 +212,13 @@ func (f *fleet) watch(t *testing.T, name string) *watching {
 	}
 	w := &watching{code: make(chan int, 1)}
 	command := exec.CommandContext(t.Context(), f.programs.Kubectl, "drover", "plan", "watch", name, "-w", metav1.NamespaceDefault, "--kubeconfig", kubeconfig)
-	command.Env = append(os.Environ(), "PATH="+f.plugin(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	command.Env = append(os.Environ(), "PATH="+pluginDir(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	command.Stdout, command.Stderr = &w.out, &w.out
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { w.code <- exitCode(command.Wait()) }()
 	return w
-}
-
-// plugin is the folder of kubectl-drover.
-func (f *fleet) plugin(t *testing.T) string {
-	t.Helper()
-	dir := filepath.Join(f.dir, "plugin")
-	if _, err := os.Stat(dir); err == nil {
-		return dir
-	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "kubectl-drover"), "./cmd/kubectl-drover")
-	build.Dir = f.programs.Root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return dir
 }
 
 // expect waits until the command has ended, and checks its code and its last line.

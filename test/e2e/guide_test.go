@@ -103,7 +103,7 @@ func (g *guide) write(t *testing.T, block string) {
 	for document := range strings.SplitSeq(block, "\n---\n") {
 		var object metav1.PartialObjectMetadata
 		if err := yaml.Unmarshal([]byte(document), &object); err != nil || object.Kind == "" {
-			t.Errorf("%s: %q: %v", name, object.Kind, err)
+			t.Errorf("%s: %q: %v, want an object with a kind", name, object.Kind, err)
 		}
 	}
 	if err := os.WriteFile(path, []byte(block), 0o600); err != nil {
@@ -130,12 +130,8 @@ func (g *guide) prepare(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(g.home, "bin", "kubectl-drover"), "./cmd/kubectl-drover")
-	build.Dir = g.programs.Root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	err := errors.Join(
+		os.Symlink(filepath.Join(pluginDir(t), "kubectl-drover"), filepath.Join(demo, "bin", "kubectl-drover")),
 		os.Symlink(g.programs.Kubectl, filepath.Join(demo, "bin", "kubectl")),
 		os.WriteFile(filepath.Join(demo, "pids", "manager.pid"), []byte(strconv.Itoa(g.hub.Manager.PID())), 0o600),
 		g.hub.WriteKubeconfig(filepath.Join(demo, "hub.kubeconfig")),

@@ -4,12 +4,17 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"regexp"
 	"strconv"
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // idleFor is how long nothing changes: longer than the intervals at which agent and manager look by themselves.
@@ -17,6 +22,18 @@ const idleFor = 30 * time.Second
 
 // testIdle counts on the hub's API server, which here is the member's too: neither manager nor agent may write.
 func testIdle(t *testing.T, s *system) {
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the controller manager checks their types when it has time
+		policies := &admissionregistrationv1.ValidatingAdmissionPolicyList{}
+		if err := s.hub.Client.List(ctx, policies); err != nil {
+			return err
+		}
+		for i := range policies.Items {
+			if p := &policies.Items[i]; p.Status.ObservedGeneration != p.Generation {
+				return fmt.Errorf("the status of policy %s is of generation %d, want %d", p.Name, p.Status.ObservedGeneration, p.Generation)
+			}
+		}
+		return nil
+	})
 	before := writes(t, s.hub.Plane)
 	if len(before) == 0 {
 		t.Fatal("the API server counts no writes at all")

@@ -19,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/framework"
 )
 
@@ -36,11 +36,11 @@ type impostor struct {
 
 func startImpostor(t *testing.T) *impostor {
 	t.Helper()
-	authority, err := pki.NewAuthority(time.Now())
+	authority, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate, err := pki.IssueServing(authority, []string{"127.0.0.1"}, time.Now())
+	certificate, err := trust.IssueServing(authority, []string{"127.0.0.1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func testImpostor(t *testing.T, s *system) {
 	kill(t, agent.Process)
 	t.Run("nothing of it shows on the hub, where the agent joins with checksums only", func(t *testing.T) {
 		if c := s.cluster(t, cluster); !framework.NotReady(v1.ReasonAwaitingAgent)(c) {
-			t.Errorf("%+v", c.Status.Conditions)
+			t.Errorf("the conditions are %+v, want AwaitingAgent", c.Status.Conditions)
 		}
 		s.startAgent(t, agent)
 		s.await(t, cluster, 20*time.Second, framework.Ready)

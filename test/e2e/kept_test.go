@@ -68,8 +68,8 @@ func TestWhatIsDeliveredIsKept(t *testing.T) {
 	})
 }
 
-// TestWhatIsDeliveredIsUpToTheMember takes the agent's rights away and gives them back, and undoes what was delivered in the member.
-func TestWhatIsDeliveredIsUpToTheMember(t *testing.T) {
+// TestTheMembersRulesBoundWhatIsDelivered takes the agent's rights away and gives them back, and undoes what was delivered in the member.
+func TestTheMembersRulesBoundWhatIsDelivered(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
 	create(t, s.hub.Plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: farWorkspace}})
@@ -207,10 +207,7 @@ func (k *kept) setProfile(t *testing.T, profile v1.AgentProfile) {
 	t.Helper()
 	c := k.cluster(t, edgeCluster)
 	before := k.manifest(t, c)
-	c.Spec.Agent.Profile = profile
-	if err := k.hub.Client.Update(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Update(t, k.hub.Client, c, func(c *v1.Cluster) { c.Spec.Agent.Profile = profile })
 	var manifest []byte
 	testkit.Eventually(t, 20*time.Second, func(context.Context) error {
 		if manifest = k.manifest(t, c); string(manifest) == string(before) {
@@ -244,7 +241,7 @@ func testProfile(k *kept, t *testing.T) {
 		})
 		for _, args := range [][]string{{"create", "namespace", "written"}, {"delete", "namespace", "default"}, {"get", "secrets", "-A"}} {
 			if out, err := k.kubectl(t, edgeCluster, demoToken, args...); err == nil || !strings.Contains(err.Error(), "orbidden") {
-				t.Errorf("%v: %v %s", args, err, out)
+				t.Errorf("%v: %v %s, want Forbidden", args, err, out)
 			}
 		}
 		k.reason(t, 30*time.Second, b, v1.ReasonAgentReadOnly)
@@ -261,7 +258,7 @@ func testProfile(k *kept, t *testing.T) {
 	k.setProfile(t, v1.ProfileFull)
 	k.reason(t, time.Minute, b, v1.ReasonApplied)
 	if out, err := k.kubectl(t, edgeCluster, demoToken, "create", "namespace", "written"); err != nil {
-		t.Error(err, out)
+		t.Errorf("create a namespace: %v, %v", err, out)
 	}
 }
 

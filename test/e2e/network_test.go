@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func testNetwork(t *testing.T, s *system, m *member) {
+func testNetwork(t *testing.T, s *system, m *changingMember) {
 	t.Run("a network that loses everything silently shows in thirty seconds", func(t *testing.T) {
 		m.relay.Stall()
 		t.Logf("noticed after %s", s.awaitWithin(t, m.cluster, 30*time.Second, framework.NotReady(v1.ReasonTunnelLost)))
@@ -55,7 +55,7 @@ func testNetwork(t *testing.T, s *system, m *member) {
 	})
 }
 
-func testAddress(t *testing.T, s *system, m *member) {
+func testAddress(t *testing.T, s *system, m *changingMember) {
 	kill(t, m.agent.Process) // a new one does not wait as long as one that has failed often
 	s.startAgent(t, m.agent)
 	direct := s.hub.URL()

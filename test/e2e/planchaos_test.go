@@ -16,13 +16,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/nodesim"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 var (
@@ -194,7 +194,7 @@ func (f *fleet) startApplications(t *testing.T, round int) {
 func (f *fleet) applyChaos(t *testing.T, round, clusters, nodes int) {
 	t.Helper()
 	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "chaos"}}
-	set := func() {
+	set := func(p *v1.Plan) {
 		p.Spec.ClusterSelector, p.Spec.Rollout = &metav1.LabelSelector{}, &v1.Rollout{MaxConcurrentClusters: int32(clusters)}
 		p.Spec.Version, p.Spec.Upgrade.Image = fmt.Sprintf("v%d.0", round), "rancher/k3s-upgrade"
 		p.Spec.Prepare, p.Spec.Drain = &v1.PlanContainer{Image: "rancher/k3s-upgrade"}, &v1.Drain{Force: true}
@@ -202,16 +202,10 @@ func (f *fleet) applyChaos(t *testing.T, round, clusters, nodes int) {
 		p.Spec.Retries = &v1.PlanRetries{Limit: new(int32(20)), Backoff: &metav1.Duration{}}
 	}
 	if round == 0 {
-		set()
+		set(p)
 		create(t, f.hub.Plane, p)
 		return
 	}
 	f.plan(t, "chaos", planPatience, is(v1.ReasonComplete))
-	if err := f.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p); err != nil {
-		t.Fatal(err)
-	}
-	set()
-	if err := f.hub.Client.Update(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Update(t, f.hub.Client, p, set)
 }

@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/pki"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/nodesim"
 	"github.com/drover-dev/drover/test/testkit"
@@ -91,7 +91,7 @@ func (s *system) playNodes(t *testing.T, member *framework.Plane, names ...strin
 // manifestWithoutHub returns the manifest of an agent whose hub does not exist.
 func manifestWithoutHub(t *testing.T) []byte {
 	t.Helper()
-	ca, err := pki.NewAuthority(time.Now())
+	ca, err := trust.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

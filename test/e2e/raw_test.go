@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // tlsToHub trusts the hub's CA and nothing else.
@@ -57,7 +59,7 @@ func (s *system) say(t *testing.T, request string) (int, string) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testkit.Patience * 20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	go func() { _, _ = io.WriteString(conn, request) }() // the response may come before all is sent
@@ -80,7 +82,7 @@ func testRawRequests(t *testing.T, s *system) {
 	other, _ := s.ready(t, "raw-other")
 	t.Run("an honest request is served", func(t *testing.T) {
 		if code, body := s.say(t, line("GET "+prefix(cluster)+"/api/v1/namespaces/kube-system")); code != http.StatusOK {
-			t.Errorf("%d: %s", code, body)
+			t.Errorf("got %d: %s, want 200", code, body)
 		}
 	})
 	t.Run("no path leads out of its prefix", func(t *testing.T) { testPaths(t, s, cluster, other) })
@@ -124,7 +126,7 @@ func testPaths(t *testing.T, s *system, cluster, other types.NamespacedName) {
 		t.Run(strings.ReplaceAll(request, "/", "|"), func(t *testing.T) {
 			code, body := s.say(t, line(request))
 			if code/100 != 4 && (code/100 != 3 || strings.Contains(body, "kube-system")) {
-				t.Errorf("%d: %s", code, body)
+				t.Errorf("got %d: %s, want 4xx, or 3xx that leads nowhere", code, body)
 			}
 		})
 	}
@@ -148,7 +150,7 @@ func testSmuggling(t *testing.T, s *system, cluster types.NamespacedName) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if code, body := s.say(t, line(request, headers...)); code/100 != 4 {
-				t.Errorf("%d: %s", code, body)
+				t.Errorf("got %d: %s, want 4xx", code, body)
 			}
 		})
 	}
@@ -157,7 +159,7 @@ func testSmuggling(t *testing.T, s *system, cluster types.NamespacedName) {
 			"X-Remote-User: system:admin\r\n", "X-Remote-Group: system:masters\r\n", "Content-Type: application/json\r\n", "Content-Length: 2\r\n") + "{}"
 		code, body := s.say(t, who)
 		if code != http.StatusCreated || !strings.Contains(body, `"username":"hub:demo"`) || strings.Contains(body, "system:masters") {
-			t.Errorf("%d: %s", code, body)
+			t.Errorf("got %d: %s, want 201 for hub:demo without its forged groups", code, body)
 		}
 	})
 }
@@ -166,21 +168,21 @@ func testSizes(t *testing.T, s *system, cluster types.NamespacedName) {
 	t.Run("a header of 100 KiB gets 431", func(t *testing.T) {
 		code, body := s.say(t, line("GET "+prefix(cluster)+"/api", "X-Large: "+strings.Repeat("x", 100<<10)+"\r\n"))
 		if code != http.StatusRequestHeaderFieldsTooLarge {
-			t.Errorf("%d: %s", code, body)
+			t.Errorf("got %d: %s, want 431", code, body)
 		}
 	})
 	post := "POST " + prefix(cluster) + "/api/v1/namespaces/default/configmaps"
 	t.Run("a body that says it is too large gets 413 before it comes", func(t *testing.T) {
 		code, body := s.say(t, line(post, "Content-Type: application/json\r\n", "Content-Length: 33554432\r\n"))
 		if code != http.StatusRequestEntityTooLarge || !strings.Contains(body, `"kind":"Status"`) {
-			t.Errorf("%d: %s", code, body)
+			t.Errorf("got %d: %s, want 413 as a Status", code, body)
 		}
 	})
 	t.Run("a body that turns out to be too large gets 413", func(t *testing.T) {
 		chunk := "100000\r\n" + strings.Repeat(" ", 1<<20) + "\r\n"
 		code, body := s.say(t, line(post, "Content-Type: application/json\r\n", "Transfer-Encoding: chunked\r\n")+strings.Repeat(chunk, 20)+"0\r\n\r\n")
 		if code != http.StatusRequestEntityTooLarge {
-			t.Errorf("%d: %s", code, body)
+			t.Errorf("got %d: %s, want 413", code, body)
 		}
 	})
 	t.Run("a body to join with that is too large gets 413", func(t *testing.T) {
@@ -188,7 +190,7 @@ func testSizes(t *testing.T, s *system, cluster types.NamespacedName) {
 		code, body := s.say(t, "POST /v1/register HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer "+token+
 			"\r\nContent-Length: 2000000\r\n\r\n{\"publicKey\":\""+strings.Repeat("A", 2000000-14))
 		if code != http.StatusRequestEntityTooLarge {
-			t.Errorf("%d: %s", code, body)
+			t.Errorf("got %d: %s, want 413", code, body)
 		}
 	})
 }
@@ -210,7 +212,7 @@ func testLocal(t *testing.T, s *system) {
 		t.Run(name, func(t *testing.T) {
 			code, body := s.say(t, strings.Replace(line(tc.request), demoToken, tc.token, 1))
 			if code != tc.code || !strings.Contains(body, tc.want) {
-				t.Errorf("%d: %s", code, body)
+				t.Errorf("got %d: %s, want another code or text", code, body)
 			}
 		})
 	}
@@ -218,7 +220,7 @@ func testLocal(t *testing.T, s *system) {
 		for _, header := range []string{"Cookie: token=" + demoToken + "\r\n", ""} {
 			code, body := s.say(t, "GET /k8s/local/version?access_token="+demoToken+" HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n"+header+"\r\n")
 			if code != http.StatusUnauthorized {
-				t.Errorf("%d: %s", code, body)
+				t.Errorf("got %d: %s, want 401", code, body)
 			}
 		}
 	})

@@ -44,13 +44,8 @@ func (f *fleet) backUp(t *testing.T, p *v1.Plan) backup {
 func (f *fleet) restore(t *testing.T, b backup) {
 	t.Helper()
 	p := &v1.Plan{}
-	if err := f.hub.Client.Get(t.Context(), client.ObjectKeyFromObject(b.plan), p); err != nil {
-		t.Fatal(err)
-	}
-	p.Spec = b.plan.Spec
-	if err := f.hub.Client.Update(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	p.Name, p.Namespace = b.plan.Name, b.plan.Namespace
+	testkit.Update(t, f.hub.Client, p, func(p *v1.Plan) { p.Spec = b.plan.Spec })
 	p.Status = b.plan.Status
 	p.Status.ObservedGeneration = p.Generation
 	for i := range p.Status.Conditions {

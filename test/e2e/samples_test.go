@@ -39,7 +39,7 @@ func testSamples(t *testing.T, s *system) {
 	s.await(t, cluster, 20*time.Second, framework.Ready)
 	t.Run("applying again changes nothing", func(t *testing.T) {
 		if out := apply(); !strings.Contains(out, "unchanged") || strings.Contains(out, "configured") {
-			t.Error(out)
+			t.Errorf("applied again: %v, want unchanged", out)
 		}
 	})
 	t.Run("there is no difference to what was applied after Drover has worked on it", func(t *testing.T) {
@@ -58,7 +58,7 @@ func testSamples(t *testing.T, s *system) {
 		before := s.registrationOf(t, cluster).Data["manifest.yaml"]
 		s.rejoin(t, before, agentNamespace(cluster.Name))
 		if c := s.cluster(t, cluster); !framework.Ready(c) {
-			t.Errorf("%+v", c.Status.Conditions)
+			t.Errorf("the conditions are %+v, want Ready", c.Status.Conditions)
 		}
 	})
 }

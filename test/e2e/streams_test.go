@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // streams is a pod behind the hub and the ways to its streams.
@@ -138,7 +140,7 @@ func (c *conversation) expect(want string) string {
 			c.t.Fatalf("got %q, want %q", line, want)
 		}
 		return line
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience * 20 * time.Second):
 		c.t.Fatalf("%q does not come", want)
 	}
 	return ""
@@ -156,7 +158,7 @@ func testLogs(t *testing.T, x *streams) {
 	for _, line := range []string{"first", "second", "third"} {
 		select {
 		case x.kubelet.lines <- line:
-		case <-time.After(20 * time.Second):
+		case <-time.After(testkit.Patience * 20 * time.Second):
 			t.Fatal("no request follows the log")
 		}
 		c.expect(line)
@@ -175,7 +177,7 @@ func testOutput(t *testing.T, x *streams) {
 func testExitCode(t *testing.T, x *streams) {
 	out, err := x.command(t, "exec", x.kubelet.pod, "--", "sh", "-c", "exit 3").CombinedOutput()
 	if exitCode(err) != 3 || !strings.Contains(string(out), "exit code 3") {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("got %v: %s, want exit code 3", err, out)
 	}
 	out, err = x.command(t, "exec", "-i", x.kubelet.pod, "--", "true").CombinedOutput()
 	if err != nil {
@@ -188,7 +190,7 @@ func testHalfClose(t *testing.T, x *streams) {
 	command.Stdin = strings.NewReader("twelve bytes")
 	out, err := command.CombinedOutput()
 	if err != nil || strings.Join(strings.Fields(string(out)), " ") != "12 more" {
-		t.Errorf("%v: %q", err, out)
+		t.Errorf("got %v: %q, want both lines of the log", err, out)
 	}
 }
 
@@ -276,7 +278,7 @@ func forwardOnce(t *testing.T, address string) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testkit.Patience * 20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(conn, "ping"); err != nil {
@@ -284,7 +286,7 @@ func forwardOnce(t *testing.T, address string) {
 	}
 	answer := make([]byte, 4)
 	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "ping" {
-		t.Fatalf("%v: %q", err, answer)
+		t.Fatalf("got %v: %q, want \"ping\"", err, answer)
 	}
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -294,7 +296,7 @@ func forwardOnce(t *testing.T, address string) {
 		t.Fatal(err)
 	}
 	if rest, err := io.ReadAll(conn); err != nil || string(rest) != "port 8080: 4 bytes" {
-		t.Errorf("%v: %q", err, rest)
+		t.Errorf("got %v: %q, want that 4 bytes came to port 8080", err, rest)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,6 +37,9 @@ const (
 
 // programs are built once for all tests.
 var programs framework.Programs
+
+// plugin builds kubectl-drover once, see pluginDir.
+var plugin func() (string, error)
 
 // hubs has an element for each test that runs control planes at this moment. Their memory bounds how many run at once; subtests that
 // share a hub run beside each other without.
@@ -65,8 +69,26 @@ func buildPrograms(m *testing.M) error {
 	}
 	// Collecting garbage is a fifth of what an API server does in its short life here.
 	programs.PlaneEnv = []string{"GOGC=300", "GOMEMLIMIT=320MiB"}
+	plugin = sync.OnceValues(func() (string, error) {
+		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", filepath.Join(dir, "plugin", "kubectl-drover"), "./cmd/kubectl-drover")
+		build.Dir = root
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build kubectl-drover: %w\n%s", err, out)
+		}
+		return filepath.Join(dir, "plugin"), nil
+	})
 	m.Run()
 	return nil
+}
+
+// pluginDir returns the folder of kubectl-drover, which the first call builds for all tests.
+func pluginDir(t *testing.T) string {
+	t.Helper()
+	dir, err := plugin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // system is a hub and a member for one test and its subtests.
@@ -221,12 +243,13 @@ func kill(t *testing.T, process *lab.Process) {
 	}
 }
 
-// awaitWithin is await within a time that is itself tested.
+// awaitWithin is await within a time that is itself tested. Waits for a processor do not count.
 func (s *system) awaitWithin(t *testing.T, cluster types.NamespacedName, claim time.Duration, wanted func(*v1.Cluster) bool) time.Duration {
 	t.Helper()
+	watch := testkit.StartStopwatch()
 	took := s.await(t, cluster, claim, wanted)
-	if took > claim {
-		t.Errorf("cluster %s was as wanted after %s, not within %s", cluster, took, claim)
+	if counted := watch.Took(); counted > claim {
+		t.Errorf("cluster %s was as wanted after %s, %s without waits for a processor, not within %s", cluster, took, counted, claim)
 	}
 	return took
 }

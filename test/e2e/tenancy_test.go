@@ -155,7 +155,7 @@ func testTeamProject(w *team, t *testing.T) {
 	}
 	w.applied(t, project, func() []metav1.Condition { return project.Status.Conditions })
 	if project.Status.NamespaceCount != 2 {
-		t.Errorf("%+v", project.Status)
+		t.Errorf("the status is %+v, want two namespaces", project.Status)
 	}
 	// A namespace that a user labels in the member gets all of it, without a request to the hub.
 	more := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web-staging", Labels: map[string]string{v1.LabelProject: "web"}}}

@@ -86,7 +86,7 @@ func testWrongToken(t *testing.T, s *system) {
 	t.Run("nothing of it shows on the Cluster, since any client could fill its status otherwise", func(t *testing.T) {
 		s.await(t, cluster, 10*time.Second, framework.NotReady(v1.ReasonAwaitingAgent))
 		if shown := conditionsOf(s.cluster(t, cluster)); strings.Contains(shown, "efused") {
-			t.Error(shown)
+			t.Errorf("the conditions are %v, want no refusal", shown)
 		}
 	})
 	t.Run("a running agent takes the right token when it comes", func(t *testing.T) {

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/footprint"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
@@ -63,22 +62,20 @@ func testUninstall(t *testing.T, s *system) {
 		return nil
 	})
 	s.bind(t, next, "second-guest")
-	for _, object := range []client.Object{ // an agent that was killed before has left no such objects
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: footprint.PlanAccount}},
-	} {
-		testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
-			return s.member.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
-		})
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // an agent that was killed before has left none
+		return s.member.Client.Get(ctx, types.NamespacedName{Name: v1.PlansNamespace}, &corev1.Namespace{})
+	})
+	// The agent makes these before the first Job of a Plan.
+	if _, err := s.member.Kubectl(t.Context(), []byte(`
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: drover-plan, labels: {app.kubernetes.io/managed-by: drover}}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: drover-plan, labels: {app.kubernetes.io/managed-by: drover}}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: drover-plan}}
+`), "apply", "--server-side", "--force-conflicts", "--field-manager="+protocol.PlanManager, "-f", "-"); err != nil {
+		t.Fatal(err)
 	}
 	kill(t, agent.Process)
 	s.orphan(t, next)
-	plugin := filepath.Join(s.dir, "kubectl-drover")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", plugin, "./cmd/kubectl-drover")
-	build.Dir = testkit.Path(t, "")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	plugin := filepath.Join(pluginDir(t), "kubectl-drover")
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, s.member.Kubeconfig(), 0o600); err != nil {
 		t.Fatal(err)
@@ -103,7 +100,8 @@ func testUninstall(t *testing.T, s *system) {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentNamespace}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentName}},
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: footprint.PlanAccount}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: protocol.PlanAccount}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: protocol.PlanAccount}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentName}},
 	} {
 		if err := s.member.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {

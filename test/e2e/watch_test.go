@@ -106,7 +106,7 @@ func expectEvent(t *testing.T, w watch.Interface, name string) {
 		if !ok || event.Type != watch.Added || !isMap || object.Name != name {
 			t.Fatalf("the watch says %+v, open: %t, not that %s was added", event, ok, name)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience * 10 * time.Second):
 		t.Fatalf("the watch has no event that %s was added", name)
 	}
 }

@@ -19,12 +19,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/server"
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 )
 
@@ -109,16 +107,8 @@ func enrol(ctx context.Context, f flags, bundle []byte) ([]sim.Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
-	}
-	audience, err := server.Audience(ctx, clients)
-	if err != nil {
-		return nil, err
-	}
 	return sim.Enrolment{
-		Hub: hubClient, Server: f.server, Bundle: bundle, Audience: audience,
+		Hub: hubClient, Server: f.server, Bundle: bundle,
 		Clusters: f.clusters, Workspaces: f.workspaces, Join: f.join,
 	}.Do(ctx)
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -19,6 +20,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/lab"
 )
+
+// agentGrace is terminationGracePeriodSeconds of the agent's Deployment: what the agent may take to end while its link is stalled.
+const agentGrace = 130 * time.Second
 
 // Agent is an agent as a process, for a member that has no node to run it on.
 type Agent struct {
@@ -52,11 +56,11 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 		return nil, err
 	}
 	a := &Agent{Log: filepath.Join(member.dir, name+".log"), Socket: filepath.Join(member.dir, name+".sock")}
-	if a.Address, err = freeAddress(ctx); err != nil {
+	if a.Address, err = lab.FreeAddress(loopback); err != nil {
 		return nil, err
 	}
 	a.command = lab.Command{
-		Name: "agent-" + name, Path: member.programs.Agent, Args: []string{"--kubeconfig=" + kubeconfig}, LogFile: a.Log,
+		Name: "agent-" + name, Path: member.programs.Agent, Args: []string{"--kubeconfig=" + kubeconfig}, LogFile: a.Log, Grace: agentGrace,
 		Env: append(env, protocol.EnvNamespace+"="+namespace, protocol.EnvListen+"="+a.Address, protocol.EnvSocket+"="+a.Socket),
 	}
 	return a, nil
@@ -70,11 +74,14 @@ func ApplyManifest(ctx context.Context, member *Plane, manifest []byte, namespac
 
 // moved returns a manifest for another namespace, with all names changed accordingly.
 func moved(manifest []byte, namespace string) []byte {
-	for _, field := range []string{"namespace: ", "name: "} {
+	for _, field := range []string{"namespace: ", "name: ", "serviceAccountName: "} {
 		manifest = bytes.ReplaceAll(manifest, []byte(field+protocol.AgentNamespace+"\n"), []byte(field+namespace+"\n"))
 	}
 	return manifest
 }
+
+// AsNodeAgent makes it a node agent, which takes effect with Start.
+func (a *Agent) AsNodeAgent() { a.command.Args = append([]string{"node"}, a.command.Args...) }
 
 // Start starts the agent, or restarts it after it ended. moreEnv is added for this start only.
 func (a *Agent) Start(moreEnv ...string) error {

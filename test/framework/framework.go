@@ -9,14 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -34,8 +29,11 @@ import (
 
 // Programs are the binaries of one build, and the folder of the sources.
 type Programs struct {
-	// PlaneEnv are variables for the programs of control planes.
-	PlaneEnv       []string
+	// PlaneEnv are variables for the programs of control planes. PlaneAssets are these programs, nil for those that lab.Binaries finds.
+	PlaneEnv    []string
+	PlaneAssets lab.Assets
+	// APIServerArgs are more flags of the API servers of control planes.
+	APIServerArgs  []string
 	Root           string
 	Manager, Agent string
 	Kubectl        string
@@ -89,9 +87,9 @@ type Plane struct {
 func StartPlane(ctx context.Context, programs Programs, name, dir string, users ...lab.User) (*Plane, error) {
 	plane, err := lab.Start(ctx, lab.Options{
 		Name: name, Dir: filepath.Join(dir, name), ControllerManager: true, Users: users, Progress: os.Stderr,
-		ExtraEnv: programs.PlaneEnv,
+		Assets: programs.PlaneAssets, ExtraEnv: programs.PlaneEnv,
 		// The leases of nodes are not renewed here.
-		ExtraArgs: map[string][]string{lab.ControllerManager: {"--node-monitor-grace-period=24h"}},
+		ExtraArgs: map[string][]string{lab.ControllerManager: {"--node-monitor-grace-period=24h"}, lab.APIServer: programs.APIServerArgs},
 	})
 	if err != nil {
 		return nil, err
@@ -169,31 +167,13 @@ func WriteKubeconfig(file, server string, ca []byte, token string) error {
 	return clientcmd.WriteToFile(*config, file)
 }
 
-// Ports of managers and agents are below those that the kernel gives to connections, so that a process that restarts finds its own free.
-const firstPort, lastPort = 20_000, 32_000
+const loopback = "127.0.0.1"
 
-// portsGiven counts the ports that were given: a port is given once in this process, however late its server listens there.
-var portsGiven, portsFrom = atomic.Uint32{}, rand.Uint32N(lastPort - firstPort)
-
-// freeAddress returns a loopback address that is free at this moment.
-func freeAddress(ctx context.Context) (string, error) {
-	for {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(firstPort+(portsFrom+portsGiven.Add(1))%(lastPort-firstPort))))
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-		switch {
-		case err == nil:
-			return address, listener.Close()
-		case !errors.Is(err, syscall.EADDRINUSE):
-			return "", fmt.Errorf("find a free port: %w", err)
-		}
-	}
-}
-
-// await calls check every 20 ms until it returns nil. When ctx ends, it returns the last error of check.
+// await calls check until it returns nil: every 20 ms at first, then less often, since each is a request to an API server. When ctx ends, it
+// returns the last error of check.
 func await(ctx context.Context, check func(context.Context) error) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	const first, most = 20 * time.Millisecond, 100 * time.Millisecond
+	for pause := first; ; pause = min(most, pause*5/4) {
 		err := check(ctx)
 		if err == nil {
 			return nil
@@ -201,7 +181,7 @@ func await(ctx context.Context, check func(context.Context) error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package framework
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,8 +42,12 @@ const (
 type Layout struct {
 	// Replicas is how many managers there are. In front of several there is a balancer.
 	Replicas int
+	// Host is the loopback address that the managers listen on. Default: 127.0.0.1.
+	Host string
 	// URLs are Announced from the first start on. None means the URL of the balancer, or of the only manager.
 	URLs []string
+	// Address of the only manager, as when it takes the place of another hub's. Empty for a free one.
+	Address string
 	// Configure, if set, changes the configuration of a manager at each of its starts.
 	Configure func(*config.Config)
 	// Link, if set, returns the address at which one party reaches another, so that there can be something in between.
@@ -52,8 +58,8 @@ type Layout struct {
 type Replica struct {
 	// Name is "manager-0" and so on; of an only manager "manager".
 	Name string
-	// Address of its port, and Peers that for the other managers.
-	Address, Peers string
+	// Address of its port, Peers that for the other managers, and Metrics that for scrapers.
+	Address, Peers, Metrics string
 	// Process that runs, or ran last.
 	Process *lab.Process
 
@@ -73,12 +79,15 @@ func (h *Hub) layOut(ctx context.Context) error {
 		if h.layout.Replicas == 1 {
 			replica.Name = "manager"
 		}
-		var err error
-		if replica.Address, err = freeAddress(ctx); err != nil {
-			return err
+		for _, address := range []*string{&replica.Address, &replica.Peers, &replica.Metrics} {
+			free, err := lab.FreeAddress(cmp.Or(h.layout.Host, loopback))
+			if err != nil {
+				return err
+			}
+			*address = free
 		}
-		if replica.Peers, err = freeAddress(ctx); err != nil {
-			return err
+		if h.layout.Address != "" {
+			replica.Address = h.layout.Address
 		}
 		h.Replicas = append(h.Replicas, replica)
 	}
@@ -167,7 +176,7 @@ func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
 	}
 	process, err := lab.Command{
 		Name: r.Name, Path: r.hub.programs.Manager, Env: env, Args: []string{"--config=" + configFile, "--kubeconfig=" + r.kubeconfig},
-		LogFile: filepath.Join(r.hub.dir, r.Name+".log"), Grace: managerGrace,
+		LogFile: filepath.Join(r.hub.dir, r.Name+".log"), Grace: managerGrace, Restart: lostLease,
 	}.Start()
 	if err != nil {
 		return err
@@ -179,6 +188,10 @@ func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
 	return process.WaitReady(ctx, func(ctx context.Context) error { return r.hub.readyAt(ctx, r.Address) })
 }
 
+// lostLease reports whether a manager ended because the machine was too busy to renew its Lease. Its Deployment has the container started again
+// then; any other end of a manager is one that a test has to see.
+func lostLease(log string) bool { return strings.HasSuffix(log, "the Lease could not be renewed") }
+
 // configure writes the configuration file and returns its path.
 func (r *Replica) configure(moreURLs []string) (string, error) {
 	h := r.hub
@@ -187,7 +200,8 @@ func (r *Replica) configure(moreURLs []string) (string, error) {
 		urls = []string{h.URL()}
 	}
 	settings := config.Config{TypeMeta: metav1.TypeMeta{APIVersion: config.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
-		Server: config.Server{Listen: r.Address, URLs: slices.Concat(urls, moreURLs)}}
+		Server: config.Server{Listen: r.Address, URLs: slices.Concat(urls, moreURLs)},
+		Health: config.Port{Listen: config.ListenNowhere}, Metrics: config.Port{Listen: r.Metrics}}
 	if len(r.others) == 0 {
 		settings.Drain.Delay = &metav1.Duration{} // no balancer in front has to notice
 	} else {

@@ -61,7 +61,11 @@ func Binaries(ctx context.Context, progress io.Writer, names ...string) (Assets,
 	if len(rest) == 0 {
 		return found, nil
 	}
-	s, err := newStore()
+	c, err := newCatalog()
+	if err != nil {
+		return nil, err
+	}
+	s, err := newStore(c)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +77,20 @@ func Binaries(ctx context.Context, progress io.Writer, names ...string) (Assets,
 		found[name] = path
 	}
 	return found, nil
+}
+
+// OldestBinaries is Binaries for DefaultPrograms, with a control plane of the oldest Kubernetes that Drover supports (docs/versions.md)
+// and the newest kubectl. It does not read KUBEBUILDER_ASSETS, which has one version.
+func OldestBinaries(ctx context.Context, progress io.Writer) (Assets, error) {
+	c, err := oldestCatalog()
+	if err != nil {
+		return nil, err
+	}
+	s, err := newStore(c)
+	if err != nil {
+		return nil, err
+	}
+	return s.ensure(ctx, newReporter(progress), DefaultPrograms())
 }
 
 // fromAssetsFolder finds in dir what it holds of names and returns the rest. An empty dir holds nothing; one that does
@@ -116,14 +134,10 @@ type store struct {
 	download func(ctx context.Context, into string) (string, error)
 }
 
-func newStore() (*store, error) {
+func newStore(c catalog) (*store, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, fmt.Errorf("find the cache folder: %w: set HOME or XDG_CACHE_HOME", err)
-	}
-	c, err := newCatalog()
-	if err != nil {
-		return nil, err
 	}
 	s := &store{
 		dir:     filepath.Join(cache, "drover", "lab", c.stamp(runtime.GOOS, runtime.GOARCH)),

@@ -27,7 +27,7 @@ func (s *store) build(ctx context.Context, p program) error {
 	}
 	tmp := filepath.Join(s.dir, fmt.Sprintf(".tmp-%s-%d", p.name, os.Getpid()))
 	defer os.Remove(tmp)
-	cmd := groupCommand(ctx, s.goTool, "build", "-mod=readonly", "-trimpath", "-ldflags", p.module.ldflags, "-o", tmp, p.pkg)
+	cmd := groupCommand(ctx, s.goTool, "build", "-mod=readonly", "-trimpath", "-tags", p.module.tags, "-ldflags", p.module.ldflags, "-o", tmp, p.pkg)
 	cmd.Dir = src
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GO111MODULE=on",
 		"GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH, "PWD="+src)

@@ -38,6 +38,8 @@ type module struct {
 	mod     []byte
 	sum     []byte
 	ldflags string
+	// tags are build tags, "" for none.
+	tags string
 }
 
 // A program is one main package and the module that pins it.
@@ -68,6 +70,25 @@ func newCatalog() (catalog, error) {
 		c[name] = program{name, "k8s.io/kubernetes/cmd/" + name, kube}
 	}
 	return c, nil
+}
+
+// oldestCatalog is newCatalog with a control plane of the oldest Kubernetes that Drover supports. kubectl stays the newest.
+func oldestCatalog() (catalog, error) {
+	c, err := newCatalog()
+	if err != nil {
+		return nil, err
+	}
+	oldest, err := readModule("kubernetes-oldest", "k8s.io/kubernetes")
+	if err != nil {
+		return nil, err
+	}
+	oldest.ldflags = kubernetesLDFlags(oldest.version)
+	oldest.tags = "providerless" // The SDKs of cloud providers take as long to compile as all the rest.
+	return catalog{
+		Etcd: c[Etcd], Kubectl: c[Kubectl],
+		APIServer:         {APIServer, c[APIServer].pkg, oldest},
+		ControllerManager: {ControllerManager, c[ControllerManager].pkg, oldest},
+	}, nil
 }
 
 func readModule(name, mainModule string) (module, error) {
@@ -108,6 +129,15 @@ func kubernetesLDFlags(version string) string {
 	return flags + " -X " + pkg + "gitTreeState=clean"
 }
 
+// parts are all that shapes a binary. No tags are no part.
+func (m module) parts() [][]byte {
+	parts := [][]byte{[]byte(m.name), []byte(m.ldflags), m.mod, m.sum}
+	if m.tags != "" {
+		parts = append(parts, []byte(m.tags))
+	}
+	return parts
+}
+
 // stamp names the folder for what is built from c: the versions for people, and a hash of all that shapes a binary.
 func (c catalog) stamp(goos, goarch string) string {
 	modules := map[string]module{}
@@ -119,7 +149,7 @@ func (c catalog) stamp(goos, goarch string) string {
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		m := modules[name]
 		label = append(label, m.name+"-"+m.version)
-		for _, part := range [][]byte{[]byte(m.name), []byte(m.ldflags), m.mod, m.sum} {
+		for _, part := range m.parts() {
 			fmt.Fprintf(hash, "%d\n", len(part))
 			hash.Write(part)
 		}

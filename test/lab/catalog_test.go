@@ -32,6 +32,31 @@ func TestCatalogPinsWhatItBuilds(t *testing.T) {
 	}
 }
 
+func TestTheOldestVersionIsBuiltBesideTheNewest(t *testing.T) {
+	newest, err := newCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	oldest, err := oldestCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if newest.stamp("linux", "amd64") == oldest.stamp("linux", "amd64") {
+		t.Error("both versions have the same folder")
+	}
+	for _, name := range []string{APIServer, ControllerManager} {
+		if m := oldest[name].module; m.version != "v1.30.0" || !strings.Contains(m.ldflags, "gitVersion=v1.30.0") || len(m.sum) == 0 {
+			t.Errorf("%s is of %s with flags %q, want the pinned v1.30.0", name, m.version, m.ldflags)
+		}
+	}
+	if oldest[Kubectl].module.version != newest[Kubectl].module.version {
+		t.Error("kubectl is not the newest: users of old clusters have it too")
+	}
+	if len(oldest) != len(DefaultPrograms()) {
+		t.Errorf("the catalog has %d programs, want the %d of a control plane without nodes", len(oldest), len(DefaultPrograms()))
+	}
+}
+
 func TestStamp(t *testing.T) {
 	base := func() catalog {
 		return catalog{"tiny": {"tiny", "example.com/tiny", module{
@@ -49,6 +74,7 @@ func TestStamp(t *testing.T) {
 		"go.mod":                       func(m *module) { m.mod = []byte("mod2") },
 		"go.sum":                       func(m *module) { m.sum = []byte("sum2") },
 		"flags":                        func(m *module) { m.ldflags = "-w" },
+		"tags":                         func(m *module) { m.tags = "small" },
 		"version":                      func(m *module) { m.version = "v1.0.1" },
 		"text moved from mod to sum":   func(m *module) { m.mod, m.sum = []byte("mo"), []byte("dsum") },
 		"text moved from flags to mod": func(m *module) { m.ldflags, m.mod = "-", []byte("smod") },

@@ -25,7 +25,7 @@ const (
 type authorities struct{ cluster, etcd *authority }
 
 // openPKI makes what certificates the programs need. Authorities and the ServiceAccount key are kept over restarts.
-func openPKI(dir string) (authorities, error) {
+func openPKI(dir string, nodes *NodeSupport) (authorities, error) {
 	cluster, err := openAuthority(dir, "ca")
 	if err != nil {
 		return authorities{}, err
@@ -37,10 +37,19 @@ func openPKI(dir string) (authorities, error) {
 	if _, err := openKey(filepath.Join(dir, "sa.key")); err != nil {
 		return authorities{}, err
 	}
+	hosts := []string{
+		loopback, "localhost", serviceIP,
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+	}
+	if nodes != nil {
+		hosts = append(hosts, nodes.Address)
+		id := identity{user: "kube-apiserver-kubelet-client", groups: []string{"system:masters"}}
+		if err := issueTo(dir, "kubelet-client", cluster, id); err != nil {
+			return authorities{}, err
+		}
+	}
 	return authorities{cluster: cluster, etcd: etcd}, errors.Join(
-		issueTo(dir, "apiserver", cluster, identity{
-			user: "kube-apiserver", hosts: []string{loopback, "localhost", "kubernetes.default.svc", serviceIP},
-		}),
+		issueTo(dir, "apiserver", cluster, identity{user: "kube-apiserver", hosts: hosts}),
 		issueTo(dir, "etcd", etcd, identity{user: "etcd", hosts: []string{loopback}}),
 		issueTo(dir, "etcd-client", etcd, identity{user: "kube-apiserver"}),
 	)
@@ -78,6 +87,8 @@ func (p *ControlPlane) command(program string) (Command, error) {
 		args, err = p.apiServerArgs()
 	case ControllerManager:
 		args, err = p.controllerManagerArgs()
+	case Scheduler:
+		args, err = p.schedulerArgs()
 	default:
 		err = errors.New("not a part of a control plane")
 	}
@@ -157,6 +168,13 @@ func (p *ControlPlane) apiServerArgs() ([]string, error) {
 		"--allow-privileged",
 		"--profiling=false",
 	}
+	if p.options.Nodes != nil {
+		more, err := p.nodeArgs()
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, more...)
+	}
 	if len(p.options.Users) == 0 {
 		return args, nil
 	}
@@ -169,16 +187,10 @@ func (p *ControlPlane) apiServerArgs() ([]string, error) {
 }
 
 func (p *ControlPlane) controllerManagerArgs() ([]string, error) {
-	const user = "system:kube-controller-manager"
-	credential, err := p.pki.cluster.credential(identity{user: user})
+	path, err := p.componentKubeconfig(ControllerManager)
 	if err != nil {
 		return nil, err
 	}
-	config, err := p.kubeconfig(user, credential)
-	if err != nil {
-		return nil, err
-	}
-	path := p.pkiFile("controller-manager.kubeconfig")
 	return []string{
 		"--kubeconfig=" + path,
 		"--secure-port=0", // it serves nothing that the lab needs
@@ -195,5 +207,28 @@ func (p *ControlPlane) controllerManagerArgs() ([]string, error) {
 		// By default it makes a folder below /usr, if it may.
 		"--flex-volume-plugin-dir=" + filepath.Join(p.options.Dir, "flexvolume"),
 		"--profiling=false",
-	}, writeFileAtomic(path, config, 0o600)
+	}, nil
+}
+
+func (p *ControlPlane) schedulerArgs() ([]string, error) {
+	path, err := p.componentKubeconfig(Scheduler)
+	if err != nil {
+		return nil, err
+	}
+	return []string{"--kubeconfig=" + path, "--secure-port=0", "--leader-elect=false", "--profiling=false"}, nil
+}
+
+// componentKubeconfig writes the kubeconfig of a program of the plane, whose user Kubernetes' own roles name, and returns its path.
+func (p *ControlPlane) componentKubeconfig(program string) (string, error) {
+	user := "system:" + program
+	credential, err := p.pki.cluster.credential(identity{user: user})
+	if err != nil {
+		return "", err
+	}
+	config, err := p.kubeconfig(user, credential)
+	if err != nil {
+		return "", err
+	}
+	path := p.pkiFile(strings.TrimPrefix(program, "kube-") + ".kubeconfig")
+	return path, writeFileAtomic(path, config, 0o600)
 }

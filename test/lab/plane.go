@@ -99,7 +99,7 @@ func (p *ControlPlane) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.pki, err = openPKI(filepath.Join(p.options.Dir, "pki")); err != nil {
+	if p.pki, err = openPKI(filepath.Join(p.options.Dir, "pki"), p.options.Nodes); err != nil {
 		return err
 	}
 	if err := p.leasePorts(); err != nil {

@@ -64,14 +64,14 @@ const keptConfigMap = `{"metadata":{"name":"kept"}}`
 func createConfigMap(t *testing.T, config *rest.Config) {
 	t.Helper()
 	if code, answer := call(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps", keptConfigMap); code != http.StatusCreated {
-		t.Fatalf("%d %v", code, answer)
+		t.Fatalf("create a ConfigMap: %d %v, want 201", code, answer)
 	}
 }
 
 func assertConfigMap(t *testing.T, config *rest.Config) {
 	t.Helper()
 	if code, answer := call(t, config, http.MethodGet, "/api/v1/namespaces/default/configmaps/kept", ""); code != http.StatusOK {
-		t.Errorf("%d %v", code, answer)
+		t.Errorf("read the ConfigMap: %d %v, want 200", code, answer)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("the default ServiceAccount exists at once", func(t *testing.T) {
 		code, answer := call(t, plane.RESTConfig(), http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", "")
 		if code != http.StatusOK {
-			t.Errorf("%d %v", code, answer)
+			t.Errorf("read the ConfigMap: %d %v, want 200", code, answer)
 		}
 	})
 	t.Run("a user is known by name and groups and has no rights", func(t *testing.T) { testUser(t, plane) })

@@ -6,6 +6,8 @@ package lab
 import (
 	"fmt"
 	"net"
+	"net/netip"
+	"runtime"
 	"strconv"
 	"syscall"
 )
@@ -41,8 +43,35 @@ func portIsFree(port int) bool {
 }
 
 func bindPort(port int) (*portLease, error) {
+	return bind(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)), soReusePort)
+}
+
+// FreeAddress returns an address on a loopback host for a server that we start, also again. The server sets SO_REUSEADDR, as Go's listeners and most
+// other programs do. Until this process ends, a socket that is bound to the address and does not listen keeps it: the kernel gives the port to no
+// other socket of any process that leaves the choice to it, neither to a server nor to a client.
+func FreeAddress(host string) (string, error) {
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	lease, err := bind(netip.AddrPortFrom(ip, 0), syscall.SO_REUSEADDR)
+	if err != nil {
+		return "", err
+	}
+	if runtime.GOOS != "linux" {
+		lease.release() // other systems let no server listen beside it
+	}
+	return net.JoinHostPort(host, strconv.Itoa(lease.port)), nil
+}
+
+// bind returns a lease of an address, or of any free port where that is 0, for servers that set the same option.
+func bind(address netip.AddrPort, option int) (*portLease, error) {
+	family, where := syscall.AF_INET6, syscall.Sockaddr(&syscall.SockaddrInet6{Addr: address.Addr().As16(), Port: int(address.Port())})
+	if address.Addr().Is4() {
+		family, where = syscall.AF_INET, &syscall.SockaddrInet4{Addr: address.Addr().As4(), Port: int(address.Port())}
+	}
 	syscall.ForkLock.RLock() // no child may inherit the socket before it is marked
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	fd, err := syscall.Socket(family, syscall.SOCK_STREAM, 0)
 	if err == nil {
 		syscall.CloseOnExec(fd)
 	}
@@ -51,29 +80,32 @@ func bindPort(port int) (*portLease, error) {
 		return nil, fmt.Errorf("lease a port: %w", err)
 	}
 	lease := &portLease{fd: fd}
-	if err := lease.bind(port); err != nil {
+	if err := lease.bind(where, option); err != nil {
 		lease.release()
-		return nil, fmt.Errorf("lease port %d: %w", port, err)
+		return nil, fmt.Errorf("lease %s: %w", address, err)
 	}
 	return lease, nil
 }
 
-func (l *portLease) bind(port int) error {
-	if err := syscall.SetsockoptInt(l.fd, syscall.SOL_SOCKET, soReusePort, 1); err != nil {
+func (l *portLease) bind(where syscall.Sockaddr, option int) error {
+	if err := syscall.SetsockoptInt(l.fd, syscall.SOL_SOCKET, option, 1); err != nil {
 		return err
 	}
-	if err := syscall.Bind(l.fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := syscall.Bind(l.fd, where); err != nil {
 		return err
 	}
 	addr, err := syscall.Getsockname(l.fd)
 	if err != nil {
 		return err
 	}
-	bound, ok := addr.(*syscall.SockaddrInet4)
-	if !ok {
+	switch bound := addr.(type) {
+	case *syscall.SockaddrInet4:
+		l.port = bound.Port
+	case *syscall.SockaddrInet6:
+		l.port = bound.Port
+	default:
 		return fmt.Errorf("unexpected address %T", addr)
 	}
-	l.port = bound.Port
 	return nil
 }
 

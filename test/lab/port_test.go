@@ -6,6 +6,7 @@ package lab
 import (
 	"context"
 	"net"
+	"net/netip"
 	"strconv"
 	"syscall"
 	"testing"
@@ -74,4 +75,70 @@ func cmpErr(err error, inner *error) error {
 		return err
 	}
 	return *inner
+}
+
+func TestFreeAddress(t *testing.T) {
+	for _, host := range []string{loopback, "::1"} {
+		t.Run(host, func(t *testing.T) {
+			first, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+			if err != nil {
+				t.Skipf("this machine has no address %s: %v", host, err)
+			}
+			_ = first.Close()
+			address, err := FreeAddress(host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 20 { // a server that starts again and again, with connections that its end leaves behind
+				l, err := net.Listen("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				accepted, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = accepted.Close(), conn.Close()
+				_ = l.Close()
+			}
+			if conn, err := net.Dial("tcp", address); err == nil {
+				_ = conn.Close()
+				t.Error("what keeps the address accepts connections")
+			}
+		})
+	}
+	t.Run("no socket that leaves the choice to the kernel gets it", func(t *testing.T) {
+		address, err := FreeAddress(loopback)
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := netip.MustParseAddrPort(address).Port()
+		other, err := net.Listen("tcp", net.JoinHostPort(loopback, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		var refused error
+		only := func(_, _ string, c syscall.RawConn) error { // IP_LOCAL_PORT_RANGE of Linux 6.3: the kernel has no other port to choose
+			return cmpErr(c.Control(func(fd uintptr) {
+				refused = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, 51, int(port)|int(port)<<16)
+			}), &refused)
+		}
+		listening := net.ListenConfig{Control: only}
+		listening.SetMultipathTCP(false) // which does not know the option
+		if l, err := listening.Listen(t.Context(), "tcp", net.JoinHostPort(loopback, "0")); err == nil {
+			t.Errorf("a server listens on %s, which was given already", l.Addr())
+			_ = l.Close()
+		} else if refused != nil {
+			t.Skip("this kernel cannot be asked for a port of a range: ", refused)
+		}
+		if conn, err := (&net.Dialer{Control: only}).DialContext(t.Context(), "tcp", other.Addr().String()); err == nil {
+			t.Errorf("a client connects from %s, which was given already", conn.LocalAddr())
+			_ = conn.Close()
+		}
+	})
 }

@@ -22,7 +22,7 @@ func TestProcessIsObserved(t *testing.T) {
 		eventually(t, "it uses the processor", func() bool {
 			u, err := p.Usage()
 			if err != nil || u.RSS < 1<<16 || u.Anonymous <= 0 || u.Anonymous > u.RSS || u.Threads != 1 {
-				t.Fatalf("%+v, %v", u, err)
+				t.Fatalf("the process uses %+v, %v, want at least 64 KiB and one thread", u, err)
 			}
 			return u.CPU > 20*time.Millisecond
 		})

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -44,13 +45,18 @@ type Command struct {
 	Detached bool
 	// Grace is how long Stop waits between asking and killing; the default is 10 s.
 	Grace time.Duration
+	// Restart, if set, is asked with the end of the log when the program ended by itself with an exit code other than 0, and reports whether to
+	// start it again, as a kubelet starts a container again. It is not for a Command with a PIDFile.
+	Restart func(log string) bool
 }
 
 // A Process is a running program, in a process group of its own so that Ctrl-C does not reach it. All methods may be
 // called concurrently.
 type Process struct {
 	command Command
+	mu      sync.Mutex // guards cmd and ending
 	cmd     *exec.Cmd
+	ending  bool // it was told to end
 	// exited is closed when the process was waited for; exit may be read after that.
 	exited chan struct{}
 	exit   error
@@ -65,12 +71,7 @@ func (c Command) Start() (*Process, error) {
 	if c.Grace == 0 {
 		c.Grace = defaultGrace
 	}
-	log, err := openLog(c.LogFile)
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", c.Name, err)
-	}
-	defer log.Close() // the child has its own copy
-	p := &Process{command: c, cmd: c.prepare(log), exited: make(chan struct{})}
+	p := &Process{command: c, exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go p.run(started)
 	if err := <-started; err != nil {
@@ -103,13 +104,56 @@ func (c Command) prepare(log *os.File) *exec.Cmd {
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := p.cmd.Start()
+	cmd, err := p.begin()
 	started <- err
 	if err != nil {
 		return
 	}
-	p.exit = p.cmd.Wait()
+	for cmd != nil {
+		p.exit = cmd.Wait()
+		cmd = p.again()
+	}
 	close(p.exited)
+}
+
+// begin starts the program.
+func (p *Process) begin() (*exec.Cmd, error) {
+	log, err := openLog(p.command.LogFile)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the child has its own copy
+	cmd := p.command.prepare(log)
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.cmd = cmd
+	return cmd, nil
+}
+
+// again starts the program once more if its Command says so, and returns nil otherwise.
+func (p *Process) again() *exec.Cmd {
+	var exit *exec.ExitError
+	if p.command.Restart == nil || !errors.As(p.exit, &exit) || !exit.Exited() || !p.command.Restart(lastLines(p.command.LogFile, 1)) {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ending {
+		return nil
+	}
+	cmd, err := p.begin()
+	if err != nil {
+		p.exit = errors.Join(p.exit, err)
+		return nil
+	}
+	return cmd
+}
+
+func (p *Process) process() *os.Process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process
 }
 
 func openLog(path string) (*os.File, error) {
@@ -123,7 +167,7 @@ func openLog(path string) (*os.File, error) {
 }
 
 // PID returns the process id. After the process has ended another process may have it.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
+func (p *Process) PID() int { return p.process().Pid }
 
 // LogFile returns the path of the log.
 func (p *Process) LogFile() string { return p.command.LogFile }
@@ -173,6 +217,7 @@ func (p *Process) notReady(what string, cause error) error {
 // gone: nil, or an error that wraps ErrForced. Stopping an ended process does nothing.
 func (p *Process) Stop(ctx context.Context) error {
 	defer p.forget()
+	p.end()
 	if !p.send(syscall.SIGTERM) {
 		return nil
 	}
@@ -191,6 +236,7 @@ func (p *Process) Stop(ctx context.Context) error {
 // Kill ends the process at once, as a crash would, and returns when it is gone.
 func (p *Process) Kill() error {
 	defer p.forget()
+	p.end()
 	p.send(syscall.SIGKILL)
 	<-p.exited
 	return nil
@@ -206,14 +252,21 @@ func (p *Process) Resume() error { return p.must(syscall.SIGCONT) }
 func (p *Process) Signal(sig os.Signal) error { return p.must(sig) }
 
 func (p *Process) must(sig os.Signal) error {
-	if err := p.cmd.Process.Signal(sig); err != nil {
+	if err := p.process().Signal(sig); err != nil {
 		return fmt.Errorf("send %v to %s: %w", sig, p.command.Name, err)
 	}
 	return nil
 }
 
+// end makes the next end of the program the last.
+func (p *Process) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ending = true
+}
+
 // send reports whether there was still a process to send to.
-func (p *Process) send(sig os.Signal) bool { return p.cmd.Process.Signal(sig) == nil }
+func (p *Process) send(sig os.Signal) bool { return p.process().Signal(sig) == nil }
 
 // forget removes the pid file once the process is gone.
 func (p *Process) forget() {

@@ -79,6 +79,45 @@ func TestProcessStarts(t *testing.T) {
 	})
 }
 
+func TestProcessStartsAgain(t *testing.T) {
+	often := func(t *testing.T, p *Process) int {
+		t.Helper()
+		content, err := os.ReadFile(p.LogFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(content), "started")
+	}
+	t.Run("a program that ends by itself starts again as long as its log says that it may", func(t *testing.T) {
+		first := filepath.Join(t.TempDir(), "first")
+		p := shell(t, "echo started; [ -e "+first+" ] && echo broken && exit 4; touch "+first+"; echo tired; exit 3",
+			func(c *Command) { c.Restart = func(log string) bool { return log == "tired" } })
+		<-p.Exited()
+		var exit *exec.ExitError
+		if n := often(t, p); n != 2 || !errors.As(p.Err(), &exit) || exit.ExitCode() != 4 {
+			t.Errorf("it started %d times and ended with %v, want 2 and 4", n, p.Err())
+		}
+	})
+	always := func(c *Command) { c.Restart = func(string) bool { return true } }
+	for name, end := range map[string]func(*Process) error{
+		"one that is told to end does not":      func(p *Process) error { return p.Stop(t.Context()) },
+		"one that is killed by a test does not": func(p *Process) error { return p.Kill() },
+		"one that a signal ends does not":       func(p *Process) error { return p.Signal(syscall.SIGKILL) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := shell(t, "trap 'exit 3' TERM; echo started; echo ready; while :; do sleep 0.01; done", always)
+			waitReady(t, p)
+			if err := end(p); err != nil {
+				t.Fatal(err)
+			}
+			<-p.Exited()
+			if n := often(t, p); n != 1 {
+				t.Errorf("it started %d times", n)
+			}
+		})
+	}
+}
+
 func TestProcessStops(t *testing.T) {
 	t.Run("a process that ends when asked is not killed, and its pid file goes", func(t *testing.T) {
 		pidFile := filepath.Join(t.TempDir(), "x.pid")

@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -77,9 +78,9 @@ func (s *Sim) Close() {
 	s.kubelet.Close()
 }
 
-// AddNode creates a ready node, or takes over one that another Sim created.
+// AddNode creates a ready node of ordinary size, or takes over one that another Sim created.
 func (s *Sim) AddNode(ctx context.Context, name string, labels map[string]string) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}}}
 	for key, value := range labels {
 		node.Labels[key] = value
 	}
@@ -101,6 +102,10 @@ func (s *Sim) AddNode(ctx context.Context, name string, labels map[string]string
 	before := client.MergeFrom(node.DeepCopy())
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: host}}
 	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
+	node.Status.Capacity = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	node.Status.Allocatable = node.Status.Capacity
 	setReady(node, corev1.ConditionTrue)
 	return s.client.Status().Patch(ctx, node, before)
 }

@@ -38,7 +38,9 @@ func fields() map[string]field {
 		"agent.tolerations":           {`[{"key":"mine","operator":"Exists"}]`, agentRight, agentRight},
 		"agent.affinity":              {`{}`, agentRight, agentRight},
 		"agent.priorityClassName":     {`"low"`, agentRight, agentRight},
+		"agent.imagePullSecrets":      {`[{"name":"mine"}]`, agentRight, agentRight},
 		"agent.env":                   {`[{"name":"HTTPS_PROXY","value":"http://mine:3128"}]`, agentRight, agentRight},
+		"agent.nodeAgent":             {`true`, agentRight, agentRight},
 		"agent.replicas":              {`2`, "", ""},
 		"agent.resources":             {`{"limits":{"memory":"512Mi"}}`, "", ""},
 		"registration.tokenSecretRef": {`{"name":"chosen"}`, secretRight, secretRight},
@@ -82,7 +84,7 @@ func nested(path, value string) string {
 
 // testAgent patches every field of a Cluster's spec as the editor that is shipped. What decides who has the agent's rights takes a separate right,
 // to set it, to remove it, and to set it at creation.
-func testAgent(t *testing.T, h *hub) {
+func testAgent(t *testing.T, h *fixture) {
 	h.bindRole(t, "edith", "drover-workspace-editor")
 	h.AwaitRights(t, "edith", h.workspace, may("clusters", "patch", "create"))
 	h.allow(t, "agnes", h.workspace, may("clusters", "get", "create", "update", "patch"), may("clusters/agent", "update", "delete"), may("secrets", "get"))
@@ -95,8 +97,11 @@ func testAgent(t *testing.T, h *hub) {
 	if have, want := slices.Sorted(slices.Values(schemaFields(t))), slices.Sorted(maps.Keys(known)); !slices.Equal(have, want) {
 		t.Fatalf("the schema has the fields\n%v\nof which these were decided on:\n%v", have, want)
 	}
+	const notWithReadOnly = "agent.nodeAgent" // agent-full has the profile ReadOnly
 	for path, f := range known {
-		wantTaken(t, holder.Patch(t.Context(), full, merge("%s", nested(path, f.value))))
+		if path != notWithReadOnly {
+			wantTaken(t, holder.Patch(t.Context(), full, merge("%s", nested(path, f.value))))
+		}
 	}
 	judge := func(t *testing.T, err error, refusal string) {
 		t.Helper()
@@ -111,7 +116,7 @@ func testAgent(t *testing.T, h *hub) {
 			set := merge("%s", nested(path, f.value))
 			judge(t, editor.Patch(t.Context(), plain.DeepCopy(), set, client.DryRunAll), f.patch)
 			wantTaken(t, holder.Patch(t.Context(), plain.DeepCopy(), set, client.DryRunAll))
-			if f.patch == agentRight {
+			if f.patch == agentRight && path != notWithReadOnly {
 				judge(t, editor.Patch(t.Context(), full.DeepCopy(), merge("%s", nested(path, "null")), client.DryRunAll), f.patch)
 				wantTaken(t, holder.Patch(t.Context(), full.DeepCopy(), merge("%s", nested(path, "null")), client.DryRunAll))
 			}
@@ -124,8 +129,8 @@ func testAgent(t *testing.T, h *hub) {
 }
 
 // testAgentDefaults: a value that is the default, or present already, changes nothing, and an editor may write it.
-func testAgentDefaults(t *testing.T, h *hub, plain, full string) {
-	const defaults = `{"spec":{"agent":{"trust":"Pinned","profile":"Full","image":"","env":[],"tolerations":[],"nodeSelector":{},"priorityClassName":""}}}`
+func testAgentDefaults(t *testing.T, h *fixture, plain, full string) {
+	const defaults = `{"spec":{"agent":{"trust":"Pinned","profile":"Full","image":"","env":[],"tolerations":[],"nodeSelector":{},"priorityClassName":"","nodeAgent":false}}}`
 	editor := h.as(t, "edith")
 	at := func(name string) client.Object { return cluster(t, h.workspace, name, "") }
 	wantTaken(t, editor.Patch(t.Context(), at(plain), merge(defaults), client.DryRunAll))

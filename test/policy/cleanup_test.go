@@ -68,7 +68,7 @@ func kept(t *testing.T, workspace string) []*unstructured.Unstructured {
 }
 
 // startControllers starts a hub with a controller manager. As one user it has what its controllers need and no verb of Drover's.
-func startControllers(t *testing.T, accounts bool) *hub {
+func startControllers(t *testing.T, accounts bool) *fixture {
 	t.Helper()
 	plane, err := lab.Start(t.Context(), lab.Options{ControllerManager: true, Progress: os.Stderr,
 		ExtraArgs: map[string][]string{lab.ControllerManager: {fmt.Sprintf("--use-service-account-credentials=%t", accounts)}}})
@@ -93,7 +93,7 @@ func startControllers(t *testing.T, accounts bool) *hub {
 	return h
 }
 
-func (h *hub) awaitGone(t *testing.T, o *unstructured.Unstructured) {
+func (h *fixture) awaitGone(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
 		err := h.Client.Get(ctx, client.ObjectKeyFromObject(o), o)

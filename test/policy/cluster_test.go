@@ -6,6 +6,8 @@ package policy
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,8 +37,33 @@ var cleaners = []string{
 	"system:kube-controller-manager", "system:serviceaccount:kube-system:generic-garbage-collector", "system:serviceaccount:kube-system:namespace-controller",
 }
 
+// testClusterRestored: a user whose binding was deleted after the backup, and who may write Clusters, cannot have it granted again.
+func testClusterRestored(t *testing.T, h *fixture) {
+	write := may("clusters", "get", "create", "update", "patch")
+	h.allow(t, "writer", h.workspace, write, may("clusters/labels", "update"), may("clusters/agent", "delete"))
+	h.allow(t, "confirmer-elsewhere", h.other, write, may("clusters/agent", "update"))
+	h.allow(t, "confirmer-elsewhere", h.workspace, write)
+	h.allow(t, "confirmer", h.workspace, write, may("clusters/agent", "update"))
+	restored := cluster(t, h.workspace, "held", "")
+	h.Apply(t, restored)
+	set := func(c client.Client, value string, options ...client.PatchOption) error {
+		return c.Patch(t.Context(), restored.DeepCopy(), merge(`{"metadata":{"annotations":{"cluster.drover.dev/restored":%s}}}`, value), options...)
+	}
+	for _, c := range []client.Client{h.as(t, "writer"), h.as(t, "confirmer-elsewhere"), h.manager(t)} {
+		wantRefused(t, set(c, `"lease/1/a/2"`, client.DryRunAll), "cannot update clusters/agent held in namespace "+h.workspace)
+	}
+	wantTaken(t, set(h.as(t, "confirmer"), `"lease/1/a/2"`))
+	wantTaken(t, h.as(t, "writer").Patch(t.Context(), restored.DeepCopy(), merge(`{"metadata":{"annotations":{"other":"x"}}}`), client.DryRunAll))
+	wantRefused(t, set(h.as(t, "writer"), `"lease/1/a/3"`, client.DryRunAll), "cannot update clusters/agent held")
+	wantTaken(t, set(h.as(t, "writer"), "null", client.DryRunAll))
+	again := cluster(t, h.workspace, "held-again", `, annotations: {cluster.drover.dev/restored: lease/1/a/2}`)
+	wantRefused(t, h.as(t, "writer").Create(t.Context(), again.DeepCopy(), client.DryRunAll), "cannot update clusters/agent held-again in namespace "+h.workspace)
+	wantTaken(t, h.as(t, "confirmer").Create(t.Context(), again.DeepCopy(), client.DryRunAll))
+	wantTaken(t, h.as(t, "writer").Create(t.Context(), cluster(t, h.workspace, "held-again", ""), client.DryRunAll))
+}
+
 // testClusterLabels: a label brings a Cluster under the bindings, Projects and Plans of other users, by whatever request it is written.
-func testClusterLabels(t *testing.T, h *hub) {
+func testClusterLabels(t *testing.T, h *fixture) {
 	write := may("clusters", "get", "create", "update", "patch")
 	h.allow(t, "relabeller", h.workspace, write)
 	h.allow(t, "labeller-elsewhere", h.other, write, may("clusters/labels", "update"))
@@ -83,8 +110,70 @@ func testClusterLabels(t *testing.T, h *hub) {
 	})
 }
 
+// crowded is a Cluster with so many labels.
+func crowded(t *testing.T, namespace, name string, labels int) *unstructured.Unstructured {
+	t.Helper()
+	o := cluster(t, namespace, name, "")
+	o.SetLabels(numbered(labels, "example.com/l"))
+	return o
+}
+
+// numbered are so many labels that begin with the prefix.
+func numbered(n int, prefix string) map[string]string {
+	labels := map[string]string{}
+	for i := range n {
+		labels[fmt.Sprintf("%s%d", prefix, i)] = "x"
+	}
+	return labels
+}
+
+// testClusterMetadata: a user who may create Clusters cannot fill the memory of the manager with labels and finalizers.
+func testClusterMetadata(t *testing.T, h *fixture) {
+	h.allow(t, "crowder", h.workspace, may("clusters", "get", "create", "update", "patch"), may("clusters/labels", "update"), may("clusters/agent", "delete"))
+	user := h.as(t, "crowder")
+	const labels, plans, finalizers = "a cluster can have 64 labels, and this one has %d", "a cluster can have 256 labels plan.cluster.drover.dev/..., and this one has %d",
+		"a cluster can have 16 finalizers, and this one has %d"
+	wantTaken(t, user.Create(t.Context(), crowded(t, h.workspace, "most", 64), client.DryRunAll))
+	wantRefused(t, user.Create(t.Context(), crowded(t, h.workspace, "most", 65), client.DryRunAll), fmt.Sprintf(labels, 65))
+	wantRefused(t, user.Create(t.Context(), crowded(t, h.workspace, "most", 3000), client.DryRunAll), fmt.Sprintf(labels, 3000))
+
+	made := crowded(t, h.workspace, "filled", 64)
+	wantTaken(t, user.Create(t.Context(), made))
+	change := func(c client.Client, change func(*unstructured.Unstructured)) error {
+		changed := made.DeepCopy()
+		change(changed)
+		return c.Update(t.Context(), changed, client.DryRunAll)
+	}
+	add := func(labels map[string]string) func(*unstructured.Unstructured) {
+		return func(o *unstructured.Unstructured) {
+			all := o.GetLabels()
+			maps.Copy(all, labels)
+			o.SetLabels(all)
+		}
+	}
+	finalized := func(n int) func(*unstructured.Unstructured) {
+		return func(o *unstructured.Unstructured) {
+			o.SetFinalizers(slices.Sorted(maps.Keys(numbered(n, "example.com/f"))))
+		}
+	}
+	wantRefused(t, change(user, add(numbered(1, "more"))), fmt.Sprintf(labels, 65))
+	wantTaken(t, change(user, add(numbered(256, "plan.cluster.drover.dev/p"))))
+	wantRefused(t, change(user, add(numbered(257, "plan.cluster.drover.dev/p"))), fmt.Sprintf(plans, 257))
+	wantTaken(t, change(h.manager(t), add(numbered(257, "plan.cluster.drover.dev/p"))))
+	wantTaken(t, change(user, finalized(16)))
+	wantRefused(t, change(user, finalized(17)), fmt.Sprintf(finalizers, 17))
+
+	t.Run("a Cluster that has more may keep them", func(t *testing.T) {
+		h.Apply(t, crowded(t, h.workspace, "old", 70)) // the hub's administrator may
+		old := cluster(t, h.workspace, "old", "")
+		wantTaken(t, user.Patch(t.Context(), old.DeepCopy(), merge(`{"spec":{"registration":{"tokenTTL":"1h"}}}`), client.DryRunAll))
+		wantTaken(t, user.Patch(t.Context(), old.DeepCopy(), merge(`{"metadata":{"labels":{"example.com/l1":null}}}`), client.DryRunAll))
+		wantRefused(t, user.Patch(t.Context(), old.DeepCopy(), merge(`{"metadata":{"labels":{"more":"x"}}}`), client.DryRunAll), fmt.Sprintf(labels, 71))
+	})
+}
+
 // testClusterFacts: only the manager writes what the agent found, at creation and later.
-func testClusterFacts(t *testing.T, h *hub) {
+func testClusterFacts(t *testing.T, h *fixture) {
 	h.allow(t, "clusters", h.workspace, may("clusters", "get", "create", "patch"), may("clusters/labels", "update"))
 	person := h.as(t, "clusters")
 	facts := cluster(t, h.workspace, "facts", "")
@@ -100,6 +189,7 @@ func testClusterFacts(t *testing.T, h *hub) {
 		wantRefused(t, label(h.manager(t), key, `"prod"`), "cannot update clusters/labels facts")
 	}
 	wantTaken(t, label(person, "env", `"prod"`))
+	wantRefused(t, label(h.manager(t), "env", `null`), "cannot update clusters/labels facts")
 	wantTaken(t, label(person, "cluster.drover.dev/distribution", `null`))
 	made := cluster(t, h.workspace, "made", ", labels: {cluster.drover.dev/version: v1.36, env: prod}")
 	wantRefused(t, person.Create(t.Context(), made.DeepCopy(), client.DryRunAll), "use a label of your own")
@@ -110,7 +200,7 @@ func testClusterFacts(t *testing.T, h *hub) {
 
 // testClusterDeletion: deleting a Cluster uninstalls the agent with all that it keeps, so it takes a separate right, by every request that
 // deletes.
-func testClusterDeletion(t *testing.T, h *hub) {
+func testClusterDeletion(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	write := may("clusters", "get", "create", "update", "patch", "delete", "deletecollection")
 	h.allow(t, "undeleter", workspace, write)
@@ -147,7 +237,7 @@ func testClusterDeletion(t *testing.T, h *hub) {
 }
 
 // testProtection: a protected Cluster is deleted only with its workspace, and that deletion must not hang.
-func testProtection(t *testing.T, h *hub, workspace string) {
+func testProtection(t *testing.T, h *fixture, workspace string) {
 	undeleter, deleter := h.as(t, "undeleter"), h.as(t, "deleter")
 	kept := cluster(t, workspace, "kept", ", finalizers: [cluster.drover.dev/uninstall]")
 	h.Apply(t, kept)
@@ -188,7 +278,7 @@ func testProtection(t *testing.T, h *hub, workspace string) {
 }
 
 // testCleanUp: every policy that could stop Kubernetes from cleaning up lets the same users through, in the same words.
-func testCleanUp(t *testing.T, _ *hub) {
+func testCleanUp(t *testing.T, _ *fixture) {
 	const name, plans, protection = "not-cleaned-up-by-kubernetes", "drover-plan", "drover-cluster-protection"
 	quoted := make([]string, len(cleaners))
 	for i, cleaner := range cleaners {
@@ -208,7 +298,7 @@ func testCleanUp(t *testing.T, _ *hub) {
 			if condition := condition.(map[string]any); condition["name"] == name {
 				has = true
 				if condition["expression"] != want {
-					t.Errorf("%s: %s", o.GetName(), condition["expression"])
+					t.Errorf("%s: %s, want another expression", o.GetName(), condition["expression"])
 				}
 			}
 		}
@@ -225,7 +315,7 @@ func testCleanUp(t *testing.T, _ *hub) {
 }
 
 // testEditor: an editor of a workspace changes no field that decides rights.
-func testEditor(t *testing.T, h *hub) {
+func testEditor(t *testing.T, h *fixture) {
 	h.bindRole(t, "patcher", "drover-workspace-editor")
 	h.AwaitRights(t, "patcher", h.workspace, may("clusters", "patch", "create"))
 	editor := h.as(t, "patcher")
@@ -242,7 +332,7 @@ func testEditor(t *testing.T, h *hub) {
 	}
 	forbidden := func(what string, err error) {
 		if err == nil || !strings.Contains(err.Error(), "forbidden") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v, want forbidden", what, err)
 		}
 	}
 	forbidden("delete", editor.Delete(t.Context(), edited.DeepCopy(), client.DryRunAll))
@@ -267,7 +357,7 @@ func testEditor(t *testing.T, h *hub) {
 }
 
 // bindRole gives the user a ClusterRole in the workspace.
-func (h *hub) bindRole(t *testing.T, user, role string) {
+func (h *fixture) bindRole(t *testing.T, user, role string) {
 	t.Helper()
 	h.Apply(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: h.workspace, Name: user},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},

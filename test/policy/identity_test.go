@@ -25,7 +25,7 @@ func identitySecret(t *testing.T, namespace, cluster, kind, annotations string) 
 }
 
 // testClusterIdentity: a user who may edit a workspace, its Secrets included, cannot take the place of an agent that has joined.
-func testClusterIdentity(t *testing.T, h *hub) {
+func testClusterIdentity(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection") // as Kubernetes' role edit has them
 	h.allow(t, "seth", workspace, may("clusters", "get", "create", "update", "patch"), secrets)
@@ -71,6 +71,48 @@ func testClusterIdentity(t *testing.T, h *hub) {
 			wantTaken(t, try(holder))
 		})
 	}
+	t.Run("a token that becomes the key of its own Cluster", func(t *testing.T) {
+		become := func(c client.Client) error {
+			return c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
+		}
+		wantRefused(t, become(editor), "user seth cannot delete clusters/agent awaited")
+		wantTaken(t, become(holder))
+	})
+	t.Run("the right for another Cluster of the workspace is not enough", func(t *testing.T) {
+		another := may("clusters/agent", "delete")
+		another.ResourceNames = []string{"another"}
+		h.allow(t, "rekeyer-of-another", workspace, secrets, another)
+		other := h.as(t, "rekeyer-of-another")
+		wantRefused(t, other.Create(t.Context(), identitySecret(t, workspace, "next", "agent", ""), client.DryRunAll), "cannot delete clusters/agent next")
+		wantRefused(t, other.Delete(t.Context(), agent.DeepCopy(), client.DryRunAll), "cannot delete clusters/agent joined")
+		wantTaken(t, other.Create(t.Context(), identitySecret(t, workspace, "another", "agent", ""), client.DryRunAll))
+	})
+	t.Run("to adopt an agent takes all of who the agent is", func(t *testing.T) {
+		h.allow(t, "adopter", workspace, secrets, may("clusters/agent", "delete", "update"))
+		adopter := h.as(t, "adopter")
+		adopted := identitySecret(t, workspace, "adopted", "agent", "")
+		adopted.Object["stringData"] = map[string]any{"former-owner-uid": "former", "public-key": "theirs"}
+		const refusal = "cannot update clusters/agent"
+		for _, c := range []client.Client{holder, manager} {
+			made := adopted.DeepCopy()
+			made.Object["type"] = "Opaque"
+			wantRefused(t, c.Create(t.Context(), made, client.DryRunAll), refusal+" adopted")
+			wantRefused(t, c.Patch(t.Context(), agent.DeepCopy(), merge(`{"stringData":{"former-owner-uid":"former"}}`), client.DryRunAll), refusal+" joined")
+		}
+		wantTaken(t, adopter.Patch(t.Context(), agent.DeepCopy(), merge(`{"stringData":{"former-owner-uid":"former"}}`), client.DryRunAll))
+		wantTaken(t, adopter.Create(t.Context(), adopted))
+		wantTaken(t, holder.Patch(t.Context(), adopted.DeepCopy(), merge(`{"metadata":{"annotations":{"a":"b"}}}`), client.DryRunAll))
+		wantTaken(t, holder.Patch(t.Context(), adopted.DeepCopy(), merge(`{"data":{"former-owner-uid":null}}`), client.DryRunAll))
+		wantTaken(t, holder.Delete(t.Context(), adopted.DeepCopy(), client.DryRunAll))
+		for _, patch := range []string{`{"stringData":{"public-key":"mine"}}`, `{"stringData":{"owner-uid":"made-again"}}`, `{"stringData":{"former-owner-uid":"another"}}`} {
+			wantRefused(t, holder.Patch(t.Context(), adopted.DeepCopy(), merge("%s", patch), client.DryRunAll), refusal+" adopted")
+		}
+		plain := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: later-agent}, stringData: {former-owner-uid: former}}", workspace))
+		h.Apply(t, plain)
+		become := `{"metadata":{"labels":{"cluster.drover.dev/cluster":"later","cluster.drover.dev/secret":"agent"}}}`
+		wantRefused(t, holder.Patch(t.Context(), plain.DeepCopy(), merge("%s", become), client.DryRunAll), refusal+" later")
+		wantTaken(t, adopter.Patch(t.Context(), plain.DeepCopy(), merge("%s", become), client.DryRunAll))
+	})
 	for _, kind := range []string{"agent", "registration"} {
 		made := identitySecret(t, workspace, "next", kind, "")
 		wantRefused(t, editor.Create(t.Context(), made.DeepCopy(), client.DryRunAll), "user seth cannot delete clusters/agent next")

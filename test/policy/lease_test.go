@@ -18,7 +18,7 @@ import (
 )
 
 // testLease: every user who is logged in may read when a manager was last at work, and nothing else.
-func testLease(t *testing.T, h *hub) {
+func testLease(t *testing.T, h *fixture) {
 	const system = "drover-system"
 	lease := func(name string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}

@@ -10,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,10 +35,10 @@ func managerUser(t *testing.T) string {
 }
 
 // manager acts as the manager, with the rights of config/rbac.
-func (h *hub) manager(t *testing.T) client.Client { return h.as(t, managerUser(t)) }
+func (h *fixture) manager(t *testing.T) client.Client { return h.as(t, managerUser(t)) }
 
 // deployManager makes what the manager's account has in a hub.
-func (h *hub) deployManager(t *testing.T) {
+func (h *fixture) deployManager(t *testing.T) {
 	t.Helper()
 	h.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "drover-system"}})
 	for _, o := range manifests(t, "config/rbac") {
@@ -46,8 +48,25 @@ func (h *hub) deployManager(t *testing.T) {
 }
 
 // testManager: the manager may create and change only what it makes. A compromised manager mints no token and grants no right.
-func testManager(t *testing.T, h *hub) {
+func testManager(t *testing.T, h *fixture) {
 	manager := h.manager(t)
+	t.Run("it sees the policies and cannot change them", func(t *testing.T) {
+		for _, list := range []client.ObjectList{&admissionv1.ValidatingAdmissionPolicyList{}, &admissionv1.ValidatingAdmissionPolicyBindingList{}} {
+			wantTaken(t, manager.List(t.Context(), list))
+		}
+		name := metav1.ObjectMeta{Name: "drover-manager-secrets"}
+		for _, o := range []client.Object{&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: name}, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: name}} {
+			for verb, err := range map[string]error{
+				"create": manager.Create(t.Context(), o.DeepCopyObject().(client.Object), client.DryRunAll),
+				"patch":  manager.Patch(t.Context(), o.DeepCopyObject().(client.Object), merge(`{"metadata":{"labels":{"a":"b"}}}`), client.DryRunAll),
+				"delete": manager.Delete(t.Context(), o, client.DryRunAll),
+			} {
+				if !apierrors.IsForbidden(err) {
+					t.Errorf("%s %T: %v, want forbidden", verb, o, err)
+				}
+			}
+		}
+	})
 	secret := func(namespace, name, rest string) client.Object {
 		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: %s%s}", namespace, name, rest))
 	}
@@ -58,6 +77,8 @@ func testManager(t *testing.T, h *hub) {
 	for name, o := range map[string]client.Object{
 		"a join token":        secret(h.workspace, "prod-registration", labels("prod", "registration")+"}, type: Opaque}"),
 		"an agent's identity": secret(h.workspace, "prod-agent", labels("prod", "agent")+"}}"),
+		"the keys of sign-in": secret("drover-system", "drover-sign-in", ", labels: {cluster.drover.dev/secret: sign-in}}, type: Opaque}"),
+		"a session":           secret("drover-system", "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: session}}, type: Opaque}"),
 		"the hub's CA":        secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"),
 		"a role of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:a'}, rules: [{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, list, watch]}]}", h.workspace)),
 		"a binding of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: 'drover:crtb:b'}, "+
@@ -80,27 +101,45 @@ func testManager(t *testing.T, h *hub) {
 		return object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: %q}, "+
 			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %s, name: %q}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: eve}]}", h.workspace, name, kind, role))
 	}
+	h.Apply(t, object(t, "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: 'drover:crtb:b'}, rules: [{apiGroups: [cluster.drover.dev], resources: [clusters], verbs: [get]}]}"))
 	h.Apply(t, rule("seen", "{apiGroups: [cluster.drover.dev], resources: [clusters], verbs: [get]}"))
 	for name, tt := range map[string]struct {
 		object client.Object
 		want   string
 	}{
-		"a token of a ServiceAccount":           {secret(h.workspace, "x", account+"}, type: kubernetes.io/service-account-token}"), secrets},
-		"a token by the name of a registration": {secret(h.workspace, "x-registration", labels("x", "registration")+account+"}, type: kubernetes.io/service-account-token}"), secrets},
-		"a token that lets nodes join":          {secret("kube-system", "bootstrap-token-abcdef", "}, type: bootstrap.kubernetes.io/token}"), secrets},
-		"a Secret of another name":              {secret(h.workspace, "x", labels("prod", "registration")+"}}"), secrets},
-		"a Secret without labels":               {secret(h.workspace, "y-registration", "}}"), secrets},
-		"a Secret for a project":                {secret(h.workspace, "for-web", ", labels: {cluster.drover.dev/project: web}}}"), secrets},
-		"the CA in another namespace":           {secret(h.workspace, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},
-		"another role":                          {rule("x", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), "only the Roles and RoleBindings of its own bindings"},
-		"a role that reads Secrets":             {rule("drover:crtb:b", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), roles},
-		"a role for all Clusters":               {rule("drover:crtb:b", "{apiGroups: [cluster.drover.dev], resources: [clusters], verbs: [get]}"), roles},
-		"a role that changes Clusters":          {rule("drover:crtb:b", "{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, patch]}"), roles},
-		"a binding of a ClusterRole":            {bind("drover:crtb:b", "ClusterRole", "drover-manager"), bindings},
-		"a binding of another Role":             {bind("drover:crtb:b", "Role", "seen"), bindings},
+		"a token of a ServiceAccount":              {secret(h.workspace, "x", account+"}, type: kubernetes.io/service-account-token}"), secrets},
+		"a token by the name of a registration":    {secret(h.workspace, "x-registration", labels("x", "registration")+account+"}, type: kubernetes.io/service-account-token}"), secrets},
+		"a token that lets nodes join":             {secret("kube-system", "bootstrap-token-abcdef", "}, type: bootstrap.kubernetes.io/token}"), secrets},
+		"a Secret of another name":                 {secret(h.workspace, "x", labels("prod", "registration")+"}}"), secrets},
+		"a Secret without labels":                  {secret(h.workspace, "y-registration", "}}"), secrets},
+		"a Secret for a project":                   {secret(h.workspace, "for-web", ", labels: {cluster.drover.dev/project: web}}}"), secrets},
+		"the CA in another namespace":              {secret(h.workspace, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},
+		"the keys of sign-in in another namespace": {secret(h.workspace, "drover-sign-in", ", labels: {cluster.drover.dev/secret: sign-in}}}"), secrets},
+		"a session in another namespace":           {secret(h.workspace, "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: session}}}"), secrets},
+		"a password of a user":                     {secret("drover-system", "drover-user-alice", ", labels: {cluster.drover.dev/secret: user}}}"), secrets},
+		"a password as a session":                  {secret("drover-system", "drover-user-alice", ", labels: {cluster.drover.dev/secret: session}}}"), secrets},
+		"another role":                             {rule("x", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), "only the Roles and RoleBindings of its own bindings"},
+		"a role that reads Secrets":                {rule("drover:crtb:b", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), roles},
+		"a role for all Clusters":                  {rule("drover:crtb:b", "{apiGroups: [cluster.drover.dev], resources: [clusters], verbs: [get]}"), roles},
+		"a role that changes Clusters":             {rule("drover:crtb:b", "{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, patch]}"), roles},
+		"a binding of a ClusterRole":               {bind("drover:crtb:b", "ClusterRole", "drover-manager"), bindings},
+		"a binding of a ClusterRole of its name":   {bind("drover:crtb:b", "ClusterRole", "drover:crtb:b"), bindings},
+		"a binding of another Role":                {bind("drover:crtb:b", "Role", "seen"), bindings},
 	} {
 		t.Run(name, func(t *testing.T) { wantRefused(t, manager.Create(t.Context(), tt.object, client.DryRunAll), tt.want) })
 	}
+	t.Run("it deletes sessions and no other Secret", func(t *testing.T) {
+		const session = "drover-session-00000000000000000000000000000000"
+		for name, kind := range map[string]string{session: "session", "drover-user-bob": "session", "drover-session-00000000000000000000000000000001": "user"} {
+			o := secret("drover-system", name, ", labels: {cluster.drover.dev/secret: "+kind+"}}}")
+			h.Apply(t, o)
+			if err := manager.Delete(t.Context(), o); name == session {
+				wantTaken(t, err)
+			} else {
+				wantRefused(t, err, "deletes no Secrets but those of sessions")
+			}
+		}
+	})
 	t.Run("what is another's stays as it is", func(t *testing.T) {
 		theirs := secret(h.workspace, "theirs-agent", "}}")
 		h.Apply(t, theirs)

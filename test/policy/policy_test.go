@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,20 +30,20 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// hub is an API server with the policies and role templates of config/, and two workspaces.
-type hub struct {
+// fixture is an API server with the policies and role templates of config/, and two workspaces.
+type fixture struct {
 	*testkit.Env
 	workspace, other string
 }
 
-func startHub(t *testing.T) *hub {
+func startHub(t *testing.T) *fixture {
 	t.Helper()
 	return newHub(t, testkit.Start(t))
 }
 
-func newHub(t *testing.T, env *testkit.Env) *hub {
+func newHub(t *testing.T, env *testkit.Env) *fixture {
 	t.Helper()
-	h := &hub{Env: env}
+	h := &fixture{Env: env}
 	h.workspace, h.other = h.Workspace(t), h.Workspace(t)
 	for _, folder := range []string{"config/policy", "config/roles"} {
 		for _, o := range manifests(t, folder) {
@@ -58,7 +59,7 @@ func manifests(t *testing.T, folder string) []*unstructured.Unstructured {
 	t.Helper()
 	files, err := filepath.Glob(testkit.Path(t, folder+"/*.yaml"))
 	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
+		t.Fatalf("find manifests: %v, %v", files, err)
 	}
 	var objects []*unstructured.Unstructured
 	for _, file := range files {
@@ -80,7 +81,7 @@ func manifests(t *testing.T, folder string) []*unstructured.Unstructured {
 }
 
 // as returns a client that acts as the user.
-func (h *hub) as(t *testing.T, user string) client.Client {
+func (h *fixture) as(t *testing.T, user string) client.Client {
 	t.Helper()
 	config := rest.CopyConfig(h.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
@@ -92,7 +93,7 @@ func (h *hub) as(t *testing.T, user string) client.Client {
 }
 
 // allow grants the user rights in a namespace, or in the whole hub where that is "".
-func (h *hub) allow(t *testing.T, user, namespace string, rules ...rbacv1.PolicyRule) {
+func (h *fixture) allow(t *testing.T, user, namespace string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	name := fmt.Sprintf("%s-%s", user, namespace)
 	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}
@@ -142,7 +143,7 @@ func wantTaken(t *testing.T, err error) {
 }
 
 // The API server enforces a policy a moment after it is created; the tests begin when all are in force.
-func (h *hub) awaitPolicies(t *testing.T) {
+func (h *fixture) awaitPolicies(t *testing.T) {
 	t.Helper()
 	h.allow(t, "probe", h.workspace, may("*", "create", "update", "get", "patch"), may("secrets", "create", "update", "patch"))
 	h.allow(t, "probe", "", may("roletemplates", "create"))
@@ -192,6 +193,12 @@ func (h *hub) awaitPolicies(t *testing.T) {
 	tries["drover-cluster-labels"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"labels":{"a":"x"}}}`), client.DryRunAll)
 	}
+	tries["drover-cluster-restored"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"annotations":{"cluster.drover.dev/restored":"x"}}}`), client.DryRunAll)
+	}
+	tries["drover-cluster-metadata"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Create(ctx, crowded(t, h.workspace, "x", 65), client.DryRunAll)
+	}
 	tries["drover-cluster-deletion"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"finalizers":["a.b/c"]}}`), client.DryRunAll)
 	}
@@ -232,7 +239,7 @@ func (h *hub) awaitPolicies(t *testing.T) {
 func TestPolicies(t *testing.T) {
 	h := startHub(t)
 	h.awaitPolicies(t)
-	for name, test := range map[string]func(*testing.T, *hub){
+	for name, test := range map[string]func(*testing.T, *fixture){
 		"CVE-2023-22651: every policy fails closed and denies":                                   testFormOfPolicies,
 		"CVE-2021-36784, CVE-2023-22647: rules of role templates take escalate":                  testEscalate,
 		"CVE-2022-31247, CVE-2019-14436: bindings take bind, in their own workspace":             testBind,
@@ -243,8 +250,10 @@ func TestPolicies(t *testing.T) {
 		"CVE-2026-44935: only a user who may read a Secret gives it to a project":                testProjectSecret,
 		"only the manager writes facts about a Cluster":                                          testClusterFacts,
 		"labels of Clusters take a separate right":                                               testClusterLabels,
+		"the metadata of a Cluster that every manager keeps is bounded":                          testClusterMetadata,
 		"deleting a Cluster takes a separate right":                                              testClusterDeletion,
 		"taking the place of an agent takes a separate right":                                    testClusterIdentity,
+		"confirming what a restored hub changes takes a separate right":                          testClusterRestored,
 		"Kubernetes cleans up, under each of its users":                                          testCleanUp,
 		"the agent's identity takes a separate right: an editor patches every field":             testAgent,
 		"an editor changes nothing that decides rights":                                          testEditor,
@@ -255,13 +264,14 @@ func TestPolicies(t *testing.T) {
 		"only the manager writes claims of plans":                                                testPlanClaims,
 		"the workspace's own roles hold what the policies ask":                                   testWorkspaceRoles,
 		"every user sees when a manager was last at work":                                        testLease,
+		"the API server has time for the manager":                                                testPriority,
 		"the samples are taken":                                                                  testSamples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
 }
 
-func testFormOfPolicies(t *testing.T, h *hub) {
+func testFormOfPolicies(t *testing.T, h *fixture) {
 	policies, bindings := map[string]bool{}, map[string]bool{}
 	for _, o := range manifests(t, "config/policy") {
 		switch o.GetKind() {
@@ -273,6 +283,9 @@ func testFormOfPolicies(t *testing.T, h *hub) {
 			if *p.Spec.FailurePolicy != admissionv1.Fail {
 				t.Errorf("%s does not fail closed", p.Name)
 			}
+			if writtenOften(p) && len(p.Spec.MatchConditions) == 0 {
+				t.Errorf("%s has no condition: the API server evaluates it three times for each write, and not once (docs/design/0034-bursts.md)", p.Name)
+			}
 			policies[p.Name] = true
 		case "ValidatingAdmissionPolicyBinding":
 			name, _, _ := unstructured.NestedString(o.Object, "spec", "policyName")
@@ -282,7 +295,7 @@ func testFormOfPolicies(t *testing.T, h *hub) {
 				want = "Warn"
 			}
 			if len(actions) != 1 || actions[0] != want {
-				t.Errorf("%s: %v", name, actions)
+				t.Errorf("%s: %v, want one action", name, actions)
 			}
 			bindings[name] = true
 		}
@@ -292,7 +305,21 @@ func testFormOfPolicies(t *testing.T, h *hub) {
 	}
 }
 
-func testEscalate(t *testing.T, h *hub) {
+// writtenOften reports whether a policy is for what Drover writes for each member or binding.
+func writtenOften(p *admissionv1.ValidatingAdmissionPolicy) bool {
+	for _, rule := range p.Spec.MatchConstraints.ResourceRules {
+		updated := slices.Contains(rule.Operations, admissionv1.Update)
+		for _, resource := range rule.Resources {
+			chosen := resource == "secrets" && p.Spec.MatchConstraints.ObjectSelector.Size() > 0 && strings.HasSuffix(p.Name, "-secret") // by the label of a user
+			if updated && !chosen && slices.Contains([]string{"clusters", "secrets", "clusterroletemplatebindings", "projectroletemplatebindings"}, resource) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func testEscalate(t *testing.T, h *fixture) {
 	h.allow(t, "writer", "", may("roletemplates", "get", "create", "update"))
 	h.allow(t, "escalator", "", may("roletemplates", "get", "create", "update", "escalate"))
 	text := "{kind: RoleTemplate, metadata: {name: pods}, spec: {context: Project, rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}}"
@@ -331,7 +358,7 @@ func binding(t *testing.T, kind, namespace, name, role string) *unstructured.Uns
 	return object(t, fmt.Sprintf("{kind: %s, metadata: {namespace: %s, name: %s}, spec: {%s, roleTemplateName: %s, subject: {kind: User, name: bob}}}", kind, namespace, name, where, role))
 }
 
-func testBind(t *testing.T, h *hub) {
+func testBind(t *testing.T, h *fixture) {
 	both := may("*", "get", "create", "update")
 	h.allow(t, "nobinder", h.workspace, both)
 	h.allow(t, "binder", h.workspace, both, rbacv1.PolicyRule{APIGroups: []string{"cluster.drover.dev"}, Resources: []string{"roletemplates"},
@@ -363,7 +390,7 @@ func testBind(t *testing.T, h *hub) {
 	}
 }
 
-func testBindable(t *testing.T, h *hub) {
+func testBindable(t *testing.T, h *fixture) {
 	h.allow(t, "lockbinder", h.workspace, may("*", "get", "create", "update", "bind"))
 	c := h.as(t, "lockbinder")
 	wantRefused(t, c.Create(t.Context(), binding(t, "ProjectRoleTemplateBinding", h.workspace, "other", "cluster-viewer")), "bind it with a ClusterRoleTemplateBinding")
@@ -389,7 +416,7 @@ func testBindable(t *testing.T, h *hub) {
 	wantTaken(t, h.Client.Create(t.Context(), binding(t, "ClusterRoleTemplateBinding", h.workspace, "after", "lockable")))
 }
 
-func testProject(t *testing.T, h *hub) {
+func testProject(t *testing.T, h *fixture) {
 	write := may("projects", "get", "create", "update")
 	h.allow(t, "planner", h.workspace, write)
 	h.allow(t, "mover", h.workspace, write, may("projects", "manage-namespaces"))
@@ -435,7 +462,7 @@ type warnings struct{ all []string }
 
 func (w *warnings) HandleWarningHeader(_ int, _, text string) { w.all = append(w.all, text) }
 
-func testHints(t *testing.T, h *hub) {
+func testHints(t *testing.T, h *fixture) {
 	said := &warnings{}
 	config := rest.CopyConfig(h.Config)
 	config.WarningHandler = said
@@ -474,7 +501,7 @@ func testHints(t *testing.T, h *hub) {
 }
 
 // testProjectDeletion: a user who deleted and recreated a project would change it without the verbs that a change takes.
-func testProjectDeletion(t *testing.T, h *hub) {
+func testProjectDeletion(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	write := may("projects", "get", "create", "update", "delete", "deletecollection")
 	h.allow(t, "remover", workspace, write)
@@ -510,7 +537,7 @@ func testProjectDeletion(t *testing.T, h *hub) {
 	wantTaken(t, owner.DeleteAllOf(t.Context(), list, client.InNamespace(workspace)))
 }
 
-func testProjectSecret(t *testing.T, h *hub) {
+func testProjectSecret(t *testing.T, h *fixture) {
 	h.allow(t, "labeller", h.workspace, may("secrets", "patch", "create"))
 	h.allow(t, "reader", h.workspace, may("secrets", "patch", "get"))
 	secret := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: mine}}", h.workspace))
@@ -536,7 +563,7 @@ func testProjectSecret(t *testing.T, h *hub) {
 
 // testPlan: a user who makes a plan can do anything on nodes. A right with the name of a Cluster lets plans name it; a selector takes the
 // right to all Clusters.
-func testPlan(t *testing.T, h *hub) {
+func testPlan(t *testing.T, h *fixture) {
 	write := may("plans", "get", "create", "update")
 	h.allow(t, "author", h.workspace, write)
 	h.allow(t, "runner", h.workspace, write, may("clusters", "run-plans"))
@@ -588,6 +615,9 @@ func testPlan(t *testing.T, h *hub) {
 	orphaned := made.DeepCopy()
 	orphaned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "none"}})
 	wantRefused(t, author.Update(t.Context(), orphaned.DeepCopy(), client.DryRunAll), "cannot run-plans on clusters")
+	resumed := made.DeepCopy()
+	resumed.SetAnnotations(map[string]string{"cluster.drover.dev/resume": "an old revision"})
+	wantRefused(t, author.Update(t.Context(), resumed, client.DryRunAll), "cannot run-plans on clusters")
 	wantTaken(t, runner.Update(t.Context(), orphaned, client.DryRunAll))
 	own.Object["spec"].(map[string]any)["clusterName"] = "prod"
 	wantRefused(t, author.Update(t.Context(), own), "cannot run-plans on clusters prod")
@@ -601,7 +631,7 @@ func testPlan(t *testing.T, h *hub) {
 	}
 }
 
-func testPlanSecret(t *testing.T, h *hub) {
+func testPlanSecret(t *testing.T, h *fixture) {
 	h.allow(t, "uselabeller", h.workspace, may("secrets", "patch", "create"))
 	h.allow(t, "usereader", h.workspace, may("secrets", "patch", "get"))
 	secret := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: used}}", h.workspace))
@@ -619,7 +649,7 @@ func testPlanSecret(t *testing.T, h *hub) {
 	wantRefused(t, label(labeller, `"true"`), "cannot get secrets used")
 }
 
-func testPlanClaims(t *testing.T, h *hub) {
+func testPlanClaims(t *testing.T, h *fixture) {
 	h.allow(t, "claimant", h.workspace, may("clusters", "get", "patch"), may("clusters/labels", "update"))
 	h.allow(t, "claimer", "", may("clusters", "patch"), may("clusters/status", "update"))
 	cluster := object(t, fmt.Sprintf("{kind: Cluster, metadata: {namespace: %s, name: claimed}}", h.workspace))
@@ -646,7 +676,7 @@ func testPlanClaims(t *testing.T, h *hub) {
 }
 
 // testWorkspaceRoles: an administrator of a namespace can do all of it there; an editor reads.
-func testWorkspaceRoles(t *testing.T, h *hub) {
+func testWorkspaceRoles(t *testing.T, h *fixture) {
 	for user, role := range map[string]string{"wsadmin": "drover-workspace-admin", "wsedit": "drover-workspace-editor", "wsview": "drover-workspace-viewer"} {
 		h.bindRole(t, user, role)
 	}
@@ -667,7 +697,7 @@ func testWorkspaceRoles(t *testing.T, h *hub) {
 		wantTaken(t, admin.Create(t.Context(), o.DeepCopy(), client.DryRunAll))
 		for _, user := range []string{"wsedit", "wsview"} {
 			if err := h.as(t, user).Create(t.Context(), o.DeepCopy(), client.DryRunAll); err == nil || !strings.Contains(err.Error(), "forbidden") {
-				t.Errorf("%s: %v", user, err)
+				t.Errorf("%s: %v, want forbidden", user, err)
 			}
 			list := &unstructured.UnstructuredList{}
 			list.SetGroupVersionKind(o.GroupVersionKind())
@@ -682,7 +712,7 @@ func testWorkspaceRoles(t *testing.T, h *hub) {
 }
 
 // testProjectNamespaces: with the roles of projects users get the project's namespaces by name, and list none.
-func testProjectNamespaces(t *testing.T, h *hub) {
+func testProjectNamespaces(t *testing.T, h *fixture) {
 	template := &v1.RoleTemplate{}
 	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKey{Name: "project-viewer"}, template))
 	h.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:project:project-viewer"}, Rules: template.Spec.Rules})
@@ -697,12 +727,12 @@ func testProjectNamespaces(t *testing.T, h *hub) {
 			merge(`{"metadata":{"labels":{"cluster.drover.dev/project":"other"}}}`), client.DryRunAll),
 	} {
 		if !apierrors.IsForbidden(err) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v, want forbidden", what, err)
 		}
 	}
 }
 
-func testSamples(t *testing.T, h *hub) {
+func testSamples(t *testing.T, h *fixture) {
 	for _, o := range manifests(t, "config/samples") {
 		if o.GetKind() != "RoleTemplate" {
 			o.SetNamespace(h.workspace)

@@ -86,14 +86,14 @@ func say(t *testing.T, conn net.Conn, text string) {
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
-	hear(t, conn, text)
+	expectText(t, conn, text)
 }
 
-func hear(t *testing.T, conn net.Conn, want string) {
+func expectText(t *testing.T, conn net.Conn, want string) {
 	t.Helper()
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(conn, got); err != nil || string(got) != want {
-		t.Fatalf("%q, %v", got, err)
+		t.Fatalf("got %q, %v, want the echo", got, err)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestAStallEndsNothingAndLosesNothing(t *testing.T) {
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	r.Flow()
 	r.Flow()
-	hear(t, conn, "meanwhile")
+	expectText(t, conn, "meanwhile")
 }
 
 func isTimeout(err error) bool {
@@ -213,6 +213,6 @@ func TestAProxyLeadsToTheServerWhateverIsAskedFor(t *testing.T) {
 	}
 	defer response.Body.Close()
 	if host, err := bufio.NewReader(response.Body).ReadString(0); host != "example.com" || !errors.Is(err, io.EOF) {
-		t.Errorf("%q, %v", host, err)
+		t.Errorf("got %q, %v, want example.com and the end", host, err)
 	}
 }

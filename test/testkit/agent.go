@@ -5,16 +5,15 @@ package testkit
 
 import (
 	"bytes"
-	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/drover-dev/drover/agent/stream"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -31,13 +30,15 @@ type Agent struct {
 	// Sets are what it has, nil for one made by ConnectAgentServing.
 	Sets *Sets
 
-	conn *tunnel.Conn
-	sets http.Handler
+	conn   *tunnel.Conn
+	sets   http.Handler
+	stream *stream.Stream
 
-	mu      sync.Mutex // guards what follows
-	silent  bool
-	report  protocol.Report
-	changed chan struct{}
+	nodeAgent bool
+
+	mu     sync.Mutex // guards what follows
+	silent bool
+	report protocol.Report
 }
 
 // HealthyReport is the report of an agent in a cluster of three nodes.
@@ -61,39 +62,35 @@ func ConnectAgent(t testing.TB, report protocol.Report) *Agent {
 // ConnectAgentWith is ConnectAgent with the sets that the agent has.
 func ConnectAgentWith(t testing.TB, report protocol.Report, sets *Sets) *Agent {
 	t.Helper()
-	a := &Agent{Sets: sets}
+	a := &Agent{Sets: sets, stream: sets.stream}
 	a.sets = http.HandlerFunc(a.serveSets)
 	return a.connect(t, report)
 }
 
-// ConnectAgentServing is ConnectAgent with another handler of protocol.PathSets, such as that of a real agent.
-func ConnectAgentServing(t testing.TB, report protocol.Report, sets http.Handler) *Agent {
+// ConnectAgentServing is ConnectAgent with another handler of the paths below protocol.PathSets, such as that of a real agent, and the stream on
+// which it reports sets.
+func ConnectAgentServing(t testing.TB, report protocol.Report, sets http.Handler, reports *stream.Stream) *Agent {
 	t.Helper()
-	return (&Agent{sets: sets}).connect(t, report)
+	return (&Agent{sets: sets, stream: reports}).connect(t, report)
+}
+
+// ConnectNodeAgent is ConnectAgent with a node agent: it reports neither sets nor plans, and leaves to a leader what only one does.
+func ConnectNodeAgent(t testing.TB, report protocol.Report) *Agent {
+	t.Helper()
+	return (&Agent{sets: http.HandlerFunc(toLeader), stream: stream.New(), nodeAgent: true}).connect(t, report)
+}
+
+func toLeader(w http.ResponseWriter, _ *http.Request) {
+	http.Error(w, "this replica of the agent does not lead: ask another", http.StatusMisdirectedRequest)
 }
 
 func (a *Agent) connect(t testing.TB, report protocol.Report) *Agent {
 	t.Helper()
-	hubEnd, agentEnd := net.Pipe()
-	a.conn, a.report = tunnel.NewConn(agentEnd, tunnel.Config{}), report
-	a.changed, a.Settings = make(chan struct{}), make(chan protocol.Settings, 16)
+	a.Settings = make(chan protocol.Settings, 16)
+	a.Report(func(r *protocol.Report) { *r = report })
 	a.Deployments, a.Uninstalled = make(chan []byte, 16), make(chan struct{}, 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = a.conn.Serve(ctx, a.handler())
-	}()
-	t.Cleanup(func() {
-		a.Kill()
-		cancel()
-		<-served
-	})
-	session, err := tunnel.NewSession(t.Context(), hubEnd, tunnel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Session = session
+	opened := OpenTunnel(t, a.handler())
+	a.conn, a.Session = opened.Conn, opened.Session
 	return a
 }
 
@@ -123,18 +120,15 @@ func (a *Agent) Report(change func(*protocol.Report)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change(&a.report)
-	close(a.changed)
-	a.changed = make(chan struct{})
+	report, topic := a.report, a.stream.Topic(protocol.SubjectReport)
+	topic.Put("", &protocol.Line{Report: &report})
+	topic.Sync()
 }
 
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+protocol.PathReport, a.serveReport)
-	mux.Handle(protocol.PathSets, a.sets)
 	mux.Handle(protocol.PathSets+"/", a.sets)
-	if a.Sets != nil {
-		mux.Handle("GET "+protocol.PathPlans, a.Sets.Plans)
-	}
 	mux.HandleFunc("PUT "+protocol.PathSettings, func(w http.ResponseWriter, r *http.Request) {
 		var settings protocol.Settings
 		if !a.hear(r) {
@@ -166,6 +160,10 @@ func (a *Agent) handler() http.Handler {
 		if !a.hear(r) {
 			return
 		}
+		if a.nodeAgent {
+			toLeader(w, r)
+			return
+		}
 		a.Uninstalled <- struct{}{}
 		_ = json.NewEncoder(w).Encode(protocol.UninstallResult{})
 	})
@@ -173,20 +171,16 @@ func (a *Agent) handler() http.Handler {
 }
 
 func (a *Agent) serveReport(w http.ResponseWriter, r *http.Request) {
-	for {
-		a.mu.Lock()
-		report, changed := a.report, a.changed
-		a.mu.Unlock()
-		if err := json.NewEncoder(w).Encode(report); err != nil {
-			return
-		}
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-changed:
-		case <-r.Context().Done():
+	if s := a.Sets; s != nil {
+		s.mu.Lock()
+		serve := s.serve
+		s.mu.Unlock()
+		if serve != nil {
+			serve(w, r)
 			return
 		}
 	}
+	a.stream.ServeHTTP(w, r)
 }
 
 // Key returns a new Ed25519 key for an agent.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -134,6 +135,21 @@ func (e *Env) Apply(t testing.TB, object client.Object) {
 	t.Helper()
 	if err := e.Client.Create(t.Context(), object); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Update reads an object and changes it, again where another client wrote it in between.
+func Update[T client.Object](t testing.TB, c client.Client, object T, change func(T)) {
+	t.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+			return err
+		}
+		change(object)
+		return c.Update(t.Context(), object)
+	})
+	if err != nil {
+		t.Fatalf("update %T %s: %v", object, client.ObjectKeyFromObject(object), err)
 	}
 }
 

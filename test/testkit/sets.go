@@ -6,12 +6,15 @@ package testkit
 import (
 	"cmp"
 	"encoding/json"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"sync"
 
+	"github.com/drover-dev/drover/agent/stream"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // Sets are the sets of a fake agent. They outlive its tunnel if they are given to the next one.
@@ -19,27 +22,30 @@ type Sets struct {
 	// Plans are the states of the plans among them.
 	Plans *Plans
 
-	mu      sync.Mutex // guards what follows
-	held    map[string]protocol.Set
-	states  map[string]protocol.SetState
-	fail    func(protocol.Set) protocol.SetState // the state of a set that is put
-	answer  int                                  // a status to answer PUT and DELETE with, 0 for a good one
-	calls   []string
-	streams int
-	changed chan struct{}
-	events  []protocol.SetEvent
+	stream *stream.Stream
+	topic  *stream.Topic
+
+	mu     sync.Mutex // guards what follows
+	held   map[string]HeldSet
+	fail   func(set.Content) protocol.SetState // the state of a set that is put
+	answer int                                 // a status to answer PUT and DELETE with, 0 for a good one
+	calls  []string
+	serve  http.HandlerFunc // answers in place of the stream, nil if nothing does
 }
 
 // NewSets makes an empty store.
 func NewSets() *Sets {
-	return &Sets{Plans: newPlans(), held: map[string]protocol.Set{}, states: map[string]protocol.SetState{}, changed: make(chan struct{})}
+	all := stream.New()
+	s := &Sets{stream: all, topic: all.Topic(protocol.SubjectSets), Plans: newPlans(all.Topic(protocol.SubjectPlans)), held: map[string]HeldSet{}}
+	s.topic.Sync()
+	return s
 }
 
 // Hold adds a set, as one that the agent had before.
-func (s *Sets) Hold(set protocol.Set) {
+func (s *Sets) Hold(put *set.Set, content set.Content) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holdLocked(set)
+	s.holdLocked(put, content)
 }
 
 // Held returns the IDs of the sets, sorted.
@@ -49,12 +55,18 @@ func (s *Sets) Held() []string {
 	return slices.Sorted(maps.Keys(s.held))
 }
 
+// HeldSet is a set with its content.
+type HeldSet struct {
+	set.Set
+	Content set.Content
+}
+
 // Get returns a set.
-func (s *Sets) Get(id string) (protocol.Set, bool) {
+func (s *Sets) Get(id string) (HeldSet, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set, found := s.held[id]
-	return set, found
+	held, found := s.held[id]
+	return held, found
 }
 
 // Calls returns the requests so far, as "PUT crtb/a" and "DELETE crtb/a".
@@ -64,15 +76,28 @@ func (s *Sets) Calls() []string {
 	return slices.Clone(s.calls)
 }
 
-// Streams returns how many streams of states were opened.
-func (s *Sets) Streams() int {
+// Lead reports whether the agent leads, which it does at first: one that does not reports no sets and no plans.
+func (s *Sets) Lead(leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.streams
+	for _, topic := range []*stream.Topic{s.topic, s.Plans.topic} {
+		if leads {
+			topic.Sync()
+		} else {
+			topic.Reset()
+		}
+	}
+}
+
+// Serve has a handler serve the stream in place of this fake, such as that of a malicious agent.
+func (s *Sets) Serve(serve http.HandlerFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serve = serve
 }
 
 // Become has sets that are put from now on get the state that state returns; nil has them be applied. An empty digest becomes the set's own.
-func (s *Sets) Become(state func(protocol.Set) protocol.SetState) {
+func (s *Sets) Become(state func(set.Content) protocol.SetState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = state
@@ -85,38 +110,38 @@ func (s *Sets) Answer(status int) {
 	s.answer = status
 }
 
+// Reach has the agent report a checkpoint of the hub, as one that it got with a set.
+func (s *Sets) Reach(checkpoint string) {
+	s.topic.Put("//", &protocol.Line{Set: &protocol.SetEvent{Checkpoint: checkpoint}})
+}
+
+// Reached returns the checkpoint that the agent reports, empty for none.
+func (s *Sets) Reached() string {
+	if line := s.topic.Get("//"); line != nil {
+		return line.Set.Checkpoint
+	}
+	return ""
+}
+
 // SetState changes the state of a set, as a change in the member does.
 func (s *Sets) SetState(state protocol.SetState) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.states[state.ID] = state
-	s.publishLocked(protocol.SetEvent{State: &state})
+	s.topic.Put(state.ID, &protocol.Line{Set: &protocol.SetEvent{State: &state}})
 }
 
-func (s *Sets) publishLocked(e protocol.SetEvent) {
-	s.events = append(s.events, e)
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-func (s *Sets) holdLocked(set protocol.Set) protocol.SetState {
-	state := protocol.SetState{ID: set.ID, Digest: set.Digest, Phase: protocol.SetApplied}
+func (s *Sets) holdLocked(put *set.Set, content set.Content) protocol.SetState {
+	state := protocol.SetState{ID: put.ID, Digest: put.Digest, Phase: protocol.SetApplied}
 	if s.fail != nil {
-		state = s.fail(set)
-		state.ID, state.Digest = set.ID, cmp.Or(state.Digest, set.Digest)
+		state = s.fail(content)
+		state.ID, state.Digest = put.ID, cmp.Or(state.Digest, put.Digest)
 	}
-	s.held[set.ID], s.states[set.ID] = set, state
-	s.publishLocked(protocol.SetEvent{State: &state})
+	s.held[put.ID] = HeldSet{*put, content}
+	s.SetState(state)
 	return state
 }
 
-// serveSets serves protocol.PathSets.
+// serveSets serves the paths below protocol.PathSets.
 func (a *Agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	s := a.Sets
-	if r.Method == http.MethodGet {
-		s.stream(w, r)
-		return
-	}
 	id, ok := protocol.SetOfPath(r.URL.Path)
 	if !ok {
 		http.NotFound(w, r)
@@ -126,6 +151,9 @@ func (a *Agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	s.calls = append(s.calls, r.Method+" "+id)
 	answer := s.answer
 	s.mu.Unlock()
+	if checkpoint := r.URL.Query().Get(protocol.QueryCheckpoint); checkpoint != "" && answer == 0 {
+		s.Reach(checkpoint)
+	}
 	switch {
 	case !a.hear(r):
 	case answer != 0:
@@ -133,13 +161,14 @@ func (a *Agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete:
 		_ = json.NewEncoder(w).Encode(s.remove(id))
 	default:
-		var set protocol.Set
-		if err := json.NewDecoder(r.Body).Decode(&set); err != nil || set.Check() != nil || set.ID != id {
+		raw, err := io.ReadAll(r.Body)
+		put, content, invalid := set.Parse(raw)
+		if err != nil || invalid != nil || put.ID != id {
 			http.Error(w, "no set", http.StatusUnprocessableEntity)
 			return
 		}
 		s.mu.Lock()
-		state := s.holdLocked(set)
+		state := s.holdLocked(put, content)
 		s.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(state)
 	}
@@ -149,38 +178,6 @@ func (s *Sets) remove(id string) protocol.SetState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.held, id)
-	delete(s.states, id)
-	s.publishLocked(protocol.SetEvent{Removed: id})
+	s.topic.Delete(id)
 	return protocol.SetState{ID: id, Phase: protocol.SetDeleted}
-}
-
-func (s *Sets) stream(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.streams++
-	next := len(s.events)
-	states := slices.Collect(maps.Values(s.states))
-	s.mu.Unlock()
-	encoder := json.NewEncoder(w)
-	for _, state := range states {
-		_ = encoder.Encode(protocol.SetEvent{State: &state})
-	}
-	_ = encoder.Encode(protocol.SetEvent{Synced: true})
-	for {
-		_ = http.NewResponseController(w).Flush()
-		s.mu.Lock()
-		events, changed := slices.Clone(s.events[next:]), s.changed
-		next = len(s.events)
-		s.mu.Unlock()
-		for _, event := range events {
-			_ = encoder.Encode(event)
-		}
-		if len(events) > 0 {
-			continue
-		}
-		select {
-		case <-changed:
-		case <-r.Context().Done():
-			return
-		}
-	}
 }

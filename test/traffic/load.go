@@ -41,7 +41,7 @@ type Load struct {
 	requests int
 	failures []Failure
 	took     []time.Duration
-	lapses   map[types.NamespacedName]lapse
+	lapses   map[types.NamespacedName]outage
 }
 
 // Failure is a request that was not served.
@@ -57,8 +57,8 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s %s %s after %s: %s", f.At.Format("15:04:05.000"), f.Request, f.Cluster, f.Took.Round(time.Millisecond), f.Cause)
 }
 
-// lapse is a time in which no request to a member was served: since when, if it lasts, and the longest.
-type lapse struct {
+// outage is a time in which no request to a member was served: since when, if it lasts, and the longest.
+type outage struct {
 	since   time.Time
 	longest time.Duration
 }
@@ -143,7 +143,7 @@ func (l *Load) note(f Failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lapses == nil {
-		l.lapses = map[types.NamespacedName]lapse{}
+		l.lapses = map[types.NamespacedName]outage{}
 	}
 	l.requests++
 	state := l.lapses[f.Cluster]
@@ -155,7 +155,7 @@ func (l *Load) note(f Failure) {
 		}
 	case !state.since.IsZero() && f.At.After(state.since):
 		l.took = append(l.took, f.Took)
-		state = lapse{longest: max(state.longest, time.Since(state.since))}
+		state = outage{longest: max(state.longest, time.Since(state.since))}
 	default:
 		l.took = append(l.took, f.Took)
 	}

@@ -99,7 +99,7 @@ func (c *Cache[V]) ask(ctx context.Context, key Key, asker string, ask func(cont
 	if _, familiar := c.familiar.Get(key); familiar {
 		gate = c.reserve
 	}
-	seat, err := gate.Enter(ctx, limit.Asker{User: asker})
+	seat, err := gate.Enter(ctx, limit.Requester{User: asker})
 	if err != nil {
 		return none, fmt.Errorf("wait for one of %d questions to be answered: %w", concurrency, err)
 	}

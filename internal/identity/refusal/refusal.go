@@ -19,13 +19,13 @@ import (
 
 // Reasons that Kubernetes has no constant for. kubectl prints them as they are.
 const (
-	// ReasonBadGateway says that who should have answered did not.
+	// ReasonBadGateway means that the upstream server did not respond.
 	ReasonBadGateway metav1.StatusReason = "BadGateway"
-	// ReasonGatewayTimeout says that who should have answered did not in time.
+	// ReasonGatewayTimeout means that the upstream server did not respond in time.
 	ReasonGatewayTimeout metav1.StatusReason = "GatewayTimeout"
 )
 
-// Error is a request that is not served: what the caller is told, and a cause that only the log is told. It is an
+// Error is why a request is not served: a message for the caller, and a cause for the log only. It is an
 // apierrors.APIStatus, so that apierrors.IsForbidden and its like match it.
 type Error struct {
 	code    int
@@ -36,7 +36,7 @@ type Error struct {
 	cause   error
 }
 
-// retry is when the caller may come back. The zero value says nothing of it.
+// retry is when the caller may try again. The zero value means that it is not told.
 type retry struct {
 	after time.Duration
 	at    time.Time
@@ -62,22 +62,22 @@ func Forbidden(message string) *Error {
 	return New(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
-// Unavailable refuses for now: clients of Kubernetes come back by themselves after a second, up to ten times.
+// Unavailable refuses for now: clients of Kubernetes try again by themselves after a second, up to ten times.
 func Unavailable(message string) *Error {
 	e := New(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, message)
 	e.retry = retry{after: time.Second}
 	return e
 }
 
-// TooManyRequests refuses for now, because there is no room. Clients of Kubernetes come back by themselves, up to ten times. after is
-// in how long, rounded up to seconds; let it differ between callers, or all come back at once.
+// TooManyRequests refuses for now, because there is no room. Clients of Kubernetes try again by themselves, up to ten times. after is the time until
+// then, rounded up to seconds. It should differ between callers, so that they do not all try again at once.
 func TooManyRequests(message string, after time.Duration) *Error {
 	e := New(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message)
 	e.retry = retry{after: max(after, time.Second)}
 	return e
 }
 
-// Because returns a copy of e with the cause, which the caller is not shown.
+// Because returns a copy of e with a cause, which is not shown to the caller.
 func (e *Error) Because(cause error) *Error {
 	c := *e
 	c.cause = cause
@@ -91,7 +91,7 @@ func (e *Error) About(cluster types.NamespacedName) *Error {
 	return &c
 }
 
-// RetryAt returns a copy of e that asks the caller to come back at a time of day rather than after some seconds.
+// RetryAt returns a copy of e that asks the caller to try again at a time of day rather than after some seconds.
 // Clients of Kubernetes don't wait for that: kubectl shows the message at once instead of trying ten times.
 func (e *Error) RetryAt(at time.Time) *Error {
 	c := *e

@@ -56,8 +56,8 @@ func TestQuantile(t *testing.T) {
 }
 
 func TestWrites(t *testing.T) {
-	before := writes{"PATCH clusters/status": 5, "PUT leases": 10}
-	after := writes{"PATCH clusters/status": 7, "PUT leases": 16, "POST events": 3}
+	before := counts{"PATCH clusters/status": 5, "PUT leases": 10}
+	after := counts{"PATCH clusters/status": 7, "PUT leases": 16, "POST events": 3}
 	grown := after.minus(before)
 	t.Run("leases are counted apart", func(t *testing.T) {
 		if grown.total(true) != 6 || grown.total(false) != 5 {
@@ -66,7 +66,7 @@ func TestWrites(t *testing.T) {
 	})
 	t.Run("what did not change is left out", func(t *testing.T) {
 		if got := grown.String(); got != "2 PATCH clusters/status, 3 POST events" {
-			t.Errorf("%q", got)
+			t.Errorf("got %q, want 2 PATCH clusters/status, 3 POST events", got)
 		}
 	})
 	for name, tt := range map[string]struct {

@@ -30,7 +30,7 @@ import (
 type settings struct {
 	last          size // members and managers of it
 	workspaces    int
-	only          bool
+	only, starts  bool
 	idle          time.Duration
 	latency       time.Duration
 	rates         sim.Rates
@@ -43,6 +43,7 @@ func main() {
 	flag.IntVar(&s.last.members, "n", 1000, "members in the last step; the steps before are 100, 1000, … below it")
 	flag.IntVar(&s.last.managers, "managers", 2, "managers in one more step with as many members as the last; 1 for no such step")
 	flag.BoolVar(&s.only, "only", false, "run the last step alone")
+	flag.BoolVar(&s.starts, "starts", false, "measure the first start and the start after an outage alone")
 	flag.IntVar(&s.workspaces, "workspaces", 10, "namespaces to spread the Clusters over")
 	flag.DurationVar(&s.idle, "idle", time.Minute, "how long to watch the idle fleet")
 	flag.DurationVar(&s.latency, "latency", 0, "of the way from each member to the hub, and of the way back")

@@ -30,6 +30,8 @@ type probe struct {
 	hub  string
 	http *http.Client
 	api  rest.Interface // the hub's API server, as its administrator
+	// usage of the process of the hub's API server.
+	usage func() (lab.Usage, error)
 }
 
 func newProbe(ctx context.Context, hub *framework.Hub) (*probe, error) {
@@ -44,7 +46,8 @@ func newProbe(ctx context.Context, hub *framework.Hub) (*probe, error) {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}
-	return &probe{hub: hub.URL(), http: &http.Client{Transport: transport, Timeout: time.Minute}, api: clients.RESTClient()}, nil
+	return &probe{hub: hub.URL(), http: &http.Client{Transport: transport, Timeout: time.Minute}, api: clients.RESTClient(),
+		usage: hub.Process(lab.APIServer).Usage}, nil
 }
 
 // footprint is what all managers together use and do over a while.
@@ -54,7 +57,7 @@ type footprint struct {
 	goroutines float64
 	heap       float64 // bytes of live and not yet collected objects
 	stacks     float64 // bytes
-	writes     writes
+	writes     counts
 	window     time.Duration
 }
 
@@ -125,7 +128,7 @@ func (p *probe) tunnels(ctx context.Context, manager *framework.Replica) (int, e
 
 // metric reads one that has no labels.
 func (p *probe) metric(ctx context.Context, manager *framework.Replica, name string) (float64, error) {
-	body, status, err := p.get(ctx, "https://"+manager.Address+"/metrics")
+	body, status, err := p.get(ctx, "https://"+manager.Metrics+"/metrics")
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("it answers %d", status)
 	}
@@ -156,16 +159,25 @@ func (p *probe) get(ctx context.Context, url string) (body []byte, status int, e
 	return body, response.StatusCode, err
 }
 
-// writes counts requests that change something, by "VERB resource".
-type writes map[string]int
+// counts of requests, by "VERB resource".
+type counts map[string]int
 
-// writes returns what the hub's API server has counted since its start.
-func (p *probe) writes(ctx context.Context) (writes, error) {
+// work is what the hub's API server has done since its start.
+type work struct {
+	writes, reads counts // reviews are reads
+	cpu           time.Duration
+}
+
+func (p *probe) work(ctx context.Context) (work, error) {
+	usage, err := p.usage()
+	if err != nil {
+		return work{}, err
+	}
 	raw, err := p.api.Get().AbsPath("/metrics").Do(ctx).Raw()
 	if err != nil {
-		return nil, fmt.Errorf("read the API server's metrics: %w", err)
+		return work{}, fmt.Errorf("read the API server's metrics: %w", err)
 	}
-	counts := writes{}
+	w := work{writes: counts{}, reads: counts{}, cpu: usage.CPU}
 	for line := range bytes.Lines(raw) {
 		labels, value, ok := sample(string(line), "apiserver_request_total")
 		if !ok {
@@ -176,10 +188,18 @@ func (p *probe) writes(ctx context.Context) (writes, error) {
 			resource += "/" + sub
 		}
 		if changes(verb, resource) {
-			counts[verb+" "+resource] += int(value)
+			w.writes[verb+" "+resource] += int(value)
+		} else if resource != "" {
+			w.reads[verb+" "+resource] += int(value)
 		}
 	}
-	return counts, nil
+	return w, nil
+}
+
+// writes returns those that the hub's API server has counted since its start.
+func (p *probe) writes(ctx context.Context) (counts, error) {
+	w, err := p.work(ctx)
+	return w.writes, err
 }
 
 // sample reads one line of the text format, if it is of that metric and has labels. No label that is asked for has a quote in its value.
@@ -207,8 +227,8 @@ func changes(verb, resource string) bool {
 	return slices.Contains([]string{"POST", "PUT", "PATCH", "DELETE", "APPLY"}, verb) && !strings.HasSuffix(resource, "reviews")
 }
 
-func (w writes) minus(before writes) writes {
-	difference := writes{}
+func (w counts) minus(before counts) counts {
+	difference := counts{}
 	for key, n := range w {
 		if n -= before[key]; n > 0 {
 			difference[key] = n
@@ -218,7 +238,7 @@ func (w writes) minus(before writes) writes {
 }
 
 // total adds up, either leases alone or all but leases.
-func (w writes) total(leases bool) int {
+func (w counts) total(leases bool) int {
 	sum := 0
 	for key, n := range w {
 		if strings.HasSuffix(key, " leases") == leases {
@@ -229,7 +249,7 @@ func (w writes) total(leases bool) int {
 }
 
 // String lists all but leases.
-func (w writes) String() string {
+func (w counts) String() string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(w)) {
 		if !strings.HasSuffix(key, " leases") {

@@ -23,12 +23,14 @@ type recovery struct {
 	ready   time.Duration // and every Cluster is Ready
 	left    int           // Clusters that were shown as not Ready in the meantime, though they had been Ready
 	peak    int64         // bytes resident at most since the start of the processes, in all
-	writes  writes        // until writes ceased
+	writes  counts        // until writes ceased
+	reads   counts        // of the hub's API server, until then
+	server  time.Duration // CPU of the hub's API server until then
 }
 
 // restart starts all managers and returns when all members are connected and Ready, and nothing is written any more.
 func (s *step) restart(ctx context.Context) (recovery, error) {
-	before, err := s.probe.writes(ctx)
+	before, err := s.probe.work(ctx)
 	if err != nil {
 		return recovery{}, err
 	}
@@ -103,7 +105,7 @@ func (s *step) stopManagers(ctx context.Context) error {
 }
 
 // follow fills r when all members are connected and Ready, and nothing is written any more.
-func (s *step) follow(ctx context.Context, r *recovery, start time.Time, before writes, managers []*framework.Replica) error {
+func (s *step) follow(ctx context.Context, r *recovery, start time.Time, before work, managers []*framework.Replica) error {
 	waiting, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
 	var state sim.State
@@ -134,27 +136,27 @@ func (s *step) follow(ctx context.Context, r *recovery, start time.Time, before 
 		r.peak += peak
 	}
 	after, err := s.settled(ctx)
-	r.writes = after.minus(before)
+	r.writes, r.reads, r.server = after.writes.minus(before.writes), after.reads.minus(before.reads), after.cpu-before.cpu
 	return err
 }
 
-// settled waits until nothing is written any more, and returns what has been until then.
-func (s *step) settled(ctx context.Context) (writes, error) {
+// settled waits until nothing is written any more, and returns what the hub's API server has done until then.
+func (s *step) settled(ctx context.Context) (work, error) {
 	ctx, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
 	s.say("waiting until nothing is written any more")
-	last, err := s.probe.writes(ctx)
+	last, err := s.probe.work(ctx)
 	for err == nil {
 		if !pause(ctx, quietFor) {
-			return nil, fmt.Errorf("the fleet never settled: %w", ctx.Err())
+			return work{}, fmt.Errorf("the fleet never settled: %w", ctx.Err())
 		}
-		var now writes
-		if now, err = s.probe.writes(ctx); err == nil && now.minus(last).total(false) <= quietWrites {
+		var now work
+		if now, err = s.probe.work(ctx); err == nil && now.writes.minus(last.writes).total(false) <= quietWrites {
 			return now, nil
 		}
 		last = now
 	}
-	return nil, err
+	return work{}, err
 }
 
 // awaitEnded waits until a number of tunnels have ended since the start of the simulator. A tunnel counts when its Serve has returned: before

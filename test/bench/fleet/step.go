@@ -119,6 +119,9 @@ func (s *step) measure(ctx context.Context, fleet *lab.Process, r *result) (err 
 	if r.cold, err = s.restart(ctx); err != nil {
 		return fmt.Errorf("cold start: %w", err)
 	}
+	if s.starts {
+		return s.measureOutage(ctx, r)
+	}
 	s.say("measuring the idle fleet")
 	if r.idle, err = s.probe.footprint(ctx, s.hub.Replicas, s.idle); err != nil {
 		return err
@@ -144,6 +147,10 @@ func (s *step) measure(ctx context.Context, fleet *lab.Process, r *result) (err 
 	if r.killed, err = s.kill(ctx); err != nil {
 		return fmt.Errorf("after the kill: %w", err)
 	}
+	return s.measureOutage(ctx, r)
+}
+
+func (s *step) measureOutage(ctx context.Context, r *result) (err error) {
 	s.say("a start after an outage")
 	if r.outage, err = s.interrupt(ctx); err != nil {
 		return fmt.Errorf("after the outage: %w", err)

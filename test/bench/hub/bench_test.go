@@ -9,7 +9,36 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
 )
+
+func TestTheManifestOfAnAgentHasNoPods(t *testing.T) {
+	manifest, err := registration.Manifest(registration.ManifestInput{Image: "drover:v1", Token: strings.Repeat("t", 40), Trust: v1.TrustSystem,
+		Settings: protocol.Settings{Servers: []string{"https://hub.example"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if manifest, err = withoutPods(manifest); err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
+		deployment := appsv1.Deployment{}
+		if err := yaml.Unmarshal([]byte(document), &deployment); err != nil || deployment.Kind != "Deployment" {
+			continue
+		}
+		if n := deployment.Spec.Replicas; n == nil || *n != 0 {
+			t.Errorf("the Deployment has replicas %v, want 0", n)
+		}
+		return
+	}
+	t.Error("no Deployment in the manifest")
+}
 
 func TestQuantilesAreByNearestRank(t *testing.T) {
 	r := newResults()
@@ -104,7 +133,7 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 	t.Run("what was not measured has no outcome", func(t *testing.T) {
 		for _, row := range rows(newResults(), e) {
 			if row.outcome() != "" && row.measured == "" {
-				t.Errorf("%s: %s", row.what, row.outcome())
+				t.Errorf("%s: %s, want no outcome of what was not measured", row.what, row.outcome())
 			}
 		}
 	})
@@ -115,11 +144,11 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 		r.add("get-1-hub", 2.2)
 		r.add("get-1-hub-rate", 400)
 		if row := find(r, "GET of a ConfigMap"); row.outcome() != "ok" {
-			t.Errorf("%+v", row)
+			t.Errorf("the row is %+v, want ok", row)
 		}
-		r.values["get-1-direct"][0] = 1
+		r.values["get-1-direct"][0] = 1.3
 		if row := find(r, "GET of a ConfigMap"); row.outcome() != "short" {
-			t.Errorf("%+v", row)
+			t.Errorf("the row is %+v, want short", row)
 		}
 	})
 	t.Run("what a member adds is shared out among the members that were added", func(t *testing.T) {
@@ -130,14 +159,14 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 			t.Errorf("got %v MiB", got)
 		}
 		if row := find(r, "manager, for each idle member, after"); row.outcome() != "" { // the anonymous part is missing
-			t.Errorf("%+v", row)
+			t.Errorf("the row is %+v, want no outcome", row)
 		}
 	})
-	t.Run("one write a minute is short of none", func(t *testing.T) {
+	t.Run("one write a minute is more than none", func(t *testing.T) {
 		r := newResults()
 		r.add("writes", 1)
 		if row := find(r, "writes on the hub"); row.outcome() != "short" {
-			t.Errorf("%+v", row)
+			t.Errorf("the row is %+v, want short", row)
 		}
 	})
 }

@@ -122,7 +122,7 @@ func (p *processes) awaitLeader(ctx context.Context) error {
 
 // managerGauge reads one of the manager's metrics.
 func (p *processes) managerGauge(ctx context.Context, name string) (float64, error) {
-	metrics, err := p.through.text(ctx, "/metrics")
+	metrics, err := p.scraper.text(ctx, "/metrics")
 	if err != nil {
 		return 0, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
 )
 
 // startTimed starts an agent whose Cluster is not Ready, and returns how long it took until the Cluster was Ready.
@@ -151,21 +152,73 @@ func (b *bench) joinsTogether(ctx context.Context) error {
 		return err
 	}
 	b.agents = append(b.agents, fresh...)
-	begun := time.Now()
-	for _, a := range fresh {
-		if err := a.start(); err != nil {
+	return b.measureCost(ctx, fresh, func() error {
+		begun := time.Now()
+		for _, a := range fresh {
+			if err := a.start(); err != nil {
+				return err
+			}
+		}
+		var last time.Duration
+		for _, a := range fresh {
+			ready, err := b.clusters.await(ctx, a.cluster, framework.Ready)
+			if err != nil {
+				return err
+			}
+			last = max(last, ready.Sub(begun))
+		}
+		b.results.add("together", last.Seconds())
+		return nil
+	})
+}
+
+// measureCost measures what each agent costs until all are Ready: CPU, and writes to both API servers. These mean something on a machine that is busy, too.
+func (b *bench) measureCost(ctx context.Context, agents []*agent, join func() error) error {
+	costs := []struct {
+		key     string
+		process *lab.Process
+		plane   *lab.ControlPlane // whose writes are counted; nil for none
+	}{
+		{"join-hub", b.hub.Process(lab.APIServer), b.hub.ControlPlane}, {"join-member", b.member.Process(lab.APIServer), b.member.ControlPlane}, {"join-manager", b.hub.Manager, nil},
+	}
+	clocks, counts := make([]cpuClock, len(costs)), make([]*writeCount, len(costs))
+	for i, c := range costs {
+		var err error
+		if clocks[i], err = startClock(c.process); err != nil {
+			return err
+		}
+		if c.plane == nil {
+			continue
+		}
+		if counts[i], err = countWrites(ctx, c.plane); err != nil {
 			return err
 		}
 	}
-	var last time.Duration
-	for _, a := range fresh {
-		ready, err := b.clusters.await(ctx, a.cluster, framework.Ready)
+	if err := join(); err != nil {
+		return err
+	}
+	each := float64(len(agents))
+	for i, c := range costs {
+		used, err := clocks[i].read()
 		if err != nil {
 			return err
 		}
-		last = max(last, ready.Sub(begun))
+		b.results.add(c.key+"-cpu", millis(used)/each)
+		if c.plane == nil {
+			continue
+		}
+		if err := counts[i].stop(ctx); err != nil {
+			return err
+		}
+		b.results.add(c.key+"-writes", counts[i].sum()/each)
 	}
-	b.results.add("together", last.Seconds())
+	for _, a := range agents {
+		usage, err := a.Process.Usage()
+		if err != nil {
+			return err
+		}
+		b.results.add("join-agent-cpu", millis(usage.CPU))
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@
 //
 //	go run ./test/bench/hub > docs/bench/hub.md      about seven minutes on two cores
 //	go run ./test/bench/hub -quick                   two minutes, to see that it works
+//	go run ./test/bench/hub -steps 2                 what a request costs, and nothing else
 package main
 
 import (
@@ -29,10 +30,21 @@ func main() {
 	quick := flag.Bool("quick", false, "measure little, to see that everything works; the figures mean nothing")
 	large := flag.Bool("large", true, "measure an agent in a cluster of 5,000 nodes and 20,000 pods")
 	keep := flag.String("keep", "", "folder to keep logs and data of all processes in; by default a temporary one")
+	steps := flag.Int("steps", 0, "take only that many steps, from the first on")
+	address := flag.String("copy-to", "", "copy bytes to and from this address, and measure nothing; the bench starts itself so")
 	flag.Parse()
 	log.SetLogger(logr.Discard()) // what client libraries have to say; errors come back as errors
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, *keep, newExtent(*quick, *large))
+	if *address != "" {
+		err := copyTo(ctx, os.Stdout, *address)
+		stop()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	err := run(ctx, os.Stdout, *keep, newExtent(*quick, *large), *steps)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -102,7 +114,7 @@ func (b *bench) steps() []step {
 }
 
 // run starts everything, runs all steps and prints the table, also when an error ended the run.
-func run(ctx context.Context, out io.Writer, dir string, e extent) (err error) {
+func run(ctx context.Context, out io.Writer, dir string, e extent, first int) (err error) {
 	begun := time.Now()
 	progress := func(i, n int, what string) {
 		fmt.Fprintf(os.Stderr, "[%4.0fs] %d/%d %s\n", time.Since(begun).Seconds(), i, n, what)
@@ -115,6 +127,9 @@ func run(ctx context.Context, out io.Writer, dir string, e extent) (err error) {
 	}
 	b := &bench{extent: e, processes: &processes{dir: dir}, results: newResults()}
 	steps := b.steps()
+	if first > 0 {
+		steps = steps[:min(first, len(steps))]
+	}
 	progress(0, len(steps), "building the programs, starting hub and member")
 	defer func() { err = errors.Join(err, b.stop()) }()
 	about := describe(ctx)

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os/exec"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,8 +40,11 @@ type processes struct {
 	member   *framework.Plane
 	clusters *clusterWatch
 	agents   []*agent
-	// direct leads to the member's API server, through leads to the hub's port.
-	direct, through *caller
+	// direct leads to the member's API server, copied leads there through two processes that copy bytes, and through leads to the hub's port.
+	direct, copied, through *caller
+	copying                 []*exec.Cmd
+	// scraper leads to the manager's port for metrics.
+	scraper *caller
 
 	stopWatch func()
 }
@@ -119,13 +123,23 @@ func (p *processes) connect(ctx context.Context) (err error) {
 	if p.through, err = newCaller(p.hub.URL(), bundle, p.token); err != nil {
 		return err
 	}
-	p.direct, err = newCaller(p.member.URL(), p.member.CA(), p.token)
+	if p.scraper, err = newCaller("https://"+p.hub.Replicas[0].Metrics, bundle, p.token); err != nil {
+		return err
+	}
+	if p.direct, err = newCaller(p.member.URL(), p.member.CA(), p.token); err != nil {
+		return err
+	}
+	first, err := p.startCopying()
+	if err != nil {
+		return err
+	}
+	p.copied, err = newCaller(first, p.member.CA(), p.token)
 	return err
 }
 
 // stop ends all that start and the steps started.
 func (p *processes) stop() error {
-	var errs []error
+	errs := []error{p.stopCopying()}
 	for _, a := range p.agents {
 		errs = append(errs, a.kill())
 	}
@@ -154,13 +168,24 @@ func (p *processes) newAgent(ctx context.Context, name string) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The process is the agent. Pods would never run without a node, and the controller manager tries again and again to make them.
-	manifest = bytes.Replace(manifest, []byte("replicas: 1\n"), []byte("replicas: 0\n"), 1)
+	if manifest, err = withoutPods(manifest); err != nil {
+		return nil, err
+	}
 	installed, err := framework.InstallAgent(ctx, p.member, manifest, name, "agent-"+name)
 	if err != nil {
 		return nil, err
 	}
 	return &agent{Agent: installed, cluster: cluster}, nil
+}
+
+// withoutPods returns the manifest with a Deployment of no pods. The process is the agent. Pods would never run without a node, and the
+// controller manager tries again and again to make them: with thirty agents that is most of what the member's API server does.
+func withoutPods(manifest []byte) ([]byte, error) {
+	deadline := []byte("\n  progressDeadlineSeconds: ")
+	if bytes.Count(manifest, deadline) != 1 || bytes.Contains(manifest, []byte("\n  replicas: ")) {
+		return nil, errors.New("set the replicas in the manifest to 0: its Deployment does not look as expected")
+	}
+	return bytes.Replace(manifest, deadline, append([]byte("\n  replicas: 0"), deadline...), 1), nil
 }
 
 // start starts the agent's process. Its probes listen on a port that the kernel chooses, since they are not used.

@@ -40,10 +40,10 @@ func writeReport(w io.Writer, c circumstances, r *results, e extent) {
 		"Requests by both ways take turns. \"Floor\" is the same without Drover: the member's API server itself, or a control plane without a\n"+
 		"manager. Percentiles are by nearest rank. Resident is VmRSS, which counts pages of the binary in each process anew. The peers were\n"+
 		"measured on a like machine (two cores, Kubernetes 1.36.3), not in this run.\n\n")
-	fmt.Fprint(w, "| what | floor | measured | peers | goal | |\n|---|--:|--:|---|---|---|\n")
+	fmt.Fprint(w, "| what | floor | measured | ratio | peers | goal | |\n|---|--:|--:|--:|---|---|---|\n")
 	for _, row := range rows(r, e) {
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", row.what,
-			cmp.Or(row.floor, "–"), cmp.Or(row.measured, "–"), cmp.Or(row.peers, "–"), cmp.Or(row.goal, "–"), row.outcome())
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", row.what,
+			cmp.Or(row.floor, "–"), cmp.Or(row.measured, "–"), cmp.Or(row.ratio, "–"), cmp.Or(row.peers, "–"), cmp.Or(row.goal, "–"), row.outcome())
 	}
 	for _, note := range r.notes {
 		fmt.Fprintf(w, "\n%s\n", note)

@@ -22,7 +22,7 @@ const (
 	watchPath      = "/api/v1/namespaces/" + workspace + "/configmaps?watch=true&fieldSelector=metadata.name%3D" + configMap
 )
 
-// way is one of the two ways to the member.
+// way is one of the ways to the member.
 type way struct {
 	name   string
 	caller *caller
@@ -30,10 +30,10 @@ type way struct {
 }
 
 func (b *bench) ways() []way {
-	return []way{{"direct", b.direct, ""}, {"hub", b.through, b.agents[0].path("")}}
+	return []way{{"direct", b.direct, ""}, {"copied", b.copied, ""}, {"hub", b.through, b.agents[0].path("")}}
 }
 
-// requests measures small requests and watch events, directly and through the hub.
+// requests measures small requests and watch events by all ways.
 func (b *bench) requests(ctx context.Context) error {
 	for _, m := range []struct {
 		key, path string
@@ -49,7 +49,7 @@ func (b *bench) requests(ctx context.Context) error {
 	return b.watchEvents(ctx)
 }
 
-// inTurns measures both ways in short blocks by turns, so that other work on the machine hits both alike.
+// inTurns measures all ways in short blocks by turns, so that other work on the machine hits them alike.
 func (b *bench) inTurns(ctx context.Context, key, path string, n int) error {
 	for _, way := range b.ways() {
 		if _, err := way.caller.repeat(ctx, way.prefix+path, b.warmUp/2, n); err != nil {
@@ -126,7 +126,7 @@ func turned(ways []way, round int) []way {
 	return append(append([]way{}, ways[k:]...), ways[:k]...)
 }
 
-// watchEvents measures how long after a write its event arrives by both ways, of the same writes.
+// watchEvents measures how long after a write its event arrives by all ways, of the same writes.
 func (b *bench) watchEvents(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -14,11 +14,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/server"
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 	"github.com/drover-dev/drover/test/framework"
 )
@@ -88,15 +86,7 @@ func enrol(ctx context.Context, h *framework.Hub, members int) (*sim.Sim, error)
 	if err != nil {
 		return nil, err
 	}
-	clients, err := kubernetes.NewForConfig(h.RESTConfig())
-	if err != nil {
-		return nil, err
-	}
-	audience, err := server.Audience(ctx, clients)
-	if err != nil {
-		return nil, err
-	}
-	enrolled, err := sim.Enrolment{Hub: h.Client, Server: h.URL(), Bundle: bundle, Audience: audience, Clusters: members, Workspaces: 1}.Do(ctx)
+	enrolled, err := sim.Enrolment{Hub: h.Client, Server: h.URL(), Bundle: bundle, Clusters: members, Workspaces: 1}.Do(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -14,18 +14,13 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/server"
+	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 	"github.com/drover-dev/drover/test/framework"
 )
-
-// goalFan is the time within which all members of a fleet have what is written once.
-const goalFan = 2 * time.Second
 
 // fanPatience bounds the wait for a fleet to connect.
 const fanPatience = 5 * time.Minute
@@ -65,7 +60,7 @@ func measureFan(ctx context.Context, programs framework.Programs, dir string, me
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { f.fleet.Run(ctx) })
-	if _, err := f.await(ctx, protocol.SetGuards); err != nil {
+	if _, err := f.await(ctx, set.Guards); err != nil {
 		return nil, err
 	}
 	return f.measure(ctx)
@@ -76,15 +71,7 @@ func (f *fan) enrol(ctx context.Context) (*sim.Sim, error) {
 	if err != nil {
 		return nil, err
 	}
-	clients, err := kubernetes.NewForConfig(f.hub.RESTConfig())
-	if err != nil {
-		return nil, err
-	}
-	audience, err := server.Audience(ctx, clients)
-	if err != nil {
-		return nil, err
-	}
-	members, err := sim.Enrolment{Hub: f.hub.Client, Server: f.hub.URL(), Bundle: bundle, Audience: audience, Clusters: f.members, Workspaces: 1}.Do(ctx)
+	members, err := sim.Enrolment{Hub: f.hub.Client, Server: f.hub.URL(), Bundle: bundle, Clusters: f.members, Workspaces: 1}.Do(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +153,7 @@ func (f *fan) quiet(ctx context.Context) (float64, error) {
 
 // timed returns when the set of one write came to each member, and the writes on the hub that it caused.
 func (f *fan) timed(ctx context.Context, id string, write func() error) (row, error) {
-	r := row{p99: goalFan}
+	r := row{ofLast: true}
 	before, err := f.quiet(ctx)
 	if err != nil {
 		return r, err

@@ -76,7 +76,7 @@ type opener func(ctx context.Context, key string, opened func()) error
 func openDrover(t task) opener {
 	target, _ := url.Parse("https://" + t.Backend.Addr)
 	transport := t.Backend.transport()
-	var buffers tunnel.WriteBuffers
+	var memory tunnel.Memory
 	proxy := &httputil.ReverseProxy{
 		Transport:  transport,
 		BufferPool: &copyBuffers{},
@@ -89,7 +89,7 @@ func openDrover(t task) opener {
 		},
 	}
 	return func(ctx context.Context, key string, opened func()) error {
-		dialer := tunnel.Dialer{Config: tunnel.Config{WriteBuffers: &buffers}, TLS: t.Hub.trust()}
+		dialer := tunnel.Dialer{Config: tunnel.Config{Memory: &memory}, TLS: t.Hub.trust()}
 		conn, err := dialer.Dial(ctx, "wss://"+t.Hub.Addr+"/", http.Header{keyHeader: {key}})
 		opened()
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 // link: 50 ms between hub and member. Cold is a GET that finds no warm connection to the backend.
-func (h *hub) link() (map[string]float64, error) {
+func (h *measurer) link() (map[string]float64, error) {
 	if err := h.start(1, true); err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (h *hub) link() (map[string]float64, error) {
 }
 
 // memory measures what the hub needs for idle tunnels, and for one idle watch through each.
-func (h *hub) memory() (map[string]float64, error) {
+func (h *measurer) memory() (map[string]float64, error) {
 	n := h.few(2000)
 	none, err := takeStock()
 	if err != nil {
@@ -89,13 +89,13 @@ func (h *hub) memory() (map[string]float64, error) {
 }
 
 // killed measures how long it takes until a watch ends after the agent was killed.
-func (h *hub) killed() (map[string]float64, error) {
+func (h *measurer) killed() (map[string]float64, error) {
 	took, err := h.noticed(syscall.SIGKILL, 10*time.Second)
 	return map[string]float64{"killed": millis(took)}, err
 }
 
 // hung measures the same after the agent was paused by a signal: its kernel still takes bytes.
-func (h *hub) hung() (map[string]float64, error) {
+func (h *measurer) hung() (map[string]float64, error) {
 	limit := 75 * time.Second
 	if h.Quick {
 		limit = time.Second
@@ -105,7 +105,7 @@ func (h *hub) hung() (map[string]float64, error) {
 }
 
 // noticed sends a signal to the agent and waits until a watch through its tunnel ends, or as long as limit.
-func (h *hub) noticed(signal os.Signal, limit time.Duration) (time.Duration, error) {
+func (h *measurer) noticed(signal os.Signal, limit time.Duration) (time.Duration, error) {
 	if err := h.start(1, false); err != nil {
 		return 0, err
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // few is n, or a small part of it for -quick.
-func (h *hub) few(n int) int {
+func (h *measurer) few(n int) int {
 	if h.Quick {
 		return max(n/20, 1)
 	}
@@ -26,7 +26,7 @@ func (h *hub) few(n int) int {
 }
 
 // latency measures small GETs one after the other and 50 at once, and the echo of an exec session.
-func (h *hub) latency() (map[string]float64, error) {
+func (h *measurer) latency() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (h *hub) latency() (map[string]float64, error) {
 }
 
 // echoes times 32 bytes through an upgraded stream and back.
-func (h *hub) echoes(c *client) ([]time.Duration, error) {
+func (h *measurer) echoes(c *client) ([]time.Duration, error) {
 	response, err := c.send(context.Background(), http.MethodGet, "/echo", nil, http.Header{"Connection": {"Upgrade"}, "Upgrade": {upgradeTo}})
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (h *hub) echoes(c *client) ([]time.Duration, error) {
 }
 
 // bulk measures large downloads, one and eight at once.
-func (h *hub) bulk() (map[string]float64, error) {
+func (h *measurer) bulk() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ const patient = 5 * time.Second
 
 // fairness measures small GETs and an upload beside other streams. The stalled readers come last and stay, so that the memory is
 // that of 300.
-func (h *hub) fairness() (map[string]float64, error) {
+func (h *measurer) fairness() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (c *client) stall(ctx context.Context) error {
 }
 
 // besideBulk times small GETs beside a download that never pauses.
-func (h *hub) besideBulk(c *client, values map[string]float64) {
+func (h *measurer) besideBulk(c *client, values map[string]float64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
 	wait.Go(func() {
@@ -175,7 +175,7 @@ func (h *hub) besideBulk(c *client, values map[string]float64) {
 }
 
 // besideUpload times an upload of 4 MiB beside one that is stuck.
-func (h *hub) besideUpload(c *client, values map[string]float64) {
+func (h *measurer) besideUpload(c *client, values map[string]float64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
 	wait.Go(func() {
@@ -201,7 +201,7 @@ func (h *hub) besideUpload(c *client, values map[string]float64) {
 func settle() { time.Sleep(300 * time.Millisecond) }
 
 // smallGets times small GETs; one that fails took as long as it may.
-func (h *hub) smallGets(c *client, n int) []time.Duration {
+func (h *measurer) smallGets(c *client, n int) []time.Duration {
 	took := make([]time.Duration, 0, n)
 	for blocked := 0; len(took) < n && blocked < 2; {
 		ctx, cancel := context.WithTimeout(context.Background(), patient)

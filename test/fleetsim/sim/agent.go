@@ -7,8 +7,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -16,7 +14,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/drover-dev/drover/agent/link"
+	"github.com/drover-dev/drover/agent/stream"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -26,7 +27,7 @@ type agent struct {
 	sim      *Sim
 	member   Member
 	instance string // the process that it would be
-	sets     *sets
+	stream   *stream.Stream
 	plans    *plans
 
 	mu        sync.Mutex // guards what follows
@@ -35,11 +36,22 @@ type agent struct {
 	reporting int            // streams of reports that are open
 	digest    string         // of the settings that the hub announced last
 	requested int            // the fact that changes
-	changed   chan struct{}
+
+	checkpoint string // of the hub, the latest that it sent
 }
 
 func newAgent(s *Sim, m Member) *agent {
-	return &agent{sim: s, member: m, instance: rand.Text(), sets: newSets(), plans: newPlans(), digest: m.SettingsDigest, changed: make(chan struct{})}
+	a := &agent{sim: s, member: m, instance: rand.Text(), stream: stream.New(), digest: m.SettingsDigest}
+	a.plans = newPlans(a.stream.Topic(protocol.SubjectPlans))
+	a.stream.Topic(protocol.SubjectSets).Sync()
+	a.publishLocked()
+	a.stream.Topic(protocol.SubjectReport).Sync()
+	return a
+}
+
+// name is that of the member's Cluster.
+func (a *agent) name() types.NamespacedName {
+	return types.NamespacedName{Namespace: a.member.Cluster.Namespace, Name: a.member.Cluster.Name}
 }
 
 // Target implements link.Identity.
@@ -61,12 +73,12 @@ func (a *agent) token() (string, error) {
 	})
 }
 
-func (a *agent) dial(ctx context.Context, url string, header http.Header) (link.Tunnel, error) {
+func (a *agent) dial(ctx context.Context, url string, header http.Header) (link.Serve, error) {
 	conn, err := a.sim.dialer.Dial(ctx, url, header)
 	if err != nil {
 		return nil, err
 	}
-	return &open{agent: a, conn: conn}, nil
+	return (&open{agent: a, conn: conn}).Serve, nil
 }
 
 // open is a tunnel that the agent can cut while it serves.
@@ -75,7 +87,7 @@ type open struct {
 	conn  *tunnel.Conn
 }
 
-// Serve implements link.Tunnel.
+// Serve is the link.Serve of the tunnel.
 func (o *open) Serve(ctx context.Context, h http.Handler) error {
 	o.agent.mu.Lock()
 	o.agent.conns = append(o.agent.conns, o.conn)
@@ -107,12 +119,13 @@ func (a *agent) change() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.requested = (a.requested + 1) % nodeCount
-	a.tellLocked()
+	a.publishLocked()
 }
 
-func (a *agent) tellLocked() {
-	close(a.changed)
-	a.changed = make(chan struct{})
+// publishLocked publishes the report.
+func (a *agent) publishLocked() {
+	report := a.reportLocked()
+	a.stream.Topic(protocol.SubjectReport).Put("", &protocol.Line{Report: &report})
 }
 
 func (a *agent) state() (attempts int64, connected, reporting bool) {
@@ -126,12 +139,10 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/"):
 		a.sim.api.serve(w, r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes))
-	case r.Method == http.MethodGet && r.URL.Path == protocol.PathReport:
+	case r.URL.Path == protocol.PathReport:
 		a.serveReport(w, r)
-	case r.URL.Path == protocol.PathSets, strings.HasPrefix(r.URL.Path, protocol.PathSets+"/"):
+	case strings.HasPrefix(r.URL.Path, protocol.PathSets+"/"):
 		a.serveSets(w, r)
-	case r.Method == http.MethodGet && r.URL.Path == protocol.PathPlans:
-		a.plans.ServeHTTP(w, r)
 	case r.Method == http.MethodPut && r.URL.Path == protocol.PathSettings:
 		a.serveSettings(w, r)
 	case r.Method == http.MethodPost && r.URL.Path == protocol.PathUninstall:
@@ -149,44 +160,22 @@ func (a *agent) serveSettings(w http.ResponseWriter, r *http.Request) {
 	}
 	a.mu.Lock()
 	a.digest = settings.Digest()
-	a.tellLocked()
+	a.publishLocked()
 	a.mu.Unlock()
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// serveReport streams reports until the tunnel ends.
+// serveReport streams what the agent reports until the tunnel ends.
 func (a *agent) serveReport(w http.ResponseWriter, r *http.Request) {
 	defer a.addReporting(-1)
 	a.addReporting(1)
-	for {
-		a.mu.Lock()
-		report, changed := a.reportLocked(), a.changed
-		a.mu.Unlock()
-		if err := writeLine(w, report); err != nil {
-			return
-		}
-		select {
-		case <-changed:
-		case <-r.Context().Done():
-			return
-		}
-	}
+	a.stream.ServeHTTP(w, r)
 }
 
 func (a *agent) addReporting(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.reporting += n
-}
-
-func writeLine(w http.ResponseWriter, report protocol.Report) error {
-	if err := json.NewEncoder(w).Encode(report); err != nil {
-		return err
-	}
-	if err := http.NewResponseController(w).Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("send report: %w", err)
-	}
-	return nil
 }
 
 // nodeCount is the size of every simulated cluster.

@@ -10,22 +10,21 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-dev/drover/agent/join"
-	"github.com/drover-dev/drover/agent/trust"
+	"github.com/drover-dev/drover/agent/identity"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
 )
 
 // Member is a Cluster on the hub and the key of its agent.
@@ -44,10 +43,9 @@ type Member struct {
 type Enrolment struct {
 	// Hub has the rights of the hub's administrator.
 	Hub client.Client
-	// Server is the hub's base URL, Bundle its CA bundle as PEM, Audience what hub.Audience says.
-	Server   string
-	Bundle   []byte
-	Audience string
+	// Server is the hub's base URL, Bundle its CA bundle as PEM.
+	Server string
+	Bundle []byte
 	// Clusters is how many to create, over how many Workspaces.
 	Clusters, Workspaces int
 	// Join has each agent join with the token of its Cluster, which needs a running manager. Otherwise the agents' Secrets are
@@ -70,6 +68,11 @@ func (e Enrolment) Do(ctx context.Context) ([]Member, error) {
 			return nil, fmt.Errorf("create workspace: %w", err)
 		}
 	}
+	system := &corev1.Namespace{}
+	if err := e.Hub.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, system); err != nil {
+		return nil, fmt.Errorf("identify the hub: %w", err)
+	}
+	audience := trust.Identity(string(system.UID)) // of a hub that was not restored from a backup
 	settings := protocol.Settings{Servers: []string{e.Server}, CABundle: string(e.Bundle)}.Digest()
 	members := make([]Member, e.Clusters)
 	group, ctx := errgroup.WithContext(ctx)
@@ -81,7 +84,7 @@ func (e Enrolment) Do(ctx context.Context) ([]Member, error) {
 			if err != nil {
 				return fmt.Errorf("enrol member %s: %w", name, err)
 			}
-			members[i] = Member{ClusterUID: string(uuid.NewUUID()), Key: key, Audience: e.Audience, SettingsDigest: settings}
+			members[i] = Member{ClusterUID: string(uuid.NewUUID()), Key: key, Audience: audience, SettingsDigest: settings}
 			if err := e.one(ctx, name, &members[i]); err != nil {
 				return fmt.Errorf("enrol member %s: %w", name, err)
 			}
@@ -142,8 +145,8 @@ func (e Enrolment) join(ctx context.Context, name types.NamespacedName, m *Membe
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(e.Bundle)
-	direct := func(*http.Request) (*url.URL, error) { return nil, nil }
-	answer, err := join.Join(ctx, trust.Hub{Servers: []string{e.Server}, Roots: roots}, direct, join.Input{Token: token, Key: m.Key, ClusterUID: m.ClusterUID})
+	endpoint := identity.Endpoint{Servers: []string{e.Server}, Roots: roots}
+	answer, err := identity.Join(ctx, endpoint, identity.JoinInput{Token: token, Key: m.Key, ClusterUID: m.ClusterUID})
 	if err != nil {
 		return err
 	}

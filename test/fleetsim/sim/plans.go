@@ -4,17 +4,20 @@
 package sim
 
 import (
-	"encoding/json"
-	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 const (
@@ -26,11 +29,12 @@ const (
 	planInterval = time.Second
 )
 
-// plans are those in the sets of one agent. They are never paused, and cannot fail.
+// plans are those in the sets of one agent. They cannot fail. One that is paused does not begin; one that has begun is never paused.
 type plans struct {
-	mu      sync.Mutex // guards what follows
-	begun   map[string]begunPlan
-	changed chan struct{} // closed, and replaced, when a Plan begins
+	topic *stream.Topic
+
+	mu    sync.Mutex // guards begun
+	begun map[string]begunPlan
 }
 
 // begunPlan is a Plan that has begun; its state follows from the time.
@@ -39,42 +43,82 @@ type begunPlan struct {
 	at       time.Time
 }
 
-func newPlans() *plans {
-	return &plans{begun: map[string]begunPlan{}, changed: make(chan struct{})}
+// Run is a Plan that began in a member.
+type Run struct {
+	Member        types.NamespacedName
+	Plan, Version string
+}
+
+// runs are those of all members.
+type runs struct {
+	mu  sync.Mutex // guards all
+	all []Run
+}
+
+// Runs returns the Plans that began since the start, in their order.
+func (s *Sim) Runs() []Run {
+	s.runs.mu.Lock()
+	defer s.runs.mu.Unlock()
+	return slices.Clone(s.runs.all)
+}
+
+func newPlans(topic *stream.Topic) *plans {
+	topic.Put("", &protocol.Line{Plan: &protocol.PlanEvent{Hold: &protocol.PlanHold{}}})
+	topic.Sync()
+	return &plans{topic: topic, begun: map[string]begunPlan{}}
 }
 
 // take begins the Plans of a set that are new or changed.
-func (p *plans) take(set protocol.Set) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, o := range set.Content.Objects {
+func (a *agent) take(content set.Content) {
+	for _, o := range content.Objects {
 		plan := &v1.Plan{}
-		if o.GetKind() != "Plan" || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, plan) != nil {
+		if o.GetKind() != "Plan" || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, plan) != nil || !a.plans.begin(plan) {
 			continue
 		}
-		if revision := plan.Annotations[v1.AnnotationRevision]; p.begun[plan.Name].revision != revision {
-			p.begun[plan.Name] = begunPlan{revision: revision, at: time.Now()}
-			close(p.changed)
-			p.changed = make(chan struct{})
-		}
+		a.sim.runs.mu.Lock()
+		a.sim.runs.all = append(a.sim.runs.all, Run{Member: a.name(), Plan: plan.Name, Version: plan.Spec.Version})
+		a.sim.runs.mu.Unlock()
 	}
 }
 
-// news returns the states that differ from sent, and updates sent. It also returns whether there will be more, and a channel that is
-// closed when a Plan begins.
-func (p *plans) news(sent map[string]int32) (events []protocol.PlanEvent, working bool, changed <-chan struct{}) {
+// begin begins a Plan, unless it is paused or began before.
+func (p *plans) begin(plan *v1.Plan) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for name, plan := range p.begun {
-		status := plan.status()
-		done := status.Nodes.Complete
-		if before, known := sent[name+plan.revision]; !known || before != done {
-			sent[name+plan.revision] = done
-			events = append(events, protocol.PlanEvent{State: &protocol.PlanState{Name: name, Status: status}})
-		}
-		working = working || done < PlanNodes
+	revision := plan.Annotations[v1.AnnotationRevision]
+	if plan.Spec.Paused || p.begun[plan.Name].revision == revision {
+		return false
 	}
-	return events, working, p.changed
+	p.begun[plan.Name] = begunPlan{revision: revision, at: time.Now()}
+	p.publishLocked(plan.Name, revision)
+	return true
+}
+
+// remove removes the Plan of a set that is taken away.
+func (p *plans) remove(id string) {
+	if name, ok := strings.CutPrefix(id, "plan/"); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.begun, name)
+		p.topic.Delete(name)
+	}
+}
+
+// publishLocked publishes the state of a Plan, and again until it is complete or has another revision.
+func (p *plans) publishLocked(name, revision string) {
+	plan, present := p.begun[name]
+	if !present || plan.revision != revision {
+		return
+	}
+	status := plan.status()
+	p.topic.Put(name, &protocol.Line{Plan: &protocol.PlanEvent{State: &protocol.PlanState{Name: name, Status: status}}})
+	if status.Nodes.Complete < PlanNodes {
+		time.AfterFunc(planInterval, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.publishLocked(name, revision)
+		})
+	}
 }
 
 func (b begunPlan) status() v1.PlanStatus {
@@ -85,36 +129,4 @@ func (b begunPlan) status() v1.PlanStatus {
 		complete.Status, complete.Reason = metav1.ConditionTrue, v1.ReasonComplete
 	}
 	return v1.PlanStatus{Revision: b.revision, Nodes: &count, Conditions: []metav1.Condition{complete}}
-}
-
-// ServeHTTP serves protocol.PathPlans.
-func (p *plans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	sent, encoder := map[string]int32{}, json.NewEncoder(w)
-	if err := encoder.Encode(protocol.PlanEvent{Hold: &protocol.PlanHold{}}); err != nil {
-		return // the reader is gone
-	}
-	for synced := false; ; synced = true {
-		events, working, changed := p.news(sent)
-		if !synced {
-			events = append(events, protocol.PlanEvent{Synced: true})
-		}
-		for _, event := range events {
-			if err := encoder.Encode(event); err != nil {
-				return
-			}
-		}
-		if err := http.NewResponseController(w).Flush(); err != nil {
-			return
-		}
-		var later <-chan time.Time
-		if working {
-			later = time.After(planInterval)
-		}
-		select {
-		case <-changed:
-		case <-later:
-		case <-r.Context().Done():
-			return
-		}
-	}
 }

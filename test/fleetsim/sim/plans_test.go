@@ -4,32 +4,50 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"testing/synctest"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 func TestAPlanOfASetIsCompleteWhenItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := newAgent(&Sim{}, Member{})
-		body := `{"id":"plan/p","digest":"1","content":{"objects":[{"apiVersion":"` + v1.GroupVersion.String() + `","kind":"Plan",` +
-			`"metadata":{"name":"p","annotations":{"` + v1.AnnotationRevision + `":"r"}}}]}}`
-		for range 2 { // the same again changes nothing
+		s := &Sim{}
+		a := newAgent(s, Member{})
+		begins := func(paused bool) int {
+			t.Helper()
+			put, err := set.New("plan/p", nil, set.Content{Objects: []*unstructured.Unstructured{{Object: map[string]any{
+				"apiVersion": v1.GroupVersion.String(), "kind": "Plan", "spec": map[string]any{"version": "v2", "paused": paused},
+				"metadata": map[string]any{"name": "p", "annotations": map[string]any{v1.AnnotationRevision: "r"}},
+			}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
 			answer := httptest.NewRecorder()
-			a.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPut, protocol.SetPath("plan/p"), strings.NewReader(body)))
+			a.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPut, protocol.SetPath("plan/p"), bytes.NewReader(put.JSON())))
 			if answer.Code != http.StatusOK {
-				t.Fatal(answer.Code, answer.Body)
+				t.Fatalf("got %v, %v, want 200", answer.Code, answer.Body)
+			}
+			return len(s.Runs())
+		}
+		if begun := begins(true); begun != 0 {
+			t.Errorf("a plan that is paused has begun %d times", begun)
+		}
+		for range 2 { // the same again changes nothing
+			if begun := begins(false); begun != 1 || s.Runs()[0].Plan != "p" || s.Runs()[0].Version != "v2" {
+				t.Errorf("begun are %+v, want the plan, once", s.Runs())
 			}
 		}
 		stream := newPlanReader(t, a)
@@ -42,10 +60,13 @@ func TestAPlanOfASetIsCompleteWhenItsTimeIsOver(t *testing.T) {
 				t.Errorf("after %d s: complete is %t", second, complete)
 			}
 		}
+		if a.plans.remove("plan/p"); a.plans.topic.Get("p") != nil {
+			t.Error("a plan that was taken away is still reported")
+		}
 	})
 }
 
-// planReader reads protocol.PathPlans of an agent.
+// planReader reads what an agent reports of plans.
 type planReader struct{ events chan protocol.PlanEvent }
 
 func newPlanReader(t *testing.T, a *agent) *planReader {
@@ -56,18 +77,18 @@ func newPlanReader(t *testing.T, a *agent) *planReader {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		a.ServeHTTP(&pipeWriter{ResponseRecorder: httptest.NewRecorder(), pipe: write}, httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.PathPlans, nil))
+		a.ServeHTTP(&pipeWriter{ResponseRecorder: httptest.NewRecorder(), pipe: write}, httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.StreamPath(protocol.SubjectPlans), nil))
 		_ = write.Close()
 	}()
 	go func() {
 		defer close(r.events)
 		for decoder := json.NewDecoder(read); ; {
-			var e protocol.PlanEvent
-			if decoder.Decode(&e) != nil {
+			var line protocol.Line
+			if decoder.Decode(&line) != nil {
 				return
 			}
 			select {
-			case r.events <- e:
+			case r.events <- *line.Plan:
 			case <-ctx.Done():
 			}
 		}

@@ -17,16 +17,16 @@ type Rates struct {
 	Changes float64
 }
 
-// pulse calls a function at a rate that can be changed while it runs.
-type pulse struct {
+// pacer calls a function at a rate that can be changed while it runs.
+type pacer struct {
 	mu     sync.Mutex // guards sending to change
 	change chan time.Duration
 }
 
-func newPulse() *pulse { return &pulse{change: make(chan time.Duration, 1)} }
+func newPulse() *pacer { return &pacer{change: make(chan time.Duration, 1)} }
 
 // set sets how many times a minute the pulse beats from now on. 0 is never.
-func (p *pulse) set(perMinute float64) {
+func (p *pacer) set(perMinute float64) {
 	var interval time.Duration
 	if perMinute > 0 {
 		interval = max(time.Duration(float64(time.Minute)/perMinute), time.Microsecond)
@@ -41,7 +41,7 @@ func (p *pulse) set(perMinute float64) {
 }
 
 // run calls beat until ctx ends.
-func (p *pulse) run(ctx context.Context, beat func()) {
+func (p *pacer) run(ctx context.Context, beat func()) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()
 	ticker.Stop()

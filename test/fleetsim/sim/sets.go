@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 // maxArrivals bounds how many arrivals are kept: the first ones.
@@ -20,8 +24,9 @@ const maxArrivals = 1 << 20
 
 // Arrival is a set that came to a member, or was taken away there.
 type Arrival struct {
-	ID string
-	At time.Time
+	Member types.NamespacedName
+	ID     string
+	At     time.Time
 }
 
 // arrivals are the sets that came to all members.
@@ -30,12 +35,12 @@ type arrivals struct {
 	all []Arrival
 }
 
-func (a *arrivals) note(id string) {
+func (a *arrivals) note(member types.NamespacedName, id string) {
 	at := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.all) < maxArrivals {
-		a.all = append(a.all, Arrival{ID: id, At: at})
+		a.all = append(a.all, Arrival{Member: member, ID: id, At: at})
 	}
 }
 
@@ -48,69 +53,52 @@ func (s *Sim) Arrivals() []Arrival {
 	return all
 }
 
-// sets are those of one agent: digests by id. What they hold is not kept, and applied at once.
-type sets struct {
-	mu      sync.Mutex // guards what follows
-	digests map[string]string
-	changed chan struct{} // closed, and replaced, with each change
+// Sets returns the IDs of the sets that each member has.
+func (s *Sim) Sets() map[types.NamespacedName][]string {
+	has := map[types.NamespacedName][]string{}
+	for _, a := range s.agents {
+		has[a.name()] = slices.DeleteFunc(a.stream.Topic(protocol.SubjectSets).Keys(), func(key string) bool { return key == checkpointKey })
+	}
+	return has
 }
 
-func newSets() *sets { return &sets{digests: map[string]string{}, changed: make(chan struct{})} }
+// checkpointKey is the key of the hub's checkpoint among the sets, as a real agent has it: no set has this ID.
+const checkpointKey = "//"
 
-// set puts a digest, or takes one away that is empty.
-func (s *sets) set(id, digest string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if digest == "" {
-		delete(s.digests, id)
-	} else {
-		s.digests[id] = digest
+// reached keeps and reports the checkpoint that came with a set.
+func (a *agent) reached(checkpoint string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if protocol.ValidCheckpoint(checkpoint) && !protocol.OlderCheckpoint(checkpoint, a.checkpoint) {
+		a.checkpoint = checkpoint
+		a.stream.Topic(protocol.SubjectSets).Put(checkpointKey, &protocol.Line{Set: &protocol.SetEvent{Checkpoint: checkpoint}})
 	}
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
-// news returns the events for what differs from sent, and updates sent.
-func (s *sets) news(sent map[string]string) (events []protocol.SetEvent, changed <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, digest := range s.digests {
-		if sent[id] != digest {
-			sent[id] = digest
-			events = append(events, protocol.SetEvent{State: &protocol.SetState{ID: id, Digest: digest, Phase: protocol.SetApplied}})
-		}
-	}
-	for id := range sent {
-		if _, there := s.digests[id]; !there {
-			delete(sent, id)
-			events = append(events, protocol.SetEvent{Removed: id})
-		}
-	}
-	return events, s.changed
-}
-
-// serveSets serves protocol.PathSets.
+// serveSets serves the paths below protocol.PathSets. What sets hold is not kept, and applied at once.
 func (a *agent) serveSets(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == protocol.PathSets {
-		a.streamSets(w, r)
-		return
-	}
 	id, ok := protocol.SetOfPath(r.URL.Path)
 	if !ok {
 		http.NotFound(w, r)
 		return
 	}
+	a.reached(r.URL.Query().Get(protocol.QueryCheckpoint))
 	state := protocol.SetState{ID: id, Phase: protocol.SetDeleted}
 	if r.Method == http.MethodPut {
-		digest, err := a.readSet(id, http.MaxBytesReader(w, r.Body, protocol.MaxSet))
+		digest, err := a.readSet(id, http.MaxBytesReader(w, r.Body, set.MaxSize))
 		if err != nil || digest == "" {
 			http.Error(w, "this is no set", http.StatusUnprocessableEntity)
 			return
 		}
 		state.Phase, state.Digest = protocol.SetApplied, digest
 	}
-	a.sets.set(id, state.Digest)
-	a.sim.arrivals.note(id)
+	if topic := a.stream.Topic(protocol.SubjectSets); state.Phase == protocol.SetDeleted {
+		a.plans.remove(id)
+		topic.Delete(id)
+	} else {
+		topic.Put(id, &protocol.Line{Set: &protocol.SetEvent{State: &state}})
+	}
+	a.sim.arrivals.note(a.name(), id)
 	_ = json.NewEncoder(w).Encode(state) // the client may be gone
 }
 
@@ -121,33 +109,14 @@ func (a *agent) readSet(id string, body io.Reader) (string, error) {
 		err := json.NewDecoder(body).Decode(&put)
 		return put.Digest, err
 	}
-	var set protocol.Set
-	if err := json.NewDecoder(body).Decode(&set); err != nil {
+	raw, err := io.ReadAll(body)
+	if err != nil {
 		return "", fmt.Errorf("read set %s: %w", id, err)
 	}
-	a.plans.take(set)
-	return set.Digest, nil
-}
-
-func (a *agent) streamSets(w http.ResponseWriter, r *http.Request) {
-	sent, encoder := map[string]string{}, json.NewEncoder(w)
-	for synced := false; ; synced = true {
-		events, changed := a.sets.news(sent)
-		if !synced {
-			events = append(events, protocol.SetEvent{Synced: true})
-		}
-		for _, event := range events {
-			if err := encoder.Encode(event); err != nil {
-				return // the reader is gone
-			}
-		}
-		if err := http.NewResponseController(w).Flush(); err != nil {
-			return
-		}
-		select {
-		case <-changed:
-		case <-r.Context().Done():
-			return
-		}
+	put, content, err := set.Parse(raw)
+	if err != nil {
+		return "", fmt.Errorf("read set %s: %w", id, err)
 	}
+	a.take(content)
+	return put.Digest, nil
 }

@@ -48,10 +48,11 @@ type Sim struct {
 	agents         []*agent
 	dialer         *tunnel.Dialer
 	api            *apiServer
-	churn, changes *pulse
+	churn, changes *pacer
 
 	attempts, ended atomic.Int64
 	arrivals        arrivals
+	runs            runs
 }
 
 // New makes the agents. Run starts them.
@@ -63,7 +64,7 @@ func New(o Options) (*Sim, error) {
 	s := &Sim{
 		server: o.Server, churn: newPulse(), changes: newPulse(), api: newAPIServer(o.APILatency),
 		dialer: &tunnel.Dialer{
-			Config: tunnel.Config{WriteBuffers: &tunnel.WriteBuffers{}, ErrorLog: log.New(io.Discard, "", 0)},
+			Config: tunnel.Config{Memory: &tunnel.Memory{}, ErrorLog: log.New(io.Discard, "", 0)},
 			TLS:    &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots},
 		},
 	}
@@ -82,7 +83,7 @@ func (s *Sim) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, a := range s.agents {
 		running.Go(func() {
-			link.New(link.Options{Identity: a, Handler: a, Log: logr.Discard()}).Run(ctx)
+			link.New(link.Options{Target: a.Target, Changed: a.Changed, Handler: a, Log: logr.Discard()}).Run(ctx)
 		})
 	}
 	running.Go(func() { s.churn.run(ctx, func() { s.random().cut() }) })

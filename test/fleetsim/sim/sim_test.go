@@ -26,19 +26,19 @@ import (
 const audience = "drover-hub:test"
 
 // hub accepts tunnels of agents that prove their key.
-type hub struct {
+type fakeHub struct {
 	url      string
 	bundle   []byte
 	sessions chan *tunnel.Session
 }
 
-func startHub(t *testing.T, member sim.Member) *hub {
+func startHub(t *testing.T, member sim.Member) *fakeHub {
 	t.Helper()
 	public, ok := member.Key.Public().(ed25519.PublicKey)
 	if !ok {
 		t.Fatal("not an Ed25519 key")
 	}
-	h := &hub{sessions: make(chan *tunnel.Session, 16)}
+	h := &fakeHub{sessions: make(chan *tunnel.Session, 16)}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if claims, err := protocol.VerifyConnectToken(token, public, audience, time.Now()); err != nil || claims.Cluster != member.Cluster {
@@ -73,7 +73,7 @@ func newMember(t *testing.T) sim.Member {
 }
 
 // start runs a fleet of one member and returns it with its hub.
-func start(t *testing.T, change func(*sim.Options)) (*sim.Sim, *hub) {
+func start(t *testing.T, change func(*sim.Options)) (*sim.Sim, *fakeHub) {
 	t.Helper()
 	member := newMember(t)
 	h := startHub(t, member)
@@ -290,7 +290,7 @@ func TestAPIServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			if response.StatusCode != tt.status || !strings.Contains(body.String(), tt.want) {
-				t.Errorf("%d %s", response.StatusCode, body.String())
+				t.Errorf("got %d %s, want another code or text", response.StatusCode, body.String())
 			}
 			if !json.Valid([]byte(body.String())) {
 				t.Errorf("not JSON: %s", body.String())
@@ -330,7 +330,7 @@ func TestControl(t *testing.T) {
 			answer := httptest.NewRecorder()
 			fleet.Handler().ServeHTTP(answer, httptest.NewRequest(tt.method, tt.path, nil))
 			if answer.Code != tt.status || !strings.Contains(answer.Body.String(), tt.want) {
-				t.Errorf("%d %s", answer.Code, answer.Body)
+				t.Errorf("got %d %s, want another code or text", answer.Code, answer.Body)
 			}
 		})
 	}

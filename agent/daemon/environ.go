@@ -1,0 +1,169 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// defaultListen is where the probes are served. The kubelet comes from outside of the pod's loopback.
+const defaultListen = ":8080"
+
+// Environ is what the manifest says to the agent.
+type Environ struct {
+	// Servers are the hub's base URLs without a slash at the end, the preferred one first. At least one.
+	Servers []string
+	// Checksums of the CA certificates to trust.
+	Checksums []string
+	// Trust is Pinned or System.
+	Trust v1.Trust
+	// Profile is Full or ReadOnly.
+	Profile v1.AgentProfile
+	// Debug logs at level debug.
+	Debug bool
+	// TunnelDataDebug logs the heads of the tunnel's frames, never their content.
+	TunnelDataDebug bool
+	// Namespace of the agent.
+	Namespace string
+	// Listen is the address of the probes.
+	Listen string
+	// Socket is the path of the unix socket that changes the log level.
+	Socket string
+}
+
+// aliases are the names that operators of Rancher know. A DROVER_ name wins.
+func aliases() map[string]string {
+	return map[string]string{
+		protocol.EnvServer:          "CATTLE_SERVER",
+		protocol.EnvCAChecksum:      "CATTLE_CA_CHECKSUM",
+		protocol.EnvDebug:           "CATTLE_DEBUG",
+		protocol.EnvTunnelDataDebug: "CATTLE_TUNNEL_DATA_DEBUG",
+	}
+}
+
+// Socket is the path of the log level's socket alone, for the command that is its client.
+func Socket(lookup func(string) (string, bool)) string {
+	r := reader{lookup: lookup}
+	return r.text(protocol.EnvSocket, filepath.Join(os.TempDir(), "drover-agent.sock"))
+}
+
+// ReadEnviron reads all settings. An error names every variable that is wrong and what to do about it.
+func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
+	r := &reader{lookup: lookup}
+	env := Environ{
+		Servers:         r.servers(),
+		Checksums:       r.checksums(),
+		Trust:           oneOf(r, protocol.EnvTrust, v1.TrustPinned, v1.TrustSystem),
+		Profile:         oneOf(r, protocol.EnvProfile, v1.ProfileFull, v1.ProfileReadOnly),
+		Debug:           r.boolean(protocol.EnvDebug),
+		TunnelDataDebug: r.boolean(protocol.EnvTunnelDataDebug),
+		Namespace:       r.text(protocol.EnvNamespace, protocol.AgentNamespace),
+		Listen:          r.text(protocol.EnvListen, defaultListen),
+		Socket:          Socket(lookup),
+	}
+	if err := errors.Join(r.errs...); err != nil {
+		return Environ{}, fmt.Errorf("read environment: %w", err)
+	}
+	return env, nil
+}
+
+// reader looks variables up and collects what is wrong with them.
+type reader struct {
+	lookup func(string) (string, bool)
+	errs   []error
+}
+
+// value returns the value of a variable, or else of its alias, and the name that it was found under.
+func (r *reader) value(name string) (found, value string) {
+	if v, ok := r.lookup(name); ok && strings.TrimSpace(v) != "" {
+		return name, strings.TrimSpace(v)
+	}
+	if alias, ok := aliases()[name]; ok {
+		if v, ok := r.lookup(alias); ok && strings.TrimSpace(v) != "" {
+			return alias, strings.TrimSpace(v)
+		}
+	}
+	return name, ""
+}
+
+func (r *reader) text(name, fallback string) string {
+	if _, v := r.value(name); v != "" {
+		return v
+	}
+	return fallback
+}
+
+func (r *reader) boolean(name string) bool {
+	found, v := r.value(name)
+	if v == "" {
+		return false
+	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		r.fail("%s is %q: set it to true or false", found, v)
+	}
+	return b
+}
+
+// oneOf returns a variable that has one of two values, the first if it is not set.
+func oneOf[T ~string](r *reader, name string, standard, other T) T {
+	value := T(r.text(name, string(standard)))
+	if value != standard && value != other {
+		r.fail("%s is %q: set it to %s or %s", name, value, standard, other)
+	}
+	return value
+}
+
+func (r *reader) servers() []string {
+	found, v := r.value(protocol.EnvServer)
+	var servers []string
+	for _, entry := range list(v) {
+		server, err := protocol.ServerURL(entry)
+		if err != nil {
+			r.fail("%s: %w", found, err)
+			continue
+		}
+		servers = append(servers, server)
+	}
+	if len(servers) == 0 && len(r.errs) == 0 {
+		r.fail("%s is not set: set it to the hub's URL, for example https://drover.example.com", found)
+	}
+	return servers
+}
+
+func (r *reader) checksums() []string {
+	found, v := r.value(protocol.EnvCAChecksum)
+	sums := list(v)
+	checksum := regexp.MustCompile(`^([0-9A-Fa-f]{64}|([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2})$`) // SHA-256 in hex, with or without the colons of openssl
+	for _, sum := range sums {
+		if !checksum.MatchString(sum) {
+			r.fail("%s: %q is not a SHA-256 in hex: take the value from the hub's manifest", found, sum)
+		}
+	}
+	return sums
+}
+
+func (r *reader) fail(format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf(format, args...))
+}
+
+// list splits at commas and drops what is empty.
+func list(v string) []string {
+	var out []string
+	for entry := range strings.SplitSeq(v, ",") {
+		if entry = strings.TrimSpace(entry); entry != "" {
+			out = append(out, entry)
+		}
+	}
+	return out
+}

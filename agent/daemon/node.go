@@ -1,0 +1,72 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/drover-dev/drover/agent/identity"
+	"github.com/drover-dev/drover/agent/leader"
+	"github.com/drover-dev/drover/agent/report"
+	"github.com/drover-dev/drover/agent/stream"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// RunNode runs a node agent until ctx ends. While no replica of the agent is connected, one of the member's node agents opens a tunnel as what the
+// replicas have joined as. It serves the API, reports the API server's health, and takes the hub's settings: what only the replica that leads
+// does waits for one. It listens at no port, since that would be one of the node.
+func RunNode(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a, err := newAgent(o)
+	if err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { a.serveLevel(ctx) })
+	running.Go(func() { returnMemory(ctx) })
+	uid, ok := a.awaitUID(ctx)
+	if !ok {
+		return nil
+	}
+	keeper, namespace := a.newIdentity(uid, true), o.Environ.Namespace
+	leader.NewStandby(leader.StandbyOptions{
+		Leader:     a.client.Lease(namespace, protocol.LeaderLease).Get,
+		Deployment: a.client.Deployment(namespace, protocol.AgentName).Get,
+		Leases:     a.client.Lease(namespace, protocol.NodeAgentLease), Name: cmp.Or(a.pod, keeper.Instance()),
+		Serve:     func(ctx context.Context) { a.serveAsNode(ctx, uid, keeper) },
+		Connected: func() bool { l := a.link.Load(); return l != nil && l.Connected() },
+		Log:       o.Log.WithName("standby"),
+	}).Run(ctx)
+	return nil
+}
+
+// serveAsNode keeps a tunnel to the hub until ctx ends.
+func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Keeper) {
+	watches, endWatches := whileWatched(ctx)
+	defer endWatches()
+	lines := stream.New()
+	reporter := report.New(report.Options{
+		Client: a.client.REST, Stream: lines, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
+		Capabilities: capabilities(a.options.Environ.Profile), Log: a.options.Log.WithName("report"),
+	})
+	reporter.Follow()
+	toLeader := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, leader.ErrNotLeading.Error(), http.StatusMisdirectedRequest)
+	})
+	l := a.newLink(keeper, true, routes{
+		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe), report: lines, settings: keeper.Settings(reporter.Touch),
+		deployment: toLeader, uninstall: toLeader, sets: toLeader,
+	})
+	a.link.Store(l)
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { reporter.Run(ctx) })
+	running.Go(func() { l.Run(ctx) })
+}

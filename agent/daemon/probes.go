@@ -1,0 +1,61 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	exchangeTimeout = 5 * time.Second // of one request to the probes or the log level
+	shutdownTimeout = time.Second     // of a request under way when the agent stops
+)
+
+// probes serves /healthz by alive and /readyz by ready.
+func probes(alive, ready func() bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", answer(alive, "the link to the hub makes no progress"))
+	mux.HandleFunc("GET /readyz", answer(ready, "no tunnel to the hub is open, or the hub has not read a report yet"))
+	return mux
+}
+
+func answer(check func() bool, otherwise string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if !check() {
+			http.Error(w, otherwise, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n")) // the prober is gone otherwise
+	}
+}
+
+// serveProbes answers the kubelet until ctx ends.
+func serveProbes(ctx context.Context, listener net.Listener, h http.Handler) error {
+	if err := serve(ctx, listener, h); err != nil {
+		return fmt.Errorf("serve probes: %w", err)
+	}
+	return nil
+}
+
+// serve answers small requests at a listener until ctx ends.
+func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: exchangeTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout, MaxHeaderBytes: 8 << 10,
+	}
+	stop := context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		_ = server.Shutdown(ctx) // what is still open is closed with the process
+	})
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// daemonSet returns the DaemonSet of node agents, nil if there is none.
+func (m *fixture) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
+	set := &appsv1.DaemonSet{}
+	err := m.Client.Get(ctx, client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.NodeAgentName}, set)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return set, err
+}
+
+func (m *fixture) awaitNodeAgents(t *testing.T, image string) {
+	t.Helper()
+	testkit.Eventually(t, progressDeadline, func(ctx context.Context) error {
+		switch set, err := m.daemonSet(ctx); {
+		case err != nil:
+			return err
+		case image == "" && set == nil:
+			return nil
+		case set == nil:
+			return errors.New("there is no DaemonSet")
+		case set.Spec.Template.Spec.Containers[0].Image != image:
+			return fmt.Errorf("the image of node agents is %s, want %q", set.Spec.Template.Spec.Containers[0].Image, image)
+		}
+		return nil
+	})
+}
+
+// testNodeAgents runs with the rights of the manifest.
+func testNodeAgents(t *testing.T, m *fixture, leadAgain func()) {
+	give := func(image string, nodeAgent bool) {
+		t.Helper()
+		digest := m.hand(t, input(image, v1.Agent{NodeAgent: nodeAgent}))
+		m.await(t, "applied", func(d protocol.Deployment) bool { return d.Digest == digest })
+	}
+	give("drover:v4", true)
+	if set, err := m.daemonSet(t.Context()); err != nil || set != nil {
+		t.Errorf("%v, %v: there are node agents before the Deployment is rolled out", set, err)
+	}
+	m.play(t, true)
+	m.awaitNodeAgents(t, "drover:v4")
+	m.await(t, "without a problem", func(d protocol.Deployment) bool { return d.RolledOut && d.NodeAgents == "" })
+	set, err := m.daemonSet(t.Context())
+	if err != nil || !set.Spec.Template.Spec.HostNetwork {
+		t.Fatalf("%v: it is not on the nodes' network", err)
+	}
+
+	give("drover:v5", true)
+	m.awaitNodeAgents(t, "drover:v4") // the new image has not shown that it connects
+	m.play(t, true)
+	m.awaitNodeAgents(t, "drover:v5")
+
+	give("drover:v5", false)
+	m.awaitNodeAgents(t, "")
+
+	// The DaemonSet that is left when another replica begins to lead, as after the manifest was applied by hand meanwhile.
+	m.stop()
+	labels := map[string]string{"a": "b"}
+	left := &appsv1.DaemonSet{}
+	left.Namespace, left.Name = protocol.AgentNamespace, protocol.NodeAgentName
+	left.Spec.Selector = set.Spec.Selector.DeepCopy()
+	left.Spec.Selector.MatchLabels = labels
+	left.Spec.Template.Labels, left.Spec.Template.Spec.Containers = labels, []corev1.Container{{Name: "a", Image: "b"}}
+	if err := m.Client.Create(t.Context(), left); err != nil {
+		t.Fatal(err)
+	}
+	leadAgain()
+	m.awaitNodeAgents(t, "")
+}

@@ -1,0 +1,252 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/drover-dev/drover/agent/link"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// maxRetry is how long to wait at most before a join token is tried again that may work later.
+const maxRetry = 5 * time.Minute
+
+// Changed returns when the registration Secret holds a join token that was not tried yet, when the agent has another key than at the last
+// attempt, or when ctx ends.
+func (k *Keeper) Changed(ctx context.Context) {
+	ctx, found := context.WithCancel(ctx)
+	defer found()
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { defer found(); k.await(ctx, protocol.IdentitySecret, k.anotherKey) })
+	k.await(ctx, protocol.RegistrationSecret, k.freshToken)
+	found()
+}
+
+// Follow keeps the agent's identity up to date until ctx ends: it joins with each new join token, using a new key, and restores the identity when a user
+// has deleted it. The tunnel stays open until the hub closes it, which happens when the hub knows the new key. Only one replica may run Follow at a time.
+func (k *Keeper) Follow(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() {
+		for ctx.Err() == nil {
+			k.await(ctx, protocol.IdentitySecret, k.lost)
+			k.repeat(ctx, "the agent's identity is not put back", k.restore)
+		}
+	})
+	for ctx.Err() == nil {
+		k.await(ctx, protocol.RegistrationSecret, k.newToken)
+		k.repeat(ctx, "the new join token is not used; the agent goes on as the Cluster that it is", k.rejoin)
+	}
+}
+
+// repeat calls do until it succeeds or ctx ends, with growing pauses.
+func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
+	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
+	for ctx.Err() == nil {
+		err := do(ctx)
+		if err == nil {
+			return
+		}
+		pause := backoff.Step()
+		if ctx.Err() == nil && !errors.Is(err, errNotJoined) {
+			k.options.Log.Info(failed, "error", err.Error(), "retryIn", pause.Round(time.Second).String())
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// errNotJoined says that the agent joins for the first time, which the link sees to.
+var errNotJoined = errors.New("the agent has not joined yet")
+
+// rejoin joins with a new join token, if there is one, and a new key: a user who gives a running agent a new token wants a new key.
+func (k *Keeper) rejoin(ctx context.Context) error {
+	k.identityMu.Lock()
+	defer k.identityMu.Unlock()
+	token, bundle, err := k.registration(ctx)
+	if err != nil {
+		return err
+	}
+	id, err := k.identity(ctx)
+	if err != nil {
+		return err
+	}
+	if !k.untried(token) {
+		return nil
+	}
+	if !id.Joined() {
+		return errNotJoined
+	}
+	hub, err := k.resolve(ctx, id, bundle)
+	if err != nil {
+		return err
+	}
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	_, err = k.join(ctx, hub, id, key, token)
+	if refused := (*refusedError)(nil); errors.As(err, &refused) && !k.untried(token) { // permanently
+		k.options.Log.Info("the new join token is refused; the agent goes on as the Cluster that it is", "cluster", id.Cluster.String(), "error", err.Error())
+		return nil
+	}
+	return err
+}
+
+// restore restores the identity of a running agent. Without it the agent would have no identity after its next start, and its join token is used up.
+func (k *Keeper) restore(ctx context.Context) error {
+	k.identityMu.Lock()
+	defer k.identityMu.Unlock()
+	_, err := k.identity(ctx)
+	return err
+}
+
+// identity reads the agent's identity. identityMu is held.
+func (k *Keeper) identity(ctx context.Context) (*identity, error) {
+	id, err := k.store.ensure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	leaving := k.leaving
+	if k.tried == "" {
+		k.tried = id.JoinedWith
+	}
+	k.mu.Unlock()
+	if id.Joined() || k.joined == nil || leaving {
+		if id.Joined() {
+			k.joined = id
+		}
+		return id, nil
+	}
+	if err := k.store.put(ctx, k.joined); err != nil {
+		return nil, err
+	}
+	k.options.Log.Info("the agent's identity was deleted and is put back; for a new key apply the manifest of a new join token", "secret", protocol.IdentitySecret)
+	return k.joined, nil
+}
+
+// Leave stops restoring the identity: the agent is about to be uninstalled.
+func (k *Keeper) Leave() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.leaving = true
+}
+
+// await returns when an event of a Secret satisfies is, or when ctx ends.
+func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
+	_ = wait.PollUntilContextCancel(ctx, rewatch, true, func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil }) // ends with ctx
+}
+
+// watch reports whether an event of a Secret satisfied is before the watch ended.
+func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) bool {
+	w, err := k.options.Secrets.Watch(ctx, name)
+	if err != nil {
+		k.options.Log.V(1).Info("cannot watch a Secret", "secret", name, "error", err.Error())
+		return false
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case event, open := <-w.ResultChan():
+			if !open {
+				return false
+			}
+			if secret, ok := event.Object.(*corev1.Secret); ok && is(event.Type, secret) {
+				return true
+			}
+		}
+	}
+}
+
+// newToken reports whether a registration Secret holds a join token that was not tried yet. It waits for a join in progress, which tries a token.
+func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
+	k.identityMu.Lock()
+	defer k.identityMu.Unlock()
+	return event != watch.Deleted && k.untried(tokenOf(secret))
+}
+
+// freshToken is newToken without tokens that were refused temporarily, for a caller that tries again at once.
+func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
+	k.mu.Lock()
+	later := k.later
+	k.mu.Unlock()
+	return k.newToken(event, secret) && tokenDigest(tokenOf(secret)) != later
+}
+
+// anotherKey reports whether the key of an identity differs from that of the last attempt.
+func (k *Keeper) anotherKey(event watch.EventType, secret *corev1.Secret) bool {
+	id, err := decode(secret.Data)
+	if err != nil || event == watch.Deleted || !id.Joined() {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.key != "" && keyOf(id.Key) != k.key
+}
+
+// lost reports whether an identity was deleted that must be restored.
+func (k *Keeper) lost(event watch.EventType, _ *corev1.Secret) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return event == watch.Deleted && !k.leaving
+}
+
+func (k *Keeper) untried(token string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return token != "" && tokenDigest(token) != k.tried
+}
+
+func (k *Keeper) try(token string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tried = tokenDigest(token)
+}
+
+// refused records that the hub does not accept a join token: permanently, or while the agent is another Cluster.
+func (k *Keeper) refused(token string, err error) {
+	switch {
+	case isElsewhere(err):
+		k.mu.Lock()
+		k.later = tokenDigest(token)
+		k.mu.Unlock()
+	case link.IsRejection(err):
+		k.try(token)
+	}
+}
+
+// isElsewhere reports whether the hub refuses an agent because it is another Cluster already, which can change.
+func isElsewhere(err error) bool {
+	refused := (*refusedError)(nil)
+	return errors.As(err, &refused) && refused.Refusal.Reason == v1.ReasonAlreadyImported
+}
+
+// keyOf returns a name of a key that does not reveal it.
+func keyOf(key ed25519.PrivateKey) string {
+	public, _ := key.Public().(ed25519.PublicKey) // it is one
+	return string(public)
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,211 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// fetchTimeout bounds the request for one server's CA bundle.
+const fetchTimeout = 15 * time.Second
+
+// errNoPin means that trust is Pinned and nothing is pinned. There is no trust on first use (CVE-2025-67601).
+var errNoPin = errors.New("nothing to verify the hub's certificate with: set " + protocol.EnvCAChecksum +
+	" to the checksum of the hub's CA, or " + protocol.EnvTrust + " to System for a hub with a certificate of a public CA")
+
+// Manifest is what the operator of the member configured about the hub.
+type Manifest struct {
+	Mode      v1.Trust
+	Servers   []string
+	Checksums []string
+}
+
+// Fingerprint identifies a manifest. The order of checksums does not matter.
+func (m Manifest) fingerprint() string {
+	m.Checksums = slices.Sorted(slices.Values(m.Checksums))
+	raw, err := json.Marshal(m)
+	if err != nil { // strings always marshal
+		panic(err)
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// Proxy chooses the proxy of a request, as http.ProxyFromEnvironment does.
+type Proxy func(*http.Request) (*url.URL, error)
+
+// Endpoint is where to connect, through which proxy, and what to accept there.
+type Endpoint struct {
+	// Servers to try in this order.
+	Servers []string
+	// Roots to verify the hub's certificate with; nil means the system's.
+	Roots *x509.CertPool
+	// Proxy of the connections; nil means none.
+	Proxy Proxy
+}
+
+// tls is the configuration of a connection to the hub.
+func (e Endpoint) tls() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: e.Roots}
+}
+
+// client makes single requests. It follows no redirect: what it sends is for the hub alone.
+func (e Endpoint) client(timeout time.Duration) *http.Client {
+	return newClient(e.Proxy, e.tls(), timeout)
+}
+
+func newClient(proxy Proxy, config *tls.Config, timeout time.Duration) *http.Client {
+	return &http.Client{
+		Timeout:       timeout,
+		Transport:     &http.Transport{Proxy: proxy, OnProxyConnectResponse: byProxy, TLSClientConfig: config, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// byProxy names the proxy in the error when it refuses a connection: its "Unauthorized" would read as the hub's.
+func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.Response) error {
+	if response.StatusCode == http.StatusOK {
+		return nil
+	}
+	return fmt.Errorf("the proxy %s refused the connection with %s: check HTTPS_PROXY", proxy.Host, response.Status)
+}
+
+// bundleSource gets the CA bundle from a server whose certificate is not verified yet.
+type bundleSource func(ctx context.Context, server string) ([]byte, error)
+
+// fetchBundle asks PathCACerts of a server without verifying it. It sends nothing secret, and its caller keeps only certificates whose checksum
+// it knows.
+func fetchBundle(proxy Proxy) bundleSource {
+	config := &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		InsecureSkipVerify: true, //nolint:gosec // what comes is checked against pinned checksums
+	}
+	client := newClient(proxy, config, fetchTimeout)
+	return func(ctx context.Context, server string) ([]byte, error) {
+		bundle, err := get(ctx, client, server+protocol.PathCACerts)
+		if err != nil {
+			return nil, fmt.Errorf("fetch CA bundle: %w", err)
+		}
+		return bundle, nil
+	}
+}
+
+func get(ctx context.Context, client *http.Client, target string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answered %s: check that %s is the hub's URL", target, resp.Status, protocol.EnvServer)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, protocol.MaxBody+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read answer of %s: %w", target, err)
+	case len(body) > protocol.MaxBody:
+		return nil, fmt.Errorf("%s answered more than %d bytes", target, protocol.MaxBody)
+	}
+	return body, nil
+}
+
+// resolve returns where to connect. Three sources name that: the manifest with its CA bundle, perhaps empty; the settings that are in force, nil
+// if there are none; and, for a manifest without a CA bundle, what fetch returns, of which only what the manifest's checksums pin is kept.
+func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.Settings, fetch bundleSource) (Endpoint, error) {
+	hub := Endpoint{Servers: m.Servers}
+	if settings != nil && len(settings.Servers) > 0 {
+		hub.Servers = settings.Servers
+	}
+	if m.Mode == v1.TrustSystem {
+		return hub, nil
+	}
+	if settings != nil && settings.CABundle != "" {
+		bundle = []byte(settings.CABundle)
+		certs, err := protocol.ParseBundle(bundle)
+		if err != nil {
+			return Endpoint{}, fmt.Errorf("trust what the hub announced: %w", err)
+		}
+		// With the CA pinned, the manifest's servers are safe to fall back to when the announced ones turn out to be wrong.
+		hub.Servers = union(hub.Servers, m.Servers)
+		hub.Roots = pool(certs)
+		return hub, nil
+	}
+	certs, err := fromManifest(ctx, m, bundle, fetch)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("trust hub: %w", err)
+	}
+	hub.Roots = pool(certs)
+	return hub, nil
+}
+
+func fromManifest(ctx context.Context, m Manifest, bundle []byte, fetch bundleSource) ([]*x509.Certificate, error) {
+	switch {
+	case len(bundle) == 0 && len(m.Checksums) == 0:
+		return nil, errNoPin
+	case len(bundle) == 0:
+		return fetched(ctx, m, fetch)
+	case len(m.Checksums) == 0:
+		return protocol.ParseBundle(bundle)
+	}
+	certs, err := protocol.PinnedCertificates(bundle, m.Checksums)
+	if err != nil {
+		return nil, fmt.Errorf("%s of Secret %s against %s: %w: apply the hub's manifest again",
+			protocol.KeyCABundle, protocol.RegistrationSecret, protocol.EnvCAChecksum, err)
+	}
+	return certs, nil
+}
+
+func fetched(ctx context.Context, m Manifest, fetch bundleSource) ([]*x509.Certificate, error) {
+	var errs []error
+	for _, server := range m.Servers {
+		bundle, err := fetch(ctx, server)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		certs, err := protocol.PinnedCertificates(bundle, m.Checksums)
+		if err == nil {
+			return certs, nil
+		}
+		errs = append(errs, fmt.Errorf("%s%s against %s: %w", server, protocol.PathCACerts, protocol.EnvCAChecksum, err))
+	}
+	return nil, errors.Join(errs...)
+}
+
+func pool(certs []*x509.Certificate) *x509.CertPool {
+	p := x509.NewCertPool()
+	for _, cert := range certs {
+		p.AddCert(cert)
+	}
+	return p
+}
+
+func union(first, more []string) []string {
+	out := slices.Clone(first)
+	for _, s := range more {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -1,0 +1,271 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/agent/link"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+// rewatch is how long to wait before another try to watch the registration Secret.
+const rewatch = 5 * time.Second
+
+// noTokenError says that the agent has not joined and has nothing to join with.
+type noTokenError struct {
+	Namespace string
+}
+
+// Error says what to do.
+func (e *noTokenError) Error() string {
+	return fmt.Sprintf("Secret %s/%s holds no join token: apply the manifest from the hub", e.Namespace, protocol.RegistrationSecret)
+}
+
+// Refused makes this a link.Rejection: a user must act.
+func (*noTokenError) Refused() time.Duration { return 0 }
+
+// Options of a Keeper.
+type Options struct {
+	Secrets   *kube.Secrets
+	Namespace string
+	Manifest  Manifest
+	// ClusterUID is the UID of the namespace kube-system.
+	ClusterUID string
+	// Tunnel configures the tunnels.
+	Tunnel tunnel.Config
+	// NodeAgent reports whether this is a node agent, which never joins: it is what the agent's replicas have joined as.
+	NodeAgent bool
+	// Proxy of all connections to the hub. Nil means http.ProxyFromEnvironment.
+	Proxy Proxy
+	Log   logr.Logger
+}
+
+// Keeper is a link.Identity.
+type Keeper struct {
+	options Options
+	store   *store
+	process string // names this process to the hub
+
+	identityMu sync.Mutex // held while the identity is read or changed, so that only one call joins at a time
+	joined     *identity  // with which the agent joined or connected last, nil before that. identityMu guards it.
+
+	mu      sync.Mutex // guards what follows
+	digest  string     // of the settings in force
+	images  string     // the registry in them
+	tried   string     // digest of the join token that was tried last
+	later   string     // digest of the join token that may work once the agent is no longer the Cluster that it is
+	key     string     // that the last target is of, as keyOf has it
+	leaving bool       // whether the agent is being uninstalled
+}
+
+// New makes a Keeper.
+func New(o Options) *Keeper {
+	if o.Proxy == nil {
+		o.Proxy = http.ProxyFromEnvironment
+	}
+	return &Keeper{options: o, store: &store{o.Secrets}, process: instance()}
+}
+
+// Instance names this process: to the hub in connect tokens, and to other replicas in the Lease of the leader.
+func (k *Keeper) Instance() string { return k.process }
+
+// instance names this process for the hub, which distinguishes the tunnels of replicas by it: the name of the pod, for people,
+// and something random, since a container that restarts keeps the pod's.
+func instance() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "agent"
+	}
+	return protocol.Cut(host, 64) + "/" + rand.Text()
+}
+
+// Target returns where to connect and with which identity. It joins first if the agent has not joined yet, or if the hub refused it and there is a
+// new join token. Everything is read again, so that new roots and servers apply to the next connection.
+func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
+	k.identityMu.Lock()
+	defer k.identityMu.Unlock()
+	token, bundle, err := k.registration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if k.options.NodeAgent {
+		k.try(token) // to a node agent that is refused, a token is a reason for one more attempt: a replica may have joined with it
+		return k.joinedTarget(ctx, bundle)
+	}
+	id, err := k.identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	hub, err := k.resolve(ctx, id, bundle)
+	if err != nil {
+		return nil, err
+	}
+	if again := link.IsRejection(last) && k.untried(token); !id.Joined() || again {
+		if id, err = k.join(ctx, hub, id, id.Key, token); err != nil {
+			return nil, err
+		}
+		if hub, err = k.resolve(ctx, id, bundle); err != nil {
+			return nil, err
+		}
+	}
+	return k.target(id, hub), nil
+}
+
+// joinedTarget returns where to connect as what the agent's replicas have joined as. It writes nothing.
+func (k *Keeper) joinedTarget(ctx context.Context, bundle []byte) (*link.Target, error) {
+	id, err := k.store.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !id.Joined() {
+		return nil, errNotJoined
+	}
+	hub, err := k.resolve(ctx, id, bundle)
+	if err != nil {
+		return nil, err
+	}
+	return k.target(id, hub), nil
+}
+
+// registration reads the registration Secret. A missing one is not an error: an agent that has joined does not need it.
+func (k *Keeper) registration(ctx context.Context) (token string, bundle []byte, err error) {
+	secret, err := k.options.Secrets.Get(ctx, protocol.RegistrationSecret)
+	if apierrors.IsNotFound(err) {
+		return "", nil, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	return tokenOf(secret), secret.Data[protocol.KeyCABundle], nil
+}
+
+func (k *Keeper) resolve(ctx context.Context, id *identity, bundle []byte) (Endpoint, error) {
+	settings := id.inForce(k.options.Manifest)
+	k.setInForce(settings)
+	hub, err := resolve(ctx, k.options.Manifest, bundle, settings, fetchBundle(k.options.Proxy))
+	hub.Proxy = k.options.Proxy
+	return hub, err
+}
+
+// join makes the agent, which is id, the Cluster of a join token, with a key that may be another than its present one.
+func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed25519.PrivateKey, token string) (*identity, error) {
+	if token == "" {
+		return nil, &noTokenError{Namespace: k.options.Namespace}
+	}
+	answer, err := Join(ctx, hub, JoinInput{
+		Token: token, Key: key, ClusterUID: k.options.ClusterUID, Current: id.Cluster, CurrentKey: id.Key,
+	})
+	if err != nil {
+		k.refused(token, err)
+		return nil, err
+	}
+	joined := &identity{
+		Key: key, Cluster: answer.Cluster, Audience: answer.Audience, JoinedWith: tokenDigest(token),
+		Settings: &answer.Settings, After: k.options.Manifest.fingerprint(),
+	}
+	if key.Equal(id.Key) {
+		err = k.store.joined(ctx, joined)
+	} else {
+		err = k.store.put(ctx, joined)
+	}
+	k.try(token)
+	if err != nil {
+		return nil, err
+	}
+	k.joined = joined
+	k.options.Log.Info("joined", "cluster", answer.Cluster.String(), "audience", answer.Audience)
+	return joined, nil
+}
+
+func (k *Keeper) target(id *identity, hub Endpoint) *link.Target {
+	k.mu.Lock()
+	k.key = keyOf(id.Key)
+	k.mu.Unlock()
+	dialer := &tunnel.Dialer{Config: k.options.Tunnel, TLS: hub.tls(), Proxy: hub.Proxy}
+	return &link.Target{
+		Servers: hub.Servers,
+		Dial: func(ctx context.Context, url string, header http.Header) (link.Serve, error) {
+			conn, err := dialer.Dial(ctx, url, header)
+			if err != nil {
+				return nil, k.explain(ctx, hub, url, err)
+			}
+			return conn.Serve, nil
+		},
+		Token: func() (string, error) {
+			return protocol.SignConnectToken(id.Key, protocol.ConnectClaims{
+				ID: rand.Text(), Audience: id.Audience, Cluster: id.Cluster, ClusterUID: k.options.ClusterUID, Instance: k.process, NodeAgent: k.options.NodeAgent, IssuedAt: time.Now(),
+			})
+		},
+	}
+}
+
+// Settings is the http.Handler of protocol.PathSettings. It calls changed once settings are stored.
+func (k *Keeper) Settings(changed func()) http.Handler {
+	store := func(ctx context.Context, s protocol.Settings) error {
+		err := k.announce(ctx, s)
+		if err == nil {
+			changed()
+		}
+		return err
+	}
+	return &settingsHandler{store: store, log: k.options.Log}
+}
+
+// announce stores settings that the hub announced, for later connections.
+func (k *Keeper) announce(ctx context.Context, s protocol.Settings) error {
+	if err := k.store.setSettings(ctx, s, k.options.Manifest.fingerprint()); err != nil {
+		return err
+	}
+	k.setInForce(&s)
+	return nil
+}
+
+// Digest is the digest of the settings in force, empty if none were announced under this manifest.
+func (k *Keeper) Digest() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.digest
+}
+
+// Registry is that of the settings in force, see protocol.WithRegistry.
+func (k *Keeper) Registry() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.images
+}
+
+// setInForce keeps what the agent asks of the settings in force, which are nil if there are none.
+func (k *Keeper) setInForce(s *protocol.Settings) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.digest, k.images = "", ""; s != nil {
+		k.digest, k.images = s.Digest(), s.Registry
+	}
+}
+
+// explain adds the cause of a refusal as far as the agent can find it.
+func (k *Keeper) explain(ctx context.Context, hub Endpoint, url string, err error) error {
+	refused := (*tunnel.HandshakeError)(nil)
+	if !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {
+		return err
+	}
+	if skew, ok := clockSkew(ctx, hub, url); ok {
+		return fmt.Errorf("%w: %s", err, skew)
+	}
+	return err
+}

@@ -1,0 +1,71 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// settingsHandler is the http.Handler of protocol.PathSettings.
+type settingsHandler struct {
+	// store stores settings permanently. Later connections use them.
+	store func(ctx context.Context, s protocol.Settings) error
+	log   logr.Logger
+}
+
+// ServeHTTP answers PUT with 204 when the settings are stored, and with 400 if they cannot be used. The same settings again are no
+// change.
+func (h *settingsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPut {
+		w.Header().Set("Allow", http.MethodPut)
+		http.Error(w, "settings are written with PUT", http.StatusMethodNotAllowed)
+		return
+	}
+	var s protocol.Settings
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody)).Decode(&s)
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		http.Error(w, fmt.Sprintf("the settings have more than %d bytes", tooLarge.Limit), http.StatusRequestEntityTooLarge)
+		return
+	}
+	if err == nil {
+		err = validateSettings(s)
+	}
+	if err != nil {
+		h.log.Error(err, "settings refused")
+		http.Error(w, "settings: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := h.store(r.Context(), s); err != nil {
+		h.log.Error(err, "settings not stored")
+		http.Error(w, "the settings could not be stored: try again", http.StatusServiceUnavailable)
+		return
+	}
+	h.log.Info("settings stored", "servers", s.Servers, "digest", s.Digest())
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// validateSettings returns an error if settings cannot be used. An agent that stored them could not connect again.
+func validateSettings(s protocol.Settings) error {
+	if len(s.Servers) == 0 {
+		return errors.New("no servers")
+	}
+	for _, server := range s.Servers {
+		if _, err := protocol.ServerURL(server); err != nil {
+			return err
+		}
+	}
+	if s.CABundle == "" {
+		return nil
+	}
+	_, err := protocol.ParseBundle([]byte(s.CABundle))
+	return err
+}

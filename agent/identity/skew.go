@@ -1,0 +1,64 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// skewTimeout bounds the question for the hub's time.
+const skewTimeout = 5 * time.Second
+
+// tokenOf is the join token in a registration Secret. Editors and echo like to leave a line end behind it.
+func tokenOf(secret *corev1.Secret) string {
+	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
+}
+
+// clockSkew asks a hub that answered 401 for the time, since connect tokens are valid for a minute only, and returns what to do if the
+// clocks differ too much.
+func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bool) {
+	u, err := url.Parse(connectURL)
+	if err != nil {
+		return "", false
+	}
+	u.Scheme = "https"
+	u.Path = strings.TrimSuffix(u.Path, protocol.PathConnect) + protocol.PathCACerts
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, u.String(), nil)
+	if err != nil {
+		return "", false
+	}
+	resp, err := hub.client(skewTimeout).Do(req)
+	if err != nil {
+		return "", false
+	}
+	_ = resp.Body.Close() // a HEAD has none
+	date, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		return "", false
+	}
+	return describeSkew(time.Now(), date)
+}
+
+// describeSkew says by how much the agent's clock differs from the hub's, if that is too much.
+func describeSkew(ours, hubs time.Time) (string, bool) {
+	skew := ours.Sub(hubs)
+	if skew.Abs() <= protocol.ClockSkew {
+		return "", false
+	}
+	direction := "ahead of"
+	if skew < 0 {
+		direction = "behind"
+	}
+	return fmt.Sprintf("the agent's clock is %s %s the hub's: set the clocks of the agent's node and the hub",
+		skew.Abs().Round(time.Second), direction), true
+}

@@ -1,0 +1,117 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stream sends the hub the latest state of each thing that the agent reports, as lines of JSON.
+package stream
+
+import (
+	"encoding/json"
+	"net/http"
+	"sync"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Stream is the http.Handler of protocol.PathReport. It has any number of readers. A slow reader gets the latest state of each thing only.
+type Stream struct {
+	// Opened is called before a reader gets its first line. May be nil.
+	Opened func()
+
+	ended  chan struct{} // closed when there will be no more lines
+	topics map[string]*Topic
+
+	mu      sync.Mutex    // guards what follows, and all topics
+	changed chan struct{} // closed and replaced when there is something to send
+}
+
+// New returns a stream without lines.
+func New() *Stream {
+	s := &Stream{ended: make(chan struct{}), changed: make(chan struct{}), topics: map[string]*Topic{}}
+	for _, subject := range protocol.AllSubjects() {
+		s.topics[subject] = &Topic{stream: s, subject: subject, read: make(chan struct{}), entries: map[string]entry{}}
+	}
+	return s
+}
+
+// Topic returns the part of the stream on one of the subjects of package protocol.
+func (s *Stream) Topic(subject string) *Topic { return s.topics[subject] }
+
+// End ends the stream for all readers.
+func (s *Stream) End() { close(s.ended) }
+
+// wakeLocked makes readers look for lines.
+func (s *Stream) wakeLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// ServeHTTP answers GET with the lines of the subjects that the request names, until the client or the stream ends.
+func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		w.Header().Set("Allow", http.MethodGet)
+		http.Error(w, "reports are read with GET", http.StatusMethodNotAllowed)
+		return
+	}
+	if s.Opened != nil {
+		s.Opened()
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	to := reader{}
+	for _, subject := range protocol.Subjects(r.URL) {
+		if topic := s.topics[subject]; topic != nil {
+			to[topic] = &received{versions: map[string]uint64{}}
+		}
+	}
+	control, encoder := http.NewResponseController(w), json.NewEncoder(w)
+	for {
+		lines, changed := s.unsent(to)
+		for _, line := range lines {
+			if err := encoder.Encode(line); err != nil {
+				return // the reader is gone
+			}
+		}
+		if err := control.Flush(); err != nil {
+			return
+		}
+		to.flushed()
+		select {
+		case <-changed:
+		case <-s.ended:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// unsent returns the lines that a reader has not received, and a channel that is closed when there may be more.
+func (s *Stream) unsent(to reader) (lines []*protocol.Line, more <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, subject := range protocol.AllSubjects() {
+		if has := to[s.topics[subject]]; has != nil {
+			lines = append(lines, s.topics[subject].unsentLocked(has)...)
+		}
+	}
+	return lines, s.changed
+}
+
+// reader is what one reader has received, by topic.
+type reader map[*Topic]*received
+
+// received is what one reader has received of one topic.
+type received struct {
+	round    int
+	versions map[string]uint64
+	synced   bool
+}
+
+// flushed notes the topics of which the reader has everything.
+func (r reader) flushed() {
+	for topic, has := range r {
+		if has.synced {
+			topic.setRead()
+		}
+	}
+}

@@ -1,0 +1,184 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stream_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/drover-dev/drover/agent/stream"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+func put(t *stream.Topic, id string, phase protocol.SetPhase) bool {
+	return t.Put(id, &protocol.Line{Set: &protocol.SetEvent{State: &protocol.SetState{ID: id, Phase: phase}}})
+}
+
+func isRead(t *stream.Topic) bool {
+	select {
+	case <-t.Read():
+		return true
+	default:
+		return false
+	}
+}
+
+// reader reads a stream.
+type reader struct {
+	t     *testing.T
+	lines *bufio.Scanner
+}
+
+func read(t *testing.T, s *stream.Stream, subjects ...string) *reader {
+	t.Helper()
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+protocol.StreamPath(subjects...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return &reader{t: t, lines: bufio.NewScanner(resp.Body)}
+}
+
+// next returns the next line in short.
+func (r *reader) next() string {
+	r.t.Helper()
+	if !r.lines.Scan() {
+		return "end"
+	}
+	var line protocol.Line
+	if err := json.Unmarshal(r.lines.Bytes(), &line); err != nil {
+		r.t.Fatal(err)
+	}
+	switch {
+	case line.Set != nil && line.Set.State != nil:
+		return line.Set.State.ID + " " + string(line.Set.State.Phase)
+	case line.Set != nil && line.Set.Removed != "":
+		return line.Set.Removed + " removed"
+	case line.Set != nil && line.Set.Synced:
+		return "synced"
+	case line.Set != nil && line.Set.Stopped:
+		return "stopped"
+	case line.Plan != nil:
+		return "plan"
+	}
+	return "report " + line.Version
+}
+
+func (r *reader) expect(want ...string) {
+	r.t.Helper()
+	for _, line := range want {
+		if got := r.next(); got != line {
+			r.t.Errorf("read %q, want %q", got, line)
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(*testing.T, *stream.Stream, *stream.Topic){
+		"a reader gets all that there is, that it is all, and then each change": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+			put(sets, "crtb/b", protocol.SetPending)
+			put(sets, "crtb/a", protocol.SetApplied)
+			sets.Sync()
+			r := read(t, s, protocol.SubjectSets)
+			r.expect("crtb/a Applied", "crtb/b Pending", "synced")
+			put(sets, "crtb/b", protocol.SetApplied)
+			r.expect("crtb/b Applied")
+			sets.Delete("crtb/a")
+			r.expect("crtb/a removed")
+		},
+		"it gets nothing of a topic before all is there": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+			put(sets, "crtb/a", protocol.SetApplied)
+			report := s.Topic(protocol.SubjectReport)
+			report.Put("", &protocol.Line{Report: &protocol.Report{Version: "v1"}})
+			report.Sync()
+			r := read(t, s, protocol.SubjectSets, protocol.SubjectReport)
+			r.expect("report v1")
+			sets.Sync()
+			r.expect("crtb/a Applied", "synced")
+		},
+		"one that names no subject gets reports only": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+			sets.Sync()
+			report := s.Topic(protocol.SubjectReport)
+			report.Put("", &protocol.Line{Report: &protocol.Report{Version: "v1"}})
+			report.Sync()
+			r := read(t, s)
+			r.expect("report v1")
+			put(sets, "crtb/a", protocol.SetApplied)
+			report.Put("", &protocol.Line{Report: &protocol.Report{Version: "v2"}})
+			r.expect("report v2")
+		},
+		"another replica leads: what was sent is not gone, and is sent whole when this one leads again": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+			put(sets, "crtb/a", protocol.SetApplied)
+			sets.Sync()
+			r := read(t, s, protocol.SubjectSets)
+			r.expect("crtb/a Applied", "synced")
+			sets.Reset()
+			r.expect("stopped")
+			put(sets, "crtb/b", protocol.SetApplied)
+			sets.Sync()
+			r.expect("crtb/b Applied", "synced")
+		},
+		"the same again is no change, and a slow reader gets the latest only": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+			sets.Sync()
+			if !put(sets, "crtb/a", protocol.SetPending) || put(sets, "crtb/a", protocol.SetPending) || !put(sets, "crtb/a", protocol.SetApplied) {
+				t.Error("Put reports a change where there is none, or none where there is one")
+			}
+			r := read(t, s, protocol.SubjectSets)
+			r.expect("crtb/a Applied", "synced")
+		},
+		"a line is cut to its bounds": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+			sets.Put("crtb/a", &protocol.Line{Set: &protocol.SetEvent{State: &protocol.SetState{ID: "crtb/a", Message: strings.Repeat("x", 1<<20)}}})
+			if got := len(sets.Get("crtb/a").Set.State.Message); got > protocol.MaxLine {
+				t.Errorf("the message has %d bytes", got)
+			}
+		},
+		"readers end with the stream": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+			sets.Sync()
+			r := read(t, s, protocol.SubjectSets)
+			r.expect("synced")
+			s.End()
+			r.expect("end")
+		},
+		"it is known whether a topic was read, and which keys it has": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+			put(sets, "crtb/b", protocol.SetApplied)
+			put(sets, "crtb/a", protocol.SetApplied)
+			if isRead(sets) || !slices.Equal(sets.Keys(), []string{"crtb/a", "crtb/b"}) {
+				t.Errorf("read %t, keys %v", isRead(sets), sets.Keys())
+			}
+			sets.Sync()
+			r := read(t, s, protocol.SubjectSets)
+			r.expect("crtb/a Applied", "crtb/b Applied", "synced")
+			put(sets, "crtb/c", protocol.SetApplied)
+			if r.expect("crtb/c Applied"); !isRead(sets) {
+				t.Error("it does not count as read")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := stream.New()
+			test(t, s, s.Topic(protocol.SubjectSets))
+		})
+	}
+	t.Run("it is read with GET", func(t *testing.T) {
+		t.Parallel()
+		answer := httptest.NewRecorder()
+		stream.New().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, protocol.PathReport, nil))
+		if answer.Code != http.StatusMethodNotAllowed {
+			t.Errorf("got %d, want 405", answer.Code)
+		}
+	})
+}

@@ -1,0 +1,157 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Topic is one subject of a Stream: the latest line for each key. Readers get nothing of it before Sync.
+type Topic struct {
+	stream  *Stream
+	subject string
+	read    chan struct{} // closed by once when a reader has received everything
+	once    sync.Once
+
+	// Stream.mu guards what follows.
+	synced  bool
+	round   int    // counts Reset
+	version uint64 // of the latest entry
+	entries map[string]entry
+}
+
+// entry is a line and the version at which it was put.
+type entry struct {
+	line    *protocol.Line
+	version uint64
+}
+
+// Put sets the line of a key, cut to its bounds, and reports whether it differs from the one before. The line must not be changed after.
+func (t *Topic) Put(key string, line *protocol.Line) bool {
+	line.Bound()
+	t.stream.mu.Lock()
+	defer t.stream.mu.Unlock()
+	if before, known := t.entries[key]; known && bytes.Equal(encode(before.line), encode(line)) {
+		return false
+	}
+	t.version++
+	t.entries[key] = entry{line: line, version: t.version}
+	t.stream.wakeLocked()
+	return true
+}
+
+// Get returns the line of a key, nil if there is none. It must not be changed.
+func (t *Topic) Get(key string) *protocol.Line {
+	t.stream.mu.Lock()
+	defer t.stream.mu.Unlock()
+	return t.entries[key].line
+}
+
+// Keys returns the keys that have a line, sorted.
+func (t *Topic) Keys() []string {
+	t.stream.mu.Lock()
+	defer t.stream.mu.Unlock()
+	keys := make([]string, 0, len(t.entries))
+	for key := range t.entries {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Delete removes the line of a key. Readers are told that it is gone.
+func (t *Topic) Delete(key string) {
+	t.stream.mu.Lock()
+	defer t.stream.mu.Unlock()
+	if _, known := t.entries[key]; known {
+		delete(t.entries, key)
+		t.stream.wakeLocked()
+	}
+}
+
+// Sync says that there is a line for everything that is present now.
+func (t *Topic) Sync() {
+	t.stream.mu.Lock()
+	defer t.stream.mu.Unlock()
+	if !t.synced {
+		t.synced = true
+		t.stream.wakeLocked()
+	}
+}
+
+// Reset removes all lines because another replica leads. Readers are told that they get no more changes; what they have is not gone.
+func (t *Topic) Reset() {
+	t.stream.mu.Lock()
+	defer t.stream.mu.Unlock()
+	t.synced = false
+	t.round++
+	clear(t.entries)
+	t.stream.wakeLocked()
+}
+
+// Read is closed when a reader has received everything that there was.
+func (t *Topic) Read() <-chan struct{} { return t.read }
+
+func (t *Topic) setRead() { t.once.Do(func() { close(t.read) }) }
+
+// unsentLocked returns the lines that a reader has not received.
+func (t *Topic) unsentLocked(has *received) (lines []*protocol.Line) {
+	if has.round != t.round {
+		if has.synced {
+			lines = appendMark(lines, protocol.Stopped(t.subject))
+		}
+		*has = received{round: t.round, versions: map[string]uint64{}}
+	}
+	if !t.synced {
+		return lines
+	}
+	var keys []string
+	for key, e := range t.entries {
+		if has.versions[key] != e.version {
+			keys = append(keys, key)
+		}
+	}
+	for key := range has.versions {
+		if _, there := t.entries[key]; !there {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		if e, there := t.entries[key]; there {
+			has.versions[key] = e.version
+			lines = append(lines, e.line)
+			continue
+		}
+		delete(has.versions, key)
+		lines = appendMark(lines, protocol.Removed(t.subject, key))
+	}
+	if !has.synced {
+		has.synced = true
+		lines = appendMark(lines, protocol.Synced(t.subject))
+	}
+	return lines
+}
+
+// appendMark appends a line if the subject has one of that kind.
+func appendMark(lines []*protocol.Line, mark *protocol.Line) []*protocol.Line {
+	if mark == nil {
+		return lines
+	}
+	return append(lines, mark)
+}
+
+// encode returns a line as JSON. Equal lines are equal bytes.
+func encode(line *protocol.Line) []byte {
+	raw, err := json.Marshal(line)
+	if err != nil { // strings, numbers and times always marshal
+		panic(err)
+	}
+	return raw
+}

@@ -1,0 +1,129 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package watch keeps what the agent reads of the objects in the member up to date.
+//
+// It is a reflector of client-go and a store that holds the few fields that are read in place of the objects. An informer would hold the objects,
+// in two places, and would not have the agent's own writes before their events arrive. docs/design/0015-the-agents-queues.md gives the reasons.
+package watch
+
+import (
+	"context"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// pageSize is how many objects a page of a list has, where the API server cannot stream lists as a watch.
+const pageSize = 500
+
+// Of objects of any kind only the metadata is read: their content may be large, or secret.
+const (
+	metadataEvents = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	metadataLists  = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
+
+// Collection is a part of the member's API.
+type Collection struct {
+	// Client decodes the objects.
+	Client rest.Interface
+	// Path is that of the API, such as "/api/v1/nodes".
+	Path string
+	// Labels and Fields are selectors; empty for all objects.
+	Labels, Fields string
+	// Optional objects count as known when the API server does not have their kind or forbids it.
+	Optional bool
+	// OnError is called for each request that failed; it is tried again. May be nil.
+	OnError func(error)
+	Log     logr.Logger
+}
+
+// Follow keeps the store up to date with a collection until ctx ends. The reflector's own log is off: it repeats what is logged here.
+func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
+	silent := logr.Discard()
+	ctx = logr.NewContext(ctx, silent)
+	f := follower[O, T]{Collection: c, store: s}
+	source := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.watch}
+	var sample O
+	reflector := cache.NewReflectorWithOptions(source, sample, s, cache.ReflectorOptions{Name: c.Path, Logger: &silent})
+	reflector.WatchListPageSize = pageSize
+	reflector.RunWithContext(ctx)
+}
+
+// follower is the connection between a collection and its store.
+type follower[O Object, T any] struct {
+	Collection
+	store *Store[O, T]
+}
+
+// list gets a page and keeps of each object what the store keeps, so that the whole list is never in memory. Version 0 is asked as the newest: a
+// cache may be behind what was just written, and API servers that answer from their cache ignore the page size.
+func (f follower[O, T]) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	if options.ResourceVersion == "0" {
+		options.ResourceVersion = ""
+	}
+	list, err := f.request(&options, metadataLists).Do(ctx).Get()
+	if err != nil {
+		f.failed(err)
+		return nil, err
+	}
+	page, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, err
+	}
+	out := &metav1.List{ListMeta: metav1.ListMeta{
+		ResourceVersion: page.GetResourceVersion(), Continue: page.GetContinue(), RemainingItemCount: page.GetRemainingItemCount(),
+	}}
+	err = meta.EachListItem(list, func(obj runtime.Object) error {
+		e, err := f.store.entryOf(obj)
+		out.Items = append(out.Items, runtime.RawExtension{Object: e})
+		return err
+	})
+	return out, err
+}
+
+func (f follower[O, T]) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	events, err := f.request(&options, metadataEvents).Watch(ctx)
+	if err != nil {
+		if !streamRefused(options, err) {
+			f.failed(err)
+		}
+		return nil, err
+	}
+	return events, nil
+}
+
+func (f follower[O, T]) request(options *metav1.ListOptions, metadata string) *rest.Request {
+	options.LabelSelector, options.FieldSelector = f.Labels, f.Fields
+	request := f.Client.Get().AbsPath(f.Path).VersionedParams(options, metav1.ParameterCodec)
+	var sample O
+	if _, only := any(sample).(*metav1.PartialObjectMetadata); only {
+		request.SetHeader("Accept", metadata)
+	}
+	return request
+}
+
+// streamRefused reports whether an API server only refused to stream a list as a watch; the reflector lists then.
+func streamRefused(options metav1.ListOptions, err error) bool {
+	return options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
+}
+
+func (f follower[O, T]) failed(err error) {
+	f.Log.V(1).Info("cannot watch", "path", f.Path, "error", err.Error())
+	if apierrors.IsNotFound(err) {
+		f.store.invalidate()
+	}
+	if f.Optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)) {
+		f.store.setKnown()
+	}
+	if f.OnError != nil {
+		f.OnError(err)
+	}
+}

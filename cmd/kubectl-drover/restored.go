@@ -1,0 +1,205 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+func newRestored(o *options) *cobra.Command {
+	var all, yes, more bool
+	c := &cobra.Command{
+		Use:   "restored CLUSTER... | --all",
+		Short: "Show and confirm what a hub changes in members after its etcd was restored",
+		Long: `Show and confirm what a hub changes in members after its etcd was restored.
+
+A hub that was restored from a backup has forgotten what happened since. Where a member's agent knows more than the hub, the hub changes nothing in that
+member. This command lists what it would change: what it would add, because it was deleted after the backup or never arrived; what it would change; and what
+it would remove, because it was created after the backup. Correct the objects on the hub until the list is what you want: delete bindings that were deleted
+before, create again what is missing. The list follows within seconds.
+
+With --yes the hub does what is listed. It takes update on clusters/agent. Without it nothing is changed. A Cluster's status names the first 50 of each kind
+of change. Where there are more, --yes refuses, and --yes --more confirms also those that are not named.
+
+Exit codes: 0 nothing waits, or all that was named is confirmed; 1 something waits; 2 an error.`,
+		Example: `  kubectl drover restored --all
+  kubectl drover restored prod-eu -w team-a --yes`,
+		RunE: func(c *cobra.Command, names []string) error {
+			if all == (len(names) > 0) {
+				return errors.New("it is not said for which members: name Clusters, or give --all")
+			}
+			ctx, cancel := bounded(c.Context())
+			defer cancel()
+			h, err := o.hub()
+			if err != nil {
+				return err
+			}
+			waiting, err := h.unconfirmed(ctx, o.workspace, names)
+			if err != nil {
+				return err
+			}
+			return h.confirm(ctx, c.OutOrStdout(), waiting, consent{yes, more})
+		},
+		ValidArgsFunction: o.completeClusters,
+	}
+	c.Flags().StringVarP(&o.workspace, "workspace", "w", "", "The workspace: a namespace of the hub (default: that of the kubeconfig's context; with --all, all)")
+	c.Flags().BoolVar(&all, "all", false, "All Clusters that the hub has")
+	c.Flags().BoolVar(&yes, "yes", false, "Confirm what is listed")
+	c.Flags().BoolVar(&more, "more", false, "With --yes: confirm also what is counted and not named")
+	complete(c, "workspace", o.completeWorkspaces)
+	return c
+}
+
+// consent is what the user confirms.
+type consent struct {
+	listed bool
+	more   bool // also what the status has no place for
+}
+
+// unconfirmed returns the Clusters that wait for a confirmation: those of the names in the hub's workspace, or all of the workspace, "" for all workspaces.
+func (h *hubClient) unconfirmed(ctx context.Context, workspace string, names []string) ([]v1.Cluster, error) {
+	var clusters v1.ClusterList
+	if len(names) == 0 {
+		if err := h.List(ctx, &clusters, client.InNamespace(workspace)); err != nil {
+			return nil, fmt.Errorf("list clusters: %w", err)
+		}
+	}
+	for _, name := range names {
+		cluster := v1.Cluster{}
+		if err := h.Get(ctx, types.NamespacedName{Namespace: h.workspace, Name: name}, &cluster); err != nil {
+			return nil, fmt.Errorf("read Cluster %s/%s: %w", h.workspace, name, err)
+		}
+		clusters.Items = append(clusters.Items, cluster)
+	}
+	return slices.DeleteFunc(clusters.Items, func(c v1.Cluster) bool { return c.Status.Restore == nil }), nil
+}
+
+// confirm prints what waits, and confirms it as far as the user consents.
+func (h *hubClient) confirm(ctx context.Context, out io.Writer, waiting []v1.Cluster, user consent) error {
+	var errs []error
+	confirmed := 0
+	for i := range waiting {
+		c := &waiting[i]
+		if _, err := io.WriteString(out, describeRestore(c)); err != nil {
+			return fmt.Errorf("print the list: %w", err)
+		}
+		if !user.listed {
+			continue
+		}
+		if unnamed(c.Status.Restore) && !user.more {
+			errs = append(errs, fmt.Errorf("confirm the changes in Cluster %s/%s: not all of them are named. Correct the hub until it is, or add --more", c.Namespace, c.Name))
+			continue
+		}
+		if err := h.confirmOne(ctx, c); err != nil {
+			errs = append(errs, fmt.Errorf("confirm the changes in Cluster %s/%s: %w", c.Namespace, c.Name, err))
+			continue
+		}
+		confirmed++
+	}
+	if err := h.printHeldPlans(ctx, out, waiting); err != nil {
+		errs = append(errs, err)
+	}
+	text := fmt.Sprintf("Confirmed: %d.", confirmed)
+	switch {
+	case len(waiting) == 0:
+		text = "No member waits for a confirmation. One that is not connected is not known to wait before it is."
+	case !user.listed:
+		text = fmt.Sprintf("Nothing was changed. To confirm the changes in %d members, run it again with --yes.\n"+
+			"Not listed: agents that were revoked after the backup, which the hub admits again. See kubectl drover revoked.", len(waiting))
+		errs = append(errs, errDenied)
+	}
+	_, err := fmt.Fprintln(out, text)
+	return errors.Join(append(errs, err)...)
+}
+
+// printHeldPlans prints the Plans that begin in no other member while members of their workspaces wait.
+func (h *hubClient) printHeldPlans(ctx context.Context, out io.Writer, waiting []v1.Cluster) error {
+	var held []string
+	workspaces := sets.New[string]()
+	for i := range waiting {
+		workspaces.Insert(waiting[i].Namespace)
+	}
+	for _, workspace := range sets.List(workspaces) {
+		var plans v1.PlanList
+		if err := h.List(ctx, &plans, client.InNamespace(workspace)); err != nil {
+			return fmt.Errorf("list the Plans of %s, some of which may wait, too: %w", workspace, err)
+		}
+		for i := range plans.Items {
+			if complete := meta.FindStatusCondition(plans.Items[i].Status.Conditions, v1.ConditionComplete); complete != nil && complete.Reason == v1.ReasonHubRestored {
+				held = append(held, workspace+"/"+plans.Items[i].Name)
+			}
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "Plans that begin in no member until all of theirs are confirmed: %s. Delete those that should not run.\n\n", strings.Join(held, ", "))
+	return err
+}
+
+// confirmOne annotates a Cluster with the checkpoint that was listed, if what would change is still what was listed.
+func (h *hubClient) confirmOne(ctx context.Context, c *v1.Cluster) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": c.ResourceVersion, "annotations": map[string]string{v1.AnnotationRestored: c.Status.Restore.Checkpoint}}})
+	if err != nil {
+		return err
+	}
+	return h.Patch(ctx, c, client.RawPatch(types.MergePatchType, patch))
+}
+
+// describeRestore returns what a hub would change in a member, as text.
+func describeRestore(c *v1.Cluster) string {
+	var text strings.Builder
+	r := c.Status.Restore
+	fmt.Fprintf(&text, "%s/%s: %s\n", c.Namespace, c.Name, visible(r.Summary))
+	for _, change := range changesOf(r) {
+		for _, id := range change.sets {
+			fmt.Fprintf(&text, "  %-6s  %s\n", change.verb, visible(id))
+		}
+		if change.more > 0 {
+			fmt.Fprintf(&text, "  %-6s  and %d more\n", change.verb, change.more)
+		}
+	}
+	return text.String() + "\n"
+}
+
+// setChange is one kind of change, with the sets that the status names and the number of those that it does not.
+type setChange struct {
+	verb string
+	sets []string
+	more int
+}
+
+func changesOf(r *v1.RestoreStatus) []setChange {
+	changes := []setChange{{"add", r.Add, 0}, {"change", r.Change, 0}, {"remove", r.Remove, 0}}
+	counts := strings.Fields(r.Summary) // "2 to add, 0 to change, 1 to remove"
+	for i := range changes {
+		if at := 3 * i; at < len(counts) {
+			if n, err := strconv.Atoi(counts[at]); err == nil {
+				changes[i].more = max(0, n-len(changes[i].sets))
+			}
+		}
+	}
+	return changes
+}
+
+// unnamed reports whether the status does not name all that would change.
+func unnamed(r *v1.RestoreStatus) bool {
+	return slices.ContainsFunc(changesOf(r), func(c setChange) bool { return c.more > 0 })
+}

@@ -1,0 +1,194 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+func newRevoked(o *options) *cobra.Command {
+	var yes bool
+	var since string
+	c := &cobra.Command{
+		Use:   "revoked AUDITLOG...",
+		Short: "Repeat the revocations of agents that a restored hub has forgotten",
+		Long: `Repeat the revocations of agents that a restored hub has forgotten.
+
+A hub that was restored from a backup admits agents again that were revoked after the backup. The audit log of the hub's API server is not in the backup,
+and has those revocations. This command reads it and lists the Secrets CLUSTER-agent and CLUSTER-registration that were deleted, or replaced, later than the
+hub knows, alone or with their Cluster or workspace. It changes nothing without --yes. With --yes it deletes them: such an agent stays out until the Cluster's new
+manifest is applied in the member. It also names the Clusters that were deleted since, which it leaves to you.
+
+Run it after the restore and before the manager starts. Give the logs of all API servers of the hub, from before the backup on, rotated ones too: files with an event
+on each line, also packed (.gz), or - for standard input. The audit policy must have requests that write Secrets, at least at the level Metadata.
+
+Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something is listed; 2 an error, or a log that may lack revocations.`,
+		Example: `  kubectl drover revoked /var/log/kubernetes/audit*.log
+  kubectl drover revoked /var/log/kubernetes/audit*.log --yes
+  kubectl drover revoked audit.log --since 2026-03-01T02:00:00Z   # objects that were restored without their UIDs, as by Velero`,
+		RunE: func(c *cobra.Command, files []string) error {
+			if len(files) == 0 {
+				return errors.New("it is not said where the audit log is: name its files, or - for standard input")
+			}
+			backup := time.Time{}
+			if since != "" {
+				var err error
+				if backup, err = time.Parse(time.RFC3339, since); err != nil {
+					return fmt.Errorf("--since is no time such as 2026-03-01T02:00:00Z: %w", err)
+				}
+			}
+			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // as long as it takes
+			ctx, cancel := bounded(c.Context())
+			defer cancel()
+			h, failed := o.hub()
+			if failed != nil {
+				return errors.Join(err, failed)
+			}
+			return errors.Join(err, h.repeatRevocations(ctx, c.OutOrStdout(), log, repeat{backup, yes}))
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "Delete the Secrets that are listed")
+	c.Flags().StringVar(&since, "since", "", "The time of the backup. Only for objects that the restore made anew; otherwise their own times are better")
+	return c
+}
+
+// repeat says what is to be repeated.
+type repeat struct {
+	since time.Time // zero for what came later than each object itself
+	act   bool
+}
+
+// repeatRevocations prints the revocations that the hub has forgotten, and repeats them if that is asked for.
+func (h *hubClient) repeatRevocations(ctx context.Context, out io.Writer, log *auditLog, r repeat) error {
+	hub, backup, err := h.restoredObjects(ctx)
+	if err != nil {
+		return err
+	}
+	secrets, clusters, err := log.revocations(hub, r.since)
+	if err != nil {
+		return err
+	}
+	if err := listRevocations(out, secrets, clusters); err != nil {
+		return err
+	}
+	errs := []error{log.lacks(latestKnown(backup, r.since))}
+	deleted := 0
+	for _, s := range secrets {
+		if !r.act {
+			break
+		}
+		if err := h.deleteSecret(ctx, s.object); err != nil {
+			errs = append(errs, fmt.Errorf("delete Secret %s/%s: %w", s.object.Namespace, s.object.Name, err))
+			continue
+		}
+		deleted++
+	}
+	text := fmt.Sprintf("Deleted: %d.", deleted)
+	switch {
+	case len(secrets) == 0:
+		text = "The audit log has no revocation of an agent that this hub has forgotten."
+	case !r.act:
+		text = fmt.Sprintf("Nothing was changed. To delete the %d Secrets above, run it again with --yes.", len(secrets))
+		if errors.Join(errs...) == nil {
+			errs = append(errs, errDenied)
+		}
+	}
+	_, err = fmt.Fprintln(out, text)
+	return errors.Join(append(errs, err)...)
+}
+
+// lacks says why a log may lack revocations since a backup, nil if it does not.
+func (l *auditLog) lacks(backup time.Time) error {
+	switch {
+	case l.first.IsZero():
+		return errors.New("the audit log is empty: revocations since the backup are not known")
+	case l.writes == 0:
+		return errors.New("the audit log has no request that writes a Secret: if the audit policy leaves those out, revocations are not known")
+	case l.first.After(backup):
+		return fmt.Errorf("the audit log begins at %s, after the backup of %s: revocations in between are not known; add the log from before",
+			l.first.UTC().Format(time.RFC3339), backup.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// restoredObjects reads what says who the hub's agents are, and the latest time that is known to be before the backup: when the leader renewed its Lease.
+func (h *hubClient) restoredObjects(ctx context.Context) (restoredObjects, time.Time, error) {
+	hub := restoredObjects{clusters: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
+	var clusters, secrets metav1.PartialObjectMetadataList
+	clusters.SetGroupVersionKind(v1.GroupVersion.WithKind("ClusterList"))
+	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+	var leases unstructured.UnstructuredList
+	leases.SetGroupVersionKind(schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "LeaseList"})
+	if err := errors.Join(h.List(ctx, &clusters), h.List(ctx, &secrets, client.HasLabels{v1.LabelSecretKind}),
+		h.List(ctx, &leases, client.MatchingFields{"metadata.name": "drover-manager"})); err != nil {
+		return hub, time.Time{}, fmt.Errorf("list Clusters, their Secrets, and the manager's Lease: %w", err)
+	}
+	for i := range clusters.Items {
+		hub.clusters[client.ObjectKeyFromObject(&clusters.Items[i])] = &clusters.Items[i]
+	}
+	hub.secrets = secrets.Items
+	backup := time.Time{}
+	for _, lease := range leases.Items {
+		text, _, _ := unstructured.NestedString(lease.Object, "spec", "renewTime")
+		if renewed, err := time.Parse(time.RFC3339, text); err == nil && renewed.After(backup) {
+			backup = renewed
+		}
+	}
+	if backup.IsZero() { // there was no election
+		for _, o := range append(clusters.Items, secrets.Items...) {
+			if changed := lastChange(&o); changed.After(backup) {
+				backup = changed
+			}
+		}
+	}
+	return hub, backup, nil
+}
+
+// deleteSecret deletes a Secret if it is still as it was listed.
+func (h *hubClient) deleteSecret(ctx context.Context, o *metav1.PartialObjectMetadata) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
+	err := h.Delete(ctx, secret, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// listRevocations prints what the hub has forgotten.
+func listRevocations(out io.Writer, secrets, clusters []revocation) error {
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	if len(secrets) > 0 {
+		fmt.Fprintln(table, "WORKSPACE\tCLUSTER\tSECRET\tREVOKED\tBY")
+	}
+	for _, s := range secrets {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.object.Namespace, s.object.Labels[v1.LabelCluster], s.object.Name, s.request.done.UTC().Format(time.RFC3339), by(s.request))
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the list: %w", err)
+	}
+	for _, c := range clusters {
+		fmt.Fprintf(out, "Cluster %s/%s was deleted at %s by %s, and is back: delete it again\n", c.object.Namespace, c.object.Name,
+			c.request.done.UTC().Format(time.RFC3339), visible(c.request.user))
+	}
+	return nil
+}
+
+// by says what a request did, and who made it.
+func by(r auditRequest) string { return visible(r.verb) + " by " + visible(r.user) }

@@ -1,0 +1,178 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// upgradeTime is how long an agent may take to be back with a new Deployment. The agent itself restores the one before after two minutes for each replica.
+const upgradeTime = 15 * time.Minute
+
+// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults that its configuration has, and all that the manager's version
+// makes of a Cluster that says nothing.
+func (r *Reconciler) hubRevision() (string, error) {
+	nothing := &input{cluster: &v1.Cluster{}, settings: r.Settings()}
+	d, err := (&registration.Manifests{}).Deployment(registration.ManifestInput{Image: r.image(nothing), Agent: registration.WithDefaults(v1.Agent{}, r.Agent), Trust: v1.TrustSystem,
+		Settings: protocol.Settings{Servers: []string{"https://hub.invalid"}}})
+	return d.Digest, err
+}
+
+// image returns the image that the agent is to have.
+func (r *Reconciler) image(in *input) string {
+	return protocol.WithRegistry(in.settings.Registry, cmp.Or(in.cluster.Spec.Agent.Image, r.Agent.Image))
+}
+
+// observeAgent records the progress of the agent's upgrade in the status, and tells Upgrades what is known of the agent. It comes before deploy.
+func (r *Reconciler) observeAgent(in *input) error {
+	if r.Upgrades == nil {
+		return nil
+	}
+	if in.cluster.Status.Agent == nil && in.member.Report == nil {
+		r.Upgrades.observe(in.name, agentState{out: true}) // no agent has ever reported
+		return nil
+	}
+	state, d, agent := agentState{}, in.deploymentReport(), in.agent()
+	switch {
+	case d == nil:
+		state.away = "its agent has not reported its Deployment"
+	case d.Unmanaged || in.profileDiffers():
+		state.out = true
+	default:
+		if err := r.look(in, d); err != nil {
+			return err
+		}
+		state.waits = d.Digest != in.deployed.want.Digest && !in.deployed.userAlone()
+		state.out = d.Failed == in.deployed.want.Digest && !r.Upgrades.begun(agent)
+	}
+	if r.Upgrades.begun(agent) {
+		if up := agent.Upgrade; in.now.Sub(up.Since.Time) >= upgradeTime {
+			fail(up, in.now)
+		}
+		state.upgrade = agent.Upgrade.DeepCopy()
+		state.waits = state.waits && agent.Upgrade.Complete == nil
+	}
+	r.Upgrades.observe(in.name, state)
+	return nil
+}
+
+// look makes the Deployments that the agent may be given, and writes what it reports of its own into the status.
+func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
+	agent := in.cluster.Status.Agent
+	said := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
+	if agent.ObservedGeneration == 0 && said != nil && said.Status == metav1.ConditionTrue {
+		agent.ObservedGeneration = said.ObservedGeneration // of a manager that did not write the field
+	}
+	if in.deployed.want, err = r.manifests.Deployment(r.manifestInput(in)); err != nil {
+		return err
+	}
+	if in.deployed.own, err = r.own(in); err != nil {
+		return err
+	}
+	want, own := in.deployed.want.Digest, in.deployed.own
+	switch done := d.RolledOut; {
+	case done && d.Digest == want:
+		agent.Image, agent.ObservedGeneration = r.image(in), in.cluster.Generation
+	case done && own != nil && d.Digest == own.Digest:
+		agent.ObservedGeneration = in.cluster.Generation
+	}
+	agent.WantedImage = ""
+	if image := r.image(in); image != agent.Image && (agent.Image != "" || d.Digest != want) {
+		agent.WantedImage = image
+	}
+	switch {
+	case !r.Upgrades.begun(agent) || agent.Upgrade.Complete != nil:
+	case d.Digest == want && d.RolledOut:
+		now := stamp(in.now)
+		agent.Upgrade.Complete, agent.Upgrade.Failed = &now, nil
+	case d.Failed == want:
+		fail(agent.Upgrade, in.now)
+	}
+	return nil
+}
+
+// own returns the Deployment of a spec that its user has changed since the agent's was made: with the image that the agent has, unless the spec names one.
+// A user's change does not wait for the agent's turn. It is nil where the spec has not changed, or where it is not known what the agent has.
+func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
+	agent := in.cluster.Status.Agent
+	switch {
+	case agent.ObservedGeneration == 0 || agent.ObservedGeneration == in.cluster.Generation:
+		return nil, nil
+	case in.cluster.Spec.Agent.Image != "":
+		return &in.deployed.want, nil
+	case agent.Image == "":
+		return nil, nil
+	}
+	with := r.manifestInput(in)
+	with.Image = agent.Image
+	d, err := r.Upgrades.kept.Deployment(with)
+	return &d, err
+}
+
+// agent returns the agent's part of the status, which it makes if there is none. Cluster and former status share no memory with it.
+func (in *input) agent() *v1.AgentStatus {
+	if in.cluster.Status.Agent == nil {
+		in.cluster.Status.Agent = &v1.AgentStatus{}
+	}
+	return in.cluster.Status.Agent
+}
+
+// deploymentReport returns what a connected agent says of its Deployment, nil if nothing is known.
+func (in *input) deploymentReport() *protocol.Deployment {
+	if !in.member.Connected() || in.member.Report == nil {
+		return nil
+	}
+	return in.member.Report.Deployment
+}
+
+// fail records that an upgrade has failed.
+func fail(up *v1.AgentUpgrade, now time.Time) {
+	if at := stamp(now); up.Complete == nil && up.Failed == nil {
+		up.Failed = &at
+	}
+}
+
+// stamp is a time as a status has it.
+func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
+
+// upgradeDue returns when an agent that is being upgraded counts as failed; zero if it is not.
+func (in *input) upgradeDue() time.Time {
+	if a := in.cluster.Status.Agent; a != nil && a.Upgrade != nil && a.Upgrade.Complete == nil && a.Upgrade.Failed == nil {
+		return a.Upgrade.Since.Add(upgradeTime)
+	}
+	return time.Time{}
+}
+
+// mayUpgrade reports whether an agent may have the hub's present part of its Deployment. If its turn has come, that is recorded in the status.
+// An agent that the hub cannot work with need not wait: it serves no request that an upgrade could interrupt.
+func (r *Reconciler) mayUpgrade(in *input) bool {
+	agent := in.cluster.Status.Agent
+	if r.Upgrades == nil || versionSkew(in.member.Report) != "" || r.Upgrades.begun(agent) {
+		return true
+	}
+	turn := r.Upgrades.turn(in.name)
+	if turn != nil {
+		agent.Upgrade = turn
+	}
+	return turn != nil
+}
+
+// waiting returns a message for an agent that waits for its turn.
+func waiting(in *input) string {
+	what := "a Deployment of this version of the hub"
+	if wanted := in.cluster.Status.Agent.WantedImage; wanted != "" {
+		what = "image " + wanted
+	}
+	return fmt.Sprintf("The agent waits for its turn to get %s: the hub upgrades agents in stages, as agent.rollout of its configuration says. "+
+		"See all of them with: kubectl drover agents -A", what)
+}

@@ -1,0 +1,270 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+const (
+	// lookedAtRecheck is how often to look whether all Clusters have been reconciled by this leader.
+	lookedAtRecheck = time.Second
+	// maxFailedNamed is the most Clusters that an event names.
+	maxFailedNamed = 5
+)
+
+// Upgrades decides whose agent is upgraded next, as package rollout decides for Plans. It is a reconciler of one request: all Clusters at once.
+// Its state comes from the Clusters: each reconcile of one says what is known of its agent. A new leader begins with that.
+type Upgrades struct {
+	Client   client.Reader
+	Recorder events.EventRecorder
+	// Pace returns the pace for so many Clusters.
+	Pace func(clusters int) rollout.Pace
+	Now  func() time.Time
+
+	kept registration.Manifests // with the images that agents have
+
+	mu       sync.Mutex // guards what follows
+	revision string
+	settled  time.Time // no agent begins before
+	agents   map[types.NamespacedName]agentState
+	turns    map[types.NamespacedName]v1.AgentUpgrade // that were given, and are in no status yet
+	stopped  bool                                     // the event was sent
+	changed  func()
+	begin    func(types.NamespacedName)
+}
+
+// agentState is what one reconcile of a Cluster knows of its agent.
+type agentState struct {
+	// away says why the agent cannot be upgraded now. Empty when it can.
+	away string
+	// out reports whether the hub cannot change the agent at all, or its user decides on its image and that failed.
+	out bool
+	// waits reports whether the agent has another Deployment than it should.
+	waits bool
+	// upgrade is its part in the present upgrade, nil if it has none.
+	upgrade *v1.AgentUpgrade
+}
+
+// pending reports whether the upgrade of all depends on this agent.
+func (a agentState) pending() bool {
+	return a.waits || a.upgrade != nil && a.upgrade.Complete == nil
+}
+
+// OnChange sets what is called when a decision may change.
+func (u *Upgrades) OnChange(f func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.changed = f
+}
+
+// OnTurn sets what is called when the turn of an agent has come.
+func (u *Upgrades) OnTurn(f func(types.NamespacedName)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.begin = f
+}
+
+// lead begins a leadership. No agent begins before settled: those of the manager before may still be on their way.
+func (u *Upgrades) lead(revision string, settled time.Time) {
+	u.mu.Lock()
+	u.revision, u.settled, u.agents, u.turns = revision, settled, map[types.NamespacedName]agentState{}, map[types.NamespacedName]v1.AgentUpgrade{}
+	u.mu.Unlock()
+	u.wake()
+}
+
+// begun reports whether an agent has begun with the present upgrade.
+func (u *Upgrades) begun(agent *v1.AgentStatus) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return agent.Upgrade != nil && agent.Upgrade.Revision == u.revision
+}
+
+func (u *Upgrades) wake() {
+	u.mu.Lock()
+	f := u.changed
+	u.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// observe records the state of an agent.
+func (u *Upgrades) observe(name types.NamespacedName, now agentState) {
+	u.mu.Lock()
+	before := u.agents[name]
+	u.agents[name] = now
+	if now.upgrade != nil || !now.waits { // its status has the turn, or it has no use for one
+		delete(u.turns, name)
+	}
+	u.mu.Unlock()
+	if (before.pending() || now.pending()) && !reflect.DeepEqual(before, now) {
+		u.wake()
+	}
+}
+
+// forget removes a Cluster that is gone.
+func (u *Upgrades) forget(name types.NamespacedName) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	before := u.agents[name]
+	delete(u.agents, name)
+	delete(u.turns, name)
+	u.mu.Unlock()
+	if before.pending() {
+		u.wake()
+	}
+}
+
+// turn returns the turn that an agent was given, nil if it has to wait.
+func (u *Upgrades) turn(name types.NamespacedName) *v1.AgentUpgrade {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if turn, given := u.turns[name]; given {
+		return &turn
+	}
+	return nil
+}
+
+// Reconcile gives as many agents their turn as may begin now.
+func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	var list v1.ClusterList
+	if err := u.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list clusters: %w", err)
+	}
+	now := u.Now()
+	begun, wait, failed := u.decide(list.Items, now)
+	u.mu.Lock()
+	begin := u.begin
+	u.mu.Unlock()
+	for _, name := range begun {
+		if begin != nil {
+			begin(name)
+		}
+	}
+	u.report(ctx, list.Items, wait, failed)
+	if wait.Until.After(now) {
+		return ctrl.Result{RequeueAfter: wait.Until.Sub(now)}, nil
+	}
+	return ctrl.Result{}, nil
+}
+
+// decide gives agents their turn, and returns their names, why no other has its turn, and which have failed.
+func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.NamespacedName, why rollout.Wait, failed []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if now.Before(u.settled) {
+		return nil, rollout.Wait{Until: u.settled}, nil
+	}
+	all, known := u.gather(clusters)
+	if !known {
+		return nil, rollout.Wait{Until: now.Add(lookedAtRecheck)}, nil
+	}
+	for i := range all {
+		if all[i].Claim != nil && all[i].Claim.Failed != nil {
+			failed = append(failed, all[i].Name)
+		}
+	}
+	fleet, err := rollout.NewFleet(all, rollout.FleetPlan{Pace: u.Pace(len(all)), Revision: u.revision}, now)
+	if err != nil { // the configuration was checked
+		return nil, rollout.Wait{Reason: v1.ReasonInvalidSelector, Message: err.Error()}, failed
+	}
+	for {
+		decision := fleet.Next()
+		if decision.Step == nil || decision.Step.Verb != rollout.VerbBegin {
+			return begun, decision.Wait, failed
+		}
+		i := fleet.Begin(decision.Step)
+		namespace, name, _ := strings.Cut(decision.Step.Cluster, "/")
+		turn := types.NamespacedName{Namespace: namespace, Name: name}
+		u.turns[turn] = v1.AgentUpgrade{Revision: u.revision, Wave: fleet.WaveOf(i), Since: metav1.NewTime(now.Truncate(time.Second))}
+		begun = append(begun, turn)
+	}
+}
+
+// gather returns the agents as package rollout sees them, sorted by name, and whether this leader has reconciled all Clusters.
+func (u *Upgrades) gather(clusters []v1.Cluster) (all []rollout.Cluster, known bool) {
+	for i := range clusters {
+		c := &clusters[i]
+		if !c.DeletionTimestamp.IsZero() {
+			continue
+		}
+		name := client.ObjectKeyFromObject(c)
+		a, known := u.agents[name]
+		if !known {
+			return nil, false
+		}
+		if a.out {
+			continue
+		}
+		one := rollout.Cluster{Name: name.String(), Labels: c.Labels, Selected: true, Away: a.away}
+		turn, given := u.turns[name]
+		switch {
+		case a.upgrade != nil:
+			one.Claim = claimOf(a.upgrade)
+		case given:
+			one.Claim = claimOf(&turn)
+		case !a.waits && a.away == "": // it joined with this Deployment
+			one.Claim = &rollout.ClusterClaim{Revision: u.revision, Complete: &time.Time{}}
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b rollout.Cluster) int { return cmp.Compare(a.Name, b.Name) })
+	return all, true
+}
+
+func claimOf(u *v1.AgentUpgrade) *rollout.ClusterClaim {
+	c := &rollout.ClusterClaim{Revision: u.Revision, Since: u.Since.Time}
+	if u.Complete != nil {
+		c.Complete = &u.Complete.Time
+	}
+	if u.Failed != nil {
+		c.Failed = &u.Failed.Time
+	}
+	return c
+}
+
+// report says once that too many agents have failed: in the log, and as an event of the first Cluster.
+func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, wait rollout.Wait, failed []string) {
+	stopped := wait.Reason == v1.ReasonTooManyFailures
+	u.mu.Lock()
+	before := u.stopped
+	u.stopped = stopped
+	u.mu.Unlock()
+	if !stopped || before || len(failed) == 0 {
+		return
+	}
+	named := strings.Join(failed[:min(len(failed), maxFailedNamed)], ", ")
+	if more := len(failed) - maxFailedNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	message := fmt.Sprintf("The upgrade of agents has stopped: %s failed (%s), and agent.rollout.maxFailedClusters of the hub's configuration allows %d. "+
+		"See the condition AgentUpToDate of these Clusters; change agent.image, or raise maxFailedClusters to go on without them",
+		rollout.Clusters(len(failed)), named, u.Pace(len(clusters)).MaxFailed)
+	ctrl.LoggerFrom(ctx).Info("upgrade of agents stopped", "message", message)
+	i := slices.IndexFunc(clusters, func(c v1.Cluster) bool { return client.ObjectKeyFromObject(&c).String() == failed[0] })
+	if i >= 0 {
+		u.Recorder.Eventf(&clusters[i], nil, corev1.EventTypeWarning, v1.ReasonAgentRolloutStopped, "UpdateAgent", "%s", message)
+	}
+}

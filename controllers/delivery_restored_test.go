@@ -1,0 +1,38 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// The history has forgotten nothing here, as one whose oldest term is younger than the checkpoint.
+func TestAMemberWaitsAsLongAsItsStatusSaysSo(t *testing.T) {
+	t.Parallel()
+	const has = "lease/1/a/2"
+	waiting := func(name, confirmed string) client.Object {
+		return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Annotations: map[string]string{v1.AnnotationRestored: confirmed}},
+			Status: v1.ClusterStatus{Restore: &v1.RestoreStatus{Checkpoint: has}}}
+	}
+	hub := fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(waiting("waits", "lease/1/a/1"), waiting("confirmed", has),
+		&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "other"}}).Build()
+	holds := restored(hub, checkpoint.NewRecorder(nil))
+	for name, want := range map[string]bool{"waits": true, "confirmed": false, "other": false, "missing": false} {
+		if got := holds(t.Context(), types.NamespacedName{Namespace: "a", Name: name}, has); got != want {
+			t.Errorf("%s: held is %t", name, got)
+		}
+	}
+	if holds(t.Context(), types.NamespacedName{Namespace: "a", Name: "waits"}, "lease/9/b/1") {
+		t.Error("a member whose agent has another checkpoint since is held")
+	}
+}

@@ -1,0 +1,45 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A kind without owners would be removed from members when a manager begins to lead, before its controller has said what it wants.
+func TestEveryKindOfSetHasOwners(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../internal/set/set.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, declaration := range file.Decls {
+		constants, ok := declaration.(*ast.GenDecl)
+		if !ok || !strings.HasPrefix(constants.Doc.Text(), "Kinds of sets") {
+			continue
+		}
+		for _, spec := range constants.Specs {
+			kind, err := strconv.Unquote(spec.(*ast.ValueSpec).Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kinds = append(kinds, kind)
+		}
+	}
+	var owned []string
+	for _, o := range owners() {
+		owned = append(owned, o.kinds...)
+	}
+	slices.Sort(kinds)
+	slices.Sort(owned)
+	if len(kinds) == 0 || !slices.Equal(kinds, owned) {
+		t.Errorf("internal/set has the kinds %v, and owners has owners for %v: want the same", kinds, owned)
+	}
+}

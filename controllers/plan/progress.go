@@ -1,0 +1,252 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// maxPlans bounds the plans whose status is kept of one member: its agent may be malicious.
+const maxPlans = 128
+
+// MemberState is what is known of a plan in a member.
+type MemberState struct {
+	// Connected reports whether the member is connected.
+	Connected bool
+	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does, or if it is not connected.
+	Refuses string
+	// Reported reports whether its agent has reported all its plans and reports each change. Otherwise Hold and Status may be old or empty.
+	Reported bool
+	// Silent is since when the agent, which runs plans, has not reported all; zero if it has, or is not connected.
+	Silent time.Time
+	// Hold says why the member takes no part at present; empty if it does.
+	Hold string
+	// Status is that of the Plan in the member, nil if it is not there. It is shared and must not be changed.
+	Status *v1.PlanStatus
+}
+
+// Progress keeps what members report of plans. The last status is kept while a member is away; a new leader knows nothing until the agents have
+// reported. It is a members.Follower. All methods may be called concurrently.
+type Progress struct {
+	state func(types.NamespacedName) members.State
+
+	mu       sync.Mutex // guards what follows
+	leads    bool
+	members  map[types.NamespacedName]*progress
+	onPlan   []func(plan types.NamespacedName)
+	onMember []func(member types.NamespacedName)
+}
+
+// progress is what one member reports.
+type progress struct {
+	runs    bool   // the member is connected, and its agent runs plans unless there is a reason in refuses
+	refuses string // ReasonAgentTooOld or ReasonAgentReadOnly
+	synced  bool
+	silent  time.Time // since when it runs and is not synced, while this manager leads
+	hold    string
+	states  map[string]*v1.PlanStatus
+}
+
+// NewProgress returns an empty Progress. state returns what is known of a member's connection.
+func NewProgress(state func(types.NamespacedName) members.State) *Progress {
+	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
+}
+
+// OnPlan calls f after the status of a plan changed in a member. f must not block.
+func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onPlan = append(p.onPlan, f)
+}
+
+// OnMember calls f after all that a member reports may have changed. f must not block.
+func (p *Progress) OnMember(f func(member types.NamespacedName)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onMember = append(p.onMember, f)
+}
+
+// State returns the state of a plan in a member.
+func (p *Progress) State(plan string, member types.NamespacedName) MemberState {
+	connection := p.state(member)
+	state := MemberState{Connected: connection.Connected()}
+	if state.Connected && connection.Report != nil {
+		state.Refuses = refusal(connection.Report)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.members[member]
+	if m == nil {
+		return state
+	}
+	state.Hold, state.Status, state.Reported = m.hold, m.states[plan], m.synced && state.Connected
+	if state.Connected && !m.synced {
+		state.Silent = m.silent
+	}
+	return state
+}
+
+// Start counts the time in which agents are silent from now on, and returns when ctx ends.
+func (p *Progress) Start(ctx context.Context) error {
+	p.mu.Lock()
+	p.leads = true
+	for _, m := range p.members {
+		p.lookLocked(m)
+	}
+	p.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// Changed looks at a member's connection. It is for members.Registry.OnChange.
+func (p *Progress) Changed(member types.NamespacedName) {
+	state := p.state(member)
+	runs, refuses := state.Connected() && state.Report != nil, ""
+	if runs {
+		refuses = refusal(state.Report)
+	}
+	p.mu.Lock()
+	m := p.memberLocked(member)
+	changed := runs != m.runs || refuses != m.refuses
+	m.runs, m.refuses = runs, refuses
+	p.lookLocked(m)
+	p.dropLocked(member)
+	listeners := p.onMember
+	p.mu.Unlock()
+	if changed {
+		notify(listeners, member)
+	}
+}
+
+// lookLocked notes since when an agent is silent.
+func (p *Progress) lookLocked(m *progress) {
+	switch {
+	case !m.runs || m.refuses != "" || m.synced:
+		m.silent = time.Time{}
+	case p.leads && m.silent.IsZero():
+		m.silent = time.Now()
+	}
+}
+
+func (p *Progress) memberLocked(name types.NamespacedName) *progress {
+	m := p.members[name]
+	if m == nil {
+		m = &progress{}
+		p.members[name] = m
+	}
+	return m
+}
+
+// dropLocked forgets a member that is away and has reported nothing that is worth keeping.
+func (p *Progress) dropLocked(name types.NamespacedName) {
+	if m := p.members[name]; m != nil && !m.runs && !m.synced && len(m.states) == 0 && m.hold == "" {
+		delete(p.members, name)
+	}
+}
+
+// Forget drops what a member has reported whose Cluster is gone, unless it is connected.
+func (p *Progress) Forget(member types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.members[member]; m != nil && !m.runs && !m.synced {
+		delete(p.members, member)
+	}
+}
+
+// Synced replaces what a member has reported.
+func (p *Progress) Synced(member types.NamespacedName, all []*protocol.PlanEvent) {
+	p.mu.Lock()
+	m := p.memberLocked(member)
+	m.hold, m.states, m.synced = "", nil, true
+	for _, event := range all {
+		m.takeLocked(event)
+	}
+	p.lookLocked(m)
+	listeners := p.onMember
+	p.mu.Unlock()
+	notify(listeners, member)
+}
+
+// Event applies one change.
+func (p *Progress) Event(member types.NamespacedName, event *protocol.PlanEvent) {
+	p.mu.Lock()
+	plan, all := p.memberLocked(member).takeLocked(event)
+	onPlan, onMember := p.onPlan, p.onMember
+	p.mu.Unlock()
+	if all {
+		notify(onMember, member)
+	} else if plan != "" {
+		notify(onPlan, types.NamespacedName{Namespace: member.Namespace, Name: plan})
+	}
+}
+
+// Stopped notes that what a member has reported may change without a report. It is kept.
+func (p *Progress) Stopped(member types.NamespacedName) {
+	p.mu.Lock()
+	m := p.memberLocked(member)
+	m.synced = false
+	p.lookLocked(m)
+	p.dropLocked(member)
+	listeners := p.onMember
+	p.mu.Unlock()
+	notify(listeners, member)
+}
+
+func notify(listeners []func(types.NamespacedName), name types.NamespacedName) {
+	for _, f := range listeners {
+		f(name)
+	}
+}
+
+// takeLocked applies an event. It returns the plan whose status changed, or whether the hold of all changed.
+func (m *progress) takeLocked(event *protocol.PlanEvent) (plan string, all bool) {
+	switch {
+	case event.Hold != nil && event.Hold.Reason != m.hold:
+		m.hold = event.Hold.Reason
+		return "", true
+	case event.State != nil && m.keepLocked(event.State):
+		return event.State.Name, false
+	case event.Removed != "" && m.states[event.Removed] != nil:
+		delete(m.states, event.Removed)
+		return event.Removed, false
+	}
+	return "", false
+}
+
+// keepLocked keeps a status, and reports whether it changed.
+func (m *progress) keepLocked(state *protocol.PlanState) bool {
+	was := m.states[state.Name]
+	if was == nil && len(m.states) >= maxPlans {
+		return false
+	}
+	status := &state.Status
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type != v1.ConditionComplete })
+	if m.states == nil {
+		m.states = map[string]*v1.PlanStatus{}
+	}
+	m.states[state.Name] = status
+	return was == nil || !reflect.DeepEqual(was, status)
+}
+
+// refusal returns why an agent runs no plans, empty if it does.
+func refusal(r *protocol.Report) string {
+	switch {
+	case r.Profile == string(v1.ProfileReadOnly):
+		return v1.ReasonAgentReadOnly
+	case !r.Has(protocol.FeaturePlans):
+		return v1.ReasonAgentTooOld
+	}
+	return ""
+}

@@ -1,0 +1,47 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// awaitConfirmation returns why a plan does not begin in a member: another one of its members waits for the confirmation of a restore of the hub, or may do so. A
+// plan of a backup is for all its members as they were, so it does not begin in those that lost nothing while it is not known whether it should run at all.
+// The zero value means that it may begin. In a member that waits itself it may: nothing is sent there, and the plan is among what is to be confirmed.
+func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
+	if r.Unconfirmed == nil {
+		return rollout.Wait{}
+	}
+	soon := rollout.Wait{Reason: v1.ReasonApplying, Message: "asking members whether they know more than the hub", Until: r.Now().Add(listenAgain)}
+	asking := r.unsettled(s)
+	var waiting []string
+	for _, m := range s.members {
+		difference, known := r.Unconfirmed(client.ObjectKeyFromObject(m.object))
+		switch {
+		case difference != nil && m.object.Name == begins:
+			return rollout.Wait{}
+		case difference != nil || !known && m.object.Status.Restore != nil: // one that is away waits on
+			waiting = append(waiting, m.object.Name)
+		case !known && (m.state.Reported || !m.state.Silent.IsZero() && r.Now().Sub(m.state.Silent) <= silence):
+			asking = true
+		}
+	}
+	switch {
+	case len(waiting) > 0:
+		return rollout.Wait{Reason: v1.ReasonHubRestored, Message: "the hub was restored from a backup, and no administrator has confirmed yet what would change in " + rollout.Clusters(len(waiting)) + ": " +
+			strings.Join(waiting[:min(len(waiting), maxWaiting)], ", ") + ". The plan begins in no other member meanwhile: run \"kubectl drover restored\", or delete the plan"}
+	case asking:
+		return soon
+	}
+	return rollout.Wait{}
+}
+
+// maxWaiting is the number of members that a message names.
+const maxWaiting = 5

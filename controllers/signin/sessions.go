@@ -1,0 +1,49 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin"
+)
+
+// kept is how long a session stays after its last token has ended.
+const kept = time.Minute
+
+// Sessions deletes the sessions that have ended. It runs on the leader.
+type Sessions struct {
+	Client client.Client
+	// Namespace has the sessions.
+	Namespace string
+	Now       func() time.Time
+}
+
+// IsSession reports whether an object is the Secret of a session, and not one that has only its label.
+func (s *Sessions) IsSession(o client.Object) bool {
+	return o.GetNamespace() == s.Namespace && o.GetLabels()[v1.LabelSecretKind] == v1.SecretKindSession && strings.HasPrefix(o.GetName(), signin.SessionPrefix)
+}
+
+// Reconcile deletes one session if it has ended.
+func (s *Sessions) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	session := &corev1.Secret{}
+	if err := s.Client.Get(ctx, req.NamespacedName, session); err != nil || !s.IsSession(session) {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if left := signin.Ends(session).Add(kept).Sub(s.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	if err := s.Client.Delete(ctx, session, client.Preconditions{UID: &session.UID}); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("delete session %s: %w", req.NamespacedName, err)
+	}
+	return ctrl.Result{}, nil
+}

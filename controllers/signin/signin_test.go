@@ -1,0 +1,165 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin"
+	"github.com/drover-dev/drover/internal/signin/keys"
+	"github.com/drover-dev/drover/internal/signin/password"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+
+func TestDecide(t *testing.T) {
+	secret := func(kind, hash string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1.LabelSecretKind: kind}}, Data: map[string][]byte{v1.UserSecretKey: []byte(hash), v1.UserSecretUID: []byte("u-1")}}
+	}
+	for name, tt := range map[string]struct {
+		disabled bool
+		secret   *corev1.Secret
+		reason   string
+		status   metav1.ConditionStatus
+	}{
+		"a password":                    {false, secret("user", password.Nothing()), v1.ReasonPasswordSet, metav1.ConditionTrue},
+		"none":                          {false, nil, v1.ReasonPasswordMissing, metav1.ConditionFalse},
+		"a password in plain text":      {false, secret("user", "hunter2"), v1.ReasonPasswordInvalid, metav1.ConditionFalse},
+		"a Secret for something else":   {false, secret("agent", password.Nothing()), v1.ReasonPasswordInvalid, metav1.ConditionFalse},
+		"that of another User":          {false, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1.LabelSecretKind: "user"}}, Data: map[string][]byte{v1.UserSecretKey: []byte(password.Nothing())}}, v1.ReasonPasswordInvalid, metav1.ConditionFalse},
+		"disabled":                      {true, secret("user", password.Nothing()), v1.ReasonDisabled, metav1.ConditionTrue},
+		"disabled and without password": {true, nil, v1.ReasonDisabled, metav1.ConditionTrue},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := decide(&v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice", UID: "u-1", Generation: 3}, Spec: v1.UserSpec{Disabled: tt.disabled}}, tt.secret)
+			if got.Reason != tt.reason || got.Status != tt.status || got.ObservedGeneration != 3 || got.Message == "" {
+				t.Errorf("the condition is %+v, want %s %s", got, tt.status, tt.reason)
+			}
+		})
+	}
+}
+
+func TestKeysAreMadeOnceAndRotated(t *testing.T) {
+	env := testkit.Shared(t)
+	now := start
+	k := &Keys{Client: env.Client, Secret: types.NamespacedName{Namespace: env.Workspace(t), Name: signin.KeysSecret}, Now: func() time.Time { return now }}
+	read := func() (set keys.Set) {
+		t.Helper()
+		for range 3 { // each write wakes it
+			if _, err := k.Reconcile(t.Context(), ctrl.Request{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		secret := &corev1.Secret{}
+		if err := env.Client.Get(t.Context(), k.Secret, secret); err != nil {
+			t.Fatal(err)
+		}
+		set, err := keys.Decode(secret.Data[signin.KeyOfKeys])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set
+	}
+	first := read()
+	if again := read(); len(first) != 1 || len(again) != 1 || again[0].ID != first[0].ID {
+		t.Fatalf("the keys are %v, then %v; want one that stays", first, again)
+	}
+	now = start.Add(keys.Lifetime)
+	both := read()
+	if active, err := both.Active(now); len(both) != 2 || err != nil || active.ID != first[0].ID {
+		t.Fatalf("after its lifetime there are %d keys, of which %s signs (%v); want the first to sign for another hour", len(both), active.ID, err)
+	}
+	now = now.Add(keys.Lead + keys.Overlap)
+	if last := read(); len(last) != 1 || last[0].ID != both[1].ID {
+		t.Errorf("once no token of the first is left, the keys are %v", last)
+	}
+}
+
+func TestASessionIsDeletedWhenItHasEnded(t *testing.T) {
+	env := testkit.Shared(t)
+	namespace, now := env.Workspace(t), start
+	s := &Sessions{Client: env.Client, Namespace: namespace, Now: func() time.Time { return now }}
+	created := func(name, kind, ends string) client.ObjectKey {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1.LabelSecretKind: kind}}, Data: map[string][]byte{"ends": []byte(ends)}}
+		env.Apply(t, secret)
+		return client.ObjectKeyFromObject(secret)
+	}
+	ends := start.Add(10 * time.Minute).Format(time.RFC3339)
+	session, other, broken := created("drover-session-1", "session", ends), created("drover-user-alice", "user", ends), created("drover-session-2", "session", "never")
+	run := func(name client.ObjectKey) (left time.Duration, gone bool) {
+		t.Helper()
+		result, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.RequeueAfter, apierrors.IsNotFound(env.Client.Get(t.Context(), name, &corev1.Secret{}))
+	}
+	if left, gone := run(session); left != 10*time.Minute+kept || gone {
+		t.Errorf("a session is looked at again after %s (deleted: %t)", left, gone)
+	}
+	if _, gone := run(broken); !gone {
+		t.Error("a session without an end stays")
+	}
+	now = start.Add(10*time.Minute + kept)
+	if _, gone := run(session); !gone {
+		t.Error("a session that has ended stays")
+	}
+	if _, gone := run(other); gone {
+		t.Error("the password of a user was deleted as a session")
+	}
+	named := created("mine", "session", ends)
+	if _, gone := run(named); gone {
+		t.Error("a Secret that has only the label of a session was deleted")
+	}
+	s.Namespace = "another"
+	if _, gone := run(created("drover-session-3", "session", ends)); gone {
+		t.Error("a Secret of another namespace was deleted as a session")
+	}
+}
+
+func TestTheStatusOfAUserFollowsTheirPassword(t *testing.T) {
+	env := testkit.Shared(t)
+	namespace := env.Workspace(t)
+	u := &Users{Client: env.Client, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Now: time.Now}
+	user := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice-of-" + namespace}}
+	env.Apply(t, user)
+	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), user) })
+	reason := func() string {
+		t.Helper()
+		if _, err := u.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: user.Name}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(user), user); err != nil {
+			t.Fatal(err)
+		}
+		return meta.FindStatusCondition(user.Status.Conditions, v1.ConditionReady).Reason
+	}
+	if got := reason(); got != v1.ReasonPasswordMissing || user.Status.Principal != "local:"+user.Name {
+		t.Errorf("the status is %+v", user.Status)
+	}
+	env.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1.UserSecretPrefix + user.Name, Labels: map[string]string{v1.LabelSecretKind: "user"}},
+		Data: map[string][]byte{v1.UserSecretKey: []byte(password.Nothing()), v1.UserSecretUID: []byte(user.UID)}})
+	if got := reason(); got != v1.ReasonPasswordSet {
+		t.Errorf("the reason is %s", got)
+	}
+	written := user.ResourceVersion
+	if reason(); user.ResourceVersion != written {
+		t.Error("a status that did not change was written")
+	}
+}

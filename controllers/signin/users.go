@@ -1,0 +1,83 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin"
+	"github.com/drover-dev/drover/internal/signin/password"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Users writes into the status of each User whether they can sign in. It runs on the leader.
+type Users struct {
+	Client   client.Client
+	Recorder events.EventRecorder
+	// Namespace has the Secrets with the hashes of passwords.
+	Namespace string
+	Now       func() time.Time
+}
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=users/status,verbs=get;update;patch
+
+// Handler wakes it for the User of a Secret with a password.
+func (u *Users) Handler() handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		name := o.GetName()
+		if o.GetNamespace() != u.Namespace || len(name) <= len(v1.UserSecretPrefix) || name[:len(v1.UserSecretPrefix)] != v1.UserSecretPrefix {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: name[len(v1.UserSecretPrefix):]}}}
+	})
+}
+
+// Reconcile writes the status of one User.
+func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	user, secret := &v1.User{}, &corev1.Secret{}
+	if err := u.Client.Get(ctx, req.NamespacedName, user); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	err := u.Client.Get(ctx, types.NamespacedName{Namespace: u.Namespace, Name: v1.UserSecretPrefix + user.Name}, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read the password of user %s: %w", user.Name, err)
+	} else if err != nil {
+		secret = nil
+	}
+	update := status.Begin(user)
+	condition := decide(user, secret)
+	condition.LastTransitionTime = metav1.NewTime(u.Now())
+	meta.SetStatusCondition(&user.Status.Conditions, condition)
+	user.Status.ObservedGeneration, user.Status.Principal = user.Generation, v1.PrincipalPrefixLocal+user.Name
+	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
+}
+
+// decide returns the condition Ready of a User, whose password is in a Secret, nil if there is none.
+func decide(user *v1.User, secret *corev1.Secret) metav1.Condition {
+	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: user.Generation}
+	switch {
+	case user.Spec.Disabled:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1.ReasonDisabled, "No login and no token of the user is accepted"
+	case secret == nil:
+		c.Reason, c.Message = v1.ReasonPasswordMissing, "The user has no password: set one with kubectl drover user password "+user.Name
+	case !signin.HoldsPassword(secret, user) || password.Valid(string(secret.Data[v1.UserSecretKey])) != nil:
+		c.Reason, c.Message = v1.ReasonPasswordInvalid, "Secret "+secret.Name+" holds no argon2id hash within the bounds, lacks the label, or is of another User of this name: set a password with kubectl drover user password "+user.Name
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1.ReasonPasswordSet, "The user can sign in"
+	}
+	return c
+}

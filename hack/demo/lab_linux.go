@@ -1,0 +1,64 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/drover-dev/drover/test/lab"
+	lablib "github.com/drover-dev/drover/test/lab/nodes"
+)
+
+// runLabProcess runs a process of the lab if args are of one, and reports whether they are.
+func runLabProcess(args []string) (bool, error) { return lablib.RunProcess(args) }
+
+// labFault returns in one line why the lab cannot run in that folder of this machine, or nil.
+func labFault(dir string) error {
+	err := lablib.Check()
+	if err == nil {
+		err = lablib.CheckDir(dir)
+	}
+	if err == nil {
+		return nil
+	}
+	return errors.New(strings.NewReplacer(":\n- ", ": ", "\n- ", "; ").Replace(err.Error()))
+}
+
+// upLab brings up the lab that a file's content describes, with users of the hub.
+func upLab(ctx context.Context, dir, file string, users []lab.User, progress io.Writer) error {
+	parsed, err := lablib.ParseFile([]byte(file))
+	if err != nil {
+		return err
+	}
+	_, err = lablib.Up(ctx, lablib.Options{File: parsed, Dir: dir, Progress: progress, Users: map[string][]lab.User{hub: users}})
+	return err
+}
+
+// loadImage gives an image to the nodes of a cluster.
+func loadImage(ctx context.Context, dir, tarball, cluster string) error {
+	l, err := lablib.Open(dir, "")
+	if err != nil {
+		return err
+	}
+	return l.Load(ctx, tarball, cluster)
+}
+
+// writeImage writes the image of programs as a tarball. It has all names.
+func writeImage(path string, names, programs []string) error {
+	return lablib.WriteImage(path, lablib.Image{Name: names[0], Aliases: names[1:], Programs: programs, User: "65532:65532"})
+}
+
+// downLab ends and removes the lab.
+func downLab(ctx context.Context, dir string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the demo has real nodes, whose processes are root's: run it as root")
+	}
+	return lablib.Down(ctx, dir, "", nil)
+}

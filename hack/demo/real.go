@@ -1,0 +1,234 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/lab"
+)
+
+const (
+	// labFile describes hub and member with a node each. Pods reach the manager, a process of the machine, at the bridge.
+	labFile = `apiVersion: lab.drover.dev/v1
+kind: Lab
+name: demo
+networking: {machinePorts: [%d]}
+clusters:
+- {name: hub, nodes: [{}]}
+- {name: member, nodes: [{}]}
+`
+	// bridgeAddress is where nodes and pods reach the ports of the machine, by the lab's default network.
+	bridgeAddress = "10.90.0.1"
+
+	// clustersLimit is how long control planes and nodes may take, on a busy machine too. An idle one needs 10 s.
+	clustersLimit = 6 * time.Minute
+	// podLimit is how long the agent's pod may take until it is ready.
+	podLimit = 3 * time.Minute
+)
+
+// podImages are the names under which images have the program hack/demo/pod, by the names of the image.
+func podImages() map[string][]string {
+	return map[string][]string{
+		"example.com/web:1": {"web", "get"},
+		// A Plan adds its version to the name: the guide has these.
+		"example.com/upgrade:v1 example.com/upgrade:v2": {"upgrade", "sleep", "false"},
+	}
+}
+
+// A task runs beside the steps.
+type task struct {
+	done chan struct{}
+	err  error // after done was closed
+}
+
+func startTask(do func() error) *task {
+	t := &task{done: make(chan struct{})}
+	go func() {
+		defer close(t.done)
+		t.err = do()
+	}()
+	return t
+}
+
+// wait returns the error of the task when it has ended.
+func (t *task) wait() error {
+	<-t.done
+	return t.err
+}
+
+// failed returns the error of the task if it has ended with one.
+func (t *task) failed() error {
+	select {
+	case <-t.done:
+		return t.err
+	default:
+		return nil
+	}
+}
+
+// beginClusters begins to bring up hub and member. It goes on beside the next steps, until awaitNodes.
+func (d *demo) beginClusters(ctx context.Context) (string, error) {
+	if err := d.keepHubPort(); err != nil {
+		return "", err
+	}
+	dir := d.files.lab()
+	if err := os.MkdirAll(d.files.logs(), 0o700); err != nil {
+		return "", err
+	}
+	log, err := os.OpenFile(d.files.log("lab"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return "", err
+	}
+	file, users := fmt.Sprintf(labFile, d.state.HubPort), []lab.User{{Name: "demo", Token: d.state.DemoToken}}
+	d.clusters = startTask(func() error {
+		defer log.Close()
+		if err := upLab(ctx, dir, file, users, log); err != nil {
+			return fmt.Errorf("%w; see %s, or run \"make demo-down\" to start afresh", err, d.files.short(d.files.log("lab")))
+		}
+		return nil
+	})
+	return "it goes on beside the next steps", nil
+}
+
+// keepHubPort finds a port for the manager once. The relay of a running lab carries connections to it and to no other.
+func (d *demo) keepHubPort() error {
+	port := d.state.HubPort
+	if err := d.state.keepPort(&d.state.HubPort, d.running(manager)); err != nil || port == 0 || port == d.state.HubPort || d.state.Nodes != realNodes {
+		return err
+	}
+	d.state.HubPort = port
+	return fmt.Errorf("port %d of 127.0.0.1, which was the hub's, is taken: end the program that has it, or run \"make demo-down\"", port)
+}
+
+// awaitPlane returns a control plane of the lab when it serves, and writes its kubeconfig where people look for it.
+func (d *demo) awaitPlane(ctx context.Context, name string) (*plane, error) {
+	source := filepath.Join(d.files.lab(), name+".kubeconfig")
+	err := await(ctx, clustersLimit, func(ctx context.Context) error {
+		if err := d.clusters.failed(); err != nil {
+			return permanentError{err}
+		}
+		if _, err := os.Stat(source); err != nil {
+			return fmt.Errorf("it has not started: see %s", d.files.short(d.files.log("lab")))
+		}
+		return answers(ctx, source, "/readyz")
+	})
+	if err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(source)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFile(d.files.kubeconfig(name), content); err != nil {
+		return nil, err
+	}
+	return openPlane(ctx, d.files.kubeconfig(name))
+}
+
+func (d *demo) awaitHub(ctx context.Context) (_ string, err error) {
+	d.hub, err = d.awaitPlane(ctx, hub)
+	return "", err
+}
+
+func (d *demo) awaitMember(ctx context.Context) (_ string, err error) {
+	d.member, err = d.awaitPlane(ctx, member)
+	return "", err
+}
+
+// agentImage returns the name of the image of the agent, which changes with the program, or "" if agents are processes.
+func (d *demo) agentImage() (string, error) {
+	if d.state.Nodes != realNodes {
+		return "", nil
+	}
+	program, err := os.ReadFile(d.files.bin("drover-" + agent))
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(program)
+	return "drover.demo/agent:" + hex.EncodeToString(sum[:6]), nil
+}
+
+// awaitNodes returns when the nodes are ready, and those of the member have the images.
+func (d *demo) awaitNodes(ctx context.Context) (string, error) {
+	if err := d.clusters.wait(); err != nil {
+		return "", err
+	}
+	tarballs, err := d.writeImages()
+	if err != nil {
+		return "", err
+	}
+	loading, loaded := errgroup.Group{}, map[string]string{}
+	for name, path := range tarballs {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		key, sum := "image "+name, digest([]string{string(content)})
+		if d.state.StartedFrom[key] != sum {
+			loaded[key] = sum
+			loading.Go(func() error { return loadImage(ctx, d.files.lab(), path, member) })
+		}
+	}
+	if err := loading.Wait(); err != nil {
+		return "", err
+	}
+	for key, sum := range loaded {
+		if err := d.state.setStarted(key, sum); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d images loaded", len(loaded)), nil
+}
+
+// writeImages writes the images of the member's pods and returns their tarballs.
+func (d *demo) writeImages() (map[string]string, error) {
+	dir := d.files.file("images")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	name, err := d.agentImage()
+	if err != nil {
+		return nil, err
+	}
+	tarballs := map[string]string{agent: filepath.Join(dir, "agent.tar")}
+	if err := writeImage(tarballs[agent], []string{name}, []string{d.files.bin("drover-" + agent)}); err != nil {
+		return nil, err
+	}
+	for names, programs := range podImages() {
+		tarball := filepath.Join(dir, programs[0]+".tar")
+		for i, program := range programs {
+			programs[i] = filepath.Join(dir, program)
+			if err := os.Symlink(d.files.bin("drover-"+pod), programs[i]); err != nil && !os.IsExist(err) {
+				return nil, err
+			}
+		}
+		if err := writeImage(tarball, strings.Fields(names), programs); err != nil {
+			return nil, err
+		}
+		tarballs[names] = tarball
+	}
+	return tarballs, nil
+}
+
+// awaitPod waits until the agent's Deployment has a pod that is ready.
+func (d *demo) awaitPod(ctx context.Context) (string, error) {
+	of := []string{"--kubeconfig", d.member.kubeconfig, "-n", protocol.AgentNamespace}
+	_, err := d.kubectl(ctx, nil, append(of, "rollout", "status", "deployment/"+protocol.AgentName, "--timeout", podLimit.String())...)
+	if err == nil {
+		return "", nil
+	}
+	seen, _ := d.kubectl(ctx, nil, append(of, "get", "pods,events")...) // the first error says more than one of this
+	return "", fmt.Errorf("%w\n%s", err, seen)
+}

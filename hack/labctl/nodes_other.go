@@ -1,0 +1,16 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package main
+
+import (
+	"context"
+	"io"
+)
+
+const nodesUsage = ""
+
+// runNodes knows no command: real nodes need Linux.
+func runNodes(context.Context, []string, io.Writer, io.Writer) (bool, error) { return false, nil }

@@ -1,0 +1,19 @@
+{{- define "drover.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "drover.config" -}}
+{{- if not .Values.config.server.urls -}}
+{{- fail "set config.server.urls to where agents and people reach the hub, for example --set 'config.server.urls={https://drover.example.com}'" -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite (deepCopy .Values.config) (dict "namespace" .Release.Namespace)) -}}
+{{- end -}}
+
+{{- /* The name ends in a hash of the content: a changed configuration rolls the Deployment. */ -}}
+{{- define "drover.configName" -}}
+drover-config-{{ include "drover.config" . | sha256sum | trunc 10 }}
+{{- end -}}

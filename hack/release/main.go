@@ -1,0 +1,138 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command release builds what a release of Drover consists of, from the sources alone and without a container engine.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const usage = `release builds what a release consists of, into dist/.
+
+  release images     OCI images, with their SBOMs, in dist/images
+  release chart      the Helm chart, in dist/chart
+  release plugins    the plugin of kubectl for five platforms, and a manifest for krew, in dist/plugin
+  release checksums  the checksums of all that is in dist
+
+Variables:
+  VERSION            version of the programs and tag of the image (default v0.1.0-dev)
+  IMG                name of the image (default drover:VERSION)
+  PLATFORMS          platforms of the images (default linux/amd64,linux/arm64)
+  SOURCE_DATE_EPOCH  time of all that is made, in seconds (default: the time of the commit)
+`
+
+// oldestKubernetes is the oldest version that hub and members can have: docs/versions.md.
+const oldestKubernetes = "1.30.0"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return errors.New("want one command\n" + usage)
+	}
+	r, err := newRelease(ctx, os.Getenv)
+	if err != nil {
+		return err
+	}
+	switch args[0] {
+	case "images":
+		return r.images(ctx)
+	case "chart":
+		return r.chart(ctx)
+	case "plugins":
+		return r.plugins(ctx)
+	case "checksums":
+		return r.checksums()
+	}
+	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
+}
+
+// A release says what is built, of which sources, and where it is written.
+type release struct {
+	// root is the folder of the sources, dist that of the results.
+	root, dist string
+	version    string
+	// revision is the commit, "" where there is no repository.
+	revision string
+	// image is the name that the image has in its archive.
+	image     string
+	platforms []string
+	// created is the time of all that is made, so that the same sources give the same bytes.
+	created time.Time
+}
+
+// newRelease reads the settings from variables.
+func newRelease(ctx context.Context, getenv func(string) string) (release, error) {
+	root, err := sources()
+	if err != nil {
+		return release{}, err
+	}
+	r := release{
+		root: root, dist: filepath.Join(root, "dist"),
+		version: or(getenv("VERSION"), "v0.1.0-dev"), revision: git(ctx, root, "rev-parse", "HEAD"),
+		platforms: strings.Split(or(getenv("PLATFORMS"), "linux/amd64,linux/arm64"), ","),
+	}
+	r.image = or(getenv("IMG"), "drover:"+r.version)
+	epoch := or(getenv("SOURCE_DATE_EPOCH"), or(git(ctx, root, "log", "-1", "--format=%ct"), "0"))
+	seconds, err := strconv.ParseInt(epoch, 10, 64)
+	if err != nil || seconds < 0 {
+		return release{}, fmt.Errorf("SOURCE_DATE_EPOCH=%s is not a number of seconds since 1970", epoch)
+	}
+	r.created = time.Unix(seconds, 0).UTC()
+	return r, nil
+}
+
+// sources returns the root of the repository, in which or below which a program runs.
+func sources() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("find the sources: no folder above has a PROJECT file: run this in the repository")
+		}
+	}
+}
+
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}
+
+// git returns what a command of git prints, or "" where there is no repository.
+func git(ctx context.Context, dir string, args ...string) string {
+	command := exec.CommandContext(ctx, "git", args...)
+	command.Dir = dir
+	out, err := command.Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// say prints progress.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "release: "+format+"\n", args...) }

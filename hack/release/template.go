@@ -1,0 +1,167 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// An opening is a place of a manifest where the chart has a value: a mark that stands there, and the template in its place. A template that
+// is of whole lines replaces the line of its mark.
+type opening struct {
+	mark, template string
+	// before and after are put around the whole.
+	before, after string
+}
+
+// open turns a manifest into a template: what Helm would read as one of its expressions is quoted, and each opening filled.
+func open(manifest []byte, opens []opening) []byte {
+	text := strings.ReplaceAll(string(manifest), "{{", `{{ "{{" }}`)
+	text = strings.ReplaceAll(text, manifestNamespace, "{{ .Release.Namespace }}")
+	for _, o := range opens {
+		if o.mark == "" {
+			text = o.before + text + o.after
+			continue
+		}
+		line := strings.Split(o.template, "\n")
+		if len(line) == 1 {
+			text = strings.ReplaceAll(text, o.mark, o.template)
+			continue
+		}
+		var lines []string
+		for l := range strings.Lines(text) {
+			if strings.Contains(l, o.mark) {
+				l = o.template
+			}
+			lines = append(lines, l)
+		}
+		text = strings.Join(lines, "")
+	}
+	return []byte(text)
+}
+
+func quote(s string) string { return strconv.Quote(s) }
+
+// block is a template of whole lines for an optional field of a mapping that is indented by some spaces.
+func block(field, value string, indent int) string {
+	spaces := strings.Repeat(" ", indent)
+	return fmt.Sprintf("%s{{- with .Values.%s }}\n%s%s:\n%s  {{- toYaml . | nindent %d }}\n%s{{- end }}\n", spaces, value, spaces, field, spaces, indent+2, spaces)
+}
+
+func deploymentOpenings(o object) ([]opening, error) {
+	spec, _ := at(o, "spec").(map[string]any)
+	pod, _ := at(o, "spec", "template", "spec").(map[string]any)
+	container, err := managerOf(o)
+	if err != nil {
+		return nil, err
+	}
+	spec["replicas"] = "@replicas"
+	container["image"], container["imagePullPolicy"], container["resources"], container["env"] = "@image", "@pull", "@resources", "@env"
+	pod["priorityClassName"], pod["nodeSelector"], pod["tolerations"], pod["imagePullSecrets"] = "@priority", "@nodes", "@tolerations", "@secrets"
+	volumes, _ := pod["volumes"].([]any)
+	for _, volume := range volumes {
+		if config, ok := at(volume, "configMap").(map[string]any); ok {
+			config["name"] = "@config"
+		}
+	}
+	return []opening{
+		{mark: "'@replicas'", template: "{{ .Values.replicas }}"},
+		{mark: "'@image'", template: `{{ include "drover.image" . | quote }}`},
+		{mark: "'@pull'", template: "        {{- with .Values.image.pullPolicy }}\n        imagePullPolicy: {{ . }}\n        {{- end }}\n"},
+		{mark: "'@resources'", template: block("resources", "resources", 8)},
+		{mark: "'@env'", template: block("env", "env", 8)},
+		{mark: "'@priority'", template: "      {{- with .Values.priorityClassName }}\n      priorityClassName: {{ . }}\n      {{- end }}\n"},
+		{mark: "'@nodes'", template: block("nodeSelector", "nodeSelector", 6)},
+		{mark: "'@tolerations'", template: block("tolerations", "tolerations", 6)},
+		{mark: "'@secrets'", template: block("imagePullSecrets", "imagePullSecrets", 6)},
+		{mark: "'@config'", template: `{{ include "drover.configName" . }}`},
+	}, nil
+}
+
+func configOpenings(o object) []opening {
+	at(o, "metadata").(map[string]any)["name"] = "@config"
+	at(o, "data").(map[string]any)["config.yaml"] = "@content"
+	return []opening{
+		{mark: "'@config'", template: `{{ include "drover.configName" . }}`},
+		{mark: "'@content'", template: "  config.yaml: |\n    {{- include \"drover.config\" . | nindent 4 }}\n"},
+	}
+}
+
+func serviceOpenings(o object) []opening {
+	metadata, spec := at(o, "metadata").(map[string]any), at(o, "spec").(map[string]any)
+	metadata["annotations"], spec["type"] = "@annotations", "@type"
+	return []opening{
+		{mark: "'@annotations'", template: block("annotations", "service.annotations", 2)},
+		{mark: "'@type'", template: `  {{- if ne .Values.service.type "ClusterIP" }}
+  type: {{ .Values.service.type }}
+  externalTrafficPolicy: {{ .Values.service.externalTrafficPolicy }}
+  {{- end }}
+  {{- with .Values.service.loadBalancerClass }}
+  loadBalancerClass: {{ . }}
+  {{- end }}
+`},
+	}
+}
+
+// managerOf returns the container of the manager.
+func managerOf(o object) (map[string]any, error) {
+	containers, _ := at(o, "spec", "template", "spec", "containers").([]any)
+	for _, c := range containers {
+		if container, ok := c.(map[string]any); ok && container["name"] == "manager" {
+			return container, nil
+		}
+	}
+	return nil, errors.New("the Deployment has no container manager")
+}
+
+// values makes values.yaml: each default is what the manifests have.
+func (r release) values(all []object) ([]byte, error) {
+	var out bytes.Buffer
+	repository, tag := r.image, ""
+	if colon := strings.LastIndexByte(r.image, ':'); colon > strings.LastIndexByte(r.image, '/') {
+		repository, tag = r.image[:colon], r.image[colon+1:]
+	}
+	section := func(comment, key string, value any) error {
+		text, err := yaml.Marshal(map[string]any{key: value})
+		fmt.Fprintf(&out, "# %s\n%s", comment, text)
+		return err
+	}
+	var errs []error
+	add := func(comment, key string, value any) { errs = append(errs, section(comment, key, value)) }
+	add("The image of manager and agents. A digest wins over the tag.", "image", map[string]any{"repository": repository, "tag": tag, "digest": "", "pullPolicy": ""})
+	add("Secrets of the namespace with which the manager's image is pulled: [{name: …}].", "imagePullSecrets", []any{})
+	for _, o := range all {
+		switch {
+		case o.text("kind") == "Deployment":
+			container, err := managerOf(o)
+			if err != nil {
+				return nil, err
+			}
+			add("Replicas of the manager. One leads, all serve.", "replicas", at(o, "spec", "replicas"))
+			add("Raise the limit of memory together with GOMEMLIMIT.", "resources", container["resources"])
+			add("Variables of the manager. DROVER_POD names its pod, whose image agents run, too.", "env", container["env"])
+			add("The class with the manifests' name is created. Another one must exist; \"\" means none.", "priorityClassName", or(o.text("spec", "template", "spec", "priorityClassName"), ""))
+		case o.text("kind") == "ConfigMap" && strings.HasPrefix(o.text("metadata", "name"), configPrefix):
+			var config map[string]any
+			if err := yaml.Unmarshal([]byte(o.text("data", "config.yaml")), &config); err != nil {
+				return nil, err
+			}
+			delete(config, "namespace") // that of the release
+			at(config, "server").(map[string]any)["urls"] = []any{}
+			add("The configuration: docs/operations/configuration.md has every key. Set server.urls to where agents and people reach the hub.", "config", config)
+		}
+	}
+	add("Where the manager's pods may run.", "nodeSelector", map[string]any{})
+	add("Taints that the manager's pods tolerate.", "tolerations", []any{})
+	add("How the port for agents and users is exposed: ClusterIP, NodePort or LoadBalancer.", "service",
+		map[string]any{"type": "ClusterIP", "externalTrafficPolicy": "Local", "loadBalancerClass": "", "annotations": map[string]any{}})
+	add("Whether the namespace of the release is an object of the release, with the label of pod security. Then it must not exist before.", "createNamespace", false)
+	return out.Bytes(), errors.Join(errs...)
+}

@@ -1,0 +1,50 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package arch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// quotedPath matches a file or folder of this repository that a document quotes.
+var quotedPath = regexp.MustCompile("`((?:agent|api|cmd|config|controllers|docs|hack|internal|test)/[A-Za-z0-9_./-]*|main\\.go)`")
+
+func TestTheMapsNameFilesThatExist(t *testing.T) {
+	for _, document := range []string{"docs/architecture.md", "docs/contributing.md"} {
+		report(t, pathProblems(root(t), document, readFile(t, document)))
+	}
+}
+
+func pathProblems(top, document, text string) []string {
+	var problems []string
+	for n, line := range strings.Split(text, "\n") {
+		for _, found := range quotedPath.FindAllStringSubmatch(line, -1) {
+			if _, err := os.Stat(filepath.Join(top, found[1])); err != nil {
+				problems = append(problems, fmt.Sprintf("%s:%d: %s does not exist: name what it became", document, n+1, found[1]))
+			}
+		}
+	}
+	return problems
+}
+
+func TestPathRule(t *testing.T) {
+	tests := map[string]struct{ line, want string }{
+		"a file passes":                     {"see `internal/arch/doc.go`", ""},
+		"a folder passes":                   {"`docs/design/` and `internal/arch`", ""},
+		"a path that is gone fails":         {"see `internal/fleet`", "internal/fleet does not exist"},
+		"a name that is no path passes":     {"`Settings` and `get/list`", ""},
+		"a path that is not quoted passes":  {"internal/fleet is gone", ""},
+		"a path with an ellipsis is passed": {"`agent/…`", ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			expect(t, pathProblems(root(t), "a.md", tt.line), tt.want)
+		})
+	}
+}

@@ -1,0 +1,141 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"sync/atomic"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	leasesv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// ErrRestored ends a replica: the hub's etcd was restored while it ran. Its caches may have what the hub has forgotten.
+var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: the hub's etcd was restored from a backup while the manager ran. " +
+	"The replica ends, since its caches may be newer than the hub, and starts again with what the hub has now")
+
+// Recorder is the client of Leases through which a manager elects itself. It keeps the history in the Lease's annotation.
+type Recorder struct {
+	leasesv1.LeasesGetter
+	// Restored is called when a Lease lacks a renewal that was seen before, if it is not nil.
+	Restored func()
+
+	id   string
+	own  atomic.Pointer[history] // of the Lease as this process stored it last, nil if it never led
+	seen history                 // of the Lease as it was read or stored last; only the election uses it
+}
+
+// NewRecorder returns a Recorder that reads and writes Leases with a client.
+func NewRecorder(client leasesv1.LeasesGetter) *Recorder {
+	return &Recorder{LeasesGetter: client, id: rand.Text()[:12]}
+}
+
+// Current returns the latest checkpoint of this leader, empty if it never led.
+func (r *Recorder) Current() string {
+	h := r.load()
+	if h == nil {
+		return ""
+	}
+	last, _ := h.last()
+	return last.String()
+}
+
+// Forgot reports whether a checkpoint that an agent has is one that the hub does not remember: its etcd was restored from a backup which is older.
+func (r *Recorder) Forgot(checkpoint string) bool {
+	h := r.load()
+	p, ok := parsePoint(checkpoint)
+	return ok && h != nil && h.forgot(p)
+}
+
+func (r *Recorder) load() *history {
+	if r == nil { // there is no election
+		return nil
+	}
+	return r.own.Load()
+}
+
+// Leases implements LeasesGetter.
+func (r *Recorder) Leases(namespace string) leasesv1.LeaseInterface {
+	return leases{LeaseInterface: r.LeasesGetter.Leases(namespace), recorder: r}
+}
+
+type leases struct {
+	leasesv1.LeaseInterface
+	recorder *Recorder
+}
+
+// Get implements LeaseInterface. Each replica reads the Lease every few seconds; the leader only when it could not renew it, as after a restore. It fails
+// from then on, so that a replica whose caches may be older or newer than the hub does not lead.
+func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
+	lease, err := l.LeaseInterface.Get(ctx, name, options)
+	if err != nil {
+		return nil, err
+	}
+	now := historyOf(lease)
+	if last, ok := l.recorder.seen.last(); ok && now.forgot(last) {
+		if l.recorder.Restored != nil {
+			l.recorder.Restored()
+		}
+		return nil, ErrRestored
+	}
+	l.recorder.seen = now
+	return lease, nil
+}
+
+// Create implements LeaseInterface.
+func (l leases) Create(ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	stored, err := l.LeaseInterface.Create(ctx, l.recorder.renew(lease), options)
+	if err == nil {
+		l.recorder.stored(stored)
+	}
+	return stored, err
+}
+
+// Update implements LeaseInterface. It fails if the Lease has changed since it was read: so no renewal of another process is lost.
+func (l leases) Update(ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	stored, err := l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options)
+	if err == nil {
+		l.recorder.stored(stored)
+	}
+	return stored, err
+}
+
+// renew returns a Lease that this process is about to hold with one more renewal.
+func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
+	if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
+		return lease
+	}
+	h := historyOf(lease)
+	if own := r.load(); own != nil && own.lease == h.lease && len(h.terms) == 0 {
+		h = *own // the annotation was removed
+	}
+	var number int32
+	if n := lease.Spec.LeaseTransitions; n != nil {
+		number = *n
+	}
+	lease = lease.DeepCopy() // of a write that fails nothing is kept
+	if lease.Annotations == nil {
+		lease.Annotations = map[string]string{}
+	}
+	lease.Annotations[v1.AnnotationTerms] = h.renew(number, r.id).String()
+	return lease
+}
+
+// stored takes a Lease that was written.
+func (r *Recorder) stored(lease *coordinationv1.Lease) {
+	r.seen = historyOf(lease)
+	if last, ok := r.seen.last(); ok && last.id == r.id {
+		h := r.seen
+		r.own.Store(&h)
+	}
+}
+
+func historyOf(lease *coordinationv1.Lease) history {
+	return parseHistory(string(lease.UID), lease.Annotations[v1.AnnotationTerms])
+}

@@ -1,0 +1,62 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"regexp"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Agent has the defaults of agents. What a Cluster sets in spec.agent takes the place of the field here; of Env, of the variable here.
+type Agent struct {
+	// Image of the agent. Default: that of the manager's own container (SetAgentImage), outside of a cluster "drover:latest".
+	Image string `json:"image,omitempty"`
+	// Rollout says how a new image or manager's version reaches the agents: a few first, then shares.
+	Rollout Rollout `json:"rollout,omitempty"`
+	// Registry is put in front of images of agents and Plans that name no registry themselves: "registry.example.com/mirror". Default: none.
+	Registry string `json:"registry,omitempty"`
+	// ImagePullSecrets name Secrets in the agent's namespace in each member.
+	ImagePullSecrets []v1.PullSecret `json:"imagePullSecrets,omitempty"`
+	// Env is the environment of agents, of the variables that a Cluster may set.
+	Env []v1.AgentEnv `json:"env,omitempty"`
+	// NodeSelector, Tolerations and PriorityClassName of agents.
+	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`
+	Tolerations       []corev1.Toleration `json:"tolerations,omitempty"`
+	PriorityClassName string              `json:"priorityClassName,omitempty"`
+}
+
+// Defaults of spec.agent.
+func (a Agent) Defaults() v1.Agent {
+	return v1.Agent{Image: a.Image, ImagePullSecrets: a.ImagePullSecrets, Env: a.Env,
+		NodeSelector: a.NodeSelector, Tolerations: a.Tolerations, PriorityClassName: a.PriorityClassName}
+}
+
+// aRegistry is a host, which has a dot or a port so that runtimes take it for one, and perhaps folders.
+var aRegistry = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]+)?$`)
+
+// validate reports each fault by field, format and arguments.
+func (a Agent) validate(add func(field, format string, args ...any)) {
+	if a.Registry != "" && !aRegistry.MatchString(a.Registry) {
+		add("agent.registry", "%q is not of the form host[:port][/folder], with a dot or a port in the host", a.Registry)
+	}
+	for i, secret := range a.ImagePullSecrets {
+		if secret.Name == "" {
+			add(fmt.Sprintf("agent.imagePullSecrets[%d].name", i), "want the name of a Secret")
+		}
+	}
+	for i, e := range a.Env {
+		field := fmt.Sprintf("agent.env[%d]", i)
+		if !protocol.AgentVariable(e.Name) {
+			add(field+".name", "%q is not a variable that an agent takes: %s", e.Name, protocol.AgentVariables)
+		}
+		if e.Value != "" && e.SecretKey != "" {
+			add(field, "set value or secretKey, not both")
+		}
+	}
+}

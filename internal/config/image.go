@@ -1,0 +1,46 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// EnvPod names the Pod that the manager runs in. It is not set for a manager outside of a cluster.
+const EnvPod = "DROVER_POD"
+
+const (
+	// managerContainer is the container of the manager in its Pod.
+	managerContainer = "manager"
+	defaultImage     = "drover:latest"
+)
+
+// +kubebuilder:rbac:groups="",namespace=drover-system,resources=pods,verbs=get
+
+// SetAgentImage sets the image of agents where the file names none: one image holds both programs, so it is the one of the manager's own container.
+func (c *Config) SetAgentImage(ctx context.Context, hub client.Reader, pod string) error {
+	if c.Agent.Image != "" {
+		return nil
+	}
+	if pod == "" {
+		c.Agent.Image = defaultImage
+		return nil
+	}
+	own := &corev1.Pod{}
+	if err := hub.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: pod}, own); err != nil {
+		return fmt.Errorf("read the manager's own image, which is that of agents, of pod %s in namespace %s: %w: allow it, or set agent.image in the configuration", pod, c.Namespace, err)
+	}
+	for _, container := range own.Spec.Containers {
+		if container.Name == managerContainer {
+			c.Agent.Image = container.Image
+			return nil
+		}
+	}
+	return fmt.Errorf("pod %s has no container %s, whose image is that of agents: set agent.image in the configuration", pod, managerContainer)
+}

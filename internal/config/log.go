@@ -1,0 +1,69 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	uberzap "go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+)
+
+// StartLog makes everything in this process log as the options say: JSON with times of RFC 3339 by default. Stack traces are
+// of panics only, since an error names what was done to what; "-zap-stacktrace-level=error" adds them.
+func StartLog(options zap.Options) {
+	log := newLog(options)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log.WithName("client-go"))
+}
+
+// newLog makes the manager's one log, which its libraries write to as well.
+func newLog(options zap.Options) logr.Logger {
+	if options.StacktraceLevel == nil && !options.Development {
+		options.StacktraceLevel = zapcore.PanicLevel
+	}
+	options.ZapOpts = append(options.ZapOpts, uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietConflicts{core} }))
+	return zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&options)))
+}
+
+// quietConflicts logs a conflict of optimistic concurrency at level debug: it is not an error, since the write is tried again.
+type quietConflicts struct{ zapcore.Core }
+
+// With implements zapcore.Core.
+func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
+	return quietConflicts{c.Core.With(fields)}
+}
+
+// Check implements zapcore.Core.
+func (c quietConflicts) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+// Write implements zapcore.Core.
+func (c quietConflicts) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	if entry.Level == zapcore.ErrorLevel && isConflict(fields) {
+		entry.Level, entry.Stack = zapcore.DebugLevel, ""
+		if !c.Enabled(entry.Level) {
+			return nil
+		}
+	}
+	return c.Core.Write(entry, fields)
+}
+
+// isConflict reports whether what is logged is that an object has changed since it was read.
+func isConflict(fields []zapcore.Field) bool {
+	for i := range fields {
+		if err, ok := fields[i].Interface.(error); ok && fields[i].Type == zapcore.ErrorType && apierrors.IsConflict(err) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,57 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+)
+
+func TestTheLogIsForPeople(t *testing.T) {
+	conflict := fmt.Errorf("write status: %w", apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, "prod", errors.New("it has changed")))
+	said := func(level zapcore.Level, err error) string {
+		out := &bytes.Buffer{}
+		newLog(zap.Options{DestWriter: out, Level: level}).WithName("cluster").WithValues("namespace", "team-a").Error(err, "Reconciler error")
+		return out.String()
+	}
+	t.Run("a failure is an error, with a time that people read, and without a stack", func(t *testing.T) {
+		var line map[string]string
+		if err := json.Unmarshal([]byte(said(zapcore.InfoLevel, errors.New("no room"))), &line); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := time.Parse(time.RFC3339, line["ts"]); err != nil || line["level"] != "error" || line["error"] != "no room" || line["stacktrace"] != "" {
+			t.Errorf("the line is %v: %v, want a time that people read, the error, and no stack trace", err, line)
+		}
+	})
+	t.Run("a conflict is no failure: it is tried again", func(t *testing.T) {
+		if got := said(zapcore.InfoLevel, conflict); got != "" {
+			t.Errorf("logged %v, want no line for a conflict", got)
+		}
+	})
+	t.Run("a conflict is logged at level debug", func(t *testing.T) {
+		if got := said(zapcore.DebugLevel, conflict); !strings.Contains(got, `"level":"debug"`) || !strings.Contains(got, "it has changed") {
+			t.Errorf("logged %v, want a conflict at level debug", got)
+		}
+	})
+	t.Run("client-go writes into the same log", func(t *testing.T) {
+		out := &bytes.Buffer{}
+		StartLog(zap.Options{DestWriter: out})
+		defer klog.ClearLogger()
+		klog.ErrorS(errors.New("no route"), "Failed to watch")
+		if got := out.String(); !strings.Contains(got, `"logger":"client-go"`) || !strings.Contains(got, `"level":"error"`) {
+			t.Errorf("logged %v, want client-go's error in the same log", got)
+		}
+	})
+}

@@ -1,0 +1,97 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// maxWaves bounds the waves, as it does those of a Plan.
+const maxWaves = 16
+
+// Rollout says how a new image or manager's version reaches the agents. The fields are those of a Plan. A change of spec.agent of a Cluster does not
+// wait for it.
+type Rollout struct {
+	// Paused lets no further agent begin. Default: false.
+	Paused bool `json:"paused,omitempty"`
+	// MaxConcurrentClusters is how many agents may be upgraded at once, as a number or as a share of all ("10%", rounded up). Default 10%.
+	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
+	// MaxFailedClusters is how many agents may fail before no further one begins, as a number or as a share of all (rounded down). Default 1%.
+	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
+	// Waves begin one after the other; Clusters in none of them are the last one. Default: 1 % of all, 10 % of the others, the rest, 10 minutes apart.
+	// An empty list is one wave of all.
+	Waves []Wave `json:"waves"`
+	// Window in which agents begin. Default: always.
+	Window *v1.TimeWindow `json:"window,omitempty"`
+}
+
+// Wave is a group of Clusters whose agents may be upgraded at the same time.
+type Wave struct {
+	// Name of the wave.
+	Name string `json:"name"`
+	// ClusterSelector selects the Clusters by their labels, in all workspaces. Default: all that are in no earlier wave.
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+	// Share of those in percent, rounded up. Default: all.
+	Share int `json:"share,omitempty"`
+	// Soak is how long the wave must have been complete before the next one begins. Default 0s.
+	Soak metav1.Duration `json:"soak,omitempty"`
+}
+
+func (r *Rollout) setDefaults() {
+	concurrent, failed := intstr.FromString("10%"), intstr.FromString("1%")
+	setDefault(&r.MaxConcurrentClusters, &concurrent)
+	setDefault(&r.MaxFailedClusters, &failed)
+	if r.Waves == nil {
+		soak := metav1.Duration{Duration: 10 * time.Minute}
+		r.Waves = []Wave{{Name: "first", Share: 1, Soak: soak}, {Name: "tenth", Share: 10, Soak: soak}}
+	}
+}
+
+func (r *Rollout) validate(add func(field, format string, args ...any)) {
+	for field, value := range map[string]*intstr.IntOrString{"maxConcurrentClusters": r.MaxConcurrentClusters, "maxFailedClusters": r.MaxFailedClusters} {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(value, 100, true); err != nil || n < 0 || value.Type == intstr.String && n > 100 {
+			add("agent.rollout."+field, "want a number, or a share such as 10%%")
+		}
+	}
+	if len(r.Waves) > maxWaves {
+		add("agent.rollout.waves", "want at most %d", maxWaves)
+	}
+	names := map[string]bool{}
+	for i, w := range r.Waves {
+		field := fmt.Sprintf("agent.rollout.waves[%d]", i)
+		if w.Name == "" || names[w.Name] {
+			add(field, "want a name of its own")
+		}
+		names[w.Name] = true
+		if w.Share < 0 || w.Share > 100 || w.Soak.Duration < 0 {
+			add(field, "want 1 ≤ share ≤ 100, or none, and 0s ≤ soak")
+		}
+		if _, err := metav1.LabelSelectorAsSelector(w.ClusterSelector); err != nil {
+			add(field+".clusterSelector", "%w", err)
+		}
+	}
+	if _, err := rollout.NewWindow(r.Window); err != nil {
+		add("agent.rollout.window", "%w", err)
+	}
+}
+
+// Pace returns the pace for so many Clusters.
+func (r *Rollout) Pace(clusters int) rollout.Pace {
+	scaled := func(value *intstr.IntOrString, up bool) int {
+		n, _ := intstr.GetScaledValueFromIntOrPercent(value, clusters, up) // validate has tried it
+		return n
+	}
+	p := rollout.Pace{Paused: r.Paused, Window: r.Window, MaxConcurrent: max(scaled(r.MaxConcurrentClusters, true), 1), MaxFailed: scaled(r.MaxFailedClusters, false)}
+	for _, w := range r.Waves {
+		p.Waves = append(p.Waves, rollout.Wave{Name: w.Name, Selector: w.ClusterSelector, Share: w.Share, Soak: w.Soak.Duration})
+	}
+	return p
+}

@@ -1,0 +1,325 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// fakeMembers are members whose agents respond to each PUT once respond is closed.
+type fakeMembers struct {
+	respond          chan struct{}
+	now, most, taken atomic.Int64
+}
+
+func (f *fakeMembers) State(types.NamespacedName) members.State { return members.State{} }
+func (f *fakeMembers) TooFast(types.NamespacedName, string)     {}
+func (f *fakeMembers) Leading(types.NamespacedName) (http.RoundTripper, error) {
+	return f, nil
+}
+
+func (f *fakeMembers) RoundTrip(r *http.Request) (*http.Response, error) {
+	for now, most := f.now.Add(1), f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
+	}
+	defer f.now.Add(-1)
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-f.respond:
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	f.taken.Add(1)
+	id, digest, err := idAndDigest(raw)
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(protocol.SetState{ID: id, Digest: digest, Phase: protocol.SetApplied})
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(body))}, err
+}
+
+// idAndDigest reads the beginning of a set. To parse all of one of 4 MiB takes seconds with the race detector.
+func idAndDigest(raw []byte) (id, digest string, err error) {
+	begin, _, found := bytes.Cut(raw, []byte(`,"content":`))
+	if !found {
+		return "", "", errors.New("a set without content was sent")
+	}
+	var s struct{ ID, Digest string }
+	err = json.Unmarshal(append(bytes.Clone(begin), '}'), &s)
+	return s.ID, s.Digest, err
+}
+
+// begun returns a store with that number of workers.
+func begun(t testing.TB, f interface {
+	State(name types.NamespacedName) members.State
+	Leading(name types.NamespacedName) (http.RoundTripper, error)
+}, count int,
+) *Store {
+	t.Helper()
+	d := New(Options{State: f.State, Leading: f.Leading, Pause: time.Millisecond, Log: logr.Discard()})
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[target]())
+	if err := d.begin(t.Context(), queue); err != nil {
+		t.Fatalf("begin: %v", err)
+	}
+	var running sync.WaitGroup
+	for range count {
+		running.Go(func() {
+			for next, ended := queue.Get(); !ended; next, ended = queue.Get() {
+				_, _ = d.reconcile(context.Background(), next) // it returns no error
+				queue.Done(next)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		queue.ShutDown()
+		d.close()
+		running.Wait()
+		d.tasks.Wait()
+	})
+	return d
+}
+
+// ready adds a member that is connected and has reported its sets.
+func (d *Store) ready(name string) *memberSets {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := newMemberSets(types.NamespacedName{Namespace: "team-a", Name: name})
+	m.connected, m.reported, m.synced = true, true, true
+	d.members[m.name] = m
+	return m
+}
+
+func sized(t testing.TB, id string, size int) *set.Set {
+	t.Helper()
+	s, err := set.New(id, nil, set.Content{Objects: []*unstructured.Unstructured{{Object: map[string]any{
+		"kind": "ConfigMap", "metadata": map[string]any{"name": "x"}, "data": map[string]any{"x": strings.Repeat("x", size)}}}}})
+	if err != nil {
+		t.Fatalf("make set: %v", err)
+	}
+	return s
+}
+
+func TestWhatIsDue(t *testing.T) {
+	const id = "crtb/x"
+	mine := sized(t, id, 1)
+	state := func(digest string) map[string]*protocol.SetState {
+		return map[string]*protocol.SetState{id: {ID: id, Digest: digest, Phase: protocol.SetFailed}}
+	}
+	want := func(s *set.Set) map[string]wanted { return map[string]wanted{id: {content: newContent(s)}} }
+	for name, tt := range map[string]struct {
+		change func(d *Store, m *memberSets)
+		want   bool
+	}{
+		"what a member lacks is sent":                       {func(_ *Store, m *memberSets) { m.wants = want(mine) }, true},
+		"what it has with another digest is sent":           {func(_ *Store, m *memberSets) { m.wants, m.has = want(mine), state("other") }, true},
+		"what it has is not sent, applied or not":           {func(_ *Store, m *memberSets) { m.wants, m.has = want(mine), state(mine.Digest) }, false},
+		"nothing is sent twice at once":                     {func(_ *Store, m *memberSets) { m.wants, m.sends[id] = want(mine), &sending{} }, false},
+		"nothing is sent to a member that is away":          {func(_ *Store, m *memberSets) { m.wants, m.connected = want(mine), false }, false},
+		"nothing is sent before it reported all its sets":   {func(_ *Store, m *memberSets) { m.wants, m.synced = want(mine), false }, false},
+		"nothing is sent to an agent that takes no sets":    {func(_ *Store, m *memberSets) { m.wants, m.refuses = want(mine), "AgentTooOld" }, false},
+		"nothing is sent when its Cluster is being deleted": {func(_ *Store, m *memberSets) { m.wants, m.gone = want(mine), true }, false},
+		"nothing is sent after the end":                     {func(d *Store, m *memberSets) { m.wants, d.queue = want(mine), nil }, false},
+		"an unchanged set is neither sent nor removed":      {func(d *Store, m *memberSets) { m.wants, m.has, d.complete = want(Unchanged(id)), state("other"), true }, false},
+		"an unchanged set that is lacking is not sent":      {func(_ *Store, m *memberSets) { m.wants = want(Unchanged(id)) }, false},
+		"an absent set is removed":                          {func(_ *Store, m *memberSets) { m.wants, m.has = want(Absent(id)), state("other") }, true},
+		"an absent set that is lacking is not removed":      {func(_ *Store, m *memberSets) { m.wants = want(Absent(id)) }, false},
+		"a withdrawn set is removed before the store is complete": {func(d *Store, m *memberSets) {
+			m.has, m.wants = state("other"), want(mine)
+			d.withdrawLocked(m, id, Key{})
+		}, true},
+		"a set without owner stays until the store is complete": {func(_ *Store, m *memberSets) { m.has = state("other") }, false},
+		"a set without owner is removed once it is complete":    {func(d *Store, m *memberSets) { m.has, d.complete = state("other"), true }, true},
+		"CVE-2021-36782: ReadOnly in the spec takes back":       {func(_ *Store, m *memberSets) { m.wants, m.has, m.withheld = want(mine), state("other"), true }, true},
+		"CVE-2021-36782: ReadOnly in the spec sends nothing":    {func(_ *Store, m *memberSets) { m.wants, m.withheld = want(mine), true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := New(Options{Log: logr.Discard()})
+			d.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[target]())
+			defer d.queue.ShutDown()
+			m := d.ready("a")
+			queue := d.queue
+			tt.change(d, m)
+			if got := d.dueLocked(m, id); got != tt.want {
+				t.Errorf("due is %t, want %t", got, tt.want)
+			}
+			d.queue = queue
+		})
+	}
+}
+
+func TestRoomOfAMember(t *testing.T) {
+	for name, tt := range map[string]struct {
+		sends int
+		slow  bool
+		want  bool
+		taken int           // sends that succeeded
+		ago   time.Duration // how long ago
+	}{
+		"many sends at once":                         {maxMemberSends - 1, false, true, 0, 0},
+		"no more than the bound":                     {maxMemberSends, false, false, 0, 0},
+		"few while one of them is slow":              {maxSlowSends - 1, true, true, 0, 0},
+		"no more than few while one of them is slow": {maxSlowSends, true, false, 0, 0},
+		"a member that takes many has more":          {49, true, true, 50, 0},
+		"no more than it has taken":                  {50, true, false, 50, 0},
+		"no more than the bound, whatever it takes":  {maxMemberSends, true, false, 2 * maxMemberSends, 0},
+		"one that takes few has few":                 {maxSlowSends, true, false, maxSlowSends - 1, 0},
+		"one that has taken many before has few":     {maxSlowSends, true, false, 50, 2 * slowSend},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemberSets(types.NamespacedName{Namespace: "team", Name: "a"})
+			for i := range tt.sends {
+				m.sends[fmt.Sprint(i)] = &sending{slow: tt.slow && i == 0}
+			}
+			for range tt.taken {
+				m.tookLocked(time.Now().Add(-tt.ago))
+			}
+			if got := m.roomLocked(nil); got != tt.want {
+				t.Errorf("room beside %d sends: %t, want %t", tt.sends, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestWhatAMemberHasTakenOfLate(t *testing.T) {
+	begun := time.Now()
+	var f flow
+	for _, step := range []struct {
+		after time.Duration
+		want  [2]int
+	}{
+		{0, [2]int{1, 0}}, {slowSend - 1, [2]int{2, 0}}, {slowSend, [2]int{1, 2}}, {2*slowSend - 1, [2]int{2, 2}}, {2 * slowSend, [2]int{1, 2}},
+		{4*slowSend - 1, [2]int{1, 1}}, {7 * slowSend, [2]int{1, 0}},
+	} {
+		if f.tookLocked(begun.Add(step.after)); f.taken != step.want {
+			t.Errorf("after %s it has taken %v, want %v", step.after, f.taken, step.want)
+		}
+	}
+}
+
+func TestBoundsOfAMember(t *testing.T) {
+	for name, tt := range map[string]struct{ count, size, workers, least, atOnce int }{
+		"sends in progress are bounded, and the rest follows":        {maxMemberSends + 100, 1, workers, maxSlowSends, maxMemberSends}, // fewer if one is slow already
+		"bytes in progress are bounded, and one set may exceed that": {5, maxMemberBytes + 1, workers, 1, 1},
+		"sets that fit together into the bound of bytes go at once":  {9, maxMemberBytes/3 - 1000, workers, 3, 3},
+		"an agent that does not respond does not occupy the workers": {maxMemberSends, 1, maxSlowSends, maxSlowSends, maxSlowSends},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeMembers{respond: make(chan struct{})}
+			d := begun(t, f, tt.workers)
+			m := d.ready("a")
+			for i := range tt.count {
+				s := sized(t, fmt.Sprintf("crtb/x%d", i), tt.size)
+				d.Replace(Key{Name: fmt.Sprint(i)}, map[types.NamespacedName]*set.Set{m.name: s})
+			}
+			testkit.Eventually(t, 30*time.Second, func(context.Context) error {
+				d.mu.Lock()
+				held := len(m.held)
+				d.mu.Unlock()
+				if got := int(f.now.Load()); got < tt.least || got > tt.atOnce || got+held != tt.count {
+					return fmt.Errorf("%d sends are in progress and %d sets are held back, want %d to %d, and the rest of %d", got, held, tt.least, tt.atOnce, tt.count)
+				}
+				return nil
+			})
+			close(f.respond)
+			testkit.Eventually(t, 30*time.Second, func(context.Context) error {
+				if got := f.taken.Load(); got != int64(tt.count) {
+					return fmt.Errorf("%d sets arrived, want %d", got, tt.count)
+				}
+				return nil
+			})
+			if got := f.most.Load(); got > int64(tt.atOnce) {
+				t.Errorf("%d sends were in progress at once, want at most %d", got, tt.atOnce)
+			}
+		})
+	}
+}
+
+func TestMembersThatDoNotRespondLeaveWorkersToOthers(t *testing.T) {
+	const silent, sets, fewWorkers = 20, 100, 10 // each worker would wait for 200 sends, half a second each
+	f := &fakeMembers{respond: make(chan struct{})}
+	d := begun(t, f, fewWorkers)
+	defer close(f.respond)
+	for i := range silent {
+		m := d.ready(fmt.Sprint("silent-", i))
+		for k := range sets {
+			id := fmt.Sprintf("crtb/x%d", k)
+			d.Replace(Key{Name: m.name.Name + id}, map[types.NamespacedName]*set.Set{m.name: sized(t, id, 1)})
+		}
+	}
+	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		held := 0
+		for _, m := range d.members {
+			held += len(m.held)
+		}
+		if sends := int(f.now.Load()); d.queue.Len() > 0 || sends+held != silent*sets {
+			return fmt.Errorf("%d sets are sent, %d held and %d queued, want none queued", sends, held, d.queue.Len())
+		}
+		return nil
+	})
+	// Each worker may have begun a send to a member before the first was slow.
+	const most = silent * max(maxSlowSends, fewWorkers)
+	if got := f.now.Load(); got > most {
+		t.Errorf("%d sends have occupied a worker, want at most %d: the members of others waited for them", got, most)
+	}
+}
+
+func TestWhatAMemberKeeps(t *testing.T) {
+	const id = "secrets/x"
+	mine, member := sized(t, id, 1), types.NamespacedName{Namespace: "team", Name: "a"}
+	has := map[string]*protocol.SetState{id: {ID: id, Digest: "earlier", Phase: protocol.SetApplied}}
+	for name, tt := range map[string]struct {
+		wants *set.Set
+		has   map[string]*protocol.SetState
+		want  *set.Set
+	}{
+		"what it should have and has, of any digest": {mine, has, mine},
+		"nothing that it was never sent":             {mine, nil, nil},
+		"nothing that is known, if it is unchanged":  {Unchanged(id), has, nil},
+		"an absent set until it is removed":          {Absent(id), has, Absent(id)},
+		"nothing of what no owner wants":             {nil, has, nil},
+		"nothing of what was withdrawn":              {nil, has, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &memberSets{name: member, has: tt.has, wants: map[string]wanted{}}
+			if tt.wants != nil {
+				m.wants[id] = wanted{key: Key{Name: "x"}, content: newContent(tt.wants)}
+			}
+			if name == "nothing of what was withdrawn" {
+				m.wants[id] = wanted{content: newContent(Absent(id))}
+			}
+			d := &Store{members: map[types.NamespacedName]*memberSets{member: m}}
+			if got := d.Kept(id, member); (got == nil) != (tt.want == nil) || got != nil && got.Digest != tt.want.Digest {
+				t.Errorf("kept %+v, want %+v", got, tt.want)
+			}
+			if got := d.Kept(id, types.NamespacedName{Name: "other"}); got != nil {
+				t.Errorf("kept %+v of a member that is not known, want nothing", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,292 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery_test
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// difference awaits what waits for a confirmation in a member.
+func (o *fixture) difference(name types.NamespacedName) *delivery.Difference {
+	o.t.Helper()
+	var found *delivery.Difference
+	o.until("it is known what waits", func() (known bool) {
+		found, known = o.Unconfirmed(name)
+		return known
+	})
+	return found
+}
+
+func TestRestoredHub(t *testing.T) {
+	a := member("a")
+	for name, test := range map[string]func(*testing.T, *fixture, *testkit.Sets){
+		"nothing is added, changed or removed before it is confirmed": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			o.connect("a", sets)
+			o.Expect([]delivery.Key{key("same"), key("changed"), key("deleted")})
+			o.Replace(key("same"), to(newSet(t, "crtb/same", "1"), a))
+			o.Replace(key("changed"), to(newSet(t, "crtb/changed", "0"), a))
+			o.stage("crtb/same", delivery.Applied, a) // it has reported
+			if _, known := o.Unconfirmed(a); known {
+				t.Error("what is to be removed is known before all owners were looked at")
+			}
+			o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), a))
+			want := delivery.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}, Change: []string{"crtb/changed"}, Remove: []string{"crtb/created"}}
+			if got := o.difference(a); got == nil || !reflect.DeepEqual(*got, want) {
+				t.Errorf("what waits is %+v, want %+v", got, want)
+			}
+			for id, stage := range map[string]delivery.Stage{"crtb/same": delivery.Applied, "crtb/changed": delivery.Refused, "crtb/deleted": delivery.Refused} {
+				if got := o.Outcomes(id, []types.NamespacedName{a})[0]; got.Stage != stage || stage == delivery.Refused && got.Reason != v1.ReasonHubRestored {
+					t.Errorf("%s: the outcome is %+v", id, got)
+				}
+			}
+			o.Replace(key("deleted"), nil) // the user deletes it again
+			o.until("it is no longer listed", func() bool { return len(o.difference(a).Add) == 0 })
+			if calls := sets.Calls(); len(calls) > 0 {
+				t.Errorf("the agent was asked %v", calls)
+			}
+			confirmed := "lost"
+			o.confirmed.Store(&confirmed)
+			if got := o.difference(a); got != nil {
+				t.Errorf("after the confirmation %+v waits", got)
+			}
+			o.until("it is done", func() bool { return len(sets.Calls()) == 2 })
+			if calls := sets.Calls(); !slices.Contains(calls, "PUT crtb/changed") || !slices.Contains(calls, "DELETE crtb/created") {
+				t.Errorf("the agent was asked %v", calls)
+			}
+		},
+		"an agent whose checkpoint the hub remembers gets everything": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("remembered")
+			o.connect("a", sets)
+			o.Expect(nil)
+			o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), a))
+			o.stage("crtb/deleted", delivery.Applied, a)
+			o.until("what has no owner is removed", func() bool { return slices.Equal(sets.Held(), []string{"crtb/deleted"}) })
+			if got := o.difference(a); got != nil {
+				t.Errorf("%+v waits", got)
+			}
+		},
+		"where nothing would change, nothing is to be confirmed, and later changes are sent": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			o.connect("a", sets)
+			for name, text := range map[string]string{"same": "1", "changed": "1", "created": "1"} {
+				o.Replace(key(name), to(newSet(t, "crtb/"+name, text), a))
+			}
+			o.Expect(nil)
+			o.stage("crtb/same", delivery.Applied, a)
+			if got := o.difference(a); got != nil {
+				t.Errorf("%+v waits", got)
+			}
+			o.Replace(key("new"), to(newSet(t, "crtb/new", "1"), a))
+			o.stage("crtb/new", delivery.Applied, a)
+		},
+		"where nothing would change, the agent gets the present checkpoint, and the next manager revokes what is deleted before it starts": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			o.connect("a", sets)
+			for _, name := range []string{"same", "changed", "created"} {
+				o.Replace(key(name), to(newSet(t, "crtb/"+name, "1"), a))
+			}
+			o.Expect(nil)
+			o.until("nothing waits", func() bool { d, known := o.Unconfirmed(a); return known && d == nil })
+			if got := sets.Reached(); got != "present" || len(sets.Held()) != 3 {
+				t.Errorf("the agent has the checkpoint %q and the sets %v", got, sets.Held())
+			}
+			o.stop()
+			o = o.replace()
+			for _, name := range []string{"same", "changed"} {
+				o.Replace(key(name), to(newSet(t, "crtb/"+name, "1"), a))
+			}
+			o.Expect(nil)
+			o.until("the third is revoked", func() bool { return len(sets.Held()) == 2 })
+		},
+		"a hold whose list is corrected to nothing ends when the agent has the present checkpoint": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			sets.Answer(http.StatusServiceUnavailable)
+			o.connect("a", sets)
+			for _, name := range []string{"same", "changed", "created", "deleted"} {
+				o.Replace(key(name), to(newSet(t, "crtb/"+name, "1"), a))
+			}
+			o.Expect(nil)
+			if got := o.difference(a); got == nil || len(got.Add) != 1 {
+				t.Errorf("%+v waits", got)
+			}
+			o.Replace(key("deleted"), nil)
+			o.until("it was tried three times", func() bool { return len(sets.Calls()) > 3 })
+			if got, known := o.Unconfirmed(a); known {
+				t.Errorf("that %+v waits is known before the agent has the present checkpoint", got)
+			}
+			sets.Answer(0)
+			o.until("nothing waits", func() bool { d, known := o.Unconfirmed(a); return known && d == nil })
+		},
+		"an owner that does not know yet what it wants ends no hold": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			o.connect("a", sets)
+			o.Replace(key("same"), to(newSet(t, "crtb/same", "1"), a))
+			o.Replace(key("changed"), to(newSet(t, "crtb/changed", "1"), a))
+			o.Replace(key("created"), to(delivery.Unchanged("crtb/created"), a))
+			o.Expect(nil)
+			o.stage("crtb/same", delivery.Applied, a)
+			o.Replace(key("created"), to(newSet(t, "crtb/created", "0"), a))
+			if got := o.difference(a); got == nil || !slices.Equal(got.Change, []string{"crtb/created"}) || len(sets.Calls()) > 0 {
+				t.Errorf("%+v waits, and the agent was asked %v", got, sets.Calls())
+			}
+		},
+		"what a user deletes after the restore is removed, without a confirmation, and the rest waits on": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			sets.Hold(newSet(t, "plan/x", "1"), content("1"))
+			agent := o.connect("a", sets)
+			for _, name := range []string{"same", "changed"} {
+				o.Replace(key(name), to(newSet(t, "crtb/"+name, "1"), a))
+			}
+			o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), a))
+			o.Replace(delivery.Key{Kind: set.Plan, Namespace: "team-a", Name: "x"}, to(newSet(t, "plan/x", "1"), a))
+			o.Expect(nil)
+			if got := o.difference(a); got == nil || !slices.Equal(got.Remove, []string{"crtb/created"}) {
+				t.Errorf("%+v waits", got)
+			}
+			o.Replace(key("same"), nil)
+			o.until("it is revoked", func() bool { return slices.Equal(sets.Calls(), []string{"DELETE crtb/same"}) })
+			o.until("its owner knows", func() bool {
+				held, away, unreported := o.Remains("crtb/same", []types.NamespacedName{a})
+				return held+away+unreported == 0
+			})
+			agent.Session.Close()
+			o.stage("crtb/deleted", delivery.Away, a)
+			o.Replace(key("changed"), nil) // while the member is away
+			o.Replace(delivery.Key{Kind: set.Plan, Namespace: "team-a", Name: "x"}, nil)
+			o.connect("a", sets)
+			o.until("it is revoked when the member is back", func() bool {
+				return slices.Equal(sets.Calls(), []string{"DELETE crtb/same", "DELETE crtb/changed"})
+			})
+			want := delivery.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}, Remove: []string{"crtb/created", "plan/x"}}
+			o.until("the rest waits", func() bool { got, known := o.Unconfirmed(a); return known && reflect.DeepEqual(got, &want) })
+			if sets.Reached() != "lost" {
+				t.Errorf("the agent has the checkpoint %q before the confirmation", sets.Reached())
+			}
+			if held, away, unreported := o.Remains("crtb/created", []types.NamespacedName{a}); held != 0 || away != 1 || unreported != 0 {
+				t.Errorf("what is held counts as held %d, away %d, unreported %d, want as away", held, away, unreported)
+			}
+		},
+		"an agent that comes back without checkpoint is held no longer": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			agent := o.connect("a", sets)
+			o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), a))
+			o.Expect(nil)
+			o.stage("crtb/deleted", delivery.Refused, a)
+			agent.Session.Close()
+			o.stage("crtb/deleted", delivery.Away, a)
+			o.connect("a", testkit.NewSets())
+			o.stage("crtb/deleted", delivery.Applied, a)
+			if got := o.difference(a); got != nil {
+				t.Errorf("%+v waits", got)
+			}
+		},
+		"what the agent reports between counts: a confirmation that is taken back holds no agent that has the present checkpoint": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			o.connect("a", sets)
+			o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), a))
+			o.Expect(nil)
+			o.stage("crtb/deleted", delivery.Refused, a)
+			confirmed := "lost"
+			o.confirmed.Store(&confirmed)
+			o.Changed(a)
+			o.stage("crtb/deleted", delivery.Applied, a)
+			o.until("the agent has the present checkpoint", func() bool { return sets.Reached() == "present" })
+			sets.SetState(protocol.SetState{ID: "crtb/marker", Digest: "1"}) // comes after the checkpoint
+			o.until("all was reported", func() bool { return slices.Contains(sets.Calls(), "DELETE crtb/marker") })
+			sets.Answer(http.StatusUnprocessableEntity)
+			o.Replace(key("more"), to(newSet(t, "crtb/more", "1"), a)) // what cannot be delivered differs
+			o.stage("crtb/more", delivery.Failed, a)
+			o.confirmed.Store(nil)
+			o.Changed(a)
+			if got := o.difference(a); got != nil {
+				t.Errorf("%+v waits", got)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sets := testkit.NewSets()
+			for _, name := range []string{"same", "changed", "created"} {
+				sets.Hold(newSet(t, "crtb/"+name, "1"), content("1"))
+			}
+			test(t, open(t), sets)
+		})
+	}
+}
+
+func TestHundredMembersOfARestoredHub(t *testing.T) {
+	t.Parallel()
+	o := open(t)
+	created := newSet(t, "plan/created", "1")
+	names, agents := make([]types.NamespacedName, 100), make([]*testkit.Sets, 100)
+	for i := range names {
+		names[i], agents[i] = member(fmt.Sprintf("m%02d", i)), testkit.NewSets()
+		agents[i].Hold(created, content("1"))
+		agents[i].Reach("lost")
+		if i < 10 { // nothing came there since the backup
+			agents[i].Reach("remembered")
+		}
+	}
+	o.Expect([]delivery.Key{key("deleted")})
+	o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), names...)) // the hub knows what it wants before agents connect
+	for i, name := range names {
+		o.connect(name.Name, agents[i])
+	}
+	for i, name := range names {
+		if i < 10 {
+			o.stage("crtb/deleted", delivery.Applied, name)
+			o.until("what has no owner is removed", func() bool { return slices.Equal(agents[i].Held(), []string{"crtb/deleted"}) })
+			continue
+		}
+		o.stage("crtb/deleted", delivery.Refused, name)
+		if d := o.difference(name); d == nil || len(d.Add) != 1 || len(d.Remove) != 1 {
+			t.Errorf("in %s waits %+v", name, d)
+		}
+		if calls := agents[i].Calls(); len(calls) > 0 {
+			t.Errorf("the agent of %s was asked %v", name, calls)
+		}
+	}
+}
+
+func TestAReadOnlyClusterOfARestoredHubSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	sets := testkit.NewSets()
+	sets.Hold(newSet(t, "crtb/x", "1"), content("1"))
+	sets.Reach("lost")
+	o, a := open(t), member("a")
+	o.readOnly.Store(&a)
+	o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
+	o.Expect(nil)
+	o.connect("a", sets)
+	o.difference(a)
+	if got := o.Outcomes("crtb/x", []types.NamespacedName{a})[0]; len(got.Failures) != 1 || !strings.Contains(got.Failures[0].Message, "kubectl drover restored") {
+		t.Errorf("the outcome is %+v", got)
+	}
+}
+
+func TestCheckpointIsSent(t *testing.T) {
+	t.Parallel()
+	sets := testkit.NewSets()
+	o := open(t)
+	o.connect("a", sets)
+	o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), member("a")))
+	o.stage("crtb/x", delivery.Applied, member("a"))
+	if got := sets.Reached(); got != "present" {
+		t.Errorf("the agent has the checkpoint %q", got)
+	}
+}

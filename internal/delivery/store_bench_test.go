@@ -1,0 +1,93 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// swift are members that are all connected, and take each set at once.
+type swift struct{ taken atomic.Int64 }
+
+func (f *swift) State(types.NamespacedName) members.State {
+	report := testkit.HealthyReport()
+	return members.State{Peers: []members.Peer{{ID: "a"}}, Report: &report}
+}
+func (f *swift) TooFast(types.NamespacedName, string)                    {}
+func (f *swift) Leading(types.NamespacedName) (http.RoundTripper, error) { return f, nil }
+
+func (f *swift) RoundTrip(r *http.Request) (*http.Response, error) {
+	var put struct{ ID, Digest string }
+	if err := json.NewDecoder(r.Body).Decode(&put); err != nil {
+		return nil, err
+	}
+	f.taken.Add(1)
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"id":"` + put.ID + `","digest":"` + put.Digest + `","phase":"Applied"}`))}, nil
+}
+
+// heap returns the bytes of the heap that are in use.
+func heap() int64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
+
+// BenchmarkThousandMembers measures what the hub spends on a set in a member, besides HTTP. Run it with -benchtime 3x.
+func BenchmarkThousandMembers(b *testing.B) {
+	const count, each = 1000, 20
+	b.ReportAllocs()
+	for range b.N {
+		b.StopTimer()
+		f := &swift{}
+		store := delivery.New(delivery.Options{State: f.State, Leading: f.Leading, Log: logr.Discard()})
+		var names []types.NamespacedName
+		for i := range count {
+			names = append(names, types.NamespacedName{Namespace: "team-a", Name: fmt.Sprint("c", i)})
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = store.Start(ctx) }()
+		store.Replace(delivery.Key{Name: "first"}, to(newSet(b, "crtb/first", "1"), names...))
+		for _, name := range names {
+			store.Synced(name, nil)
+		}
+		arrived := func(want int64) {
+			testkit.Eventually(b, time.Minute, func(context.Context) error {
+				if got := f.taken.Load(); got != want {
+					return fmt.Errorf("%d of %d sets arrived", got, want)
+				}
+				return nil
+			})
+		}
+		arrived(count)
+		before := heap()
+		b.StartTimer()
+		for i := range each {
+			store.Replace(delivery.Key{Name: fmt.Sprint(i)}, to(newSet(b, fmt.Sprintf("crtb/x%d", i), "1"), names...))
+		}
+		arrived(count * (each + 1))
+		b.StopTimer()
+		b.ReportMetric(float64(heap()-before)/(count*each), "B-kept/set")
+		cancel()
+		<-done
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*count*each), "µs/set")
+}

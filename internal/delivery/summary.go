@@ -1,0 +1,195 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Times for controllers that write a summary.
+const (
+	// hold is how long a set may be Pending before that is worth a write.
+	hold = time.Second
+	// burst is how long a set may be in a member that is busy before that is worth a write: the writes for a burst of sets would delay it.
+	burst = 2 * time.Second
+	// lookAgain is when to look whether the members of a set are busy still.
+	lookAgain = 500 * time.Millisecond
+	// listenAgain is when to look again at agents that have not reported yet. Usually their report wakes the owner first.
+	listenAgain = 5 * time.Second
+)
+
+// Summary is the outcome for all members.
+type Summary struct {
+	// Ready is the status of the condition Ready, with Reason and Message. Stalled reports whether a user must act.
+	Ready   bool
+	Reason  string
+	Message string
+	Stalled bool
+	// Incomplete is the condition Complete: it is about all members, those that are away included.
+	Incomplete Incomplete
+	// Refused reports whether the hub itself does not deliver all of it.
+	Refused bool
+	// Unreported reports whether agents have not reported yet.
+	Unreported bool
+	// Since is the latest Since of the outcomes that are Pending, zero if none is.
+	Since time.Time
+	// Busy is the latest Since of the outcomes in members that are busy, zero if none is.
+	Busy     time.Time
+	Clusters v1.ClusterCount
+	// Failures are the first ones, sorted by cluster and object.
+	Failures []v1.Failure
+}
+
+// Incomplete is why a set is not in all members although Ready is True. The zero value means the same as Ready.
+type Incomplete struct{ Reason, Message string }
+
+// Summarize returns the summary of outcomes.
+func Summarize(outcomes []Outcome) Summary {
+	v := Summary{Clusters: v1.ClusterCount{Desired: int32(len(outcomes))}}
+	counts := map[Stage]int{}
+	var worst Outcome
+	for _, o := range outcomes {
+		counts[o.Stage]++
+		if o.Stage >= Failed && rank(o.Reason) > rank(worst.Reason) {
+			worst = o
+		}
+		v.Failures = append(v.Failures, o.Failures...)
+		if o.Stage == Pending && o.Since.After(v.Since) {
+			v.Since = o.Since
+		}
+		if o.Busy && o.Since.After(v.Busy) {
+			v.Busy = o.Since
+		}
+	}
+	v.Clusters.Applied, v.Clusters.Failed = int32(counts[Applied]), int32(counts[Failed]+counts[Refused])
+	v.Clusters.Summary = fmt.Sprintf("%d/%d", v.Clusters.Applied, v.Clusters.Desired)
+	v.Failures = firstFailures(v.Failures)
+	v.Unreported = counts[Unreported] > 0
+	switch {
+	case worst.Reason != "":
+		v.Reason, v.Stalled = worst.Reason, slices.Contains([]string{v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored}, worst.Reason)
+		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it. In cluster %s: %s",
+			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, Explain(worst.Failures[0]))
+	case counts[Pending]+counts[Unreported] > 0:
+		v.Reason, v.Message = v1.ReasonDelivering, fmt.Sprintf("%s clusters have it; it is on its way to the others that are connected", v.Clusters.Summary)
+	case counts[Away] > 0:
+		v.Ready, v.Reason = true, v1.ReasonApplied
+		if counts[Applied] == 0 {
+			v.Reason = v1.ReasonMembersAway
+		}
+		v.Message = fmt.Sprintf("%s clusters have it; %d are not connected and get it when they are", v.Clusters.Summary, counts[Away])
+		v.Incomplete = Incomplete{Reason: v1.ReasonMembersAway, Message: v.Message}
+	case len(outcomes) == 0:
+		v.Ready, v.Reason, v.Message = true, v1.ReasonNoClusters, "No cluster is selected at present"
+	default:
+		v.Ready, v.Reason, v.Message = true, v1.ReasonApplied, fmt.Sprintf("%s clusters have it", v.Clusters.Summary)
+	}
+	return v
+}
+
+// Delay returns how long to wait before a summary is written, 0 for now: a summary that is about to change is not written. observed reports
+// whether the status is about the present generation.
+func (v Summary) Delay(observed bool, now time.Time) time.Duration {
+	if v.Unreported && observed {
+		return listenAgain
+	}
+	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
+}
+
+// Urgent reports whether the summary may have changed because of the hub, and not only because of members. observed is as for Delay, was is the
+// count in the status.
+func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
+	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
+}
+
+// Refuse replaces the summary by the reason why an object is not, or not all of it, delivered to that number of members.
+func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
+	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unreported, v.Since, v.Busy, v.Incomplete =
+		false, reason, message, stalled, true, false, time.Time{}, time.Time{}, Incomplete{}
+	if v.Clusters.Desired == 0 {
+		v.Clusters = v1.ClusterCount{Desired: int32(members), Summary: fmt.Sprintf("0/%d", members)}
+	}
+}
+
+// Expire replaces the summary by the expiry of a binding. held, away and unreported are the counts of Remains. While there are unreported
+// members the status does not change, so that a manager that starts changes none.
+func (v *Summary) Expire(message string, held, away, unreported int) {
+	*v = Summary{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0, Clusters: v1.ClusterCount{Summary: "0/0"}}
+	switch {
+	case held+unreported > 0:
+		held += unreported
+		v.Incomplete = Incomplete{Reason: v1.ReasonDelivering, Message: fmt.Sprintf("It is being taken away in %d clusters", held)}
+	case away > 0:
+		v.Incomplete = Incomplete{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are not connected, or wait for a confirmation after a restore of the hub: their agents take it away by their own clocks", away)}
+	}
+}
+
+// Write writes a summary into conditions, and reports whether its reason is worth an event. ReasonDelivering never is.
+func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
+	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
+	news = (was == nil || was.Reason != v.Reason) && v.Reason != v1.ReasonDelivering
+	set := func(kind string, is bool, reason, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
+		if is {
+			c.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(conditions, c)
+	}
+	set(v1.ConditionReady, v.Ready, v.Reason, v.Message)
+	if whole := v.Incomplete; whole.Reason != "" {
+		set(v1.ConditionComplete, false, whole.Reason, whole.Message)
+	} else {
+		set(v1.ConditionComplete, v.Ready, v.Reason, v.Message)
+	}
+	if meta.RemoveStatusCondition(conditions, v1.ConditionStalled); v.Stalled {
+		set(v1.ConditionStalled, true, v.Reason, v.Message)
+	}
+	return news
+}
+
+// Status is the part of an object's status that a summary is written into.
+type Status struct {
+	Observed   *int64
+	Conditions *[]metav1.Condition
+	Clusters   **v1.ClusterCount
+}
+
+// Change returns the change of the status of an object of a generation. more, if it is not nil, changes the rest of the status.
+func (v Summary) Change(generation int64, s Status, now time.Time, more func(*status.Update)) status.Change {
+	observed := *s.Observed == generation
+	return status.Change{Delay: v.Delay(observed, now), Fill: func(u *status.Update) bool {
+		urgent := v.Urgent(observed, *s.Clusters)
+		if v.Write(s.Conditions, generation, now) {
+			u.Event(status.Event{Warning: !v.Ready, Reason: v.Reason, Action: "Deliver", Message: v.Message})
+		}
+		if *s.Observed, *s.Clusters = generation, &v.Clusters; more != nil {
+			more(u)
+		}
+		return urgent
+	}}
+}
+
+// rank orders reasons by urgency.
+func rank(reason string) int {
+	return 1 + slices.Index([]string{v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonRoleMissing, v1.ReasonDeliveryFailed, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored}, reason)
+}
+
+// firstFailures returns the first failures by cluster and object, one for each object.
+func firstFailures(all []v1.Failure) []v1.Failure {
+	slices.SortStableFunc(all, func(a, b v1.Failure) int {
+		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Object, b.Object))
+	})
+	all = slices.CompactFunc(all, func(a, b v1.Failure) bool { return a.Cluster == b.Cluster && a.Object == b.Object })
+	return slices.Clip(all[:min(len(all), v1.MaxFailures)])
+}

@@ -1,0 +1,103 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package index
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// targeting returns the objects of a kind that are for a Cluster. They belong to the cache and must not be changed, like those of all lists of this
+// package.
+func targeting[T client.Object](ctx context.Context, reader client.Reader, cluster client.Object, list client.ObjectList) ([]T, error) {
+	var found []T
+	for _, key := range []string{cluster.GetName(), selecting} {
+		objects, err := lookUp[T](ctx, reader, list, cluster.GetNamespace(), byCluster, key)
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range objects {
+			if selected, err := target(object).Selects(cluster.GetName(), cluster.GetLabels()); err == nil && selected {
+				found = append(found, object)
+			}
+		}
+	}
+	return found, nil
+}
+
+// ProjectBindingsOf returns the bindings of a project.
+func ProjectBindingsOf(ctx context.Context, reader client.Reader, project types.NamespacedName) ([]*v1.ProjectRoleTemplateBinding, error) {
+	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, &v1.ProjectRoleTemplateBindingList{}, project.Namespace, byProject, project.Name)
+}
+
+// ClusterBindingsWith returns the ClusterRoleTemplateBindings that name a role template, in all namespaces.
+func ClusterBindingsWith(ctx context.Context, reader client.Reader, role string) ([]*v1.ClusterRoleTemplateBinding, error) {
+	return lookUp[*v1.ClusterRoleTemplateBinding](ctx, reader, &v1.ClusterRoleTemplateBindingList{}, "", byRole, role)
+}
+
+// ProjectBindingsWith returns the ProjectRoleTemplateBindings that name a role template, in all namespaces.
+func ProjectBindingsWith(ctx context.Context, reader client.Reader, role string) ([]*v1.ProjectRoleTemplateBinding, error) {
+	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, &v1.ProjectRoleTemplateBindingList{}, "", byRole, role)
+}
+
+// ProjectsListing returns the Projects of a namespace that list one of the names among theirs.
+func ProjectsListing(ctx context.Context, reader client.Reader, workspace string, names []string) ([]*v1.Project, error) {
+	var found []*v1.Project
+	for _, name := range names {
+		projects, err := lookUp[*v1.Project](ctx, reader, &v1.ProjectList{}, workspace, byNamespace, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, project := range projects {
+			known := func(p *v1.Project) bool { return p.Name == project.Name }
+			if !slices.ContainsFunc(found, known) {
+				found = append(found, project)
+			}
+		}
+	}
+	return found, nil
+}
+
+// Inheritors returns the names of the role templates that inherit one, directly or through others, and its own name.
+func Inheritors(templates []v1.RoleTemplate, name string) []string {
+	heirs := []string{name}
+	for i := 0; i < len(heirs); i++ { // it grows
+		for j := range templates {
+			heir := &templates[j]
+			if slices.Contains(heir.Spec.Inherits, heirs[i]) && !slices.Contains(heirs, heir.Name) {
+				heirs = append(heirs, heir.Name)
+			}
+		}
+	}
+	return heirs
+}
+
+// lookUp reads what has a value in an index. An empty namespace means all.
+func lookUp[T client.Object](ctx context.Context, reader client.Reader, list client.ObjectList, namespace, index, value string) ([]T, error) {
+	options := []client.ListOption{client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy}
+	if namespace != "" {
+		options = append(options, client.InNamespace(namespace))
+	}
+	if err := reader.List(ctx, list, options...); err != nil {
+		return nil, fmt.Errorf("list %T by %s %s: %w", list, index, value, err)
+	}
+	found := make([]T, 0, meta.LenList(list))
+	err := meta.EachListItem(list, func(object runtime.Object) error {
+		item, ok := object.(T)
+		if !ok {
+			return fmt.Errorf("list %T by %s %s: unexpected %T", list, index, value, object)
+		}
+		found = append(found, item)
+		return nil
+	})
+	return found, err
+}

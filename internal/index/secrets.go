@@ -1,0 +1,159 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package index
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// MaxSecretData is the most data that a Secret may have to be copied into members, in bytes. It is a quarter of what an API server stores: a user who may
+// create Secrets in a workspace must not fill the manager's memory.
+const MaxSecretData = 256 << 10
+
+// maxRemembered is the most content that is kept from one use to the next, in bytes, of all Secrets together.
+const maxRemembered = 16 << 20
+
+// keySize is the key of StringData under which SecretOutline leaves the size of the data. The API server sends no StringData, so nothing else can have
+// set it.
+const keySize = "size"
+
+// SecretOutline is a cache transform: of a Secret it keeps the fields that decisions depend on, and the size of its data. A second call changes nothing.
+func SecretOutline(object any) (any, error) {
+	secret, ok := object.(*corev1.Secret)
+	if !ok || secret.StringData[keySize] != "" {
+		return object, nil
+	}
+	outline := &corev1.Secret{
+		TypeMeta: secret.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion,
+			CreationTimestamp: secret.CreationTimestamp, DeletionTimestamp: secret.DeletionTimestamp, Labels: map[string]string{},
+		},
+		Type:       secret.Type,
+		StringData: map[string]string{keySize: strconv.Itoa(size(secret))},
+	}
+	for _, key := range []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} {
+		if value, ok := secret.Labels[key]; ok {
+			outline.Labels[key] = value
+		}
+	}
+	return outline, nil
+}
+
+// size of a Secret's content in bytes: data, and labels, which are copied too and which nothing else bounds.
+func size(secret *corev1.Secret) int {
+	total := len(secret.Annotations[v1.AnnotationExceptNamespaces])
+	for key, value := range secret.Data {
+		total += len(key) + len(value)
+	}
+	for key, value := range secret.Labels {
+		total += len(key) + len(value)
+	}
+	return total
+}
+
+// SecretTooLargeError means that a Secret has more data than is copied.
+type SecretTooLargeError struct {
+	// Size of the data in bytes.
+	Size int
+}
+
+// Error says so.
+func (e *SecretTooLargeError) Error() string {
+	return fmt.Sprintf("it has %d KiB of data and labels, and at most %d KiB are copied: split it", e.Size>>10, MaxSecretData>>10)
+}
+
+// SecretReader reads the Secrets that people label for projects and plans. List returns them as the cache has them, without content; Get returns them with it, or a SecretTooLargeError.
+type SecretReader struct {
+	// Reader is a cache whose transform is SecretOutline.
+	client.Reader
+	// Live asks the API server.
+	Live client.Reader
+
+	mu       sync.Mutex // guards what follows
+	contents map[types.NamespacedName]*corev1.Secret
+	held     int // bytes of contents
+}
+
+// Get implements client.Reader. A Secret that the cache does not have is not there: it does not have the label.
+func (r *SecretReader) Get(ctx context.Context, name types.NamespacedName, object client.Object, options ...client.GetOption) error {
+	outline := &corev1.Secret{}
+	if err := r.Reader.Get(ctx, name, outline); err != nil {
+		r.forget(name)
+		return err
+	}
+	secret, ok := object.(*corev1.Secret)
+	if !ok {
+		return fmt.Errorf("read %s: a reader of Secrets reads no %T", name, object)
+	}
+	if n, err := strconv.Atoi(outline.StringData[keySize]); err != nil || n > MaxSecretData {
+		r.forget(name)
+		return &SecretTooLargeError{Size: n}
+	}
+	if known := r.recall(name, outline.ResourceVersion); known != nil {
+		known.DeepCopyInto(secret)
+		return nil
+	}
+	if err := r.Live.Get(ctx, name, secret, options...); err != nil {
+		return err
+	}
+	if n := size(secret); n > MaxSecretData { // it has grown since the cache saw it
+		return &SecretTooLargeError{Size: n}
+	}
+	r.remember(name, secret)
+	return nil
+}
+
+func (r *SecretReader) recall(name types.NamespacedName, version string) *corev1.Secret {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.contents[name]; known != nil && known.ResourceVersion == version {
+		return known
+	}
+	return nil
+}
+
+// remember keeps content for the next use, at the expense of others if there is too much.
+func (r *SecretReader) remember(name types.NamespacedName, secret *corev1.Secret) {
+	r.forget(name)
+	secret.ManagedFields = nil
+	except, listed := secret.Annotations[v1.AnnotationExceptNamespaces]
+	if secret.Annotations = nil; listed { // another one may repeat the data
+		secret.Annotations = map[string]string{v1.AnnotationExceptNamespaces: except}
+	}
+	kept := secret.DeepCopy()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.contents == nil {
+		r.contents = map[types.NamespacedName]*corev1.Secret{}
+	}
+	r.contents[name] = kept
+	r.held += size(kept)
+	for other, content := range r.contents {
+		if r.held <= maxRemembered {
+			return
+		}
+		delete(r.contents, other)
+		r.held -= size(content)
+	}
+}
+
+func (r *SecretReader) forget(name types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.contents[name]; known != nil {
+		r.held -= size(known)
+		delete(r.contents, name)
+	}
+}

@@ -1,0 +1,117 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// remoteStream is the stream of an agent that leads and whose tunnel ends at another replica. Registry.mu guards it.
+type remoteStream struct {
+	tunnel string // ID
+	stop   context.CancelFunc
+	stream *stream
+	wake   chan struct{} // has a value when another attempt is worthwhile
+}
+
+// Pauses before a stream through another replica is opened again.
+const (
+	firstFarPause = 100 * time.Millisecond
+	maxFarPause   = 30 * time.Second
+)
+
+// followFarLocked opens or ends the stream of a member through another replica, as its agent's tunnels require.
+func (r *Registry) followFarLocked(name types.NamespacedName) {
+	m := r.members[name]
+	if m == nil {
+		return
+	}
+	var leads route
+	if r.following.leading && !r.closed && len(r.following.subjects) > 0 {
+		leads = m.farLeader()
+	}
+	if m.far != nil && m.far.tunnel == leads.id {
+		select {
+		case m.far.wake <- struct{}{}:
+		default:
+		}
+		return
+	}
+	if m.far != nil {
+		m.far.stop()
+		m.far = nil
+	}
+	if leads.id == "" {
+		return
+	}
+	ctx, stop := context.WithCancel(r.ctx)
+	f := &remoteStream{tunnel: leads.id, stop: stop, stream: newStream(r, name, m.offers), wake: make(chan struct{}, 1)}
+	m.far = f
+	r.sessions.Go(func() {
+		defer stop()
+		r.followFar(ctx, f)
+	})
+}
+
+// farLeader returns the way to the agent that says that it leads if its tunnel ends at another replica, and else none. Registry.mu is held.
+func (m *member) farLeader() route {
+	if len(m.remote) == 0 {
+		return route{}
+	}
+	routes := m.routes()
+	instance, known := m.leadingInstance(routes)
+	if !known {
+		return route{}
+	}
+	found, _ := best(of(routes, instance), nil)
+	if !found.hop {
+		return route{}
+	}
+	return found
+}
+
+// followFar reads an agent's lines through another replica until ctx ends.
+func (r *Registry) followFar(ctx context.Context, f *remoteStream) {
+	for failures := 0; ctx.Err() == nil; failures++ {
+		err := f.stream.read(ctx, func() (streamRequest, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			m := r.members[f.stream.name]
+			if m == nil {
+				return streamRequest{}, ErrNotConnected
+			}
+			leads := m.farLeader()
+			if leads.id != f.tunnel {
+				return streamRequest{}, ErrNotConnected
+			}
+			return streamRequest{agent: leads.carrier, subjects: r.following.subjects}, nil
+		})
+		if errors.Is(err, ErrReportEnded) {
+			failures = 0 // it ends normally when the agent leaves its tunnel
+		}
+		r.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
+		if fast := (tooFast{}); errors.As(err, &fast) {
+			r.TooFast(f.stream.name, fast.what)
+			pause(ctx, nil, tooFastPause)
+			continue
+		}
+		pause(ctx, f.wake, wait.Jitter(min(firstFarPause<<min(failures, 20), maxFarPause)/2, 1))
+	}
+}
+
+// pause waits for d, a wake, or the end of ctx.
+func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-timer.C:
+	}
+}

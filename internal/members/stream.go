@@ -1,0 +1,282 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Bounds on what an agent sends beside its report: it is kept in memory, it causes reconciles, and the agent may be malicious.
+const (
+	// maxSets and maxPlans bound the report of everything that there is, in bytes. An event counts as its line and eventCost, which is what it takes in
+	// memory and in a queue besides: of the shortest lines, bytes alone would let half a million pass.
+	maxSets, maxPlans = 16 << 20, 4 << 20
+	eventCost         = 512
+	// setRate and planRate are the changes that are read each second, the bursts those at once.
+	setRate, setBurst   = 200, 5000
+	planRate, planBurst = 20, 500
+	// maxAhead is how long an agent may exceed that.
+	maxAhead = 10 * time.Second
+	// An agent reports everything when it begins to lead, which the Lease allows once in several seconds.
+	wholeEvery, wholeBurst = 10 * time.Second, 10
+)
+
+// usualLine is the size of the buffer that each stream keeps for its next line, in bytes. It grows for a longer one.
+const usualLine = 1 << 10
+
+// errRestart ends a request whose stream is opened again.
+var errRestart = errors.New("the stream is opened again")
+
+// tooFast is ErrTooFast with what the agent sends too much of.
+type tooFast struct{ what string }
+
+// Error implements error.
+func (e tooFast) Error() string { return ErrTooFast.Error() + ": " + e.what }
+
+// Is implements the matching of errors.Is.
+func (e tooFast) Is(target error) bool { return target == ErrTooFast }
+
+// stream reads the lines of one agent. All but restart belongs to the goroutine that reads.
+type stream struct {
+	registry *Registry
+	name     types.NamespacedName
+	reports  func(*protocol.Report) // nil if no reports are asked for
+	intake   *rate.Limiter          // of reports
+	offers   *reportBytes           // of all streams of the member
+	lines    *pace                  // likewise, of lines that are not offers
+	sets     subject[*protocol.SetEvent]
+	plans    subject[*protocol.PlanEvent]
+	restart  context.CancelCauseFunc // nil while no request is open; Registry.mu guards it
+}
+
+// newStream returns a stream of a member's agent.
+func newStream(r *Registry, name types.NamespacedName, offers *reportBytes) *stream {
+	s := &stream{
+		registry: r, name: name, offers: offers, lines: newPace(offers.lines), intake: rate.NewLimiter(intakePerSecond, intakeBurst),
+	}
+	s.sets.bound(&r.following.sets, "changes of sets", maxSets, newPace(rate.NewLimiter(setRate, setBurst)))
+	s.plans.bound(&r.following.plans, "changes of plans", maxPlans, newPace(rate.NewLimiter(planRate, planBurst)))
+	return s
+}
+
+// streamRequest is what a stream asks which agent for.
+type streamRequest struct {
+	agent    http.RoundTripper
+	subjects []string
+}
+
+// read reads lines until the stream ends, and opens it again whenever it is restarted. what returns what to ask. The error is
+// ErrReportEnded when the agent ended the stream well, ErrReportMalformed, ErrTooFast, errNoReport, or that of the transport.
+func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
+	for {
+		opened, cancel := context.WithCancelCause(ctx)
+		s.setRestart(cancel)
+		ask, err := what()
+		if err == nil {
+			err = s.readOnce(opened, ask)
+		}
+		restarted := errors.Is(context.Cause(opened), errRestart)
+		s.setRestart(nil)
+		cancel(nil)
+		if !restarted || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (s *stream) setRestart(cancel context.CancelCauseFunc) {
+	s.registry.mu.Lock()
+	defer s.registry.mu.Unlock()
+	s.restart = cancel
+}
+
+// readOnce reads the lines of one request.
+func (s *stream) readOnce(ctx context.Context, ask streamRequest) error {
+	resp, err := Ask(ctx, ask.agent, http.MethodGet, protocol.StreamPath(ask.subjects...), nil)
+	if IsStatus(err, http.StatusNotFound) { // an agent that does not know the path never will
+		return fmt.Errorf("%w: it answers %d to %s", errNoReport, http.StatusNotFound, protocol.PathReport)
+	}
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	s.sets.begin(ask.subjects, protocol.SubjectSets)
+	s.plans.begin(ask.subjects, protocol.SubjectPlans)
+	defer s.end()
+	lines := newLines(resp.Body, usualLine, protocol.MaxLine)
+	for lines.Scan() {
+		line := &protocol.Line{}
+		if json.Unmarshal(lines.Bytes(), line) != nil {
+			if err := lines.Err(); err != nil {
+				return err // cut off in the middle of the line
+			}
+			return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
+		}
+		if err := s.take(ctx, line, len(lines.Bytes())); err != nil {
+			return err
+		}
+	}
+	switch err := lines.Err(); {
+	case err == nil:
+		return ErrReportEnded
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("%w: a line is longer than %d bytes", ErrReportMalformed, protocol.MaxLine)
+	default:
+		return err
+	}
+}
+
+// take applies a line of that many bytes.
+func (s *stream) take(ctx context.Context, line *protocol.Line, size int) error {
+	line.Bound()
+	switch set, plan := line.Set, line.Plan; {
+	case set != nil && !set.Valid():
+		return fmt.Errorf("%w: a line names no set", ErrReportMalformed)
+	case set != nil:
+		return s.sets.take(ctx, s, set, eventMark{set.Synced, set.Stopped, size + eventCost})
+	case plan != nil:
+		return s.plans.take(ctx, s, plan, eventMark{plan.Synced, plan.Stopped, size + eventCost})
+	case !s.intake.Allow():
+		return tooFast{"reports"}
+	}
+	if err := s.ahead(ctx, s.lines, 1+size/lineUnit, "reports"); err != nil || s.reports == nil {
+		return err
+	}
+	if line.Report == nil {
+		line.Report = &protocol.Report{}
+	}
+	s.reports(line.Report)
+	return nil
+}
+
+// ahead waits for a pace to let a line pass.
+func (s *stream) ahead(ctx context.Context, p *pace, n int, what string) error {
+	err := p.wait(ctx, n)
+	if errors.Is(err, ErrTooFast) {
+		return tooFast{what}
+	}
+	return err
+}
+
+// end says that the stream no longer speaks for the member.
+func (s *stream) end() {
+	s.sets.stop(s)
+	s.plans.stop(s)
+}
+
+// subject is what a stream carries beside reports.
+type subject[E any] struct {
+	topic  *topic[E]
+	what   string // for tooFast
+	most   int    // bytes of a report of everything
+	pace   *pace
+	wholes *rate.Limiter // of reports of everything
+
+	asked  bool
+	synced bool
+	offer  []E // before synced
+	bytes  int // of offer
+}
+
+// eventMark has what an event reports of the stream, and what it costs in bytes.
+type eventMark struct {
+	synced, stopped bool
+	size            int
+}
+
+func (s *subject[E]) bound(topic *topic[E], what string, most int, pace *pace) {
+	s.topic, s.what, s.most, s.pace, s.wholes = topic, what, most, pace, rate.NewLimiter(rate.Every(wholeEvery), wholeBurst)
+}
+
+func (s *subject[E]) begin(asked []string, subject string) {
+	s.asked, s.synced = slices.Contains(asked, subject), false
+}
+
+// take applies an event.
+func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMark) error {
+	switch {
+	case !s.asked:
+		return fmt.Errorf("%w: a line is on a subject that was not asked for", ErrReportMalformed)
+	case m.stopped:
+		if !s.wholes.Allow() {
+			return tooFast{s.what}
+		}
+		s.stop(from)
+	case s.synced:
+		if err := from.ahead(ctx, s.pace, 1, s.what); err != nil {
+			return err
+		}
+		if err := from.ahead(ctx, from.lines, 1+m.size/lineUnit, s.what); err != nil {
+			return err
+		}
+		s.topic.event(from, event)
+	case m.synced:
+		s.synced = true
+		s.topic.synced(from, s.offer)
+		s.drop(from)
+	default:
+		if s.bytes+m.size > s.most {
+			return fmt.Errorf("%w: the agent offers more than %d bytes at once", ErrReportMalformed, s.most)
+		}
+		if !from.offers.take(m.size) {
+			return tooFast{s.what}
+		}
+		s.bytes += m.size
+		s.offer = append(s.offer, event)
+	}
+	return nil
+}
+
+// stop says that changes may be missed from now on. Another stream of the member that has reported everything is opened again, so that it
+// speaks for the member.
+func (s *subject[E]) stop(from *stream) {
+	s.drop(from)
+	if s.synced && s.topic.stopped(from) {
+		from.registry.restart(from)
+	}
+	s.synced = false
+}
+
+// drop forgets what was offered.
+func (s *subject[E]) drop(from *stream) {
+	from.offers.give(s.bytes)
+	s.offer, s.bytes = nil, 0
+}
+
+// restart opens the other streams of a member again.
+func (r *Registry) restart(but *stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[but.name]; m != nil {
+		m.restartLocked(but)
+	}
+}
+
+// restartLocked opens the streams of a member again, but for those that are named.
+func (m *member) restartLocked(but ...*stream) {
+	var all []*stream
+	for _, s := range m.sessions {
+		all = append(all, s.stream)
+	}
+	if m.far != nil {
+		all = append(all, m.far.stream)
+	}
+	for _, s := range all {
+		if s.restart != nil && !slices.Contains(but, s) {
+			s.restart(errRestart)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package request
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+)
+
+// Aborted is the status of a request that got no answer: its caller had gone, or the connection was ended on purpose.
+const Aborted = 0
+
+// Recorder is an http.ResponseWriter that records the status. NewRecorder makes it.
+type Recorder struct {
+	http.ResponseWriter
+	status int
+	begun  func(status int) // may be nil
+}
+
+// NewRecorder wraps w, which http.ResponseController still finds behind it. A Recorder is not wrapped again: audit, metrics and spans share one.
+func NewRecorder(w http.ResponseWriter) *Recorder {
+	if r, ok := w.(*Recorder); ok {
+		return r
+	}
+	return &Recorder{ResponseWriter: w}
+}
+
+// OnBegin calls f with the status when the response begins.
+func (r *Recorder) OnBegin(f func(status int)) { r.begun = f }
+
+// Status is the status of the answer: 101 of a connection that was taken over, Aborted while there is no answer.
+func (r *Recorder) Status() int { return r.status }
+
+// WriteHeader implements http.ResponseWriter. Informational answers do not count.
+func (r *Recorder) WriteHeader(status int) {
+	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
+		r.begin(status)
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (r *Recorder) Write(p []byte) (int, error) {
+	r.implied()
+	return r.ResponseWriter.Write(p)
+}
+
+// FlushError is for http.ResponseController. Flushing sends the header.
+func (r *Recorder) FlushError() error {
+	r.implied()
+	return http.NewResponseController(r.ResponseWriter).Flush()
+}
+
+// Hijack is for http.ResponseController. Who takes a connection over does so to switch protocols.
+func (r *Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
+	if err == nil {
+		r.begin(http.StatusSwitchingProtocols)
+	}
+	return conn, buffered, err
+}
+
+// Unwrap is for http.ResponseController.
+func (r *Recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// Done says that the handler has returned. An answer of which nothing was written is one with status 200.
+func (r *Recorder) Done() { r.implied() }
+
+func (r *Recorder) implied() { r.begin(http.StatusOK) }
+
+func (r *Recorder) begin(status int) {
+	if r.status != Aborted {
+		return
+	}
+	if r.status = status; r.begun != nil {
+		r.begun(status)
+	}
+}

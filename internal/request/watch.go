@@ -1,0 +1,165 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package request
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// watchPatience is how long the rest of an event may take when the watch has to end.
+const watchPatience = 5 * time.Second
+
+// ErrBrokenOff means that a watch had to end within an event.
+var ErrBrokenOff = errors.New("the watch was broken off within an event")
+
+// IsWatch reports whether a request asks for a watch, which never ends by itself. The path may have any prefix. A request that goes
+// through an API server to a pod, service or node is not one.
+func IsWatch(r *http.Request) bool {
+	if r.Method != http.MethodGet {
+		return false
+	}
+	asks := r.URL.RawQuery != "" && BoolParameter(r.URL.Query()["watch"]) || deprecated(r.URL.Path)
+	return asks && !proxied(r.URL.Path) // last: few requests come so far
+}
+
+// Repeatable reports whether a request may be sent again although it may have been served: it reads from an API server. What a pod, service or node behind
+// one does on a GET is its own.
+func Repeatable(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions) && !proxied(r.URL.Path)
+}
+
+// proxied reports whether a path leads on to a pod, service or node. The agent's and the hub's own prefixes hold no such names in a row.
+func proxied(path string) bool {
+	parts := strings.Split(path, "/")
+	for i := 2; i < len(parts); i++ {
+		if kind := parts[i-2]; parts[i] == "proxy" && (kind == "pods" || kind == "services" || kind == "nodes") {
+			return true
+		}
+	}
+	return false
+}
+
+// deprecated reports whether a path has the old form for watches, which API servers still serve: /api/v1/watch/pods.
+func deprecated(path string) bool {
+	before, _, found := strings.Cut(path, "/watch/")
+	if !found {
+		return false
+	}
+	parts := strings.Split(before, "/")
+	n := len(parts)
+	return n >= 2 && parts[n-2] == "api" || n >= 3 && parts[n-3] == "apis"
+}
+
+// watchBody is the body of the response to a watch that can be ended. Read and Close are for one goroutine each, as with any body.
+type watchBody struct {
+	source  io.ReadCloser
+	forget  []func() bool    // stop waiting for the end
+	excused func(error) bool // whether a failure of source between two events is an end like any other
+
+	mu       sync.Mutex // guards what follows; not held while source is read
+	events   boundaries
+	between  bool // what was read ends with an event
+	ending   bool // whether to end with the next event
+	ended    bool
+	deadline *time.Timer
+}
+
+// EndWatch makes the response of a watch end when ctx does: at once between two events, else with the present one. An event that then does
+// not come to its end within 5 s is broken off.
+func EndWatch(ctx context.Context, response *http.Response) { endWatch(response, nil, ctx) }
+
+// EndWatchOrFailure is EndWatch; also, a failure of the source between two events ends the response cleanly if excused accepts the error.
+func EndWatchOrFailure(ctx context.Context, response *http.Response, excused func(error) bool) {
+	endWatch(response, excused, ctx)
+}
+
+func endWatch(response *http.Response, excused func(error) bool, with ...context.Context) bool {
+	if len(with) == 0 || response.StatusCode != http.StatusOK {
+		return false // a refusal ends by itself; a 101 is no watch any more
+	}
+	b := &watchBody{source: response.Body, excused: excused, events: boundariesOf(response.Header), between: true}
+	for _, ctx := range with {
+		b.forget = append(b.forget, context.AfterFunc(ctx, b.end))
+	}
+	response.Body = b
+	return true
+}
+
+// end ends the watch now or with the present event.
+func (b *watchBody) end() {
+	if b.endNow() {
+		_ = b.source.Close() // ends the read under way
+	}
+}
+
+// endNow reports whether there is no event to wait for.
+func (b *watchBody) endNow() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ending, b.ended = true, b.ended || b.between
+	if !b.ended && b.deadline == nil {
+		b.deadline = time.AfterFunc(watchPatience, func() { _ = b.source.Close() })
+	}
+	return b.ended
+}
+
+// Read implements io.Reader.
+func (b *watchBody) Read(p []byte) (int, error) {
+	if b.isEnded() {
+		return 0, io.EOF
+	}
+	n, err := b.source.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended { // what came meanwhile is in the client's next watch
+		return 0, io.EOF
+	}
+	first, last := b.events.scan(p[:n])
+	if n > 0 {
+		b.between = last == n
+	}
+	if b.ending && first >= 0 {
+		b.ended = true
+		return first, io.EOF
+	}
+	return n, b.outcome(err)
+}
+
+// outcome returns the error for the reader, given that of the source.
+func (b *watchBody) outcome(err error) error {
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return err
+	case b.ending:
+		return ErrBrokenOff
+	case b.between && b.excused != nil && b.excused(err):
+		return io.EOF
+	}
+	return err
+}
+
+func (b *watchBody) isEnded() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
+}
+
+// Close closes the body.
+func (b *watchBody) Close() error {
+	for _, forget := range b.forget {
+		forget()
+	}
+	b.mu.Lock()
+	if b.deadline != nil {
+		b.deadline.Stop()
+	}
+	b.mu.Unlock()
+	return b.source.Close()
+}

@@ -1,0 +1,81 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Pace says in which order the members of a fleet begin, how many of them at once, and when. The zero Pace is one after the other, until one fails.
+type Pace struct {
+	// Paused lets none begin.
+	Paused bool
+	// Window in which members begin. Nil is always.
+	Window *v1.TimeWindow
+	// MaxConcurrent is how many may be at work at once, at least 1.
+	MaxConcurrent int
+	// MaxFailed is how many may fail before no further one begins.
+	MaxFailed int
+	// Waves begin one after the other. Members in none of them are the last wave.
+	Waves []Wave
+}
+
+// Wave is a group of members that may be at work at the same time.
+type Wave struct {
+	Name string
+	// Selector of its members, among those of no earlier wave. Nil selects all.
+	Selector *metav1.LabelSelector
+	// Share in percent of those that are in the wave, rounded up. Which ones follows from their names, in no order that people see, so that they are
+	// spread over all workspaces. 0 is all.
+	Share int
+	// Soak is how long the wave must have been complete before the next one begins.
+	Soak time.Duration
+}
+
+// PaceOf returns the pace of a Plan.
+func PaceOf(spec *v1.PlanSpec) Pace {
+	p := Pace{Paused: spec.Paused, Window: spec.Window, MaxConcurrent: 1}
+	r := spec.Rollout
+	if r == nil {
+		return p
+	}
+	p.MaxConcurrent, p.MaxFailed = max(int(r.MaxConcurrentClusters), 1), int(r.MaxFailedClusters)
+	for _, w := range r.Waves {
+		p.Waves = append(p.Waves, Wave{Name: w.Name, Selector: w.ClusterSelector, Soak: duration(w.Soak, 0)})
+	}
+	return p
+}
+
+// Status is the progress of a member as its agent last reported it.
+type Status struct {
+	// Revision that it is about, and the hash of the work on each node.
+	Revision, Hash string
+	// Reason of the condition Complete.
+	Reason string
+	// Busy reports whether nodes are at work.
+	Busy bool
+	// Counted reports whether nodes were counted, and Complete how many of them have all of the plan.
+	Counted  bool
+	Complete int
+}
+
+// StatusOf returns the progress that a Plan in a member reports, nil for none.
+func StatusOf(s *v1.PlanStatus) *Status {
+	if s == nil {
+		return nil
+	}
+	out := &Status{Revision: s.Revision, Hash: s.LatestHash, Busy: len(s.Applying) > 0}
+	if c := meta.FindStatusCondition(s.Conditions, v1.ConditionComplete); c != nil {
+		out.Reason = c.Reason
+	}
+	if n := s.Nodes; n != nil { // nodes that are stuck are listed as applying and counted as failed: nothing happens there
+		out.Busy, out.Counted, out.Complete = n.Applying > 0, true, int(n.Complete)
+	}
+	return out
+}

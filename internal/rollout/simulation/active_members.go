@@ -1,0 +1,120 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simulation
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// activeMembers are the members of a fleet that a simulation asks for steps, as activeNodes are the nodes of a member: those in which the plan has begun,
+// until they are complete and nothing more happens there, and the next one to begin. The others are only counted. So the cost of a simulation grows with its
+// steps, and not with the number of members.
+type activeMembers struct {
+	// members are their indexes among all members, which are sorted by name.
+	members []int
+	// waiting are the others that can begin, in the order in which they do.
+	waiting []int
+	waves   []int             // of each member; nil if all are active
+	view    []rollout.Cluster // of the active ones
+}
+
+// selectActive chooses the active members again: the caller may have changed something.
+func (p *Simulation) selectActive() error {
+	p.activateAll()
+	if p.fleet == nil {
+		return nil
+	}
+	f, err := rollout.NewFleet(p.Clusters, *p.fleet, p.Now)
+	if err != nil {
+		return err
+	}
+	l := activeMembers{waves: make([]int, len(p.Clusters))}
+	for i := range p.Clusters {
+		wave, is := f.CountOf(i)
+		l.waves[i] = wave
+		switch {
+		case p.Clusters[i].Claim != nil || p.delivered[i].generation > 0:
+			l.members = append(l.members, i)
+		case wave < 0:
+		default:
+			p.countInactive(wave, is)
+			if is.Absent == 0 {
+				l.waiting = append(l.waiting, i)
+			}
+		}
+	}
+	slices.SortStableFunc(l.waiting, func(a, b int) int { return cmp.Compare(l.waves[a], l.waves[b]) })
+	p.active = l
+	p.activateNext()
+	return nil
+}
+
+// activateAll makes all members active.
+func (p *Simulation) activateAll() {
+	p.active = activeMembers{}
+	for i := range p.Members {
+		p.active.members = append(p.active.members, i)
+	}
+	if p.fleet != nil {
+		p.fleet.Omitted = nil
+	}
+}
+
+// activateNext makes the member active that may begin next.
+func (p *Simulation) activateNext() {
+	l := &p.active
+	if len(l.waiting) == 0 {
+		return
+	}
+	i := l.waiting[0]
+	l.waiting = l.waiting[1:]
+	p.fleet.Omitted[l.waves[i]].Total--
+	at, _ := slices.BinarySearch(l.members, i)
+	l.members = slices.Insert(l.members, at, i)
+}
+
+// deactivateComplete leaves out the members that are complete and in which nothing more happens. f is the fleet of the active ones.
+func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
+	l := &p.active
+	if l.waves == nil {
+		return
+	}
+	kept := l.members[:0]
+	for k, i := range l.members {
+		c, r, m := &p.Clusters[i], &p.settled[i], p.Members[i]
+		wave, is := f.CountOf(k)
+		if is.Complete == 1 && c.Claim.Failed == nil && r.delivered == p.delivered[i] && r.wait.Until.IsZero() && !m.changed && m.Due().IsZero() {
+			p.countInactive(wave, is)
+		} else {
+			kept = append(kept, i)
+		}
+	}
+	l.members = kept
+}
+
+// countInactive counts members that are not active.
+func (p *Simulation) countInactive(wave int, is rollout.OmittedMembers) {
+	for len(p.fleet.Omitted) <= wave {
+		p.fleet.Omitted = append(p.fleet.Omitted, rollout.OmittedMembers{})
+	}
+	p.fleet.Omitted[wave].Add(is)
+}
+
+// inactiveAbsent reports whether a member that is not active is away or held: the plan does not end complete.
+func (p *Simulation) inactiveAbsent() bool {
+	return p.fleet != nil && slices.ContainsFunc(p.fleet.Omitted, func(a rollout.OmittedMembers) bool { return a.Absent > 0 })
+}
+
+// activeClusters returns the fleet without the members that are not active.
+func (p *Simulation) activeClusters() []rollout.Cluster {
+	l := &p.active
+	l.view = l.view[:0]
+	for _, i := range l.members {
+		l.view = append(l.view, p.Clusters[i])
+	}
+	return l.view
+}

@@ -1,0 +1,195 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simulation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// Member is a simulated member: what its API server would hold, and what would happen there without a step.
+type Member struct {
+	rollout.Member
+	scenario Cluster
+	base     Durations
+	jobs     map[string]time.Time // when Jobs end, by name
+	drains   map[string]time.Time // when drains end, by node
+	active   *activeNodes
+	// changed is set where something happens without a step.
+	changed bool
+}
+
+// NewMember sets a member up.
+func NewMember(c Cluster, base Durations) (*Member, error) {
+	window, err := rollout.ParseWindow(c.Window)
+	if err != nil {
+		return nil, fmt.Errorf("set up cluster %s: %w", c.Name, err)
+	}
+	c.Nodes = slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) }) // a copy: a simulation uses up their failures
+	m := &Member{scenario: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
+	m.Hold, m.Window, m.Drains = c.Hold, window, map[string]rollout.Drain{}
+	for _, n := range c.Nodes {
+		labels := maps.Clone(n.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		m.Nodes = append(m.Nodes, rollout.Node{
+			Name: n.Name, Hostname: n.Name, Labels: labels, Unschedulable: n.Unschedulable, Ready: !n.NotReady, Claims: map[string]rollout.Claim{},
+		})
+	}
+	return m, nil
+}
+
+// RestartAgent forgets what only the agent's process knows.
+func (m *Member) RestartAgent() {
+	m.changed = true
+	clear(m.Drains)
+	clear(m.drains)
+}
+
+// Apply does what a step of a plan asks for. It fails where an API server would refuse.
+func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
+	at, found := slices.BinarySearchFunc(m.Nodes, s.Node, func(n rollout.Node, name string) int { return strings.Compare(n.Name, name) })
+	if !found && s.Act != rollout.DeleteJob {
+		return fmt.Errorf("%s node %s: it does not exist", s.Verb, s.Node)
+	}
+	switch s.Act {
+	case rollout.WriteNode:
+		m.write(&m.Nodes[at], s, plan.Name)
+	case rollout.CreateJob:
+		return m.create(s, plan, now)
+	case rollout.DeleteJob:
+		delete(m.jobs, s.Job.Name)
+		m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool { return j.Name == s.Job.Name })
+	case rollout.StartDrain:
+		m.Drains[s.Node] = rollout.Drain{Hash: s.Claim.Hash, Attempt: s.Claim.Attempt}
+		scenario := m.node(s.Node)
+		m.drains[s.Node] = now.Add(firstSet(scenario.Durations.Drain, m.base.Drain, 30*time.Second))
+	}
+	return nil
+}
+
+// Remove does what happens when a plan is removed: its Jobs are deleted and its nodes released.
+func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
+	m.active, m.changed = nil, true
+	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
+		if j.Plan == plan.Name {
+			delete(m.jobs, j.Name)
+		}
+		return j.Plan == plan.Name
+	})
+	for _, step := range rollout.Orphans(m.Nodes, nil) {
+		if err := m.Apply(&step, plan, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Member) write(n *rollout.Node, s *rollout.Step, plan string) {
+	maps.Copy(n.Labels, s.Labels)
+	if s.Unschedulable != nil {
+		n.Unschedulable = *s.Unschedulable
+	}
+	if s.Claim == nil {
+		delete(n.Claims, plan)
+		delete(m.Drains, n.Name) // the agent ends drains of nodes that have no claim
+		delete(m.drains, n.Name)
+		return
+	}
+	n.Claims[plan] = *s.Claim
+}
+
+func (m *Member) create(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
+	job := s.Job
+	prefix, scenario := "apply", m.node(s.Node)
+	duration := firstSet(scenario.Durations.Upgrade, m.base.Upgrade, time.Minute)
+	if job.Kind == rollout.Prepare {
+		prefix, duration = "prepare", firstSet(scenario.Durations.Prepare, m.base.Prepare, 10*time.Second)
+	}
+	job.Name, job.State = fmt.Sprintf("%s-%s-on-%s-with-%s", prefix, job.Plan, job.Node, job.Hash), rollout.Running
+	if slices.ContainsFunc(m.Jobs, func(j rollout.Job) bool { return j.Name == job.Name }) {
+		return fmt.Errorf("%s node %s: Job %s exists", s.Verb, s.Node, job.Name)
+	}
+	deadline := plan.Spec.JobActiveDeadlineSecs
+	if scenario.Hangs && job.Kind == rollout.Upgrade && deadline != nil && *deadline > 0 {
+		duration = time.Duration(*deadline) * time.Second
+	}
+	m.Jobs = append(m.Jobs, job)
+	m.jobs[job.Name] = now.Add(duration)
+	return nil
+}
+
+// Advance ends the Jobs and drains that are due.
+func (m *Member) Advance(now time.Time) {
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		end, runs := m.jobs[j.Name]
+		if j.State != rollout.Running || !runs || now.Before(end) {
+			continue
+		}
+		delete(m.jobs, j.Name)
+		m.changed = true
+		j.State, j.Finished = rollout.Succeeded, end
+		if scenario := m.node(j.Node); j.Kind == rollout.Upgrade && scenario.Fails > 0 {
+			scenario.Fails--
+			j.State, j.Message = rollout.Failed, "it was to fail"
+			if scenario.Hangs {
+				j.Reason = v1.ReasonDeadlineExceeded
+			}
+		}
+	}
+	for node, end := range m.drains {
+		if d := m.Drains[node]; !now.Before(end) {
+			d.Done, m.changed = true, true
+			m.Drains[node] = d
+			delete(m.drains, node)
+		}
+	}
+}
+
+// Due returns when the next Job or drain ends. Zero is never.
+func (m *Member) Due() time.Time {
+	var due time.Time
+	for _, all := range []map[string]time.Time{m.jobs, m.drains} {
+		for _, end := range all {
+			due = sooner(due, end)
+		}
+	}
+	return due
+}
+
+// Status returns the status of a plan as the agent would report it.
+func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, now time.Time) (*v1.PlanStatus, error) {
+	progress, err := rollout.ProgressOf(*m.activeView(), *plan, now)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.PlanStatus{
+		Revision: revision, LatestHash: plan.Hash, LatestVersion: plan.Version, Nodes: &progress.Nodes,
+		Applying: progress.Applying, Failures: progress.Failures,
+		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Reason: wait.Reason, Message: wait.Message}},
+	}, nil
+}
+
+// node returns the scenario of a node. It exists: steps name nodes of the member.
+func (m *Member) node(name string) *Node {
+	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name, func(n Node, name string) int { return strings.Compare(n.Name, name) })
+	return &m.scenario.Nodes[at]
+}
+
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

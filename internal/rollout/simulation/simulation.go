@@ -1,0 +1,288 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simulation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// maxSteps ends a simulation that would never end; real plans of this size take days.
+const maxSteps = 2_000_000
+
+// Event is one step with its time.
+type Event struct {
+	At time.Time
+	// Cluster is empty for a plan of one cluster, Node for a step of a whole cluster.
+	Cluster, Node string
+	Verb          rollout.Verb
+	// Note says more.
+	Note string
+}
+
+// Simulation is a run of a scenario. New sets it up.
+type Simulation struct {
+	Now       time.Time
+	Members   []*Member
+	Clusters  []rollout.Cluster // in the order of Members
+	source    v1.Plan
+	version   string // for a plan without one
+	plan      rollout.Plan
+	fleet     *rollout.FleetPlan // nil for a plan of one cluster
+	active    activeMembers      // the members that are asked for steps
+	delivered []delivered        // to each of Members
+	settled   []settled          // of each of Members
+	// Observe, where set, is called after each step.
+	Observe func(Event) error
+}
+
+// delivered is what a member was given last, and how often that was another plan than before.
+type delivered struct {
+	delivery   rollout.Delivery
+	revision   string
+	generation int64
+}
+
+// settled is what a member waits for, until it is given something else or something happens there.
+type settled struct {
+	delivered delivered
+	wait      rollout.Wait
+	// nodes that are complete, and all, as in the status.
+	nodes string
+}
+
+// New sets a simulation up.
+func New(s Scenario) (*Simulation, error) {
+	p := &Simulation{Now: s.Start.Time, source: s.Plan, version: s.Latest, delivered: make([]delivered, len(s.Clusters)), settled: make([]settled, len(s.Clusters))}
+	slices.SortFunc(s.Clusters, func(a, b Cluster) int { return strings.Compare(a.Name, b.Name) })
+	for _, c := range s.Clusters {
+		m, err := NewMember(c, s.Durations)
+		if err != nil {
+			return nil, err
+		}
+		selected, err := s.Plan.Spec.Target().Selects(c.Name, c.Labels)
+		if err != nil {
+			return nil, err
+		}
+		p.Members = append(p.Members, m)
+		p.Clusters = append(p.Clusters, rollout.Cluster{Name: c.Name, Labels: c.Labels, Selected: selected, Away: c.Away, Hold: c.Hold})
+	}
+	if p.source.Spec.Version == "" && p.version == "" {
+		return nil, fmt.Errorf("set up plan %s: set its version, or its channel, to which latest is the answer in a scenario", s.Plan.Name)
+	}
+	if len(p.Members) == 0 {
+		return nil, fmt.Errorf("set up plan %s: name at least one cluster", s.Plan.Name)
+	}
+	return p, p.prepare()
+}
+
+// Edit changes the plan, as a user does.
+func (p *Simulation) Edit(change func(*v1.PlanSpec)) error {
+	change(&p.source.Spec)
+	return p.prepare()
+}
+
+func (p *Simulation) prepare() error {
+	plan, version := &p.source, cmp.Or(p.source.Spec.Version, p.version)
+	spec := rollout.ForMember(plan.Name, &plan.Spec, version)
+	hash, err := rollout.Hash(&spec.NodeWork, rollout.Version(version), nil)
+	if err != nil {
+		return err
+	}
+	p.plan = rollout.Plan{Name: plan.Name, UID: "simulation", Generation: p.plan.Generation + 1, Spec: *spec, Version: rollout.Version(version), Hash: hash}
+	if plan.Spec.ClusterName == "" && plan.Spec.ClusterSelector == nil {
+		return nil
+	}
+	revision, err := rollout.Revision(hash, &spec.PlanPace)
+	p.fleet = &rollout.FleetPlan{Name: plan.Name, Pace: rollout.PaceOf(&plan.Spec), Hash: hash, Revision: revision}
+	return err
+}
+
+// Run runs to the end, and returns what the plan then waits for.
+func (p *Simulation) Run() (rollout.Wait, error) { return p.RunUntil(time.Time{}) }
+
+// RunUntil runs until a time, or to the end if that is zero.
+func (p *Simulation) RunUntil(end time.Time) (rollout.Wait, error) {
+	if err := p.selectActive(); err != nil {
+		return rollout.Wait{}, err
+	}
+	for range maxSteps {
+		wait, err := p.settle()
+		if err != nil {
+			return wait, err
+		}
+		next := wait.Until
+		for _, i := range p.active.members {
+			next = sooner(next, p.Members[i].Due())
+		}
+		over := !p.inactiveAbsent() && (wait.Reason == v1.ReasonComplete || wait.Reason == v1.ReasonNoNodes || wait.Reason == v1.ReasonNoClusters)
+		over = over || next.IsZero() || !next.After(p.Now)
+		switch {
+		case end.IsZero() && over:
+			return p.conclude()
+		case !end.IsZero() && (over || next.After(end)):
+			if wait, err = p.conclude(); err == nil {
+				p.advance(end)
+			}
+			return wait, err
+		}
+		p.advance(next)
+	}
+	return rollout.Wait{}, fmt.Errorf("simulate plan %s: it does not end within %d steps", p.plan.Name, maxSteps)
+}
+
+// conclude returns the reason to wait. For that all members are made active: the reason counts and names them.
+func (p *Simulation) conclude() (rollout.Wait, error) {
+	p.activateAll()
+	return p.settle()
+}
+
+// advance lets time pass.
+func (p *Simulation) advance(to time.Time) {
+	p.Now = to
+	for _, i := range p.active.members {
+		p.Members[i].Advance(to)
+	}
+}
+
+// settle takes all steps that can be taken now, and returns why there is no further one, and when there may be.
+func (p *Simulation) settle() (rollout.Wait, error) {
+	if p.fleet == nil {
+		return p.settleMember(0, p.plan)
+	}
+	for range maxSteps {
+		var until time.Time
+		f, err := rollout.NewFleet(p.activeClusters(), *p.fleet, p.Now)
+		if err != nil {
+			return rollout.Wait{}, err
+		}
+		for _, i := range p.active.members {
+			wait, err := p.deliver(f, i)
+			if err != nil {
+				return wait, err
+			}
+			until = sooner(until, wait.Until)
+		}
+		d := rollout.NextMember(p.activeClusters(), *p.fleet, p.Now)
+		if d.Step == nil {
+			d.Wait.Until = sooner(d.Wait.Until, until)
+			p.deactivateComplete(f)
+			return d.Wait, nil
+		}
+		if err := p.apply(d.Step); err != nil {
+			return rollout.Wait{}, err
+		}
+	}
+	return rollout.Wait{}, fmt.Errorf("simulate plan %s: its steps do not end", p.plan.Name)
+}
+
+// deliver lets a member run what it is given.
+func (p *Simulation) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
+	last, is := &p.delivered[i], delivered{delivery: f.Deliver(&p.Clusters[i]), revision: p.fleet.Revision}
+	switch {
+	case p.Clusters[i].Away != "":
+		return rollout.Wait{}, nil
+	case is.delivery == rollout.DeliverNothing && last.generation > 0:
+		*last, p.settled[i], p.Clusters[i].Status = delivered{}, settled{}, nil
+		return rollout.Wait{}, p.Members[i].Remove(&p.plan, p.Now)
+	case is.delivery == rollout.DeliverNothing:
+		return rollout.Wait{}, nil
+	}
+	if is.generation = last.generation; is != *last {
+		is.generation++
+	}
+	*last = is
+	if r := &p.settled[i]; r.delivered == is && !p.Members[i].changed && (r.wait.Until.IsZero() || p.Now.Before(r.wait.Until)) {
+		return r.wait, nil
+	}
+	plan := p.plan
+	plan.Spec.Paused, plan.Generation = is.delivery == rollout.DeliverPaused, is.generation
+	wait, err := p.settleMember(i, plan)
+	if err != nil {
+		return wait, err
+	}
+	p.settled[i] = settled{delivered: is, wait: wait}
+	status, err := p.Members[i].Status(&plan, wait, p.fleet.Revision, p.Now)
+	p.Clusters[i].Status, p.settled[i].nodes = rollout.StatusOf(status), ""
+	if status != nil && status.Nodes != nil {
+		p.settled[i].nodes = status.Nodes.Summary
+	}
+	return wait, err
+}
+
+func (p *Simulation) apply(s *rollout.ClusterStep) error {
+	i, found := slices.BinarySearchFunc(p.Clusters, s.Cluster, func(c rollout.Cluster, name string) int { return strings.Compare(c.Name, name) })
+	if !found {
+		return fmt.Errorf("%s cluster %s: it does not exist", s.Verb, s.Cluster)
+	}
+	c := &p.Clusters[i]
+	c.Claim = s.Claim
+	if s.Verb == rollout.VerbBegin {
+		p.activateNext()
+	}
+	note := ""
+	if nodes := p.settled[i].nodes; s.Verb == rollout.VerbComplete && nodes != "" {
+		note = nodes + " nodes"
+	}
+	return p.observe(Event{At: p.Now, Cluster: c.Name, Verb: s.Verb, Note: note})
+}
+
+// settleMember takes all steps in a member that can be taken now.
+func (p *Simulation) settleMember(i int, plan rollout.Plan) (rollout.Wait, error) {
+	m := p.Members[i]
+	take := func(s *rollout.Step) error {
+		if err := m.Apply(s, &plan, p.Now); err != nil {
+			return err
+		}
+		m.active.member.Jobs = m.Jobs
+		line := Event{At: p.Now, Node: s.Node, Verb: s.Verb, Note: note(s)}
+		if p.fleet != nil {
+			line.Cluster = p.Clusters[i].Name
+		}
+		return p.observe(line)
+	}
+	if err := m.deactivateComplete(&plan, p.Now); err != nil {
+		return rollout.Wait{}, err
+	}
+	for {
+		m.changed = false
+		wait, err := rollout.Settle(m.activeView(), plan, p.Now, take)
+		switch {
+		case err != nil:
+			return wait, err
+		case m.changed: // Observe restarted the agent
+			continue
+		}
+		if more, err := m.activateMore(&plan, p.Now); err != nil || !more {
+			return wait, err
+		}
+	}
+}
+
+func (p *Simulation) observe(l Event) error {
+	if p.Observe == nil {
+		return nil
+	}
+	return p.Observe(l)
+}
+
+func note(s *rollout.Step) string {
+	switch {
+	case s.Claim != nil && s.Claim.Failure != nil && s.Claim.Failure.Final:
+		return s.Claim.Failure.Reason + ", no attempt left"
+	case s.Claim != nil && s.Claim.Failure != nil:
+		return s.Claim.Failure.Reason
+	case s.Claim != nil && s.Claim.Spent > 0:
+		return fmt.Sprintf("attempt %d", s.Claim.Spent+1)
+	case s.Unschedulable != nil && !*s.Unschedulable:
+		return "uncordoned"
+	}
+	return ""
+}

@@ -1,0 +1,70 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	"golang.org/x/net/netutil"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/drover-dev/drover/internal/config"
+)
+
+// Connections to each of the operators' ports, in all and of one address: a kubelet and some scrapers.
+const (
+	operatorConnections      = 512
+	operatorConnectionsShare = 32
+)
+
+// addOperators adds the ports for probes and for metrics to the manager. Their connections and handshakes are not those of the port for agents and
+// users, so however many come there, a probe and a scrape are answered. Both serve before that port opens and after it has closed.
+func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.Config, metrics http.Handler) error {
+	probes, scrapes := http.NewServeMux(), http.NewServeMux()
+	s.probes(ctx, probes)
+	scrapes.Handle("GET /metrics", metrics)
+	secured := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Trust.GetCertificate, NextProtos: []string{"http/1.1"}}
+	return errors.Join(
+		s.addOperator(ctx, mgr, "health", cfg.Health.Listen, probes, nil),
+		s.addOperator(ctx, mgr, "metrics", cfg.Metrics.Listen, s.Audit.Wrap(scrapes), secured),
+	)
+}
+
+// addOperator adds one of them, with TLS if secured is set.
+func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, address string, handler http.Handler, secured *tls.Config) error {
+	if address == config.ListenNowhere {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen on %s for %s: %w", address, name, err)
+	}
+	listener = newConnections(operatorConnectionsShare, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(listener, operatorConnections))
+	if secured != nil {
+		listener = tls.NewListener(listener, secured)
+	}
+	s.Log.Info("serving operators", "port", name, "address", listener.Addr().String())
+	return mgr.Add(&manager.Server{Name: name, Listener: listener, ShutdownTimeout: new(lastWords), Server: &http.Server{
+		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes, ErrorLog: quietLog(s.Log),
+	}})
+}
+
+// probes serves /healthz and /readyz.
+func (s *Server) probes(ctx context.Context, mux *http.ServeMux) {
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeOK(w) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := s.readiness(ctx); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		writeOK(w)
+	})
+}

@@ -1,0 +1,247 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	admission "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/yaml"
+
+	manifests "github.com/drover-dev/drover/config"
+)
+
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=list
+
+// policiesEvery is how often the manager looks for its policies.
+const policiesEvery = time.Minute
+
+// policyState is what the hub has of a policy.
+type policyState string
+
+const (
+	policyInForce policyState = "InForce"
+	policyMissing policyState = "Missing"
+	policyChanged policyState = "Changed"
+	// policyUnknown means that the policies could not be listed.
+	policyUnknown policyState = "Unknown"
+)
+
+// policy is an admission policy and its binding, without which it does nothing.
+type policy struct {
+	admissionv1.ValidatingAdmissionPolicy
+	binding admissionv1.ValidatingAdmissionPolicyBinding
+}
+
+// policies watches whether the hub's admission policies are in force. It writes none: a manager that was taken over must not lift its own limits.
+type policies struct {
+	wanted []policy
+	list   func(context.Context) ([]policy, error) // the hub's, a policy for each of its bindings
+	log    logr.Logger
+	states atomic.Pointer[map[string]policyState] // by name, nil before the first look
+	unsure bool                                   // the first look found some missing
+}
+
+// watchPolicies has every replica look for the hub's admission policies.
+func (t *telemetry) watchPolicies(mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger) error {
+	wanted, err := readPolicies(manifests.Policies)
+	if err != nil {
+		return err
+	}
+	p := &policies{wanted: wanted, log: log, list: func(ctx context.Context) ([]policy, error) { return listPolicies(ctx, client) }}
+	t.registry.MustRegister(p)
+	return mgr.Add(p)
+}
+
+// readPolicies returns the policies of a folder of manifests.
+func readPolicies(folder fs.FS) ([]policy, error) {
+	files, err := fs.Glob(folder, "policy/*.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("list policies: %w", err)
+	}
+	byName := map[string]policy{}
+	for _, file := range files {
+		text, err := fs.ReadFile(folder, file)
+		if err != nil {
+			return nil, fmt.Errorf("read policies: %w", err)
+		}
+		for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
+			var p policy
+			if err := yaml.Unmarshal(document, &p.ValidatingAdmissionPolicy); err != nil {
+				return nil, fmt.Errorf("read policies of %s: %w", file, err)
+			}
+			switch p.Kind {
+			case "ValidatingAdmissionPolicy":
+				p.binding = byName[p.Name].binding
+				byName[p.Name] = p
+			case "ValidatingAdmissionPolicyBinding":
+				if err := yaml.Unmarshal(document, &p.binding); err != nil {
+					return nil, fmt.Errorf("read policies of %s: %w", file, err)
+				}
+				name := p.binding.Spec.PolicyName
+				byName[name] = policy{byName[name].ValidatingAdmissionPolicy, p.binding}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b policy) int { return strings.Compare(a.Name, b.Name) }), nil
+}
+
+// Start looks for the policies until ctx ends, on every replica.
+func (p *policies) Start(ctx context.Context) error {
+	wait.UntilWithContext(ctx, p.look, policiesEvery)
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*policies) NeedLeaderElection() bool { return false }
+
+// look compares the policies of the hub with those that are wanted, and logs what has changed since the last look.
+func (p *policies) look(ctx context.Context) {
+	states := map[string]policyState{}
+	found, err := p.list(ctx)
+	for _, wanted := range p.wanted {
+		states[wanted.Name] = policyUnknown
+		if err == nil {
+			states[wanted.Name] = wanted.stateIn(found)
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	before := p.states.Swap(&states)
+	if again := p.unsure; before == nil || again || !maps.Equal(*before, states) {
+		p.unsure = false
+		p.report(states, before == nil, err)
+	}
+}
+
+// listPolicies returns the hub's policies, each once for each of its bindings. One without a binding denies nothing.
+func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1Interface) ([]policy, error) {
+	specs, err := client.ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list policies: %w", err)
+	}
+	bindings, err := client.ValidatingAdmissionPolicyBindings().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list bindings of policies: %w", err)
+	}
+	byName := map[string]admissionv1.ValidatingAdmissionPolicy{}
+	for _, spec := range specs.Items {
+		byName[spec.Name] = spec
+	}
+	var all []policy
+	for _, binding := range bindings.Items {
+		if spec, ok := byName[binding.Spec.PolicyName]; ok {
+			all = append(all, policy{spec, binding})
+		}
+	}
+	return all, nil
+}
+
+// report logs which policies are not in force. At the start of a manager it is silent if all are. Whatever installs a hub may start the manager
+// a moment before it applies the policies, so what the first look misses is an error only if the second one misses it too.
+func (p *policies) report(states map[string]policyState, first bool, err error) {
+	names := map[policyState][]string{}
+	for _, wanted := range p.wanted {
+		names[states[wanted.Name]] = append(names[states[wanted.Name]], wanted.Name)
+	}
+	switch {
+	case err != nil:
+		p.log.Error(err, "it is not known whether the hub's admission policies are in force: apply config/rbac of this version")
+	case len(names[policyInForce]) < len(p.wanted) && first:
+		p.unsure = true
+		p.log.Info("admission policies of the hub are not in force yet: it is an error if that is so in a minute",
+			"missing", names[policyMissing], "changed", names[policyChanged])
+	case len(names[policyInForce]) < len(p.wanted):
+		p.log.Error(nil, "admission policies of the hub are not in force, so users can do what they may not: apply config/policy of this version",
+			"missing", names[policyMissing], "changed", names[policyChanged])
+	case !first:
+		p.log.Info("all admission policies of the hub are in force again")
+	}
+}
+
+// stateIn returns what a hub has of the policy. Names do not count, since an overlay may have set a prefix.
+func (p *policy) stateIn(found []policy) policyState {
+	state := policyMissing
+	for i := range found {
+		if found[i].same(p) {
+			return policyInForce
+		}
+		if found[i].Name == p.Name {
+			state = policyChanged
+		}
+	}
+	return state
+}
+
+// same reports whether two policies deny the same.
+func (p *policy) same(o *policy) bool {
+	binding := p.binding.Spec
+	binding.PolicyName = o.binding.Spec.PolicyName
+	return equality.Semantic.DeepEqual(withDefaults(&p.Spec), withDefaults(&o.Spec)) && equality.Semantic.DeepEqual(binding, o.binding.Spec)
+}
+
+// withDefaults returns a spec as the API server stores it.
+func withDefaults(spec *admissionv1.ValidatingAdmissionPolicySpec) *admissionv1.ValidatingAdmissionPolicySpec {
+	spec = spec.DeepCopy()
+	if spec.FailurePolicy == nil {
+		spec.FailurePolicy = new(admissionv1.Fail)
+	}
+	c := spec.MatchConstraints
+	if c == nil {
+		return spec
+	}
+	if c.MatchPolicy == nil {
+		c.MatchPolicy = new(admissionv1.Equivalent)
+	}
+	if c.NamespaceSelector == nil {
+		c.NamespaceSelector = &metav1.LabelSelector{}
+	}
+	if c.ObjectSelector == nil {
+		c.ObjectSelector = &metav1.LabelSelector{}
+	}
+	for _, rules := range [][]admissionv1.NamedRuleWithOperations{c.ResourceRules, c.ExcludeResourceRules} {
+		for i := range rules {
+			if rules[i].Scope == nil {
+				rules[i].Scope = new(admissionv1.AllScopes)
+			}
+		}
+	}
+	return spec
+}
+
+var policiesDesc = prometheus.NewDesc("drover_policies", "Admission policies of the hub by state: InForce, Missing, Changed or Unknown. Every replica counts all.", []string{"state"}, nil)
+
+// Describe implements prometheus.Collector.
+func (*policies) Describe(out chan<- *prometheus.Desc) { out <- policiesDesc }
+
+// Collect implements prometheus.Collector.
+func (p *policies) Collect(out chan<- prometheus.Metric) {
+	states := p.states.Load()
+	if states == nil {
+		return
+	}
+	counts := map[policyState]int{}
+	for _, state := range *states {
+		counts[state]++
+	}
+	for _, state := range []policyState{policyInForce, policyMissing, policyChanged, policyUnknown} {
+		out <- prometheus.MustNewConstMetric(policiesDesc, prometheus.GaugeValue, float64(counts[state]), string(state))
+	}
+}

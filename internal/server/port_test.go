@@ -1,0 +1,70 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/request"
+)
+
+func TestWhatARequestPasses(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		path, header string
+		closing      bool
+		code         int
+		users        bool // whether the proxy serves it
+		last         bool // whether the response is the last one of its connection
+	}{
+		"a user's request reaches the proxy":              {path: "/k8s/clusters/a/b/api", code: http.StatusTeapot, users: true},
+		"an untidy path is the proxy's, and not tidied":   {path: "/k8s/clusters//../healthz", code: http.StatusTeapot, users: true},
+		"a request to the hub's API reaches the proxy":    {path: "/k8s/local/api", code: http.StatusTeapot, users: true},
+		"a probe does not":                                {path: "/healthz", code: http.StatusOK},
+		"a replica that stops serves the last response":   {path: "/k8s/local/api", closing: true, code: http.StatusTeapot, users: true, last: true},
+		"a header that is too large goes no further":      {path: "/k8s/local/api", header: strings.Repeat("x", maxHeaderBytes), code: http.StatusRequestHeaderFieldsTooLarge},
+		"a path that belongs to neither is not found":     {path: "/k8s", code: http.StatusNotFound},
+		"a replica that stops tells a probe, too, to end": {path: "/healthz", closing: true, code: http.StatusOK, last: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry := members.New(logr.Discard(), time.Now)
+			s := &Server{
+				Members: registry, Registration: &registration.Server{}, Stop: Stop{Calls: request.NewGroup()},
+				telemetry: observe(nil, registry, prometheus.NewRegistry()),
+			}
+			served := false
+			s.Proxy = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if n := s.Stop.Calls.Counts().Requests; n != 1 {
+					t.Errorf("%d requests are in progress, want 1", n)
+				}
+				served = true
+				w.WriteHeader(http.StatusTeapot)
+			})
+			closing, closeNow := context.WithCancel(t.Context())
+			defer closeNow()
+			if tc.closing {
+				closeNow()
+			}
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			r.URL.Path = tc.path
+			r.Header.Set("X-Large", tc.header)
+			w := httptest.NewRecorder()
+			s.handler(t.Context(), closing).ServeHTTP(w, r)
+			if w.Code != tc.code || served != tc.users || (w.Header().Get("Connection") == "close") != tc.last {
+				t.Errorf("answered %d with %v, by the proxy: %t; want %d, %t, the last one: %t", w.Code, w.Header(), served, tc.code, tc.users, tc.last)
+			}
+		})
+	}
+}

@@ -1,0 +1,34 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin"
+)
+
+// users are the ways in which users are identified, and admitted to members.
+type users struct {
+	authenticate func(*http.Request) (identity.Identity, error)
+	authorize    func(context.Context, identity.Identity, types.NamespacedName) error
+}
+
+// signIn adds users who sign in at the hub. It returns the issuer of their tokens, nil if it is not configured.
+func (u *users) signIn(mgr ctrl.Manager, cfg config.Config, log logr.Logger) *signin.Server {
+	if !cfg.SignIn.On() {
+		return nil
+	}
+	issuer := signin.New(signin.Options{Issuer: cfg.SignIn.Issuer, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Now: time.Now, Log: log})
+	u.authenticate, u.authorize = issuer.Authenticate(u.authenticate), issuer.Authorize(u.authorize)
+	return issuer
+}

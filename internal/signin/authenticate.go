@@ -1,0 +1,145 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/signin/token"
+)
+
+// errStanding means that a user is disabled, gone, or another one than they were.
+var errStanding = errors.New("the user is disabled or no longer exists")
+
+// verified is a token whose signature was verified with one key.
+type verified struct {
+	token.Claims
+	key string
+}
+
+// Authenticate returns what identifies the senders of requests: those with a token of this issuer here, and all others by next. A token of this issuer
+// never comes to next: a TokenReview would give its user another name.
+func (s *Server) Authenticate(next func(*http.Request) (identity.Identity, error)) func(*http.Request) (identity.Identity, error) {
+	return func(r *http.Request) (identity.Identity, error) {
+		raw, err := identity.Token(r)
+		if err != nil {
+			return identity.Identity{}, err
+		}
+		sum := sha256.Sum256([]byte(raw))
+		known, ok := s.verified.Get(sum)
+		if !ok && !token.IssuedBy(raw, s.issuer) {
+			return next(r)
+		}
+		current, err := s.keys(r.Context())
+		if apierrors.IsNotFound(err) {
+			return identity.Identity{}, refusal.Unauthorized("the hub has no keys to check tokens with; sign in again").Because(err)
+		} else if err != nil {
+			return identity.Identity{}, refusal.Unavailable("the hub cannot check the token at the moment; try again").Because(err)
+		}
+		if ok {
+			if known := known.(verified); mayStay(current, known) { // only verified is ever added
+				return s.identify(r.Context(), known)
+			}
+			s.verified.Remove(sum)
+		}
+		claims, key, err := token.Verify(raw, current.set, s.issuer, clientID)
+		if err != nil {
+			return identity.Identity{}, refusal.Unauthorized("the hub does not accept the token; sign in again").Because(err)
+		}
+		fresh := verified{claims, key}
+		if left := claims.Expiry.Time().Sub(s.now()); left > 0 {
+			s.verified.Add(sum, fresh, left)
+		}
+		return s.identify(r.Context(), fresh)
+	}
+}
+
+// mayStay reports whether the key that verified a token is still published.
+func mayStay(current *loaded, v verified) bool {
+	_, published := current.set.Public(v.key)
+	return published
+}
+
+// identify returns the user of a token, if it is valid now, and they and their session are in good standing.
+func (s *Server) identify(ctx context.Context, v verified) (identity.Identity, error) {
+	if err := v.Current(s.now()); err != nil {
+		return identity.Identity{}, refusal.Unauthorized("the token has expired; sign in again").Because(err)
+	}
+	id, err := identity.Principal(v.Subject, v.UID)
+	if err != nil {
+		return identity.Identity{}, refusal.Unauthorized("the token's user has a name that the hub can't pass on").Because(err)
+	}
+	if err := s.admit(ctx, id); err != nil {
+		return identity.Identity{}, err
+	}
+	return id, s.inSession(ctx, v)
+}
+
+// inSession refuses a token whose session was revoked or removed.
+func (s *Server) inSession(ctx context.Context, v verified) error {
+	session, name := &corev1.Secret{}, s.name(SessionPrefix+v.Session)
+	err := s.client.Get(ctx, name, session)
+	if apierrors.IsNotFound(err) && s.now().Sub(v.IssuedAt.Time()) < settle { // the cache of this replica may not have it yet
+		err = s.live.Get(ctx, name, session)
+	}
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (len(session.Data[keyRevoked]) > 0 || string(session.Data[keyUID]) != v.UID):
+		return refusal.Unauthorized("the session was ended; sign in again")
+	case err != nil:
+		return refusal.Unavailable("the hub cannot check the session at the moment; try again").Because(err)
+	}
+	return nil
+}
+
+// Authorize returns what admits users to members: next, for users who are not disabled. A request that is open outlives its token, and not its user.
+func (s *Server) Authorize(next func(context.Context, identity.Identity, types.NamespacedName) error) func(context.Context, identity.Identity, types.NamespacedName) error {
+	return func(ctx context.Context, id identity.Identity, cluster types.NamespacedName) error {
+		if !strings.HasPrefix(id.User, identity.HubPrefix) {
+			if err := s.admit(ctx, id); err != nil {
+				return err
+			}
+		}
+		return next(ctx, id, cluster)
+	}
+}
+
+// admit refuses a principal who is not in good standing.
+func (s *Server) admit(ctx context.Context, id identity.Identity) error {
+	name, local := strings.CutPrefix(id.User, v1.PrincipalPrefixLocal)
+	if !local {
+		return refusal.Unauthorized("the hub knows no provider of the token's user; sign in again")
+	}
+	switch _, err := s.standing(ctx, name, id.UID); {
+	case errors.Is(err, errStanding):
+		return refusal.Unauthorized("the user " + id.User + " is disabled or no longer exists; ask an administrator of the hub")
+	case err != nil:
+		return refusal.Unavailable("the hub cannot look up the user at the moment; try again").Because(err)
+	}
+	return nil
+}
+
+// standing returns a User who is there with that UID and not disabled.
+func (s *Server) standing(ctx context.Context, name, uid string) (*v1.User, error) {
+	user := &v1.User{}
+	if err := s.client.Get(ctx, types.NamespacedName{Name: name}, user); apierrors.IsNotFound(err) {
+		return nil, errStanding
+	} else if err != nil {
+		return nil, err
+	}
+	if user.Spec.Disabled || string(user.UID) != uid || !user.DeletionTimestamp.IsZero() {
+		return nil, errStanding
+	}
+	return user, nil
+}

@@ -1,0 +1,188 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package keys holds the issuer's signing keys, and decides when one follows another.
+package keys
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	// Lead is how long a key is published before it signs, so that all who cache the set have it.
+	Lead = time.Hour
+	// Lifetime is how long a key signs.
+	Lifetime = 30 * 24 * time.Hour
+	// Overlap is how long a key is published after the next one has begun to sign: longer than any token lives.
+	Overlap = 2 * time.Hour
+	// maxKeys bounds a stored set. Two are usual.
+	maxKeys = 8
+)
+
+// Key is one signing key.
+type Key struct {
+	// ID is the thumbprint of the public key (RFC 7638).
+	ID      string
+	Created time.Time
+	Private *ecdsa.PrivateKey
+}
+
+// Set is all keys that are published, the oldest first.
+type Set []Key
+
+// New makes a key.
+func New(now time.Time) (Key, error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Key{}, fmt.Errorf("generate signing key: %w", err)
+	}
+	return of(private, now)
+}
+
+func of(private *ecdsa.PrivateKey, created time.Time) (Key, error) {
+	sum, err := (&jose.JSONWebKey{Key: private.Public()}).Thumbprint(crypto.SHA256)
+	if err != nil {
+		return Key{}, fmt.Errorf("identify signing key: %w", err)
+	}
+	return Key{ID: base64.RawURLEncoding.EncodeToString(sum), Created: created.UTC().Truncate(time.Second), Private: private}, nil
+}
+
+// Active returns the key that signs: the newest that was published for long enough, or the first.
+func (s Set) Active(now time.Time) (Key, error) {
+	for _, key := range slices.Backward(s) {
+		if now.Sub(key.Created) >= Lead {
+			return key, nil
+		}
+	}
+	if len(s) == 0 {
+		return Key{}, errors.New("there is no signing key yet")
+	}
+	return s[0], nil
+}
+
+// Public returns the public key with an ID.
+func (s Set) Public(id string) (*ecdsa.PublicKey, bool) {
+	i := slices.IndexFunc(s, func(key Key) bool { return key.ID == id })
+	if i < 0 {
+		return nil, false
+	}
+	return &s[i].Private.PublicKey, true
+}
+
+// JWKS is the set as it is published.
+func (s Set) JWKS() jose.JSONWebKeySet {
+	var set jose.JSONWebKeySet
+	for _, key := range s {
+		set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Private.Public(), KeyID: key.ID, Algorithm: string(jose.ES256), Use: "sig"})
+	}
+	return set
+}
+
+// Sealing returns keys for package seal, that of the active key first: all replicas have it. They are derived, so that no further secret has to be kept.
+func (s Set) Sealing(active Key) ([][]byte, error) {
+	var all [][]byte
+	others := slices.DeleteFunc(slices.Clone(s), func(key Key) bool { return key.ID == active.ID })
+	for _, key := range append(Set{active}, others...) {
+		secret, err := key.Private.Bytes()
+		if err != nil {
+			return nil, fmt.Errorf("derive sealing key: %w", err)
+		}
+		derived, err := hkdf.Key(sha256.New, secret, nil, "drover sign-in: pages and codes", 32)
+		if err != nil {
+			return nil, fmt.Errorf("derive sealing key: %w", err)
+		}
+		all = append(all, derived)
+	}
+	return all, nil
+}
+
+// Step is what is due in a set.
+type Step struct {
+	// Add reports whether a key is to be made. Remove is how many of the oldest keys are to be left out.
+	Add    bool
+	Remove int
+	// Again is when to look again.
+	Again time.Time
+}
+
+// Next decides what is due in a set.
+func Next(s Set, now time.Time) Step {
+	if len(s) == 0 {
+		return Step{Add: true, Again: now}
+	}
+	step := Step{}
+	for i := 1; i < len(s) && !now.Before(s[i].Created.Add(Lead+Overlap)); i++ {
+		step.Remove = i
+	}
+	renew := s[len(s)-1].Created.Add(Lifetime)
+	step.Add = !now.Before(renew)
+	step.Again = renew
+	if next := step.Remove + 1; next < len(s) {
+		step.Again = earlier(step.Again, s[next].Created.Add(Lead+Overlap))
+	}
+	return step
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// stored is a key as Encode writes it.
+type stored struct {
+	Created time.Time `json:"created"`
+	Private []byte    `json:"private"`
+}
+
+// Encode returns a set as it is kept in a Secret.
+func Encode(s Set) ([]byte, error) {
+	all := make([]stored, 0, len(s))
+	for _, key := range s {
+		raw, err := key.Private.Bytes()
+		if err != nil {
+			return nil, fmt.Errorf("encode signing key: %w", err)
+		}
+		all = append(all, stored{Created: key.Created, Private: raw})
+	}
+	return json.Marshal(all)
+}
+
+// Decode reads what Encode returned. Nothing is the empty set. Its errors hold nothing of the keys.
+func Decode(raw []byte) (Set, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var all []stored
+	if json.Unmarshal(raw, &all) != nil || len(all) > maxKeys {
+		return nil, fmt.Errorf("the signing keys are not a JSON list of at most %d keys", maxKeys)
+	}
+	var s Set
+	for i, one := range all {
+		private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), one.Private)
+		if err != nil {
+			return nil, fmt.Errorf("signing key %d is no key of P-256", i)
+		}
+		key, err := of(private, one.Created)
+		if err != nil {
+			return nil, err
+		}
+		s = append(s, key)
+	}
+	slices.SortStableFunc(s, func(a, b Key) int { return a.Created.Compare(b.Created) })
+	return s, nil
+}

@@ -1,0 +1,74 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"html"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// pageHTML is the login page. It has three places, which are filled with escaped text: html/template would make the manager a quarter larger.
+//
+//go:embed page.html
+var pageHTML string
+
+// page is what one login page shows.
+type page struct {
+	request  string // sealed
+	user     string
+	message  string
+	redirect string // where the form leads in the end
+}
+
+// styleHash lets browsers use the style of the page, and no other.
+func styleHash() string {
+	_, rest, _ := strings.Cut(pageHTML, "<style>")
+	style, _, _ := strings.Cut(rest, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// write writes the page.
+func (p page) write(w http.ResponseWriter, code int) {
+	message := ""
+	if p.message != "" {
+		message = `<p class="error" role="alert">` + html.EscapeString(p.message) + "</p>"
+	}
+	secure(w.Header(), "; style-src "+styleHash()+"; form-action 'self' "+formTarget(p.redirect))
+	w.WriteHeader(code)
+	_, _ = strings.NewReplacer("%ERROR%", message, "%REQUEST%", html.EscapeString(p.request), "%USER%", html.EscapeString(p.user)).WriteString(w, pageHTML)
+}
+
+// formTarget is the origin that the response to the form redirects to: browsers apply form-action to that, too. The policy has no form for IPv6 addresses.
+func formTarget(redirect string) string {
+	u, err := url.Parse(redirect)
+	if err != nil || strings.Contains(u.Host, "[") {
+		return "http:"
+	}
+	return "http://" + u.Host
+}
+
+// writeError writes a page that says what is wrong, for what must not be redirected.
+func writeError(w http.ResponseWriter, code int, message string) {
+	secure(w.Header(), "")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Sign in to Drover</title></head>" +
+		"<body><main><h1>Not signed in</h1><p role=\"alert\">" + html.EscapeString(message) + "</p></main></body></html>\n"))
+}
+
+// secure sets the header of a page: no script, no frame, nothing from elsewhere, not kept. "same-origin" lets browsers send Origin with the form.
+func secure(h http.Header, more string) {
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"+more)
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}

@@ -1,0 +1,51 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/signin/token"
+)
+
+// revocation ends the session of a token (RFC 7009). Whoever has a token may end its session: a token that was found is one that is to end.
+func (s *Server) revocation(w http.ResponseWriter, r *http.Request) {
+	if err := s.end(w, r); err != nil {
+		s.writeProblem(w, r, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, "no-store", struct{}{}) // also for a token that is not valid, as the RFC says
+}
+
+func (s *Server) end(w http.ResponseWriter, r *http.Request) error {
+	fields, err := form(w, r)
+	if err != nil {
+		return err
+	}
+	if err := checkClient(r, fields); err != nil {
+		return err
+	}
+	if fields.Get("token") == "" {
+		return invalid("token is required")
+	}
+	current, err := s.keys(r.Context())
+	if err != nil {
+		return err
+	}
+	claims, _, err := token.Verify(fields.Get("token"), current.set, s.issuer, clientID)
+	if err != nil {
+		return nil //nolint:nilerr // there is nothing to end
+	}
+	audit.From(r.Context()).Identified(audit.User{Name: claims.Subject, UID: claims.UID}, nil)
+	session := &corev1.Secret{}
+	err = s.client.Get(r.Context(), s.name(SessionPrefix+claims.Session), session)
+	if err == nil && len(session.Data[keyRevoked]) > 0 || apierrors.IsNotFound(err) && s.now().Sub(claims.IssuedAt.Time()) > settle {
+		return nil // it has ended: a token that comes again and again writes nothing
+	}
+	return s.revoke(r.Context(), claims.Session)
+}

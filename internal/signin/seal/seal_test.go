@@ -1,0 +1,80 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package seal
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func sealer(t testing.TB, keys ...byte) *Sealer {
+	t.Helper()
+	var all [][]byte
+	for _, key := range keys {
+		all = append(all, bytes.Repeat([]byte{key}, 32))
+	}
+	s, err := New(all...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestWhatWasSealedIsOpenedForItsPurposeOnly(t *testing.T) {
+	old, rotated, other := sealer(t, 1), sealer(t, 2, 1), sealer(t, 3)
+	sealed, err := old.Seal("code", map[string]string{"user": "alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := old.Seal("code", map[string]string{"user": "alice"}); again == sealed || strings.Contains(sealed, "alice") {
+		t.Errorf("sealed twice: %q and %q, want two that differ and cannot be read", sealed, again)
+	}
+	changed := []byte(sealed)
+	changed[20] ^= 1
+	for name, tt := range map[string]struct {
+		s       *Sealer
+		purpose string
+		sealed  string
+		opens   bool
+	}{
+		"as it was":               {old, "code", sealed, true},
+		"after the key changed":   {rotated, "code", sealed, true},
+		"for another purpose":     {old, "login", sealed, false},
+		"with another key":        {other, "code", sealed, false},
+		"changed":                 {old, "code", string(changed), false},
+		"cut":                     {old, "code", sealed[:len(sealed)-4], false},
+		"empty":                   {old, "code", "", false},
+		"another encoding":        {old, "code", sealed + "=", false},
+		"with a line break in it": {old, "code", sealed[:8] + "\n" + sealed[8:], false},
+		"too long":                {old, "code", strings.Repeat("A", Max+1), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got map[string]string
+			err := tt.s.Open(tt.purpose, tt.sealed, &got)
+			if (err == nil) != tt.opens || tt.opens && got["user"] != "alice" || !tt.opens && !errors.Is(err, ErrSealed) {
+				t.Errorf("Open returned %v and %v, want it to open: %t", got, err, tt.opens)
+			}
+		})
+	}
+}
+
+func TestASealerNeedsAKeyOf32Bytes(t *testing.T) {
+	for _, keys := range [][][]byte{nil, {nil}, {make([]byte, 16)}} {
+		if _, err := New(keys...); err == nil {
+			t.Errorf("New(%v) succeeded", keys)
+		}
+	}
+}
+
+func FuzzOpenAnything(f *testing.F) {
+	f.Add("AAAA")
+	f.Fuzz(func(t *testing.T, sealed string) {
+		var into map[string]any
+		if err := sealer(t, 1).Open("code", sealed, &into); err == nil {
+			t.Errorf("%q was opened", sealed)
+		}
+	})
+}

@@ -1,0 +1,243 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package signin is the OpenID Connect issuer by which users sign in at the hub, and what makes users of its tokens.
+package signin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/signin/attempts"
+	"github.com/drover-dev/drover/internal/signin/keys"
+	"github.com/drover-dev/drover/internal/signin/seal"
+)
+
+// Paths of the issuer.
+const (
+	PathDiscovery = "/.well-known/openid-configuration"
+	PathKeys      = "/v1/auth/keys"
+	PathAuthorize = "/v1/auth/authorize"
+	PathLogin     = "/v1/auth/login"
+	PathToken     = "/v1/auth/token"
+	PathRevoke    = "/v1/auth/revoke"
+)
+
+// KeysSecret is the Secret with the signing keys, in the manager's namespace, and KeyOfKeys its key there.
+const (
+	KeysSecret = "drover-sign-in"
+	KeyOfKeys  = "keys"
+)
+
+// Purposes of what is sealed.
+const (
+	purposePage   = "page"
+	purposeCode   = "code"
+	purposeDevice = "device"
+)
+
+const (
+	// maxForm bounds a form, in bytes.
+	maxForm = 16 << 10
+	// maxVerified bounds the tokens whose signature is remembered.
+	maxVerified = 8192
+)
+
+// Options of a Server. All are needed.
+type Options struct {
+	// Issuer is the URL that users know the hub by.
+	Issuer string
+	// Client reads Users, and the Secrets of Namespace, from a cache, and writes sessions. Live reads a session that the cache does not have yet.
+	Client    client.Client
+	Live      client.Reader
+	Namespace string
+	Now       func() time.Time
+	Log       logr.Logger
+}
+
+// Server is the issuer on one replica. New makes it. It may be used concurrently.
+type Server struct {
+	issuer    string
+	client    client.Client
+	live      client.Reader
+	namespace string
+	now       func() time.Time
+	log       logr.Logger
+
+	complaints rate.Sometimes // visitors must not fill the log
+	loaded     atomic.Pointer[loaded]
+	attempts   *attempts.Log
+	known      *limit.Gate           // where passwords from browsers wait that their user has signed in with before
+	strangers  *limit.Gate           // and all others
+	verified   *cache.LRUExpireCache // of verified, by the digest of the token
+}
+
+// loaded are the keys of one version of their Secret, while one of them signs.
+type loaded struct {
+	version string
+	set     keys.Set
+	active  keys.Key
+	sealer  *seal.Sealer
+}
+
+// New makes a Server.
+func New(o Options) *Server {
+	// Passwords leave a processor to all else. Each that is checked takes 19 MiB.
+	strangers := max(1, runtime.GOMAXPROCS(0)/2)
+	return &Server{
+		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, now: o.Now, log: o.Log, complaints: rate.Sometimes{First: 1, Interval: time.Second},
+		attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers), verified: cache.NewLRUExpireCache(maxVerified),
+	}
+}
+
+// hashGate lets so many passwords be checked at once, of each user or address one.
+func hashGate(all int) *limit.Gate {
+	return limit.NewGate(limit.Bounds{User: 1, All: all, Queue: 32, QueueUser: 2, Wait: hashWait}, limit.Observer{})
+}
+
+// Register adds the issuer's paths to a mux.
+func (s *Server) Register(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+PathDiscovery, s.discovery)
+	mux.HandleFunc("GET "+PathKeys, s.publicKeys)
+	mux.HandleFunc("GET "+PathAuthorize, s.authorize)
+	mux.HandleFunc("POST "+PathLogin, s.login)
+	mux.HandleFunc("POST "+PathToken, s.token)
+	mux.HandleFunc("POST "+PathRevoke, s.revocation)
+}
+
+func (s *Server) name(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: s.namespace, Name: name}
+}
+
+// keys returns the keys as the cache has them. Without their Secret no token is valid: to delete it ends all of them.
+func (s *Server) keys(ctx context.Context) (*loaded, error) {
+	secret := &corev1.Secret{}
+	if err := s.client.Get(ctx, s.name(KeysSecret), secret); err != nil { // from the cache
+		return nil, fmt.Errorf("read the keys that sign tokens: %w", err)
+	}
+	last := s.loaded.Load()
+	if last == nil || last.version != secret.ResourceVersion {
+		set, err := keys.Decode(secret.Data[KeyOfKeys])
+		if err != nil {
+			return nil, fmt.Errorf("read Secret %s: %w; delete it, and the manager makes another", s.name(KeysSecret), err)
+		}
+		last = &loaded{version: secret.ResourceVersion, set: set}
+	}
+	active, err := last.set.Active(s.now())
+	if err != nil {
+		return nil, err
+	}
+	if active.ID == last.active.ID {
+		return last, nil
+	}
+	sealing, err := last.set.Sealing(active)
+	if err != nil {
+		return nil, err
+	}
+	sealer, err := seal.New(sealing...)
+	if err != nil {
+		return nil, err
+	}
+	next := &loaded{version: last.version, set: last.set, active: active, sealer: sealer}
+	s.loaded.Store(next)
+	return next, nil
+}
+
+// metadata describes the issuer (OpenID Connect Discovery 1.0, RFC 8414). Every URL begins with the issuer, whatever host a request names.
+type metadata struct {
+	Issuer        string   `json:"issuer"`
+	Authorization string   `json:"authorization_endpoint"`
+	Token         string   `json:"token_endpoint"`
+	Revocation    string   `json:"revocation_endpoint"`
+	Keys          string   `json:"jwks_uri"`
+	Responses     []string `json:"response_types_supported"`
+	Modes         []string `json:"response_modes_supported"`
+	Grants        []string `json:"grant_types_supported"`
+	Subjects      []string `json:"subject_types_supported"`
+	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
+	Scopes        []string `json:"scopes_supported"`
+	Clients       []string `json:"token_endpoint_auth_methods_supported"`
+	Revokers      []string `json:"revocation_endpoint_auth_methods_supported"`
+	Challenges    []string `json:"code_challenge_methods_supported"`
+	NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
+}
+
+func (s *Server) discovery(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, "public, max-age=600", metadata{
+		Issuer: s.issuer, Authorization: s.issuer + PathAuthorize, Token: s.issuer + PathToken, Revocation: s.issuer + PathRevoke, Keys: s.issuer + PathKeys,
+		Responses: []string{"code"}, Modes: []string{"query"}, Grants: []string{grantCode}, Subjects: []string{"public"},
+		Algorithms: []string{string(jose.ES256)}, Scopes: []string{"openid"}, Clients: []string{"none"}, Revokers: []string{"none"}, Challenges: []string{"S256"}, NamesIssuer: true,
+	})
+}
+
+func (s *Server) publicKeys(w http.ResponseWriter, r *http.Request) {
+	current, err := s.keys(r.Context())
+	if err != nil {
+		s.unavailable(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, "public, max-age=600", current.set.JWKS())
+}
+
+// complain logs what the hub cannot do, once a second.
+func (s *Server) complain(err error, what string) {
+	s.complaints.Do(func() { s.log.Error(err, what) })
+}
+
+// unavailable answers when the hub cannot do its part. The log says why.
+func (s *Server) unavailable(w http.ResponseWriter, err error) {
+	s.complain(err, "sign-in not served")
+	w.Header().Set("Retry-After", "5")
+	writeError(w, http.StatusServiceUnavailable, "The hub cannot do this at the moment. Try again.")
+}
+
+func writeJSON(w http.ResponseWriter, code int, caching string, content any) {
+	body, err := json.Marshal(content)
+	if err != nil { // what is written here always marshals
+		code, body = http.StatusInternalServerError, []byte("{}")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", caching)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
+// form reads a form: flat, with each field once, and bounded.
+func form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/x-www-form-urlencoded" {
+		return nil, invalid("the request is no form")
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxForm))
+	if err != nil {
+		return nil, invalid("the form could not be read, or is longer than %d bytes", maxForm)
+	}
+	values, err := url.ParseQuery(string(raw))
+	if err != nil {
+		return nil, invalid("the form is malformed")
+	}
+	for name, all := range values {
+		if len(all) > 1 {
+			return nil, invalid("the field %.40q is given more than once", name)
+		}
+	}
+	return values, nil
+}

@@ -1,0 +1,116 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package token signs and verifies the tokens that the issuer gives to users.
+package token
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/drover-dev/drover/internal/signin/keys"
+)
+
+const (
+	// Lifetime of a token.
+	Lifetime = 10 * time.Minute
+	// skew is how much the clocks of replicas may differ.
+	skew = 30 * time.Second
+	// Max is how long a token may be, in bytes.
+	Max = 16 << 10
+)
+
+// ErrToken means that a token is not one of this issuer that is valid now.
+var ErrToken = errors.New("the token is not valid")
+
+// Claims say who a user is.
+type Claims struct {
+	Issuer   string           `json:"iss"`
+	Subject  string           `json:"sub"`
+	Audience jwt.Audience     `json:"aud"`
+	IssuedAt *jwt.NumericDate `json:"iat"`
+	Expiry   *jwt.NumericDate `json:"exp"`
+	Nonce    string           `json:"nonce,omitempty"`
+	// Session is the ID of the session that the token belongs to.
+	Session string `json:"sid"`
+	// UID is that of the User, so that one that was deleted and made again is another.
+	UID string `json:"uid"`
+}
+
+// Sign makes a token of claims, from now on for Lifetime.
+func Sign(key keys.Key, c Claims, now time.Time) (string, error) {
+	c.IssuedAt, c.Expiry = jwt.NewNumericDate(now), jwt.NewNumericDate(now.Add(Lifetime))
+	options := (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key.Private}, options)
+	if err != nil {
+		return "", fmt.Errorf("sign token: %w", err)
+	}
+	return jwt.Signed(signer).Claims(c).Serialize()
+}
+
+// IssuedBy reports whether a token says of itself that an issuer made it. Only Verify reports whether that is true.
+func IssuedBy(raw, issuer string) bool {
+	parts := strings.Split(raw, ".")
+	if len(parts) != 3 { // a long one is not left to others either
+		return false
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return false
+	}
+	var c struct {
+		Issuer string `json:"iss"`
+	}
+	return json.Unmarshal(payload, &c) == nil && c.Issuer == issuer
+}
+
+// Verify returns the claims of a token that a key of the set has signed for one issuer and one audience, with the ID of the key.
+func Verify(raw string, set keys.Set, issuer, audience string) (c Claims, keyID string, err error) {
+	if len(raw) > Max {
+		return Claims{}, "", fmt.Errorf("%w: longer than %d bytes", ErrToken, Max)
+	}
+	parsed, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{jose.ES256})
+	if err != nil || len(parsed.Headers) != 1 {
+		return Claims{}, "", fmt.Errorf("%w: malformed, or signed by another algorithm than ES256", ErrToken)
+	}
+	header := parsed.Headers[0]
+	public, known := set.Public(header.KeyID)
+	switch {
+	case !known:
+		return Claims{}, "", fmt.Errorf("%w: its key is none of the issuer's", ErrToken)
+	case header.ExtraHeaders[jose.HeaderType] != "JWT":
+		return Claims{}, "", fmt.Errorf("%w: its type is not JWT", ErrToken)
+	}
+	if err := parsed.Claims(public, &c); err != nil {
+		return Claims{}, "", fmt.Errorf("%w: its signature does not verify", ErrToken)
+	}
+	switch {
+	case c.Issuer != issuer || issuer == "":
+		return Claims{}, "", fmt.Errorf("%w: it is of another issuer", ErrToken)
+	case len(c.Audience) != 1 || c.Audience[0] != audience:
+		return Claims{}, "", fmt.Errorf("%w: it is for another audience", ErrToken)
+	case c.Subject == "", c.Session == "", c.UID == "", c.IssuedAt == nil, c.Expiry == nil:
+		return Claims{}, "", fmt.Errorf("%w: sub, sid, uid, iat and exp are required", ErrToken)
+	case c.Expiry.Time().Sub(c.IssuedAt.Time()) > Lifetime:
+		return Claims{}, "", fmt.Errorf("%w: it lives for longer than %s", ErrToken, Lifetime)
+	}
+	return c, header.KeyID, nil
+}
+
+// Current returns an error if claims are not valid yet, or no longer.
+func (c Claims) Current(now time.Time) error {
+	switch {
+	case now.Add(skew).Before(c.IssuedAt.Time()):
+		return fmt.Errorf("%w: it is of the future; compare the clocks of the hub's replicas", ErrToken)
+	case !now.Before(c.Expiry.Time()):
+		return fmt.Errorf("%w: it has expired", ErrToken)
+	}
+	return nil
+}

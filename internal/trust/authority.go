@@ -1,0 +1,205 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"time"
+)
+
+// ReplicaName is the host name in the certificates that replicas of the hub show each other. Nothing resolves it.
+const ReplicaName = "replica.drover.internal"
+
+// Lifetimes. A serving certificate is replaced when a third of its lifetime is left.
+const (
+	AuthorityLifetime = 10 * 365 * 24 * time.Hour
+	ServingLifetime   = 30 * 24 * time.Hour
+
+	// backdate allows for clocks that are behind the hub's.
+	backdate = time.Hour
+)
+
+// KeyPair is a certificate with its private key, both as PEM.
+type KeyPair struct {
+	Cert []byte
+	Key  []byte
+}
+
+// NewAuthority makes a self-signed ECDSA P-256 certificate authority, valid for AuthorityLifetime. Its certificate does not limit how many
+// authorities may be below it: it is to vouch for those that follow it.
+func NewAuthority(now time.Time) (KeyPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("generate CA key: %w", err)
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return KeyPair{}, err
+	}
+	// The names of two authorities differ even if one second made them: verifiers look for issuers by name.
+	name := fmt.Sprintf("drover-ca-%s-%.8x", now.UTC().Format("20060102150405"), serial.Bytes())
+	template := authorityTemplate(serial, pkix.Name{CommonName: name}, now, now.Add(AuthorityLifetime))
+	return sign(template, template, key, key)
+}
+
+func authorityTemplate(serial *big.Int, subject pkix.Name, now, end time.Time) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               subject,
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              end,
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
+	}
+}
+
+// errCannotVouch means that the certificate of an authority forbids it to sign that of another authority.
+var errCannotVouch = errors.New("the certificate of the CA allows no CA below it")
+
+// mayVouch reports whether an authority may sign the certificate of another.
+func mayVouch(authority *x509.Certificate) bool {
+	return !authority.BasicConstraintsValid || authority.MaxPathLen < 0 || authority.MaxPathLen == 0 && !authority.MaxPathLenZero
+}
+
+// CrossSign returns a certificate, as PEM, with the name and key of the next authority, signed by the one before it (cross-signed). It ends with
+// the latter.
+func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
+	parent, err := tls.X509KeyPair(before.Cert, before.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	child, err := tls.X509KeyPair(next.Cert, next.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read next CA: %w", err)
+	}
+	if !mayVouch(parent.Leaf) {
+		return nil, errCannotVouch
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := authorityTemplate(serial, child.Leaf.Subject, now, earlier(child.Leaf.NotAfter, parent.Leaf.NotAfter))
+	template.SubjectKeyId = child.Leaf.SubjectKeyId
+	der, err := x509.CreateCertificate(rand.Reader, template, parent.Leaf, child.Leaf.PublicKey, parent.PrivateKey)
+	if err != nil {
+		return nil, fmt.Errorf("cross-sign %q: %w", child.Leaf.Subject.CommonName, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}
+
+// IssueServing signs a server certificate for the hosts (DNS names or IP addresses), valid for ServingLifetime but never
+// beyond the authority itself. The result's chain holds the leaf only.
+func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
+	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
+}
+
+// IssueReplica signs a certificate that a replica of the hub shows to others, as client and as server, valid as those of IssueServing.
+func IssueReplica(authority KeyPair, now time.Time) (*tls.Certificate, error) {
+	return issue(authority, []string{ReplicaName}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)
+}
+
+func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now time.Time) (*tls.Certificate, error) {
+	parent, err := tls.X509KeyPair(authority.Cert, authority.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	signer, ok := parent.PrivateKey.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("read CA: its key cannot sign")
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate key of certificate: %w", err)
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: "drover"},
+		NotBefore:    now.Add(-backdate),
+		NotAfter:     earlier(now.Add(ServingLifetime), parent.Leaf.NotAfter),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  usages,
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	pair, err := sign(template, parent.Leaf, key, signer)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read issued certificate: %w", err)
+	}
+	return &cert, nil
+}
+
+// RenewAt is when a certificate should be replaced: when a third of its lifetime is left.
+func RenewAt(cert *x509.Certificate) time.Time {
+	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3)
+}
+
+// Hosts are the host names in base URLs, for IssueServing.
+func Hosts(urls []string) ([]string, error) {
+	hosts := make([]string, 0, len(urls))
+	for _, raw := range urls {
+		u, err := url.Parse(raw)
+		if err != nil || u.Hostname() == "" {
+			return nil, fmt.Errorf("server URL %q has no host", raw)
+		}
+		hosts = append(hosts, u.Hostname())
+	}
+	return hosts, nil
+}
+
+func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, signer crypto.Signer) (KeyPair, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("sign certificate %q: %w", template.Subject.CommonName, err)
+	}
+	rawKey, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("encode key of %q: %w", template.Subject.CommonName, err)
+	}
+	return KeyPair{
+		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: rawKey}),
+	}, nil
+}
+
+func newSerial() (*big.Int, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("generate serial number: %w", err)
+	}
+	return serial, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,243 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// State is the hub's identity and its authority, with what clients need that trust only an earlier one.
+type State struct {
+	// Identity names the hub in the tokens of its agents. It outlives every authority, and the cluster that the hub runs in.
+	Identity string
+	// Active signs the hub's certificates.
+	Active KeyPair
+	// Bridges are certificates, as PEM, that a replaced authority issued for the one after it, the newest first. The hub shows them behind
+	// its own, so that a client that trusts only a replaced authority can verify Active.
+	Bridges []byte
+	// Old is the certificate, as PEM, that signed before Active and is still announced to agents.
+	Old []byte
+	// Changed is when Active last changed. Zero for an authority that never did.
+	Changed time.Time
+}
+
+// Timing of a change of the authority.
+const (
+	// RenewBefore is how long before its end an authority is replaced without a request. People have that time to put the next one into their
+	// kubeconfigs.
+	RenewBefore = 365 * 24 * time.Hour
+	// RetireAfter is how long a replaced authority is still announced to agents.
+	RetireAfter = 30 * 24 * time.Hour
+	// RevokePatience is how long after a change the old authority may be revoked only if every connected member knows the new one. One that
+	// never confirms must not keep a stolen key in force.
+	RevokePatience = 10 * time.Minute
+)
+
+// maxBridges is the number of changes after which a client that missed them all can still connect. Each adds half a kilobyte to every handshake.
+const maxBridges = 8
+
+// Input is what the next step of an authority depends on.
+type Input struct {
+	State State
+	// Requested reports whether a person asked for a change that has not been made yet.
+	Requested bool
+	// Revoked reports whether a person ended the trust in the old authority, for example because its key was stolen.
+	Revoked bool
+	// Missing names the connected members that have not confirmed the announced bundle.
+	Missing []string
+	Now     time.Time
+}
+
+// Step is one step of an authority's life.
+type Step string
+
+const (
+	// StepWait changes nothing.
+	StepWait Step = "Wait"
+	// StepCreate makes the first authority.
+	StepCreate Step = "Create"
+	// StepChange makes another authority, which signs from then on. The one before it cross-signs it and is still announced.
+	StepChange Step = "Change"
+	// StepRetire stops announcing the old one, and drops bridges that have ended.
+	StepRetire Step = "Retire"
+	// StepRevoke stops announcing the old one, and drops all bridges: clients that trust only that one refuse the hub.
+	StepRevoke Step = "Revoke"
+)
+
+// Decision is the next step, why, and when to look again although nothing happened (zero: never).
+type Decision struct {
+	Step   Step
+	Why    string
+	LookAt time.Time
+}
+
+// Decide says which step is next. It is pure.
+func Decide(in Input) (Decision, error) {
+	if len(in.State.Active.Cert) == 0 {
+		return Decision{Step: StepCreate, Why: "there is no authority yet"}, nil
+	}
+	active, err := tls.X509KeyPair(in.State.Active.Cert, in.State.Active.Key)
+	if err != nil {
+		return Decision{}, fmt.Errorf("read active CA: %w", err)
+	}
+	bridges, err := certificates(in.State.Bridges)
+	if err != nil {
+		return Decision{}, fmt.Errorf("read cross-signed CAs: %w", err)
+	}
+	renewAt := active.Leaf.NotAfter.Add(-RenewBefore)
+	switch {
+	case in.Requested || !in.Now.Before(renewAt):
+		return decideChange(in, active.Leaf), nil
+	case in.Revoked && len(in.State.Old)+len(bridges) > 0:
+		return decideRevocation(in), nil
+	}
+	return decideRetirement(in, bridges, renewAt), nil
+}
+
+func decideChange(in Input, active *x509.Certificate) Decision {
+	switch {
+	case !mayVouch(active):
+		return Decision{Step: StepWait, Why: "the authority must be changed and cannot vouch for another: its certificate allows no authority below it. " +
+			"See \"When the CA's key is lost\" in docs/operations/certificates.md"}
+	case in.Requested:
+		return Decision{Step: StepChange, Why: "a change was requested; " + until(active)}
+	}
+	return Decision{Step: StepChange, Why: "the authority is in its last year; " + until(active)}
+}
+
+// until returns until when clients can connect with the authority that is replaced.
+func until(active *x509.Certificate) string {
+	return "clients that trust only the old authority verify the hub until " + active.NotAfter.UTC().Format(time.RFC3339) + ": give them the new one from /v1/cacerts by then"
+}
+
+func decideRevocation(in Input) Decision {
+	patience := in.State.Changed.Add(RevokePatience)
+	if len(in.Missing) > 0 && in.Now.Before(patience) {
+		return Decision{Step: StepWait, Why: missingMessage(in.Missing), LookAt: patience}
+	}
+	return Decision{Step: StepRevoke, Why: "it was requested; who trusts only the old authority no longer verifies the hub"}
+}
+
+func decideRetirement(in Input, bridges []*x509.Certificate, renewAt time.Time) Decision {
+	wait := Decision{Step: StepWait, Why: "the authority is in order", LookAt: renewAt}
+	if len(in.State.Old) > 0 {
+		retireAt := in.State.Changed.Add(RetireAfter)
+		if !in.Now.Before(retireAt) {
+			return Decision{Step: StepRetire, Why: "the old authority was replaced long ago"}
+		}
+		wait.Why, wait.LookAt = "the old authority is still announced", earlier(retireAt, wait.LookAt)
+	}
+	for _, bridge := range bridges {
+		if !in.Now.Before(bridge.NotAfter) {
+			return Decision{Step: StepRetire, Why: "a replaced authority has ended"}
+		}
+		wait.LookAt = earlier(bridge.NotAfter, wait.LookAt)
+	}
+	return wait
+}
+
+func missingMessage(missing []string) string {
+	const most = 5
+	names := slices.Sorted(slices.Values(missing))
+	if len(names) > most {
+		return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority, among them %v", len(names), names[:most])
+	}
+	return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority: %v", len(names), names)
+}
+
+// Apply carries out a step on a state and returns the new state, of the same identity.
+func Apply(s State, step Step, now time.Time) (State, error) {
+	next, err := apply(s, step, now)
+	next.Identity = s.Identity
+	return next, err
+}
+
+func apply(s State, step Step, now time.Time) (State, error) {
+	switch step {
+	case StepWait:
+		return s, nil
+	case StepRetire:
+		bridges, err := lasting(s.Bridges, now)
+		return State{Active: s.Active, Bridges: bridges, Changed: s.Changed}, err
+	case StepRevoke:
+		return State{Active: s.Active, Changed: s.Changed}, nil
+	case StepCreate:
+		pair, err := NewAuthority(now)
+		return State{Active: pair}, err
+	case StepChange:
+		return change(s, now)
+	}
+	return s, fmt.Errorf("unknown step %q", step)
+}
+
+func change(s State, now time.Time) (State, error) {
+	next, err := NewAuthority(now)
+	if err != nil {
+		return s, err
+	}
+	bridge, err := CrossSign(s.Active, next, now)
+	if err != nil {
+		return s, err
+	}
+	bridges, err := lasting(slices.Concat(bridge, s.Bridges), now)
+	if err != nil {
+		return s, err
+	}
+	return State{Active: next, Bridges: bridges, Old: s.Active.Cert, Changed: now}, nil
+}
+
+// lasting are the newest of the bridges that have not ended.
+func lasting(bridges []byte, now time.Time) ([]byte, error) {
+	certs, err := certificates(bridges)
+	if err != nil {
+		return nil, fmt.Errorf("read cross-signed CAs: %w", err)
+	}
+	certs = slices.DeleteFunc(certs, func(c *x509.Certificate) bool { return !now.Before(c.NotAfter) })
+	var kept []byte
+	for _, cert := range certs[:min(len(certs), maxBridges)] {
+		kept = append(kept, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})...)
+	}
+	return kept, nil
+}
+
+// Bundle is what agents are to trust, as PEM: the active authority first, then the old one.
+func (s State) Bundle() []byte {
+	return slices.Concat(s.Active.Cert, s.Old)
+}
+
+// WithBridges is a certificate that the active authority issued, with the bridges behind it.
+func (s State) WithBridges(cert *tls.Certificate) (*tls.Certificate, error) {
+	bridges, err := certificates(s.Bridges)
+	if err != nil {
+		return nil, fmt.Errorf("read cross-signed CAs: %w", err)
+	}
+	for _, bridge := range bridges {
+		cert.Certificate = append(cert.Certificate, bridge.Raw)
+	}
+	return cert, nil
+}
+
+// certificates are those in PEM, which may be empty.
+func certificates(raw []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for len(bytes.TrimSpace(raw)) > 0 {
+		var block *pem.Block
+		if block, raw = pem.Decode(raw); block == nil || block.Type != "CERTIFICATE" {
+			return nil, errors.New("want certificates in PEM and nothing else")
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		certs = append(certs, cert)
+	}
+	return certs, nil
+}

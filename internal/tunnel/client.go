@@ -1,0 +1,373 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+const (
+	headerListBytes = 320       // beyond Config.MaxHeaderBytes, as net/http adds them: what HTTP/2 counts for ten fields
+	lastStream      = 1<<31 - 1 // RFC 9113, 5.1.1
+	firstWindow     = 1<<16 - 1 // RFC 9113, 6.9.2
+	largestWindow   = 1<<31 - 1 // RFC 9113, 6.9.1
+	firstStreams    = 100       // that may be open before the other end has sent its SETTINGS
+	firstFrameSize  = 16 << 10  // RFC 9113, 6.5.2
+	headerTable     = 4 << 10   // bytes of the table of either hpack at most
+	reportRead      = 4 << 10   // so many bytes that were read are reported at once
+	bodyPiece       = 32 << 10  // bytes of a request's body in one frame, which fits into a WebSocket frame
+)
+
+var (
+	errLeaving     = errors.New("the other end takes no more requests")
+	errClientEnded = errors.New("the connection has ended")
+	errBodyClosed  = errors.New("read after the body was closed")
+)
+
+// client is the HTTP/2 client of one tunnel. The goroutine of a request sends its header, and receives its response from its stream, which the one
+// reader of the tunnel fills: a request without a body starts no goroutine.
+type client struct {
+	link           *link
+	maxHeaderBytes int // of a response
+	writeTimeout   time.Duration
+	out            writer
+	ended          chan struct{}
+	waking         *stream // to be woken once what has come for it is read; for the reader only
+
+	mu      sync.Mutex // guards what follows
+	changed sync.Cond  // on mu: streams, windows or the end
+	streams map[uint32]*stream
+	state   clientState
+	peer    peerSettings
+	pings   map[[8]byte]chan struct{}
+}
+
+// clientState is what changes with each request.
+type clientState struct {
+	next     uint32 // ID of the next stream
+	opening  int    // streams that have a place and no ID yet
+	window   int64  // bytes of bodies that may be sent on all streams together
+	arriving inflow
+	leaving  bool  // the other end has said GOAWAY, or this end has
+	ended    error // why nothing goes any more
+}
+
+// peerSettings is what the other end has announced.
+type peerSettings struct {
+	streams    int
+	window     int64
+	frame      int
+	headerList uint64
+	known      bool
+	// acknowledged reports whether the other end has acknowledged the SETTINGS of this end.
+	acknowledged bool
+}
+
+// inflow counts what may still come.
+type inflow struct {
+	credit int64
+	read   int64 // and not reported to the other end yet
+}
+
+// add counts bytes that were read, and returns how many to report now.
+func (f *inflow) add(n int) uint32 {
+	f.read += int64(n)
+	if f.read < reportRead && f.read < f.credit {
+		return 0
+	}
+	n, f.read = int(f.read), 0
+	f.credit += int64(n)
+	return uint32(n)
+}
+
+func newClient(l *link, cfg Config) (*client, error) {
+	c := &client{
+		link: l, maxHeaderBytes: cfg.MaxHeaderBytes + headerListBytes, writeTimeout: cfg.WriteTimeout,
+		out: writer{lock: make(chan struct{}, 1)}, ended: make(chan struct{}),
+		streams: map[uint32]*stream{}, pings: map[[8]byte]chan struct{}{},
+		state: clientState{next: 1, window: firstWindow, arriving: inflow{credit: hubConnWindow + firstWindow}},
+		peer:  peerSettings{streams: firstStreams, window: firstWindow, frame: firstFrameSize, headerList: largestWindow},
+	}
+	c.changed.L = &c.mu
+	c.out.encoder = hpack.NewEncoder(&c.out.header)
+	c.out.encoder.SetMaxDynamicTableSizeLimit(headerTable)
+	begin := bytes.NewBufferString(http2.ClientPreface)
+	framer := http2.NewFramer(begin, nil)
+	err := framer.WriteSettings(
+		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(cfg.MaxStreamWindow)}, // see windows
+		http2.Setting{ID: http2.SettingMaxFrameSize, Val: maxFrameSize},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.maxHeaderBytes)},
+	)
+	if err = errors.Join(err, framer.WriteWindowUpdate(0, hubConnWindow)); err != nil {
+		return nil, err
+	}
+	c.out.lock <- struct{}{}
+	if err := c.write(begin.Bytes()); err != nil {
+		return nil, err
+	}
+	go c.read()
+	return c, nil
+}
+
+// open waits for a place for one more stream.
+func (c *client) open(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.full() {
+		stop := context.AfterFunc(ctx, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.changed.Broadcast()
+		})
+		defer stop()
+	}
+	for {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case c.state.ended != nil:
+			return c.state.ended
+		case c.state.leaving:
+			return errLeaving
+		case !c.full():
+			c.state.opening++
+			return nil
+		}
+		c.changed.Wait()
+	}
+}
+
+func (c *client) full() bool { return len(c.streams)+c.state.opening >= c.peer.streams }
+
+// roundTrip sends a request and returns the response when its header has come.
+func (c *client) roundTrip(r *http.Request, fields *requestFields) (*http.Response, error) {
+	ctx := r.Context()
+	if err := c.open(ctx); err != nil {
+		closeBody(r)
+		return nil, err
+	}
+	s := newStream(c, r, fields.method)
+	if err := c.begin(ctx, s, fields); err != nil {
+		s.abort(err)
+		return nil, err
+	}
+	if ctx.Done() != nil {
+		s.watch(ctx)
+	}
+	if s.body != nil {
+		go s.body.send()
+	}
+	response, err := s.await()
+	if err != nil {
+		return nil, err
+	}
+	response.Request = r
+	return response, nil
+}
+
+// begin gives the stream its ID and sends its header. IDs increase on the wire, so both are done under one lock.
+func (c *client) begin(ctx context.Context, s *stream, fields *requestFields) error {
+	var err error
+	select {
+	case c.out.lock <- struct{}{}:
+	case <-ctx.Done():
+		return c.enter(nil, 0, ctx.Err())
+	case <-c.ended:
+		return c.enter(nil, 0, c.end())
+	}
+	if err = c.enter(s, fields.size, nil); err != nil {
+		<-c.out.lock
+		return err
+	}
+	c.out.header.Reset()
+	c.out.header.Write(make([]byte, frameHeadSize))
+	fields.each(func(name, value string) {
+		_ = c.out.encoder.WriteField(hpack.HeaderField{Name: name, Value: value}) // a buffer takes everything
+	})
+	return c.write(headersFrames(c.out.header.Bytes(), s.id, s.body == nil, c.frame()))
+}
+
+// enter gives a stream its ID in the place that open has found, or gives the place back because of an error.
+func (c *client) enter(s *stream, headerBytes uint64, err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state.opening--
+	switch {
+	case err != nil:
+	case c.state.ended != nil:
+		err = c.state.ended
+	case c.state.leaving:
+		err = errLeaving
+	case headerBytes > c.peer.headerList:
+		err = errPeerHeader
+	}
+	if err != nil {
+		c.changed.Broadcast()
+		return err
+	}
+	s.id = c.state.next
+	if c.state.next += 2; c.state.next > lastStream {
+		c.state.leaving = true // the agent connects anew
+	}
+	c.streams[s.id] = s
+	return nil
+}
+
+// frame is how much the other end takes in one frame.
+func (c *client) frame() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peer.frame
+}
+
+// forget takes a stream out that has ended. The last one takes the connection along if it is to end.
+func (c *client) forget(s *stream) {
+	c.mu.Lock()
+	known := c.streams[s.id] == s
+	delete(c.streams, s.id)
+	last := known && c.state.leaving && len(c.streams)+c.state.opening == 0
+	if known && (s.body != nil || last || len(c.streams)+1+c.state.opening >= c.peer.streams) {
+		c.changed.Broadcast()
+	}
+	c.mu.Unlock()
+	if last {
+		go func() { _ = c.link.Close() }()
+	}
+}
+
+// ping waits until the other end has answered a PING.
+func (c *client) Ping(ctx context.Context) error {
+	var content [8]byte
+	_, _ = rand.Read(content[:]) // never fails
+	answered := make(chan struct{})
+	c.mu.Lock()
+	c.pings[content] = answered
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.pings, content)
+	}()
+	go func() { _ = c.control(append(appendFrameHead(nil, 8, http2.FramePing, 0, 0), content[:]...)) }() // what cannot be written ends the tunnel
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.ended:
+		return c.end()
+	}
+}
+
+// goingAway reports whether one end has said GOAWAY and the connection goes on.
+func (c *client) goingAway() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.leaving && c.state.ended == nil
+}
+
+func (c *client) end() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.ended
+}
+
+// Shutdown says GOAWAY and waits until no stream is left.
+func (c *client) Shutdown(ctx context.Context) error {
+	c.mu.Lock()
+	said := c.state.leaving
+	c.state.leaving = true
+	c.mu.Unlock()
+	if !said {
+		c.sayGoodbye(ctx)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.changed.Broadcast()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.streams)+c.state.opening > 0 && c.state.ended == nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c.changed.Wait()
+	}
+	return nil
+}
+
+// sayGoodbye says GOAWAY, as far as ctx leaves the time: the other end may read nothing.
+func (c *client) sayGoodbye(ctx context.Context) {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_ = c.control(goAway(http2.ErrCodeNo)) // what cannot be written ends the tunnel
+	}()
+	select {
+	case <-written:
+	case <-ctx.Done():
+	}
+}
+
+// Close ends the connection and all requests.
+func (c *client) Close() error {
+	c.fail(errClientEnded)
+	return nil
+}
+
+// fail ends everything for a reason.
+func (c *client) fail(err error) {
+	c.mu.Lock()
+	if c.state.ended != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.state.ended = err
+	streams := c.streams
+	c.streams = map[uint32]*stream{}
+	close(c.ended)
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	c.link.end() // first, so that a failed request can ask why
+	for _, s := range streams {
+		s.abort(err)
+	}
+	_ = c.link.Close() // the reason is what callers need
+}
+
+// read is the one reader of the connection.
+func (c *client) read() {
+	in := bufio.NewReader(c.link)
+	framer := http2.NewFramer(io.Discard, in)
+	framer.SetMaxReadFrameSize(maxFrameSize)
+	framer.SetReuseFrames()
+	framer.MaxHeaderListSize = uint32(c.maxHeaderBytes)
+	framer.ReadMetaHeaders = hpack.NewDecoder(headerTable, nil)
+	err := c.readFrames(framer, in)
+	var broken http2.ConnectionError
+	if errors.As(err, &broken) {
+		c.link.countError("read_frame_conn_error_" + http2.ErrCode(broken).String())
+		c.lastWords(http2.ErrCode(broken))
+	} else if errors.Is(err, http2.ErrFrameTooLarge) {
+		c.link.countError("read_frame_too_large")
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	c.fail(err)
+}

@@ -1,0 +1,146 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+var errPeerHeader = errors.New("the header of the request is larger than the other end allows")
+
+// requestFields is the header of a request as it goes into the tunnel.
+type requestFields struct {
+	host, method, path string
+	header             http.Header
+	upgrade            [2]string // the method and the protocols of a request to upgrade
+	trailer            string
+	length             int64 // -1 if it is not sent
+	size               uint64
+}
+
+// fieldsOf returns the header of a request, or what is wrong with it: nothing that is wrong may reach the encoder, which all requests share.
+func fieldsOf(r *http.Request, protocol string) (*requestFields, error) {
+	f := &requestFields{host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header, length: -1}
+	if f.host == "" {
+		f.host = r.URL.Host
+	}
+	if f.host == "" {
+		f.host = "agent"
+	}
+	host, err := httpguts.PunycodeHostPort(f.host)
+	if err != nil || !httpguts.ValidHostHeader(host) {
+		return nil, fmt.Errorf("the host of the request is not valid: %q", f.host)
+	}
+	f.host = host
+	if f.method == "" {
+		f.method = http.MethodGet
+	}
+	if !httpguts.ValidHeaderFieldName(f.method) || f.method == http.MethodConnect { // both are tokens
+		return nil, fmt.Errorf("the method of the request is not valid: %q", f.method)
+	}
+	if f.path != "*" && !strings.HasPrefix(f.path, "/") {
+		return nil, fmt.Errorf("the path of the request is not valid: %q", f.path)
+	}
+	if protocol != "" {
+		f.upgrade, f.method = [2]string{f.method, protocol}, http.MethodPost
+	} else if hasBody(r) && r.ContentLength > 0 {
+		f.length = r.ContentLength
+	} else if !hasBody(r) && slices.Contains([]string{"POST", "PUT", "PATCH"}, f.method) {
+		f.length = 0
+	}
+	if err := errors.Join(checkHeader(r.Header), checkHeader(r.Trailer)); err != nil {
+		return nil, err
+	}
+	var names []string
+	for name := range r.Trailer {
+		names = append(names, http.CanonicalHeaderKey(name))
+	}
+	slices.Sort(names)
+	f.trailer = strings.Join(names, ",")
+	f.each(func(name, value string) { f.size += uint64(len(name) + len(value) + headerOverhead) })
+	return f, nil
+}
+
+// checkHeader returns what is wrong with a header.
+func checkHeader(h http.Header) error {
+	for name, values := range h {
+		if !httpguts.ValidHeaderFieldName(name) {
+			return fmt.Errorf("a header of the request has a name that is not valid: %q", name)
+		}
+		for _, value := range values {
+			if !httpguts.ValidHeaderFieldValue(value) {
+				return fmt.Errorf("the header %s of the request has a value that is not valid", name)
+			}
+		}
+	}
+	return nil
+}
+
+// each calls to with each field, pseudo header first.
+func (f *requestFields) each(to func(name, value string)) {
+	to(":authority", f.host)
+	to(":method", f.method)
+	to(":path", f.path)
+	to(":scheme", "https")
+	if f.trailer != "" {
+		to("trailer", f.trailer)
+	}
+	agent := "Go-http-client/2.0"
+	for name, values := range f.header {
+		if staysHere(name) {
+			continue
+		}
+		switch name = lower(name); name {
+		case "host", "content-length":
+		case "user-agent":
+			agent = ""
+			if len(values) > 0 {
+				agent = values[0]
+			}
+		default:
+			for _, value := range values {
+				to(name, value)
+			}
+		}
+	}
+	if agent != "" {
+		to("user-agent", agent)
+	}
+	if httpguts.HeaderValuesContainsToken(f.header["Te"], "trailers") {
+		to("te", "trailers") // gRPC needs it, and it is the one value that HTTP/2 allows
+	}
+	if f.upgrade[1] != "" {
+		to(lower(headerMethod), f.upgrade[0])
+		to(lower(headerUpgrade), f.upgrade[1])
+	}
+	if f.length >= 0 {
+		to("content-length", strconv.FormatInt(f.length, 10))
+	}
+}
+
+// lowered has the names of headers that most requests have.
+var lowered = func() map[string]string {
+	names := map[string]string{}
+	for _, name := range []string{
+		"Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Content-Length", "Content-Type", "Host", "If-None-Match", "Impersonate-Group",
+		"Impersonate-Uid", "Impersonate-User", "Kubectl-Command", "Kubectl-Session", "Te", "Traceparent", "Tracestate", "User-Agent", headerMethod, headerUpgrade,
+	} {
+		names[name] = strings.ToLower(name)
+	}
+	return names
+}()
+
+func lower(name string) string {
+	if l, known := lowered[name]; known {
+		return l
+	}
+	return strings.ToLower(name)
+}

@@ -1,0 +1,109 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+const (
+	holdFor     = time.Millisecond // what follows a header of an object or a list comes within a tenth of that
+	holdAtMost  = 1 << 10          // bytes of a header that is held back
+	joinedBytes = 16 << 10         // of a message that is copied behind a header
+)
+
+// joiner holds the header of a response back for a moment, so that header and body leave in one message. HTTP/2 writes each by itself, and each wakes up
+// every goroutine on its way at the hub.
+type joiner struct {
+	net.Conn
+	timeout time.Duration // of a write that no caller waits for
+
+	mu    sync.Mutex // guards what follows, and writes
+	held  []byte     // a header; empty if none is held back
+	timer *time.Timer
+	err   error // of a write that no caller waited for
+}
+
+// Write writes p behind what is held back, or holds it back.
+func (j *joiner) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err != nil {
+		return 0, j.err
+	}
+	if len(j.held) == 0 && isHeaderOnly(p) {
+		j.hold(p)
+		return len(p), nil
+	}
+	if len(j.held) > 0 {
+		j.timer.Stop()
+		if len(p) <= joinedBytes {
+			both := append(j.held, p...)
+			j.held = both[:0]
+			if _, err := j.Conn.Write(both); err != nil {
+				return 0, err
+			}
+			return len(p), nil
+		}
+		if err := j.release(); err != nil {
+			return 0, err
+		}
+	}
+	return j.Conn.Write(p)
+}
+
+// hold keeps p until the next write, or for a moment.
+func (j *joiner) hold(p []byte) {
+	j.held = append(j.held, p...)
+	if j.timer == nil {
+		j.timer = time.AfterFunc(holdFor, j.late)
+		return
+	}
+	j.timer.Reset(holdFor)
+}
+
+// late writes what is held back although nothing follows yet: a watch without events, for example.
+func (j *joiner) late() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.held) == 0 || j.err != nil {
+		return // the next write came first
+	}
+	if j.err = j.Conn.SetWriteDeadline(time.Now().Add(j.timeout)); j.err == nil {
+		j.err = j.release()
+	}
+	if j.err == nil {
+		j.err = j.Conn.SetWriteDeadline(time.Time{})
+	}
+}
+
+// release writes what is held back.
+func (j *joiner) release() error {
+	held := j.held
+	j.held = held[:0]
+	_, err := j.Conn.Write(held)
+	return err
+}
+
+// SetWriteDeadline is not for the write of a late header, which has its own.
+func (j *joiner) SetWriteDeadline(t time.Time) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.Conn.SetWriteDeadline(t)
+}
+
+// isHeaderOnly reports whether p is the header of one response, whole, small and with more to come.
+func isHeaderOnly(p []byte) bool {
+	if len(p) < frameHeadSize || len(p) > holdAtMost {
+		return false
+	}
+	length := int(p[0])<<16 | int(p[1])<<8 | int(p[2])
+	flags := http2.Flags(p[4])
+	return http2.FrameType(p[3]) == http2.FrameHeaders && length == len(p)-frameHeadSize &&
+		flags.Has(http2.FlagHeadersEndHeaders) && !flags.Has(http2.FlagHeadersEndStream)
+}

@@ -1,0 +1,372 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"net/http"
+	"net/textproto"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/http2"
+)
+
+var (
+	errNoStatus       = errors.New("a response without a valid status")
+	errEarlyEnd       = errors.New("an informational response that ends the stream")
+	errResponseHeader = errors.New("the header of the response is larger than announced")
+)
+
+// readFrames reads until the connection ends or violates the protocol.
+func (c *client) readFrames(framer *http2.Framer, in *bufio.Reader) error {
+	defer c.wake()
+	for first := true; ; first = false {
+		frame, err := framer.ReadFrame()
+		var reset http2.StreamError
+		switch {
+		case err == nil:
+		case errors.As(err, &reset):
+			if s := c.stream(reset.StreamID); s != nil {
+				s.refuse(reset.Code, err)
+			}
+			continue
+		default:
+			return err
+		}
+		if _, settings := frame.(*http2.SettingsFrame); first && !settings {
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		}
+		if err := c.process(frame); err != nil {
+			return err
+		}
+		if c.waking != nil && !bringsMore(in, c.waking.id) {
+			c.wake()
+		}
+	}
+}
+
+// wake wakes the goroutine that waits for a response.
+func (c *client) wake() {
+	if s := c.waking; s != nil {
+		c.waking = nil
+		s.wake()
+	}
+}
+
+// bringsMore reports whether the next frame is there as a whole and has more of the body of that stream. The body of a small response comes with its
+// header: its reader is woken once for both.
+func bringsMore(in *bufio.Reader, id uint32) bool {
+	if in.Buffered() < frameHeadSize {
+		return false
+	}
+	head, err := in.Peek(frameHeadSize)
+	if err != nil {
+		return false
+	}
+	length := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
+	return http2.FrameType(head[3]) == http2.FrameData && binary.BigEndian.Uint32(head[5:]) == id && in.Buffered() >= frameHeadSize+length
+}
+
+func (c *client) process(frame http2.Frame) error {
+	switch f := frame.(type) {
+	case *http2.MetaHeadersFrame:
+		return c.headers(f)
+	case *http2.DataFrame:
+		return c.data(f)
+	case *http2.SettingsFrame:
+		return c.settings(f)
+	case *http2.WindowUpdateFrame:
+		return c.enlarge(f)
+	case *http2.RSTStreamFrame:
+		c.link.countError("recv_rststream_" + f.ErrCode.String())
+		if s := c.stream(f.StreamID); s != nil {
+			s.abort(http2.StreamError{StreamID: f.StreamID, Code: f.ErrCode, Cause: errPeerReset})
+		}
+	case *http2.PingFrame:
+		return c.pinged(f)
+	case *http2.GoAwayFrame:
+		c.leave(f)
+	case *http2.PushPromiseFrame:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	return nil
+}
+
+var errPeerReset = errors.New("received from the other end")
+
+func (c *client) stream(id uint32) *stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.streams[id]
+}
+
+// idle reports whether the stream was never opened.
+func (c *client) idle(id uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return id%2 == 0 || id >= c.state.next
+}
+
+func (c *client) pinged(f *http2.PingFrame) error {
+	if !f.IsAck() {
+		return c.control(append(appendFrameHead(nil, 8, http2.FramePing, http2.FlagPingAck, 0), f.Data[:]...))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answered, known := c.pings[f.Data]; known {
+		delete(c.pings, f.Data)
+		close(answered)
+	}
+	return nil
+}
+
+// leave ends the streams that the other end will not look at.
+func (c *client) leave(f *http2.GoAwayFrame) {
+	if f.ErrCode != http2.ErrCodeNo {
+		c.link.countError("recv_goaway_" + f.ErrCode.String())
+	}
+	var lost []*stream
+	c.mu.Lock()
+	c.state.leaving = true
+	for id, s := range c.streams {
+		if id > f.LastStreamID {
+			lost = append(lost, s)
+		}
+	}
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	for _, s := range lost {
+		s.abort(errLeaving)
+	}
+}
+
+func (c *client) settings(f *http2.SettingsFrame) error {
+	if f.IsAck() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.peer.acknowledged {
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		}
+		c.peer.acknowledged = true
+		return nil
+	}
+	select {
+	case c.out.lock <- struct{}{}: // guards the encoder too
+	case <-c.ended:
+		return errClientEnded
+	}
+	if err := c.announced(f); err != nil {
+		<-c.out.lock
+		return err
+	}
+	return c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0))
+}
+
+// announced takes what the other end has announced. The caller holds the lock of the writer.
+func (c *client) announced(f *http2.SettingsFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	streams := false
+	err := f.ForeachSetting(func(s http2.Setting) error {
+		if err := s.Valid(); err != nil {
+			return err
+		}
+		switch s.ID {
+		case http2.SettingMaxFrameSize:
+			c.peer.frame = int(s.Val)
+		case http2.SettingMaxConcurrentStreams:
+			c.peer.streams, streams = int(s.Val), true
+		case http2.SettingMaxHeaderListSize:
+			c.peer.headerList = uint64(s.Val)
+		case http2.SettingInitialWindowSize:
+			c.peer.window = int64(s.Val)
+		case http2.SettingHeaderTableSize:
+			c.out.encoder.SetMaxDynamicTableSize(s.Val)
+		}
+		return nil
+	})
+	if !c.peer.known && !streams {
+		c.peer.streams = maxStreams
+	}
+	c.peer.known = true
+	c.changed.Broadcast()
+	return err
+}
+
+// enlarge lets this end send more.
+func (c *client) enlarge(f *http2.WindowUpdateFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	window := &c.state.window
+	var s *stream
+	initial := int64(0)
+	if f.StreamID != 0 {
+		if s = c.streams[f.StreamID]; s == nil {
+			return nil
+		}
+		window, initial = &s.window, c.peer.window
+	}
+	if *window += int64(f.Increment); *window+initial > largestWindow {
+		if s == nil {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+		go s.refuse(http2.ErrCodeFlowControl, http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl})
+		return nil
+	}
+	c.changed.Broadcast()
+	return nil
+}
+
+func (c *client) headers(f *http2.MetaHeadersFrame) error {
+	s := c.stream(f.StreamID)
+	if s == nil {
+		if c.idle(f.StreamID) {
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		}
+		return nil // given up while the response was on its way
+	}
+	if s.answered() {
+		return s.trailers(f)
+	}
+	response, err := s.parse(f)
+	switch {
+	case err != nil:
+		s.refuse(http2.ErrCodeProtocol, http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: err})
+	case response != nil:
+		s.answer(response, f.StreamEnded())
+	}
+	return nil
+}
+
+// parse makes a response of the first header. It is nil for an informational one.
+func (s *stream) parse(f *http2.MetaHeadersFrame) (*http.Response, error) {
+	if f.Truncated {
+		return nil, errResponseHeader
+	}
+	text := f.PseudoValue("status")
+	status, err := strconv.Atoi(text)
+	if err != nil || status < 100 || status > 999 {
+		return nil, errNoStatus
+	}
+	if status < 200 {
+		for _, field := range f.Fields {
+			s.informational += int(field.Size())
+		}
+		switch {
+		case f.StreamEnded():
+			return nil, errEarlyEnd
+		case s.informational > s.client.maxHeaderBytes:
+			return nil, errResponseHeader
+		}
+		return nil, nil
+	}
+	response := &http.Response{
+		Status: text + " " + http.StatusText(status), StatusCode: status, Proto: "HTTP/2.0", ProtoMajor: 2, ContentLength: -1,
+	}
+	fields := f.RegularFields()
+	header, values := make(http.Header, len(fields)), make([]string, len(fields))
+	for i, field := range fields {
+		name := textproto.CanonicalMIMEHeaderKey(field.Name)
+		if before, more := header[name]; more {
+			header[name] = append(before, field.Value)
+			continue
+		}
+		values[i] = field.Value
+		header[name] = values[i : i+1 : i+1]
+	}
+	response.Header = header
+	announceTrailer(response)
+	for _, name := range []string{"Connection", "Proxy-Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade"} {
+		delete(header, name)
+	}
+	s.length(response, f.StreamEnded())
+	return response, nil
+}
+
+// announceTrailer moves the names of the trailer to where net/http has them.
+func announceTrailer(response *http.Response) {
+	for _, list := range response.Header["Trailer"] {
+		for name := range strings.SplitSeq(list, ",") {
+			if response.Trailer == nil {
+				response.Trailer = http.Header{}
+			}
+			if name = textproto.TrimString(name); name != "" {
+				response.Trailer[textproto.CanonicalMIMEHeaderKey(name)] = nil
+			}
+		}
+	}
+	delete(response.Header, "Trailer")
+}
+
+// length reads the Content-Length. One that contradicts itself is dropped.
+func (s *stream) length(response *http.Response, ended bool) {
+	if lengths := response.Header["Content-Length"]; len(lengths) > 0 {
+		n, err := strconv.ParseUint(lengths[0], 10, 63)
+		for _, other := range lengths[1:] {
+			if other != lengths[0] {
+				err = strconv.ErrSyntax
+			}
+		}
+		if err != nil {
+			delete(response.Header, "Content-Length")
+		} else {
+			response.Header["Content-Length"], response.ContentLength = lengths[:1], int64(n)
+		}
+	}
+	if response.ContentLength < 0 && ended && !s.head {
+		response.ContentLength = 0
+	}
+}
+
+func (c *client) data(f *http2.DataFrame) error {
+	length := int64(f.Length)
+	c.mu.Lock()
+	s := c.streams[f.StreamID]
+	if s == nil && (f.StreamID%2 == 0 || f.StreamID >= c.state.next) {
+		c.mu.Unlock()
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	if c.state.arriving.credit -= length; c.state.arriving.credit < 0 {
+		c.mu.Unlock()
+		return http2.ConnectionError(http2.ErrCodeFlowControl)
+	}
+	c.mu.Unlock()
+	refund := int(length)
+	if s != nil {
+		taken, err := s.arrive(f.Data(), f.StreamEnded())
+		refund -= taken
+		if err != nil {
+			s.refuse(http2.ErrCodeProtocol, http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: err})
+		}
+	}
+	if refund > 0 {
+		return c.report(s, refund)
+	}
+	return nil
+}
+
+// report tells the other end that bytes were read, once they are enough. The stream is nil if it has ended.
+func (c *client) report(s *stream, n int) error {
+	c.mu.Lock()
+	all := c.state.arriving.add(n)
+	c.mu.Unlock()
+	var one uint32
+	if s != nil {
+		one = s.reads(n)
+	}
+	if all == 0 && one == 0 {
+		return nil
+	}
+	var frames []byte
+	if all > 0 {
+		frames = appendNumber(frames, http2.FrameWindowUpdate, 0, all)
+	}
+	if one > 0 {
+		frames = appendNumber(frames, http2.FrameWindowUpdate, s.id, one)
+	}
+	return c.control(frames)
+}

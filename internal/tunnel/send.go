@@ -1,0 +1,109 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"bytes"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// writer is the sending half of a connection. Its lock is a channel, so that a request that is given up does not wait for it.
+type writer struct {
+	lock    chan struct{}
+	encoder *hpack.Encoder
+	header  bytes.Buffer
+}
+
+// write writes frames, takes the lock from the caller, and gives it back.
+func (c *client) write(frames []byte) error {
+	defer func() { <-c.out.lock }()
+	for {
+		err := c.link.SetWriteDeadline(time.Now().Add(c.writeTimeout))
+		if err != nil {
+			return err
+		}
+		n, err := c.link.Write(frames)
+		if frames = frames[n:]; err == nil || n == 0 || len(frames) == 0 {
+			if err != nil {
+				c.link.end() // now, so that the request whose write this was can ask why
+				go c.fail(err)
+			}
+			return err
+		}
+	}
+}
+
+// control writes small frames, and waits for the connection as long as that lasts.
+func (c *client) control(frames []byte) error {
+	select {
+	case c.out.lock <- struct{}{}:
+		return c.write(frames)
+	case <-c.ended:
+		return errClientEnded
+	}
+}
+
+// soon writes small frames, in a goroutine of its own if another one is writing.
+func (c *client) soon(frames []byte) {
+	select {
+	case c.out.lock <- struct{}{}:
+		_ = c.write(frames) // ends the tunnel
+	default:
+		go func() { _ = c.control(frames) }()
+	}
+}
+
+// lastWords says why this end closes, as far as that takes no more than a moment.
+func (c *client) lastWords(code http2.ErrCode) {
+	select {
+	case c.out.lock <- struct{}{}:
+		defer func() { <-c.out.lock }()
+		if c.link.SetWriteDeadline(time.Now().Add(closeTimeout)) == nil {
+			_, _ = c.link.Write(goAway(code)) // best effort, the connection ends anyway
+		}
+	default:
+	}
+}
+
+// headersFrames makes a HEADERS frame, and CONTINUATION where it is too long, of a block that has room for the head of a frame before it.
+func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
+	var flags http2.Flags
+	if ends {
+		flags = http2.FlagHeadersEndStream
+	}
+	if len(block)-frameHeadSize <= most {
+		putFrameHead(block, len(block)-frameHeadSize, http2.FrameHeaders, flags|http2.FlagHeadersEndHeaders, id)
+		return block
+	}
+	block = block[frameHeadSize:]
+	var out []byte
+	for kind := http2.FrameHeaders; len(block) > 0; kind, flags = http2.FrameContinuation, 0 {
+		piece := block[:min(len(block), most)]
+		if block = block[len(piece):]; len(block) == 0 {
+			flags |= http2.FlagHeadersEndHeaders // of CONTINUATION it is the same
+		}
+		out = append(appendFrameHead(out, len(piece), kind, flags, id), piece...)
+	}
+	return out
+}
+
+func appendFrameHead(to []byte, length int, kind http2.FrameType, flags http2.Flags, id uint32) []byte {
+	return append(to, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags), byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
+}
+
+func putFrameHead(at []byte, length int, kind http2.FrameType, flags http2.Flags, id uint32) {
+	appendFrameHead(at[:0], length, kind, flags, id)
+}
+
+// appendNumber appends a frame whose content is four bytes: WINDOW_UPDATE or RST_STREAM.
+func appendNumber(to []byte, kind http2.FrameType, id, n uint32) []byte {
+	return append(appendFrameHead(to, 4, kind, 0, id), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+}
+
+func goAway(code http2.ErrCode) []byte {
+	return append(appendFrameHead(nil, 8, http2.FrameGoAway, 0, 0), 0, 0, 0, 0, 0, 0, 0, byte(code))
+}

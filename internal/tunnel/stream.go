@@ -1,0 +1,320 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/textproto"
+	"sync"
+
+	"golang.org/x/net/http2"
+)
+
+var (
+	errAfterEnd   = errors.New("a frame after the end of the stream")
+	errNoHeader   = errors.New("DATA before the header")
+	errHeadBody   = errors.New("a body in the response to HEAD")
+	errLongerBody = errors.New("the body of the response is longer than its Content-Length")
+)
+
+// stream is one request and its response.
+type stream struct {
+	client *client
+	id     uint32
+	head   bool         // the request is a HEAD
+	body   *requestBody // nil if it has none
+	given  <-chan struct{}
+	window int64 // bytes that may be sent beyond the initial window of the other end; guarded by client.mu
+
+	informational int // bytes of informational responses; for the reader of the connection only
+
+	mu      sync.Mutex // guards what follows
+	changed sync.Cond
+	in      received
+	state   streamState
+}
+
+// streamState says how far a stream is.
+type streamState struct {
+	sent bool        // the whole request
+	over bool        // nothing is sent or received any more
+	stop func() bool // ends the watch of the request's context
+}
+
+// received is what has come of a response.
+type received struct {
+	response *http.Response
+	trailer  http.Header
+	bytes    pieces
+	bounded  bool   // the response has a Content-Length
+	left     int64  // of the body as it was announced
+	arriving inflow // counts what was read; windows checks what may come
+	ended    bool   // END_STREAM has come
+	closed   bool   // the reader has closed the body
+	err      error  // why no more can be read, after what has come
+}
+
+func newStream(c *client, r *http.Request, method string) *stream {
+	s := &stream{client: c, head: method == http.MethodHead, given: r.Context().Done(), state: streamState{sent: true}}
+	s.changed.L = &s.mu
+	s.in.arriving.credit = reportRead
+	if hasBody(r) {
+		s.body, s.state.sent = newRequestBody(s, r), false
+	}
+	return s
+}
+
+// watch resets the stream when the context of the request ends.
+func (s *stream) watch(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { s.refuse(http2.ErrCodeCancel, ctx.Err()) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.over {
+		stop()
+		return
+	}
+	s.state.stop = stop
+}
+
+// await returns the response once its header has come.
+func (s *stream) await() (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.in.response == nil && s.in.err == nil {
+		s.changed.Wait()
+	}
+	if s.in.response == nil {
+		return nil, s.in.err
+	}
+	return s.in.response, nil
+}
+
+func (s *stream) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed.Broadcast()
+}
+
+func (s *stream) answered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.in.response != nil
+}
+
+// answer takes the header of the response.
+func (s *stream) answer(response *http.Response, ended bool) {
+	s.mu.Lock()
+	if s.in.err != nil { // given up
+		s.mu.Unlock()
+		return
+	}
+	bodiless := s.head || response.StatusCode == http.StatusNoContent || response.StatusCode == http.StatusNotModified
+	if s.state.sent && ended && (bodiless || response.ContentLength <= 0) {
+		response.Body = http.NoBody
+	} else { // closing it ends the stream, even if there is nothing to read
+		s.in.bounded, s.in.left, response.Body = !bodiless && response.ContentLength >= 0, response.ContentLength, (*streamBody)(s)
+	}
+	s.in.response = response
+	over := ended && s.endLocked()
+	s.mu.Unlock()
+	s.client.waking = s
+	if over {
+		s.finish()
+	}
+}
+
+func (s *stream) trailers(f *http2.MetaHeadersFrame) error {
+	s.mu.Lock()
+	if s.in.ended || !f.StreamEnded() || len(f.PseudoFields()) > 0 || f.Truncated {
+		s.mu.Unlock()
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	s.in.trailer = http.Header{}
+	for _, field := range f.RegularFields() {
+		name := textproto.CanonicalMIMEHeaderKey(field.Name)
+		s.in.trailer[name] = append(s.in.trailer[name], field.Value)
+	}
+	over := s.endLocked()
+	s.mu.Unlock()
+	s.client.waking = s
+	if over {
+		s.finish()
+	}
+	return nil
+}
+
+// arrive takes a piece of the body, and returns how much of it will be read.
+func (s *stream) arrive(p []byte, ended bool) (taken int, err error) {
+	s.mu.Lock()
+	switch {
+	case s.in.ended:
+		err = errAfterEnd
+	case s.in.response == nil:
+		err = errNoHeader
+	case s.head && len(p) > 0:
+		err = errHeadBody
+	case s.in.err == nil && !s.in.closed:
+		s.in.bytes.write(p)
+		taken = len(p)
+	}
+	over := err == nil && ended && s.endLocked()
+	s.mu.Unlock()
+	s.client.waking = s
+	if over {
+		s.finish()
+	}
+	return taken, err
+}
+
+// endLocked takes the end of the response, and reports whether the stream is over by that.
+func (s *stream) endLocked() bool {
+	s.in.ended = true
+	if s.in.err == nil {
+		s.in.err = io.EOF
+	}
+	return s.overLocked()
+}
+
+// overLocked reports whether the stream is over now and was not before.
+func (s *stream) overLocked() bool {
+	if s.state.over || !s.state.sent || !s.in.ended {
+		return false
+	}
+	s.state.over = true
+	return true
+}
+
+// wholeSent ends the request's half of the stream.
+func (s *stream) wholeSent() {
+	s.mu.Lock()
+	s.state.sent = true
+	over := s.overLocked()
+	s.mu.Unlock()
+	if over {
+		s.finish()
+	}
+}
+
+// reads counts bytes of the body that were read, and returns how many to report now.
+func (s *stream) reads(n int) uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.in.ended || s.state.over {
+		return 0
+	}
+	return s.in.arriving.add(n)
+}
+
+// finish forgets a stream that is over.
+func (s *stream) finish() {
+	s.mu.Lock()
+	stop := s.state.stop
+	s.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	s.client.forget(s)
+}
+
+// abort ends a stream without a word to the other end. It returns false if the stream was over.
+func (s *stream) abort(err error) bool {
+	s.mu.Lock()
+	if s.state.over {
+		s.mu.Unlock()
+		return false
+	}
+	s.state.over = true
+	if s.in.err == nil {
+		s.in.err = err
+	}
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if s.body != nil {
+		go s.body.close() // it may wait for a Read
+	}
+	s.finish()
+	return true
+}
+
+// refuse ends a stream and tells the other end.
+func (s *stream) refuse(code http2.ErrCode, err error) {
+	if s.abort(err) {
+		s.client.soon(appendNumber(nil, http2.FrameRSTStream, s.id, uint32(code)))
+	}
+}
+
+// streamBody is the body of a response.
+type streamBody stream
+
+// Read returns what has come, and waits if nothing has.
+func (b *streamBody) Read(p []byte) (int, error) {
+	s := (*stream)(b)
+	s.mu.Lock()
+	for s.in.bytes.size == 0 && s.in.err == nil && len(p) > 0 {
+		s.changed.Wait()
+	}
+	n := s.in.bytes.read(p)
+	of, err := s.in.judge(n)
+	s.mu.Unlock()
+	if n > of {
+		s.refuse(http2.ErrCodeProtocol, err)
+	}
+	if n > 0 {
+		_ = s.client.report(s, n) // what cannot be written ends the tunnel
+	}
+	return of, err // a reader's errors stay as they are
+}
+
+// judge returns how many of the bytes that were read belong to the body, and the reason for its end once all of it was read.
+func (in *received) judge(n int) (of int, err error) {
+	if in.bytes.size == 0 {
+		err = in.err
+	}
+	if in.bounded && int64(n) > in.left {
+		in.err = errLongerBody
+		of, in.left = int(in.left), 0
+		return of, errLongerBody
+	}
+	in.left -= int64(n)
+	if !in.ended || !errors.Is(err, io.EOF) { // the body of the request may have failed with an error that has io.EOF in it
+		return n, err
+	}
+	if in.bounded && in.left > 0 {
+		return n, io.ErrUnexpectedEOF
+	}
+	if len(in.trailer) > 0 && in.response.Trailer == nil {
+		in.response.Trailer = http.Header{}
+	}
+	maps.Copy(in.response.Trailer, in.trailer)
+	return n, io.EOF
+}
+
+// Close gives up what was not read, and waits until the body of the request is not read any more.
+func (b *streamBody) Close() error {
+	s := (*stream)(b)
+	s.mu.Lock()
+	s.in.closed = true
+	unread := s.in.bytes.size
+	s.in.bytes.clear()
+	if s.in.err == nil || errors.Is(s.in.err, io.EOF) {
+		s.in.err = errBodyClosed
+	}
+	s.mu.Unlock()
+	s.refuse(http2.ErrCodeCancel, errBodyClosed)
+	if unread > 0 {
+		_ = s.client.report(nil, unread) // as above
+	}
+	if s.body == nil {
+		return nil
+	}
+	select {
+	case <-s.body.ended:
+	case <-s.given:
+	}
+	return nil
+}

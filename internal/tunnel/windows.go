@@ -1,0 +1,268 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tunnel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// What windows may take beyond Config.StreamWindow.
+const (
+	growthPerTunnel = 32 << 20 // bytes, for all streams of a tunnel together
+	growthShared    = 64 << 20 // bytes, for all tunnels that share their Memory
+	settingWindow   = 4        // SETTINGS_INITIAL_WINDOW_SIZE
+	readEnough      = 16 << 10 // fewer unread bytes than these are none: HTTP/2 reports in steps of 4 KiB what was read
+)
+
+var (
+	errWindow   = errors.New("the other end sent more than the window of a stream")
+	errSettings = errors.New("the SETTINGS frame was written in parts: this version of net/http2 cannot be used")
+)
+
+// grow reports whether windows may grow by so much.
+func (m *Memory) grow(bytes int64) bool {
+	if m.grown.Add(bytes) <= growthShared {
+		return true
+	}
+	m.grown.Add(-bytes)
+	return false
+}
+
+func (m *Memory) shrink(bytes int64) { m.grown.Add(-bytes) }
+
+// windows lets the window of a stream grow until it holds what is on its way in a round trip. net/http2 has one window for all streams,
+// which cannot change. So it and the client of the hub are given the largest window, the other end is told the initial one, and a stream that reads a whole
+// window within two round trips gets more in its next WINDOW_UPDATE. That the other end keeps to what it was told is checked here.
+type windows struct {
+	initial, most int64
+	client        bool // this end opens the streams
+	memory        *Memory
+
+	mu        sync.Mutex         // guards what follows
+	streams   map[uint32]*window // on which the other end may send
+	last      uint32             // the newest stream
+	pings     roundTrips
+	unread    int64 // bytes that have come and were not read yet
+	reserved  int64 // bytes by which windows exceed the initial one
+	lingering int64 // bytes of reserved whose streams have ended; what they brought may be unread
+	ended     bool
+}
+
+// window is that of one stream.
+type window struct {
+	size   int64     // what the other end may have on its way
+	credit int64     // what it may still send
+	read   int64     // since the time below
+	since  time.Time // of the first byte, or of the last time when a whole window had been read
+}
+
+func newWindows(cfg Config, client bool) *windows {
+	return &windows{initial: int64(cfg.StreamWindow), most: int64(cfg.MaxStreamWindow), client: client, memory: cfg.Memory}
+}
+
+// sent sees a frame before it is written, and reports whether it has changed the content. That of a frame which is not whole, as parts
+// of it were written already, cannot change.
+func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch f.Type {
+	case http2.FrameSettings:
+		w.pings.ask(f)
+		return w.announce(f, content, whole)
+	case http2.FramePing:
+		w.pings.ask(f)
+	case http2.FrameHeaders:
+		if w.client {
+			w.open(f.StreamID)
+		}
+	case http2.FrameRSTStream:
+		w.close(f.StreamID)
+	case http2.FrameWindowUpdate:
+		if len(content) < 4 {
+			return false, nil
+		}
+		read := int64(binary.BigEndian.Uint32(content))
+		if f.StreamID == 0 {
+			w.unread = max(w.unread-read, 0) // the first one only enlarges the window of the connection
+			w.settle()
+			return false, nil
+		}
+		if more := w.refill(w.streams[f.StreamID], read, whole); more > 0 {
+			binary.BigEndian.PutUint32(content, uint32(read+more))
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// received sees the head of a frame before net/http2 does.
+func (w *windows) received(f Frame) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ends := false
+	switch f.Type {
+	case http2.FrameSettings, http2.FramePing:
+		w.pings.answer(f)
+	case http2.FrameHeaders:
+		ends = f.Flags.Has(http2.FlagHeadersEndStream)
+		if !w.client && !ends {
+			w.open(f.StreamID)
+		}
+	case http2.FrameData:
+		ends = f.Flags.Has(http2.FlagDataEndStream)
+		if err := w.arrive(w.streams[f.StreamID], int64(f.Length)); err != nil {
+			return fmt.Errorf("%w: stream %d", err, f.StreamID)
+		}
+	case http2.FrameRSTStream:
+		ends = true
+	}
+	if ends {
+		w.close(f.StreamID)
+	}
+	return nil
+}
+
+// announce puts the initial window into the settings of this end.
+func (w *windows) announce(f Frame, content []byte, whole bool) (changed bool, err error) {
+	if f.Flags.Has(http2.FlagSettingsAck) || w.initial == w.most {
+		return false, nil
+	}
+	for at := 0; at+6 <= len(content); at += 6 {
+		if binary.BigEndian.Uint16(content[at:]) == settingWindow {
+			binary.BigEndian.PutUint32(content[at+2:], uint32(w.initial))
+			changed = true
+		}
+	}
+	if !changed || !whole {
+		return false, errSettings
+	}
+	return true, nil
+}
+
+// open adds a stream that is new: trailers come in HEADERS too.
+func (w *windows) open(id uint32) {
+	if id <= w.last {
+		return
+	}
+	w.last = id
+	if w.streams == nil {
+		w.streams = map[uint32]*window{}
+	}
+	w.streams[id] = &window{size: w.initial, credit: w.initial}
+}
+
+// close forgets a stream on which nothing comes any more.
+func (w *windows) close(id uint32) {
+	s := w.streams[id]
+	if s == nil {
+		return
+	}
+	delete(w.streams, id)
+	w.lingering += s.size - w.initial
+	w.settle()
+}
+
+// arrive counts bytes that have come. The stream is nil if it has ended.
+func (w *windows) arrive(s *window, bytes int64) error {
+	w.unread += bytes
+	if s == nil {
+		return nil
+	}
+	if s.since.IsZero() {
+		s.since = time.Now()
+	}
+	if s.credit -= bytes; s.credit < 0 {
+		return errWindow
+	}
+	return nil
+}
+
+// refill counts bytes that were read, and returns by how much the window grows. It doubles if all of it was read within two round trips:
+// then the window is less than what the path takes and the reader reads.
+func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {
+	if s == nil {
+		return 0
+	}
+	s.credit += read
+	s.read += read
+	if s.read < s.size {
+		return 0
+	}
+	now := time.Now()
+	took := now.Sub(s.since)
+	s.read, s.since = 0, now
+	if more = min(s.size, w.most-s.size); !mayGrow || took > 2*w.pings.least || !w.reserve(more) {
+		return 0
+	}
+	s.size += more
+	s.credit += more
+	return more
+}
+
+func (w *windows) reserve(bytes int64) bool {
+	if bytes <= 0 || w.ended || w.reserved+bytes > growthPerTunnel || !w.memory.grow(bytes) {
+		return false
+	}
+	w.reserved += bytes
+	return true
+}
+
+// settle gives back what streams had that have ended and whose bytes were read.
+func (w *windows) settle() {
+	unread := w.unread
+	if unread < readEnough {
+		unread = 0
+	}
+	if over := w.lingering - unread; over > 0 {
+		w.lingering -= over
+		w.reserved -= over
+		w.memory.shrink(over)
+	}
+}
+
+// end gives back everything.
+func (w *windows) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	w.memory.shrink(w.reserved)
+	w.streams, w.reserved, w.lingering = nil, 0, 0
+}
+
+// roundTrips measures how long the other end takes to acknowledge SETTINGS and PING.
+type roundTrips struct {
+	settings, ping time.Time     // when they were sent, zero once they were acknowledged
+	least          time.Duration // 0 if none is known
+}
+
+func (r *roundTrips) of(f Frame) *time.Time {
+	if f.Type == http2.FrameSettings {
+		return &r.settings
+	}
+	return &r.ping
+}
+
+func (r *roundTrips) ask(f Frame) {
+	if !f.Flags.Has(http2.FlagSettingsAck) { // the flag of PING is the same
+		*r.of(f) = time.Now()
+	}
+}
+
+func (r *roundTrips) answer(f Frame) {
+	asked := r.of(f)
+	if !f.Flags.Has(http2.FlagSettingsAck) || asked.IsZero() {
+		return
+	}
+	took := time.Since(*asked)
+	*asked = time.Time{}
+	if r.least == 0 || took < r.least {
+		r.least = took
+	}
+}

@@ -1,0 +1,83 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// envDrillPage is the file for the page of the drill: make drill.
+const envDrillPage = "DROVER_DRILL_PAGE"
+
+// drillPage is what the drill measured.
+type drillPage struct {
+	listed string // what the command prints of one member
+	rows   strings.Builder
+}
+
+// step adds a step that has ended: how long it took, and what the manager and the hub's API server have done since they started.
+func (p *drillPage) step(t *testing.T, d *drill, name string, began time.Time) {
+	t.Helper()
+	took := time.Since(began)
+	usage, err := d.hub.Manager.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	writes, err := d.hub.Writes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&p.rows, "| %s | %.1f | %.1f | %.0f |\n", name, took.Seconds(), usage.CPU.Seconds(), writes)
+}
+
+// write writes the page of a drill that has passed.
+func (p *drillPage) write(t *testing.T) {
+	t.Helper()
+	file := os.Getenv(envDrillPage)
+	if file == "" || t.Failed() {
+		return
+	}
+	commit := "unknown"
+	if out, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--short", "HEAD").Output(); err == nil {
+		commit = strings.TrimSpace(string(out))
+	}
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		load = []byte("unknown")
+	}
+	text := fmt.Sprintf(`# A restore with %d members
+
+Made by `+"`make drill`"+` at commit %s: %d cores, load after it %.14s. Hub, etcd and manager are processes; the members are those of test/fleetsim: real keys, tunnels and
+back-off, with sets and Plans that they note and do not apply. The test is `+"`TestARestoreWith100Members`"+`.
+
+etcd goes back to a snapshot that was made while a Plan was at work, with a second Plan that had not begun. After the snapshot the first Plan went on to another version, the second
+was deleted, one binding was deleted and another one created, each in %d members, and the agents of %d of these were revoked. Nothing was sent to the other %d. The revocations
+are repeated before the manager starts, as [the page](../operations/backup.md) says.
+
+| what the restored hub did before the confirmation | times |
+|---|---|
+| a set was sent to a member, or removed there | 0 |
+| a Plan began in a member | 0 |
+| a revoked agent was sent anything | 0 |
+| a member was not listed, or listed without the deleted binding, the deleted Plan and the new binding | 0 of %d |
+
+What `+"`kubectl drover restored --all`"+` prints of each member that waits, the first of them here:
+
+`+"```\n%s\n```"+`
+
+| step | s | the manager's CPU until then, s | writes on the hub until then |
+|---|---|---|---|
+%s
+The second row has the time in which agents come back, of which the longest wait is half a minute. A Plan does not begin, and so is not listed, before that is over.
+`, drillMembers, commit, runtime.NumCPU(), load, drillMembers-drillUntouched, drillRevoked, drillUntouched, waiting, p.listed, p.rows.String())
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,66 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+)
+
+// egressConfiguration sends what the API server sends to nodes, pods and services through a proxy.
+const egressConfiguration = `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection:
+    proxyProtocol: HTTPConnect
+    transport:
+      uds:
+        udsName: %s
+`
+
+// nodeArgs are the flags of an API server that real nodes join.
+func (p *ControlPlane) nodeArgs() ([]string, error) {
+	nodes := p.options.Nodes
+	socket, err := json.Marshal(nodes.EgressSocket)
+	if err != nil {
+		return nil, err
+	}
+	egress := p.pkiFile("egress.yaml")
+	return []string{
+		"--advertise-address=" + nodes.Address,
+		// The address is none of loopback, so that the Service "kubernetes" gets its endpoint.
+		"--endpoint-reconciler-type=lease",
+		"--egress-selector-config-file=" + egress,
+		"--enable-admission-plugins=NodeRestriction",
+		"--kubelet-client-certificate=" + p.pkiFile("kubelet-client.crt"),
+		"--kubelet-client-key=" + p.pkiFile("kubelet-client.key"),
+		"--kubelet-certificate-authority=" + p.pkiFile("ca.crt"),
+		"--kubelet-preferred-address-types=InternalIP",
+	}, writeFileAtomic(egress, fmt.Appendf(nil, egressConfiguration, socket), 0o600)
+}
+
+// A Subject is what a certificate says of its holder. Hosts make it fit for a server.
+type Subject struct {
+	User   string
+	Groups []string
+	Hosts  []string
+}
+
+// A Certificate is one that the authority of a plane has signed, with its key and that authority, as PEM.
+type Certificate struct{ Cert, Key, CA []byte }
+
+// IssueCertificate signs a certificate with the authority of the plane whose Options.Dir is dir, whether it runs or not.
+func IssueCertificate(dir string, subject Subject) (Certificate, error) {
+	ca, err := openAuthority(filepath.Join(dir, "pki"), "ca")
+	if err != nil {
+		return Certificate{}, err
+	}
+	pair, err := ca.issue(identity{user: subject.User, groups: subject.Groups, hosts: subject.Hosts})
+	if err != nil {
+		return Certificate{}, err
+	}
+	return Certificate{Cert: pair.cert, Key: pair.key, CA: ca.certPEM}, nil
+}

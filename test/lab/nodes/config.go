@@ -1,0 +1,130 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nodes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/yaml"
+)
+
+const pauseImage = "drover.lab/pause:1"
+
+// containerdConfig is of version 2, which containerd 1.6 and later read.
+const containerdConfig = `version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+[grpc]
+  address = "` + containerdSocket + `"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + pauseImage + `"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "%s"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/opt/cni/bin"
+    conf_dir = "/etc/cni/net.d"
+`
+
+// cniConfig links each pod to its node by a device of its own. Nodes route between them, so no bridge and no NAT is in the way.
+const cniConfig = `{
+  "cniVersion": "0.4.0",
+  "name": "lab",
+  "plugins": [
+    {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": "%s"}]], "routes": [{"dst": "0.0.0.0/0"}]}}
+  ]
+}
+`
+
+type object = map[string]any
+
+// kubeletConfig turns off what a node on a shared machine cannot have: eviction and garbage collection go by the machine's disk.
+func kubeletConfig() object {
+	return object{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"authentication": object{
+			"anonymous": object{"enabled": false}, "webhook": object{"enabled": true}, "x509": object{"clientCAFile": "/etc/lab/ca.crt"},
+		},
+		"authorization":               object{"mode": "Webhook"},
+		"tlsCertFile":                 "/etc/lab/kubelet.crt",
+		"tlsPrivateKeyFile":           "/etc/lab/kubelet.key",
+		"containerRuntimeEndpoint":    "unix://" + containerdSocket,
+		"cgroupDriver":                "cgroupfs",
+		"failCgroupV1":                false,
+		"failSwapOn":                  false,
+		"clusterDNS":                  []string{dnsIP},
+		"clusterDomain":               "cluster.local",
+		"resolvConf":                  "/etc/resolv.conf",
+		"imageGCHighThresholdPercent": 100,
+		"evictionHard":                object{"memory.available": "1Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
+		"nodeStatusReportFrequency":   "10s",
+		"nodeLeaseDurationSeconds":    20,
+		"serializeImagePulls":         false,
+		"syncFrequency":               "10s",
+		"shutdownGracePeriod":         "0s",
+		"volumeStatsAggPeriod":        "0s",
+		"protectKernelDefaults":       false,
+	}
+}
+
+func kubeProxyConfig() object {
+	return object{
+		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+		"mode":             "nftables",
+		"clientConnection": object{"kubeconfig": "/etc/lab/kube-proxy.kubeconfig"},
+		"detectLocalMode":  "InterfaceNamePrefix",
+		"detectLocal":      object{"interfaceNamePrefix": "veth"},
+		// These are settings of the whole machine.
+		"conntrack": object{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+	}
+}
+
+// writeConfiguration writes what the programs of a node read, into its root.
+func (s nodeSpec) writeConfiguration(snapshotter string) error {
+	files := map[string]string{
+		"etc/hostname":                  s.Name + "\n",
+		"etc/hosts":                     "127.0.0.1 localhost\n" + s.Address.Addr().String() + " " + s.Name + "\n",
+		"etc/resolv.conf":               "nameserver " + dnsIP + "\n",
+		"etc/passwd":                    "root:x:0:0:root:/root:/bin/sh\n",
+		"etc/group":                     "root:x:0:\n",
+		"etc/containerd/config.toml":    fmt.Sprintf(containerdConfig, snapshotter),
+		"etc/cni/net.d/10-lab.conflist": fmt.Sprintf(cniConfig, s.Pods),
+	}
+	for name, config := range map[string]object{"etc/lab/kubelet.yaml": kubeletConfig(), "etc/lab/kube-proxy.yaml": kubeProxyConfig()} {
+		content, err := yaml.Marshal(config)
+		if err != nil {
+			return fmt.Errorf("configure node %s: %w", s.Name, err)
+		}
+		files[name] = string(content)
+	}
+	for _, name := range []string{"etc/os-release", "etc/ld.so.cache", "etc/protocols", "etc/services", "etc/nsswitch.conf"} {
+		if content, err := os.ReadFile("/" + name); err == nil { // what the machine has of them
+			files[name] = string(content)
+		}
+	}
+	for name, content := range files {
+		if err := writeInto(s.root(), name, []byte(content)); err != nil {
+			return fmt.Errorf("configure node %s: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+func writeInto(root, name string, content []byte) error {
+	path := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, content, 0o600)
+}

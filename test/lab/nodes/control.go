@@ -1,0 +1,126 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// The commands with which labctl runs the processes of a lab. They are not for people.
+const (
+	nodeCommand     = "node-process"
+	initCommand     = "node-init"
+	dnsCommand      = "node-dns"
+	policiesCommand = "node-policies"
+	relayCommand    = "relay-process"
+)
+
+// RunProcess runs a process of a lab if args are of one, and reports whether they are. It returns only when the process ends.
+func RunProcess(args []string) (bool, error) {
+	if len(args) < 2 {
+		return false, nil
+	}
+	switch args[0] {
+	case nodeCommand:
+		runtime.LockOSThread() // the node ends with the thread that starts it
+		return true, runNode(args[1])
+	case initCommand:
+		return true, runInit(args[1])
+	case dnsCommand:
+		return true, runDNS(args[1:])
+	case policiesCommand:
+		return true, runPolicies(args[1:])
+	case relayCommand:
+		return true, runRelay(args[1:])
+	}
+	return false, nil
+}
+
+// Cut takes a node off the network, as if its cable were pulled. Its pods run on.
+func (l *Lab) Cut(node string) error { return l.setLink(node, "down") }
+
+// Mend ends a Cut.
+func (l *Lab) Mend(node string) error { return l.setLink(node, "up") }
+
+func (l *Lab) setLink(node, state string) error {
+	n, err := l.plan.node(node)
+	if err != nil {
+		return err
+	}
+	relay, err := l.relayPID()
+	if err != nil {
+		return err
+	}
+	return inNetworkOf(relay, "ip", "link", "set", n.link, state)
+}
+
+// Beside returns the command that runs another one on the machine, but in the network of the nodes: there it reaches nodes, pods and, at the bridge, the API
+// servers.
+func (l *Lab) Beside(args ...string) ([]string, error) {
+	relay, err := l.relayPID()
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{"nsenter", networkOf(relay)}, args...), nil
+}
+
+// Kill ends all processes of a node at once, as a power cut does. Up starts it again.
+func (l *Lab) Kill(node string) error {
+	content, err := os.ReadFile(initPIDFile(l.nodeDir(node)))
+	if err != nil {
+		return fmt.Errorf("kill node %s: %w", node, err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		return fmt.Errorf("kill node %s: %w", node, err)
+	}
+	return killOf(l.dir, pid)
+}
+
+// Enter returns the arguments of a command that runs another within a node.
+func (l *Lab) Enter(node string, args ...string) ([]string, error) {
+	content, err := os.ReadFile(initPIDFile(l.nodeDir(node)))
+	if err != nil {
+		return nil, fmt.Errorf("enter node %s: %w", node, err)
+	}
+	enter := []string{"nsenter", "--target", strings.TrimSpace(string(content)), "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "env", "--unset=TMPDIR"}
+	return append(enter, args...), nil
+}
+
+// Load gives a tarball of images to the nodes of a cluster, or to all if cluster is "". They keep it when they are started again.
+func (l *Lab) Load(ctx context.Context, tarball, cluster string) error {
+	var errs []error
+	loaded := 0
+	for _, n := range l.plan.nodes {
+		if cluster == "" || cluster == n.cluster {
+			loaded++
+			errs = append(errs, l.loadInto(ctx, tarball, n.Name))
+		}
+	}
+	if loaded == 0 {
+		return fmt.Errorf("load %s: no node is in cluster %q", tarball, cluster)
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Lab) loadInto(_ context.Context, tarball, node string) error {
+	name := filepath.Join(imagesDir, filepath.Base(tarball))
+	if err := copyFile(tarball, filepath.Join(l.nodeDir(node), "root", name), 0o600); err != nil {
+		return fmt.Errorf("load %s into node %s: %w", tarball, node, err)
+	}
+	args, err := l.Enter(node, "ctr", "--namespace", "k8s.io", "images", "import", name)
+	if err != nil {
+		return err
+	}
+	return command(args[0], args[1:]...)
+}

@@ -1,0 +1,149 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nodes
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+//go:embed pause/main.go
+var pauseSource []byte
+
+// An Image is a container image of static programs.
+type Image struct {
+	// Name is the reference, such as example.com/web:1, and Aliases are further ones.
+	Name    string
+	Aliases []string
+	// Programs are the paths of the binaries, which lie in the root of the image under their base names and are found there by name. The first one is the
+	// entrypoint.
+	Programs []string
+	// User is the number of the user, such as "65532"; the default is root.
+	User string
+}
+
+// WriteImage writes the image as a tarball that "docker save" could have written: containerd, Docker and podman read it. It needs no registry
+// and no daemon. The same programs give the same bytes.
+func WriteImage(path string, image Image) error {
+	if len(image.Programs) == 0 {
+		return fmt.Errorf("write image %s: it has no program", image.Name)
+	}
+	var files []archived
+	for _, program := range image.Programs {
+		content, err := os.ReadFile(program)
+		if err != nil {
+			return fmt.Errorf("write image %s: %w", image.Name, err)
+		}
+		files = append(files, archived{filepath.Base(program), content, 0o755})
+	}
+	layer, err := archive(files)
+	if err != nil {
+		return fmt.Errorf("write image %s: %w", image.Name, err)
+	}
+	config, err := json.Marshal(object{
+		"architecture": runtime.GOARCH, "os": "linux",
+		"config": object{"Entrypoint": []string{"/" + files[0].name}, "User": image.User, "WorkingDir": "/", "Env": []string{"PATH=/"}},
+		"rootfs": object{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
+	})
+	if err != nil {
+		return fmt.Errorf("write image %s: %w", image.Name, err)
+	}
+	manifest, err := json.Marshal([]object{{
+		"Config": digest(config) + ".json", "RepoTags": append([]string{image.Name}, image.Aliases...), "Layers": []string{digest(layer) + ".tar"},
+	}})
+	if err != nil {
+		return fmt.Errorf("write image %s: %w", image.Name, err)
+	}
+	content, err := archive([]archived{
+		{digest(config) + ".json", config, 0o644}, {digest(layer) + ".tar", layer, 0o644}, {"manifest.json", manifest, 0o644},
+	})
+	if err != nil {
+		return fmt.Errorf("write image %s: %w", image.Name, err)
+	}
+	return os.WriteFile(path, content, 0o644)
+}
+
+// An archived is a file in a tarball.
+type archived struct {
+	name    string
+	content []byte
+	mode    int64
+}
+
+func archive(files []archived) ([]byte, error) {
+	var buf bytes.Buffer
+	out := tar.NewWriter(&buf)
+	for _, f := range files {
+		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.name, Size: int64(len(f.content)), Mode: f.mode}); err != nil {
+			return nil, err
+		}
+		if _, err := out.Write(f.content); err != nil {
+			return nil, err
+		}
+	}
+	err := out.Close()
+	return buf.Bytes(), err
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// writePauseImage builds the program that holds a pod's namespaces and writes its image to path.
+func writePauseImage(ctx context.Context, path string) error {
+	dir, err := os.MkdirTemp("", "drover-lab-pause-")
+	if err != nil {
+		return fmt.Errorf("build the pause image: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), pauseSource, 0o644); err != nil {
+		return fmt.Errorf("build the pause image: %w", err)
+	}
+	program := filepath.Join(dir, "pause")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "main.go")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+runtime.GOARCH)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the pause image: go build: %w: %s", err, strings.TrimSpace(string(output)))
+	}
+	return WriteImage(path, Image{Name: pauseImage, Programs: []string{program}, User: "65535:65535"})
+}
+
+// copyFile copies a file, also to a file system of another device. The copy has its name only when it is whole.
+func copyFile(from, to string, mode os.FileMode) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	target, err := os.CreateTemp(filepath.Dir(to), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(target.Name())
+	_, err = io.Copy(target, source)
+	if err := errors.Join(err, target.Chmod(mode), target.Close()); err != nil {
+		return err
+	}
+	return os.Rename(target.Name(), to)
+}

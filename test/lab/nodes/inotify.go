@@ -1,0 +1,80 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nodes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/drover-dev/drover/test/lab"
+)
+
+const (
+	// inotifyOfPlane and inotifyOfNode are how many instances of inotify the programs of each have open. A kubelet without one ends, again and again.
+	inotifyOfPlane = 8
+	inotifyOfNode  = 8
+
+	inotifyLimit = "fs/inotify/max_user_instances"
+)
+
+// inotify is how many instances this user may have open, on the whole machine, and how many are.
+type inotify struct{ limit, open int }
+
+// enough returns an error if as many more would exceed the limit.
+func (i inotify) enough(needed int) error {
+	if i.open+needed <= i.limit {
+		return nil
+	}
+	return fmt.Errorf("%w: the lab opens %d instances of inotify, and %d of the %d that a user may have are open: end other labs, or sysctl -w fs.inotify.max_user_instances=%d",
+		ErrMachine, needed, i.open, i.limit, max(1024, 2*(i.open+needed)))
+}
+
+// checkInotify returns an error if a lab of which nothing runs would exceed the limit. What runs already has its instances.
+func (l *Lab) checkInotify() error {
+	running, err := lab.Running(l.pids())
+	if err != nil || len(running) > 0 {
+		return err
+	}
+	found, err := countInotify()
+	if err != nil {
+		return err
+	}
+	return found.enough(len(l.file.Clusters)*inotifyOfPlane + len(l.plan.nodes)*inotifyOfNode)
+}
+
+// countInotify reads the limit and counts what processes of this user have open.
+func countInotify() (inotify, error) {
+	content, err := os.ReadFile("/proc/sys/" + inotifyLimit)
+	if err != nil {
+		return inotify{}, fmt.Errorf("read the limit of inotify: %w", err)
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		return inotify{}, fmt.Errorf("read the limit of inotify: %w", err)
+	}
+	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return inotify{}, fmt.Errorf("count instances of inotify: %w", err)
+	}
+	found := inotify{limit: limit}
+	for _, link := range links {
+		if target, err := os.Readlink(link); err != nil || target != "anon_inode:inotify" {
+			continue // the process may have ended
+		}
+		info, err := os.Stat(filepath.Dir(filepath.Dir(link)))
+		if err != nil {
+			continue
+		}
+		if owner, known := info.Sys().(*syscall.Stat_t); known && int(owner.Uid) == os.Geteuid() {
+			found.open++
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,86 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nodes
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// dnsIP is the address of the DNS server in each cluster, within the lab's Service addresses.
+const dnsIP = "10.0.0.10"
+
+// serviceSubnet has the Service addresses of every cluster, as package lab gives them to the API servers.
+func serviceSubnet() netip.Prefix { return netip.MustParsePrefix("10.0.0.0/24") }
+
+// A plan gives every node its addresses.
+type plan struct {
+	// gateway is the bridge to which all nodes are linked. The API servers are reached there, each at its port.
+	gateway netip.Prefix
+	nodes   []nodePlan
+}
+
+// A nodePlan is where one node is. Its routes lead to the pods of the other nodes of its cluster.
+type nodePlan struct {
+	Node
+	cluster string
+	// link is the name of its network device at the bridge.
+	link    string
+	address netip.Prefix
+	pods    netip.Prefix
+	routes  []route
+}
+
+// A route leads to the pods of another node.
+type route struct {
+	Pods netip.Prefix `json:"pods"`
+	Via  netip.Addr   `json:"via"`
+}
+
+// newPlan numbers the nodes of a valid file: node i has the address 9+i of the subnet and the i-th /24 of the pods' subnet, from 1.
+func newPlan(f File) plan {
+	subnet, pods := netip.MustParsePrefix(f.Networking.Subnet), netip.MustParsePrefix(f.Networking.PodSubnet)
+	p := plan{gateway: netip.PrefixFrom(plus(subnet.Addr(), 1), subnet.Bits())}
+	for _, c := range f.Clusters {
+		first := len(p.nodes)
+		for _, n := range c.Nodes {
+			i := len(p.nodes) + 1
+			p.nodes = append(p.nodes, nodePlan{
+				Node: n, cluster: c.Name, link: fmt.Sprintf("node%d", i),
+				address: netip.PrefixFrom(plus(subnet.Addr(), 9+i), subnet.Bits()),
+				pods:    netip.PrefixFrom(plus(pods.Addr(), i<<8), 24),
+			})
+		}
+		connect(p.nodes[first:])
+	}
+	return p
+}
+
+// connect gives each node of a cluster a route to the pods of each other.
+func connect(nodes []nodePlan) {
+	for i := range nodes {
+		for j, other := range nodes {
+			if i != j {
+				nodes[i].routes = append(nodes[i].routes, route{Pods: other.pods, Via: other.address.Addr()})
+			}
+		}
+	}
+}
+
+func plus(address netip.Addr, n int) netip.Addr {
+	b := address.As4()
+	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	v += uint32(n)
+	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
+}
+
+// node returns the plan of the node with that name.
+func (p plan) node(name string) (nodePlan, error) {
+	for _, n := range p.nodes {
+		if n.Name == name {
+			return n, nil
+		}
+	}
+	return nodePlan{}, fmt.Errorf("node %q is not in the lab's file", name)
+}

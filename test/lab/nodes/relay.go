@@ -1,0 +1,174 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nodes
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	bridge = "lab0"
+
+	dialLimit = 10 * time.Second
+	// machineNetwork is the file descriptor of the machine's network namespace, which the relay gets at its start.
+	machineNetwork = 3
+)
+
+// A relay is the process in the network namespace with the bridge, which lives as long as it does. It carries connections between there
+// and the machine's loopback: from nodes and pods to the API servers and the file's ports, and from the API servers to nodes and pods.
+type relay struct {
+	// address is that of the bridge, ports those of the machine's loopback that are reached there, socket where API servers find the relay.
+	address string
+	ports   []string
+	socket  string
+}
+
+// runRelay makes the bridge and serves until an error. Its arguments are the address of the bridge with the length of its prefix, the path of the socket,
+// and the ports of the machine's loopback: those of the API servers and of the file.
+func runRelay(args []string) error {
+	if len(args) < 2 {
+		return errors.New("want arguments for the relay: ADDRESS/LENGTH, SOCKET and PORTs")
+	}
+	address, _, _ := strings.Cut(args[0], "/")
+	r := relay{address: address, socket: args[1], ports: args[2:]}
+	for _, step := range [][]string{
+		{"ip", "link", "set", "lo", "up"},
+		{"ip", "link", "add", bridge, "type", "bridge"},
+		{"ip", "address", "add", args[0], "dev", bridge},
+		{"ip", "link", "set", bridge, "up"},
+	} {
+		if err := command(step[0], step[1:]...); err != nil {
+			return err
+		}
+	}
+	return r.serve()
+}
+
+func (r relay) serve() error {
+	ended := make(chan error)
+	for _, port := range r.ports {
+		listener, err := net.Listen("tcp4", net.JoinHostPort(r.address, port))
+		if err != nil {
+			return fmt.Errorf("relay: %w", err)
+		}
+		go func() { ended <- forward(listener, net.JoinHostPort("127.0.0.1", port)) }()
+	}
+	if err := os.Remove(r.socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("relay: %w", err)
+	}
+	listener, err := net.Listen("unix", r.socket)
+	if err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	go func() { ended <- serveConnect(listener) }()
+	return <-ended
+}
+
+// forward carries each connection to an address of the machine.
+func forward(listener net.Listener, address string) error {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return fmt.Errorf("relay: %w", err)
+		}
+		go func() {
+			defer conn.Close()
+			if far, err := dialFromMachine(address); err == nil {
+				join(conn, conn, far)
+			}
+		}()
+	}
+}
+
+// dialFromMachine connects from the machine's network namespace. A socket stays in the namespace of the thread that made it.
+func dialFromMachine(address string) (net.Conn, error) {
+	runtime.LockOSThread() // the thread ends with the goroutine, if it cannot be brought back
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	defer own.Close()
+	if err := setNetwork(machineNetwork); err != nil {
+		return nil, err
+	}
+	dialer := net.Dialer{Timeout: dialLimit}
+	conn, err := dialer.DialContext(context.Background(), "tcp4", address)
+	if back := setNetwork(int(own.Fd())); back != nil {
+		return conn, errors.Join(err, back)
+	}
+	runtime.UnlockOSThread()
+	return conn, err
+}
+
+func setNetwork(fd int) error {
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("change the network namespace: %w", err)
+	}
+	return nil
+}
+
+// serveConnect serves HTTP CONNECT, as API servers ask for it: each connection asks once.
+func serveConnect(listener net.Listener) error {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return fmt.Errorf("relay: %w", err)
+		}
+		go connectTo(conn)
+	}
+}
+
+func connectTo(conn net.Conn) {
+	defer conn.Close()
+	reader := bufio.NewReader(conn)
+	req, err := http.ReadRequest(reader)
+	if err != nil || req.Method != http.MethodConnect {
+		_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
+		return
+	}
+	far, err := net.DialTimeout("tcp", req.Host, dialLimit)
+	if err != nil {
+		_, _ = fmt.Fprintf(conn, "HTTP/1.1 502 Bad Gateway\r\nX-Cause: %s\r\n\r\n", strings.ReplaceAll(err.Error(), "\n", " "))
+		return
+	}
+	if _, err := io.WriteString(conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		_ = far.Close()
+		return
+	}
+	join(conn, reader, far)
+}
+
+// join carries bytes both ways until both ends are done, and closes the far one.
+func join(near net.Conn, fromNear io.Reader, far net.Conn) {
+	defer far.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(far, fromNear)
+		closeWrite(far)
+	}()
+	_, _ = io.Copy(near, far)
+	closeWrite(near)
+	<-done
+}
+
+func closeWrite(conn net.Conn) {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+}

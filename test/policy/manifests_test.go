@@ -1,0 +1,63 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// TestEveryManifestPassesAServerSideDryRun asks an API server about each object of config/. A field that this version does not know is an error.
+func TestEveryManifestPassesAServerSideDryRun(t *testing.T) {
+	h := startHub(t)
+	h.awaitPolicies(t)
+	workspace := h.Workspace(t)
+	for _, o := range manifests(t, "config/manager") {
+		if o.GetKind() == "Service" {
+			h.Apply(t, o) // an overlay changes it
+		}
+	}
+	strict := client.WithFieldValidation(h.Client, metav1.FieldValidationStrict)
+	asked := 0
+	for _, folder := range []string{
+		"config/crd/bases", "config/policy", "config/roles", "config/rbac", "config/manager", "config/samples", "config/prometheus",
+		"config/expose/loadbalancer", "config/expose/ingress", "config/expose/gateway",
+	} {
+		for _, o := range manifests(t, folder) {
+			if !ofKubernetes(o) {
+				continue
+			}
+			if namespaced, err := h.Client.IsObjectNamespaced(o); err != nil {
+				t.Errorf("%s: this API server has no %s of %s: %v", folder, o.GetKind(), o.GetAPIVersion(), err)
+				continue
+			} else if namespaced && o.GetNamespace() == "" {
+				o.SetNamespace(workspace) // people say it on the command line
+			}
+			if err := dryRun(t, strict, o); err != nil {
+				t.Errorf("%s: %s %s: %v", folder, o.GetKind(), o.GetName(), err)
+			}
+			asked++
+		}
+	}
+	if asked < 80 {
+		t.Errorf("only %d objects were asked about", asked)
+	}
+}
+
+// ofKubernetes reports whether Kubernetes itself or Drover has the kind: a file may be none of an object, or one of the operators' that people have.
+func ofKubernetes(o *unstructured.Unstructured) bool {
+	switch group := o.GroupVersionKind().Group; group {
+	case "monitoring.coreos.com", "gateway.networking.k8s.io", "config.drover.dev":
+		return false
+	}
+	return o.GetKind() != "" && o.GetName() != ""
+}
+
+func dryRun(t *testing.T, c client.Client, o *unstructured.Unstructured) error {
+	t.Helper()
+	return c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.DryRunAll, client.ForceOwnership, client.FieldOwner("dry-run"))
+}
