@@ -1,0 +1,248 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ldap
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	goldap "github.com/go-ldap/ldap/v3"
+)
+
+// Config says which directory is asked, and how.
+type Config struct {
+	// Servers are tried in turn: ldaps://host[:port], or ldap://host[:port], where TLS begins with StartTLS. There is no connection without TLS.
+	Servers []string
+	// Roots verify the certificates of the servers. Nil means those of the system.
+	Roots *x509.CertPool
+	// BindDN is the name of the service account: a DN, or what else the server takes, such as drover@example.com for Active Directory.
+	BindDN string
+	// BindPassword returns the password of the service account. It is called for each connection, so that a changed one is used at once.
+	BindPassword func(context.Context) (string, error)
+	Users        Users
+	Groups       Groups
+	// AllowedGroups are those of which a user must be in one. None means that every user may sign in.
+	AllowedGroups []string
+	// Timeout bounds a login, a refresh or a check as a whole. 0 means 10 s.
+	Timeout time.Duration
+}
+
+// Users says where users are and which attributes describe them.
+type Users struct {
+	// Base is the DN below which users are searched.
+	Base string
+	// Filter finds a user; {name} is what was typed, escaped: (&(objectClass=person)(uid={name})). With any name in its place, it bounds who may refresh.
+	Filter string
+	// ID is the attribute that is never given to another user: entryUUID, ipaUniqueID, objectGUID.
+	ID string
+	// Name is the attribute whose value, in lower case, is the name in principals. It is unique below Base.
+	Name string
+}
+
+// Source is where a user's groups are read.
+type Source string
+
+const (
+	// TokenGroups are the SIDs that Active Directory computes for a user: all security groups, nested ones too.
+	TokenGroups Source = "TokenGroups"
+	// MemberOf is the attribute of the user: FreeIPA, or OpenLDAP with the overlay memberof.
+	MemberOf Source = "MemberOf"
+	// Search asks for the groups that name the user.
+	Search Source = "Search"
+)
+
+// Groups says how the groups of a user are found.
+type Groups struct {
+	Source Source
+	// Base is the DN below which groups are. Groups elsewhere are left out.
+	Base string
+	// Filter finds groups of a user or, when they are nested, of a group: {dn} is the DN of either, {name} the name of the user. TokenGroups has none.
+	Filter string
+	// Name is the attribute whose value, in lower case, is the name of a group. It is unique below Base. With MemberOf it is the first part of the DN.
+	Name string
+	// Depth is how many levels of groups in groups are followed; 0 means those that name the user. TokenGroups has all levels.
+	Depth int
+}
+
+// OpenLDAP returns what suits most directories of OpenLDAP.
+func OpenLDAP(users, groups string) (Users, Groups) {
+	return Users{Base: users, Filter: "(uid={name})", ID: "entryUUID", Name: "uid"},
+		Groups{Source: Search, Base: groups, Filter: "(member={dn})", Name: "cn"}
+}
+
+// FreeIPA returns what suits FreeIPA, whose memberOf has the nested groups too.
+func FreeIPA(users, groups string) (Users, Groups) {
+	return Users{Base: users, Filter: "(&(objectClass=posixAccount)(uid={name}))", ID: "ipaUniqueID", Name: "uid"},
+		Groups{Source: MemberOf, Base: groups, Name: "cn"}
+}
+
+// ActiveDirectory returns what suits a domain of Active Directory.
+func ActiveDirectory(users, groups string) (Users, Groups) {
+	return Users{Base: users, Filter: "(&(objectCategory=person)(objectClass=user)(sAMAccountName={name}))", ID: objectGUID, Name: "sAMAccountName"},
+		Groups{Source: TokenGroups, Base: groups, Name: "sAMAccountName"}
+}
+
+// Bounds of a configuration, and of what is taken from a directory.
+const (
+	maxServers     = 8
+	maxDepth       = 10
+	defaultTimeout = 10 * time.Second
+	maxTimeout     = time.Minute
+)
+
+// parsed is a Config whose parts have been checked.
+type parsed struct {
+	Config
+	servers   []server
+	find      template
+	member    template
+	groupBase *goldap.DN
+	allowed   map[string]bool
+}
+
+// server is one server of the directory.
+type server struct {
+	url, host, address string
+	startTLS           bool
+}
+
+func parse(c Config) (*parsed, error) {
+	p := &parsed{Config: c, allowed: map[string]bool{}}
+	if len(c.Servers) == 0 || len(c.Servers) > maxServers {
+		return nil, fmt.Errorf("name 1 to %d servers, not %d", maxServers, len(c.Servers))
+	}
+	for _, text := range c.Servers {
+		s, err := parseServer(text)
+		if err != nil {
+			return nil, err
+		}
+		p.servers = append(p.servers, s)
+	}
+	if c.BindDN == "" || c.BindPassword == nil {
+		return nil, errors.New("name a service account and its password: users are searched with its rights")
+	}
+	if p.Timeout == 0 {
+		p.Timeout = defaultTimeout
+	}
+	if p.Timeout < 0 || p.Timeout > maxTimeout {
+		return nil, fmt.Errorf("the time limit is %s; it must be above 0 and at most %s", c.Timeout, maxTimeout)
+	}
+	for _, name := range c.AllowedGroups {
+		normal, err := normalize(name)
+		if err != nil {
+			return nil, fmt.Errorf("allowed group %q: %w", name, err)
+		}
+		p.allowed[normal] = true
+	}
+	if err := p.parseUsers(); err != nil {
+		return nil, err
+	}
+	return p, p.parseGroups()
+}
+
+func parseServer(text string) (server, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || (*u != url.URL{Scheme: u.Scheme, Host: u.Host}) {
+		return server{}, fmt.Errorf("server %q: it must be ldaps://host[:port], or ldap://host[:port] for StartTLS", bounded(text))
+	}
+	s := server{url: text, host: u.Hostname()}
+	port := goldap.DefaultLdapsPort
+	switch u.Scheme {
+	case "ldaps":
+	case "ldap":
+		s.startTLS, port = true, goldap.DefaultLdapPort
+	default:
+		return server{}, fmt.Errorf("server %q: the scheme must be ldaps, or ldap for StartTLS", bounded(text))
+	}
+	if u.Port() != "" {
+		port = u.Port()
+	}
+	s.address = net.JoinHostPort(s.host, port)
+	return s, nil
+}
+
+func (p *parsed) parseUsers() error {
+	if _, err := parseBase(p.Users.Base); err != nil {
+		return fmt.Errorf("base of users: %w", err)
+	}
+	var err error
+	if p.find, err = parseTemplate(p.Users.Filter, placeName); err != nil {
+		return fmt.Errorf("filter of users: %w", err)
+	}
+	// A refresh asks for any name.
+	if _, err := goldap.CompileFilter(p.find.any()); err != nil {
+		return fmt.Errorf("filter of users: %s cannot be put where a * is not allowed", placeName)
+	}
+	for use, attribute := range map[string]string{"ID": p.Users.ID, "name": p.Users.Name} {
+		if err := checkAttribute(attribute); err != nil {
+			return fmt.Errorf("attribute for the %s of users: %w", use, err)
+		}
+	}
+	return nil
+}
+
+func (p *parsed) parseGroups() error {
+	g := p.Groups
+	if g.Source == "" {
+		return errors.New("say where groups are read: TokenGroups, MemberOf or Search")
+	}
+	var err error
+	if p.groupBase, err = parseBase(g.Base); err != nil {
+		return fmt.Errorf("base of groups: %w", err)
+	}
+	if err := checkAttribute(g.Name); err != nil {
+		return fmt.Errorf("attribute for the name of groups: %w", err)
+	}
+	searches := g.Source == Search || g.Source == MemberOf && g.Depth > 0
+	switch {
+	case g.Source != TokenGroups && g.Source != MemberOf && g.Source != Search:
+		return fmt.Errorf("groups are read from TokenGroups, MemberOf or Search, not from %q", g.Source)
+	case g.Depth < 0 || g.Depth > maxDepth:
+		return fmt.Errorf("groups in groups are followed over 0 to %d levels, not %d", maxDepth, g.Depth)
+	case g.Source == TokenGroups && g.Depth > 0:
+		return errors.New("tokenGroups has all nested groups: leave the depth away")
+	case !searches && g.Filter != "":
+		return fmt.Errorf("groups are read from %s without a search: leave their filter away", g.Source)
+	case !searches:
+		return nil
+	}
+	if p.member, err = parseTemplate(g.Filter, placeDN, placeName); err != nil {
+		return fmt.Errorf("filter of groups: %w", err)
+	}
+	if g.Depth > 0 && (!p.member.has(placeDN) || p.member.has(placeName)) {
+		return fmt.Errorf("filter of groups: to follow groups in groups it must have %s and not %s, since groups name groups by their DN", placeDN, placeName)
+	}
+	return nil
+}
+
+func parseBase(text string) (*goldap.DN, error) {
+	dn, err := goldap.ParseDN(text)
+	if err != nil || len(dn.RDNs) == 0 {
+		return nil, fmt.Errorf("%q is not a DN", bounded(text))
+	}
+	return dn, nil
+}
+
+// attributeForm is that of an attribute's name, without options.
+var attributeForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
+
+// checkAttribute refuses what lists the members of a group, which takes minutes for a large one, and what holds passwords.
+func checkAttribute(name string) error {
+	if !attributeForm.MatchString(name) {
+		return fmt.Errorf("%q is not the name of an attribute", bounded(name))
+	}
+	never := []string{"member", "uniqueMember", "memberUid", "memberOf", "userPassword", "unicodePwd", "sambaNTPassword", "krbPrincipalKey"}
+	if slices.ContainsFunc(never, func(n string) bool { return strings.EqualFold(n, name) }) {
+		return fmt.Errorf("%s is not a name or an ID", name)
+	}
+	return nil
+}

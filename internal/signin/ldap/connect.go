@@ -1,0 +1,169 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ldap
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	ber "github.com/go-asn1-ber/asn1-ber"
+	goldap "github.com/go-ldap/ldap/v3"
+)
+
+// Bounds of what a server sends.
+const (
+	// dialShare is which part of the time is for the way to one server, with TLS and the service account's bind, so that the next one has its turn.
+	dialShare = 3
+	// maxPacket bounds one message. A user in 10,000 groups has an entry of about 1 MB.
+	maxPacket = 4 << 20
+	// maxNesting bounds how deep a message is nested; LDAP needs 8.
+	maxNesting = 32
+	// maxTraffic bounds a connection.
+	maxTraffic = 32 << 20
+	// maxConnections bounds the connections of a provider. Others wait.
+	maxConnections = 8
+)
+
+// setBounds sets the bounds of the BER reader, which are the process's. It reads for this package alone.
+var setBounds = sync.OnceFunc(func() {
+	ber.MaxPacketLengthBytes, ber.MaxNestingDepth = maxPacket, maxNesting
+})
+
+// session is a connection on which one request of ours is served, bound as the service account. A login binds as the user in between, so a connection has
+// one user at a time and is not shared.
+type session struct {
+	conn             *goldap.Conn
+	server           string
+	ctx              context.Context
+	account, secret  string
+	release, stopped func()
+}
+
+// connect returns a session with the first server that serves, beginning with the one that served last.
+func (c *Connector) connect(ctx context.Context) (*session, error) {
+	secret, err := c.BindPassword(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the password of the service account: %w", err)
+	}
+	if secret == "" {
+		return nil, errors.New("the password of the service account is empty")
+	}
+	if err := c.seats.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("wait for one of %d connections: %w", maxConnections, err)
+	}
+	release := sync.OnceFunc(func() { c.seats.Release(1) })
+	var failures []error
+	first := int(c.last.Load())
+	for i := range c.servers {
+		at := (first + i) % len(c.servers)
+		s, err := c.open(ctx, c.servers[at], secret)
+		if err == nil {
+			s.release = release
+			c.last.Store(int32(at))
+			return s, nil
+		}
+		failures = append(failures, err)
+		// What one server says of the service account, the others say too: asking them could lock it out.
+		if ctx.Err() != nil || !unavailable(err) {
+			break
+		}
+	}
+	release()
+	return nil, joined(failures)
+}
+
+// open returns a session with one server. The context bounds the session, a part of its time its beginning.
+func (c *Connector) open(ctx context.Context, to server, secret string) (_ *session, err error) {
+	early, cancel := context.WithTimeout(ctx, c.Timeout/dialShare)
+	defer cancel()
+	raw, err := (&net.Dialer{}).DialContext(early, "tcp", to.address)
+	if err != nil {
+		return nil, &failure{server: to.url, what: "connect", err: err}
+	}
+	stop := context.AfterFunc(early, func() { raw.Close() })
+	conn := &boundedConn{Conn: raw, left: maxTraffic}
+	s := &session{server: to.url, ctx: ctx, account: c.BindDN, secret: secret}
+	if s.conn, err = handshake(early, conn, to, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: to.host, RootCAs: c.Roots}); err == nil {
+		err = s.bindAccount()
+	}
+	if !stop() { // the time is over, and the connection closed
+		err = &failure{server: to.url, what: "connect", err: context.DeadlineExceeded}
+	}
+	if err != nil {
+		raw.Close()
+		if s.conn != nil {
+			s.conn.Close()
+		}
+		return nil, err
+	}
+	unbound := context.AfterFunc(ctx, func() { raw.Close() })
+	s.stopped = func() { unbound() }
+	return s, nil
+}
+
+// handshake begins TLS. Nothing is sent without it but the request to begin it.
+func handshake(ctx context.Context, conn net.Conn, to server, config *tls.Config) (*goldap.Conn, error) {
+	deadline, _ := ctx.Deadline()
+	if !to.startTLS {
+		secure := tls.Client(conn, config)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return nil, &failure{server: to.url, what: "begin TLS", err: err}
+		}
+		return started(secure, true, deadline), nil
+	}
+	plain := started(conn, false, deadline)
+	if err := plain.StartTLS(config); err != nil {
+		plain.Close()
+		return nil, &failure{server: to.url, what: "begin TLS with StartTLS", err: err}
+	}
+	return plain, nil
+}
+
+func started(conn net.Conn, secure bool, deadline time.Time) *goldap.Conn {
+	c := goldap.NewConn(conn, secure)
+	c.SetTimeout(max(time.Until(deadline), 0) + time.Second)
+	c.Start()
+	return c
+}
+
+// close ends the session. The network connection was bounded by the context, so this waits for no server.
+func (s *session) close() {
+	s.stopped()
+	s.conn.Close()
+	s.release()
+}
+
+// bindAccount binds as the service account.
+func (s *session) bindAccount() error {
+	s.limit()
+	_, err := s.conn.SimpleBind(goldap.NewSimpleBindRequest(s.account, s.secret, nil))
+	return s.failed("sign in as the service account", err, s.secret)
+}
+
+// limit gives the next operation the time that is left, and a second in which the context ends it first.
+func (s *session) limit() {
+	if deadline, ok := s.ctx.Deadline(); ok {
+		s.conn.SetTimeout(max(time.Until(deadline), 0) + time.Second)
+	}
+}
+
+// boundedConn is a connection that reads at most so many bytes.
+type boundedConn struct {
+	net.Conn
+	left int
+}
+
+func (c *boundedConn) Read(p []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, fmt.Errorf("the server sent more than %d MiB", maxTraffic>>20)
+	}
+	n, err := c.Conn.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	return n, err
+}

@@ -1,0 +1,144 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ldap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	goldap "github.com/go-ldap/ldap/v3"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
+)
+
+// failure is an operation that a server did not do. It has no filter, since a filter has what a user typed.
+type failure struct {
+	server, what string
+	err          error
+	secrets      []string
+}
+
+// Error says what was asked of which server, and its answer without what was secret.
+func (f *failure) Error() string {
+	text := fmt.Sprintf("%s: %s: %s", f.server, f.what, f.reason())
+	if advice := f.advice(); advice != "" {
+		text += ": " + advice
+	}
+	return text
+}
+
+// Unwrap returns the cause, so that a caller sees that time was over.
+func (f *failure) Unwrap() error { return f.err }
+
+func (f *failure) reason() string {
+	var answer *goldap.Error
+	text := f.err.Error()
+	switch {
+	case errors.Is(f.err, context.DeadlineExceeded):
+		return "no answer in time"
+	case errors.As(f.err, &answer) && answer.ResultCode < goldap.ErrorNetwork:
+		text = fmt.Sprintf("%s (%d)", goldap.LDAPResultCodeMap[answer.ResultCode], answer.ResultCode)
+		if said := answer.Err.Error(); said != "" {
+			text += ", " + said
+		}
+	}
+	for _, secret := range f.secrets {
+		if strings.Contains(text, secret) {
+			return "the answer is left out, since it repeats a password"
+		}
+	}
+	return bounded(text)
+}
+
+// advice says what to do about an answer.
+func (f *failure) advice() string {
+	switch f.code() {
+	case goldap.LDAPResultNoSuchObject:
+		return "the entry does not exist, or the service account may not read it"
+	case goldap.LDAPResultInvalidCredentials:
+		return "check its name and its Secret"
+	case goldap.LDAPResultSizeLimitExceeded, goldap.LDAPResultAdminLimitExceeded:
+		return "the server bounds what the service account may read: raise its limits, or narrow base and filter"
+	case goldap.LDAPResultReferral:
+		return "the entry is on another server, and referrals are not followed: name that server"
+	case goldap.LDAPResultTimeLimitExceeded:
+		return "index the attributes in the filter"
+	}
+	return ""
+}
+
+// code returns the result code that the server answered with, or 0.
+func (f *failure) code() uint16 {
+	var answer *goldap.Error
+	if errors.As(f.err, &answer) && answer.ResultCode < goldap.ErrorNetwork {
+		return answer.ResultCode
+	}
+	return 0
+}
+
+// failed returns the failure of an operation, or nil.
+func (s *session) failed(what string, err error, secrets ...string) error {
+	if err == nil {
+		return nil
+	}
+	if s.ctx.Err() != nil {
+		err = s.ctx.Err()
+	}
+	return &failure{server: s.server, what: what, err: err, secrets: secrets}
+}
+
+// unavailable reports whether another server may serve: there was no answer, or it was that this one cannot serve now.
+func unavailable(err error) bool {
+	var f *failure
+	if !errors.As(err, &f) {
+		return false
+	}
+	switch f.code() {
+	case 0, goldap.LDAPResultBusy, goldap.LDAPResultUnavailable:
+		return true
+	}
+	return false
+}
+
+// refusesUser reports whether the answer to a user's bind is about the user or the password. Directories say with several codes that a user is locked.
+func refusesUser(err error) bool {
+	return goldap.IsErrorAnyOf(err, goldap.LDAPResultInvalidCredentials, goldap.LDAPResultUnwillingToPerform, goldap.LDAPResultConstraintViolation,
+		goldap.LDAPResultInappropriateAuthentication, goldap.LDAPResultNoSuchObject, goldap.LDAPResultInsufficientAccessRights)
+}
+
+// refuse returns an error that says that the directory answered and the user is not let in.
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{connector.ErrRefused}, args...)...)
+}
+
+// joined returns the failures of several servers in one line.
+func joined(failures []error) error {
+	if len(failures) == 1 {
+		return failures[0]
+	}
+	texts := make([]string, len(failures))
+	for i, err := range failures {
+		texts[i] = err.Error()
+	}
+	return fmt.Errorf("no server of the directory serves: %s", strings.Join(texts, "; "))
+}
+
+// bounded returns foreign text so that it can stand in a line of a log.
+func bounded(text string) string {
+	const most = 200
+	text = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '.'
+		}
+		return r
+	}, strings.TrimRight(text, "\x00"))
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}

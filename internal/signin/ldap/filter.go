@@ -1,0 +1,96 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ldap
+
+import (
+	"fmt"
+	"strings"
+
+	ber "github.com/go-asn1-ber/asn1-ber"
+	goldap "github.com/go-ldap/ldap/v3"
+)
+
+// Places in the template of a filter.
+const (
+	placeName = "{name}"
+	placeDN   = "{dn}"
+)
+
+// mark stands for a value when a template is checked. It needs no escape.
+const mark = "drover-0-value"
+
+// template is a filter with places for values. A value cannot change what the filter is: it is escaped, and a place is only where a value is compared.
+type template struct{ text string }
+
+// parseTemplate returns the template if it is a filter, and has at least one of the places and no other.
+func parseTemplate(text string, places ...string) (template, error) {
+	if text == "" || len(text) > 4<<10 || strings.Contains(text, mark) {
+		return template{}, fmt.Errorf("%q is not a filter", bounded(text))
+	}
+	t, count, marked := template{text}, 0, text
+	for _, place := range places {
+		count += strings.Count(text, place)
+		marked = strings.ReplaceAll(marked, place, mark)
+	}
+	if count == 0 || strings.ContainsAny(marked, "{}") {
+		return template{}, fmt.Errorf("%q must have %s, and no other place in braces", bounded(text), strings.Join(places, " or "))
+	}
+	packet, err := goldap.CompileFilter(marked)
+	if err != nil {
+		return template{}, fmt.Errorf("%q is not a filter", bounded(text))
+	}
+	if compared(packet) != count {
+		return template{}, fmt.Errorf("%q: %s must be a value that an attribute is compared with, and not within a (!…)", bounded(text), strings.Join(places, " or "))
+	}
+	return t, nil
+}
+
+// compared counts the marks in values that are compared and not negated.
+func compared(packet *ber.Packet) int {
+	count := 0
+	switch packet.Tag {
+	case goldap.FilterAnd, goldap.FilterOr:
+		for _, child := range packet.Children {
+			count += compared(child)
+		}
+	case goldap.FilterEqualityMatch:
+		count += marks(packet.Children[1])
+	case goldap.FilterSubstrings:
+		for _, part := range packet.Children[1].Children {
+			count += marks(part)
+		}
+	case goldap.FilterExtensibleMatch: // such as LDAP_MATCHING_RULE_IN_CHAIN
+		for _, part := range packet.Children {
+			if part.Tag == goldap.MatchingRuleAssertionMatchValue {
+				count += marks(part)
+			}
+		}
+	}
+	return count
+}
+
+func marks(packet *ber.Packet) int {
+	return strings.Count(packet.Data.String(), mark)
+}
+
+func (t template) has(place string) bool { return strings.Contains(t.text, place) }
+
+// fill returns the filter with values. What a value contains is never taken for a place.
+func (t template) fill(name, dn string) string {
+	return strings.NewReplacer(placeName, goldap.EscapeFilter(name), placeDN, goldap.EscapeFilter(dn)).Replace(t.text)
+}
+
+// any returns the filter for whatever name.
+func (t template) any() string { return strings.ReplaceAll(t.text, placeName, "*") }
+
+// equals returns the filter for entries whose attribute has a value. Bytes that are no text are compared as they are.
+func equals(attribute, value string) string {
+	return "(" + attribute + "=" + goldap.EscapeFilter(value) + ")"
+}
+
+// either returns the filter for entries that match one of several.
+func either(filters []string) string { return "(|" + strings.Join(filters, "") + ")" }
+
+// both returns the filter for entries that match two.
+func both(a, b string) string { return "(&" + a + b + ")" }

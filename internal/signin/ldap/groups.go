@@ -1,0 +1,158 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ldap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	goldap "github.com/go-ldap/ldap/v3"
+)
+
+const (
+	// maxGroups bounds the groups of a user. A user in more is refused: a part of them, chosen by the order of a server, would give other rights each time.
+	maxGroups = 20_000
+	// batch is how many groups are asked for in one filter.
+	batch = 100
+)
+
+// attribute returns the attribute of users that has their groups, if one has.
+func (s Source) attribute() string {
+	switch s {
+	case TokenGroups:
+		return "tokenGroups"
+	case MemberOf:
+		return "memberOf"
+	}
+	return ""
+}
+
+// groups returns the names of the groups that an account is in, sorted. No group is asked for its members.
+func (c *Connector) groups(s *session, a account) ([]string, error) {
+	f := &finder{Connector: c, session: s, names: map[string]bool{}, seen: map[string]bool{}}
+	var err error
+	switch c.Groups.Source {
+	case TokenGroups:
+		err = f.tokens(a)
+	case MemberOf:
+		err = f.memberOf(a)
+	default:
+		err = f.searched([]string{c.member.fill(a.raw, a.dn)})
+	}
+	if err == nil {
+		err = f.nested()
+	}
+	if errors.Is(err, errMany) {
+		return nil, fmt.Errorf("%s is in more than %d groups: narrow the base or the filter of groups: %w", a.name, c.most, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(f.names))
+	for name := range f.names {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// finder gathers the groups of one user.
+type finder struct {
+	*Connector
+	*session
+	names map[string]bool
+	// seen has the DNs of groups that were found, so that groups which contain each other end.
+	seen map[string]bool
+	// last has the DNs that the last level added.
+	last []string
+}
+
+// tokens adds the groups that Active Directory computes.
+func (f *finder) tokens(a account) error {
+	values, err := f.values(a.entry, TokenGroups.attribute(), f.most)
+	if err != nil {
+		return err
+	}
+	filters := make([]string, 0, len(values))
+	for _, sid := range values {
+		if _, err := sidText(sid); err != nil {
+			return fmt.Errorf("%s: tokenGroups of %s: %w", f.server, a.name, err)
+		}
+		filters = append(filters, equals("objectSid", string(sid)))
+	}
+	return f.searched(filters)
+}
+
+// memberOf adds the groups that the attribute of the user names. Their names are in their DNs.
+func (f *finder) memberOf(a account) error {
+	values, err := f.values(a.entry, MemberOf.attribute(), f.most)
+	if err != nil {
+		return err
+	}
+	for _, value := range values {
+		dn, err := goldap.ParseDN(string(value))
+		if err != nil {
+			return fmt.Errorf("%s: memberOf of %s has %q, which is not a DN", f.server, a.name, bounded(string(value)))
+		}
+		if f.groupBase.AncestorOfFold(dn) {
+			f.add(string(value), dn, firstPart(string(value), f.Groups.Name))
+		}
+	}
+	return nil
+}
+
+// searched adds the groups that match one of the filters, asked in batches.
+func (f *finder) searched(filters []string) error {
+	for some := range slices.Chunk(filters, batch) {
+		found, err := f.search(request{
+			what: "search groups below " + f.Groups.Base, base: f.Groups.Base, scope: goldap.ScopeWholeSubtree, filter: either(some),
+			attributes: []string{f.Groups.Name}, most: f.most,
+		})
+		if err != nil {
+			return err
+		}
+		for _, entry := range found {
+			dn, err := goldap.ParseDN(entry.DN)
+			if err != nil {
+				return fmt.Errorf("%s: search groups below %s: %q is not a DN", f.server, f.Groups.Base, bounded(entry.DN))
+			}
+			f.add(entry.DN, dn, single(entry, f.Groups.Name))
+		}
+		if len(f.seen) > f.most {
+			return errMany
+		}
+	}
+	return nil
+}
+
+// nested adds the groups that contain those of the last level, over as many levels as are configured.
+func (f *finder) nested() error {
+	for range f.Groups.Depth {
+		level := f.last
+		f.last = nil
+		filters := make([]string, 0, len(level))
+		for _, dn := range level {
+			filters = append(filters, f.member.fill("", dn))
+		}
+		if err := f.searched(filters); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds a group. One without a usable name gives no rights, but what contains it may.
+func (f *finder) add(text string, dn *goldap.DN, name string) {
+	key := strings.ToLower(dn.String())
+	if f.seen[key] {
+		return
+	}
+	f.seen[key] = true
+	f.last = append(f.last, text)
+	if normal, err := normalize(name); err == nil {
+		f.names[normal] = true
+	}
+}

@@ -1,0 +1,207 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ldap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goldap "github.com/go-ldap/ldap/v3"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/test/testkit/directory"
+)
+
+// many is how many groups the user "many" is in, and how many members the group "crowd" has.
+const many = 10_000
+
+// running has the servers that tests of this package share, by name.
+var running struct {
+	mu      sync.Mutex // guards the rest
+	servers map[string]*directory.Server
+}
+
+func TestMain(m *testing.M) {
+	m.Run()
+	for _, server := range running.servers {
+		server.Stop()
+	}
+}
+
+// shared returns a server that tests share and starts it for the first one.
+func shared(t testing.TB, name string, start func(context.Context) (*directory.Server, error)) *directory.Server {
+	t.Helper()
+	running.mu.Lock()
+	defer running.mu.Unlock()
+	if s := running.servers[name]; s != nil {
+		return s
+	}
+	s, err := start(t.Context())
+	if errors.Is(err, directory.ErrMissing) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if running.servers == nil {
+		running.servers = map[string]*directory.Server{}
+	}
+	running.servers[name] = s
+	return s
+}
+
+// openldap returns slapd with some people and groups, and with one user in many groups and a group of many members.
+func openldap(t testing.TB) *directory.Server {
+	return shared(t, "slapd", func(ctx context.Context) (*directory.Server, error) {
+		var b strings.Builder
+		person(&b, "Alice", "ou=people", "alice@example.org")
+		person(&b, "many", "ou=people", "many@example.org")
+		for i := range many {
+			fmt.Fprintf(&b, "memberOf: cn=many-%d,ou=groups,%s\n", i, directory.Suffix)
+		}
+		b.WriteString("\n")
+		for i := range many {
+			group(&b, fmt.Sprintf("many-%d", i), dnOf("many"))
+		}
+		members := make([]string, many)
+		for i := range members {
+			members[i] = dnOf(fmt.Sprintf("member-%d", i))
+		}
+		group(&b, "crowd", append(members, dnOf("Alice"))...)
+		group(&b, "Developers", dnOf("Alice"))
+		group(&b, "staff", "cn=Developers,ou=groups,"+directory.Suffix, "cn=company,ou=groups,"+directory.Suffix)
+		group(&b, "company", "cn=staff,ou=groups,"+directory.Suffix) // and so in itself
+		return directory.StartOpenLDAP(ctx, b.String())
+	})
+}
+
+func dnOf(uid string) string { return "uid=" + uid + ",ou=people," + directory.Suffix }
+
+// person writes an entry, which the caller ends with an empty line.
+func person(b *strings.Builder, uid, unit, mail string) {
+	fmt.Fprintf(b, "\ndn: uid=%s,%s,%s\nobjectClass: inetOrgPerson\nuid: %s\ncn: %s\nsn: %s\nmail: %s\nuserPassword: password of %s\n",
+		uid, unit, directory.Suffix, uid, uid, uid, mail, uid)
+}
+
+func group(b *strings.Builder, name string, members ...string) {
+	fmt.Fprintf(b, "\ndn: cn=%s,ou=groups,%s\nobjectClass: groupOfNames\ncn: %s\nmember: %s\n",
+		name, directory.Suffix, name, strings.Join(members, "\nmember: "))
+}
+
+// newUser adds a user with a new name to the directory and returns the name.
+func newUser(t testing.TB, s *directory.Server, more ...goldap.Attribute) string {
+	t.Helper()
+	uid := newName("user")
+	add(t, s, dnOf(uid), append(more, attribute("objectClass", "inetOrgPerson"), attribute("uid", uid), attribute("cn", uid), attribute("sn", uid),
+		attribute("userPassword", "password of "+uid))...)
+	return uid
+}
+
+var names struct {
+	mu   sync.Mutex // guards next
+	next int
+}
+
+func newName(kind string) string {
+	names.mu.Lock()
+	defer names.mu.Unlock()
+	names.next++
+	return fmt.Sprintf("%s-%d", kind, names.next)
+}
+
+func attribute(name string, values ...string) goldap.Attribute {
+	return goldap.Attribute{Type: name, Vals: values}
+}
+
+func add(t testing.TB, s *directory.Server, dn string, attributes ...goldap.Attribute) {
+	t.Helper()
+	change(t, s, func(c *goldap.Conn) error { return c.Add(&goldap.AddRequest{DN: dn, Attributes: attributes}) })
+}
+
+func replace(t testing.TB, s *directory.Server, dn, name string, values ...string) {
+	t.Helper()
+	ask := goldap.NewModifyRequest(dn, nil)
+	ask.Replace(name, values)
+	change(t, s, func(c *goldap.Conn) error { return c.Modify(ask) })
+}
+
+// change changes the directory as its administrator.
+func change(t testing.TB, s *directory.Server, f func(*goldap.Conn) error) {
+	t.Helper()
+	conn, err := s.Admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := f(conn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settings returns the configuration for a server of OpenLDAP. Its time is that of a machine that is busy with other tests.
+func settings(s *directory.Server) Config {
+	users, groups := OpenLDAP("ou=people,"+directory.Suffix, "ou=groups,"+directory.Suffix)
+	return Config{
+		Servers: []string{s.LDAPS}, Roots: s.Roots(), BindDN: s.BindDN, BindPassword: secret(s.BindPassword), Users: users, Groups: groups, Timeout: maxTimeout,
+	}
+}
+
+func secret(text string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) { return text, nil }
+}
+
+func connectorOf(t testing.TB, c Config) *Connector {
+	t.Helper()
+	made, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// login signs in a user whose password is the one that newUser gave.
+func login(t testing.TB, c *Connector, name string) connector.User {
+	t.Helper()
+	user, err := c.Login(t.Context(), name, "password of "+name)
+	if err != nil {
+		t.Fatalf("%s must be let in: %v", name, err)
+	}
+	return user
+}
+
+// refused fails the test unless the directory answered and did not let the user in, for a reason that has the words.
+func refused(t testing.TB, err error, words string) {
+	t.Helper()
+	if !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), words) {
+		t.Errorf("must be refused with %q, and was: %v", words, err)
+	}
+}
+
+// unasked fails the test unless the directory could not be asked, for a reason that has the words.
+func unasked(t testing.TB, err error, words string) {
+	t.Helper()
+	if err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), words) {
+		t.Errorf("must fail with %q without a refusal, and was: %v", words, err)
+	}
+}
+
+func same(t testing.TB, what string, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q, expected %q", what, got, want)
+	}
+}
+
+// within returns a context for a call that must not take the time of the configuration.
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

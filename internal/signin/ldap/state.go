@@ -1,0 +1,97 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ldap
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	goldap "github.com/go-ldap/ldap/v3"
+)
+
+// Attributes that say whether an account may be used. Those of other directories are not there, and a server does not mind being asked for them.
+const (
+	// Active Directory.
+	attributeControl  = "userAccountControl"
+	attributeComputed = "msDS-User-Account-Control-Computed"
+	attributeLockout  = "lockoutTime"
+	attributeExpires  = "accountExpires"
+	// OpenLDAP with the overlay ppolicy.
+	attributeLocked = "pwdAccountLockedTime"
+	attributeReset  = "pwdReset"
+	attributeEnd    = "pwdEndTime"
+	// FreeIPA.
+	attributeLock       = "nsAccountLock"
+	attributeExpiration = "krbPrincipalExpiration"
+)
+
+// Bits of userAccountControl and of its computed companion.
+const (
+	bitDisabled = 1 << 1
+	bitLocked   = 1 << 4
+)
+
+// changeAttributes say when a password was set: in Active Directory, OpenLDAP and FreeIPA.
+func changeAttributes() []string { return []string{"pwdLastSet", "pwdChangedTime", "krbLastPwdChange"} }
+
+func stateAttributes() []string {
+	return append(changeAttributes(), attributeControl, attributeComputed, attributeLockout, attributeExpires,
+		attributeLocked, attributeReset, attributeEnd, attributeLock, attributeExpiration)
+}
+
+// changed returns when the password of an entry was set, in whatever form the directory has.
+func changed(entry *goldap.Entry) string {
+	for _, attribute := range changeAttributes() {
+		if value := entry.GetEqualFoldAttributeValue(attribute); value != "" {
+			return attribute + "=" + value
+		}
+	}
+	return ""
+}
+
+// refusal returns why an account may not be used now, or nothing. A value that cannot be read is a reason.
+func refusal(entry *goldap.Entry, now time.Time) string {
+	value := entry.GetEqualFoldAttributeValue
+	number := func(attribute string) int64 {
+		if value(attribute) == "" {
+			return 0
+		}
+		n, err := strconv.ParseInt(value(attribute), 10, 64)
+		if err != nil {
+			return -1 // all bits
+		}
+		return n
+	}
+	passed := func(attribute string) bool {
+		if value(attribute) == "" {
+			return false
+		}
+		at, err := time.Parse("20060102150405Z0700", value(attribute)) // a fraction of a second may follow
+		return err != nil || !now.Before(at)
+	}
+	switch {
+	case number(attributeControl)&bitDisabled != 0, strings.EqualFold(value(attributeLock), "TRUE"):
+		return "is disabled"
+	case number(attributeComputed)&bitLocked != 0, value(attributeLocked) != "",
+		// The time of a lock stays when the lock has ended. It counts where the server does not compute that.
+		value(attributeComputed) == "" && number(attributeLockout) != 0:
+		return "is locked"
+	case expired(number(attributeExpires), now), passed(attributeExpiration), passed(attributeEnd):
+		return "has expired"
+	case strings.EqualFold(value(attributeReset), "TRUE"):
+		return "must have its password changed first"
+	}
+	return ""
+}
+
+// expired reports whether a time of Active Directory, in steps of 100 ns since 1601, has come. 0 and the largest number mean never.
+func expired(steps int64, now time.Time) bool {
+	if steps == 0 || steps == math.MaxInt64 {
+		return false
+	}
+	const perSecond, since1601 = 10_000_000, 11_644_473_600
+	return steps < 0 || steps/perSecond-since1601 <= now.Unix()
+}

@@ -1,0 +1,194 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ldap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	goldap "github.com/go-ldap/ldap/v3"
+)
+
+// maxName bounds a name or an ID, in bytes.
+const maxName = 256
+
+// account is the entry of a user.
+type account struct {
+	// raw is the value of the name's attribute, as groups may have it; name is the one in principals.
+	dn, id, raw, name string
+	// changed says when the password was set: a session ends when it is changed.
+	changed string
+	entry   *goldap.Entry
+}
+
+// locate returns the DN of the one user who matches a filter.
+func (c *Connector) locate(s *session, filter string) (string, error) {
+	found, err := s.search(request{
+		what: "search users below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree, filter: filter, attributes: none(), most: 1,
+	})
+	switch {
+	case errors.Is(err, errMany):
+		return "", refuse("several users below %s match: make the filter of users match one", c.Users.Base)
+	case err != nil:
+		return "", err
+	case len(found) == 0:
+		return "", refuse("no user below %s matches the filter of users", c.Users.Base)
+	case found[0].DN == "":
+		return "", fmt.Errorf("%s: search users below %s: the entry has no DN", s.server, c.Users.Base)
+	}
+	return found[0].DN, nil
+}
+
+// bindUser binds as a user, whose password is right if it succeeds.
+func (s *session) bindUser(dn, password string) error {
+	s.limit()
+	// The control asks OpenLDAP and FreeIPA whether the password must be changed first.
+	ask := goldap.NewSimpleBindRequest(dn, password, []goldap.Control{goldap.NewControlBeheraPasswordPolicy()})
+	result, err := s.conn.SimpleBind(ask)
+	if refusesUser(err) {
+		return refuse("%s takes name or password for wrong, or the account for locked", s.server)
+	}
+	if err != nil {
+		return s.failed("sign in as a user", err, password)
+	}
+	for _, control := range result.Controls {
+		switch said := control.(type) {
+		case *goldap.ControlBeheraPasswordPolicy:
+			if said.Error >= 0 {
+				return refuse("the password policy: %s", goldap.BeheraPasswordPolicyErrorMap[said.Error])
+			}
+		case *goldap.ControlVChuPasswordMustChange:
+			return refuse("the password must be changed first")
+		}
+	}
+	return nil
+}
+
+// read returns the account that has a DN.
+func (c *Connector) read(s *session, dn string) (account, error) {
+	attributes := append([]string{c.Users.ID, c.Users.Name}, stateAttributes()...)
+	if attribute := c.Groups.Source.attribute(); attribute != "" {
+		attributes = append(attributes, attribute)
+	}
+	found, err := s.search(request{
+		what: "read a user", base: dn, scope: goldap.ScopeBaseObject, filter: anyEntry, attributes: attributes, most: 1,
+	})
+	var f *failure
+	if errors.As(err, &f) && f.code() == goldap.LDAPResultNoSuchObject || err == nil && len(found) == 0 {
+		return account{}, refuse("the user is gone, or the service account may not read their entry")
+	}
+	if err != nil {
+		return account{}, err
+	}
+	a := account{dn: dn, entry: found[0], changed: changed(found[0])}
+	if a.id, err = c.idOf(a.entry); err != nil {
+		return account{}, fmt.Errorf("%s: %s: %w: the service account must be able to read it", s.server, bounded(dn), err)
+	}
+	if a.raw = single(a.entry, c.Users.Name); a.raw == "" {
+		return account{}, fmt.Errorf("%s: %s: %s has no value or several: choose an attribute with one", s.server, bounded(dn), c.Users.Name)
+	}
+	if a.name, err = normalize(a.raw); err != nil {
+		return account{}, fmt.Errorf("%s: %s of %s: %w", s.server, c.Users.Name, bounded(dn), err)
+	}
+	// Without the right to read it, a disabled user would pass.
+	if strings.EqualFold(c.Users.ID, objectGUID) && a.entry.GetEqualFoldAttributeValue(attributeControl) == "" {
+		return account{}, fmt.Errorf("%s: %s of %s cannot be read: give the service account the right to", s.server, attributeControl, bounded(dn))
+	}
+	if reason := refusal(a.entry, c.now()); reason != "" {
+		return account{}, refuse("the account of %s %s", a.name, reason)
+	}
+	return a, nil
+}
+
+// unique returns an error if another entry has the user's name too: a filter with several attributes, or one of two branches, could make one user another.
+func (c *Connector) unique(s *session, a account) error {
+	found, err := s.search(request{
+		what: "search " + c.Users.Name + " below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree,
+		filter: equals(c.Users.Name, a.raw), attributes: none(), most: 1,
+	})
+	switch {
+	case errors.Is(err, errMany):
+		return refuse("several entries below %s have the %s %s: a name must be that of one user", c.Users.Base, c.Users.Name, a.name)
+	case err != nil:
+		return err
+	case len(found) == 0:
+		return fmt.Errorf("%s: no entry below %s has the %s %s: the service account must be able to search it", s.server, c.Users.Base, c.Users.Name, a.name)
+	}
+	return nil
+}
+
+// idOf returns the ID of an entry, as text.
+func (c *Connector) idOf(entry *goldap.Entry) (string, error) {
+	values := entry.GetEqualFoldRawAttributeValues(c.Users.ID)
+	if len(values) != 1 {
+		return "", fmt.Errorf("%s has %d values, not one", c.Users.ID, len(values))
+	}
+	if strings.EqualFold(c.Users.ID, objectGUID) {
+		return guidText(values[0])
+	}
+	id := string(values[0])
+	if id == "" || len(id) > maxName || !printable(id) {
+		return "", fmt.Errorf("%s is empty, longer than %d bytes or not printable", c.Users.ID, maxName)
+	}
+	return id, nil
+}
+
+// byID returns the filter for the user with an ID.
+func (c *Connector) byID(id string) (string, error) {
+	if strings.EqualFold(c.Users.ID, objectGUID) {
+		raw, err := guidBytes(id)
+		if err != nil {
+			return "", refuse("the ID of the session is %w", err)
+		}
+		return equals(c.Users.ID, string(raw)), nil
+	}
+	if id == "" || len(id) > maxName || !printable(id) {
+		return "", refuse("the ID of the session is not one of this directory")
+	}
+	return equals(c.Users.ID, id), nil
+}
+
+// single returns the one value of an attribute: of several, that in the DN.
+func single(entry *goldap.Entry, name string) string {
+	values := entry.GetEqualFoldAttributeValues(name)
+	if len(values) == 1 {
+		return values[0]
+	}
+	if inDN := firstPart(entry.DN, name); slices.Contains(values, inDN) {
+		return inDN
+	}
+	return ""
+}
+
+// firstPart returns the value of an attribute in the first part of a DN.
+func firstPart(text, name string) string {
+	dn, err := goldap.ParseDN(text)
+	if err != nil || len(dn.RDNs) == 0 {
+		return ""
+	}
+	for _, part := range dn.RDNs[0].Attributes {
+		if strings.EqualFold(part.Type, name) {
+			return part.Value
+		}
+	}
+	return ""
+}
+
+// normalize returns a name as principals have it: directories compare without case, principals with it.
+func normalize(name string) (string, error) {
+	lower := strings.ToLower(name) // which makes malformed text well-formed
+	if name == "" || len(lower) > maxName || !printable(name) || strings.TrimSpace(name) != name {
+		return "", fmt.Errorf("%q is empty, longer than %d bytes, not printable or begins or ends with a space", bounded(name), maxName)
+	}
+	return lower, nil
+}
+
+// printable reports whether text has letters, marks, digits, punctuation and plain spaces only, and so nothing that is not seen.
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+}
