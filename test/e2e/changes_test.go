@@ -26,7 +26,7 @@ func TestChanges(t *testing.T) {
 		t.Fatalf("the agent does not use the relay: %d connections", open)
 	}
 	m := &changingMember{cluster: cluster, agent: agent, relay: link}
-	t.Run("an idle fleet writes nothing", func(t *testing.T) { testIdle(t, s) })
+	t.Run("an idle fleet writes nothing", func(t *testing.T) { testIdle(t, s, cluster) })
 	t.Run("the hub's CA changes and no agent is lost", func(t *testing.T) { testAuthority(t, s, m) })
 	t.Run("a network that fails shows and heals", func(t *testing.T) { testNetwork(t, s, m) })
 	t.Run("the hub's address changes and no agent is lost", func(t *testing.T) { testAddress(t, s, m) })

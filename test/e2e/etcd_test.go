@@ -135,12 +135,19 @@ func TestAHubsEtcdIsRestored(t *testing.T) {
 	})
 }
 
-// bindFirst creates a binding for the first member.
+// bindFirst creates a binding for the first member. An API server that has just started may not know the kinds yet that its policies read, and refuses
+// what they guard until it looks again, every half minute.
 func (s *system) bindFirst(t *testing.T, name string) {
 	t.Helper()
-	create(t, s.hub.Plane, &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
-		Spec: v1.ClusterRoleTemplateBindingSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "first"}, RoleTemplateName: "watcher",
-			Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}})
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		err := s.hub.Client.Create(ctx, &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+			Spec: v1.ClusterRoleTemplateBindingSpec{ClusterTarget: v1.ClusterTarget{ClusterName: "first"}, RoleTemplateName: "watcher",
+				Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}})
+		if err != nil && !strings.Contains(err.Error(), "failed to configure policy") {
+			t.Fatal(err)
+		}
+		return err
+	})
 }
 
 // awaitBindings waits until exactly the bindings of these names, sorted, are in the member, and returns their UIDs.

@@ -12,7 +12,10 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -21,7 +24,10 @@ import (
 const idleFor = 30 * time.Second
 
 // testIdle counts on the hub's API server, which here is the member's too: neither manager nor agent may write.
-func testIdle(t *testing.T, s *system) {
+func testIdle(t *testing.T, s *system, cluster types.NamespacedName) {
+	s.await(t, cluster, time.Minute, func(c *v1.Cluster) bool { // the last that a Cluster's status tells of a member that has joined
+		return meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionGuardsApplied)
+	})
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the controller manager checks their types when it has time
 		policies := &admissionregistrationv1.ValidatingAdmissionPolicyList{}
 		if err := s.hub.Client.List(ctx, policies); err != nil {
@@ -34,16 +40,26 @@ func testIdle(t *testing.T, s *system) {
 		}
 		return nil
 	})
-	before := writes(t, s.hub.Plane)
+	statuses, before := s.statuses(t), writes(t, s.hub.Plane)
 	if len(before) == 0 {
 		t.Fatal("the API server counts no writes at all")
 	}
 	<-time.After(idleFor)
 	for kind, n := range writes(t, s.hub.Plane) {
 		if more := n - before[kind]; more > 0 {
-			t.Errorf("%s: %d in %s", kind, more, idleFor)
+			t.Errorf("%s: %d in %s; Clusters before:\n%s\nand after:\n%s", kind, more, idleFor, statuses, s.statuses(t))
 		}
 	}
+}
+
+// statuses prints what the hub says of all Clusters, and who wrote it.
+func (s *system) statuses(t *testing.T) string {
+	t.Helper()
+	out, err := s.hub.Kubectl(t.Context(), nil, "get", "clusters.cluster.drover.dev", "--all-namespaces", "--show-managed-fields", "--output", "yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // writes counts the writing requests that an API server has served by verb and resource. Leases do not count: the control plane's own
