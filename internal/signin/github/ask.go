@@ -1,0 +1,199 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/oauth2"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
+)
+
+const (
+	maxBody    = 4 << 20 // of one page, as it is after decompression
+	maxMessage = 200
+)
+
+// errorForm is the form of error codes in OAuth: nothing else of an answer is repeated, since a page may repeat what was sent to it.
+var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
+
+// statusError is an answer of the API that is no success. Error says nothing that GitHub wrote.
+type statusError struct {
+	path    string
+	code    int
+	message string // of GitHub, only compared
+	wait    string // what is known of a rate limit
+}
+
+func (e *statusError) Error() string {
+	switch {
+	case e.wait != "":
+		return fmt.Sprintf("GitHub limits the rate of requests (%d at %s): %s", e.code, e.path, e.wait)
+	case e.code == http.StatusUnauthorized:
+		return "GitHub refuses the request at " + e.path + " (401)"
+	case e.code == http.StatusForbidden || e.code == http.StatusNotFound:
+		return fmt.Sprintf("GitHub forbids the request at %s (%d): the app needs the scope %s, and an organization may restrict apps or the addresses of clients", e.path, e.code, scope)
+	case e.code >= 300 && e.code < 400:
+		return fmt.Sprintf("GitHub redirects the request at %s (%d), which is not followed: is the URL the one that users sign in at?", e.path, e.code)
+	default:
+		return fmt.Sprintf("GitHub answers the request at %s with %d: see its status page, and try again", e.path, e.code)
+	}
+}
+
+// suspended reports whether GitHub speaks of a suspended account, which it does in words only: "Sorry. Your account was suspended".
+func (e *statusError) suspended() bool {
+	return e.code == http.StatusForbidden && e.wait == "" && strings.Contains(strings.ToLower(e.message), "account was suspended")
+}
+
+// bearer authenticates a request with a user's token.
+func bearer(token string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+}
+
+// get reads one answer of the API into value. A token that GitHub no longer takes is ErrRefused.
+func (c *Connector) get(ctx context.Context, path string, authenticate func(*http.Request), value any) (http.Header, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.api+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	authenticate(req)
+	req.Header.Set("Accept", "application/vnd.github+json")
+	req.Header.Set("User-Agent", "drover")
+	req.Header.Set("X-GitHub-Api-Version", "2022-11-28")
+	shown, _, _ := strings.Cut(c.api+path, "?")
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("GitHub does not answer: %w", err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err == nil {
+		err = ctx.Err() // the server may have ended the body when the connection was given up
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("GitHub's answer at %s breaks off: %w", shown, err)
+	case len(raw) > maxBody:
+		return nil, fmt.Errorf("GitHub's answer at %s has more than %d MiB", shown, maxBody>>20)
+	case resp.StatusCode != http.StatusOK:
+		return nil, c.failed(req, resp, raw, shown)
+	}
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind != "application/json" || json.Unmarshal(raw, value) != nil {
+		return nil, fmt.Errorf("what answers at %s is not the API of a GitHub: compare the URL of the provider, and look for a proxy in between", shown)
+	}
+	return resp.Header, nil
+}
+
+func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, shown string) error {
+	e := &statusError{path: shown, code: resp.StatusCode, wait: c.limited(resp)}
+	var said struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(raw, &said) == nil {
+		e.message = said.Message[:min(len(said.Message), maxMessage)]
+	}
+	if e.wait == "" && strings.Contains(strings.ToLower(e.message), "secondary rate limit") {
+		e.wait = "try again in some minutes"
+	}
+	// A proxy in between may answer 401 too, with a page: only the API's own ends the login.
+	if e.code == http.StatusUnauthorized && e.message != "" && strings.HasPrefix(req.Header.Get("Authorization"), "Bearer ") {
+		return fmt.Errorf("%w: GitHub no longer takes the token of the login: the user or an administrator revoked it, or it was not used for a year", connector.ErrRefused)
+	}
+	return e
+}
+
+// limited says how long to wait by the headers of an answer, or nothing if they speak of no limit.
+func (c *Connector) limited(resp *http.Response) string {
+	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
+		return ""
+	}
+	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && after >= 0 && after < 1<<20 {
+		return fmt.Sprintf("try again in %s", time.Duration(after)*time.Second)
+	}
+	if resp.Header.Get("X-RateLimit-Remaining") == "0" {
+		if reset, err := strconv.ParseInt(resp.Header.Get("X-RateLimit-Reset"), 10, 64); err == nil && reset > 0 && reset < 1<<40 {
+			return fmt.Sprintf("try again in %s", time.Unix(reset, 0).Sub(c.now()).Round(time.Second))
+		}
+		return "try again in an hour"
+	}
+	if resp.StatusCode == http.StatusTooManyRequests {
+		return "try again in some minutes"
+	}
+	return ""
+}
+
+// redeem returns the user's token for a code.
+func (c *Connector) redeem(ctx context.Context, callback, verifier, code string) (string, error) {
+	app := c.app
+	app.RedirectURL = callback
+	token, err := app.Exchange(context.WithValue(ctx, oauth2.HTTPClient, c.client), code, oauth2.VerifierOption(verifier))
+	if err != nil {
+		return "", c.unredeemed(err)
+	}
+	// GitHub grants what the user left ticked. The token of a GitHub App has no scopes, and sees only organizations that installed it.
+	granted, _ := token.Extra("scope").(string)
+	readable := func(s string) bool {
+		return slices.Contains([]string{scope, "write:org", "admin:org"}, strings.TrimSpace(s))
+	}
+	if !slices.ContainsFunc(strings.FieldsFunc(granted, func(r rune) bool { return r == ',' || r == ' ' }), readable) {
+		return "", fmt.Errorf("GitHub gave a token without the scope %s: the app has to be an OAuth app, not a GitHub App, and the user has to grant what it asks for", scope)
+	}
+	if !strings.EqualFold(token.TokenType, "bearer") || len(token.AccessToken) > maxState/2 {
+		return "", errors.New("GitHub gave no token of a known form")
+	}
+	return token.AccessToken, nil
+}
+
+// unredeemed says why a code was not redeemed, without the answer's text.
+func (c *Connector) unredeemed(err error) error {
+	var answered *oauth2.RetrieveError
+	if errors.As(err, &answered) {
+		if answered.ErrorCode != "" {
+			return c.answered(answered.ErrorCode)
+		}
+		e := &statusError{path: c.app.Endpoint.TokenURL, code: answered.Response.StatusCode, wait: c.limited(answered.Response)}
+		return e
+	}
+	var network *url.Error
+	if errors.As(err, &network) {
+		return fmt.Errorf("GitHub does not answer: %w", network)
+	}
+	return fmt.Errorf("what answers at %s is not GitHub's: compare the URL of the provider, and look for a proxy in between", c.app.Endpoint.TokenURL)
+}
+
+// answered is what an error code of GitHub's OAuth means.
+func (c *Connector) answered(code string) error {
+	if !errorForm.MatchString(code) {
+		code = "an unknown error"
+	}
+	switch code {
+	case "access_denied":
+		return fmt.Errorf("%w: the user did not let the app in at GitHub", connector.ErrRefused)
+	case "unverified_user_email":
+		return fmt.Errorf("%w: the user has to verify their primary email address at GitHub first", connector.ErrRefused)
+	case "bad_verification_code":
+		return errors.New("GitHub no longer takes the code of this login (bad_verification_code): sign in again")
+	case "incorrect_client_credentials":
+		return errors.New("GitHub refuses the client ID or the client secret of the OAuth app (incorrect_client_credentials): an administrator has to correct them")
+	case "redirect_uri_mismatch":
+		return errors.New("the callback URL of the OAuth app at GitHub is another one (redirect_uri_mismatch): an administrator has to correct it there")
+	case "application_suspended":
+		return errors.New("GitHub suspended the OAuth app (application_suspended): an administrator has to ask GitHub")
+	default:
+		return fmt.Errorf("GitHub answers the login with %s: sign in again", code)
+	}
+}

@@ -1,0 +1,148 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/oauth2"
+)
+
+// Bounds of the connections to GitHub. A login asks three addresses, one after the other.
+const (
+	dialTimeout    = 5 * time.Second
+	answerTimeout  = 10 * time.Second // of one request, with its body
+	maxHeader      = 64 << 10
+	maxConnections = 16
+	publicHost     = "github.com"
+	cloudSuffix    = ".ghe.com"
+)
+
+// loginForm is the form of logins of users and organizations: letters, digits and hyphens, and an underscore before the short code of a managed user. teamForm is that of the names that GitHub makes of teams' titles.
+var (
+	loginForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,99}$`)
+	teamForm  = regexp.MustCompile(`^[a-z0-9_][a-z0-9._-]{0,254}$`)
+)
+
+// Config is what the connector of one GitHub needs to know.
+type Config struct {
+	// URL is where users sign in: empty for https://github.com, or that of a GitHub Enterprise.
+	URL string
+	// ClientID and ClientSecret are those of the OAuth app.
+	ClientID, ClientSecret string
+	// Roots are the authorities that GitHub's certificate is checked against, those of the system if it is nil.
+	Roots *x509.CertPool
+	// Organizations are those of which a user must be an active member of one. Groups come from these only.
+	Organizations []string
+	// AnyUser lets in users of every organization and of none, and must be set if there are no Organizations: on github.com it is everyone in the world.
+	AnyUser bool
+	// Teams are those, as organization/team, of which a user must be in one. Empty means that the organization is enough.
+	Teams []string
+}
+
+// New returns the connector of a GitHub, which it does not ask yet.
+func New(c Config) (*Connector, error) {
+	base, api, err := addresses(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	if c.ClientID == "" || c.ClientSecret == "" {
+		return nil, errors.New("the client ID or the client secret of the OAuth app is empty")
+	}
+	orgs, err := lowered(c.Organizations, "organization", loginForm.MatchString)
+	if err != nil {
+		return nil, err
+	}
+	teams, err := lowered(c.Teams, "team", func(s string) bool {
+		org, team, ok := strings.Cut(s, "/")
+		return ok && loginForm.MatchString(org) && teamForm.MatchString(team)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := consistent(orgs, teams, c.AnyUser); err != nil {
+		return nil, err
+	}
+	return &Connector{
+		api: api, host: base, orgs: orgs, teams: teams, client: httpClient(c.Roots), now: time.Now,
+		app: oauth2.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, Scopes: []string{scope}, Endpoint: oauth2.Endpoint{
+			AuthURL: base + "/login/oauth/authorize", TokenURL: base + "/login/oauth/access_token", AuthStyle: oauth2.AuthStyleInParams,
+		}},
+	}, nil
+}
+
+// addresses returns the addresses of a GitHub's pages and of its API: one of their own for github.com and for tenants of ghe.com, a path at an Enterprise Server.
+func addresses(configured string) (base, api string, err error) {
+	if configured == "" {
+		configured = "https://" + publicHost
+	}
+	u, err := url.Parse(configured)
+	if err != nil {
+		return "", "", errors.New("the URL of GitHub is malformed")
+	}
+	if u.Scheme != "https" || u.Host == "" || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" {
+		return "", "", fmt.Errorf("the URL of GitHub must be https://<host> and nothing else, as https://%s or https://github.example.com", publicHost)
+	}
+	host := strings.ToLower(u.Host)
+	base = "https://" + host
+	if host == publicHost || strings.HasSuffix(host, cloudSuffix) {
+		return base, "https://api." + host, nil
+	}
+	if host == "api."+publicHost || host == "www."+publicHost {
+		return "", "", fmt.Errorf("the URL of GitHub is https://%s, not that of its API or its site", publicHost)
+	}
+	return base, base + "/api/v3", nil
+}
+
+// lowered returns names in lower case, as GitHub compares them, and sorted.
+func lowered(names []string, what string, valid func(string) bool) ([]string, error) {
+	low := make([]string, 0, len(names))
+	for _, name := range names {
+		name = strings.ToLower(name)
+		if !valid(name) {
+			return nil, fmt.Errorf("%q is no name of a GitHub %s", name, what)
+		}
+		low = append(low, name)
+	}
+	slices.Sort(low)
+	return slices.Compact(low), nil
+}
+
+func consistent(orgs, teams []string, anyUser bool) error {
+	switch {
+	case len(orgs) == 0 && !anyUser:
+		return errors.New("no organization is given: name those whose members may sign in, or let in any user expressly")
+	case len(orgs) > 0 && anyUser:
+		return errors.New("organizations are given and any user is let in: choose one")
+	}
+	for _, team := range teams {
+		if org, _, _ := strings.Cut(team, "/"); len(orgs) > 0 && !slices.Contains(orgs, org) {
+			return fmt.Errorf("team %s is of an organization whose members may not sign in", team)
+		}
+	}
+	return nil
+}
+
+// httpClient returns a client that follows no redirect: none of the addresses that are asked has one, and a redirect would carry a token or the secret of the app elsewhere.
+func httpClient(roots *x509.CertPool) *http.Client {
+	return &http.Client{
+		Timeout:       answerTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+			MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: maxConnections, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
+		},
+	}
+}

@@ -1,0 +1,175 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package github asks GitHub, or a GitHub Enterprise, who a user is and which organizations and teams they are in.
+//
+// It asks three addresses of the REST API by net/http. go-github v88 would add 0.7 MB and two modules to a program for these, and puts no bound on what it reads.
+// golang.org/x/oauth2 makes the address of the login and redeems the code.
+package github
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/oauth2"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
+)
+
+const (
+	// scope lets the app read the organizations and teams of the user, and nothing else that is not public.
+	scope      = "read:org"
+	maxCode    = 256
+	maxState   = 1 << 10
+	askTimeout = 40 * time.Second // of all requests of one login or refresh
+)
+
+// Connector is the connector of one GitHub.
+type Connector struct {
+	api, host   string
+	orgs, teams []string
+	app         oauth2.Config
+	client      *http.Client
+	now         func() time.Time
+}
+
+var (
+	_ connector.Redirect = (*Connector)(nil)
+	_ connector.Checker  = (*Connector)(nil)
+)
+
+// state is what Refresh asks with.
+type state struct {
+	Token string `json:"token"`
+}
+
+// Begin returns the address of GitHub's login. Private is the PKCE verifier.
+func (c *Connector) Begin(_ context.Context, callback, state string) (address string, private []byte, err error) {
+	app, verifier := c.app, oauth2.GenerateVerifier()
+	app.RedirectURL = callback
+	return app.AuthCodeURL(state, oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("allow_signup", "false")), []byte(verifier), nil
+}
+
+// Finish redeems the code of GitHub's answer and returns the user who gave it.
+func (c *Connector) Finish(ctx context.Context, callback string, private []byte, answer url.Values) (connector.User, error) {
+	if code := answer.Get("error"); code != "" {
+		return connector.User{}, c.answered(code)
+	}
+	code := answer.Get("code")
+	if code == "" || len(code) > maxCode {
+		return connector.User{}, errors.New("GitHub's answer has no code: sign in again")
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	token, err := c.redeem(ctx, callback, string(private), code)
+	if err != nil {
+		return connector.User{}, err
+	}
+	return c.user(ctx, token)
+}
+
+// Refresh asks again with the token of the login. A user who changed their login has the new name, and their ID stays.
+func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
+	var s state
+	if len(last.State) > maxState || json.Unmarshal(last.State, &s) != nil || s.Token == "" {
+		return connector.User{}, errors.New("the stored state of the user is not one of GitHub: the user has to sign in again")
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	u, err := c.user(ctx, s.Token)
+	if err != nil {
+		return connector.User{}, err
+	}
+	if u.ID != last.ID {
+		return connector.User{}, fmt.Errorf("%w: the login %s is another account of GitHub now", connector.ErrRefused, u.Name)
+	}
+	return u, nil
+}
+
+// Check reports whether GitHub answers and knows the app. /rate_limit is not counted against any limit.
+func (c *Connector) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var limits struct{}
+	_, err := c.get(ctx, "/rate_limit", func(r *http.Request) { r.SetBasicAuth(c.app.ClientID, c.app.ClientSecret) }, &limits)
+	var status *statusError
+	if errors.As(err, &status) {
+		switch {
+		case status.code == http.StatusUnauthorized:
+			return fmt.Errorf("GitHub refuses the client ID or the client secret of the OAuth app: compare them with the app's page at %s", c.host)
+		case status.code == http.StatusNotFound && status.message != "": // a server of which the administrator turned rate limits off
+			return nil
+		}
+	}
+	return err
+}
+
+// user returns the user of a token with their groups.
+func (c *Connector) user(ctx context.Context, token string) (connector.User, error) {
+	a, err := c.account(ctx, token)
+	if err != nil {
+		return connector.User{}, err
+	}
+	groups, err := c.groups(ctx, token)
+	if err != nil {
+		return connector.User{}, err
+	}
+	if err := c.admit(a.name, groups); err != nil {
+		return connector.User{}, err
+	}
+	kept, err := json.Marshal(state{Token: token})
+	return connector.User{ID: a.id, Name: a.name, Groups: groups, State: kept}, err
+}
+
+// admit refuses a user who is in none of the organizations, or in none of the teams, of which they must be in one. Groups has those of the allowed organizations only.
+func (c *Connector) admit(name string, groups []string) error {
+	in := func(allowed []string) bool {
+		return slices.ContainsFunc(allowed, func(one string) bool { return slices.Contains(groups, one) })
+	}
+	if len(c.orgs) > 0 && !in(c.orgs) {
+		return fmt.Errorf("%w: GitHub names %s as an active member of none of the organizations %s (an organization that restricts apps has to approve this one)",
+			connector.ErrRefused, name, strings.Join(c.orgs, ", "))
+	}
+	if len(c.teams) > 0 && !in(c.teams) {
+		return fmt.Errorf("%w: GitHub names %s in none of the teams %s", connector.ErrRefused, name, strings.Join(c.teams, ", "))
+	}
+	return nil
+}
+
+// account is GitHub's /user, as far as it is used.
+type account struct{ id, name string }
+
+func (c *Connector) account(ctx context.Context, token string) (account, error) {
+	var answer struct {
+		ID          int64   `json:"id"`
+		Login       string  `json:"login"`
+		Type        string  `json:"type"`
+		SuspendedAt *string `json:"suspended_at"` // of an Enterprise Server
+	}
+	_, err := c.get(ctx, "/user", bearer(token), &answer)
+	var status *statusError
+	switch {
+	case errors.As(err, &status) && status.suspended():
+		return account{}, fmt.Errorf("%w: GitHub suspended the account", connector.ErrRefused)
+	case err != nil:
+		return account{}, err
+	}
+	name := strings.ToLower(answer.Login)
+	switch {
+	case answer.ID <= 0 || !loginForm.MatchString(name):
+		return account{}, fmt.Errorf("%s/user is no account of GitHub: is this the URL of a GitHub?", c.api)
+	case answer.Type != "User":
+		return account{}, fmt.Errorf("%w: the GitHub account %s is not of a person", connector.ErrRefused, name)
+	case answer.SuspendedAt != nil:
+		return account{}, fmt.Errorf("%w: GitHub suspended the account %s", connector.ErrRefused, name)
+	}
+	return account{id: strconv.FormatInt(answer.ID, 10), name: name}, nil
+}

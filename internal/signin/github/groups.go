@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package github
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Bounds of lists. A page of 100 teams has some 300 KB.
+const (
+	perPage   = 100
+	maxPages  = 120
+	maxGroups = 10_000
+	maxLink   = 8 << 10
+)
+
+// groups returns the organizations of which the user is an active member, and the teams in these, as organization/team.
+func (c *Connector) groups(ctx context.Context, token string) ([]string, error) {
+	var groups []string
+	type organization struct {
+		Login string `json:"login"`
+	}
+	type membership struct {
+		State        string       `json:"state"`
+		Organization organization `json:"organization"`
+	}
+	err := list(ctx, c, token, "/user/memberships/orgs", url.Values{"state": {"active"}}, func(m membership) {
+		// One that the user was invited to and has not accepted is pending: an invitation needs no consent.
+		if org := strings.ToLower(m.Organization.Login); m.State == "active" && loginForm.MatchString(org) && c.counts(org) {
+			groups = append(groups, org)
+		}
+	})
+	if err != nil || len(groups) == 0 {
+		return nil, err
+	}
+	orgs := slices.Clone(groups)
+	type team struct {
+		Slug         string       `json:"slug"`
+		Organization organization `json:"organization"`
+	}
+	err = list(ctx, c, token, "/user/teams", nil, func(t team) {
+		if org := strings.ToLower(t.Organization.Login); slices.Contains(orgs, org) && teamForm.MatchString(t.Slug) {
+			groups = append(groups, org+"/"+t.Slug)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(groups)
+	groups = slices.Compact(groups)
+	if len(groups) > maxGroups {
+		return nil, fmt.Errorf("the user has %d organizations and teams, more than %d: name the organizations that count in the provider", len(groups), maxGroups)
+	}
+	return groups, nil
+}
+
+// counts reports whether an organization's groups are used: one that may not sign in gives none, or whoever makes an organization of a name that a binding has would have its rights.
+func (c *Connector) counts(org string) bool {
+	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
+}
+
+// list calls each with the items of all pages. It takes no more than the next page's number from the Link header, and asks the address that it knows: what GitHub answers never decides where the token goes.
+func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) error {
+	for page := 1; page <= maxPages; page++ {
+		q := url.Values{"per_page": {strconv.Itoa(perPage)}, "page": {strconv.Itoa(page)}}
+		for key, values := range query {
+			q[key] = values
+		}
+		var items []T
+		header, err := c.get(ctx, path+"?"+q.Encode(), bearer(token), &items)
+		if err != nil {
+			return err
+		}
+		if len(items) > perPage {
+			return fmt.Errorf("GitHub's list at %s%s has more than the %d items of a page", c.api, path, perPage)
+		}
+		for _, item := range items {
+			each(item)
+		}
+		next, ok := nextPage(header)
+		if !ok {
+			return nil
+		}
+		if next != page+1 {
+			return fmt.Errorf("GitHub's list at %s%s goes on in a way that is not known here: page %d is followed by page %d", c.api, path, page, next)
+		}
+	}
+	return fmt.Errorf("GitHub's list at %s%s has more than %d pages of %d", c.api, path, maxPages, perPage)
+}
+
+// nextPage returns the number of the page that follows by the Link header, as in <https://api.github.com/user/teams?page=2>; rel="next". It is 0 if a page follows whose number is not there.
+func nextPage(header http.Header) (page int, follows bool) {
+	for _, value := range header.Values("Link") {
+		if len(value) > maxLink {
+			return 0, true
+		}
+		for value != "" {
+			_, rest, found := strings.Cut(value, "<")
+			if !found {
+				break
+			}
+			target, rest, found := strings.Cut(rest, ">")
+			if !found {
+				break
+			}
+			parameters, rest, _ := strings.Cut(rest, ",")
+			if value = rest; isNext(parameters) {
+				return pageOf(target), true
+			}
+		}
+	}
+	return 0, false
+}
+
+// isNext reports whether the parameters of a link have the relation next.
+func isNext(parameters string) bool {
+	for one := range strings.SplitSeq(parameters, ";") {
+		key, value, _ := strings.Cut(strings.TrimSpace(one), "=")
+		if strings.EqualFold(strings.TrimSpace(key), "rel") && slices.Contains(strings.Fields(strings.ToLower(strings.Trim(strings.TrimSpace(value), `"`))), "next") {
+			return true
+		}
+	}
+	return false
+}
+
+func pageOf(target string) int {
+	u, err := url.Parse(target)
+	if err != nil {
+		return 0
+	}
+	page, err := strconv.Atoi(u.Query().Get("page"))
+	if err != nil || page < 1 || page > maxPages+1 {
+		return 0
+	}
+	return page
+}
