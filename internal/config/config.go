@@ -133,7 +133,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.LeaderElection.LeaseDuration.Duration, 15*time.Second)
 	setDefault(&c.LeaderElection.RenewDeadline.Duration, 10*time.Second)
 	setDefault(&c.LeaderElection.RetryPeriod.Duration, 2*time.Second)
-	c.SignIn.Issuer = strings.TrimRight(c.SignIn.Issuer, "/")
+	c.SignIn.setDefaults()
 	for i, u := range c.Server.URLs {
 		c.Server.URLs[i] = strings.TrimRight(u, "/")
 	}

@@ -7,18 +7,43 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // SignIn is how users sign in at the hub. Off by default.
 type SignIn struct {
 	// Issuer is the one of Server.URLs that users sign in at, which is in all their tokens. Empty turns sign-in off.
 	Issuer string `json:"issuer,omitempty"`
+	// SessionLifetime is how long a user who signed in can refresh their tokens, from the login on. Default 12h.
+	SessionLifetime metav1.Duration `json:"sessionLifetime,omitempty"`
+	// SessionIdleTimeout is how long a refresh token that is not used is valid. Default 4h, or SessionLifetime if that is shorter.
+	SessionIdleTimeout metav1.Duration `json:"sessionIdleTimeout,omitempty"`
+}
+
+// Bounds of sessions: a token lives for 10 minutes anyway, and to be asked for a password once a month is no burden.
+const (
+	minSession = 10 * time.Minute
+	maxSession = 30 * 24 * time.Hour
+)
+
+func (s *SignIn) setDefaults() {
+	s.Issuer = strings.TrimRight(s.Issuer, "/")
+	setDefault(&s.SessionLifetime.Duration, 12*time.Hour)
+	setDefault(&s.SessionIdleTimeout.Duration, min(4*time.Hour, s.SessionLifetime.Duration))
 }
 
 // On reports whether users can sign in.
 func (s SignIn) On() bool { return s.Issuer != "" }
 
 func (s *SignIn) validate(urls []string, add func(field, format string, args ...any)) {
+	if s.SessionLifetime.Duration < minSession || s.SessionLifetime.Duration > maxSession {
+		add("signIn.sessionLifetime", "want %s to %s", minSession, maxSession)
+	}
+	if s.SessionIdleTimeout.Duration < minSession || s.SessionIdleTimeout.Duration > s.SessionLifetime.Duration {
+		add("signIn.sessionIdleTimeout", "want %s to signIn.sessionLifetime", minSession)
+	}
 	if !s.On() {
 		return
 	}

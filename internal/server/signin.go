@@ -28,7 +28,10 @@ func (u *users) signIn(mgr ctrl.Manager, cfg config.Config, log logr.Logger) *si
 	if !cfg.SignIn.On() {
 		return nil
 	}
-	issuer := signin.New(signin.Options{Issuer: cfg.SignIn.Issuer, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Now: time.Now, Log: log})
+	issuer := signin.New(signin.Options{
+		Issuer: cfg.SignIn.Issuer, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Now: time.Now, Log: log,
+		Sessions: signin.Bounds{Idle: cfg.SignIn.SessionIdleTimeout.Duration, Lifetime: cfg.SignIn.SessionLifetime.Duration},
+	})
 	u.authenticate, u.authorize = issuer.Authenticate(u.authenticate), issuer.Authorize(u.authorize)
 	return issuer
 }

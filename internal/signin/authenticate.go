@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
@@ -121,7 +122,7 @@ func (s *Server) admit(ctx context.Context, id identity.Identity) error {
 	if !local {
 		return refusal.Unauthorized("the hub knows no provider of the token's user; sign in again")
 	}
-	switch _, err := s.standing(ctx, name, id.UID); {
+	switch _, err := s.standing(ctx, s.client, name, id.UID); {
 	case errors.Is(err, errStanding):
 		return refusal.Unauthorized("the user " + id.User + " is disabled or no longer exists; ask an administrator of the hub")
 	case err != nil:
@@ -130,10 +131,10 @@ func (s *Server) admit(ctx context.Context, id identity.Identity) error {
 	return nil
 }
 
-// standing returns a User who is there with that UID and not disabled.
-func (s *Server) standing(ctx context.Context, name, uid string) (*v1.User, error) {
+// standing returns a User who is there with that UID and not disabled, as the cache or the API server has them.
+func (s *Server) standing(ctx context.Context, from client.Reader, name, uid string) (*v1.User, error) {
 	user := &v1.User{}
-	if err := s.client.Get(ctx, types.NamespacedName{Name: name}, user); apierrors.IsNotFound(err) {
+	if err := from.Get(ctx, types.NamespacedName{Name: name}, user); apierrors.IsNotFound(err) {
 		return nil, errStanding
 	} else if err != nil {
 		return nil, err

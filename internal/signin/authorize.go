@@ -21,6 +21,12 @@ import (
 // clientID is the one client: kubectl, with any plugin that signs in for it. It is public, so that it proves itself by PKCE only.
 const clientID = "kubectl"
 
+// Scopes. Others are ignored. A user is asked for their password at each login, which is what prompt=consent is meant to bring about for the second.
+const (
+	scopeOpenID  = "openid"
+	scopeOffline = "offline_access"
+)
+
 // Bounds of the fields of requests, in bytes.
 const (
 	maxField    = 1 << 10
@@ -35,6 +41,8 @@ type authorization struct {
 	State     string `json:"s"`
 	Nonce     string `json:"n"`
 	Challenge string `json:"c"`
+	// Offline reports whether the client asked for refresh tokens.
+	Offline bool `json:"o,omitempty"`
 	// Browser is the digest of the cookie of the browser that asked, and At the time.
 	Browser string    `json:"b"`
 	At      time.Time `json:"t"`
@@ -48,6 +56,15 @@ type protocolError struct {
 
 // Error implements error.
 func (e *protocolError) Error() string { return e.code + ": " + e.description }
+
+// later is a protocolError that has passed after some time.
+type later struct {
+	after time.Duration
+	protocolError
+}
+
+// Unwrap returns the protocolError.
+func (e *later) Unwrap() error { return &e.protocolError }
 
 func invalid(format string, args ...any) *protocolError {
 	return &protocolError{"invalid_request", fmt.Sprintf(format, args...)}
@@ -69,7 +86,8 @@ func parseAuthorization(q url.Values) (a authorization, redirect bool, problem *
 	case !loopback(q.Get("redirect_uri")):
 		return a, false, invalid("redirect_uri is not of the form http://127.0.0.1:PORT/PATH, http://[::1]:PORT/PATH or http://localhost:PORT/PATH")
 	}
-	a = authorization{Redirect: q.Get("redirect_uri"), State: q.Get("state"), Nonce: q.Get("nonce"), Challenge: q.Get("code_challenge")}
+	scopes := strings.Fields(q.Get("scope"))
+	a = authorization{Offline: slices.Contains(scopes, scopeOffline), Redirect: q.Get("redirect_uri"), State: q.Get("state"), Nonce: q.Get("nonce"), Challenge: q.Get("code_challenge")}
 	switch {
 	case q.Has("request") || q.Has("request_uri"):
 		return a, true, &protocolError{"request_not_supported", "request objects are not supported"}
@@ -77,7 +95,7 @@ func parseAuthorization(q url.Values) (a authorization, redirect bool, problem *
 		return a, true, &protocolError{"unsupported_response_type", "response_type must be code"}
 	case q.Has("response_mode") && q.Get("response_mode") != "query":
 		return a, true, invalid("response_mode must be query")
-	case !slices.Contains(strings.Fields(q.Get("scope")), "openid"):
+	case !slices.Contains(scopes, scopeOpenID):
 		return a, true, &protocolError{"invalid_scope", "scope must have openid"}
 	case q.Get("code_challenge_method") != "S256":
 		return a, true, invalid("code_challenge_method must be S256 (PKCE, RFC 7636)")

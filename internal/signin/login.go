@@ -43,6 +43,9 @@ type code struct {
 	Nonce     string    `json:"n"`
 	Challenge string    `json:"c"`
 	At        time.Time `json:"t"`
+	// Offline reports whether the session has refresh tokens, and Password is the digest of the hash of the password that the user signed in with.
+	Offline  bool   `json:"o,omitempty"`
+	Password string `json:"p,omitempty"`
 }
 
 // login takes the form of the login page.
@@ -72,8 +75,13 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	_, hash, err := s.stored(r.Context(), user.Name)
+	if err != nil {
+		s.unavailable(w, err)
+		return
+	}
 	sealed, err := current.sealer.Seal(purposeCode, code{
-		ID: randomID(), User: user.Name, UID: user.UID, Redirect: a.Redirect, Nonce: a.Nonce, Challenge: a.Challenge, At: s.now(),
+		ID: randomID(), User: user.Name, UID: user.UID, Redirect: a.Redirect, Nonce: a.Nonce, Challenge: a.Challenge, At: s.now(), Offline: a.Offline, Password: digest(hash),
 	})
 	if err != nil {
 		s.unavailable(w, err)

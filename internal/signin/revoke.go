@@ -4,12 +4,15 @@
 package signin
 
 import (
+	"context"
+	"errors"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/signin/refresh"
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
@@ -37,6 +40,9 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if given, ok := refresh.Parse(fields.Get("token")); ok {
+		return s.endByRefreshToken(r.Context(), given)
+	}
 	claims, _, err := token.Verify(fields.Get("token"), current.set, s.issuer, clientID)
 	if err != nil {
 		return nil //nolint:nilerr // there is nothing to end
@@ -48,4 +54,16 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request) error {
 		return nil // it has ended: a token that comes again and again writes nothing
 	}
 	return s.revoke(r.Context(), claims.Session)
+}
+
+// endByRefreshToken ends the session of a refresh token, also of one that was rotated away.
+func (s *Server) endByRefreshToken(ctx context.Context, given refresh.Token) error {
+	session, err := s.sessionOf(ctx, given)
+	if errors.Is(err, errRefresh) || err == nil && len(session.Data[keyRevoked]) > 0 {
+		return nil // there is nothing to end
+	} else if err != nil {
+		return err
+	}
+	audit.From(ctx).Identified(audit.User{Name: principalOf(session), UID: string(session.Data[keyUID])}, nil)
+	return s.revoke(ctx, given.Session)
 }

@@ -6,6 +6,7 @@ package signin
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/refresh"
+	"github.com/drover-dev/drover/internal/signin/token"
 )
 
 // SessionPrefix precedes the ID of a session in the name of its Secret.
@@ -36,7 +39,18 @@ const (
 	keyBegun   = "begun"
 	keyEnds    = "ends"
 	keyRevoked = "revoked"
+	// keyKeys has the UID of the Secret with the keys: to delete that ends all sessions. keyPassword has the digest of the hash of the password that the user
+	// signed in with, and keyRefresh what is kept of refresh tokens. Sessions without them have none.
+	keyKeys     = "keys"
+	keyPassword = "password"
+	keyRefresh  = "refresh"
 )
+
+// Bounds are those of a session whose client asked for refresh tokens. All are needed.
+type Bounds struct {
+	// Idle is how long a refresh token that is not used is valid, and Lifetime how long a session is, from the login on.
+	Idle, Lifetime time.Duration
+}
 
 // labelUser has the name of a session's User.
 const labelUser = v1.Group + "/user"
@@ -44,8 +58,8 @@ const labelUser = v1.Group + "/user"
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=users,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=secrets,verbs=delete
 
-// newSession is the Secret of a session. It goes with its User.
-func newSession(name types.NamespacedName, user *v1.User, now, ends time.Time) *corev1.Secret {
+// newSession is the Secret of a session of a User, which began when they signed in. It goes with its User.
+func newSession(name types.NamespacedName, user *v1.User, begun, ends time.Time) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: name.Namespace, Name: name.Name,
@@ -53,11 +67,39 @@ func newSession(name types.NamespacedName, user *v1.User, now, ends time.Time) *
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "User", Name: user.Name, UID: user.UID}},
 		},
 		Type: corev1.SecretTypeOpaque,
-		Data: map[string][]byte{keyUID: []byte(user.UID), keyBegun: []byte(now.UTC().Format(time.RFC3339)), keyEnds: []byte(ends.UTC().Format(time.RFC3339))},
+		Data: map[string][]byte{keyUID: []byte(user.UID), keyBegun: []byte(begun.UTC().Format(time.RFC3339)), keyEnds: []byte(ends.UTC().Format(time.RFC3339))},
 	}
 }
 
-// Ends returns when the last token of a session ends. One that says nothing has ended.
+// keep stores what is kept of refresh tokens in a session, and when it ends then.
+func keep(session *corev1.Secret, state refresh.State, until, now time.Time) error {
+	raw, err := json.Marshal(state)
+	if err != nil {
+		return fmt.Errorf("store a refresh token: %w", err)
+	}
+	if last := now.Add(token.Lifetime); last.After(until) {
+		until = last
+	}
+	session.Data[keyRefresh], session.Data[keyEnds] = raw, []byte(until.UTC().Format(time.RFC3339))
+	return nil
+}
+
+// kept returns what a session keeps of refresh tokens, and reports whether it has any.
+func kept(session *corev1.Secret) (state refresh.State, ok bool) {
+	raw := session.Data[keyRefresh]
+	return state, len(raw) > 0 && json.Unmarshal(raw, &state) == nil
+}
+
+// until returns when a session that began at a time can no longer be refreshed.
+func (b Bounds) until(begun, used time.Time) time.Time {
+	idle, most := used.Add(b.Idle), begun.Add(b.Lifetime)
+	if most.Before(idle) {
+		return most
+	}
+	return idle
+}
+
+// Ends returns when the last token of a session ends, and with refresh tokens the session. One that says nothing has ended.
 func Ends(session *corev1.Secret) time.Time { return timeOf(session, keyEnds) }
 
 func timeOf(session *corev1.Secret, key string) time.Time {
@@ -78,8 +120,9 @@ func (s *Server) revoke(ctx context.Context, id string) error {
 	return nil
 }
 
-// makeRoom removes the oldest sessions of a user for a new one. One whose code could be redeemed again stays, so that a user who signs in too often has
-// to wait. A login that begins before the cache has the one before it may leave one too many, which the next removes.
+// makeRoom removes sessions of a user for a new one: those that have ended, then those without refresh tokens, then the one that was not used for the longest
+// time. One whose code could be redeemed again stays, so that a user who signs in too often has to wait. A login that begins before the cache has the one
+// before it may leave one too many, which the next removes.
 func (s *Server) makeRoom(ctx context.Context, next *corev1.Secret) error {
 	var sessions corev1.SecretList
 	user := next.Labels[labelUser]
@@ -87,17 +130,40 @@ func (s *Server) makeRoom(ctx context.Context, next *corev1.Secret) error {
 		client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession, labelUser: user}); err != nil {
 		return fmt.Errorf("list sessions of user %s: %w", user, err)
 	}
-	others := sessions.Items
-	slices.SortFunc(others, func(a, b corev1.Secret) int {
-		return cmp.Or(timeOf(&a, keyBegun).Compare(timeOf(&b, keyBegun)), cmp.Compare(a.Name, b.Name))
-	})
-	for i := range max(0, len(others)+1-maxSessions) {
-		if s.now().Sub(timeOf(&others[i], keyBegun)) < replay {
-			return &protocolError{tooMany, fmt.Sprintf("user %s has begun %d sessions within %s; wait for so long", user, maxSessions, replay)}
-		}
+	surplus := len(sessions.Items) + 1 - maxSessions
+	if surplus <= 0 {
+		return nil
+	}
+	others := s.removable(sessions.Items)
+	if len(others) < surplus {
+		return &later{replay, protocolError{tooMany, fmt.Sprintf("user %s has begun %d sessions within %s; wait for so long", user, maxSessions, replay)}}
+	}
+	for i := range surplus {
 		if err := s.client.Delete(ctx, &others[i], client.Preconditions{UID: &others[i].UID}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("remove the oldest session of user %s: %w", user, err)
 		}
 	}
 	return nil
+}
+
+// removable returns those of a user's sessions that need not tell that their code was redeemed, in the order in which they give way.
+func (s *Server) removable(all []corev1.Secret) []corev1.Secret {
+	now := s.now()
+	class := func(session *corev1.Secret) (int, time.Time) {
+		state, lasts := kept(session)
+		switch {
+		case len(session.Data[keyRevoked]) > 0 || now.After(Ends(session)):
+			return 0, timeOf(session, keyBegun)
+		case !lasts:
+			return 1, timeOf(session, keyBegun)
+		}
+		return 2, state.Used
+	}
+	others := slices.DeleteFunc(slices.Clone(all), func(one corev1.Secret) bool { return now.Sub(timeOf(&one, keyBegun)) < replay })
+	slices.SortFunc(others, func(a, b corev1.Secret) int {
+		classA, timeA := class(&a)
+		classB, timeB := class(&b)
+		return cmp.Or(cmp.Compare(classA, classB), timeA.Compare(timeB), cmp.Compare(a.Name, b.Name))
+	})
+	return others
 }

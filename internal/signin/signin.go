@@ -58,6 +58,8 @@ const (
 	maxForm = 16 << 10
 	// maxVerified bounds the tokens whose signature is remembered.
 	maxVerified = 8192
+	// unseenPerSecond bounds what clients make the API server look up with sessions that no cache has.
+	unseenPerSecond = 20
 )
 
 // Options of a Server. All are needed.
@@ -68,8 +70,10 @@ type Options struct {
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
-	Now       func() time.Time
-	Log       logr.Logger
+	// Sessions are the bounds of a session whose client asked for refresh tokens.
+	Sessions Bounds
+	Now      func() time.Time
+	Log      logr.Logger
 }
 
 // Server is the issuer on one replica. New makes it. It may be used concurrently.
@@ -78,10 +82,12 @@ type Server struct {
 	client    client.Client
 	live      client.Reader
 	namespace string
+	bounds    Bounds
 	now       func() time.Time
 	log       logr.Logger
 
 	complaints rate.Sometimes // visitors must not fill the log
+	unseen     *rate.Limiter  // of sessions that are looked up at the API server because the cache does not have them
 	loaded     atomic.Pointer[loaded]
 	attempts   *attempts.Log
 	known      *limit.Gate           // where passwords from browsers wait that their user has signed in with before
@@ -92,6 +98,7 @@ type Server struct {
 // loaded are the keys of one version of their Secret, while one of them signs.
 type loaded struct {
 	version string
+	uid     types.UID // of the Secret. One that was deleted and made again has another: all sessions have ended
 	set     keys.Set
 	active  keys.Key
 	sealer  *seal.Sealer
@@ -102,7 +109,8 @@ func New(o Options) *Server {
 	// Passwords leave a processor to all else. Each that is checked takes 19 MiB.
 	strangers := max(1, runtime.GOMAXPROCS(0)/2)
 	return &Server{
-		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, now: o.Now, log: o.Log, complaints: rate.Sometimes{First: 1, Interval: time.Second},
+		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, bounds: o.Sessions, now: o.Now, log: o.Log,
+		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers), verified: cache.NewLRUExpireCache(maxVerified),
 	}
 }
@@ -138,7 +146,7 @@ func (s *Server) keys(ctx context.Context) (*loaded, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read Secret %s: %w; delete it, and the manager makes another", s.name(KeysSecret), err)
 		}
-		last = &loaded{version: secret.ResourceVersion, set: set}
+		last = &loaded{version: secret.ResourceVersion, uid: secret.UID, set: set}
 	}
 	active, err := last.set.Active(s.now())
 	if err != nil {
@@ -155,7 +163,7 @@ func (s *Server) keys(ctx context.Context) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := &loaded{version: last.version, set: last.set, active: active, sealer: sealer}
+	next := &loaded{version: last.version, uid: last.uid, set: last.set, active: active, sealer: sealer}
 	s.loaded.Store(next)
 	return next, nil
 }
@@ -182,8 +190,8 @@ type metadata struct {
 func (s *Server) discovery(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, "public, max-age=600", metadata{
 		Issuer: s.issuer, Authorization: s.issuer + PathAuthorize, Token: s.issuer + PathToken, Revocation: s.issuer + PathRevoke, Keys: s.issuer + PathKeys,
-		Responses: []string{"code"}, Modes: []string{"query"}, Grants: []string{grantCode}, Subjects: []string{"public"},
-		Algorithms: []string{string(jose.ES256)}, Scopes: []string{"openid"}, Clients: []string{"none"}, Revokers: []string{"none"}, Challenges: []string{"S256"}, NamesIssuer: true,
+		Responses: []string{"code"}, Modes: []string{"query"}, Grants: []string{grantCode, grantRefresh}, Subjects: []string{"public"},
+		Algorithms: []string{string(jose.ES256)}, Scopes: []string{scopeOpenID, scopeOffline}, Clients: []string{"none"}, Revokers: []string{"none"}, Challenges: []string{"S256"}, NamesIssuer: true,
 	})
 }
 

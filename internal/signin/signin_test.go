@@ -42,6 +42,9 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const secretPassword = "correct-horse-battery"
 
+// bounds are those of sessions in these tests.
+var bounds = Bounds{Idle: 2 * time.Hour, Lifetime: 12 * time.Hour}
+
 // hash is that of secretPassword.
 var hash = sync.OnceValues(func() (string, error) { return password.Hash(secretPassword) })
 
@@ -66,7 +69,7 @@ func newFixture(t *testing.T) *fixture {
 	mux := http.NewServeMux()
 	f.server = httptest.NewTLSServer(mux)
 	t.Cleanup(f.server.Close)
-	f.issuer = New(Options{Issuer: f.server.URL, Client: f.Client, Live: f.Client, Namespace: f.namespace, Now: f.now, Log: logr.Discard()})
+	f.issuer = New(Options{Issuer: f.server.URL, Client: f.Client, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard()})
 	f.issuer.Register(mux)
 	key, err := keys.New(f.clock)
 	if err != nil {
@@ -531,8 +534,8 @@ func TestVisitorsLeaveNothingAndUsersLittle(t *testing.T) {
 // counted is a client whose writes are counted, and whose user hangs up as soon as an object was created.
 type counted struct {
 	client.Client
-	hangUp                    context.CancelFunc
-	creates, patches, deletes int
+	hangUp                             context.CancelFunc
+	creates, patches, updates, deletes int
 }
 
 func (c *counted) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
@@ -545,6 +548,11 @@ func (c *counted) Create(ctx context.Context, o client.Object, opts ...client.Cr
 func (c *counted) Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	c.patches++
 	return c.Client.Patch(ctx, o, patch, opts...)
+}
+
+func (c *counted) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	c.updates++
+	return c.Client.Update(ctx, o, opts...)
 }
 
 func (c *counted) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
@@ -560,7 +568,12 @@ func TestUsersWhoHangUpOrComeAgainLeaveLittle(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		defer hangUp()
 		writes.hangUp = hangUp
-		return f.issuer.begin(ctx, c)
+		current, err := f.issuer.keys(ctx)
+		if err != nil {
+			return err
+		}
+		_, _, err = f.issuer.begin(ctx, current, c)
+		return err
 	}
 	next := func() code {
 		return code{ID: randomID(), User: f.user.Name, UID: f.user.UID, Redirect: redirectURI, At: f.now()}

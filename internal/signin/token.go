@@ -21,34 +21,73 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/signin/refresh"
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
 const (
-	grantCode = "authorization_code"
+	grantCode    = "authorization_code"
+	grantRefresh = "refresh_token"
 	// tooMany is the error of a user who has begun too many sessions.
 	tooMany = "temporarily_unavailable"
 	// beginLimit bounds the writes that begin a session.
 	beginLimit = 10 * time.Second
 )
 
-// granted is the response to a code that was redeemed.
+// granted is the response to what was exchanged for tokens.
 type granted struct {
 	Access  string `json:"access_token"`
 	ID      string `json:"id_token"`
+	Refresh string `json:"refresh_token,omitempty"`
 	Type    string `json:"token_type"`
 	Expires int    `json:"expires_in"`
 	Scope   string `json:"scope"`
 }
 
-// token gives a token for a code.
+// token gives a token for a code, or for a refresh token.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
-	answer, err := s.redeem(w, r)
+	answer, err := s.exchange(w, r)
 	if err != nil {
 		s.writeProblem(w, r, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, "no-store", answer)
+}
+
+func (s *Server) exchange(w http.ResponseWriter, r *http.Request) (granted, error) {
+	fields, err := form(w, r)
+	if err != nil {
+		return granted{}, err
+	}
+	if err := checkClient(r, fields); err != nil {
+		return granted{}, err
+	}
+	grants := map[string]func(context.Context, *loaded, url.Values) (granted, error){grantCode: s.redeem, grantRefresh: s.refresh}
+	grant, known := grants[fields.Get("grant_type")]
+	if !known {
+		return granted{}, &protocolError{"unsupported_grant_type", "grant_type must be " + grantCode + " or " + grantRefresh}
+	}
+	current, err := s.keys(r.Context())
+	if err != nil {
+		return granted{}, err
+	}
+	return grant(r.Context(), current, fields)
+}
+
+// grant makes the tokens of a session. A nonce belongs to the request of a login, and is not repeated at a refresh (OpenID Connect Core, section 12.2).
+func (s *Server) grant(current *loaded, session *corev1.Secret, nonce, refresh string) (granted, error) {
+	signed, err := token.Sign(current.active, token.Claims{
+		Issuer: s.issuer, Subject: principalOf(session), Audience: jwt.Audience{clientID}, Nonce: nonce, Authenticated: jwt.NewNumericDate(timeOf(session, keyBegun)),
+		Session: strings.TrimPrefix(session.Name, SessionPrefix), UID: string(session.Data[keyUID]),
+	}, s.now())
+	if err != nil {
+		return granted{}, err
+	}
+	scope := scopeOpenID
+	if refresh != "" {
+		scope += " " + scopeOffline
+	}
+	return granted{Access: signed, ID: signed, Refresh: refresh, Type: "Bearer", Expires: int(token.Lifetime / time.Second), Scope: scope}, nil
 }
 
 // writeProblem answers a client's request that failed.
@@ -62,13 +101,14 @@ func (s *Server) writeProblem(w http.ResponseWriter, r *http.Request, err error)
 	}
 	audit.From(r.Context()).Refused(problem.code)
 	status := http.StatusBadRequest
-	switch problem.code {
-	case "invalid_client":
+	var wait *later
+	switch {
+	case problem.code == "invalid_client":
 		status = http.StatusUnauthorized
 		w.Header().Set("WWW-Authenticate", "Basic")
-	case tooMany:
+	case errors.As(err, &wait):
 		status = http.StatusTooManyRequests
-		w.Header().Set("Retry-After", strconv.Itoa(int(replay/time.Second)))
+		w.Header().Set("Retry-After", strconv.Itoa(int(wait.after/time.Second)))
 	}
 	writeJSON(w, status, "no-store", map[string]string{"error": problem.code, "error_description": problem.description})
 }
@@ -78,21 +118,8 @@ func refusedCode() error {
 	return &protocolError{"invalid_grant", "the code is not valid, has expired or was used before, or redirect_uri or code_verifier do not belong to it"}
 }
 
-func (s *Server) redeem(w http.ResponseWriter, r *http.Request) (granted, error) {
-	fields, err := form(w, r)
-	if err != nil {
-		return granted{}, err
-	}
-	if err := checkClient(r, fields); err != nil {
-		return granted{}, err
-	}
-	if fields.Get("grant_type") != grantCode {
-		return granted{}, &protocolError{"unsupported_grant_type", "grant_type must be " + grantCode}
-	}
-	current, err := s.keys(r.Context())
-	if err != nil {
-		return granted{}, err
-	}
+// redeem gives tokens for a code.
+func (s *Server) redeem(ctx context.Context, current *loaded, fields url.Values) (granted, error) {
 	var c code
 	if current.sealer.Open(purposeCode, fields.Get("code"), &c) != nil {
 		return granted{}, refusedCode()
@@ -101,45 +128,50 @@ func (s *Server) redeem(w http.ResponseWriter, r *http.Request) (granted, error)
 	if age > codeLifetime || age < -codeLifetime || redirect != c.Redirect || !proves(fields.Get("code_verifier"), c.Challenge) {
 		return granted{}, refusedCode()
 	}
-	audit.From(r.Context()).Identified(audit.User{Name: v1.PrincipalPrefixLocal + c.User, UID: string(c.UID)}, nil)
-	if err := s.begin(r.Context(), c); err != nil {
-		return granted{}, err
-	}
-	signed, err := token.Sign(current.active, token.Claims{
-		Issuer: s.issuer, Subject: v1.PrincipalPrefixLocal + c.User, Audience: jwt.Audience{clientID}, Nonce: c.Nonce, Session: c.ID, UID: string(c.UID),
-	}, s.now())
+	audit.From(ctx).Identified(audit.User{Name: v1.PrincipalPrefixLocal + c.User, UID: string(c.UID)}, nil)
+	session, refresh, err := s.begin(ctx, current, c)
 	if err != nil {
 		return granted{}, err
 	}
-	return granted{Access: signed, ID: signed, Type: "Bearer", Expires: int(token.Lifetime / time.Second), Scope: "openid"}, nil
+	return s.grant(current, session, c.Nonce, refresh)
 }
 
-// begin begins the session of a code, once. A code that comes again was stolen, from or by the one who came first: the session is revoked.
-func (s *Server) begin(ctx context.Context, c code) error {
-	user, err := s.standing(ctx, c.User, string(c.UID))
+// begin begins the session of a code, once, and returns it with its refresh token, if the client asked for one. A code that comes again was stolen, from or by
+// the one who came first: the session is revoked.
+func (s *Server) begin(ctx context.Context, current *loaded, c code) (*corev1.Secret, string, error) {
+	user, err := s.standing(ctx, s.client, c.User, string(c.UID))
 	if errors.Is(err, errStanding) {
-		return refusedCode()
+		return nil, "", refusedCode()
 	} else if err != nil {
-		return err
+		return nil, "", err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beginLimit) // a client that hangs up leaves nothing half done
 	defer cancel()
 	now := s.now()
-	session, known := newSession(s.name(SessionPrefix+c.ID), user, now, now.Add(token.Lifetime)), &corev1.Secret{}
+	session, known := newSession(s.name(SessionPrefix+c.ID), user, c.At, now.Add(token.Lifetime)), &corev1.Secret{}
 	if err := s.client.Get(ctx, client.ObjectKeyFromObject(session), known); err == nil {
-		return s.replayed(ctx, c, len(known.Data[keyRevoked]) > 0)
+		return nil, "", s.replayed(ctx, c, len(known.Data[keyRevoked]) > 0)
 	} else if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read session of user %s: %w", c.User, err)
+		return nil, "", fmt.Errorf("read session of user %s: %w", c.User, err)
 	}
 	if err := s.makeRoom(ctx, session); err != nil {
-		return err
+		return nil, "", err
+	}
+	first := ""
+	if c.Offline {
+		given, state := refresh.New(c.ID, now)
+		session.Data[keyKeys], session.Data[keyPassword] = []byte(current.uid), []byte(c.Password)
+		if err := keep(session, state, s.bounds.until(c.At, now), now); err != nil {
+			return nil, "", err
+		}
+		first = given.String()
 	}
 	if err := s.client.Create(ctx, session); apierrors.IsAlreadyExists(err) { // the cache did not have it yet
-		return s.replayed(ctx, c, false)
+		return nil, "", s.replayed(ctx, c, false)
 	} else if err != nil {
-		return fmt.Errorf("begin session of user %s: %w", c.User, err)
+		return nil, "", fmt.Errorf("begin session of user %s: %w", c.User, err)
 	}
-	return nil
+	return session, first, nil
 }
 
 // replayed refuses a code that was redeemed before, and revokes its session unless that was done. One that comes again and again writes nothing.

@@ -38,6 +38,8 @@ type Claims struct {
 	IssuedAt *jwt.NumericDate `json:"iat"`
 	Expiry   *jwt.NumericDate `json:"exp"`
 	Nonce    string           `json:"nonce,omitempty"`
+	// Authenticated is when the user signed in, which a refresh does not change.
+	Authenticated *jwt.NumericDate `json:"auth_time,omitempty"`
 	// Session is the ID of the session that the token belongs to.
 	Session string `json:"sid"`
 	// UID is that of the User, so that one that was deleted and made again is another.
