@@ -40,7 +40,7 @@ func openParameters() []string {
 
 // openPaths returns the paths of the hub itself that are logged as they are.
 func openPaths() []string {
-	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token", "/v1/auth/revoke", "/v1/auth/keys", "/metrics", "/"}
+	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token", "/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/metrics", "/"}
 }
 
 // jwt matches a token of the most common form anywhere in a text.

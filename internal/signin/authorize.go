@@ -43,6 +43,8 @@ type authorization struct {
 	Challenge string `json:"c"`
 	// Offline reports whether the client asked for refresh tokens.
 	Offline bool `json:"o,omitempty"`
+	// Device is the user code of the device that asks, if it is not a program beside the browser: then there is no redirect.
+	Device string `json:"d,omitempty"`
 	// Browser is the digest of the cookie of the browser that asked, and At the time.
 	Browser string    `json:"b"`
 	At      time.Time `json:"t"`
@@ -182,7 +184,7 @@ func (s *Server) show(ctx context.Context, w http.ResponseWriter, a authorizatio
 		s.unavailable(w, err)
 		return
 	}
-	page{request: sealed, user: user, message: message, redirect: a.Redirect}.write(w, code)
+	page{request: sealed, asks: s.asks(a), user: user, message: message, redirect: a.Redirect}.write(w, code)
 }
 
 // redirect sends the browser back to the client, with its state and the issuer's name (RFC 9207).

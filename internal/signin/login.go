@@ -80,6 +80,10 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.unavailable(w, err)
 		return
 	}
+	if a.Device != "" {
+		s.approve(w, r, current, a.Device, user, digest(hash))
+		return
+	}
 	sealed, err := current.sealer.Seal(purposeCode, code{
 		ID: randomID(), User: user.Name, UID: user.UID, Redirect: a.Redirect, Nonce: a.Nonce, Challenge: a.Challenge, At: s.now(), Offline: a.Offline, Password: digest(hash),
 	})

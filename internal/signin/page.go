@@ -11,26 +11,77 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// pageHTML is the login page. It has three places, which are filled with escaped text: html/template would make the manager a quarter larger.
+// pageHTML is the login page. It has four places, which are filled with escaped text: html/template would make the manager a quarter larger.
 //
 //go:embed page.html
 var pageHTML string
 
+// deviceHTML is the page on which a user types the code of a device, or reads that it was approved.
+//
+//go:embed device.html
+var deviceHTML string
+
+const deviceForm = `<form method="get" action="/v1/auth/device">
+<label for="user_code">Code on the device</label>
+<input id="user_code" name="user_code" autocomplete="off" autocapitalize="characters" spellcheck="false" maxlength="20" required autofocus>
+<button type="submit">Continue</button>
+</form>`
+
 // page is what one login page shows.
 type page struct {
 	request  string // sealed
+	asks     string // who asks for what, in HTML
 	user     string
 	message  string
 	redirect string // where the form leads in the end
 }
 
-// styleHash lets browsers use the style of the page, and no other.
-func styleHash() string {
+// asks says who asks for what on the login page.
+func (s *Server) asks(a authorization) string {
+	switch {
+	case a.Device != "":
+		return `<p>A program on another device asks to act as you. It shows this code:</p>
+<p class="code">` + html.EscapeString(usercode.Format(a.Device)) + `</p>
+<p>Sign in only if you started that program yourself and see the same code there. If you were sent the code or this address, close the page: the sender would act as you.</p>`
+	case a.Offline:
+		return "<p>kubectl on this computer asks to act as you, for up to " + duration.HumanDuration(s.bounds.Lifetime) + ".</p>"
+	}
+	return "<p>kubectl on this computer asks to act as you.</p>"
+}
+
+// writeDevicePage writes a page of the login of a device, with the form for its code or without it.
+func writeDevicePage(w http.ResponseWriter, code int, message string, form bool) {
+	shown, fields := "", ""
+	if form {
+		fields = deviceForm
+	}
+	switch {
+	case message != "" && code == http.StatusOK:
+		shown = `<p role="status">` + html.EscapeString(message) + "</p>"
+	case message != "":
+		shown = `<p class="error" role="alert">` + html.EscapeString(message) + "</p>"
+	}
+	secure(w.Header(), "; style-src "+styleHash()+"; form-action 'self'")
+	w.WriteHeader(code)
+	_, _ = strings.NewReplacer("%STYLE%", style(), "%MESSAGE%", shown, "%FORM%", fields).WriteString(w, deviceHTML)
+}
+
+// style is that of all pages.
+func style() string {
 	_, rest, _ := strings.Cut(pageHTML, "<style>")
 	style, _, _ := strings.Cut(rest, "</style>")
-	sum := sha256.Sum256([]byte(style))
+	return style
+}
+
+// styleHash lets browsers use the style of the page, and no other.
+func styleHash() string {
+	sum := sha256.Sum256([]byte(style()))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
@@ -40,13 +91,16 @@ func (p page) write(w http.ResponseWriter, code int) {
 	if p.message != "" {
 		message = `<p class="error" role="alert">` + html.EscapeString(p.message) + "</p>"
 	}
-	secure(w.Header(), "; style-src "+styleHash()+"; form-action 'self' "+formTarget(p.redirect))
+	secure(w.Header(), strings.TrimSpace("; style-src "+styleHash()+"; form-action 'self' "+formTarget(p.redirect)))
 	w.WriteHeader(code)
-	_, _ = strings.NewReplacer("%ERROR%", message, "%REQUEST%", html.EscapeString(p.request), "%USER%", html.EscapeString(p.user)).WriteString(w, pageHTML)
+	_, _ = strings.NewReplacer("%ASKS%", p.asks, "%ERROR%", message, "%REQUEST%", html.EscapeString(p.request), "%USER%", html.EscapeString(p.user)).WriteString(w, pageHTML)
 }
 
 // formTarget is the origin that the response to the form redirects to: browsers apply form-action to that, too. The policy has no form for IPv6 addresses.
 func formTarget(redirect string) string {
+	if redirect == "" {
+		return ""
+	}
 	u, err := url.Parse(redirect)
 	if err != nil || strings.Contains(u.Host, "[") {
 		return "http:"

@@ -4,7 +4,6 @@
 package signin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +23,14 @@ const contended = 4
 
 // errRefresh is the one error for all that is wrong with a refresh token.
 var errRefresh error = &protocolError{"invalid_grant", "the refresh token is not valid, has expired or was used before, or its user may not sign in; sign in again"}
+
+// orRefused returns why a session could not be revoked, or else the refusal: a client is told that a session has ended once it has.
+func orRefused(err, refusal error) error {
+	if err != nil {
+		return err
+	}
+	return refusal
+}
 
 // principalOf returns the user of a session.
 func principalOf(session *corev1.Secret) string {
@@ -60,7 +67,7 @@ func (s *Server) sessionOf(ctx context.Context, given refresh.Token) (*corev1.Se
 	session, name := &corev1.Secret{}, s.name(SessionPrefix+given.Session)
 	err := s.client.Get(ctx, name, session)
 	if apierrors.IsNotFound(err) { // another replica may have begun it just now
-		if !s.unseen.Allow() {
+		if !s.unseen.AllowN(s.now(), 1) {
 			return nil, errors.New("look up a session: too many clients ask for those that no cache has")
 		}
 		err = s.live.Get(ctx, name, session)
@@ -99,11 +106,11 @@ func (s *Server) rotate(ctx context.Context, current *loaded, session *corev1.Se
 		return "", &later{refresh.Pause, protocolError{tooMany, "the session was refreshed just now; wait a second"}}
 	case refresh.Reused:
 		s.log.Info("a refresh token was used twice: its session is revoked", "user", principalOf(session))
-		return "", cmp.Or(s.revoke(ctx, given.Session), errRefresh)
+		return "", orRefused(s.revoke(ctx, given.Session), errRefresh)
 	case refresh.Rotated, refresh.Repeated:
 	}
 	if err := s.askAgain(ctx, session); errors.Is(err, errStanding) {
-		return "", cmp.Or(s.revoke(ctx, given.Session), errRefresh)
+		return "", orRefused(s.revoke(ctx, given.Session), errRefresh)
 	} else if err != nil {
 		return "", err
 	}

@@ -44,6 +44,8 @@ const (
 	keyKeys     = "keys"
 	keyPassword = "password"
 	keyRefresh  = "refresh"
+	// keyAwaited marks a session that a user has approved, and whose device has not asked for its tokens yet.
+	keyAwaited = "awaited"
 )
 
 // Bounds are those of a session whose client asked for refresh tokens. All are needed.

@@ -38,6 +38,7 @@ const (
 	PathLogin     = "/v1/auth/login"
 	PathToken     = "/v1/auth/token"
 	PathRevoke    = "/v1/auth/revoke"
+	PathDevice    = "/v1/auth/device"
 )
 
 // KeysSecret is the Secret with the signing keys, in the manager's namespace, and KeyOfKeys its key there.
@@ -51,6 +52,8 @@ const (
 	purposePage   = "page"
 	purposeCode   = "code"
 	purposeDevice = "device"
+	// purposeDeviceCode is that of codes of devices, and purposeDevice that of the cookie of browsers.
+	purposeDeviceCode = "device code"
 )
 
 const (
@@ -90,6 +93,7 @@ type Server struct {
 	unseen     *rate.Limiter  // of sessions that are looked up at the API server because the cache does not have them
 	loaded     atomic.Pointer[loaded]
 	attempts   *attempts.Log
+	codes      codes
 	known      *limit.Gate           // where passwords from browsers wait that their user has signed in with before
 	strangers  *limit.Gate           // and all others
 	verified   *cache.LRUExpireCache // of verified, by the digest of the token
@@ -102,6 +106,7 @@ type loaded struct {
 	set     keys.Set
 	active  keys.Key
 	sealer  *seal.Sealer
+	sealing [][]byte // the keys of the sealer
 }
 
 // New makes a Server.
@@ -111,7 +116,7 @@ func New(o Options) *Server {
 	return &Server{
 		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, bounds: o.Sessions, now: o.Now, log: o.Log,
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
-		attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers), verified: cache.NewLRUExpireCache(maxVerified),
+		attempts: attempts.New(), codes: newCodes(), known: hashGate(1), strangers: hashGate(strangers), verified: cache.NewLRUExpireCache(maxVerified),
 	}
 }
 
@@ -128,6 +133,8 @@ func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+PathLogin, s.login)
 	mux.HandleFunc("POST "+PathToken, s.token)
 	mux.HandleFunc("POST "+PathRevoke, s.revocation)
+	mux.HandleFunc("POST "+PathDevice, s.deviceAuthorization)
+	mux.HandleFunc("GET "+PathDevice, s.verification)
 }
 
 func (s *Server) name(name string) types.NamespacedName {
@@ -163,7 +170,7 @@ func (s *Server) keys(ctx context.Context) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := &loaded{version: last.version, uid: last.uid, set: last.set, active: active, sealer: sealer}
+	next := &loaded{version: last.version, uid: last.uid, set: last.set, active: active, sealer: sealer, sealing: sealing}
 	s.loaded.Store(next)
 	return next, nil
 }
@@ -174,6 +181,7 @@ type metadata struct {
 	Authorization string   `json:"authorization_endpoint"`
 	Token         string   `json:"token_endpoint"`
 	Revocation    string   `json:"revocation_endpoint"`
+	Device        string   `json:"device_authorization_endpoint"`
 	Keys          string   `json:"jwks_uri"`
 	Responses     []string `json:"response_types_supported"`
 	Modes         []string `json:"response_modes_supported"`
@@ -189,8 +197,8 @@ type metadata struct {
 
 func (s *Server) discovery(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, "public, max-age=600", metadata{
-		Issuer: s.issuer, Authorization: s.issuer + PathAuthorize, Token: s.issuer + PathToken, Revocation: s.issuer + PathRevoke, Keys: s.issuer + PathKeys,
-		Responses: []string{"code"}, Modes: []string{"query"}, Grants: []string{grantCode, grantRefresh}, Subjects: []string{"public"},
+		Issuer: s.issuer, Authorization: s.issuer + PathAuthorize, Token: s.issuer + PathToken, Revocation: s.issuer + PathRevoke, Device: s.issuer + PathDevice, Keys: s.issuer + PathKeys,
+		Responses: []string{"code"}, Modes: []string{"query"}, Grants: []string{grantCode, grantRefresh, grantDevice}, Subjects: []string{"public"},
 		Algorithms: []string{string(jose.ES256)}, Scopes: []string{scopeOpenID, scopeOffline}, Clients: []string{"none"}, Revokers: []string{"none"}, Challenges: []string{"S256"}, NamesIssuer: true,
 	})
 }

@@ -44,7 +44,7 @@ type granted struct {
 	Scope   string `json:"scope"`
 }
 
-// token gives a token for a code, or for a refresh token.
+// token gives a token for a code, a refresh token or a device code.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	answer, err := s.exchange(w, r)
 	if err != nil {
@@ -62,10 +62,10 @@ func (s *Server) exchange(w http.ResponseWriter, r *http.Request) (granted, erro
 	if err := checkClient(r, fields); err != nil {
 		return granted{}, err
 	}
-	grants := map[string]func(context.Context, *loaded, url.Values) (granted, error){grantCode: s.redeem, grantRefresh: s.refresh}
+	grants := map[string]func(context.Context, *loaded, url.Values) (granted, error){grantCode: s.redeem, grantRefresh: s.refresh, grantDevice: s.redeemDevice}
 	grant, known := grants[fields.Get("grant_type")]
 	if !known {
-		return granted{}, &protocolError{"unsupported_grant_type", "grant_type must be " + grantCode + " or " + grantRefresh}
+		return granted{}, &protocolError{"unsupported_grant_type", "grant_type must be " + grantCode + ", " + grantRefresh + " or " + grantDevice}
 	}
 	current, err := s.keys(r.Context())
 	if err != nil {
