@@ -6,6 +6,7 @@ package identity
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -90,6 +91,10 @@ func protocolToken(h http.Header) (string, error) {
 	}
 	return string(token), nil
 }
+
+// ErrEnded means that the session of a token was ended by its user, an administrator, or because a token of it was stolen. Unlike the time of a token
+// that passes, it ends what has begun with the token.
+var ErrEnded = errors.New("the session of the token was revoked")
 
 // Expired reports whether the token of a request says of itself that its time has passed. What it says is worth something only if the token
 // was accepted before. One that says nothing has not expired.

@@ -57,9 +57,9 @@ func (h *Handler) still(r *http.Request, c *call, askMember bool) error {
 	case err == nil:
 	case !refused(err):
 		return nil
-	case !identity.Expired(r, time.Now()):
+	case !identity.Expired(r, time.Now()) || errors.Is(err, identity.ErrEnded):
 		return err
-	} // An expired token begins nothing, but a shell outlives it, as in Kubernetes. The rights of its user still count.
+	} // An expired token begins nothing, but a shell outlives it, as in Kubernetes. The rights of its user still count, and so does the end of a session.
 	if c.target.local {
 		return nil
 	}

@@ -111,6 +111,7 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 	const watch, exec = podsPath + "?watch=true", "/k8s/clusters/team-a/prod/api/v1/namespaces/x/pods/y/exec?command=sh"
 	no := func(err error) *error { return &err }
 	unknown, forbidden := no(refusal.Unauthorized("unknown")), no(refusal.Forbidden("no right"))
+	revoked := no(refusal.Unauthorized("the session was ended").Because(identity.ErrEnded))
 	expired := "e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":1000000000}`)) + ".sig"
 	for name, test := range map[string]struct {
 		path, bearer string
@@ -135,6 +136,8 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 			s.reach.Store(no(errors.New("down")))
 		}, true},
 		"a shell goes on when its token has expired":                                        {watch, expired, func(s *standing) { s.token.Store(unknown) }, true},
+		"a shell ends when the session of its token is revoked":                             {exec, "t", func(s *standing) { s.token.Store(revoked) }, false},
+		"a watch ends when the session of its token is revoked after the token has expired": {watch, expired, func(s *standing) { s.token.Store(revoked) }, false},
 		"a watch whose token has expired ends when its user may no longer reach the member": {watch, expired, func(s *standing) { s.token.Store(unknown); s.reach.Store(forbidden) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -76,6 +76,9 @@ func mayStay(current *loaded, v verified) bool {
 // identify returns the user of a token, if it is valid now, and they and their session are in good standing.
 func (s *Server) identify(ctx context.Context, v verified) (identity.Identity, error) {
 	if err := v.Current(s.now()); err != nil {
+		if ended := s.inSession(ctx, v); errors.Is(ended, identity.ErrEnded) { // which ends also what began before the token expired
+			return identity.Identity{}, ended
+		}
 		return identity.Identity{}, refusal.Unauthorized("the token has expired; sign in again").Because(err)
 	}
 	id, err := identity.Principal(v.Subject, v.UID)
@@ -96,7 +99,9 @@ func (s *Server) inSession(ctx context.Context, v verified) error {
 		err = s.live.Get(ctx, name, session)
 	}
 	switch {
-	case apierrors.IsNotFound(err), err == nil && (len(session.Data[keyRevoked]) > 0 || string(session.Data[keyUID]) != v.UID):
+	case err == nil && len(session.Data[keyRevoked]) > 0:
+		return refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
+	case apierrors.IsNotFound(err), err == nil && string(session.Data[keyUID]) != v.UID:
 		return refusal.Unauthorized("the session was ended; sign in again")
 	case err != nil:
 		return refusal.Unavailable("the hub cannot check the session at the moment; try again").Because(err)

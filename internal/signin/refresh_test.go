@@ -6,6 +6,7 @@ package signin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/signin/refresh"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -458,4 +460,30 @@ func TestASessionInUseStaysWhenItsUserSignsInManyTimes(t *testing.T) {
 	f.wait(time.Minute)
 	f.refreshed(used.Refresh)
 	f.ended(idle)
+}
+
+// What the proxy asks again every 30 s for requests that are open: a session that was revoked ends them, and the time of their token does not.
+func TestASessionThatWasRevokedEndsOpenRequestsOfExpiredTokens(t *testing.T) {
+	f := newFixture(t)
+	revoked, expired := f.session(), f.session()
+	for _, session := range []tokens{revoked, expired} {
+		if _, err := f.identify(session.Access); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.wait(10 * time.Minute)
+	if _, err := f.identify(revoked.Access); err == nil || errors.Is(err, identity.ErrEnded) {
+		t.Errorf("an expired token of a session that lasts is refused with %v", err)
+	}
+	f.post(PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {revoked.Refresh}})
+	if _, err := f.identify(revoked.Access); !errors.Is(err, identity.ErrEnded) {
+		t.Errorf("an expired token of a session that was revoked is refused with %v", err)
+	}
+	if _, err := f.identify(expired.Access); err == nil || errors.Is(err, identity.ErrEnded) {
+		t.Errorf("an expired token of another session is refused with %v", err)
+	}
+	f.post(PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {expired.Access}})
+	if _, err := f.identify(expired.Access); !errors.Is(err, identity.ErrEnded) {
+		t.Errorf("revoked by a token that has expired, the session is refused with %v", err)
+	}
 }
