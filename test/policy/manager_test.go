@@ -128,6 +128,23 @@ func testManager(t *testing.T, h *fixture) {
 	} {
 		t.Run(name, func(t *testing.T) { wantRefused(t, manager.Create(t.Context(), tt.object, client.DryRunAll), tt.want) })
 	}
+	t.Run("it renews and revokes sessions, and gives none away", func(t *testing.T) {
+		session := secret("drover-system", "drover-session-00000000000000000000000000000002",
+			", labels: {cluster.drover.dev/secret: session, cluster.drover.dev/user: alice}}, type: Opaque, stringData: {uid: a, begun: b, keys: k, ends: e, awaited: 'true'}}")
+		wantTaken(t, manager.Create(t.Context(), session))
+		for name, patch := range map[string]string{
+			"another user": `{"metadata":{"labels":{"cluster.drover.dev/user":"bob"}}}`, "no user": `{"metadata":{"labels":{"cluster.drover.dev/user":null}}}`,
+			"another User of the name": `{"data":{"uid":"Yg=="}}`, "no UID": `{"data":{"uid":null}}`, "a later login": `{"data":{"begun":"Yw=="}}`, "other keys": `{"data":{"keys":"Yw=="}}`, "no data": `{"data":null}`,
+		} {
+			t.Run(name, func(t *testing.T) {
+				wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge("%s", patch), client.DryRunAll), "changes neither the user, the login nor the keys of a session")
+			})
+		}
+		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"awaited":null,"refresh":"e30=","ends":"Zg=="}}`)))
+		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"awaited":"dHJ1ZQ=="}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
+		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"revoked":"dHJ1ZQ=="}}`)))
+		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"revoked":null}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
+	})
 	t.Run("it deletes sessions and no other Secret", func(t *testing.T) {
 		const session = "drover-session-00000000000000000000000000000000"
 		for name, kind := range map[string]string{session: "session", "drover-user-bob": "session", "drover-session-00000000000000000000000000000001": "user"} {

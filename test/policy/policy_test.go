@@ -220,6 +220,11 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	tries["drover-agent"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"spec":{"agent":{"image":"x"}}}`), client.DryRunAll)
 	}
+	session := "{apiVersion: v1, kind: Secret, metadata: {name: drover-session-ffffffffffffffffffffffffffffffff, namespace: drover-system, labels: {cluster.drover.dev/secret: session}}}"
+	tries["drover-manager-sessions"] = func(ctx context.Context) error {
+		return h.manager(t).Patch(ctx, in(session), merge(`{"data":{"uid":"eA=="}}`), client.DryRunAll)
+	}
+	h.Apply(t, in(session))
 	h.Apply(t, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}, spec: {deletionProtection: true}}"))
 	h.allow(t, "probe-facts", h.workspace, may("clusters", "create", "patch"), may("secrets", "create"))
 	for name, try := range tries {
