@@ -27,6 +27,8 @@ type options struct {
 	subresource string
 	groups      []string
 	kind        string
+
+	issuer string // the URL of a hub where the user is signed in
 }
 
 // newCommand is "kubectl drover".
@@ -34,8 +36,8 @@ func newCommand() *cobra.Command {
 	o := &options{loading: clientcmd.NewDefaultClientConfigLoadingRules()}
 	root := &cobra.Command{
 		Use:   "kubectl-drover",
-		Short: "Say who may do what in which member cluster, and why, and how plans and agents go",
-		Long: `Say who may do what in which member cluster, and why, and how plans and agents go.
+		Short: "Sign in at a hub, use its member clusters, and say who may do what in them, and why, and how plans and agents go",
+		Long: `Sign in at a hub, use its member clusters, and say who may do what in them, and why, and how plans and agents go.
 
 The hub is the cluster of your kubeconfig. The workspace is the context's namespace, or --workspace. A member is asked too, if an entry of your
 kubeconfig leads to a member through the hub (a server that ends in /k8s/clusters/NAMESPACE/NAME) or --member-context names one that leads to it.`,
@@ -51,13 +53,14 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 		return fmt.Errorf("%w: see \"%s --help\"", err, c.CommandPath())
 	})
 	o.bindConnection(root)
-	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newAgents(o), newUninstall(o), newAdopt(o), newRestored(o), newRevoked(o), newUser(o), &cobra.Command{
-		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), version)
-			return err
-		},
-	})
+	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newAgents(o), newUninstall(o), newAdopt(o), newRestored(o), newRevoked(o), newUser(o), newLogin(o), newLogout(o), newGetToken(o), newWhoAmI(o),
+		newClusters(o), newUse(o), newKubeconfig(o), &cobra.Command{
+			Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				_, err := fmt.Fprintln(c.OutOrStdout(), version)
+				return err
+			},
+		})
 	return root
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -96,6 +97,32 @@ func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.Namesp
 		}
 	}
 	return false, nil
+}
+
+// Workspaces returns the workspaces with bindings of the principals, and which of the principals have one there, expired or not. It takes a look at
+// each binding of the hub.
+func (g *Grants) Workspaces(who Principals) (map[string]Principals, error) {
+	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
+		return nil, errNotSynced
+	}
+	asked := map[v1.Subject]bool{}
+	for _, subject := range who.subjects() {
+		asked[subject] = true
+	}
+	found := map[string]Principals{}
+	for _, object := range append(g.clusters.GetIndexer().List(), g.projects.GetIndexer().List()...) {
+		b, ok := object.(v1.Binding)
+		if !ok || !asked[b.Principal()] {
+			continue
+		}
+		in := found[b.GetNamespace()]
+		in.User = who.User
+		if subject := b.Principal(); subject.Kind == v1.SubjectGroup && !slices.Contains(in.Groups, subject.Name) {
+			in.Groups = append(in.Groups, subject.Name)
+		}
+		found[b.GetNamespace()] = in
+	}
+	return found, nil
 }
 
 func (g *Grants) boundToCluster(ctx context.Context, key string, cluster *lazyCluster, now time.Time) (bool, error) {

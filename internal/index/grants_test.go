@@ -5,6 +5,7 @@ package index_test
 
 import (
 	"context"
+	"reflect"
 	"testing"
 	"time"
 
@@ -93,7 +94,30 @@ func TestBound(t *testing.T) {
 		if got, err := g.Bound(t.Context(), index.Principals{User: "hub:alice"}, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now); got || err == nil {
 			t.Errorf("bound is %t, %v, want false and an error", got, err)
 		}
+		if got, err := g.Workspaces(index.Principals{User: "hub:alice"}); len(got) > 0 || err == nil {
+			t.Errorf("the workspaces are %v, %v, want none and an error", got, err)
+		}
 	})
+}
+
+// A list of the Clusters that a user may reach looks bindings up in these workspaces only, and for these groups.
+func TestWorkspacesAreThoseWithABindingOfAPrincipal(t *testing.T) {
+	crtb := func(namespace, name string, s v1.Subject) client.Object {
+		return &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ClusterRoleTemplateBindingSpec{Subject: s}}
+	}
+	prtb := func(namespace, name string, s v1.Subject) client.Object {
+		return &v1.ProjectRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ProjectRoleTemplateBindingSpec{Subject: s}}
+	}
+	alice, devs, ops := v1.Subject{Kind: v1.SubjectUser, Name: "local:alice"}, v1.Subject{Kind: v1.SubjectGroup, Name: "ldap:devs"}, v1.Subject{Kind: v1.SubjectGroup, Name: "ldap:ops"}
+	g := grants(t, crtb("a", "1", alice), crtb("a", "2", devs), prtb("a", "3", devs), prtb("b", "1", devs), prtb("c", "1", alice), crtb("d", "1", ops),
+		crtb("e", "1", v1.Subject{Kind: v1.SubjectGroup, Name: "local:alice"}), crtb("f", "1", v1.Subject{Kind: v1.SubjectUser, Name: "ldap:devs"}))
+	got, err := g.Workspaces(index.Principals{User: "local:alice", Groups: []string{"ldap:none", "ldap:devs"}})
+	want := map[string]index.Principals{
+		"a": {User: "local:alice", Groups: []string{"ldap:devs"}}, "b": {User: "local:alice", Groups: []string{"ldap:devs"}}, "c": {User: "local:alice"},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("the workspaces are %v (%v), expected %v", got, err, want)
+	}
 }
 
 // grants are those of a cache that holds the objects.

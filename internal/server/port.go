@@ -155,6 +155,7 @@ func (s *Server) others(ctx context.Context) http.Handler {
 	if s.SignIn != nil {
 		s.SignIn.Register(mux)
 	}
+	s.Catalog.Register(mux)
 	s.probes(ctx, mux) // for load balancers, which check the port that they forward to
 	return mux
 }

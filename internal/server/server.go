@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/catalog"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/peer"
@@ -39,6 +40,8 @@ type Server struct {
 	Ready func() error
 	// SignIn is the issuer of users' tokens, nil if users do not sign in here.
 	SignIn *signin.Server
+	// Catalog tells users which Clusters they may reach.
+	Catalog *catalog.Catalog
 	// Peers are the other replicas, nil if there are none.
 	Peers *peer.Network
 	// Connections bounds those of the port.

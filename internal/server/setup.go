@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/catalog"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/index"
@@ -54,9 +55,10 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		return nil, err
 	}
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
+	bindings := bound(grants.Bound, connected.alike, time.Now)
 	users := users{
 		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews()).Authenticate,
-		authorize:    identity.Chain{bound(grants.Bound, connected.alike, time.Now), access.ClusterProxy}.Authorize,
+		authorize:    identity.Chain{bindings, access.ClusterProxy}.Authorize,
 	}
 	issuer := users.signIn(mgr, cfg, logger.WithName("sign-in"))
 	limits := cfg.Limits.Settings()
@@ -82,9 +84,12 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Tunnel:       observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable, ErrorLog: quietLog(logger)}),
 		Proxy:        handler,
 		SignIn:       issuer,
-		Ready:        func() error { return cachesSynced(mgr, cfg) },
-		Stop:         newStop(cfg.Drain),
-		Log:          logger, telemetry: observed, pace: newPace(observed.turnedAway.Inc),
+		Catalog: catalog.New(catalog.Catalog{
+			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings, Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
+		}),
+		Ready: func() error { return cachesSynced(mgr, cfg) },
+		Stop:  newStop(cfg.Drain),
+		Log:   logger, telemetry: observed, pace: newPace(observed.turnedAway.Inc),
 	}
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err

@@ -22,12 +22,14 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/signin"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -35,18 +37,7 @@ import (
 // TestALocalUserSignsIn: an administrator makes a user by the plugin, the user signs in as kubelogin does, and kubectl works in a member as local:alice.
 func TestALocalUserSignsIn(t *testing.T) {
 	t.Parallel()
-	s := startWith(t, func(s *system, t *testing.T) {
-		plane, err := s.plane("hub")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = plane.Kill() })
-		layout := framework.Layout{Replicas: 1, Configure: func(c *config.Config) { c.SignIn.Issuer = c.Server.URLs[0] }}
-		if s.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, layout); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = s.hub.Manager.Kill() })
-	})
+	s := startWith(t, (*system).startSignIn)
 	cluster, _ := s.imported(t, "member", s.member, protocol.AgentNamespace)
 	s.await(t, cluster, time.Minute, framework.Ready)
 	secret := makeUser(t, s, "alice")
@@ -97,6 +88,21 @@ func TestALocalUserSignsIn(t *testing.T) {
 	})
 }
 
+// startSignIn starts a hub at which users sign in.
+func (s *system) startSignIn(t *testing.T) {
+	t.Helper()
+	plane, err := s.plane("hub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = plane.Kill() })
+	layout := framework.Layout{Replicas: 1, Configure: func(c *config.Config) { c.SignIn.Issuer = c.Server.URLs[0] }}
+	if s.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, layout); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.hub.Manager.Kill() })
+}
+
 // makeUser makes a User by the plugin, as an administrator of the hub.
 func makeUser(t *testing.T, s *system, name string) string {
 	t.Helper()
@@ -112,6 +118,14 @@ func makeUser(t *testing.T, s *system, name string) string {
 }
 
 var signInRequest = regexp.MustCompile(`name="request" value="([^"]+)"`)
+
+// awaitKeys waits until the leader has made the keys that sign tokens.
+func awaitKeys(t *testing.T, s *system) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		return s.hub.Client.Get(ctx, client.ObjectKey{Namespace: "drover-system", Name: signin.KeysSecret}, &corev1.Secret{})
+	})
+}
 
 // signIn does what kubelogin and a browser do, and returns the ID token.
 func signIn(t *testing.T, s *system, user, secret string) string {

@@ -1,0 +1,155 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/login"
+)
+
+// reachable are the Clusters that the user may reach, as the hub's /v1/clusters lists them.
+type reachable struct {
+	Items []reachableCluster `json:"items"`
+	// Incomplete reports whether there may be others.
+	Incomplete bool `json:"incomplete,omitempty"`
+}
+
+type reachableCluster struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Ready     string `json:"ready"`
+	Reason    string `json:"reason,omitempty"`
+	Version   string `json:"version,omitempty"`
+}
+
+func (c reachableCluster) String() string { return c.Namespace + "/" + c.Name }
+
+func newClusters(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "clusters", Short: "List the Clusters that you may reach",
+		Long: `List the Clusters that you may reach, in all workspaces or in one. It takes no right on the hub but that to reach them: a binding, or get on clusters/proxy.`,
+		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.checkOutput() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := bounded(c.Context())
+			defer cancel()
+			session, err := o.signedIn(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := clustersOf(ctx, session, o.workspace)
+			if err != nil {
+				return err
+			}
+			return o.print(c.OutOrStdout(), list, func() string { return list.text(o.workspace) })
+		},
+	}
+	c.Flags().StringVarP(&o.workspace, "workspace", "w", "", "One workspace only: a namespace of the hub")
+	c.Flags().StringVarP(&o.output, "output", "o", outputText, "The output: text, json or yaml")
+	complete(c, "workspace", o.completeReachable(func(c reachableCluster) []string { return []string{c.Namespace} }))
+	complete(c, "output", offer(outputText, outputJSON, outputYAML))
+	o.bindHub(c)
+	return c
+}
+
+// clustersOf asks a hub for what its user may reach, in one workspace or in all.
+func clustersOf(ctx context.Context, session *login.Session, workspace string) (reachable, error) {
+	list := reachable{}
+	path := "/v1/clusters"
+	if workspace != "" {
+		path += "?" + url.Values{"namespace": {workspace}}.Encode()
+	}
+	if err := askHub(ctx, session, path, &list); err != nil {
+		return list, err
+	}
+	for _, c := range list.Items { // they become part of URLs and of the kubeconfig
+		if len(validation.IsDNS1123Label(c.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(c.Name)) > 0 {
+			return list, fmt.Errorf("the hub %s names a Cluster %q, which cannot be: tell its administrator", session.Issuer, c)
+		}
+	}
+	return list, nil
+}
+
+// text is the table for a person.
+func (l reachable) text(workspace string) string {
+	var b strings.Builder
+	table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "WORKSPACE\tNAME\tREADY\tREASON\tVERSION")
+	for _, c := range l.Items {
+		cells := []string{c.Namespace, c.Name, c.Ready, c.Reason, c.Version}
+		for i, cell := range cells {
+			cells[i] = plain(cell)
+		}
+		fmt.Fprintln(table, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+	}
+	_ = table.Flush() // it writes to memory
+	switch {
+	case len(l.Items) == 0 && !l.Incomplete:
+		return "You may reach no Cluster: ask for a binding to you.\n"
+	case l.Incomplete && workspace == "":
+		b.WriteString("\nThere may be others: the hub could not look at all that gives you a right. Name a workspace with -w.\n")
+	case l.Incomplete:
+		b.WriteString("\nThere may be others: the hub could not look at all that gives you a right.\n")
+	}
+	return b.String()
+}
+
+// choose returns the Clusters that arguments name, as NAME where one workspace has it, or as WORKSPACE/NAME.
+func (l reachable) choose(names []string) ([]reachableCluster, error) {
+	var chosen []reachableCluster
+	for _, name := range names {
+		var found []reachableCluster
+		for _, c := range l.Items {
+			if c.Name == name || c.String() == name {
+				found = append(found, c)
+			}
+		}
+		switch len(found) {
+		case 0:
+			return nil, fmt.Errorf("you may reach no Cluster %s: \"kubectl drover clusters\" lists those that you may", visible(name))
+		case 1:
+			chosen = append(chosen, found[0])
+		default:
+			return nil, fmt.Errorf("several workspaces have a Cluster %s: name one as %s", visible(name), joined(found))
+		}
+	}
+	return chosen, nil
+}
+
+func joined(clusters []reachableCluster) string {
+	var names []string
+	for _, c := range clusters {
+		names = append(names, c.String())
+	}
+	return strings.Join(names, " or ")
+}
+
+// completeReachable offers words for each Cluster that the user may reach.
+func (o *options) completeReachable(words func(reachableCluster) []string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(c.Context(), completionLimit)
+		defer cancel()
+		session, err := o.signedIn(ctx)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		list, err := clustersOf(ctx, session, "")
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var found []string
+		for _, c := range list.Items {
+			found = append(found, words(c)...)
+		}
+		return beginning(start, slices.DeleteFunc(found, func(word string) bool { return slices.Contains(args, word) }))
+	}
+}

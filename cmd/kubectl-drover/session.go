@@ -1,0 +1,178 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/login"
+)
+
+// execInfo is the variable by which kubectl tells an exec plugin what it is called for.
+const execInfo = "KUBERNETES_EXEC_INFO"
+
+func newGetToken(o *options) *cobra.Command {
+	var s signing
+	c := &cobra.Command{
+		Use: "get-token --hub URL", Short: "Print a token, for kubeconfigs",
+		Long: `Print a token as an ExecCredential (client.authentication.k8s.io/v1), which kubeconfigs call that "kubectl drover kubeconfig" and "kubectl drover use" write.
+
+If the last token has ended, another one is fetched without a question where the hub gave a refresh token. Else the browser asks, if a person is at the terminal.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.getToken(c, s) },
+	}
+	s.bind(c)
+	o.bindHub(c)
+	return c
+}
+
+func (o *options) bindHub(c *cobra.Command) {
+	c.Flags().StringVar(&o.issuer, "hub", "", "The URL of the hub where you are signed in (default: that of the kubeconfig's context, or the only one)")
+	complete(c, "hub", completeHubs)
+}
+
+func completeHubs(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+	store, err := sessions()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var issuers []string
+	found, _ := store.List()
+	for _, s := range found {
+		issuers = append(issuers, s.Issuer)
+	}
+	return beginning(start, issuers)
+}
+
+// session returns where sessions are kept, and the hub that is meant.
+func (o *options) session() (login.Store, string, error) {
+	store, err := sessions()
+	if err != nil {
+		return store, "", err
+	}
+	if o.issuer != "" {
+		issuer, err := login.ParseURL(o.issuer)
+		return store, issuer, err
+	}
+	found, err := store.List()
+	if err != nil {
+		return store, "", fmt.Errorf("read your sessions: %w", err)
+	}
+	issuer, err := chooseHub(found, o.contextServer())
+	return store, issuer, err
+}
+
+// contextServer is the server of the kubeconfig's context, "" if there is none.
+func (o *options) contextServer() string {
+	raw, err := o.kubeconfig().RawConfig()
+	if err != nil {
+		return ""
+	}
+	if c := raw.Contexts[cmp.Or(o.overrides.CurrentContext, raw.CurrentContext)]; c != nil && raw.Clusters[c.Cluster] != nil {
+		return raw.Clusters[c.Cluster].Server
+	}
+	return ""
+}
+
+// chooseHub returns the hub that a server belongs to, or the only one.
+func chooseHub(sessions []*login.Session, server string) (string, error) {
+	var all []string
+	for _, s := range sessions {
+		if strings.HasPrefix(server, s.Issuer+"/") {
+			return s.Issuer, nil
+		}
+		all = append(all, s.Issuer)
+	}
+	switch len(all) {
+	case 0:
+		return "", signedOut(login.ErrSignedOut, "URL")
+	case 1:
+		return all[0], nil
+	}
+	return "", fmt.Errorf("you are signed in at several hubs: name one with --hub: %s", strings.Join(all, ", "))
+}
+
+// signedOut says what to type.
+func signedOut(why error, issuer string) error {
+	return fmt.Errorf("%w: type \"kubectl drover login %s\"", why, issuer)
+}
+
+func (o *options) getToken(c *cobra.Command, s signing) error {
+	asked := caller(os.Getenv(execInfo), os.Stdin)
+	store, issuer, err := o.session()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), s.timeout+commandLimit)
+	defer cancel()
+	session, err := store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
+		if before == nil {
+			before = &login.Session{Issuer: issuer, CA: asked.ca(issuer)}
+		}
+		next, err := renew(ctx, before)
+		if err == nil || !errors.Is(err, login.ErrRefused) {
+			return next, untrustedHub(err)
+		}
+		if !asked.Interactive {
+			return nil, signedOut(err, issuer)
+		}
+		at, err := login.Discover(ctx, issuer, before.CA)
+		if err != nil {
+			return nil, untrustedHub(err)
+		}
+		return s.signIn(ctx, c.ErrOrStderr(), at)
+	})
+	if err != nil {
+		return err
+	}
+	until := metav1.NewTime(session.Until())
+	return json.NewEncoder(c.OutOrStdout()).Encode(clientauthenticationv1.ExecCredential{
+		TypeMeta: metav1.TypeMeta{APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Kind: "ExecCredential"},
+		Status:   &clientauthenticationv1.ExecCredentialStatus{Token: session.Token, ExpirationTimestamp: &until},
+	})
+}
+
+// renew returns the session that follows one without a question. The error matches login.ErrRefused if only the user can.
+func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
+	if before.Refresh == "" {
+		return nil, fmt.Errorf("%w at %s", login.ErrRefused, before.Issuer)
+	}
+	at, err := login.Discover(ctx, before.Issuer, before.CA)
+	if err != nil {
+		return nil, err
+	}
+	return at.Refresh(ctx, before)
+}
+
+// call is what kubectl says of the request that it needs a token for.
+type call clientauthenticationv1.ExecCredentialSpec
+
+// caller reads what kubectl says. Without it a person calls, if the input is a terminal.
+func caller(info string, in *os.File) call {
+	var said clientauthenticationv1.ExecCredential
+	if info == "" || json.NewDecoder(io.LimitReader(strings.NewReader(info), 1<<20)).Decode(&said) != nil {
+		return call{Interactive: term.IsTerminal(int(in.Fd()))}
+	}
+	return call(said.Spec)
+}
+
+// ca is the one that the kubeconfig has for the hub: a user who has signed in nowhere on this computer needs no other.
+func (c call) ca(issuer string) []byte {
+	if c.Cluster != nil && strings.HasPrefix(c.Cluster.Server, issuer+"/") {
+		return c.Cluster.CertificateAuthorityData
+	}
+	return nil
+}

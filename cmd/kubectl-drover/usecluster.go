@@ -1,0 +1,188 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/login"
+)
+
+func newUse(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "use CLUSTER", Short: "Have kubectl talk to a Cluster from now on",
+		Long: `Have kubectl talk to a Cluster from now on: your kubeconfig gets a context for it, which becomes the current one. CLUSTER is a name, or WORKSPACE/NAME.`,
+		Args: arguments(1, "a Cluster"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.withReachable(c, func(session *login.Session, list reachable) error {
+				chosen, err := list.choose(args)
+				if err != nil {
+					return err
+				}
+				name, err := o.merge(session, chosen, true)
+				if err == nil {
+					_, err = fmt.Fprintf(c.OutOrStdout(), "Switched to context %q.\n", name)
+				}
+				return err
+			})
+		},
+	}
+	c.Flags().StringVarP(&o.namespace, "namespace", "n", "", "The namespace of the Cluster that is meant where none is named (default: as before)")
+	c.ValidArgsFunction = o.completeReachable(namesOf)
+	o.bindHub(c)
+	return c
+}
+
+// namesOf are how arguments name a Cluster.
+func namesOf(c reachableCluster) []string { return []string{c.Name, c.String()} }
+
+// withReachable runs what a command does with the Clusters that the user may reach.
+func (o *options) withReachable(c *cobra.Command, do func(*login.Session, reachable) error) error {
+	ctx, cancel := context.WithTimeout(c.Context(), commandLimit)
+	defer cancel()
+	session, err := o.signedIn(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := clustersOf(ctx, session, "")
+	if err != nil {
+		return err
+	}
+	return do(session, list)
+}
+
+// target is where a kubeconfig goes.
+type target struct {
+	all   bool
+	merge bool
+	file  string
+}
+
+func newKubeconfig(o *options) *cobra.Command {
+	var to target
+	c := &cobra.Command{
+		Use: "kubeconfig [CLUSTER…]", Short: "Print a kubeconfig for Clusters, without a token in it",
+		Long: `Print a kubeconfig for Clusters, or merge it into yours. No token is in it: kubectl gets one by "kubectl-drover get-token", which signs in if need be, so that
+you can pass it on to others. CLUSTER is a name, or WORKSPACE/NAME.`,
+		Example: `  kubectl drover kubeconfig prod > prod.kubeconfig
+  kubectl drover kubeconfig --all --merge`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if to.all == (len(args) > 0) {
+				return errors.New("name Clusters, or all that you may reach by --all")
+			}
+			return o.withReachable(c, func(session *login.Session, list reachable) error {
+				return o.writeKubeconfig(c, to, session, list, args)
+			})
+		},
+	}
+	flags := c.Flags()
+	flags.BoolVar(&to.all, "all", false, "All Clusters that you may reach")
+	flags.BoolVar(&to.merge, "merge", false, "Merge it into your kubeconfig, where the current context stays")
+	flags.StringVarP(&to.file, "output", "o", "", "A file to write it to, which must not exist")
+	c.MarkFlagsMutuallyExclusive("merge", "output")
+	c.ValidArgsFunction = o.completeReachable(namesOf)
+	o.bindHub(c)
+	return c
+}
+
+func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Session, list reachable, names []string) error {
+	chosen, err := list.Items, error(nil)
+	if !to.all {
+		chosen, err = list.choose(names)
+	}
+	if err != nil {
+		return err
+	}
+	if list.Incomplete && to.all {
+		fmt.Fprintln(c.ErrOrStderr(), "There may be other Clusters: name them.")
+	}
+	if to.merge {
+		_, err := o.merge(session, chosen, false)
+		if err == nil {
+			_, err = fmt.Fprintf(c.OutOrStdout(), "Merged %d contexts.\n", len(chosen))
+		}
+		return err
+	}
+	config := clientcmdapi.NewConfig()
+	for _, cluster := range chosen {
+		name := addContext(config, session, cluster)
+		if len(chosen) == 1 {
+			config.CurrentContext = name
+		}
+	}
+	raw, err := clientcmd.Write(*config)
+	if err != nil {
+		return err
+	}
+	if to.file == "" {
+		_, err = c.OutOrStdout().Write(raw)
+		return err
+	}
+	file, err := os.OpenFile(to.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists: add to it with --kubeconfig %s --merge", to.file, to.file)
+	} else if err != nil {
+		return err
+	}
+	_, err = bytes.NewReader(raw).WriteTo(file)
+	return errors.Join(err, file.Close())
+}
+
+// merge adds contexts to the user's kubeconfig, and returns the name of the last one, which becomes the current one if that is asked for.
+func (o *options) merge(session *login.Session, clusters []reachableCluster, current bool) (string, error) {
+	config, err := o.loading.GetStartingConfig()
+	if err != nil {
+		return "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	name := ""
+	for _, cluster := range clusters {
+		name = addContext(config, session, cluster)
+		if o.namespace != "" {
+			config.Contexts[name].Namespace = o.namespace
+		}
+	}
+	if current {
+		config.CurrentContext = name
+	}
+	if err := clientcmd.ModifyConfig(o.loading, *config, true); err != nil {
+		return "", fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return name, nil
+}
+
+// addContext adds a Cluster to a kubeconfig, and returns the name of its context. The namespace of one that was there stays.
+func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
+	host := strings.TrimPrefix(session.Issuer, "https://")
+	name, user := c.String()+"@"+host, "drover@"+host
+	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
+	if was := config.Clusters[name]; was != nil { // it stays in its file
+		cluster.LocationOfOrigin = was.LocationOfOrigin
+	}
+	if was := config.AuthInfos[user]; was != nil {
+		auth.LocationOfOrigin = was.LocationOfOrigin
+	}
+	if was := config.Contexts[name]; was != nil {
+		context = was
+	}
+	cluster.Server, cluster.CertificateAuthorityData = session.Issuer+memberPath(c.Namespace, c.Name), session.CA
+	auth.Exec = &clientcmdapi.ExecConfig{
+		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: "kubectl-drover", Args: []string{"get-token", "--hub", session.Issuer},
+		InteractiveMode: clientcmdapi.IfAvailableExecInteractiveMode, ProvideClusterInfo: true,
+		InstallHint: "kubectl-drover is the plugin of kubectl for Drover: put it into a directory of the PATH.",
+	}
+	context.Cluster, context.AuthInfo = name, user
+	config.Clusters[name], config.AuthInfos[user], config.Contexts[name] = cluster, auth, context
+	return name
+}

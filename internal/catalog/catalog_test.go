@@ -1,0 +1,239 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package catalog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/index"
+)
+
+// rights are what a user has on a hub, and what was asked about them.
+type rights struct {
+	bound   []string // workspace/name
+	proxy   []string // workspace/name, workspace/ or /
+	failing bool     // reviews fail
+	unknown bool     // bindings cannot be looked up
+	groups  []string
+
+	reviews []string
+	asked   [][]string // groups
+}
+
+func clusters(names ...string) []client.Object {
+	var objects []client.Object
+	for _, name := range names {
+		namespace, name, _ := strings.Cut(name, "/")
+		objects = append(objects, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+	}
+	return objects
+}
+
+func (r *rights) catalog(t testing.TB, objects []client.Object) *Catalog {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	return New(Catalog{
+		Authenticate: func(req *http.Request) (identity.Identity, error) {
+			if req.Header.Get("Authorization") == "" {
+				return identity.Identity{}, refusal.Unauthorized("no token")
+			}
+			return identity.Identity{User: "local:alice", Groups: r.groups, Hub: authenticationv1.UserInfo{Username: "local:alice"}}, nil
+		},
+		Workspaces: func(who index.Principals) (map[string]index.Principals, error) {
+			found := map[string]index.Principals{}
+			for _, name := range r.bound {
+				namespace, _, _ := strings.Cut(name, "/")
+				found[namespace] = index.Principals{User: who.User, Groups: who.Groups[:min(1, len(who.Groups))]}
+			}
+			return found, nil
+		},
+		Bound: func(_ context.Context, id identity.Identity, cluster types.NamespacedName) (bool, error) {
+			r.asked = append(r.asked, id.Groups)
+			if r.unknown {
+				return true, errors.New("not known yet")
+			}
+			return slices.Contains(r.bound, cluster.String()), nil
+		},
+		Proxy: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (bool, error) {
+			r.reviews = append(r.reviews, cluster.String())
+			if r.failing {
+				return true, errors.New("the API server is away")
+			}
+			return slices.Contains(r.proxy, cluster.String()), nil
+		},
+		Clusters: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(),
+	})
+}
+
+// get asks for a path, with a token or without.
+func get(t testing.TB, c *Catalog, path, token string) (int, string) {
+	t.Helper()
+	mux := http.NewServeMux()
+	c.Register(mux)
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, req)
+	return w.Code, w.Body.String()
+}
+
+func listed(t testing.TB, c *Catalog, path string) (names []string, incomplete bool) {
+	t.Helper()
+	code, body := get(t, c, path, "token")
+	var list ClusterList
+	if err := json.Unmarshal([]byte(body), &list); err != nil || code != http.StatusOK {
+		t.Fatalf("%d %s (%v)", code, body, err)
+	}
+	for _, item := range list.Items {
+		names = append(names, item.Namespace+"/"+item.Name)
+	}
+	return names, list.Incomplete
+}
+
+func TestAClusterIsListedForThoseWhoMayReachIt(t *testing.T) {
+	all := []string{"a/one", "a/two", "b/one", "c/one"}
+	for name, tt := range map[string]struct {
+		rights     rights
+		query      string
+		want       []string
+		incomplete bool
+		reviews    int
+	}{
+		"without a right, none":                                           {rights{}, "", nil, false, 4},
+		"by a binding, one":                                               {rights{bound: []string{"a/two"}}, "", []string{"a/two"}, false, 4},
+		"by a right in a workspace, its own":                              {rights{proxy: []string{"a/"}}, "", []string{"a/one", "a/two"}, false, 4},
+		"by a right everywhere, all, for one review":                      {rights{proxy: []string{"/"}}, "", all, false, 1},
+		"by a binding and a right, both":                                  {rights{bound: []string{"c/one"}, proxy: []string{"b/"}}, "", []string{"b/one", "c/one"}, false, 3},
+		"a right to one by its name is not looked for everywhere":         {rights{proxy: []string{"a/two"}}, "", nil, false, 4},
+		"a right to one by its name counts in a workspace that is named":  {rights{proxy: []string{"a/two"}}, "?namespace=a", []string{"a/two"}, false, 4},
+		"what is bound in another workspace is not in the one named":      {rights{bound: []string{"c/one"}}, "?namespace=a", nil, false, 4},
+		"a workspace that does not exist is as one without a right to it": {rights{}, "?namespace=x", nil, false, 0},
+		"what is not known is not listed":                                 {rights{bound: []string{"a/two"}, unknown: true}, "", nil, true, 4},
+		"reviews that fail permit nothing, and bindings count":            {rights{bound: []string{"a/two"}, failing: true}, "", []string{"a/two"}, true, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, incomplete := listed(t, tt.rights.catalog(t, clusters(all...)), PathClusters+tt.query)
+			if !slices.Equal(got, tt.want) || incomplete != tt.incomplete {
+				t.Errorf("%v are listed (incomplete: %v), expected %v (%v)", got, incomplete, tt.want, tt.incomplete)
+			}
+			if len(tt.rights.reviews) != tt.reviews {
+				t.Errorf("the API server was asked %v, expected %d reviews", tt.rights.reviews, tt.reviews)
+			}
+		})
+	}
+}
+
+// TestWhatAListCosts: reviews of access are bounded, and do not grow with Clusters.
+func TestWhatAListCosts(t *testing.T) {
+	for name, tt := range map[string]struct {
+		workspaces, clusters, reviews int
+		query                         string
+		incomplete                    bool
+	}{
+		"many Clusters in few workspaces":       {20, 2000, 21, "", false},
+		"many workspaces":                       {300, 600, maxReviews, "", true},
+		"many Clusters in a workspace by names": {1, 500, maxReviews, "?namespace=w0", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var names []string
+			for i := range tt.clusters {
+				names = append(names, fmt.Sprintf("w%d/c%d", i%tt.workspaces, i))
+			}
+			r := rights{bound: []string{"w0/c0"}}
+			got, incomplete := listed(t, r.catalog(t, clusters(names...)), PathClusters+tt.query)
+			if len(r.reviews) != tt.reviews || incomplete != tt.incomplete || !slices.Equal(got, r.bound) {
+				t.Errorf("%d reviews, incomplete %v, %d listed; expected %d, %v, 1", len(r.reviews), incomplete, len(got), tt.reviews, tt.incomplete)
+			}
+		})
+	}
+}
+
+func TestGroupsWithoutABindingAreNotLookedUp(t *testing.T) {
+	r := rights{bound: []string{"a/one"}}
+	for i := range 1000 {
+		r.groups = append(r.groups, fmt.Sprintf("ldap:g%d", i))
+	}
+	if _, incomplete := listed(t, r.catalog(t, clusters("a/one", "b/one")), PathClusters); incomplete || !reflect.DeepEqual(r.asked, [][]string{{"ldap:g0"}}) {
+		t.Errorf("bindings were looked up %d times, expected once for one group", len(r.asked))
+	}
+}
+
+func TestTheCatalogIsForUsersOnly(t *testing.T) {
+	r := rights{proxy: []string{"/"}}
+	c := r.catalog(t, clusters("a/one"))
+	for _, path := range []string{PathWhoAmI, PathClusters} {
+		if code, body := get(t, c, path, ""); code != http.StatusUnauthorized || strings.Contains(body, "one") {
+			t.Errorf("%s without a token is answered with %d %s", path, code, body)
+		}
+	}
+	if len(r.reviews) > 0 {
+		t.Errorf("the API server was asked %v for a stranger", r.reviews)
+	}
+	if code, body := get(t, c, PathWhoAmI, "token"); code != http.StatusOK || !strings.Contains(body, `"username":"local:alice"`) || !strings.Contains(body, "SelfSubjectReview") {
+		t.Errorf("the user is told %d %s", code, body)
+	}
+}
+
+// BenchmarkList is what a list of 10,000 Clusters costs the manager for a user who is bound to one of each hundred.
+func BenchmarkList(b *testing.B) {
+	list := &v1.ClusterList{}
+	for i := range 10_000 {
+		list.Items = append(list.Items, v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("w%d", i/100), Name: fmt.Sprintf("c%d", i)}})
+	}
+	bound := map[string]index.Principals{}
+	for i := range 100 {
+		bound[fmt.Sprintf("w%d", i)] = index.Principals{User: "local:alice"}
+	}
+	c := New(Catalog{
+		Authenticate: func(*http.Request) (identity.Identity, error) {
+			return identity.Identity{User: "local:alice", Hub: authenticationv1.UserInfo{Username: "local:alice"}}, nil
+		},
+		Workspaces: func(index.Principals) (map[string]index.Principals, error) { return bound, nil },
+		Bound: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (bool, error) {
+			return strings.HasSuffix(cluster.Name, "00"), nil
+		},
+		Proxy:    func(context.Context, identity.Identity, types.NamespacedName) (bool, error) { return false, nil },
+		Clusters: listing{list: list},
+	})
+	for b.Loop() {
+		if names, _ := listed(b, c, PathClusters); len(names) != 100 {
+			b.Fatalf("%d are listed", len(names))
+		}
+	}
+}
+
+// listing is a cache with one list.
+type listing struct {
+	client.Reader
+	list *v1.ClusterList
+}
+
+func (l listing) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	into.(*v1.ClusterList).Items = l.list.Items
+	return nil
+}

@@ -1,0 +1,124 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/index"
+)
+
+// maxReviews bounds the reviews of access, by the hub's API server, for one answer. They follow each other.
+const maxReviews = 100
+
+// ClusterList are the Clusters that a user may reach, in the order of their names.
+type ClusterList struct {
+	Items []Cluster `json:"items"`
+	// Incomplete reports whether the user may reach others: not all that gives a right to them could be looked at.
+	Incomplete bool `json:"incomplete,omitempty"`
+}
+
+// Cluster is what a user who may reach a member gets to know of it.
+type Cluster struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Ready is the status of that condition, and Reason its reason.
+	Ready  metav1.ConditionStatus `json:"ready"`
+	Reason string                 `json:"reason,omitempty"`
+	// Version of Kubernetes.
+	Version string `json:"version,omitempty"`
+}
+
+// list answers with the Clusters that the user may reach: of all workspaces, or of the one that the query names.
+//
+// Who may reach one is decided as for a request to it. A binding is looked up in the cache, where the user has one in the workspace. The right to get
+// clusters/proxy is asked for once for all Clusters, then once for each workspace, and for single ones only in a workspace that the query names.
+func (c *Catalog) list(ctx context.Context, id identity.Identity, r *http.Request) (any, error) {
+	workspace := r.URL.Query().Get("namespace")
+	bound, err := c.Workspaces(index.Principals{User: id.User, Groups: id.Groups})
+	if err != nil {
+		return nil, refusal.Unavailable("the hub has not read all bindings yet; try again").Because(err)
+	}
+	var clusters v1.ClusterList
+	if err := c.Clusters.List(ctx, &clusters, client.InNamespace(workspace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, refusal.Unavailable("the hub could not list its Clusters; try again").Because(err)
+	}
+	a := &answer{Catalog: c, id: id, bound: bound, named: workspace != "", known: map[types.NamespacedName]bool{}}
+	a.Items = []Cluster{}
+	for i := range clusters.Items {
+		cluster := &clusters.Items[i]
+		if a.reaches(ctx, client.ObjectKeyFromObject(cluster)) {
+			a.Items = append(a.Items, shown(cluster))
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, refusal.Unavailable("the hub could not find out in time which Clusters you may reach; name a workspace").Because(err)
+		}
+	}
+	slices.SortFunc(a.Items, func(a, b Cluster) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return a.ClusterList, nil
+}
+
+func shown(cluster *v1.Cluster) Cluster {
+	out := Cluster{Namespace: cluster.Namespace, Name: cluster.Name, Ready: metav1.ConditionUnknown, Version: cluster.Status.Version}
+	if ready := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); ready != nil {
+		out.Ready, out.Reason = ready.Status, ready.Reason
+	}
+	return out
+}
+
+// answer is a list that grows.
+type answer struct {
+	*Catalog
+	ClusterList
+
+	id    identity.Identity
+	bound map[string]index.Principals // by workspace
+	named bool                        // reports whether the query names the workspace
+	known map[types.NamespacedName]bool
+}
+
+// reaches reports whether the user may reach a Cluster. What is not known is not shown.
+func (a *answer) reaches(ctx context.Context, name types.NamespacedName) bool {
+	if a.mayProxy(ctx, types.NamespacedName{}) {
+		return true
+	}
+	if who, some := a.bound[name.Namespace]; some {
+		id := a.id
+		id.Groups = who.Groups // those without a binding there change nothing, and a user may have thousands
+		open, err := a.Bound(ctx, id, name)
+		if open && err == nil {
+			return true
+		}
+		a.Incomplete = a.Incomplete || err != nil
+	}
+	return a.mayProxy(ctx, types.NamespacedName{Namespace: name.Namespace}) || a.named && a.mayProxy(ctx, name)
+}
+
+// mayProxy asks once in an answer, and not more than maxReviews times.
+func (a *answer) mayProxy(ctx context.Context, what types.NamespacedName) bool {
+	if may, known := a.known[what]; known {
+		return may
+	}
+	if len(a.known) >= maxReviews {
+		a.Incomplete = true
+		return false
+	}
+	may, err := a.Proxy(ctx, a.id, what)
+	a.known[what] = may && err == nil
+	a.Incomplete = a.Incomplete || err != nil
+	return a.known[what]
+}

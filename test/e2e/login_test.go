@@ -1,0 +1,260 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// These tell a process of this test's binary that it is the browser of the user at a computer.
+const browserAddress, browserCA, browserUser, browserPassword = "TEST_BROWSER_ADDRESS", "TEST_BROWSER_CA", "TEST_BROWSER_USER", "TEST_BROWSER_PASSWORD"
+
+// computer is one with a browser, at which a user runs the plugin and kubectl.
+type computer struct {
+	system *system
+	home   string
+	env    []string
+	ca     string
+}
+
+// newComputer makes one whose user types the right password.
+func newComputer(t *testing.T, s *system, user, secret string) *computer {
+	t.Helper()
+	c := &computer{system: s, home: t.TempDir()}
+	c.ca = filepath.Join(c.home, "hub-ca.crt")
+	bundle, err := s.hub.Bundle(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	history := filepath.Join(c.home, "browser.log")
+	script := "#!/bin/sh\nexport " + browserAddress + `="$1"` + "\nexec '" + self + "' -test.run='^TestBrowserOfAComputer$' >>'" + history + "' 2>&1\n"
+	t.Cleanup(func() {
+		if raw, err := os.ReadFile(history); t.Failed() {
+			t.Logf("the browser: %s (%v)", raw, err)
+		}
+	})
+	if err := errors.Join(os.WriteFile(c.ca, bundle, 0o600), os.WriteFile(filepath.Join(c.home, "xdg-open"), []byte(script), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	path := strings.Join([]string{c.home, pluginDir(t), filepath.Dir(s.programs.Kubectl), "/usr/bin", "/bin"}, string(filepath.ListSeparator))
+	c.env = []string{"HOME=" + c.home, "PATH=" + path, browserCA + "=" + c.ca, browserUser + "=" + user, browserPassword + "=" + secret}
+	return c
+}
+
+// run runs a program there, and returns what it prints.
+func (c *computer) run(t *testing.T, program string, args ...string) (string, error) {
+	t.Helper()
+	var out, complaints bytes.Buffer
+	command := exec.CommandContext(within(t, time.Minute), program, args...)
+	command.Env, command.Dir, command.Stdout, command.Stderr = c.env, c.home, &out, &complaints
+	if err := command.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %v: %w: %s", filepath.Base(program), args, err, complaints.String())
+	}
+	return out.String() + complaints.String(), nil
+}
+
+func (c *computer) drover(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return c.run(t, filepath.Join(pluginDir(t), "kubectl-drover"), args...)
+}
+
+func (c *computer) kubectl(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return c.run(t, c.system.programs.Kubectl, args...)
+}
+
+// TestBrowserOfAComputer is that browser: it opens the address, types the user's name and password into the form, and follows where it is sent.
+func TestBrowserOfAComputer(t *testing.T) {
+	address := os.Getenv(browserAddress)
+	if address == "" {
+		t.Skip("kubectl drover login runs it")
+	}
+	bundle, err := os.ReadFile(os.Getenv(browserCA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar, Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}}}
+	page, err := fetch(t.Context(), browser, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, at := signInRequest.FindStringSubmatch(page), must(url.Parse(address))
+	if found == nil {
+		t.Fatalf("the login page has no form: %s", page)
+	}
+	form := url.Values{"request": {found[1]}, "user": {os.Getenv(browserUser)}, "password": {os.Getenv(browserPassword)}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at.Scheme+"://"+at.Host+"/v1/auth/login", strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Origin", at.Scheme+"://"+at.Host)
+	resp, err := browser.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || resp.Request.URL.Path != "/callback" {
+		t.Errorf("the browser ends at %s with %s", resp.Request.URL.Path, resp.Status)
+	}
+}
+
+func must(u *url.URL, err error) *url.URL {
+	if err != nil {
+		panic(err)
+	}
+	return u
+}
+
+// TestAUserWorksWithTheHubByThePlugin: login, whoami, clusters, use, kubeconfig and logout, with kubectl at the proxy between them.
+func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
+	t.Parallel()
+	s := startWith(t, (*system).startSignIn)
+	cluster, _ := s.imported(t, "member", s.member, protocol.AgentNamespace)
+	s.await(t, cluster, time.Minute, framework.Ready)
+	if _, err := s.hub.CreateCluster(within(t, 20*time.Second), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "secret-plans"}); err != nil {
+		t.Fatal(err)
+	}
+	at := newComputer(t, s, "alice", makeUser(t, s, "alice"))
+	says := func(what string, args ...string) string {
+		t.Helper()
+		out, err := at.drover(t, args...)
+		if err != nil || !strings.Contains(out, what) {
+			t.Errorf("kubectl drover %v prints %q (%v), expected %q in it", args, out, err, what)
+		}
+		return out
+	}
+	refuses := func(what string, args ...string) {
+		t.Helper()
+		if out, err := at.drover(t, args...); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("kubectl drover %v prints %q (%v), expected to fail with %q", args, out, err, what)
+		}
+	}
+	refuses("you are not signed in", "whoami")
+	refuses("--ca FILE", "login", s.hub.URL())
+	awaitKeys(t, s)
+	says("Signed in at "+s.hub.URL()+" as local:alice", "login", s.hub.URL(), "--ca", at.ca, "--timeout", "2m")
+	says("local:alice\n", "whoami")
+	says("You may reach no Cluster", "clusters")
+	refuses("you may reach no Cluster member", "use", "member")
+
+	for _, o := range []client.Object{
+		&v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster, External: "view"}},
+		&v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "alice"}, Spec: v1.ClusterRoleTemplateBindingSpec{
+			ClusterTarget: v1.ClusterTarget{ClusterName: cluster.Name}, RoleTemplateName: "reader", Subject: v1.Subject{Kind: "User", Name: "local:alice"}}},
+	} {
+		if err := s.hub.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		_, err := at.drover(t, "use", "member", "-n", "kube-system")
+		return err
+	})
+	if out := says("default     member", "clusters"); strings.Contains(out, "secret-plans") {
+		t.Errorf("a Cluster is listed that the user may not reach: %s", out)
+	}
+	says("default/member", "__complete", "use", "")
+
+	testkit.Eventually(t, time.Minute, func(context.Context) error { // the member gets the binding
+		_, err := at.kubectl(t, "get", "configmaps")
+		return err
+	})
+	if out, err := at.kubectl(t, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil || out != "local:alice" {
+		t.Errorf("the member knows the user as %q (%v)", out, err)
+	}
+	t.Run("a kubeconfig for others has no token", func(t *testing.T) {
+		file := filepath.Join(at.home, "shared.kubeconfig")
+		says("", "kubeconfig", "default/member", "-o", file)
+		refuses("exists", "kubeconfig", "--all", "-o", file)
+		raw, err := os.ReadFile(file)
+		if err != nil || bytes.Contains(raw, []byte("eyJ")) || bytes.Contains(raw, []byte("token:")) {
+			t.Errorf("the kubeconfig is %s (%v)", raw, err)
+		}
+		if _, err := at.kubectl(t, "--kubeconfig", file, "get", "configmaps"); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("several kubectl at once get a token", func(t *testing.T) {
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				if _, err := at.kubectl(t, "get", "configmaps"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	})
+	t.Run("the right to get clusters/proxy is as good as a binding", func(t *testing.T) {
+		for _, o := range []client.Object{
+			&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "reach"}, Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}, ResourceNames: []string{"secret-plans"}}}},
+			&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "reach"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reach"},
+				Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "local:alice"}}},
+		} {
+			if err := s.hub.Client.Create(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		testkit.Eventually(t, time.Minute, func(context.Context) error {
+			if out, err := at.drover(t, "clusters", "-w", cluster.Namespace); err != nil || !strings.Contains(out, "secret-plans") {
+				return fmt.Errorf("the Cluster is not listed: %s (%w)", out, err)
+			}
+			return nil
+		})
+	})
+
+	token, err := at.drover(t, "get-token", "--hub", s.hub.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	says("Signed out", "logout")
+	refuses(`type "kubectl drover login `+s.hub.URL(), "get-token", "--hub", s.hub.URL())
+	refuses("you are not signed in", "logout")
+	if _, err := at.kubectl(t, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), "kubectl drover login") {
+		t.Errorf("without a session kubectl says %v", err)
+	}
+	revoked := strings.Split(strings.Split(token, `"token":"`)[1], `"`)[0]
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if _, err := s.kubectl(t, cluster, revoked, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), "session was ended") {
+			return fmt.Errorf("the token of before is answered with %w", err)
+		}
+		return nil
+	})
+}
