@@ -80,7 +80,7 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 
 // open returns a session with one server. The context bounds the session, a part of its time its beginning.
 func (c *Connector) open(ctx context.Context, to server, secret string) (_ *session, err error) {
-	early, cancel := context.WithTimeout(ctx, c.Timeout/dialShare)
+	early, cancel := context.WithTimeout(ctx, c.dial)
 	defer cancel()
 	raw, err := (&net.Dialer{}).DialContext(early, "tcp", to.address)
 	if err != nil {

@@ -93,12 +93,9 @@ func (f *finder) memberOf(a account) error {
 		return err
 	}
 	for _, value := range values {
-		dn, err := goldap.ParseDN(string(value))
-		if err != nil {
-			return fmt.Errorf("%s: memberOf of %s has %q, which is not a DN", f.server, a.name, bounded(string(value)))
-		}
-		if f.groupBase.AncestorOfFold(dn) {
-			f.add(string(value), dn, firstPart(string(value), f.Groups.Name))
+		// What is not a DN is not below the base.
+		if dn, err := goldap.ParseDN(string(value)); err == nil && f.groupBase.AncestorOfFold(dn) {
+			f.add(string(value), firstPart(string(value), f.Groups.Name))
 		}
 	}
 	return nil
@@ -115,11 +112,7 @@ func (f *finder) searched(filters []string) error {
 			return err
 		}
 		for _, entry := range found {
-			dn, err := goldap.ParseDN(entry.DN)
-			if err != nil {
-				return fmt.Errorf("%s: search groups below %s: %q is not a DN", f.server, f.Groups.Base, bounded(entry.DN))
-			}
-			f.add(entry.DN, dn, single(entry, f.Groups.Name))
+			f.add(entry.DN, single(entry, f.Groups.Name))
 		}
 		if len(f.seen) > f.most {
 			return errMany
@@ -145,13 +138,13 @@ func (f *finder) nested() error {
 }
 
 // add adds a group. One without a usable name gives no rights, but what contains it may.
-func (f *finder) add(text string, dn *goldap.DN, name string) {
-	key := strings.ToLower(dn.String())
+func (f *finder) add(dn, name string) {
+	key := strings.ToLower(dn)
 	if f.seen[key] {
 		return
 	}
 	f.seen[key] = true
-	f.last = append(f.last, text)
+	f.last = append(f.last, dn)
 	if normal, err := normalize(name); err == nil {
 		f.names[normal] = true
 	}

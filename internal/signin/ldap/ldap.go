@@ -28,8 +28,9 @@ const (
 type Connector struct {
 	*parsed
 	seats *semaphore.Weighted
-	last  atomic.Int32 // the index of the server that served last
-	most  int          // groups of a user
+	last  atomic.Int32  // the index of the server that served last
+	most  int           // groups of a user
+	dial  time.Duration // for the way to one server
 	now   func() time.Time
 }
 
@@ -45,7 +46,7 @@ func New(c Config) (*Connector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Connector{parsed: p, seats: semaphore.NewWeighted(maxConnections), most: maxGroups, now: time.Now}, nil
+	return &Connector{parsed: p, seats: semaphore.NewWeighted(maxConnections), most: maxGroups, dial: p.Timeout / dialShare, now: time.Now}, nil
 }
 
 // Login returns the user of a name and a password.

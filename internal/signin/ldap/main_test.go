@@ -22,44 +22,39 @@ import (
 // many is how many groups the user "many" is in, and how many members the group "crowd" has.
 const many = 10_000
 
-// running has the servers that tests of this package share, by name.
-var running struct {
-	mu      sync.Mutex // guards the rest
-	servers map[string]*directory.Server
+// shared is a server that tests share. The first one that needs it starts it.
+type shared struct {
+	once   sync.Once
+	server *directory.Server
+	err    error
 }
+
+var slapd, domainController shared
 
 func TestMain(m *testing.M) {
 	m.Run()
-	for _, server := range running.servers {
-		server.Stop()
+	for _, s := range []*shared{&slapd, &domainController} {
+		if s.server != nil {
+			s.server.Stop()
+		}
 	}
 }
 
-// shared returns a server that tests share and starts it for the first one.
-func shared(t testing.TB, name string, start func(context.Context) (*directory.Server, error)) *directory.Server {
+func (s *shared) get(t testing.TB, start func(context.Context) (*directory.Server, error)) *directory.Server {
 	t.Helper()
-	running.mu.Lock()
-	defer running.mu.Unlock()
-	if s := running.servers[name]; s != nil {
-		return s
+	s.once.Do(func() { s.server, s.err = start(t.Context()) })
+	if errors.Is(s.err, directory.ErrMissing) {
+		t.Skip(s.err)
 	}
-	s, err := start(t.Context())
-	if errors.Is(err, directory.ErrMissing) {
-		t.Skip(err)
+	if s.err != nil {
+		t.Fatal(s.err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if running.servers == nil {
-		running.servers = map[string]*directory.Server{}
-	}
-	running.servers[name] = s
-	return s
+	return s.server
 }
 
 // openldap returns slapd with some people and groups, and with one user in many groups and a group of many members.
 func openldap(t testing.TB) *directory.Server {
-	return shared(t, "slapd", func(ctx context.Context) (*directory.Server, error) {
+	return slapd.get(t, func(ctx context.Context) (*directory.Server, error) {
 		var b strings.Builder
 		person(&b, "Alice", "ou=people", "alice@example.org")
 		person(&b, "many", "ou=people", "many@example.org")

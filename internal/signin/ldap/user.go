@@ -181,11 +181,20 @@ func firstPart(text, name string) string {
 
 // normalize returns a name as principals have it: directories compare without case, principals with it.
 func normalize(name string) (string, error) {
-	lower := strings.ToLower(name) // which makes malformed text well-formed
+	lower := strings.Map(lowerRune, name) // which makes malformed text well-formed
 	if name == "" || len(lower) > maxName || !printable(name) || strings.TrimSpace(name) != name {
 		return "", fmt.Errorf("%q is empty, longer than %d bytes, not printable or begins or ends with a space", bounded(name), maxName)
 	}
 	return lower, nil
+}
+
+// lowerRune returns the small letter of a capital one. Some have the small letter of another, such as the Kelvin sign that of K: they stay, so that two
+// names which a directory takes for different do not become one.
+func lowerRune(r rune) rune {
+	if lower := unicode.ToLower(r); unicode.ToUpper(lower) == r {
+		return lower
+	}
+	return r
 }
 
 // printable reports whether text has letters, marks, digits, punctuation and plain spaces only, and so nothing that is not seen.

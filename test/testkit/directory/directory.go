@@ -22,6 +22,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -57,8 +59,29 @@ func (s *Server) Roots() *x509.CertPool {
 	return pool
 }
 
-// Log returns what the server has written so far.
-func (s *Server) Log() string { return s.log.String() }
+// Log returns what slapd has written of all that was asked until now. It asks for an entry itself, to see that the log has come so far.
+func (s *Server) Log() (string, error) {
+	conn, err := s.Admin()
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	mark := "cn=" + rand.Text()
+	_, err = conn.Search(goldap.NewSearchRequest(mark, goldap.ScopeBaseObject, goldap.NeverDerefAliases, 1, 0, false, "(cn=*)", []string{"1.1"}, nil))
+	if !goldap.IsErrorWithCode(err, goldap.LDAPResultNoSuchObject) && !goldap.IsErrorWithCode(err, goldap.LDAPResultReferral) {
+		return "", fmt.Errorf("mark the log: %w", err)
+	}
+	for deadline := time.After(startTime); ; {
+		if text := s.log.String(); strings.Contains(text, mark) {
+			return text, nil
+		}
+		select {
+		case <-deadline:
+			return "", errors.New("the log does not show what is asked")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
 
 // Admin returns a connection that may change everything. The caller closes it.
 func (s *Server) Admin() (*goldap.Conn, error) {
@@ -95,25 +118,28 @@ func inFolder(start func(folder string) (*Server, error)) (*Server, error) {
 	return s, nil
 }
 
-// Pause has the server stand still until the function that it returns is called.
-func (s *Server) Pause() func() {
-	_ = syscall.Kill(-s.process.Process.Pid, syscall.SIGSTOP)
-	return func() { _ = syscall.Kill(-s.process.Process.Pid, syscall.SIGCONT) }
-}
-
 // start starts the program and waits until the administrator can bind.
 func (s *Server) start(program string, arguments ...string) error {
 	s.log, s.ended = &log{}, make(chan struct{})
 	s.process = exec.CommandContext(context.Background(), program, arguments...)
 	s.process.Stdout, s.process.Stderr = s.log, s.log
 	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it may start others
-	if err := s.process.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", program, err)
-	}
+	endWithParent(s.process.SysProcAttr)
+	started := make(chan error)
 	go func() {
-		_ = s.process.Wait()
+		// The kernel ends the process when the thread that started it ends.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := s.process.Start()
+		started <- err
+		if err == nil {
+			_ = s.process.Wait()
+		}
 		close(s.ended)
 	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start %s: %w", program, err)
+	}
 	deadline := time.After(startTime)
 	for {
 		conn, err := s.Admin()
@@ -122,10 +148,10 @@ func (s *Server) start(program string, arguments ...string) error {
 		}
 		select {
 		case <-s.ended:
-			return fmt.Errorf("%s ended: %s", program, s.Log())
+			return fmt.Errorf("%s ended: %s", program, s.log)
 		case <-deadline:
 			s.Stop()
-			return fmt.Errorf("%s does not serve: %w: %s", program, err, s.Log())
+			return fmt.Errorf("%s does not serve: %w: %s", program, err, s.log)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -16,6 +16,12 @@ import (
 // Suffix is the base of what OpenLDAP holds. Below it are ou=people, ou=groups and ou=services.
 const Suffix = "dc=example,dc=org"
 
+// LimitedDN and LimitedPassword are those of a service account that may read 500 entries in one search.
+const (
+	LimitedDN       = "cn=limited,ou=services," + Suffix
+	LimitedPassword = "limited secret"
+)
+
 // StrictPolicy is the DN of a password policy: who has a password that another has set must change it first.
 const StrictPolicy = "cn=strict,ou=services," + Suffix
 
@@ -42,8 +48,9 @@ maxsize 268435456
 dbnosync
 index objectClass,uid,cn,mail,member,entryUUID eq
 limits dn.exact="cn=drover,ou=services,dc=example,dc=org" size.soft=unlimited size.hard=unlimited size.pr=500 size.prtotal=unlimited
+limits dn.exact="cn=limited,ou=services,dc=example,dc=org" size.soft=500 size.hard=500 size.prtotal=500
 access to attrs=userPassword by anonymous auth by * none
-access to * by dn.exact="cn=drover,ou=services,dc=example,dc=org" read by * none
+access to * by dn.onelevel="ou=services,dc=example,dc=org" read by * none
 overlay memberof
 memberof-refint TRUE
 overlay ppolicy
@@ -70,6 +77,12 @@ objectClass: organizationalRole
 objectClass: simpleSecurityObject
 cn: drover
 userPassword: service secret
+
+dn: cn=limited,ou=services,dc=example,dc=org
+objectClass: organizationalRole
+objectClass: simpleSecurityObject
+cn: limited
+userPassword: limited secret
 
 dn: cn=strict,ou=services,dc=example,dc=org
 objectClass: organizationalRole
