@@ -58,8 +58,16 @@ type fixture struct {
 	user      *v1.User
 
 	mu sync.Mutex // guards clock
-	// clock stands still, so that no test depends on how long it takes.
-	clock time.Time
+	// clock stands still, so that no test depends on how long it takes, unless it follows.
+	clock   time.Time
+	follows time.Time
+}
+
+// follow lets the clock go on, for a client that has one of its own.
+func (f *fixture) follow() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.follows = time.Now()
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -103,6 +111,9 @@ func (f *fixture) addUser(user *v1.User) {
 func (f *fixture) now() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if !f.follows.IsZero() {
+		return f.clock.Add(time.Since(f.follows))
+	}
 	return f.clock
 }
 

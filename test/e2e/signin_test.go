@@ -127,7 +127,7 @@ func awaitKeys(t *testing.T, s *system) {
 	})
 }
 
-// signIn does what kubelogin and a browser do, and returns the ID token.
+// signIn does what kubelogin and a browser do, and returns the ID token after it was renewed once.
 func signIn(t *testing.T, s *system, user, secret string) string {
 	t.Helper()
 	bundle, err := s.hub.Bundle(t.Context())
@@ -148,7 +148,7 @@ func signIn(t *testing.T, s *system, user, secret string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app := &oauth2.Config{ClientID: "kubectl", RedirectURL: "http://localhost:8000", Scopes: []string{"openid"}, Endpoint: provider.Endpoint()}
+	app := &oauth2.Config{ClientID: "kubectl", RedirectURL: "http://localhost:8000", Scopes: []string{"openid", "offline_access"}, Endpoint: provider.Endpoint()}
 	verifier := oauth2.GenerateVerifier()
 	var page string
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the leader makes the keys
@@ -176,6 +176,10 @@ func signIn(t *testing.T, s *system, user, secret string) string {
 		t.Fatalf("the login is answered with %s and no redirect: %v", resp.Status, err)
 	}
 	got, err := app.Exchange(ctx, to.Query().Get("code"), oauth2.VerifierOption(verifier))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err = app.TokenSource(ctx, &oauth2.Token{RefreshToken: got.RefreshToken}).Token() // as ten minutes later, with the manager's own rights and policies
 	if err != nil {
 		t.Fatal(err)
 	}
