@@ -65,7 +65,8 @@ type Groups struct {
 	Source Source
 	// Base is the DN below which groups are. Groups elsewhere are left out.
 	Base string
-	// Filter finds groups of a user or, when they are nested, of a group: {dn} is the DN of either, {name} the name of the user. TokenGroups has none.
+	// Filter finds groups of a user or, when they are nested, of a group: {dn} is the DN of either, {name} the name of the user. TokenGroups has none;
+	// MemberOf needs one only for groups in groups, by default (member={dn}).
 	Filter string
 	// Name is the attribute whose value, in lower case, is the name of a group. It is unique below Base. With MemberOf it is the first part of the DN.
 	Name string
@@ -203,6 +204,9 @@ func (p *parsed) parseGroups() error {
 		return fmt.Errorf("attribute for the name of groups: %w", err)
 	}
 	searches := g.Source == Search || g.Source == MemberOf && g.Depth > 0
+	if searches && g.Source == MemberOf && g.Filter == "" {
+		g.Filter = "(member={dn})"
+	}
 	switch {
 	case g.Source != TokenGroups && g.Source != MemberOf && g.Source != Search:
 		return fmt.Errorf("groups are read from TokenGroups, MemberOf or Search, not from %q", g.Source)

@@ -191,6 +191,17 @@ func TestGroupsInGroupsAreFollowedToADepthAndCyclesEnd(t *testing.T) {
 	}
 }
 
+func TestMemberOfHasGroupsInGroupsToo(t *testing.T) {
+	s := openldap(t)
+	uid, inner, outer := newUser(t, s), newName("group"), newName("group")
+	dn := "cn=" + inner + ",ou=groups," + directory.Suffix
+	add(t, s, dn, attribute("objectClass", "groupOfNames"), attribute("member", dnOf(uid)))
+	add(t, s, "cn="+outer+",ou=groups,"+directory.Suffix, attribute("objectClass", "groupOfNames"), attribute("member", dn))
+	c := settings(s)
+	c.Groups = Groups{Source: MemberOf, Base: c.Groups.Base, Name: "cn", Depth: 1}
+	same(t, "groups", login(t, connectorOf(t, c), uid).Groups, []string{inner, outer})
+}
+
 func TestMemberOfTakesGroupsBelowTheBaseOnly(t *testing.T) {
 	s := openldap(t)
 	uid := newUser(t, s)

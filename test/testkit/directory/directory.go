@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -71,9 +72,13 @@ func (s *Server) Log() (string, error) {
 	if !goldap.IsErrorWithCode(err, goldap.LDAPResultNoSuchObject) && !goldap.IsErrorWithCode(err, goldap.LDAPResultReferral) {
 		return "", fmt.Errorf("mark the log: %w", err)
 	}
+	asked := regexp.MustCompile(`(conn=\d+ op=\d+ )SRCH base="` + mark)
 	for deadline := time.After(startTime); ; {
-		if text := s.log.String(); strings.Contains(text, mark) {
-			return text, nil
+		text := s.log.String()
+		if found := asked.FindStringSubmatch(text); found != nil {
+			if _, after, ok := strings.Cut(text, found[1]+"SEARCH RESULT"); ok && strings.Contains(after, "\n") {
+				return text, nil
+			}
 		}
 		select {
 		case <-deadline:
