@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/oauth2"
 )
@@ -59,6 +60,9 @@ func New(c Config) (*Connector, error) {
 	}
 	if c.ClientID == "" || c.ClientSecret == "" {
 		return nil, errors.New("the client ID or the client secret of the OAuth app is empty")
+	}
+	if strings.ContainsFunc(c.ClientID+c.ClientSecret, unicode.IsSpace) {
+		return nil, errors.New("the client ID or the client secret of the OAuth app has a space or the end of a line in it: store it without")
 	}
 	orgs, err := lowered(c.Organizations, "organization", loginForm.MatchString)
 	if err != nil {

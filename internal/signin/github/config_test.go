@@ -52,6 +52,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 	}{
 		"no client ID":                        {Config{ClientSecret: "s", AnyUser: true}, "client ID"},
 		"no client secret":                    {Config{ClientID: "i", AnyUser: true}, "client secret"},
+		"a secret with the end of its line":   {Config{ClientID: "i", ClientSecret: "s\n", AnyUser: true}, "end of a line"},
 		"everyone in the world, by oversight": {Config{ClientID: "i", ClientSecret: "s"}, "no organization"},
 		"everyone and an organization":        {Config{ClientID: "i", ClientSecret: "s", AnyUser: true, Organizations: []string{"acme"}}, "choose one"},
 		"an organization with a slash":        {Config{ClientID: "i", ClientSecret: "s", Organizations: []string{"acme/web"}}, "no name"},
