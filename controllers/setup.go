@@ -134,7 +134,7 @@ func (p *parts) signIn(mgr ctrl.Manager) []entry {
 	sessions := &signin.Sessions{Client: p.client, Namespace: cfg.Namespace, Now: time.Now}
 	return []entry{
 		{"sign-in-keys", &signin.Keys{Client: p.client, Secret: secret, Now: time.Now}, 1, false, []trigger{self(&corev1.Secret{}, only(secret)), atStart(secret)}},
-		{"sign-in-sessions", sessions, 1, false, []trigger{self(&corev1.Secret{}, predicate.NewPredicateFuncs(sessions.IsSession))}},
+		{"sign-in-sessions", sessions, 1, false, []trigger{self(&corev1.Secret{}, predicate.NewPredicateFuncs(sessions.Ends))}},
 		{"user", users, 1, false, []trigger{self(&v1.User{}), handled(&corev1.Secret{}, users.Handler())}},
 	}
 }

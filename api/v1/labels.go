@@ -88,6 +88,8 @@ const (
 	SecretKindUser = "user"
 	// SecretKindSession marks the Secret "drover-session-<id>" of a user who has signed in.
 	SecretKindSession = "session"
+	// SecretKindToken marks the Secret "drover-token-<id>" of a token that a user made for scripts.
+	SecretKindToken = "token"
 )
 
 // Suffixes of the Secrets that belong to a Cluster.

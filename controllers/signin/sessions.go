@@ -17,33 +17,34 @@ import (
 	"github.com/drover-dev/drover/internal/signin"
 )
 
-// kept is how long a session stays after its last token has ended.
+// kept is how long a session stays after its last token has ended, and a token for scripts after its end.
 const kept = time.Minute
 
-// Sessions deletes the sessions that have ended. It runs on the leader.
+// Sessions deletes the sessions, and the tokens for scripts, that have ended. It runs on the leader.
 type Sessions struct {
 	Client client.Client
-	// Namespace has the sessions.
+	// Namespace has them.
 	Namespace string
 	Now       func() time.Time
 }
 
-// IsSession reports whether an object is the Secret of a session, and not one that has only its label.
-func (s *Sessions) IsSession(o client.Object) bool {
-	return o.GetNamespace() == s.Namespace && o.GetLabels()[v1.LabelSecretKind] == v1.SecretKindSession && strings.HasPrefix(o.GetName(), signin.SessionPrefix)
+// Ends reports whether an object is the Secret of a session or a token, and not one that has only its label.
+func (s *Sessions) Ends(o client.Object) bool {
+	prefix, known := map[string]string{v1.SecretKindSession: signin.SessionPrefix, v1.SecretKindToken: signin.TokenPrefix}[o.GetLabels()[v1.LabelSecretKind]]
+	return known && o.GetNamespace() == s.Namespace && strings.HasPrefix(o.GetName(), prefix)
 }
 
-// Reconcile deletes one session if it has ended.
+// Reconcile deletes one session or token if it has ended.
 func (s *Sessions) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	session := &corev1.Secret{}
-	if err := s.Client.Get(ctx, req.NamespacedName, session); err != nil || !s.IsSession(session) {
+	if err := s.Client.Get(ctx, req.NamespacedName, session); err != nil || !s.Ends(session) {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if left := signin.Ends(session).Add(kept).Sub(s.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	if err := s.Client.Delete(ctx, session, client.Preconditions{UID: &session.UID}); client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("delete session %s: %w", req.NamespacedName, err)
+		return ctrl.Result{}, fmt.Errorf("delete %s: %w", req.NamespacedName, err)
 	}
 	return ctrl.Result{}, nil
 }

@@ -123,6 +123,15 @@ func TestASessionIsDeletedWhenItHasEnded(t *testing.T) {
 	if _, gone := run(other); gone {
 		t.Error("the password of a user was deleted as a session")
 	}
+	if _, gone := run(created("drover-token-1", "token", ends)); !gone {
+		t.Error("a token for scripts that has ended stays")
+	}
+	if left, gone := run(created("drover-token-2", "token", now.Add(90*24*time.Hour).Format(time.RFC3339))); gone || left <= 0 {
+		t.Errorf("a token for scripts is deleted before its end (%t), or looked at again after %s", gone, left)
+	}
+	if _, gone := run(created("drover-session-4", "token", ends)); gone {
+		t.Error("a session that is labelled as a token was deleted")
+	}
 	named := created("mine", "session", ends)
 	if _, gone := run(named); gone {
 		t.Error("a Secret that has only the label of a session was deleted")

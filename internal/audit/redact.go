@@ -40,11 +40,14 @@ func openParameters() []string {
 
 // openPaths returns the paths of the hub itself that are logged as they are.
 func openPaths() []string {
-	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token", "/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/metrics", "/"}
+	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token", "/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
 }
 
-// jwt matches a token of the most common form anywhere in a text.
-var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?`)
+// jwt matches a token of the most common form anywhere in a text, or one for scripts, with its secret whole or cut.
+var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
+
+// tokenPath matches the path of a token for scripts. Its ID is no secret.
+var tokenPath = regexp.MustCompile(`^/v1/auth/tokens/[0-9a-f]{40}$`)
 
 // URI returns the URI of a request as it may be logged.
 func URI(u *url.URL, info request.Info) string {
@@ -67,7 +70,7 @@ func redactPath(path string) string {
 	if strings.HasPrefix(path, "/k8s/clusters/") || path == "/k8s/local" || strings.HasPrefix(path, "/k8s/local/") {
 		return jwt.ReplaceAllString(path, redacted)
 	}
-	if slices.Contains(openPaths(), path) {
+	if slices.Contains(openPaths(), path) || tokenPath.MatchString(path) {
 		return path
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")

@@ -17,6 +17,8 @@ import (
 
 const someJWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
 
+const someID = "0123456789abcdef0123456789abcdef01234567"
+
 func infoOf(method string, u *url.URL) request.Info {
 	path := u.Path
 	for _, prefix := range []string{"/k8s/clusters/team-a/prod", "/k8s/local"} {
@@ -33,6 +35,9 @@ func TestURI(t *testing.T) {
 		"a token goes, by any name":              {prod + "/api/v1/pods?token=s3cret&access_token=s3cret&X=s3cret", prod + "/api/v1/pods?token=[redacted]&access_token=[redacted]&X=[redacted]"},
 		"a name that is none goes":               {prod + "/api/v1/pods?s3cret1=1&%zz=1", prod + "/api/v1/pods?[redacted]=[redacted]&[redacted]=[redacted]"},
 		"a JWT goes, wherever it is":             {prod + "/api/v1/pods/" + someJWT + "?labelSelector=" + someJWT, prod + "/api/v1/pods/%5Bredacted%5D?labelSelector=%5Bredacted%5D"},
+		"a token for scripts goes":               {prod + "/api/v1/pods/token-" + someID + ":c2VjcmV0?labelSelector=token-" + someID + "%3Ac2VjcmV0", prod + "/api/v1/pods/%5Bredacted%5D?labelSelector=%5Bredacted%5D"},
+		"its ID stays where it is revoked":       {"/v1/auth/tokens/" + someID + "?a=b", "/v1/auth/tokens/" + someID + "?a=[redacted]"},
+		"and nothing else":                       {"/v1/auth/tokens/token-" + someID + ":c2VjcmV0", "/v1/%5Bredacted%5D"},
 		"of a workload nothing is known":         {prod + "/api/v1/namespaces/w/services/s/proxy/login?limit=s3cret", prod + "/api/v1/namespaces/w/services/s/proxy/login?limit=[redacted]"},
 		"a join token goes":                      {"/v1/import/s3cret.yaml", "/v1/import/[redacted].yaml"},
 		"also if it is encoded":                  {"/v1/%69mport/s3cret.yaml", "/v1/import/[redacted].yaml"},

@@ -49,6 +49,7 @@ func TestParse(t *testing.T) {
 		"a session lasts for a month or less":         {minimal + "signIn: {sessionLifetime: 721h}\n", "signIn.sessionLifetime"},
 		"no session is idle for longer than it lasts": {minimal + "signIn: {sessionIdleTimeout: 13h}\n", "signIn.sessionIdleTimeout: want 10m0s to signIn.sessionLifetime"},
 		"a bad listen address is said":                {strings.Replace(minimal, "{urls", "{listen: nonsense, urls", 1), "server.listen"},
+		"a token always ends":                         {minimal + "signIn: {issuer: 'https://hub.example.com', tokens: {maxTTL: 9000h}}\n", "signIn.tokens.maxTTL: want 1m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Parse([]byte(tc.file))

@@ -57,6 +57,15 @@ func parseTarget(r *http.Request) (target, error) {
 	return to, nil
 }
 
+// MemberOf returns the member that a Handler would send a request to: <namespace>/<name>, "local" for the hub's own API, and empty for every other path.
+func MemberOf(r *http.Request) string {
+	to, err := parseTarget(r)
+	if err != nil {
+		return ""
+	}
+	return to.member()
+}
+
 // split finds the prefix of an encoded path. Names must be spelled as Kubernetes has them, with nothing encoded, so that
 // the prefix is as long decoded.
 func split(escaped string) (target, bool) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/signin"
 )
 
@@ -31,6 +32,7 @@ func (u *users) signIn(mgr ctrl.Manager, cfg config.Config, log logr.Logger) *si
 	issuer := signin.New(signin.Options{
 		Issuer: cfg.SignIn.Issuer, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Now: time.Now, Log: log,
 		Sessions: signin.Bounds{Idle: cfg.SignIn.SessionIdleTimeout.Duration, Lifetime: cfg.SignIn.SessionLifetime.Duration},
+		MaxTTL:   cfg.SignIn.Tokens.MaxTTL.Duration, Member: proxy.MemberOf,
 	})
 	u.authenticate, u.authorize = issuer.Authenticate(u.authenticate), issuer.Authorize(u.authorize)
 	return issuer

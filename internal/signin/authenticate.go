@@ -18,6 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/signin/apitoken"
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
@@ -38,33 +39,44 @@ func (s *Server) Authenticate(next func(*http.Request) (identity.Identity, error
 		if err != nil {
 			return identity.Identity{}, err
 		}
+		if apitoken.Is(raw) {
+			return s.byToken(r, raw)
+		}
 		sum := sha256.Sum256([]byte(raw))
-		known, ok := s.verified.Get(sum)
-		if !ok && !token.IssuedBy(raw, s.issuer) {
+		if _, known := s.verified.Get(sum); !known && !token.IssuedBy(raw, s.issuer) {
 			return next(r)
 		}
-		current, err := s.keys(r.Context())
-		if apierrors.IsNotFound(err) {
-			return identity.Identity{}, refusal.Unauthorized("the hub has no keys to check tokens with; sign in again").Because(err)
-		} else if err != nil {
-			return identity.Identity{}, refusal.Unavailable("the hub cannot check the token at the moment; try again").Because(err)
-		}
-		if ok {
-			if known := known.(verified); mayStay(current, known) { // only verified is ever added
-				return s.identify(r.Context(), known)
-			}
-			s.verified.Remove(sum)
-		}
-		claims, key, err := token.Verify(raw, current.set, s.issuer, clientID)
+		v, err := s.verify(r.Context(), raw, sum)
 		if err != nil {
-			return identity.Identity{}, refusal.Unauthorized("the hub does not accept the token; sign in again").Because(err)
+			return identity.Identity{}, err
 		}
-		fresh := verified{claims, key}
-		if left := claims.Expiry.Time().Sub(s.now()); left > 0 {
-			s.verified.Add(sum, fresh, left)
-		}
-		return s.identify(r.Context(), fresh)
+		return s.identify(r.Context(), v)
 	}
+}
+
+// verify returns the claims of a token with that digest, which a key of this issuer has signed.
+func (s *Server) verify(ctx context.Context, raw string, sum [sha256.Size]byte) (verified, error) {
+	current, err := s.keys(ctx)
+	if apierrors.IsNotFound(err) {
+		return verified{}, refusal.Unauthorized("the hub has no keys to check tokens with; sign in again").Because(err)
+	} else if err != nil {
+		return verified{}, refusal.Unavailable("the hub cannot check the token at the moment; try again").Because(err)
+	}
+	if known, ok := s.verified.Get(sum); ok {
+		if known := known.(verified); mayStay(current, known) { // only verified is ever added
+			return known, nil
+		}
+		s.verified.Remove(sum)
+	}
+	claims, key, err := token.Verify(raw, current.set, s.issuer, clientID)
+	if err != nil {
+		return verified{}, refusal.Unauthorized("the hub does not accept the token; sign in again").Because(err)
+	}
+	fresh := verified{claims, key}
+	if left := claims.Expiry.Time().Sub(s.now()); left > 0 {
+		s.verified.Add(sum, fresh, left)
+	}
+	return fresh, nil
 }
 
 // mayStay reports whether the key that verified a token is still published.

@@ -77,6 +77,10 @@ type Options struct {
 	Sessions Bounds
 	Now      func() time.Time
 	Log      logr.Logger
+	// MaxTTL is the longest that a token for scripts is valid.
+	MaxTTL time.Duration
+	// Member returns the member that a request goes to, as <namespace>/<name> or Local, empty if it goes to none.
+	Member func(*http.Request) string
 }
 
 // Server is the issuer on one replica. New makes it. It may be used concurrently.
@@ -97,6 +101,7 @@ type Server struct {
 	known      *limit.Gate           // where passwords from browsers wait that their user has signed in with before
 	strangers  *limit.Gate           // and all others
 	verified   *cache.LRUExpireCache // of verified, by the digest of the token
+	scripts    scripts
 }
 
 // loaded are the keys of one version of their Secret, while one of them signs.
@@ -117,6 +122,7 @@ func New(o Options) *Server {
 		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, bounds: o.Sessions, now: o.Now, log: o.Log,
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		attempts: attempts.New(), codes: newCodes(), known: hashGate(1), strangers: hashGate(strangers), verified: cache.NewLRUExpireCache(maxVerified),
+		scripts: newScripts(o),
 	}
 }
 
@@ -135,6 +141,7 @@ func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+PathRevoke, s.revocation)
 	mux.HandleFunc("POST "+PathDevice, s.deviceAuthorization)
 	mux.HandleFunc("GET "+PathDevice, s.verification)
+	s.registerTokens(mux)
 }
 
 func (s *Server) name(name string) types.NamespacedName {

@@ -79,6 +79,7 @@ func testManager(t *testing.T, h *fixture) {
 		"an agent's identity": secret(h.workspace, "prod-agent", labels("prod", "agent")+"}}"),
 		"the keys of sign-in": secret("drover-system", "drover-sign-in", ", labels: {cluster.drover.dev/secret: sign-in}}, type: Opaque}"),
 		"a session":           secret("drover-system", "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: session}}, type: Opaque}"),
+		"a token for scripts": secret("drover-system", "drover-token-0123456789abcdef0123456789abcdef01234567", ", labels: {cluster.drover.dev/secret: token}}, type: Opaque}"),
 		"the hub's CA":        secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"),
 		"a role of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:a'}, rules: [{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, list, watch]}]}", h.workspace)),
 		"a binding of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: 'drover:crtb:b'}, "+
@@ -116,6 +117,9 @@ func testManager(t *testing.T, h *fixture) {
 		"the CA in another namespace":              {secret(h.workspace, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},
 		"the keys of sign-in in another namespace": {secret(h.workspace, "drover-sign-in", ", labels: {cluster.drover.dev/secret: sign-in}}}"), secrets},
 		"a session in another namespace":           {secret(h.workspace, "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: session}}}"), secrets},
+		"a user's token in another namespace":      {secret(h.workspace, "drover-token-0123456789abcdef0123456789abcdef01234567", ", labels: {cluster.drover.dev/secret: token}}}"), secrets},
+		"a password as a token":                    {secret("drover-system", "drover-user-alice", ", labels: {cluster.drover.dev/secret: token}}}"), secrets},
+		"a session as a token":                     {secret("drover-system", "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: token}}}"), secrets},
 		"a password of a user":                     {secret("drover-system", "drover-user-alice", ", labels: {cluster.drover.dev/secret: user}}}"), secrets},
 		"a password as a session":                  {secret("drover-system", "drover-user-alice", ", labels: {cluster.drover.dev/secret: session}}}"), secrets},
 		"another role":                             {rule("x", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), "only the Roles and RoleBindings of its own bindings"},
@@ -145,15 +149,18 @@ func testManager(t *testing.T, h *fixture) {
 		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"revoked":"dHJ1ZQ=="}}`)))
 		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"revoked":null}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
 	})
-	t.Run("it deletes sessions and no other Secret", func(t *testing.T) {
-		const session = "drover-session-00000000000000000000000000000000"
-		for name, kind := range map[string]string{session: "session", "drover-user-bob": "session", "drover-session-00000000000000000000000000000001": "user"} {
+	t.Run("it deletes sessions and tokens and no other Secret", func(t *testing.T) {
+		const session, token = "drover-session-00000000000000000000000000000000", "drover-token-0000000000000000000000000000000000000000"
+		for name, kind := range map[string]string{
+			session: "session", token: "token", "drover-user-bob": "session", "drover-user-carol": "token",
+			"drover-session-00000000000000000000000000000001": "user", "drover-token-0000000000000000000000000000000000000001": "user", "drover-token-1": "token",
+		} {
 			o := secret("drover-system", name, ", labels: {cluster.drover.dev/secret: "+kind+"}}}")
 			h.Apply(t, o)
-			if err := manager.Delete(t.Context(), o); name == session {
+			if err := manager.Delete(t.Context(), o); name == session || name == token {
 				wantTaken(t, err)
 			} else {
-				wantRefused(t, err, "deletes no Secrets but those of sessions")
+				wantRefused(t, err, "deletes no Secrets but those of sessions and tokens")
 			}
 		}
 	})
