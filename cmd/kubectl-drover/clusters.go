@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -103,6 +104,31 @@ func (l reachable) text(workspace string) string {
 	return b.String()
 }
 
+// reachableOf asks for the Clusters that arguments may name. Those with a workspace are looked for there, where the hub looks more closely.
+func reachableOf(ctx context.Context, session *login.Session, names []string) (reachable, error) {
+	var all reachable
+	asked := map[string]bool{}
+	for _, name := range names {
+		workspace, _, found := strings.Cut(name, "/")
+		if !found {
+			workspace = ""
+		}
+		if asked[workspace] {
+			continue
+		}
+		asked[workspace] = true
+		list, err := clustersOf(ctx, session, workspace)
+		if err != nil {
+			return all, err
+		}
+		all.Items = append(all.Items, list.Items...)
+		all.Incomplete = all.Incomplete || list.Incomplete
+	}
+	slices.SortFunc(all.Items, func(a, b reachableCluster) int { return cmp.Compare(a.String(), b.String()) })
+	all.Items = slices.CompactFunc(all.Items, func(a, b reachableCluster) bool { return a.String() == b.String() })
+	return all, nil
+}
+
 // choose returns the Clusters that arguments name, as NAME where one workspace has it, or as WORKSPACE/NAME.
 func (l reachable) choose(names []string) ([]reachableCluster, error) {
 	var chosen []reachableCluster
@@ -115,7 +141,11 @@ func (l reachable) choose(names []string) ([]reachableCluster, error) {
 		}
 		switch len(found) {
 		case 0:
-			return nil, fmt.Errorf("you may reach no Cluster %s: \"kubectl drover clusters\" lists those that you may", visible(name))
+			problem := fmt.Errorf("you may reach no Cluster %s: \"kubectl drover clusters\" lists those that you may", visible(name))
+			if l.Incomplete && !strings.Contains(name, "/") {
+				problem = fmt.Errorf("%w; there may be others: name one as WORKSPACE/NAME", problem)
+			}
+			return nil, problem
 		case 1:
 			chosen = append(chosen, found[0])
 		default:

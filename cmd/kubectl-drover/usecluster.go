@@ -26,7 +26,7 @@ func newUse(o *options) *cobra.Command {
 		Long: `Have kubectl talk to a Cluster from now on: your kubeconfig gets a context for it, which becomes the current one. CLUSTER is a name, or WORKSPACE/NAME.`,
 		Args: arguments(1, "a Cluster"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.withReachable(c, func(session *login.Session, list reachable) error {
+			return o.withReachable(c, args, func(session *login.Session, list reachable) error {
 				chosen, err := list.choose(args)
 				if err != nil {
 					return err
@@ -48,15 +48,18 @@ func newUse(o *options) *cobra.Command {
 // namesOf are how arguments name a Cluster.
 func namesOf(c reachableCluster) []string { return []string{c.Name, c.String()} }
 
-// withReachable runs what a command does with the Clusters that the user may reach.
-func (o *options) withReachable(c *cobra.Command, do func(*login.Session, reachable) error) error {
+// withReachable runs what a command does with the Clusters that the user may reach, and that arguments may name: all without arguments.
+func (o *options) withReachable(c *cobra.Command, names []string, do func(*login.Session, reachable) error) error {
 	ctx, cancel := context.WithTimeout(c.Context(), commandLimit)
 	defer cancel()
 	session, err := o.signedIn(ctx)
 	if err != nil {
 		return err
 	}
-	list, err := clustersOf(ctx, session, "")
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	list, err := reachableOf(ctx, session, names)
 	if err != nil {
 		return err
 	}
@@ -82,7 +85,7 @@ you can pass it on to others. CLUSTER is a name, or WORKSPACE/NAME.`,
 			if to.all == (len(args) > 0) {
 				return errors.New("name Clusters, or all that you may reach by --all")
 			}
-			return o.withReachable(c, func(session *login.Session, list reachable) error {
+			return o.withReachable(c, args, func(session *login.Session, list reachable) error {
 				return o.writeKubeconfig(c, to, session, list, args)
 			})
 		},

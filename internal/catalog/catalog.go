@@ -45,16 +45,16 @@ type Catalog struct {
 	gate *limit.Gate
 }
 
-// New makes a Catalog. A user gets one answer at a time, and two users at once: the others wait.
+// New makes a Catalog. A user gets one list at a time, and eight users at once: the others wait.
 func New(c Catalog) *Catalog {
-	c.gate = limit.NewGate(limit.Bounds{User: 1, All: 2, Queue: 256, QueueUser: 4, Wait: answerLimit}, limit.Observer{})
+	c.gate = limit.NewGate(limit.Bounds{User: 1, All: 8, Queue: 256, QueueUser: 4, Wait: answerLimit}, limit.Observer{})
 	return &c
 }
 
 // Register adds the catalog's paths to a mux.
 func (c *Catalog) Register(mux *http.ServeMux) {
 	mux.Handle("GET "+PathWhoAmI, c.serve(func(_ context.Context, id identity.Identity, _ *http.Request) (any, error) { return whoAmI(id), nil }))
-	mux.Handle("GET "+PathClusters, c.serve(c.list))
+	mux.Handle("GET "+PathClusters, c.serve(c.clusters))
 }
 
 // serve answers a user with JSON.
@@ -82,14 +82,19 @@ func (c *Catalog) answer(r *http.Request, answer func(context.Context, identity.
 		return nil, refusal.Unauthorized("the request has no user")
 	}
 	audit.From(r.Context()).Identified(audit.User{Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups}, nil)
-	ctx, cancel := context.WithTimeout(r.Context(), answerLimit)
+	return answer(r.Context(), id, r)
+}
+
+// clusters answers with a list, in the user's turn.
+func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Request) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	seat, err := c.gate.Enter(ctx, limit.Requester{User: id.Sharer()})
 	if err != nil {
-		return nil, refusal.TooManyRequests("you have asked for too much at once; try again", 2*time.Second).Because(err)
+		return nil, refusal.TooManyRequests("too many lists are asked for at once; try again", 2*time.Second).Because(err)
 	}
 	defer seat.Release()
-	return answer(ctx, id, r)
+	return c.list(ctx, id, r.URL.Query().Get("namespace"))
 }
 
 // whoAmI is the user by the names that bindings have, in the form of Kubernetes' SelfSubjectReview.

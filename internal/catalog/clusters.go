@@ -6,7 +6,6 @@ package catalog
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -41,12 +40,11 @@ type Cluster struct {
 	Version string `json:"version,omitempty"`
 }
 
-// list answers with the Clusters that the user may reach: of all workspaces, or of the one that the query names.
+// list returns the Clusters that a user may reach: of a workspace, or of all if it is empty.
 //
 // Who may reach one is decided as for a request to it. A binding is looked up in the cache, where the user has one in the workspace. The right to get
-// clusters/proxy is asked for once for all Clusters, then once for each workspace, and for single ones only in a workspace that the query names.
-func (c *Catalog) list(ctx context.Context, id identity.Identity, r *http.Request) (any, error) {
-	workspace := r.URL.Query().Get("namespace")
+// clusters/proxy is asked for once for all Clusters, then once for each workspace, and for single ones only in a workspace that is named.
+func (c *Catalog) list(ctx context.Context, id identity.Identity, workspace string) (any, error) {
 	bound, err := c.Workspaces(index.Principals{User: id.User, Groups: id.Groups})
 	if err != nil {
 		return nil, refusal.Unavailable("the hub has not read all bindings yet; try again").Because(err)
@@ -87,7 +85,7 @@ type answer struct {
 
 	id    identity.Identity
 	bound map[string]index.Principals // by workspace
-	named bool                        // reports whether the query names the workspace
+	named bool                        // reports whether the workspace is named
 	known map[types.NamespacedName]bool
 }
 

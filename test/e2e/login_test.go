@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,13 +17,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -90,6 +94,39 @@ func (c *computer) drover(t *testing.T, args ...string) (string, error) {
 func (c *computer) kubectl(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	return c.run(t, c.system.programs.Kubectl, args...)
+}
+
+// token is what kubectl gets there.
+func (c *computer) token(t *testing.T) string {
+	t.Helper()
+	out, err := c.drover(t, "get-token", "--hub", c.system.hub.URL())
+	var credential clientauthenticationv1.ExecCredential
+	if err = errors.Join(err, json.Unmarshal([]byte(out), &credential)); err != nil || credential.Status == nil || credential.Status.ExpirationTimestamp == nil {
+		t.Errorf("get-token prints no credential: %v", err)
+		return ""
+	}
+	return credential.Status.Token
+}
+
+// expire has the token there end now, by the clock of the computer.
+func (c *computer) expire(t *testing.T) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(c.home, ".kube", "cache", "drover", "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("sessions are in %v (%v)", files, err)
+	}
+	var session map[string]any
+	raw, err := os.ReadFile(files[0])
+	if err = errors.Join(err, json.Unmarshal(raw, &session)); err != nil {
+		t.Fatal(err)
+	}
+	session["expires"] = time.Now()
+	if raw, err = json.Marshal(session); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(files[0], raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestBrowserOfAComputer is that browser: it opens the address, types the user's name and password into the form, and follows where it is sent.
@@ -238,6 +275,46 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 			}
 			return nil
 		})
+	})
+
+	t.Run("a Cluster is used by a right to it alone, if its workspace is named", func(t *testing.T) {
+		says(`Switched to context "default/secret-plans@`, "use", "default/secret-plans")
+		says(`Switched to context "default/member@`, "use", "member")
+	})
+	t.Run("processes that come at once with a token that has ended all get the same new one", func(t *testing.T) {
+		before := at.token(t)
+		at.expire(t)
+		tokens := make([]string, 8)
+		var all sync.WaitGroup
+		for i := range tokens {
+			all.Go(func() { tokens[i] = at.token(t) })
+		}
+		all.Wait()
+		for _, token := range tokens {
+			if token != tokens[0] || token == before || token == "" {
+				t.Fatal("the tokens differ, or are the one of before")
+			}
+		}
+		says("another one follows without a question", "whoami")
+	})
+	t.Run("a session that was ended at the hub is begun anew for a person, and for no one else", func(t *testing.T) {
+		if err := s.hub.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace("drover-system"), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, time.Minute, func(context.Context) error {
+			if out, err := at.drover(t, "whoami"); err == nil {
+				return fmt.Errorf("the hub still says %s", out)
+			}
+			return nil
+		})
+		at.expire(t)
+		refuses(`the session has ended`, "get-token", "--hub", s.hub.URL())
+		person := *at
+		person.env = append(slices.Clone(at.env), `KUBERNETES_EXEC_INFO={"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":true}}`)
+		if out, err := person.drover(t, "get-token", "--hub", s.hub.URL()); err != nil || !strings.Contains(out, "Signed in at") {
+			t.Errorf("a person gets %s (%v)", out, err)
+		}
+		says("local:alice", "whoami")
 	})
 
 	token, err := at.drover(t, "get-token", "--hub", s.hub.URL())
