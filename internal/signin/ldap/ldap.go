@@ -7,12 +7,13 @@ package ldap
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	goldap "github.com/go-ldap/ldap/v3"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
@@ -55,7 +56,8 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 	if password == "" || len(password) > maxPassword {
 		return connector.User{}, refuse("the password is empty or too long")
 	}
-	if name == "" || len(name) > maxTyped || !utf8.ValidString(name) {
+	// Directories take forms of a name for the same, which would each have attempts of their own: with more spaces, with wide letters.
+	if name == "" || len(name) > maxTyped || !printable(name) || strings.TrimSpace(name) != name || strings.Contains(name, "  ") || !norm.NFKC.IsNormalString(name) {
 		return connector.User{}, refuse("the name is empty, too long or malformed")
 	}
 	return c.ask(ctx, func(s *session) (account, error) {

@@ -15,7 +15,7 @@ import (
 )
 
 // maxName bounds a name or an ID, in bytes.
-const maxName = 256
+const maxName = 255
 
 // account is the entry of a user.
 type account struct {
