@@ -1,0 +1,112 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin/apitoken"
+	"github.com/drover-dev/drover/internal/signin/keys"
+	"github.com/drover-dev/drover/internal/signin/token"
+)
+
+// held is a cache: it copies what it returns, as that of controller-runtime does.
+type held struct {
+	client.Client
+	users   map[string]*v1.User
+	secrets map[string]*corev1.Secret
+}
+
+func (h held) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	switch o := into.(type) {
+	case *v1.User:
+		if user, ok := h.users[key.Name]; ok {
+			user.DeepCopyInto(o)
+			return nil
+		}
+	case *corev1.Secret:
+		if secret, ok := h.secrets[key.Name]; ok {
+			secret.DeepCopyInto(o)
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
+}
+
+// BenchmarkAuthenticate is what authentication adds to a request: among 100,000 tokens for scripts, whose memory it reports, and for a JWT that was verified before or comes for the first time.
+func BenchmarkAuthenticate(b *testing.B) {
+	const tokens = 100_000
+	now := time.Now()
+	must := func(err error) {
+		b.Helper()
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	key, err := keys.New(now)
+	must(err)
+	raw, err := keys.Encode(keys.Set{key})
+	must(err)
+	user := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice", UID: "8f3f0d4e-33f7-4d36-9f3a-2f7a8c9f1b11"}}
+	cache := held{users: map[string]*v1.User{"alice": user}, secrets: map[string]*corev1.Secret{KeysSecret: {ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}, Data: map[string][]byte{KeyOfKeys: raw}}}}
+	s := New(Options{Issuer: "https://hub.example.com", Client: cache, Live: cache, Namespace: "drover-system", Now: func() time.Time { return now }, Log: logr.Discard(), MaxTTL: maxTTLForTest, Member: memberForTest})
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var script, other string
+	for range tokens {
+		var made apitoken.Token
+		made, script, err = apitoken.New(make([]byte, 32), now)
+		must(err)
+		secret := newSession(s.name(TokenPrefix+made.ID), user, now, now.Add(time.Hour))
+		secret.Labels[v1.LabelSecretKind], secret.UID, secret.ResourceVersion = v1.SecretKindToken, user.UID, "123456789"
+		secret.Data[keyHash], secret.Data[keyDescription], secret.Data[keyUsed] = made.Hash(), []byte("the pipeline of web"), []byte(now.UTC().Format(time.RFC3339))
+		sent, err := json.Marshal(secret)
+		must(err)
+		cached := &corev1.Secret{}
+		must(json.Unmarshal(sent, cached)) // so that it shares nothing, as what comes from the API server
+		cache.secrets[cached.Name] = cached
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	session := newSession(s.name(SessionPrefix+"1"), user, now, now.Add(time.Hour))
+	cache.secrets[session.Name] = session
+	signed, err := token.Sign(key, token.Claims{Issuer: s.issuer, Subject: "local:alice", Audience: jwt.Audience{clientID}, Session: "1", UID: string(user.UID)}, now)
+	must(err)
+	other = "token-" + script[6:80] + "AAAAAAAAAA"
+	identify := s.Authenticate(func(*http.Request) (identity.Identity, error) { return identity.Identity{}, nil })
+	for _, tt := range []struct {
+		name, raw string
+		new, good bool
+	}{{"a token for scripts", script, false, true}, {"garbage", other, false, false}, {"a JWT that is known", signed, false, true}, {"a new JWT", signed, true, true}} {
+		b.Run(tt.name, func(b *testing.B) {
+			r := httptest.NewRequest(http.MethodGet, inMember, nil)
+			r.Header.Set("Authorization", "Bearer "+tt.raw)
+			for b.Loop() {
+				if tt.new {
+					s.verified.RemoveAll(func(any) bool { return true })
+				}
+				if _, err := identify(r); (err == nil) != tt.good {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/tokens, "B/token")
+		})
+	}
+}
