@@ -28,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/set"
 	issuer "github.com/drover-dev/drover/internal/signin"
+	"github.com/drover-dev/drover/internal/signin/upstream"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
@@ -131,10 +132,13 @@ func (p *parts) signIn(mgr ctrl.Manager) []entry {
 	}
 	secret := types.NamespacedName{Namespace: cfg.Namespace, Name: issuer.KeysSecret}
 	users := &signin.Users{Client: p.client, Recorder: mgr.GetEventRecorder("drover-user"), Namespace: cfg.Namespace, Now: time.Now}
+	connectors := &upstream.Connectors{Reader: p.client, Namespace: cfg.Namespace}
+	providers := &signin.Providers{Client: p.client, Recorder: mgr.GetEventRecorder("drover-authprovider"), Connectors: connectors, Now: time.Now}
 	sessions := &signin.Sessions{Client: p.client, Namespace: cfg.Namespace, Now: time.Now}
 	return []entry{
 		{"sign-in-keys", &signin.Keys{Client: p.client, Secret: secret, Now: time.Now}, 1, false, []trigger{self(&corev1.Secret{}, only(secret)), atStart(secret)}},
 		{"sign-in-sessions", sessions, 1, false, []trigger{self(&corev1.Secret{}, predicate.NewPredicateFuncs(sessions.Ends))}},
+		{"authprovider", providers, 4, false, []trigger{self(&v1.AuthProvider{}, predicate.GenerationChangedPredicate{})}},
 		{"user", users, 1, false, []trigger{self(&v1.User{}), handled(&corev1.Secret{}, users.Handler())}},
 	}
 }

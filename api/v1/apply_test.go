@@ -76,7 +76,18 @@ secrets: [{name: a, path: /a}]
 tolerations: [{operator: Exists}]
 imagePullSecrets: [{name: a}]
 postCompleteLabels: {example.com/version: "$(LATEST_VERSION)"}`,
-	"User": `{disabled: true}`,
+	"AuthProvider": `
+disabled: true
+oidc:
+  url: https://login.example.com/realms/a
+  caBundle: a
+  clientID: a
+  clientSecret: {name: a, key: a}
+  scopes: [profile]
+  nameClaim: preferred_username
+  groupsClaim: groups
+  allowedGroups: [a]`,
+	"User": `{disabled: true, principal: "github:alice"}`,
 }
 
 // theirs are structs of Kubernetes' own, which are emptied as a whole.

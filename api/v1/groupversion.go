@@ -19,6 +19,7 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 // AddToScheme registers the kinds of this package with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
+		&AuthProvider{}, &AuthProviderList{},
 		&Cluster{}, &ClusterList{},
 		&RoleTemplate{}, &RoleTemplateList{},
 		&ClusterRoleTemplateBinding{}, &ClusterRoleTemplateBindingList{},

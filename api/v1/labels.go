@@ -86,6 +86,8 @@ const (
 	SecretKindSignIn = "sign-in"
 	// SecretKindUser marks the Secret "drover-user-<user>" with the hash of a User's password.
 	SecretKindUser = "user"
+	// SecretKindProvider marks Secrets that AuthProviders may name. An administrator of the hub makes them.
+	SecretKindProvider = "provider"
 	// SecretKindSession marks the Secret "drover-session-<id>" of a user who has signed in.
 	SecretKindSession = "session"
 	// SecretKindToken marks the Secret "drover-token-<id>" of a token that a user made for scripts.

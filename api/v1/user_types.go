@@ -8,7 +8,8 @@ import (
 )
 
 // User is a person who signs in at the hub with a password, as the principal "local:<name>". Their password is not here: its hash is in the Secret
-// drover-user-<name> of the manager's namespace, which "kubectl drover user" writes.
+// drover-user-<name> of the manager's namespace, which "kubectl drover user" writes. With spec.principal it is a person who signs in elsewhere, and switches
+// them off.
 //
 // Users may sign in if the manager's configuration has signIn.issuer. Rights come from bindings, and from the hub's own RBAC.
 //
@@ -22,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec) && has(self.spec.principal) ? self.spec.principal : ”) == (has(oldSelf.spec) && has(oldSelf.spec.principal) ? oldSelf.spec.principal : ”)",message="spec.principal cannot be changed: make another User"
 type User struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is what the user signs in with: a DNS label.
@@ -34,7 +36,7 @@ type User struct {
 
 	// status reports whether the user can sign in.
 	//
-	// Ready is True with the reasons PasswordSet and Disabled; False with PasswordMissing and PasswordInvalid.
+	// Ready is True with the reasons PasswordSet, SignsInElsewhere and Disabled; False with PasswordMissing and PasswordInvalid.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status UserStatus `json:"status,omitempty"`
@@ -51,6 +53,14 @@ type UserList struct {
 
 // UserSpec reports whether a user may sign in.
 type UserSpec struct {
+	// principal is a user of an AuthProvider, "<provider>:<name>", for whom this User has no password: it can only refuse them. It cannot be changed. Default:
+	// the User is the user local:<name>.
+	// +optional
+	// +kubebuilder:validation:MaxLength=192
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+]*[a-z0-9_])?$`
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('hub:') && !self.startsWith('system:') && !self.startsWith('local:')",message="spec.principal must be a user of an AuthProvider"
+	Principal string `json:"principal,omitempty"`
+
 	// disabled refuses the user at once: no login, and no token that they have. Requests that are open end within 30 s. Default false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
@@ -62,7 +72,7 @@ type UserStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// principal is the user's name in bindings, "local:<name>".
+	// principal is the user's name in bindings: spec.principal, or "local:<name>".
 	// +optional
 	Principal string `json:"principal,omitempty"`
 
@@ -78,6 +88,8 @@ type UserStatus struct {
 const (
 	// ReasonPasswordSet: the user can sign in.
 	ReasonPasswordSet = "PasswordSet"
+	// ReasonSignsInElsewhere: the user signs in at the AuthProvider of spec.principal.
+	ReasonSignsInElsewhere = "SignsInElsewhere"
 	// ReasonDisabled: the user is refused, as spec.disabled says.
 	ReasonDisabled = "Disabled"
 	// ReasonPasswordMissing: the Secret with the hash of the password does not exist.

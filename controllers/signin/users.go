@@ -4,6 +4,7 @@
 package signin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -62,7 +63,7 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	condition := decide(user, secret)
 	condition.LastTransitionTime = metav1.NewTime(u.Now())
 	meta.SetStatusCondition(&user.Status.Conditions, condition)
-	user.Status.ObservedGeneration, user.Status.Principal = user.Generation, v1.PrincipalPrefixLocal+user.Name
+	user.Status.ObservedGeneration, user.Status.Principal = user.Generation, cmp.Or(user.Spec.Principal, v1.PrincipalPrefixLocal+user.Name)
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
 }
 
@@ -72,6 +73,8 @@ func decide(user *v1.User, secret *corev1.Secret) metav1.Condition {
 	switch {
 	case user.Spec.Disabled:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1.ReasonDisabled, "No login and no token of the user is accepted"
+	case user.Spec.Principal != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1.ReasonSignsInElsewhere, "The user signs in at the AuthProvider of spec.principal; spec.disabled refuses them"
 	case secret == nil:
 		c.Reason, c.Message = v1.ReasonPasswordMissing, "The user has no password: set one with kubectl drover user password "+user.Name
 	case !signin.HoldsPassword(secret, user) || password.Valid(string(secret.Data[v1.UserSecretKey])) != nil:

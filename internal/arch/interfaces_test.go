@@ -18,7 +18,6 @@ import (
 func singleInterfaces() map[string]string {
 	return map[string]string{
 		"agent/leader.Leases":                "tests elect leaders among replicas that lose requests and answers",
-		"internal/signin/connector.Redirect": "GitHub and OpenID Connect are built beside the issuer; goes with the second of them",
 	}
 }
 

@@ -73,9 +73,13 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 }
 
 // Principal makes the identity of a user whom the hub's own issuer has named, such as "local:alice". It has the same name on the hub and in members.
-func Principal(name, uid string) (Identity, error) {
-	id := Identity{User: name, UID: uid, Hub: authenticationv1.UserInfo{Username: name, UID: uid, Groups: []string{authenticated}}}
+// So have their groups, which are of the same provider.
+func Principal(name, uid string, groups ...string) (Identity, error) {
+	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{Username: name, UID: uid, Groups: append([]string{authenticated}, groups...)}}
 	provider, user, found := strings.Cut(name, ":")
+	if i := slices.IndexFunc(groups, func(g string) bool { return !strings.HasPrefix(g, provider+":") || len(g) == len(provider)+1 }); i >= 0 {
+		return Identity{}, fmt.Errorf("identify user %q: their group %q is not of their provider", name, groups[i])
+	}
 	if bad, is := id.uncarriable(); is || !found || provider == "" || user == "" || reserved(provider) {
 		return Identity{}, fmt.Errorf("identify user %q: %q is no name of a principal, <provider>:<name>", name, bad)
 	}

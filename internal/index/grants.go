@@ -73,6 +73,11 @@ func indexSubjects(ctx context.Context, informers cache.Informers, kind client.O
 			return nil, fmt.Errorf("index by %s: unexpected %T", bySubject, object)
 		}
 		return []string{subjectKey(b.GetNamespace(), b.Principal())}, nil
+	}, byGroup: func(object any) ([]string, error) {
+		if b, ok := object.(v1.Binding); ok && b.Principal().Kind == v1.SubjectGroup {
+			return []string{b.Principal().Name}, nil
+		}
+		return nil, nil
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("index %T by %s: %w", kind, bySubject, err)
@@ -162,6 +167,37 @@ func (g *Grants) boundToProject(ctx context.Context, key string, cluster *lazyCl
 		}
 	}
 	return false, nil
+}
+
+// Named returns those groups that a binding names in any workspace, sorted, each once.
+func (g *Grants) Named(groups []string) ([]string, error) {
+	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
+		return nil, errNotSynced
+	}
+	var named []string
+	for _, group := range groups {
+		for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
+			keys, err := index.GetIndexer().IndexKeys(byGroup, group)
+			if err != nil {
+				return nil, fmt.Errorf("look up bindings by %s: %w", byGroup, err)
+			}
+			if len(keys) > 0 {
+				named = append(named, group)
+				break
+			}
+		}
+	}
+	slices.Sort(named)
+	return slices.Compact(named), nil
+}
+
+// Disabled reports whether a User refuses a principal. The reader is a cache with the indexes of Index.
+func Disabled(ctx context.Context, reader client.Reader, principal string) (bool, error) {
+	var users v1.UserList
+	if err := reader.List(ctx, &users, client.MatchingFields{byPrincipal: principal}, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("look up Users by %s: %w", byPrincipal, err)
+	}
+	return slices.ContainsFunc(users.Items, func(u v1.User) bool { return u.Spec.Disabled }), nil
 }
 
 // lookInto reads the bindings of a subject. They belong to the cache.

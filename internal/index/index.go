@@ -22,6 +22,8 @@ const (
 	bySubject   = "index.subject"   // workspace/kind/name; of Grants
 	byProject   = "index.project"   // projectName
 	byNamespace = "index.namespace" // each of spec.namespaces
+	byGroup     = "index.group"     // name of a subject that is a group; of Grants
+	byPrincipal = "index.principal" // spec.principal of a User
 )
 
 // selecting stands in byCluster for all that have a selector. No Cluster can be called so.
@@ -47,6 +49,15 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 		if err := indexer.IndexField(ctx, index.kind, index.name, index.keys); err != nil {
 			return fmt.Errorf("index %T by %s: %w", index.kind, index.name, err)
 		}
+	}
+	return nil
+}
+
+// Users adds the index of Disabled to a cache, for hubs at which users sign in.
+func Users(ctx context.Context, indexer client.FieldIndexer) error {
+	err := indexer.IndexField(ctx, &v1.User{}, byPrincipal, func(o client.Object) []string { return []string{o.(*v1.User).Spec.Principal} })
+	if err != nil {
+		return fmt.Errorf("index Users by %s: %w", byPrincipal, err)
 	}
 	return nil
 }

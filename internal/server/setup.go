@@ -60,7 +60,10 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews()).Authenticate,
 		authorize:    identity.Chain{bindings, access.ClusterProxy}.Authorize,
 	}
-	issuer := users.signIn(mgr, cfg, logger.WithName("sign-in"))
+	issuer, err := users.signIn(ctx, mgr, cfg, grants, logger.WithName("sign-in"))
+	if err != nil {
+		return nil, err
+	}
 	limits := cfg.Limits.Settings()
 	limiter := limit.New(limits, observed.proxy.limits())
 	handler, err := proxy.New(proxy.Options{
@@ -152,7 +155,7 @@ func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	defer cancel()
 	kinds := []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}}
 	if cfg.SignIn.On() {
-		kinds = append(kinds, &v1.User{})
+		kinds = append(kinds, &v1.User{}, &v1.AuthProvider{})
 	}
 	for _, object := range kinds {
 		informer, err := mgr.GetCache().GetInformer(now, object)

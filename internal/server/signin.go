@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/signin"
 )
@@ -25,15 +26,23 @@ type users struct {
 }
 
 // signIn adds users who sign in at the hub. It returns the issuer of their tokens, nil if it is not configured.
-func (u *users) signIn(mgr ctrl.Manager, cfg config.Config, log logr.Logger) *signin.Server {
+func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config, grants *index.Grants, log logr.Logger) (*signin.Server, error) {
+	var issuer *signin.Server
 	if !cfg.SignIn.On() {
-		return nil
+		return issuer, nil
 	}
-	issuer := signin.New(signin.Options{
+	if err := index.Users(ctx, mgr.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
+	issuer = signin.New(signin.Options{
 		Issuer: cfg.SignIn.Issuer, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Now: time.Now, Log: log,
+		Disabled: func(ctx context.Context, principal string) (bool, error) {
+			return index.Disabled(ctx, mgr.GetClient(), principal)
+		},
+		Named:    grants.Named,
 		Sessions: signin.Bounds{Idle: cfg.SignIn.SessionIdleTimeout.Duration, Lifetime: cfg.SignIn.SessionLifetime.Duration},
 		MaxTTL:   cfg.SignIn.Tokens.MaxTTL.Duration, Member: proxy.MemberOf,
 	})
 	u.authenticate, u.authorize = issuer.Authenticate(u.authenticate), issuer.Authorize(u.authorize)
-	return issuer
+	return issuer, nil
 }

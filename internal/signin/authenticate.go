@@ -93,7 +93,7 @@ func (s *Server) identify(ctx context.Context, v verified) (identity.Identity, e
 		}
 		return identity.Identity{}, refusal.Unauthorized("the token has expired; sign in again").Because(err)
 	}
-	id, err := identity.Principal(v.Subject, v.UID)
+	id, err := identity.Principal(v.Subject, v.UID, v.Groups...)
 	if err != nil {
 		return identity.Identity{}, refusal.Unauthorized("the token's user has a name that the hub can't pass on").Because(err)
 	}
@@ -113,10 +113,24 @@ func (s *Server) inSession(ctx context.Context, v verified) error {
 	switch {
 	case err == nil && len(session.Data[keyRevoked]) > 0:
 		return refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
-	case apierrors.IsNotFound(err), err == nil && string(session.Data[keyUID]) != v.UID:
+	case apierrors.IsNotFound(err), err == nil && (string(session.Data[keyUID]) != v.UID || principalOf(session) != v.Subject):
 		return refusal.Unauthorized("the session was ended; sign in again")
 	case err != nil:
 		return refusal.Unavailable("the hub cannot check the session at the moment; try again").Because(err)
+	case len(session.Data[keyProvider]) > 0:
+		return s.ofProvider(ctx, session)
+	}
+	return nil
+}
+
+// ofProvider refuses a session of a provider that was deleted and made again.
+func (s *Server) ofProvider(ctx context.Context, session *corev1.Secret) error {
+	p, err := s.provider(ctx, s.client, string(session.Data[keyProvider]))
+	switch {
+	case errors.Is(err, errStanding), err == nil && string(p.UID) != string(session.Data[keyProviderUID]):
+		return refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
+	case err != nil:
+		return refusal.Unavailable("the hub cannot look up the user's provider at the moment; try again").Because(err)
 	}
 	return nil
 }
@@ -135,13 +149,16 @@ func (s *Server) Authorize(next func(context.Context, identity.Identity, types.N
 
 // admit refuses a principal who is not in good standing.
 func (s *Server) admit(ctx context.Context, id identity.Identity) error {
-	name, local := strings.CutPrefix(id.User, v1.PrincipalPrefixLocal)
-	if !local {
-		return refusal.Unauthorized("the hub knows no provider of the token's user; sign in again")
+	provider, name, _ := strings.Cut(id.User, ":")
+	var err error
+	if provider == local {
+		_, err = s.standing(ctx, s.client, name, id.UID)
+	} else if _, err = s.provider(ctx, s.client, provider); err == nil {
+		err = s.notSwitchedOff(ctx, id.User)
 	}
-	switch _, err := s.standing(ctx, s.client, name, id.UID); {
+	switch {
 	case errors.Is(err, errStanding):
-		return refusal.Unauthorized("the user " + id.User + " is disabled or no longer exists; ask an administrator of the hub")
+		return refusal.Unauthorized("the user " + id.User + " or their provider is disabled or no longer exists; ask an administrator of the hub")
 	case err != nil:
 		return refusal.Unavailable("the hub cannot look up the user at the moment; try again").Because(err)
 	}
@@ -156,7 +173,7 @@ func (s *Server) standing(ctx context.Context, from client.Reader, name, uid str
 	} else if err != nil {
 		return nil, err
 	}
-	if user.Spec.Disabled || string(user.UID) != uid || !user.DeletionTimestamp.IsZero() {
+	if user.Spec.Disabled || user.Spec.Principal != "" || string(user.UID) != uid || !user.DeletionTimestamp.IsZero() {
 		return nil, errStanding
 	}
 	return user, nil

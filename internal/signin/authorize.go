@@ -184,7 +184,12 @@ func (s *Server) show(ctx context.Context, w http.ResponseWriter, a authorizatio
 		s.unavailable(w, err)
 		return
 	}
-	page{request: sealed, asks: s.asks(a), user: user, message: message, redirect: a.Redirect}.write(w, code)
+	forms, links, err := s.choices(ctx)
+	if err != nil {
+		s.unavailable(w, err)
+		return
+	}
+	page{request: sealed, asks: s.asks(a), user: user, message: message, redirect: a.Redirect, forms: forms, links: links}.write(w, code)
 }
 
 // redirect sends the browser back to the client, with its state and the issuer's name (RFC 9207).

@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/signin/attempts"
@@ -131,12 +130,12 @@ func (s *Server) verification(w http.ResponseWriter, r *http.Request) {
 }
 
 // approve begins the session that a device waits for. Its user has signed in on a page that shows the code.
-func (s *Server) approve(w http.ResponseWriter, r *http.Request, current *loaded, code string, user *v1.User, password string) {
+func (s *Server) approve(w http.ResponseWriter, r *http.Request, current *loaded, code string, found who) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), beginLimit)
 	defer cancel()
 	now := s.now()
-	session := newSession(s.name(SessionPrefix+usercode.Session(code)), user, now, now.Add(usercode.Lifetime))
-	session.Data[keyAwaited], session.Data[keyKeys], session.Data[keyPassword] = []byte("true"), []byte(current.uid), []byte(password)
+	session := found.session(s.name(SessionPrefix+usercode.Session(code)), now, now.Add(usercode.Lifetime))
+	session.Data[keyAwaited], session.Data[keyKeys], session.Data[keyPassword] = []byte("true"), []byte(current.uid), []byte(found.Password)
 	err := s.makeRoom(ctx, session)
 	if err == nil {
 		err = s.client.Create(ctx, session)
@@ -153,7 +152,7 @@ func (s *Server) approve(w http.ResponseWriter, r *http.Request, current *loaded
 	case err != nil:
 		s.unavailable(w, err)
 	default:
-		writeDevicePage(w, http.StatusOK, "The device is signed in as "+v1.PrincipalPrefixLocal+user.Name+". You can close this page.", false)
+		writeDevicePage(w, http.StatusOK, "The device is signed in as "+found.principal()+". You can close this page.", false)
 	}
 }
 
@@ -207,7 +206,7 @@ func (s *Server) take(ctx context.Context, current *loaded, c deviceCode, id str
 		s.log.Info("a device code was redeemed twice: its session is revoked", "user", principalOf(session))
 		return nil, "", orRefused(s.revoke(ctx, id), refusedDevice("invalid_grant"))
 	}
-	if err := s.askAgain(ctx, session); errors.Is(err, errStanding) {
+	if err := s.askAgain(ctx, session, false); errors.Is(err, errStanding) {
 		return nil, "", orRefused(s.revoke(ctx, id), refusedDevice("access_denied"))
 	} else if err != nil {
 		return nil, "", err

@@ -5,7 +5,6 @@ package signin
 
 import (
 	"context"
-	"crypto/subtle"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -34,18 +33,19 @@ const (
 // wrong is the one message for all that is wrong with a name and a password, so that it tells nothing about users.
 const wrong = "The user name or the password is wrong, or the user may not sign in."
 
+// local is the provider of Users in the form.
+const local = "local"
+
 // code is what an authorization code holds. It is sealed: before it is redeemed it leaves no object.
 type code struct {
+	who
 	ID        string    `json:"i"`
-	User      string    `json:"u"`
-	UID       types.UID `json:"d"`
 	Redirect  string    `json:"r"`
 	Nonce     string    `json:"n"`
 	Challenge string    `json:"c"`
 	At        time.Time `json:"t"`
-	// Offline reports whether the session has refresh tokens, and Password is the digest of the hash of the password that the user signed in with.
-	Offline  bool   `json:"o,omitempty"`
-	Password string `json:"p,omitempty"`
+	// Offline reports whether the session has refresh tokens.
+	Offline bool `json:"o,omitempty"`
 }
 
 // login takes the form of the login page.
@@ -65,10 +65,14 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var a authorization
-	cookie, missing := r.Cookie(cookieName)
-	if current.sealer.Open(purposePage, fields.Get("request"), &a) != nil || s.now().Sub(a.At) > pageLifetime ||
-		missing != nil || subtle.ConstantTimeCompare([]byte(digest(cookie.Value)), []byte(a.Browser)) != 1 {
+	if current.sealer.Open(purposePage, fields.Get("request"), &a) != nil || !s.ours(r, a) {
 		writeError(w, http.StatusBadRequest, "The page has expired, or was opened in another browser. Begin again in the terminal.")
+		return
+	}
+	if provider := fields.Get("provider"); provider != "" && provider != local {
+		if found, ok := s.loginAt(w, r, current, a, fields); ok {
+			s.complete(w, r, current, a, found)
+		}
 		return
 	}
 	user, ok := s.attempt(w, r, current, a, fields)
@@ -80,18 +84,30 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.unavailable(w, err)
 		return
 	}
+	s.complete(w, r, current, a, who{User: user.Name, UID: user.UID, Password: digest(hash)})
+}
+
+// complete gives the one who asked what they asked for, once a user has signed in.
+func (s *Server) complete(w http.ResponseWriter, r *http.Request, current *loaded, a authorization, found who) {
 	if a.Device != "" {
-		s.approve(w, r, current, a.Device, user, digest(hash))
+		s.approve(w, r, current, a.Device, found)
 		return
 	}
 	sealed, err := current.sealer.Seal(purposeCode, code{
-		ID: randomID(), User: user.Name, UID: user.UID, Redirect: a.Redirect, Nonce: a.Nonce, Challenge: a.Challenge, At: s.now(), Offline: a.Offline, Password: digest(hash),
+		who: found, ID: randomID(), Redirect: a.Redirect, Nonce: a.Nonce, Challenge: a.Challenge, At: s.now(), Offline: a.Offline,
 	})
 	if err != nil {
 		s.unavailable(w, err)
 		return
 	}
 	s.redirect(w, r, a, url.Values{"code": {sealed}})
+}
+
+// showWait writes the login page for a user who has to wait.
+func (s *Server) showWait(w http.ResponseWriter, r *http.Request, a authorization, name string, wait time.Duration) {
+	seconds := int((wait + time.Second - 1) / time.Second)
+	w.Header().Set("Retry-After", fmt.Sprint(seconds))
+	s.show(r.Context(), w, a, name, fmt.Sprintf("Too many attempts. Try again in %d seconds.", seconds), http.StatusTooManyRequests)
 }
 
 // attempt checks name and password, and writes the response if they are not accepted. A name that no user has may be a password in the wrong field: it
@@ -108,9 +124,7 @@ func (s *Server) attempt(w http.ResponseWriter, r *http.Request, current *loaded
 	try := attempts.Attempt{User: name, Source: limit.Source(r.RemoteAddr), Device: deviceOf(r, current, name)}
 	if wait := s.attempts.Begin(try, s.now()); wait > 0 {
 		record.Refused("TooManyAttempts")
-		seconds := int((wait + time.Second - 1) / time.Second)
-		w.Header().Set("Retry-After", fmt.Sprint(seconds))
-		s.show(r.Context(), w, a, name, fmt.Sprintf("Too many attempts. Try again in %d seconds.", seconds), http.StatusTooManyRequests)
+		s.showWait(w, r, a, name, wait)
 		return nil, false
 	}
 	matches := false
@@ -168,7 +182,7 @@ func (s *Server) stored(ctx context.Context, name string) (*v1.User, string, err
 			return nil, "", fmt.Errorf("read a user: %w", err)
 		}
 	}
-	if !HoldsPassword(secret, user) {
+	if user.Spec.Principal != "" || !HoldsPassword(secret, user) {
 		return nil, password.Nothing(), nil
 	}
 	return user, string(secret.Data[v1.UserSecretKey]), nil

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// pageHTML is the login page. It has four places, which are filled with escaped text: html/template would make the manager a quarter larger.
+// pageHTML is the login page. It has six places, which are filled with escaped text: html/template would make the manager a quarter larger.
 //
 //go:embed page.html
 var pageHTML string
@@ -39,7 +39,38 @@ type page struct {
 	asks     string // who asks for what, in HTML
 	user     string
 	message  string
-	redirect string // where the form leads in the end
+	redirect string   // where the form leads in the end
+	forms    []string // providers that take a password
+	links    []string // providers with a page of their own
+}
+
+// choice asks which provider a name and a password are for, if there are several.
+func (p page) choice() string {
+	if len(p.forms) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("<label for=\"provider\">Account</label>\n<select id=\"provider\" name=\"provider\">\n")
+	for _, name := range append([]string{local}, p.forms...) {
+		b.WriteString("<option>" + html.EscapeString(name) + "</option>\n")
+	}
+	b.WriteString("</select>\n")
+	return b.String()
+}
+
+// others leads to the providers with a page of their own. These are links and no forms: the policy of the page need not name where a provider is.
+func (p page) others() string {
+	if len(p.links) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("<nav aria-label=\"Other ways to sign in\">\n")
+	for _, name := range p.links {
+		address := PathProvider + url.PathEscape(name) + "?" + url.Values{"request": {p.request}}.Encode()
+		b.WriteString("<a href=\"" + html.EscapeString(address) + "\">Sign in with " + html.EscapeString(name) + "</a>\n")
+	}
+	b.WriteString("</nav>\n")
+	return b.String()
 }
 
 // asks says who asks for what on the login page.
@@ -93,7 +124,7 @@ func (p page) write(w http.ResponseWriter, code int) {
 	}
 	secure(w.Header(), strings.TrimSpace("; style-src "+styleHash()+"; form-action 'self' "+formTarget(p.redirect)))
 	w.WriteHeader(code)
-	_, _ = strings.NewReplacer("%ASKS%", p.asks, "%ERROR%", message, "%REQUEST%", html.EscapeString(p.request), "%USER%", html.EscapeString(p.user)).WriteString(w, pageHTML)
+	_, _ = strings.NewReplacer("%CHOICE%", p.choice(), "%LINKS%", p.others(), "%ASKS%", p.asks, "%ERROR%", message, "%REQUEST%", html.EscapeString(p.request), "%USER%", html.EscapeString(p.user)).WriteString(w, pageHTML)
 }
 
 // formTarget is the origin that the response to the form redirects to: browsers apply form-action to that, too. The policy has no form for IPv6 addresses.

@@ -32,11 +32,6 @@ func orRefused(err, refusal error) error {
 	return refusal
 }
 
-// principalOf returns the user of a session.
-func principalOf(session *corev1.Secret) string {
-	return v1.PrincipalPrefixLocal + session.Labels[labelUser]
-}
-
 // refresh gives new tokens for a refresh token.
 func (s *Server) refresh(ctx context.Context, current *loaded, fields url.Values) (granted, error) {
 	given, ok := refresh.Parse(fields.Get("refresh_token"))
@@ -109,7 +104,7 @@ func (s *Server) rotate(ctx context.Context, current *loaded, session *corev1.Se
 		return "", orRefused(s.revoke(ctx, given.Session), errRefresh)
 	case refresh.Rotated, refresh.Repeated:
 	}
-	if err := s.askAgain(ctx, session); errors.Is(err, errStanding) {
+	if err := s.askAgain(ctx, session, outcome == refresh.Rotated); errors.Is(err, errStanding) {
 		return "", orRefused(s.revoke(ctx, given.Session), errRefresh)
 	} else if err != nil {
 		return "", err
@@ -130,8 +125,14 @@ func (s *Server) rotate(ctx context.Context, current *loaded, session *corev1.Se
 
 // askAgain asks who the user of a session is, as a login does, and returns errStanding if they may no longer sign in. This is where the provider that the user
 // comes from has its say at each refresh. What it changes in the session is written together with the rotation. A refresh token that comes twice within the
-// grace, or at two replicas at once, asks twice.
-func (s *Server) askAgain(ctx context.Context, session *corev1.Secret) error {
+// grace, or at two replicas at once, asks twice; a provider is asked once, since it may rotate what it is asked with, and what is not written is lost.
+func (s *Server) askAgain(ctx context.Context, session *corev1.Secret, provider bool) error {
+	if len(session.Data[keyProvider]) > 0 {
+		if !provider {
+			return s.stands(ctx, s.live, whoOf(session))
+		}
+		return s.askProvider(ctx, session)
+	}
 	name, uid := session.Labels[labelUser], string(session.Data[keyUID])
 	_, err := s.standing(ctx, s.client, name, uid)
 	if errors.Is(err, errStanding) { // the session is about to be revoked: the cache may lag

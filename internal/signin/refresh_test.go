@@ -449,7 +449,7 @@ func TestASessionInUseStaysWhenItsUserSignsInManyTimes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := code{ID: randomID(), User: f.user.Name, UID: f.user.UID, Redirect: redirectURI, At: f.now(), Offline: i%2 == 0}
+		c := code{ID: randomID(), who: who{User: f.user.Name, UID: f.user.UID}, Redirect: redirectURI, At: f.now(), Offline: i%2 == 0}
 		if _, _, err := f.issuer.begin(t.Context(), current, c); err != nil {
 			t.Fatal(err)
 		}

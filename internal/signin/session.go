@@ -54,24 +54,11 @@ type Bounds struct {
 	Idle, Lifetime time.Duration
 }
 
-// labelUser has the name of a session's User.
+// labelUser has the name of a session's User, or a digest of the principal.
 const labelUser = v1.Group + "/user"
 
-// +kubebuilder:rbac:groups=cluster.drover.dev,resources=users,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=users;authproviders,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=secrets,verbs=delete
-
-// newSession is the Secret of a session of a User, which began when they signed in. It goes with its User.
-func newSession(name types.NamespacedName, user *v1.User, begun, ends time.Time) *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: name.Namespace, Name: name.Name,
-			Labels:          map[string]string{v1.LabelSecretKind: v1.SecretKindSession, v1.LabelManagedBy: v1.ManagedBy, labelUser: user.Name},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "User", Name: user.Name, UID: user.UID}},
-		},
-		Type: corev1.SecretTypeOpaque,
-		Data: map[string][]byte{keyUID: []byte(user.UID), keyBegun: []byte(begun.UTC().Format(time.RFC3339)), keyEnds: []byte(ends.UTC().Format(time.RFC3339))},
-	}
-}
 
 // keep stores what is kept of refresh tokens in a session, and when it ends then.
 func keep(session *corev1.Secret, state refresh.State, until, now time.Time) error {

@@ -28,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/attempts"
 	"github.com/drover-dev/drover/internal/signin/keys"
 	"github.com/drover-dev/drover/internal/signin/seal"
+	"github.com/drover-dev/drover/internal/signin/upstream"
 )
 
 // Paths of the issuer.
@@ -73,6 +74,9 @@ type Options struct {
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
+	// Disabled reports whether a User refuses a principal that comes from an AuthProvider, and Named returns those groups that bindings name.
+	Disabled func(ctx context.Context, principal string) (bool, error)
+	Named    func(groups []string) ([]string, error)
 	// Sessions are the bounds of a session whose client asked for refresh tokens.
 	Sessions Bounds
 	Now      func() time.Time
@@ -98,10 +102,19 @@ type Server struct {
 	loaded     atomic.Pointer[loaded]
 	attempts   *attempts.Log
 	codes      codes
+	providers  providers
 	known      *limit.Gate           // where passwords from browsers wait that their user has signed in with before
 	strangers  *limit.Gate           // and all others
 	verified   *cache.LRUExpireCache // of verified, by the digest of the token
 	scripts    scripts
+}
+
+// providers are what logins at AuthProviders need.
+type providers struct {
+	connectors *upstream.Connectors
+	gate       *limit.Gate // where logins wait that ask a provider
+	disabled   func(context.Context, string) (bool, error)
+	named      func([]string) ([]string, error)
 }
 
 // loaded are the keys of one version of their Secret, while one of them signs.
@@ -120,6 +133,7 @@ func New(o Options) *Server {
 	strangers := max(1, runtime.GOMAXPROCS(0)/2)
 	return &Server{
 		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, bounds: o.Sessions, now: o.Now, log: o.Log,
+		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace}, gate: upstreamGate(), disabled: o.Disabled, named: o.Named},
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		attempts: attempts.New(), codes: newCodes(), known: hashGate(1), strangers: hashGate(strangers), verified: cache.NewLRUExpireCache(maxVerified),
 		scripts: newScripts(o),
@@ -131,12 +145,19 @@ func hashGate(all int) *limit.Gate {
 	return limit.NewGate(limit.Bounds{User: 1, All: all, Queue: 32, QueueUser: 2, Wait: hashWait}, limit.Observer{})
 }
 
+// upstreamGate lets so many logins ask providers at once, and few of one address.
+func upstreamGate() *limit.Gate {
+	return limit.NewGate(limit.Bounds{User: 8, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}, limit.Observer{})
+}
+
 // Register adds the issuer's paths to a mux.
 func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathDiscovery, s.discovery)
 	mux.HandleFunc("GET "+PathKeys, s.publicKeys)
 	mux.HandleFunc("GET "+PathAuthorize, s.authorize)
 	mux.HandleFunc("POST "+PathLogin, s.login)
+	mux.HandleFunc("GET "+PathProvider+"{provider}", s.leave)
+	mux.HandleFunc("GET "+PathCallback+"{provider}", s.callback)
 	mux.HandleFunc("POST "+PathToken, s.token)
 	mux.HandleFunc("POST "+PathRevoke, s.revocation)
 	mux.HandleFunc("POST "+PathDevice, s.deviceAuthorization)

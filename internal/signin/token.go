@@ -19,7 +19,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/signin/refresh"
 	"github.com/drover-dev/drover/internal/signin/token"
@@ -76,9 +75,13 @@ func (s *Server) exchange(w http.ResponseWriter, r *http.Request) (granted, erro
 
 // grant makes the tokens of a session. A nonce belongs to the request of a login, and is not repeated at a refresh (OpenID Connect Core, section 12.2).
 func (s *Server) grant(current *loaded, session *corev1.Secret, nonce, refresh string) (granted, error) {
+	groups, err := groupsOf(session)
+	if err != nil {
+		return granted{}, err
+	}
 	signed, err := token.Sign(current.active, token.Claims{
 		Issuer: s.issuer, Subject: principalOf(session), Audience: jwt.Audience{clientID}, Nonce: nonce, Authenticated: jwt.NewNumericDate(timeOf(session, keyBegun)),
-		Session: strings.TrimPrefix(session.Name, SessionPrefix), UID: string(session.Data[keyUID]),
+		Session: strings.TrimPrefix(session.Name, SessionPrefix), UID: string(session.Data[keyUID]), Groups: groups,
 	}, s.now())
 	if err != nil {
 		return granted{}, err
@@ -128,7 +131,7 @@ func (s *Server) redeem(ctx context.Context, current *loaded, fields url.Values)
 	if age > codeLifetime || age < -codeLifetime || redirect != c.Redirect || !proves(fields.Get("code_verifier"), c.Challenge) {
 		return granted{}, refusedCode()
 	}
-	audit.From(ctx).Identified(audit.User{Name: v1.PrincipalPrefixLocal + c.User, UID: string(c.UID)}, nil)
+	audit.From(ctx).Identified(audit.User{Name: c.principal(), UID: string(c.UID)}, nil)
 	session, refresh, err := s.begin(ctx, current, c)
 	if err != nil {
 		return granted{}, err
@@ -139,7 +142,7 @@ func (s *Server) redeem(ctx context.Context, current *loaded, fields url.Values)
 // begin begins the session of a code, once, and returns it with its refresh token, if the client asked for one. A code that comes again was stolen, from or by
 // the one who came first: the session is revoked.
 func (s *Server) begin(ctx context.Context, current *loaded, c code) (*corev1.Secret, string, error) {
-	user, err := s.standing(ctx, s.client, c.User, string(c.UID))
+	err := s.stands(ctx, s.client, c.who)
 	if errors.Is(err, errStanding) {
 		return nil, "", refusedCode()
 	} else if err != nil {
@@ -148,11 +151,11 @@ func (s *Server) begin(ctx context.Context, current *loaded, c code) (*corev1.Se
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beginLimit) // a client that hangs up leaves nothing half done
 	defer cancel()
 	now := s.now()
-	session, known := newSession(s.name(SessionPrefix+c.ID), user, c.At, now.Add(token.Lifetime)), &corev1.Secret{}
+	session, known := c.session(s.name(SessionPrefix+c.ID), c.At, now.Add(token.Lifetime)), &corev1.Secret{}
 	if err := s.client.Get(ctx, client.ObjectKeyFromObject(session), known); err == nil {
 		return nil, "", s.replayed(ctx, c, len(known.Data[keyRevoked]) > 0)
 	} else if !apierrors.IsNotFound(err) {
-		return nil, "", fmt.Errorf("read session of user %s: %w", c.User, err)
+		return nil, "", fmt.Errorf("read session of user %s: %w", c.principal(), err)
 	}
 	if err := s.makeRoom(ctx, session); err != nil {
 		return nil, "", err
@@ -169,7 +172,7 @@ func (s *Server) begin(ctx context.Context, current *loaded, c code) (*corev1.Se
 	if err := s.client.Create(ctx, session); apierrors.IsAlreadyExists(err) { // the cache did not have it yet
 		return nil, "", s.replayed(ctx, c, false)
 	} else if err != nil {
-		return nil, "", fmt.Errorf("begin session of user %s: %w", c.User, err)
+		return nil, "", fmt.Errorf("begin session of user %s: %w", c.principal(), err)
 	}
 	return session, first, nil
 }
@@ -182,7 +185,7 @@ func (s *Server) replayed(ctx context.Context, c code, revoked bool) error {
 	if err := s.revoke(ctx, c.ID); err != nil {
 		return err
 	}
-	s.log.Info("a code was redeemed twice: its session is revoked", "user", c.User)
+	s.log.Info("a code was redeemed twice: its session is revoked", "user", c.principal())
 	return refusedCode()
 }
 

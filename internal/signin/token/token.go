@@ -42,8 +42,10 @@ type Claims struct {
 	Authenticated *jwt.NumericDate `json:"auth_time,omitempty"`
 	// Session is the ID of the session that the token belongs to.
 	Session string `json:"sid"`
-	// UID is that of the User, so that one that was deleted and made again is another.
+	// UID is that of the User, so that one that was deleted and made again is another, or the ID of a provider's user.
 	UID string `json:"uid"`
+	// Groups are those of the user that bindings name, each with its provider.
+	Groups []string `json:"groups,omitempty"`
 }
 
 // Sign makes a token of claims, from now on for Lifetime.

@@ -1,0 +1,105 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/signin/upstream"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// How often a provider is asked whether it answers: one that does, and one that does not.
+const (
+	checkEvery = 5 * time.Minute
+	checkAgain = time.Minute
+	checkLimit = 15 * time.Second
+)
+
+// Providers writes into the status of each AuthProvider whether it answers. It runs on the leader.
+type Providers struct {
+	Client     client.Client
+	Recorder   events.EventRecorder
+	Connectors *upstream.Connectors
+	Now        func() time.Time
+}
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=authproviders/status,verbs=get;update;patch
+
+// Reconcile asks one provider and writes its status.
+func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	p := &v1.AuthProvider{}
+	if err := r.Client.Get(ctx, req.NamespacedName, p); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.Connectors.Forget(req.Name)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	var failed error
+	if !p.Spec.Disabled {
+		failed = r.check(ctx, p)
+	}
+	update := status.Begin(p)
+	condition := ready(p, failed)
+	condition.LastTransitionTime = metav1.NewTime(r.Now())
+	meta.SetStatusCondition(&p.Status.Conditions, condition)
+	p.Status.ObservedGeneration, p.Status.Type = p.Generation, upstream.Type(p)
+	next := ctrl.Result{RequeueAfter: checkEvery}
+	switch {
+	case p.Spec.Disabled:
+		next = ctrl.Result{}
+	case failed != nil:
+		next = ctrl.Result{RequeueAfter: checkAgain}
+	}
+	return next, update.Commit(ctx, r.Client, r.Recorder)
+}
+
+// check returns why a provider cannot be asked.
+func (r *Providers) check(ctx context.Context, p *v1.AuthProvider) error {
+	made, err := r.Connectors.Of(ctx, p)
+	if err != nil {
+		return err
+	}
+	checker, ok := made.(connector.Checker)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	return checker.Check(ctx)
+}
+
+// ready returns the condition Ready of a provider that could be asked, or not.
+func ready(p *v1.AuthProvider, failed error) metav1.Condition {
+	const most = 1024
+	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
+	switch {
+	case p.Spec.Disabled:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1.ReasonDisabled, "No login and no token of the provider's users is accepted"
+		return c
+	case failed == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1.ReasonReachable, "The provider answers"
+		return c
+	case errors.Is(failed, upstream.ErrSecret):
+		c.Reason = v1.ReasonSecretMissing
+	case errors.Is(failed, upstream.ErrInvalid):
+		c.Reason = v1.ReasonInvalid
+	default:
+		c.Reason = v1.ReasonUnreachable
+	}
+	if c.Message = failed.Error(); len(c.Message) > most {
+		c.Message = c.Message[:most]
+	}
+	return c
+}

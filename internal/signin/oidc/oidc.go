@@ -1,0 +1,264 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package oidc asks an OpenID provider who a user is and which groups they are in.
+package oidc
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
+)
+
+const (
+	// askTimeout bounds all requests of one login, refresh or check.
+	askTimeout = 8 * time.Second
+	// discoverEvery is how long what the provider says of itself is kept.
+	discoverEvery = 10 * time.Minute
+	maxCode       = 4 << 10
+	maxState      = 4 << 10
+	maxGroups     = 20_000
+)
+
+// Config says which provider is asked, and how.
+type Config struct {
+	// URL is the issuer.
+	URL string
+	// ClientID and ClientSecret are those of the hub at the provider.
+	ClientID, ClientSecret string
+	// Roots verify the certificates of the provider. Nil means those of the system.
+	Roots *x509.CertPool
+	// Scopes are asked for besides openid. Nil means profile and offline_access.
+	Scopes []string
+	// NameClaim and GroupsClaim have the name and the groups of a user. Empty means preferred_username and groups.
+	NameClaim, GroupsClaim string
+	// AllowedGroups are those of which a user must be in one. None means that every user may sign in.
+	AllowedGroups []string
+}
+
+// Connector is the connector of one provider.
+type Connector struct {
+	Config
+	client *http.Client
+	now    func() time.Time
+
+	mu    sync.Mutex // guards what follows
+	known *provider
+}
+
+var (
+	_ connector.Redirect = (*Connector)(nil)
+	_ connector.Checker  = (*Connector)(nil)
+)
+
+// provider is what the provider says of itself.
+type provider struct {
+	*oidc.Provider
+	namesIssuer bool // RFC 9207
+	userinfo    string
+	at          time.Time
+}
+
+// New returns the connector of a provider, which it does not ask yet.
+func New(c Config) (*Connector, error) {
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+		return nil, errors.New("the URL of the provider must be https://<host>, with a path at most")
+	}
+	if c.ClientID == "" || c.ClientSecret == "" {
+		return nil, errors.New("the client ID or the client secret is empty")
+	}
+	if c.Scopes == nil {
+		c.Scopes = []string{"profile", oidc.ScopeOfflineAccess}
+	}
+	if c.NameClaim == "" {
+		c.NameClaim = "preferred_username"
+	}
+	if c.GroupsClaim == "" {
+		c.GroupsClaim = "groups"
+	}
+	return &Connector{Config: c, client: httpClient(c.Roots), now: time.Now}, nil
+}
+
+// private is what Finish needs to know of a login.
+type private struct {
+	Nonce    string `json:"n"`
+	Verifier string `json:"v"`
+}
+
+// Begin returns the address of the provider's login.
+func (c *Connector) Begin(ctx context.Context, callback, state string) (address string, kept []byte, err error) {
+	ctx, cancel := c.context(ctx)
+	defer cancel()
+	p, err := c.discover(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	own := private{Nonce: random(), Verifier: oauth2.GenerateVerifier()}
+	if kept, err = json.Marshal(own); err != nil {
+		return "", nil, fmt.Errorf("keep a login: %w", err)
+	}
+	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(own.Verifier), oidc.Nonce(own.Nonce)}
+	if slices.Contains(c.Scopes, oidc.ScopeOfflineAccess) { // without it, providers leave the scope out (OpenID Connect Core, section 11)
+		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
+	}
+	app := c.app(p, callback)
+	return app.AuthCodeURL(state, options...), kept, nil
+}
+
+// Finish redeems the code of the provider's answer and returns the user who gave it.
+func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, answer url.Values) (connector.User, error) {
+	ctx, cancel := c.context(ctx)
+	defer cancel()
+	var own private
+	if err := json.Unmarshal(kept, &own); err != nil || own.Nonce == "" || own.Verifier == "" {
+		return connector.User{}, errors.New("what was kept of the login is malformed")
+	}
+	p, err := c.discover(ctx)
+	if err != nil {
+		return connector.User{}, err
+	}
+	if iss := answer.Get("iss"); iss != c.URL && (answer.Has("iss") || p.namesIssuer) {
+		return connector.User{}, errors.New("the answer names another issuer than the provider, or none (RFC 9207)")
+	}
+	switch code := answer.Get("error"); code {
+	case "":
+	case "access_denied", "login_required", "consent_required", "interaction_required":
+		return connector.User{}, fmt.Errorf("%w: %s", connector.ErrRefused, code)
+	default:
+		return connector.User{}, fmt.Errorf("the provider answers with the error %.64q", code)
+	}
+	code := answer.Get("code")
+	if code == "" || len(code) > maxCode {
+		return connector.User{}, errors.New("the provider's answer has no code")
+	}
+	app := c.app(p, callback)
+	tokens, err := app.Exchange(ctx, code, oauth2.VerifierOption(own.Verifier))
+	if err != nil {
+		return connector.User{}, describe("redeem the code", err)
+	}
+	raw, _ := tokens.Extra("id_token").(string)
+	idToken, claims, err := c.verify(ctx, p, raw, tokens.AccessToken)
+	if err != nil {
+		return connector.User{}, err
+	}
+	if subtle.ConstantTimeCompare([]byte(idToken.Nonce), []byte(own.Nonce)) != 1 {
+		return connector.User{}, errors.New("the ID token is of another login: its nonce differs")
+	}
+	return c.user(ctx, p, idToken.Subject, claims, tokens)
+}
+
+// Refresh asks again with the refresh token of the provider.
+func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
+	if len(last.State) == 0 {
+		return connector.User{}, fmt.Errorf("%w: the provider gave no refresh token", connector.ErrRefused)
+	}
+	ctx, cancel := c.context(ctx)
+	defer cancel()
+	p, err := c.discover(ctx)
+	if err != nil {
+		return connector.User{}, err
+	}
+	app := c.app(p, "")
+	tokens, err := app.TokenSource(ctx, &oauth2.Token{RefreshToken: string(last.State)}).Token()
+	if retrieve := (*oauth2.RetrieveError)(nil); errors.As(err, &retrieve) && retrieve.ErrorCode == "invalid_grant" {
+		return connector.User{}, fmt.Errorf("%w: the refresh token is no longer valid", connector.ErrRefused)
+	} else if err != nil {
+		return connector.User{}, describe("refresh", err)
+	}
+	var claims map[string]json.RawMessage
+	if raw, ok := tokens.Extra("id_token").(string); ok {
+		idToken, all, err := c.verify(ctx, p, raw, tokens.AccessToken)
+		if err != nil {
+			return connector.User{}, err
+		}
+		if idToken.Subject != last.ID {
+			return connector.User{}, fmt.Errorf("%w: the refresh token is of another user now", connector.ErrRefused)
+		}
+		claims = all
+	}
+	return c.user(ctx, p, last.ID, claims, tokens)
+}
+
+// Check reports whether the provider describes itself.
+func (c *Connector) Check(ctx context.Context) error {
+	ctx, cancel := c.context(ctx)
+	defer cancel()
+	_, err := c.ask(ctx)
+	return err
+}
+
+func (c *Connector) app(p *provider, callback string) oauth2.Config {
+	return oauth2.Config{
+		ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: callback, Endpoint: p.Endpoint(),
+		Scopes: append([]string{oidc.ScopeOpenID}, slices.DeleteFunc(slices.Clone(c.Scopes), func(s string) bool { return s == oidc.ScopeOpenID })...),
+	}
+}
+
+// context returns one in which the libraries ask with the connector's client.
+func (c *Connector) context(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(oidc.ClientContext(ctx, c.client), askTimeout)
+}
+
+// discover returns what the provider said of itself not long ago.
+func (c *Connector) discover(ctx context.Context) (*provider, error) {
+	c.mu.Lock()
+	known := c.known
+	c.mu.Unlock()
+	if known != nil && c.now().Sub(known.at) < discoverEvery {
+		return known, nil
+	}
+	return c.ask(ctx)
+}
+
+func (c *Connector) ask(ctx context.Context) (*provider, error) {
+	found, err := oidc.NewProvider(ctx, c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("ask the provider for its configuration: %w", brief(err))
+	}
+	var more struct {
+		NamesIssuer   bool   `json:"authorization_response_iss_parameter_supported"`
+		Authorization string `json:"authorization_endpoint"`
+		Token         string `json:"token_endpoint"`
+		Keys          string `json:"jwks_uri"`
+		Userinfo      string `json:"userinfo_endpoint"`
+	}
+	if err := found.Claims(&more); err != nil {
+		return nil, errors.New("the provider's configuration is malformed")
+	}
+	for name, endpoint := range map[string]string{"authorization_endpoint": more.Authorization, "token_endpoint": more.Token, "jwks_uri": more.Keys, "userinfo_endpoint": more.Userinfo} {
+		u, err := url.Parse(endpoint)
+		if endpoint == "" && name == "userinfo_endpoint" {
+			continue
+		}
+		if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
+			return nil, fmt.Errorf("the provider's configuration has a %s that is no https URL", name)
+		}
+	}
+	p := &provider{Provider: found, namesIssuer: more.NamesIssuer, userinfo: more.Userinfo, at: c.now()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = p
+	return p, nil
+}
+
+func random() string {
+	var raw [32]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(raw[:])
+}

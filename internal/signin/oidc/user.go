@@ -1,0 +1,160 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package oidc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
+)
+
+// Bounds of what the provider sends.
+const (
+	maxBody   = 4 << 20
+	maxHeader = 64 << 10
+)
+
+// verify returns an ID token that the provider signed for the hub, with its claims.
+func (c *Connector) verify(ctx context.Context, p *provider, raw, access string) (*oidc.IDToken, map[string]json.RawMessage, error) {
+	if raw == "" {
+		return nil, nil, errors.New("the provider gave no ID token")
+	}
+	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the ID token is not valid: %w", brief(err))
+	}
+	claims := map[string]json.RawMessage{}
+	if err := token.Claims(&claims); err != nil {
+		return nil, nil, errors.New("the ID token has malformed claims")
+	}
+	if token.Subject == "" {
+		return nil, nil, errors.New("the ID token has no sub")
+	}
+	if token.AccessTokenHash != "" && token.VerifyAccessToken(access) != nil {
+		return nil, nil, errors.New("the ID token is of another access token")
+	}
+	return token, claims, nil
+}
+
+// user returns the user of verified claims. What these lack is asked for at the provider's userinfo endpoint.
+func (c *Connector) user(ctx context.Context, p *provider, subject string, claims map[string]json.RawMessage, tokens *oauth2.Token) (connector.User, error) {
+	_, named := claims[c.NameClaim]
+	if _, grouped := claims[c.GroupsClaim]; (!named || !grouped) && p.userinfo != "" {
+		info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
+		if err != nil {
+			return connector.User{}, fmt.Errorf("ask the provider for the user's claims: %w", brief(err))
+		}
+		if info.Subject != subject {
+			return connector.User{}, fmt.Errorf("%w: the provider's userinfo is of another user", connector.ErrRefused)
+		}
+		more := map[string]json.RawMessage{}
+		if err := info.Claims(&more); err != nil {
+			return connector.User{}, errors.New("the provider's userinfo has malformed claims")
+		}
+		for name, value := range claims { // what is signed counts
+			more[name] = value
+		}
+		claims = more
+	}
+	name, groups, err := c.read(claims)
+	if err != nil {
+		return connector.User{}, err
+	}
+	if len(c.AllowedGroups) > 0 && !slices.ContainsFunc(groups, func(g string) bool { return slices.Contains(c.AllowedGroups, g) }) {
+		return connector.User{}, fmt.Errorf("%w: the user is in none of the allowed groups", connector.ErrRefused)
+	}
+	if len(tokens.RefreshToken) > maxState {
+		return connector.User{}, fmt.Errorf("the provider's refresh token is longer than %d bytes", maxState)
+	}
+	return connector.User{ID: subject, Name: name, Groups: groups, State: []byte(tokens.RefreshToken)}, nil
+}
+
+// read returns the name and the groups in claims.
+func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups []string, err error) {
+	if json.Unmarshal(claims[c.NameClaim], &name) != nil || name == "" {
+		return "", nil, fmt.Errorf("the provider says no name of the user: the claim %s is no text", c.NameClaim)
+	}
+	if verified := false; c.NameClaim == "email" && (json.Unmarshal(claims["email_verified"], &verified) != nil || !verified) {
+		return "", nil, fmt.Errorf("%w: the provider has not verified the user's address", connector.ErrRefused)
+	}
+	raw, ok := claims[c.GroupsClaim]
+	if !ok || string(raw) == "null" {
+		return name, nil, nil
+	}
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return name, []string{one}, nil
+	}
+	if json.Unmarshal(raw, &groups) != nil {
+		return "", nil, fmt.Errorf("the claim %s is no list of names", c.GroupsClaim)
+	}
+	if len(groups) > maxGroups {
+		return "", nil, fmt.Errorf("the user is in more than %d groups", maxGroups)
+	}
+	return name, groups, nil
+}
+
+// describe returns an error without what the provider sent: that may hold tokens.
+func describe(what string, err error) error {
+	var retrieve *oauth2.RetrieveError
+	if errors.As(err, &retrieve) {
+		status := 0
+		if retrieve.Response != nil {
+			status = retrieve.Response.StatusCode
+		}
+		return fmt.Errorf("%s: the provider answers with the status %d and the error %.64q", what, status, retrieve.ErrorCode)
+	}
+	return fmt.Errorf("%s: %w", what, brief(err))
+}
+
+// brief returns an error whose text is of bounded length: libraries quote bodies.
+func brief(err error) error {
+	const most = 256
+	if text := err.Error(); len(text) > most {
+		return fmt.Errorf("%.*q", most, text)
+	}
+	return err
+}
+
+// httpClient returns a client that follows no redirect, reads a bounded body and waits for a bounded time.
+func httpClient(roots *x509.CertPool) *http.Client {
+	const dialTimeout = 5 * time.Second
+	return &http.Client{
+		Timeout:       askTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: bounded{&http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+			MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: 32, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
+		}},
+	}
+}
+
+// bounded bounds the bodies of responses.
+type bounded struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		response.Body = struct {
+			io.Reader
+			io.Closer
+		}{http.MaxBytesReader(nil, response.Body, maxBody), response.Body}
+	}
+	return response, err
+}
