@@ -90,6 +90,16 @@ oidc:
 	"User": `{disabled: true, principal: "github:alice"}`,
 }
 
+// otherSpecs are those of kinds of which no one spec can have every part.
+var otherSpecs = map[string][]string{"AuthProvider": {`
+ldap:
+  servers: ["ldaps://a"]
+  bind: {dn: a, passwordSecret: {name: a, key: a}}
+  userSearch: {base: a, filter: a, idAttribute: a, nameAttribute: a}
+  groupSearch: {source: Search, base: a, filter: a}
+  allowedGroups: [a]`, `
+github: {clientID: a, clientSecret: {name: a, key: a}, organizations: [a], teams: [a/b], anyUser: true}`}}
+
 // theirs are structs of Kubernetes' own, which are emptied as a whole.
 var theirs = []string{"agent.affinity", "agent.tolerations", "tolerations", "prepare.envs", "prepare.envFrom", "prepare.securityContext", "upgrade.envs", "upgrade.envFrom", "upgrade.securityContext"}
 
@@ -141,6 +151,7 @@ func emptied(value any, path []string) (any, bool) {
 // applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The specs are
 // those that each has as a new object.
 type applied struct {
+	of                  *unstructured.Unstructured // the spec of the test
 	full, empty         *unstructured.Unstructured
 	fullSpec, emptySpec any
 	parts               []string // paths of what is empty; none holds another
@@ -155,15 +166,22 @@ func objectsOf(t *testing.T, env *testkit.Env, namespace string) []*applied {
 	}
 	var all []*applied
 	for kind, crd := range crds {
-		full := object(t, namespace, kind, fullSpecs[kind])
-		fullSpec := taken(t, env, full)
-		if fullSpec == nil {
-			t.Fatalf("%s: the spec of the test is refused", kind)
+		var specs []*unstructured.Unstructured
+		for _, spec := range append([]string{fullSpecs[kind]}, otherSpecs[kind]...) {
+			specs = append(specs, object(t, namespace, kind, spec))
 		}
 		var ofKind []*applied
 		for _, path := range optionals(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"], nil) {
-			alone := &applied{full: full.DeepCopy(), empty: full, fullSpec: fullSpec}
-			if !alone.clear(t, env, path) || slices.ContainsFunc(ofKind, func(a *applied) bool { return a.clear(t, env, path) }) {
+			full := specs[max(0, slices.IndexFunc(specs, func(o *unstructured.Unstructured) bool {
+				_, found := emptied(o.DeepCopy().Object["spec"], path)
+				return found
+			}))]
+			fullSpec := taken(t, env, full)
+			if fullSpec == nil {
+				t.Fatalf("%s: the spec of the test is refused", kind)
+			}
+			alone := &applied{of: full, full: full.DeepCopy(), empty: full, fullSpec: fullSpec}
+			if !alone.clear(t, env, path) || slices.ContainsFunc(ofKind, func(a *applied) bool { return a.of == full && a.clear(t, env, path) }) {
 				continue // it must not be empty, or is so beside others
 			}
 			name := fmt.Sprintf("a%d", len(ofKind))
