@@ -17,7 +17,7 @@ import (
 // type or a function does, and a test answers its requests with a handler or gives another function.
 func singleInterfaces() map[string]string {
 	return map[string]string{
-		"agent/leader.Leases":                "tests elect leaders among replicas that lose requests and answers",
+		"agent/leader.Leases": "tests elect leaders among replicas that lose requests and answers",
 	}
 }
 

@@ -123,7 +123,8 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Referrer-Policy", "no-referrer")
-	http.Redirect(w, r, address, http.StatusSeeOther)
+	w.Header().Set("Location", address) // of the provider that an administrator has configured, whatever the request says
+	w.WriteHeader(http.StatusSeeOther)
 }
 
 // begin returns the address of the provider's login. What the connector keeps of the login is sealed into the state, which it names before: so the state is put
@@ -256,14 +257,14 @@ func (s *Server) loginAt(w http.ResponseWriter, r *http.Request, current *loaded
 	}
 	account := p.Name + ":" + strings.ToLower(name) // directories compare without case
 	try := attempts.Attempt{User: account, Source: limit.Source(r.RemoteAddr), Device: deviceOf(r, current, account)}
-	if wait := s.attempts.Begin(try, s.now()); wait > 0 {
+	if wait := s.passwords.attempts.Begin(try, s.now()); wait > 0 {
 		record.Refused("TooManyAttempts")
 		s.showWait(w, r, a, name, wait)
 		return who{}, false
 	}
 	ctx, done, err := s.admitted(r)
 	if err != nil {
-		s.attempts.Withdrawn(try, s.now())
+		s.passwords.attempts.Withdrawn(try, s.now())
 		s.unavailable(w, err)
 		return who{}, false
 	}
@@ -277,11 +278,11 @@ func (s *Server) loginAt(w http.ResponseWriter, r *http.Request, current *loaded
 		s.show(r.Context(), w, a, name, wrong, http.StatusForbidden)
 		return who{}, false
 	case err != nil:
-		s.attempts.Withdrawn(try, s.now())
+		s.passwords.attempts.Withdrawn(try, s.now())
 		s.turnAway(w, r, a, p, err)
 		return who{}, false
 	}
-	s.attempts.Succeeded(try, s.now())
+	s.passwords.attempts.Succeeded(try, s.now())
 	if try.Device == "" {
 		try.Device = randomID()
 	}

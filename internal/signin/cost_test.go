@@ -74,7 +74,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 		var made apitoken.Token
 		made, script, err = apitoken.New(make([]byte, 32), now)
 		must(err)
-		secret := newSession(s.name(TokenPrefix+made.ID), user, now, now.Add(time.Hour))
+		secret := who{User: user.Name, UID: user.UID}.session(s.name(TokenPrefix+made.ID), now, now.Add(time.Hour))
 		secret.Labels[v1.LabelSecretKind], secret.UID, secret.ResourceVersion = v1.SecretKindToken, user.UID, "123456789"
 		secret.Data[keyHash], secret.Data[keyDescription], secret.Data[keyUsed] = made.Hash(), []byte("the pipeline of web"), []byte(now.UTC().Format(time.RFC3339))
 		sent, err := json.Marshal(secret)
@@ -85,7 +85,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	session := newSession(s.name(SessionPrefix+"1"), user, now, now.Add(time.Hour))
+	session := who{User: user.Name, UID: user.UID}.session(s.name(SessionPrefix+"1"), now, now.Add(time.Hour))
 	cache.secrets[session.Name] = session
 	signed, err := token.Sign(key, token.Claims{Issuer: s.issuer, Subject: "local:alice", Audience: jwt.Audience{clientID}, Session: "1", UID: string(user.UID)}, now)
 	must(err)

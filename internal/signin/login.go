@@ -122,7 +122,7 @@ func (s *Server) attempt(w http.ResponseWriter, r *http.Request, current *loaded
 		record.Identified(audit.User{Name: v1.PrincipalPrefixLocal + user.Name, UID: string(user.UID)}, nil)
 	}
 	try := attempts.Attempt{User: name, Source: limit.Source(r.RemoteAddr), Device: deviceOf(r, current, name)}
-	if wait := s.attempts.Begin(try, s.now()); wait > 0 {
+	if wait := s.passwords.attempts.Begin(try, s.now()); wait > 0 {
 		record.Refused("TooManyAttempts")
 		s.showWait(w, r, a, name, wait)
 		return nil, false
@@ -133,7 +133,7 @@ func (s *Server) attempt(w http.ResponseWriter, r *http.Request, current *loaded
 	}
 	switch {
 	case err != nil:
-		s.attempts.Withdrawn(try, s.now())
+		s.passwords.attempts.Withdrawn(try, s.now())
 		s.complain(err, "password not checked")
 		record.Refused("Unavailable")
 		s.show(r.Context(), w, a, name, "The hub cannot check the password at the moment. Try again.", http.StatusServiceUnavailable)
@@ -143,7 +143,7 @@ func (s *Server) attempt(w http.ResponseWriter, r *http.Request, current *loaded
 		s.show(r.Context(), w, a, name, wrong, http.StatusForbidden)
 		return nil, false
 	}
-	s.attempts.Succeeded(try, s.now())
+	s.passwords.attempts.Succeeded(try, s.now())
 	if try.Device == "" {
 		try.Device = randomID()
 	}
@@ -153,9 +153,9 @@ func (s *Server) attempt(w http.ResponseWriter, r *http.Request, current *loaded
 // check reports whether a password has a hash. It takes the same time for a user who does not exist. Who guesses elsewhere does not hold up a browser that
 // the user has signed in with before.
 func (s *Server) check(ctx context.Context, try attempts.Attempt, hash, secret string) (bool, error) {
-	gate, who := s.strangers, limit.Requester{User: try.Source}
+	gate, who := s.passwords.strangers, limit.Requester{User: try.Source}
 	if try.Device != "" {
-		gate, who = s.known, limit.Requester{User: try.User}
+		gate, who = s.passwords.known, limit.Requester{User: try.User}
 	}
 	seat, err := gate.Enter(ctx, who)
 	if err != nil {

@@ -100,13 +100,18 @@ type Server struct {
 	complaints rate.Sometimes // visitors must not fill the log
 	unseen     *rate.Limiter  // of sessions that are looked up at the API server because the cache does not have them
 	loaded     atomic.Pointer[loaded]
-	attempts   *attempts.Log
+	passwords  passwords
 	codes      codes
 	providers  providers
-	known      *limit.Gate           // where passwords from browsers wait that their user has signed in with before
-	strangers  *limit.Gate           // and all others
 	verified   *cache.LRUExpireCache // of verified, by the digest of the token
 	scripts    scripts
+}
+
+// passwords are what bounds their guessing, and what checking them costs.
+type passwords struct {
+	attempts  *attempts.Log
+	known     *limit.Gate // where those from browsers wait that their user has signed in with before
+	strangers *limit.Gate // and all others
 }
 
 // providers are what logins at AuthProviders need.
@@ -135,8 +140,8 @@ func New(o Options) *Server {
 		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, bounds: o.Sessions, now: o.Now, log: o.Log,
 		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace}, gate: upstreamGate(), disabled: o.Disabled, named: o.Named},
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
-		attempts: attempts.New(), codes: newCodes(), known: hashGate(1), strangers: hashGate(strangers), verified: cache.NewLRUExpireCache(maxVerified),
-		scripts: newScripts(o),
+		passwords: passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)},
+		codes:     newCodes(), verified: cache.NewLRUExpireCache(maxVerified), scripts: newScripts(o),
 	}
 }
 

@@ -628,7 +628,7 @@ func TestGuessersDoNotHoldUpABrowserThatTheUserSignedInWith(t *testing.T) {
 	for all := range 1 + runtime.GOMAXPROCS(0) {
 		ended, end := context.WithCancel(t.Context())
 		end() // no seat is waited for
-		seat, err := f.issuer.strangers.Enter(ended, limit.Requester{User: fmt.Sprint("attacker ", all)})
+		seat, err := f.issuer.passwords.strangers.Enter(ended, limit.Requester{User: fmt.Sprint("attacker ", all)})
 		if err == nil {
 			t.Cleanup(seat.Release)
 		}

@@ -167,7 +167,7 @@ func (s *Server) makeToken(w http.ResponseWriter, r *http.Request, user *v1.User
 	if err != nil {
 		return nil, err
 	}
-	secret := newSession(s.name(TokenPrefix+made.ID), user, now, now.Add(asked.TTL.Duration))
+	secret := who{User: user.Name, UID: user.UID}.session(s.name(TokenPrefix+made.ID), now, now.Add(asked.TTL.Duration))
 	secret.Labels[v1.LabelSecretKind] = v1.SecretKindToken
 	secret.Data[keyHash] = made.Hash()
 	for key, value := range map[string]string{keyDescription: asked.Description, keyCluster: asked.Cluster} {

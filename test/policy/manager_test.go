@@ -138,7 +138,8 @@ func testManager(t *testing.T, h *fixture) {
 		wantTaken(t, manager.Create(t.Context(), session))
 		for name, patch := range map[string]string{
 			"another user": `{"metadata":{"labels":{"cluster.drover.dev/user":"bob"}}}`, "no user": `{"metadata":{"labels":{"cluster.drover.dev/user":null}}}`,
-			"another User of the name": `{"data":{"uid":"Yg=="}}`, "no UID": `{"data":{"uid":null}}`, "a later login": `{"data":{"begun":"Yw=="}}`, "other keys": `{"data":{"keys":"Yw=="}}`, "no data": `{"data":null}`,
+			"another User of the name": `{"data":{"uid":"Yg=="}}`, "no UID": `{"data":{"uid":null}}`, "a later login": `{"data":{"begun":"Yw=="}}`, "other keys": `{"data":{"keys":"Yw=="}}`, "a principal": `{"data":{"principal":"Yw=="}}`,
+			"a provider": `{"data":{"provider":"Yw=="}}`, "another provider of the name": `{"data":{"providerUID":"Yw=="}}`, "no data": `{"data":null}`,
 		} {
 			t.Run(name, func(t *testing.T) {
 				wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge("%s", patch), client.DryRunAll), "changes neither the user, the login nor the keys of a session")
