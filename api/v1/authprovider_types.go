@@ -77,6 +77,7 @@ type ProviderSecret struct {
 	// name is that of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Name string `json:"name"`
 
@@ -92,6 +93,7 @@ type OIDCProvider struct {
 	// url is the issuer, whose discovery document is at <url>/.well-known/openid-configuration.
 	// +kubebuilder:validation:Pattern=`^https://[^\s/?#@]+(/[^\s?#]*)?$`
 	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	URL string `json:"url"`
 
@@ -103,6 +105,7 @@ type OIDCProvider struct {
 	// clientID is that of the hub at the provider.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	ClientID string `json:"clientID"`
 
@@ -122,11 +125,13 @@ type OIDCProvider struct {
 	// nameClaim has the name of a user, which must be unique at the provider and not be given to another user. Default preferred_username. With email, the
 	// provider must say that the address is verified.
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	NameClaim string `json:"nameClaim,omitempty"`
 
 	// groupsClaim has the groups of a user: a list of names, or one. Default groups.
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	GroupsClaim string `json:"groupsClaim,omitempty"`
 
@@ -134,6 +139,7 @@ type OIDCProvider struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +listType=set
 	// +optional
 	AllowedGroups []string `json:"allowedGroups,omitempty"`
@@ -171,6 +177,7 @@ type LDAPProvider struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +listType=set
 	// +optional
 	AllowedGroups []string `json:"allowedGroups,omitempty"`
@@ -181,6 +188,7 @@ type LDAPBind struct {
 	// dn is its name: a DN, or what else the server takes, such as drover@example.com for Active Directory.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	DN string `json:"dn"`
 
@@ -194,24 +202,28 @@ type LDAPUserSearch struct {
 	// base is the DN below which users are.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Base string `json:"base"`
 
 	// filter finds a user by {name}, which is what they typed, escaped, such as (&(objectClass=person)(uid={name})).
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Filter string `json:"filter"`
 
 	// idAttribute is never given to another user: entryUUID, ipaUniqueID, objectGUID.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	IDAttribute string `json:"idAttribute"`
 
 	// nameAttribute has the name of the user, which is unique below the base: uid, sAMAccountName. Its value counts in lower case.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	NameAttribute string `json:"nameAttribute"`
 }
@@ -232,17 +244,20 @@ type LDAPGroupSearch struct {
 	// base is the DN below which groups are. Others do not count.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Base string `json:"base"`
 
 	// filter finds the groups of {dn}, such as (member={dn}). {name} is the name of the user.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Filter string `json:"filter,omitempty"`
 
 	// nameAttribute has the name of a group, which is unique below the base. Its value counts in lower case. Default cn.
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	NameAttribute string `json:"nameAttribute,omitempty"`
 
@@ -260,6 +275,7 @@ type GitHubProvider struct {
 	// url is that of a GitHub Enterprise. Default https://github.com.
 	// +kubebuilder:validation:Pattern=`^https://[^\s/?#@]+/?$`
 	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	URL string `json:"url,omitempty"`
 
@@ -271,6 +287,7 @@ type GitHubProvider struct {
 	// clientID is that of the OAuth app.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	ClientID string `json:"clientID"`
 
@@ -282,6 +299,7 @@ type GitHubProvider struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +listType=set
 	// +optional
 	Organizations []string `json:"organizations,omitempty"`
@@ -290,6 +308,7 @@ type GitHubProvider struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=3
 	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +listType=set
 	// +optional
 	Teams []string `json:"teams,omitempty"`
