@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,22 +79,36 @@ func (o *options) signedIn(ctx context.Context) (*login.Session, error) {
 
 // askHub reads what the hub has at a path for the user of a session.
 func askHub(ctx context.Context, s *login.Session, path string, into any) error {
+	return callHub(ctx, s, http.MethodGet, path, nil, into)
+}
+
+// callHub sends a request of the user of a session, with content in JSON unless that is nil, and reads the response.
+func callHub(ctx context.Context, s *login.Session, method, path string, content, into any) error {
 	client, err := login.Client(s.CA)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Issuer+path, nil)
+	body := []byte{}
+	if content != nil {
+		if body, err = json.Marshal(content); err != nil {
+			return err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, s.Issuer+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+s.Token)
 	req.Header.Set("User-Agent", "kubectl-drover/"+version)
+	if content != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusOK {
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated {
 		if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
 			return fmt.Errorf("read what %s says: %w", s.Issuer, err)
 		}
@@ -104,7 +119,7 @@ func askHub(ctx context.Context, s *login.Session, path string, into any) error 
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized:
 		return signedOut(fmt.Errorf("the hub %s refuses you: %s", s.Issuer, status.Message), s.Issuer)
-	case resp.StatusCode == http.StatusNotFound:
+	case resp.StatusCode == http.StatusNotFound && (method == http.MethodGet || status.Message == ""):
 		return fmt.Errorf("%s is of a version that has no %s: ask its administrator to upgrade it", s.Issuer, path)
 	case status.Message == "":
 		return fmt.Errorf("%s answers %s", s.Issuer, resp.Status)

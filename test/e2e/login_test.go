@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -281,6 +282,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 		says(`Switched to context "default/secret-plans@`, "use", "default/secret-plans")
 		says(`Switched to context "default/member@`, "use", "member")
 	})
+	t.Run("a token for scripts is good for its Cluster until it is revoked", func(t *testing.T) { testScriptToken(t, at, s.hub.URL()) })
 	t.Run("processes that come at once with a token that has ended all get the same new one", func(t *testing.T) {
 		before := at.token(t)
 		at.expire(t)
@@ -334,4 +336,36 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// testScriptToken makes a token for one Cluster, uses it with kubectl and no kubeconfig, and revokes it.
+func testScriptToken(t *testing.T, at *computer, hub string) {
+	out, err := at.drover(t, "token", "create", "--description", "the pipeline", "--cluster", "default/member", "--ttl", "1h")
+	found := regexp.MustCompile(`(?m)^token-([0-9a-f]{40}):\S+$`).FindStringSubmatch(out)
+	if err != nil || found == nil || !strings.Contains(out, "is good for default/member until ") {
+		t.Fatalf("token create prints %q (%v)", out, err)
+	}
+	script := func(cluster string) error {
+		_, err := at.kubectl(t, "--kubeconfig", os.DevNull, "--server", hub+"/k8s/clusters/default/"+cluster, "--certificate-authority", at.ca, "--token", found[0], "get", "configmaps")
+		return err
+	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error { return script("member") })
+	if err := script("secret-plans"); err == nil || !strings.Contains(err.Error(), `the token is good for cluster "default/member" only`) {
+		t.Errorf("at another Cluster the token gets %v, expected to be refused", err)
+	}
+	if out, err := at.drover(t, "token", "list"); err != nil || !strings.Contains(out, found[1]) || !strings.Contains(out, "the pipeline") || strings.Contains(out, found[0]) {
+		t.Errorf("token list prints %q (%v), expected the token's ID and description, and not the token", out, err)
+	}
+	if out, err := at.drover(t, "token", "revoke", found[1]); err != nil || !strings.Contains(out, "Revoked "+found[1]) {
+		t.Errorf("token revoke prints %q (%v)", out, err)
+	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if script("member") == nil {
+			return errors.New("the revoked token is accepted")
+		}
+		return nil
+	})
+	if out, err := at.drover(t, "token", "revoke", found[1]); err == nil || !strings.Contains(err.Error(), "you have no token of that ID") {
+		t.Errorf("to revoke it again prints %q (%v)", out, err)
+	}
 }

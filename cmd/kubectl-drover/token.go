@@ -1,0 +1,157 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/login"
+)
+
+const pathTokens = "/v1/auth/tokens"
+
+// scriptToken is a token for scripts, as the hub describes it.
+type scriptToken struct {
+	ID          string     `json:"id"`
+	Description string     `json:"description,omitempty"`
+	Cluster     string     `json:"cluster,omitempty"`
+	Created     time.Time  `json:"created"`
+	Expires     time.Time  `json:"expires"`
+	LastUsed    *time.Time `json:"lastUsed,omitempty"`
+	// Token is the token itself, which the hub says once.
+	Token string `json:"token,omitempty"`
+}
+
+type scriptTokens struct {
+	Items []scriptToken `json:"items"`
+}
+
+// wantedToken is what the hub is asked for. Empty fields leave the choice to the hub.
+type wantedToken struct {
+	Description string `json:"description,omitempty"`
+	Cluster     string `json:"cluster,omitempty"`
+	TTL         string `json:"ttl,omitempty"`
+}
+
+func newToken(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "token", Short: "Make, list and revoke your tokens for scripts",
+		Long: `Make, list and revoke your tokens for scripts. Whoever has such a token is you in the Clusters that it is good for, until it expires, is revoked, or you may no longer sign in.`,
+	}
+	c.AddCommand(newTokenCreate(o), newTokenList(o), newTokenRevoke(o))
+	return c
+}
+
+func newTokenCreate(o *options) *cobra.Command {
+	var wanted wantedToken
+	var ttl time.Duration
+	c := &cobra.Command{
+		Use: "create", Short: "Make a token, and print it this once",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if ttl != 0 {
+				wanted.TTL = ttl.String()
+			}
+			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+				var made scriptToken
+				if err := callHub(ctx, session, http.MethodPost, pathTokens, wanted, &made); err != nil {
+					return err
+				}
+				var b strings.Builder
+				say(&b, "Token %s of %s is good for %s until %s, and is shown this once:\n", made.ID, session.Claims().Subject, cmp.Or(made.Cluster, "all Clusters"),
+					made.Expires.Local().Format(time.RFC3339))
+				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintln(c.OutOrStdout(), plain(made.Token)) // alone, for a file or a variable
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&wanted.Description, "description", "", "What the token is for")
+	c.Flags().StringVar(&wanted.Cluster, "cluster", "", "The only Cluster that the token is good for, as WORKSPACE/NAME (default: all)")
+	c.Flags().DurationVar(&ttl, "ttl", 0, "How long the token is valid, such as 720h (default: 720h, or less where the hub allows less)")
+	complete(c, "cluster", o.completeReachable(func(c reachableCluster) []string { return []string{c.String()} }))
+	o.bindHub(c)
+	return c
+}
+
+func newTokenList(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "list", Short: "List your tokens",
+		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.checkOutput() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+				var list scriptTokens
+				if err := askHub(ctx, session, pathTokens, &list); err != nil {
+					return err
+				}
+				return o.print(c.OutOrStdout(), list, list.text)
+			})
+		},
+	}
+	c.Flags().StringVarP(&o.output, "output", "o", outputText, "The output: text, json or yaml")
+	complete(c, "output", offer(outputText, outputJSON, outputYAML))
+	o.bindHub(c)
+	return c
+}
+
+func newTokenRevoke(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "revoke ID...", Short: "Revoke tokens: the hub refuses them at once",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, ids []string) error {
+			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+				for _, id := range ids {
+					if err := callHub(ctx, session, http.MethodDelete, pathTokens+"/"+url.PathEscape(id), nil, &struct{}{}); err != nil {
+						return fmt.Errorf("revoke %s: %w", id, err)
+					}
+					c.Printf("Revoked %s.\n", id)
+				}
+				return nil
+			})
+		},
+	}
+	o.bindHub(c)
+	return c
+}
+
+// withSession does something as the user who is signed in at the hub that is meant.
+func (o *options) withSession(c *cobra.Command, do func(context.Context, *login.Session) error) error {
+	ctx, cancel := bounded(c.Context())
+	defer cancel()
+	session, err := o.signedIn(ctx)
+	if err != nil {
+		return err
+	}
+	return do(ctx, session)
+}
+
+// text is the table for a person.
+func (l scriptTokens) text() string {
+	if len(l.Items) == 0 {
+		return "You have no tokens for scripts.\n"
+	}
+	var b strings.Builder
+	table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "ID\tCLUSTER\tEXPIRES\tLAST USED\tDESCRIPTION")
+	for _, t := range l.Items {
+		used := "never"
+		if t.LastUsed != nil {
+			used = t.LastUsed.Local().Format(time.RFC3339)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", plain(t.ID), plain(cmp.Or(t.Cluster, "all")), t.Expires.Local().Format(time.RFC3339), used, plain(t.Description))
+	}
+	_ = table.Flush() // it writes to memory
+	return b.String()
+}
