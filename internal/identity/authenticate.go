@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -29,24 +30,26 @@ const (
 
 // Authenticator identifies callers by the token they bear. NewAuthenticator makes it. It may be used concurrently.
 type Authenticator struct {
-	reviews authenticationv1client.TokenReviewInterface
-	known   *decision.Cache[reviewed]
+	reviews   authenticationv1client.TokenReviewInterface
+	audiences Audiences
+	known     *decision.Cache[reviewed]
 }
 
 // reviewed is an Identity, or why there is none.
 type reviewed struct {
-	id      Identity
-	refused *refusal.Error
+	id        Identity
+	audiences []string // that the token is made for; none for one that is made for the API server
+	refused   *refusal.Error
 }
 
 // NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. New tokens are reviewed round-robin by the
-// addresses of their callers. A token that was accepted within the last hour never waits for new ones.
-func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface) *Authenticator {
-	return &Authenticator{reviews: reviews, known: decision.New[reviewed]()}
+// addresses of their callers. A token that was accepted within the last hour never waits for new ones. A token that is made for one of these audiences is good for nothing else.
+func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface, audiences Audiences) *Authenticator {
+	return &Authenticator{reviews: reviews, audiences: audiences, known: decision.New[reviewed]()}
 }
 
-// Authenticate returns the identity of the sender of r. Every error is a refusal: 401 for a token that is missing or not accepted, 503 if the API server
-// cannot be asked.
+// Authenticate returns the identity of the sender of r. Every error is a refusal: 401 for a token that is missing or not accepted, 403 for one that is made
+// for something else, 503 if the API server cannot be asked.
 func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	token, err := Token(r)
 	if err != nil {
@@ -65,12 +68,18 @@ func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	if found.refused != nil {
 		return Identity{}, found.refused
 	}
+	if len(found.audiences) > 0 {
+		if err := a.audiences.admit(r, found.audiences); err != nil {
+			return Identity{}, err
+		}
+	}
 	return found.id, nil
 }
 
 func (a *Authenticator) review(ctx context.Context, token string) (decision.Result[reviewed], error) {
+	asked := a.audiences.of(token) // without any, the API server checks that the token is made for itself
 	review, err := a.reviews.Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token},
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: asked},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return decision.Result[reviewed]{}, fmt.Errorf("review token: %w", err)
@@ -78,11 +87,15 @@ func (a *Authenticator) review(ctx context.Context, token string) (decision.Resu
 	if !review.Status.Authenticated {
 		return rejected(refusal.Unauthorized("the hub does not accept the token; it may have expired, log in again")), nil
 	}
+	confirmed := slices.DeleteFunc(asked, func(audience string) bool { return !slices.Contains(review.Status.Audiences, audience) })
+	if len(asked) > 0 && len(confirmed) == 0 {
+		return rejected(refusal.Unauthorized("the hub's API server does not say what the token is made for")), nil
+	}
 	id, err := New(review.Status.User)
 	if err != nil {
 		return rejected(refusal.Unauthorized("the token's user has a name that the hub can't pass on").Because(err)), nil
 	}
-	return decision.Result[reviewed]{Value: reviewed{id: id}, For: acceptedFor, Yes: true}, nil
+	return decision.Result[reviewed]{Value: reviewed{id: id, audiences: confirmed}, For: acceptedFor, Yes: true}, nil
 }
 
 func rejected(why *refusal.Error) decision.Result[reviewed] {

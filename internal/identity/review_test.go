@@ -73,7 +73,7 @@ var alice = map[string]authenticationv1.UserInfo{"t-alice": {Username: "alice", 
 
 func TestAuthenticate(t *testing.T) {
 	t.Run("a token that the hub accepts becomes its user, a token that it does not accept 401", func(t *testing.T) {
-		a := NewAuthenticator(&tokens{users: alice})
+		a := NewAuthenticator(&tokens{users: alice}, Audiences{})
 		id, err := a.Authenticate(bearing("t-alice"))
 		if err != nil || id.User != "hub:alice" || !id.Valid() {
 			t.Errorf("Authenticate = %+v, %v", id, err)
@@ -89,7 +89,7 @@ func TestAuthenticate(t *testing.T) {
 	t.Run("a user is remembered for 10 s and a rejection for 2 s", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			hub := &tokens{users: alice}
-			a := NewAuthenticator(hub)
+			a := NewAuthenticator(hub, Audiences{})
 			expect := func(token string, known bool, asked int) {
 				t.Helper()
 				_, err := a.Authenticate(bearing(token))
@@ -112,7 +112,7 @@ func TestAuthenticate(t *testing.T) {
 	t.Run("a burst with one token is one review", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			hub := &tokens{users: alice, hold: make(chan struct{})}
-			a := NewAuthenticator(hub)
+			a := NewAuthenticator(hub, Audiences{})
 			var all sync.WaitGroup
 			for range 100 {
 				all.Go(func() {
@@ -131,7 +131,7 @@ func TestAuthenticate(t *testing.T) {
 	})
 	t.Run("an API server that is down is 503, and neither remembered nor taken for a yes", func(t *testing.T) {
 		hub := &tokens{users: alice, down: errors.New("connection refused")}
-		a := NewAuthenticator(hub)
+		a := NewAuthenticator(hub, Audiences{})
 		id, err := a.Authenticate(bearing("t-alice"))
 		if !apierrors.IsServiceUnavailable(err) || id.Valid() {
 			t.Fatalf("Authenticate = %+v, %v; want 503", id, err)
@@ -143,7 +143,7 @@ func TestAuthenticate(t *testing.T) {
 	})
 	t.Run("an API server that hangs is 503 after ten seconds", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := NewAuthenticator(&tokens{users: alice, hold: make(chan struct{})})
+			a := NewAuthenticator(&tokens{users: alice, hold: make(chan struct{})}, Audiences{})
 			start := time.Now()
 			_, err := a.Authenticate(bearing("t-alice"))
 			if !apierrors.IsServiceUnavailable(err) || time.Since(start) != 10*time.Second {
@@ -154,7 +154,7 @@ func TestAuthenticate(t *testing.T) {
 	t.Run("a caller who goes away does not spoil the result of those who wait, too", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			hub := &tokens{users: alice, hold: make(chan struct{})}
-			a := NewAuthenticator(hub)
+			a := NewAuthenticator(hub, Audiences{})
 			ctx, leave := context.WithCancel(t.Context())
 			var all sync.WaitGroup
 			all.Go(func() {
@@ -182,7 +182,7 @@ func TestAuthenticate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				hub := &tokens{users: alice, hold: make(chan struct{})}
-				a := NewAuthenticator(hub)
+				a := NewAuthenticator(hub, Audiences{})
 				inside := &gauge{TokenReviewInterface: hub}
 				a.reviews = inside
 				var all sync.WaitGroup
@@ -249,7 +249,7 @@ func TestFloodOfWrongTokens(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := NewAuthenticator(slow{&tokens{users: alice}, takes})
+				a := NewAuthenticator(slow{&tokens{users: alice}, takes}, Audiences{})
 				if tt.before {
 					if _, err := a.Authenticate(from(tt.address, "t-alice")); err != nil {
 						t.Fatal(err)
@@ -405,7 +405,7 @@ func TestChain(t *testing.T) {
 func TestProtect(t *testing.T) {
 	hub := &rights{}
 	metrics := Protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }),
-		NewAuthenticator(&tokens{users: alice}).Authenticate, NewAccess(hub).NonResource("get", "/metrics"))
+		NewAuthenticator(&tokens{users: alice}, Audiences{}).Authenticate, NewAccess(hub).NonResource("get", "/metrics"))
 	answer := func(r *http.Request) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		metrics.ServeHTTP(w, r)
@@ -428,7 +428,7 @@ func TestProtect(t *testing.T) {
 	})
 	t.Run("metrics are served with it", func(t *testing.T) {
 		allowed := Protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }),
-			NewAuthenticator(&tokens{users: alice}).Authenticate, NewAccess(&rights{allowed: true}).NonResource("get", "/metrics"))
+			NewAuthenticator(&tokens{users: alice}, Audiences{}).Authenticate, NewAccess(&rights{allowed: true}).NonResource("get", "/metrics"))
 		w := httptest.NewRecorder()
 		allowed.ServeHTTP(w, bearing("t-alice"))
 		if w.Code != http.StatusNoContent {

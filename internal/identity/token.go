@@ -5,7 +5,6 @@ package identity
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -103,18 +102,8 @@ func Expired(r *http.Request, now time.Time) bool {
 	if err != nil {
 		return false
 	}
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return false
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return false
-	}
-	var claims struct {
-		Expires float64 `json:"exp"`
-	}
-	return json.Unmarshal(payload, &claims) == nil && claims.Expires > 0 && now.After(time.Unix(int64(claims.Expires), 0))
+	expires := unverified(token).Expires
+	return expires > 0 && now.After(time.Unix(int64(expires), 0))
 }
 
 // RemoveToken takes every token out of a header, wherever Token could have found it, and leaves other subprotocols as they are.

@@ -44,6 +44,8 @@ const (
 
 // Paths on the agent, for the hub, through the tunnel.
 const (
+	// PathClusters is followed by the namespace and the name of a Cluster and the path in its Kubernetes API.
+	PathClusters = "/k8s/clusters/"
 	// PathKubernetes is the prefix of requests for the member's Kubernetes API. What follows is the path there.
 	PathKubernetes = "/v1/k8s"
 	// PathSettings takes Settings by PUT and answers 204 when they are stored permanently.

@@ -27,13 +27,14 @@ import (
 	"github.com/drover-dev/drover/internal/identity/decision"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/request"
 )
 
 // Prefixes of what a Handler serves.
 const (
-	// PathClusters is followed by the namespace and the name of a Cluster and the path in its Kubernetes API.
-	PathClusters = "/k8s/clusters/"
+	// PathClusters is protocol.PathClusters.
+	PathClusters = protocol.PathClusters
 	// PathLocal is followed by the path in the hub's own Kubernetes API.
 	PathLocal = "/k8s/local"
 )

@@ -377,6 +377,7 @@ func TestPort(t *testing.T) {
 		{"a header that is too large is refused", testLargeHeader},
 		{"metrics need a right", testMetrics},
 		{"an agent joins, connects and is reached by who may", testAgent},
+		{"a token that is made for one member is worthless at another", testAudiences},
 		{"a browser that was led to open a tunnel is refused", testBrowser},
 		{"nested bodies exhaust nothing: CVE-2025-23388", testCVE2025_23388},
 		{"the token of an account that was removed is no good: CVE-2023-22650", testCVE2023_22650},

@@ -277,7 +277,7 @@ func benchManager(t *testing.T) string {
 	observed := observe(nil, registry, prometheus.NewRegistry())
 	access := identity.NewAccess(permitting{})
 	handler, err := proxy.New(proxy.Options{
-		Authenticate: heldByUser(identity.NewAuthenticator(reviewing{}).Authenticate),
+		Authenticate: heldByUser(identity.NewAuthenticator(reviewing{}, identity.Audiences{}).Authenticate),
 		Authorize:    identity.Chain{access.ClusterProxy}.Authorize,
 		Transport:    transports{registry: registry}.Transport,
 		Hub:          &rest.Config{Host: "https://127.0.0.1:1"},

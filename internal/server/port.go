@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/proxy"
@@ -84,7 +85,7 @@ func (s *Server) port(handler http.Handler) *http.Server {
 // handler is what a request passes, in this order. closing ends when users shall go elsewhere with their next request.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, span; then the proxy
-	return withinHeader(lastAnswers(closing, s.Audit.Wrap(byPath(users, s.others(ctx)))))
+	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx))))))
 }
 
 // withinHeader answers 431 to a request with a header that is too large.
@@ -128,6 +129,31 @@ func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// byAudience sends a request whose path has no member to the one that its token is made for. Clients that drop the path of a server's address, as
+// Flux does, reach their member so. The token is verified later, with the path that is made here.
+func byAudience(audiences identity.Audiences, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isAPI(r.URL.Path) {
+			if prefix := audiences.Named(r); prefix != "" {
+				there, path := *r, *r.URL
+				path.Path = prefix + path.Path
+				if path.RawPath != "" {
+					path.RawPath = prefix + path.RawPath
+				}
+				there.URL = &path
+				r = &there
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isAPI reports whether a path is one of a Kubernetes API that the hub's port itself has not.
+func isAPI(path string) bool {
+	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return root == "api" || root == "apis" || root == "openapi" || root == "version"
 }
 
 // byPath chooses by prefix before any mux, which would redirect paths that it finds untidy and so leave a member's prefix.

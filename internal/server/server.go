@@ -17,6 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/catalog"
 	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/peer"
 	"github.com/drover-dev/drover/internal/registration"
@@ -25,9 +26,18 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
+// Port is how agents and users reach the server.
+type Port struct {
+	Listen string
+	// Connections bounds those of the port.
+	Connections config.Connections
+	// Audiences are those by which users may name the member that they mean, instead of by the path.
+	Audiences identity.Audiences
+}
+
 // Server serves the port. It runs beside the manager, on every replica.
 type Server struct {
-	Listen       string
+	Port
 	Trust        *trust.Holder
 	Registration *registration.Server
 	Members      *members.Registry
@@ -44,8 +54,6 @@ type Server struct {
 	Catalog *catalog.Catalog
 	// Peers are the other replicas, nil if there are none.
 	Peers *peer.Network
-	// Connections bounds those of the port.
-	Connections config.Connections
 	// Stop says how it stops.
 	Stop Stop
 	Log  logr.Logger

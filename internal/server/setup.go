@@ -56,8 +56,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	}
 	access := identity.NewAccess(clients.AuthorizationV1().SubjectAccessReviews())
 	bindings := bound(grants.Bound, connected.alike, time.Now)
+	audiences := identity.Audiences{Hub: cfg.Server.URLs, Clusters: proxy.PathClusters, Member: proxy.MemberOf}
 	users := users{
-		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews()).Authenticate,
+		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), audiences).Authenticate,
 		authorize:    identity.Chain{bindings, access.ClusterProxy}.Authorize,
 	}
 	issuer, err := users.signIn(ctx, mgr, cfg, grants, logger.WithName("sign-in"))
@@ -80,7 +81,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	}
 	connected.registry.Bound(members.Bounds{ClusterTunnels: cfg.Limits.Workspace.ClusterTunnels, WorkspaceTunnels: cfg.Limits.Workspace.Tunnels})
 	server := &Server{
-		Listen: cfg.Server.Listen, Connections: cfg.Limits.Connections,
+		Port:         Port{Listen: cfg.Server.Listen, Connections: cfg.Limits.Connections, Audiences: audiences},
 		Trust:        holder,
 		Registration: newRegistration(mgr, cfg.AgentSettings(holder.Bundle), holder.Identity, connected.registry, observed),
 		Members:      connected.registry,
