@@ -21,6 +21,7 @@ import (
 	"github.com/drover-dev/drover/controllers/authority"
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/controllers/cluster"
+	"github.com/drover-dev/drover/controllers/inventory"
 	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/controllers/project"
 	"github.com/drover-dev/drover/controllers/role"
@@ -47,6 +48,8 @@ type parts struct {
 	clusters *cluster.Reconciler
 	upgrades *cluster.Upgrades
 	revoker  *cluster.Revoker
+	profiles *inventory.Reconciler
+	profile  *inventory.Kind
 	tenants
 	// runnables run beside the controllers.
 	runnables []manager.Runnable
@@ -105,6 +108,8 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 		Client: hub, Recorder: mgr.GetEventRecorder("drover-authority"), Secret: in(trust.AuthoritySecret),
 		Member: o.Members.State, Settings: settings, Now: time.Now,
 	}
+	p.profile = &inventory.Kind{Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(), Cache: mgr.GetCache(), Clusters: p.clusterNames, Every: inventory.LookEvery}
+	p.profiles = &inventory.Reconciler{Client: hub, Recorder: mgr.GetEventRecorder("drover-inventory"), Settings: settings, Served: p.profile.Served}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.upgrades = &cluster.Upgrades{Client: hub, Recorder: mgr.GetEventRecorder("drover-cluster"), Pace: o.Config.Agent.Rollout.Pace, Now: time.Now}
 	p.clusters = &cluster.Reconciler{

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -89,6 +90,9 @@ func (p *parts) hub() []entry {
 			self(&v1.Cluster{}), owned(&corev1.Secret{}, builder.MatchEveryOwner), handled(&v1.Cluster{}, p.clusters.Places.Handler()), before(p.clusters.Lead),
 			calls(o.Members.OnChange, 50*time.Millisecond), results(p.deliveries, 50*time.Millisecond, set.Guards), each(p.clusterNames, o.Trust.OnChange),
 			calls(p.upgrades.OnTurn, 0)}},
+		{"inventory", p.profiles, 4, false, []trigger{
+			self(&v1.Cluster{}, predicate.NewPredicateFuncs(func(client.Object) bool { return p.profile.Served() })),
+			func(b *builder.Builder) { b.WatchesRawSource(p.profile) }, each(p.clusterNames, o.Trust.OnChange)}},
 		{"agent-upgrades", p.upgrades, 1, false, []trigger{atStart(all), after(all, p.upgrades.OnChange, time.Second)}},
 	}
 }

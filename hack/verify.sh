@@ -17,7 +17,7 @@ check() { # name, command…
 }
 
 generated_files() {
-	find api -name 'zz_generated.*.go'
+	find api internal -name 'zz_generated.*.go'
 	find config/crd/bases -name '*.yaml'
 	find config/rbac -name role.yaml
 	find config/prometheus -name prometheusrule.yaml

@@ -71,6 +71,8 @@ const (
 	ReasonTokenInvalid = "TokenInvalid"
 	// ReasonPending: the manager has not looked at the Cluster yet. The schema sets it, with status Unknown.
 	ReasonPending = "Pending"
+	// ReasonProfileTaken: a ClusterProfile of the Cluster's name is of another cluster manager; the event's message says of which.
+	ReasonProfileTaken = "ProfileTaken"
 	// ReasonRegistrationFailed: the registration Secret could not be written; the message says why. It is tried again.
 	ReasonRegistrationFailed = "RegistrationFailed"
 	// ReasonSecretConflict: a Secret of the name that Drover needs exists and is not Drover's. Rename or delete it, or

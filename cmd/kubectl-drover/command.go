@@ -53,7 +53,7 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 		return fmt.Errorf("%w: see \"%s --help\"", err, c.CommandPath())
 	})
 	o.bindConnection(root)
-	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newAgents(o), newUninstall(o), newAdopt(o), newRestored(o), newRevoked(o), newUser(o), newLogin(o), newLogout(o), newGetToken(o), newWhoAmI(o),
+	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newAgents(o), newUninstall(o), newAdopt(o), newRestored(o), newRevoked(o), newUser(o), newLogin(o), newLogout(o), newGetToken(o), newCredential(o), newWhoAmI(o),
 		newClusters(o), newUse(o), newKubeconfig(o), newToken(o), &cobra.Command{
 			Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {

@@ -138,10 +138,14 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	if err != nil {
 		return err
 	}
-	until := metav1.NewTime(session.Until())
+	return printCredential(c, session.Token, metav1.NewTime(session.Until()))
+}
+
+// printCredential prints a token as client-go reads it from exec plugins.
+func printCredential(c *cobra.Command, token string, until metav1.Time) error {
 	return json.NewEncoder(c.OutOrStdout()).Encode(clientauthenticationv1.ExecCredential{
 		TypeMeta: metav1.TypeMeta{APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Kind: "ExecCredential"},
-		Status:   &clientauthenticationv1.ExecCredentialStatus{Token: session.Token, ExpirationTimestamp: &until},
+		Status:   &clientauthenticationv1.ExecCredentialStatus{Token: token, ExpirationTimestamp: &until},
 	})
 }
 

@@ -74,7 +74,7 @@ func NeverCopied(s *corev1.Secret) string {
 func Copy(s *corev1.Secret) *corev1.Secret {
 	labels := map[string]string{}
 	for key, value := range s.Labels {
-		if !claimsOwnership(key) {
+		if !ClaimsOwnership(key) {
 			labels[key] = value
 		}
 	}
@@ -86,8 +86,8 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// claimsOwnership reports whether a label makes a tool regard the object as its own, and remove it if it does not know it.
-func claimsOwnership(key string) bool {
+// ClaimsOwnership reports whether a label makes a tool regard the object as its own, and remove it if it does not know it.
+func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
 	}

@@ -1,0 +1,127 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// serviceAccountPrefix precedes the namespace and name of a ServiceAccount in its user name.
+const serviceAccountPrefix = "system:serviceaccount:"
+
+// accountTokenSeconds is how long a token of a ServiceAccount is asked for: the least that API servers give.
+const accountTokenSeconds = 600
+
+func newCredential(o *options) *cobra.Command {
+	var account bool
+	var s signing
+	c := &cobra.Command{
+		Use: "credential", Short: "Print a token for one cluster, for tools that find clusters by ClusterProfiles",
+		Long: `Print a token for one cluster as an ExecCredential (client.authentication.k8s.io/v1), for tools that find clusters by ClusterProfiles: Argo CD, Kueue, Headlamp,
+multicluster-runtime. Such a tool maps the name of an access provider, "drover", to this command, with provideClusterInfo.
+
+With --service-account the token is of the ServiceAccount that the tool runs as, is made for that cluster alone, and is good for 10 minutes; the ServiceAccount needs the right to create
+its own serviceaccounts/token. Without, it is that of the user who is signed in.`,
+		Example: `  kubectl drover credential --service-account`,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			asked := caller(os.Getenv(execInfo), os.Stdin)
+			if asked.Cluster == nil {
+				return fmt.Errorf("%s has no cluster: this command is for programs that call it, with provideClusterInfo: true", execInfo)
+			}
+			if err := asked.trustworthy(); err != nil {
+				return err
+			}
+			if account {
+				return o.accountToken(c, asked.Cluster.Server)
+			}
+			return o.userToken(c, s, asked.Cluster.Server)
+		},
+	}
+	c.Flags().BoolVar(&account, "service-account", false, "A token of the ServiceAccount of this pod, or of the kubeconfig's context")
+	s.bind(c)
+	o.bindHub(c)
+	return c
+}
+
+// trustworthy refuses a cluster that would let another party have the token: whoever may write a ClusterProfile chooses its address and its audience.
+func (c call) trustworthy() error {
+	var config struct {
+		Audience string `json:"audience"`
+	}
+	server := c.Cluster.Server
+	_ = json.Unmarshal(c.Cluster.Config.Raw, &config) // without one, the address is the audience
+	switch {
+	case config.Audience != "" && config.Audience != server:
+		return fmt.Errorf("the ClusterProfile has the address %s and the audience %s: a token is made only for the address that it is sent to", plain(server), plain(config.Audience))
+	case c.Cluster.InsecureSkipTLSVerify:
+		return fmt.Errorf("the ClusterProfile has %s with insecure-skip-tls-verify: no token is sent to a server that is not verified", plain(server))
+	}
+	return nil
+}
+
+// userToken prints the token of the user who is signed in at the hub that a server belongs to.
+func (o *options) userToken(c *cobra.Command, s signing, server string) error {
+	if o.issuer == "" {
+		store, err := sessions()
+		if err != nil {
+			return err
+		}
+		found, err := store.List()
+		if err != nil {
+			return fmt.Errorf("read your sessions: %w", err)
+		}
+		if o.issuer, err = chooseHub(found, server); err != nil {
+			return err
+		}
+	}
+	if !strings.HasPrefix(server, o.issuer+"/") {
+		return fmt.Errorf("the cluster's address %s is not one of the hub %s: no token of yours is sent there", plain(server), plain(o.issuer))
+	}
+	return o.getToken(c, s)
+}
+
+// accountToken prints a token of the ServiceAccount by whose credentials the hub is asked.
+func (o *options) accountToken(c *cobra.Command, audience string) error {
+	ctx, cancel := context.WithTimeout(c.Context(), commandLimit)
+	defer cancel()
+	config, err := o.kubeconfig().ClientConfig()
+	if err != nil {
+		return fmt.Errorf("find the hub: %w", err)
+	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client for the hub: %w", err)
+	}
+	me, err := clients.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("ask the hub for the ServiceAccount: %w", err)
+	}
+	user := me.Status.UserInfo.Username
+	namespace, name, found := strings.Cut(strings.TrimPrefix(user, serviceAccountPrefix), ":")
+	if !found || !strings.HasPrefix(user, serviceAccountPrefix) {
+		return fmt.Errorf("%s is no ServiceAccount: run this in a pod, or leave out --service-account", plain(user))
+	}
+	seconds := int64(accountTokenSeconds)
+	made, err := clients.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: &seconds},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("make a token of ServiceAccount %s/%s: %w; it needs the right to create serviceaccounts/token with its own name", namespace, name, err)
+	}
+	if made.Status.Token == "" {
+		return errors.New("the hub made an empty token")
+	}
+	return printCredential(c, made.Status.Token, made.Status.ExpirationTimestamp)
+}

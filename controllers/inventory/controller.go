@@ -1,0 +1,128 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inventory publishes each Cluster as a ClusterProfile, for tools that find clusters by these.
+package inventory
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/clusterprofile"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Reconciler writes the profile of each Cluster. The API server deletes it with its Cluster.
+type Reconciler struct {
+	Client   client.Client
+	Recorder events.EventRecorder
+	// Settings are those of the hub: its addresses and CA.
+	Settings func() protocol.Settings
+	// Served reports whether the hub's API server has the kind. Without it nothing is done.
+	Served func() bool
+}
+
+// +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=clusterprofiles,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=clusterprofiles/status,verbs=patch
+
+// Reconcile writes the profile of one Cluster unless it is as it should be.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	cluster, found := &v1.Cluster{}, &clusterprofile.ClusterProfile{}
+	if !r.Served() {
+		return ctrl.Result{}, nil
+	}
+	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil || !cluster.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	settings := r.Settings()
+	if settings.CABundle == "" {
+		return ctrl.Result{}, nil // the hub's CA is not loaded yet: a change of it wakes this controller
+	}
+	if err := r.Client.Get(ctx, req.NamespacedName, found); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read ClusterProfile %s: %w", req.NamespacedName, err)
+	}
+	if other := found.Spec.ClusterManager.Name; found.UID != "" && other != Manager {
+		return ctrl.Result{}, r.taken(ctx, cluster, other)
+	}
+	want := desired(cluster, settings, found.Status.Conditions)
+	if err := r.apply(ctx, want, found); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, r.applyStatus(ctx, want, found)
+}
+
+// taken tells users of the Cluster why it has no profile.
+func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager string) error {
+	update := status.Begin(cluster)
+	update.Event(status.Event{Warning: true, Reason: v1.ReasonProfileTaken, Action: "Publish",
+		Message: fmt.Sprintf("ClusterProfile %s in this namespace is of the cluster manager %q; delete it, or give the Cluster another name", cluster.Name, manager)})
+	return update.Commit(ctx, r.Client, r.Recorder)
+}
+
+// apply writes labels, owner and spec if one of them differs. Labels of others stay.
+func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
+	if equality.Semantic.DeepEqual(want.Labels, found.Labels) && equality.Semantic.DeepEqual(want.OwnerReferences, found.OwnerReferences) && want.Spec == found.Spec {
+		return nil
+	}
+	object, err := configuration(want, "spec")
+	if err != nil {
+		return err
+	}
+	if err := r.Client.Apply(ctx, object, client.FieldOwner(v1.ManagedBy), client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply ClusterProfile %s: %w", client.ObjectKeyFromObject(want), err)
+	}
+	return nil
+}
+
+// applyStatus writes what is known of the cluster if it changed.
+func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
+	if same(want.Status, found.Status) {
+		return nil
+	}
+	bare := want.DeepCopy()
+	bare.Labels, bare.OwnerReferences = nil, nil // a status has none
+	object, err := configuration(bare, "status")
+	if err != nil {
+		return err
+	}
+	if err := r.Client.Status().Apply(ctx, object, client.FieldOwner(v1.ManagedBy), client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply status of ClusterProfile %s: %w", client.ObjectKeyFromObject(want), err)
+	}
+	return nil
+}
+
+// same reports whether two statuses say the same. Times in conditions have seconds only once they are stored.
+func same(a, b clusterprofile.ClusterProfileStatus) bool {
+	for _, s := range []*clusterprofile.ClusterProfileStatus{&a, &b} {
+		*s = *s.DeepCopy()
+		for i := range s.Conditions {
+			s.Conditions[i].LastTransitionTime = metav1.Time{}
+		}
+	}
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// configuration is one part of a profile, and its metadata, in the form that is applied.
+func configuration(profile *clusterprofile.ClusterProfile, part string) (runtime.ApplyConfiguration, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(profile)
+	if err != nil {
+		return nil, fmt.Errorf("encode ClusterProfile %s: %w", client.ObjectKeyFromObject(profile), err)
+	}
+	for _, key := range []string{"spec", "status"} {
+		if key != part {
+			delete(content, key)
+		}
+	}
+	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+	return client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: content}), nil
+}

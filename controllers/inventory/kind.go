@@ -1,0 +1,85 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/clusterprofile"
+)
+
+// LookEvery is how often the API server is asked for the kind as long as it does not have it.
+const LookEvery = time.Minute
+
+// Kind watches profiles once the hub's API server has their kind, which may be installed at any time. As a source it wakes the owners of those that
+// change, and all Clusters at its beginning. A kind that is removed again is waited for by the watch.
+type Kind struct {
+	Mapper meta.RESTMapper
+	Scheme *runtime.Scheme
+	Cache  cache.Cache
+	// Clusters lists all Clusters.
+	Clusters func(context.Context) ([]types.NamespacedName, error)
+	// Every is LookEvery but in tests.
+	Every time.Duration
+
+	served atomic.Bool
+}
+
+// Served reports whether the kind was there at the last look, and is watched.
+func (k *Kind) Served() bool { return k.served.Load() }
+
+// Start implements source.Source. It does not wait for the kind.
+func (k *Kind) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	go func() {
+		err := wait.PollUntilContextCancel(ctx, k.Every, true, func(ctx context.Context) (bool, error) {
+			err := k.watch(ctx, queue)
+			if err != nil && !meta.IsNoMatchError(err) {
+				ctrl.LoggerFrom(ctx).Info("ClusterProfiles not watched yet", "error", err.Error())
+			}
+			return err == nil, nil
+		})
+		if err != nil && ctx.Err() == nil {
+			ctrl.LoggerFrom(ctx).Error(err, "ClusterProfiles not watched")
+		}
+	}()
+	return nil
+}
+
+// watch begins if the API server has the kind.
+func (k *Kind) watch(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if _, err := k.Mapper.RESTMapping(clusterprofile.GroupVersion.WithKind("ClusterProfile").GroupKind(), clusterprofile.GroupVersion.Version); err != nil {
+		return err
+	}
+	profiles := source.Kind(k.Cache, &clusterprofile.ClusterProfile{}, handler.TypedEnqueueRequestForOwner[*clusterprofile.ClusterProfile](k.Scheme, k.Mapper, &v1.Cluster{}))
+	if err := profiles.Start(ctx, queue); err != nil {
+		return err
+	}
+	if err := profiles.WaitForSync(ctx); err != nil {
+		return fmt.Errorf("read all ClusterProfiles: %w", err)
+	}
+	names, err := k.Clusters(ctx)
+	if err != nil {
+		return fmt.Errorf("list Clusters: %w", err)
+	}
+	k.served.Store(true)
+	for _, name := range names {
+		queue.Add(reconcile.Request{NamespacedName: name})
+	}
+	return nil
+}

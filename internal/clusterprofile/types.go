@@ -1,0 +1,81 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clusterprofile is the kind ClusterProfile of SIG-Multicluster, as far as the hub writes it.
+//
+// +kubebuilder:object:generate=true
+package clusterprofile
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+)
+
+// GroupVersion of ClusterProfile.
+var GroupVersion = schema.GroupVersion{Group: "multicluster.x-k8s.io", Version: "v1alpha1"}
+
+// AddToScheme adds ClusterProfile to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &ClusterProfile{}, &ClusterProfileList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}
+
+// ClusterProfile is what the hub writes of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322). The upstream module cannot be had without the
+// controller-runtime of its own time, and has no more than these fields.
+//
+// +kubebuilder:object:root=true
+type ClusterProfile struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   ClusterProfileSpec   `json:"spec"`
+	Status ClusterProfileStatus `json:"status,omitzero"`
+}
+
+// ClusterProfileList is a list of them.
+//
+// +kubebuilder:object:root=true
+type ClusterProfileList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterProfile `json:"items"`
+}
+
+// ClusterProfileSpec says which cluster it is, and whose.
+type ClusterProfileSpec struct {
+	DisplayName    string         `json:"displayName,omitempty"`
+	ClusterManager ClusterManager `json:"clusterManager"`
+}
+
+// ClusterManager is the product that writes a profile. It is immutable, and also the value of the label LabelManager.
+type ClusterManager struct {
+	Name string `json:"name"`
+}
+
+// ClusterProfileStatus is what is known of the cluster.
+type ClusterProfileStatus struct {
+	Conditions      []metav1.Condition `json:"conditions,omitempty"`
+	Version         Version            `json:"version,omitzero"`
+	Properties      []Property         `json:"properties,omitempty"`
+	AccessProviders []AccessProvider   `json:"accessProviders,omitempty"`
+}
+
+// Version of the cluster.
+type Version struct {
+	Kubernetes string `json:"kubernetes,omitempty"`
+}
+
+// Property is a fact that rarely changes.
+type Property struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// AccessProvider is a way to the cluster's API (KEP-5339): an address, and in the extension execExtension what an exec plugin gets to make a credential for it.
+type AccessProvider struct {
+	Name    string              `json:"name"`
+	Cluster clientcmdv1.Cluster `json:"cluster"`
+}
