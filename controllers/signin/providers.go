@@ -6,7 +6,9 @@ package signin
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -98,8 +100,15 @@ func ready(p *v1.AuthProvider, failed error) metav1.Condition {
 	default:
 		c.Reason = v1.ReasonUnreachable
 	}
-	if c.Message = failed.Error(); len(c.Message) > most {
-		c.Message = c.Message[:most]
+	// A provider may say what it likes, and kubectl writes it to the terminal of whoever looks.
+	c.Message = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '.'
+		}
+		return r
+	}, failed.Error())
+	if len(c.Message) > most {
+		c.Message = strings.ToValidUTF8(c.Message[:most], "")
 	}
 	return c
 }

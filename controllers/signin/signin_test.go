@@ -5,8 +5,12 @@ package signin
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,6 +56,15 @@ func TestDecide(t *testing.T) {
 				t.Errorf("the condition is %+v, want %s %s", got, tt.status, tt.reason)
 			}
 		})
+	}
+}
+
+// A provider says what it likes, and whoever lists providers has it on their terminal.
+func TestMessageOfAProviderIsPrintableAndBounded(t *testing.T) {
+	said := errors.New("502: \x1b]0;forged\x07\nReady=True \u202e" + strings.Repeat("ä", 2000))
+	got := ready(&v1.AuthProvider{}, said).Message
+	if len(got) > 1024 || !utf8.ValidString(got) || strings.ContainsFunc(got, func(c rune) bool { return !unicode.IsPrint(c) }) || !strings.HasPrefix(got, "502: .]0;forged..Ready=True .") {
+		t.Errorf("the message has %d bytes: %q", len(got), got)
 	}
 }
 

@@ -107,6 +107,7 @@ type event struct {
 	Stage        string    `json:"stage"`
 	User         *User     `json:"user,omitempty"`
 	Impersonated *User     `json:"impersonatedUser,omitempty"`
+	Claimed      string    `json:"claimedUser,omitempty"`
 	sender
 	Member string `json:"member,omitempty"` // namespace/name; "local" for the hub itself
 	object

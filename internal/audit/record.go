@@ -47,7 +47,17 @@ func (r *Record) Identified(user User, impersonated *User) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.event.User, r.event.Impersonated = user.clipped(), impersonated.clipped()
+	r.event.User, r.event.Impersonated, r.event.Claimed = user.clipped(), impersonated.clipped(), ""
+}
+
+// Claimed records who the sender claims to be, until Identified says that it is true: the name that a password was tried for.
+func (r *Record) Claimed(name string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.event.Claimed = clip(name, maxName)
 }
 
 // About records what the request does, and in which member: namespace/name, or "local".

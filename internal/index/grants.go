@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -169,26 +171,57 @@ func (g *Grants) boundToProject(ctx context.Context, key string, cluster *lazyCl
 	return false, nil
 }
 
-// Named returns those groups that a binding names in any workspace, sorted, each once.
+// Named returns those groups that a binding names in any workspace, each once. They come in the order in which a token that cannot hold all of them takes them: one of
+// each workspace in turn. So a workspace whose bindings name many groups takes the room of no other.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
 	}
-	var named []string
-	for _, group := range groups {
-		for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
-			keys, err := index.GetIndexer().IndexKeys(byGroup, group)
-			if err != nil {
-				return nil, fmt.Errorf("look up bindings by %s: %w", byGroup, err)
-			}
-			if len(keys) > 0 {
-				named = append(named, group)
-				break
+	named := map[string][]string{} // by workspace
+	for _, group := range slices.Compact(slices.Sorted(slices.Values(groups))) {
+		workspaces, err := g.naming(group)
+		if err != nil {
+			return nil, err
+		}
+		for _, workspace := range workspaces {
+			named[workspace] = append(named[workspace], group)
+		}
+	}
+	return inTurn(named), nil
+}
+
+// naming returns the workspaces with bindings that name a group, each once.
+func (g *Grants) naming(group string) ([]string, error) {
+	var workspaces []string
+	for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
+		keys, err := index.GetIndexer().IndexKeys(byGroup, group)
+		if err != nil {
+			return nil, fmt.Errorf("look up bindings by %s: %w", byGroup, err)
+		}
+		for _, key := range keys {
+			workspace, _, _ := strings.Cut(key, "/")
+			workspaces = append(workspaces, workspace)
+		}
+	}
+	slices.Sort(workspaces)
+	return slices.Compact(workspaces), nil
+}
+
+// inTurn returns the groups of all workspaces, each once: the first of each, then the second of each, and so on.
+func inTurn(named map[string][]string) []string {
+	var all []string
+	taken := map[string]bool{}
+	workspaces := slices.Sorted(maps.Keys(named))
+	for turn := 0; len(workspaces) > 0; turn++ {
+		workspaces = slices.DeleteFunc(workspaces, func(w string) bool { return len(named[w]) <= turn })
+		for _, w := range workspaces {
+			if group := named[w][turn]; !taken[group] {
+				taken[group] = true
+				all = append(all, group)
 			}
 		}
 	}
-	slices.Sort(named)
-	return slices.Compact(named), nil
+	return all
 }
 
 // Disabled reports whether a User refuses a principal. The reader is a cache with the indexes of Index.

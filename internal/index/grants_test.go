@@ -6,6 +6,7 @@ package index_test
 import (
 	"context"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -165,4 +166,20 @@ func (i *informer) HasSynced() bool { return i.synced }
 
 func newInformer() toolscache.SharedIndexInformer {
 	return toolscache.NewSharedIndexInformer(nil, nil, 0, toolscache.Indexers{})
+}
+
+// A workspace whose bindings name many groups of a user must not take the room of those that others name.
+func TestNamedTakesOneGroupOfEachWorkspaceInTurn(t *testing.T) {
+	binding := func(workspace, name, group string) client.Object {
+		return &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name},
+			Spec: v1.ClusterRoleTemplateBindingSpec{Subject: v1.Subject{Kind: v1.SubjectGroup, Name: group}}}
+	}
+	inProject := &v1.ProjectRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team-z", Name: "p"}, Spec: v1.ProjectRoleTemplateBindingSpec{Subject: v1.Subject{Kind: v1.SubjectGroup, Name: "idp:z2"}}}
+	aUser := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "u"}, Spec: v1.ClusterRoleTemplateBindingSpec{Subject: v1.Subject{Kind: v1.SubjectUser, Name: "idp:user"}}}
+	g := grants(t, binding("team-a", "1", "idp:a1"), binding("team-a", "2", "idp:a2"), binding("team-a", "3", "idp:a3"), binding("team-a", "4", "idp:both"),
+		binding("team-b", "1", "idp:both"), binding("team-b", "2", "idp:both"), inProject, aUser)
+	got, err := g.Named([]string{"idp:z2", "idp:none", "idp:both", "idp:user", "idp:a3", "idp:a1", "idp:a2", "idp:a1"})
+	if want := []string{"idp:a1", "idp:both", "idp:z2", "idp:a2", "idp:a3"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("Named = %q, %v; want %q", got, err, want)
+	}
 }

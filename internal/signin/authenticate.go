@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,8 +89,12 @@ func mayStay(current *loaded, v verified) bool {
 // identify returns the user of a token, if it is valid now, and they and their session are in good standing.
 func (s *Server) identify(ctx context.Context, v verified) (identity.Identity, error) {
 	if err := v.Current(s.now()); err != nil {
-		if ended := s.inSession(ctx, v); errors.Is(ended, identity.ErrEnded) { // which ends also what began before the token expired
+		groups, ended := s.inSession(ctx, v)
+		switch { // of what ends also what began before the token expired
+		case errors.Is(ended, identity.ErrEnded):
 			return identity.Identity{}, ended
+		case ended == nil && len(groups) < len(v.Groups):
+			return identity.Identity{}, refusal.Unauthorized("the user is in fewer groups than when the token was given").Because(identity.ErrEnded)
 		}
 		return identity.Identity{}, refusal.Unauthorized("the token has expired; sign in again").Because(err)
 	}
@@ -100,39 +105,52 @@ func (s *Server) identify(ctx context.Context, v verified) (identity.Identity, e
 	if err := s.admit(ctx, id); err != nil {
 		return identity.Identity{}, err
 	}
-	return id, s.inSession(ctx, v)
+	groups, err := s.inSession(ctx, v)
+	if err != nil || len(groups) == len(v.Groups) {
+		return id, err
+	}
+	return identity.Principal(v.Subject, v.UID, groups...)
 }
 
-// inSession refuses a token whose session was revoked or removed.
-func (s *Server) inSession(ctx context.Context, v verified) error {
+// inSession returns those groups of a token that its session still has: a refresh may have found fewer. It refuses a token whose session was revoked or removed.
+func (s *Server) inSession(ctx context.Context, v verified) ([]string, error) {
 	session, name := &corev1.Secret{}, s.name(SessionPrefix+v.Session)
 	err := s.client.Get(ctx, name, session)
 	if apierrors.IsNotFound(err) && s.now().Sub(v.IssuedAt.Time()) < settle { // the cache of this replica may not have it yet
 		err = s.live.Get(ctx, name, session)
 	}
+	ended := refusal.Unauthorized("the session was ended; sign in again")
 	switch {
 	case err == nil && len(session.Data[keyRevoked]) > 0:
-		return refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
+		return nil, ended.Because(identity.ErrEnded)
+	case apierrors.IsNotFound(err) && !strings.HasPrefix(v.Subject, v1.PrincipalPrefixLocal):
+		return nil, ended.Because(identity.ErrEnded) // the provider is not asked about the user again: a request that is open would go on for good
 	case apierrors.IsNotFound(err), err == nil && (string(session.Data[keyUID]) != v.UID || principalOf(session) != v.Subject):
-		return refusal.Unauthorized("the session was ended; sign in again")
+		return nil, ended
 	case err != nil:
-		return refusal.Unavailable("the hub cannot check the session at the moment; try again").Because(err)
+		return nil, refusal.Unavailable("the hub cannot check the session at the moment; try again").Because(err)
 	case len(session.Data[keyProvider]) > 0:
-		return s.ofProvider(ctx, session)
+		return s.ofProvider(ctx, session, v)
 	}
-	return nil
+	return v.Groups, nil
 }
 
-// ofProvider refuses a session of a provider that was deleted and made again.
-func (s *Server) ofProvider(ctx context.Context, session *corev1.Secret) error {
+// ofProvider returns those groups of a token that its session still has. It refuses a session of a provider that was deleted and made again.
+func (s *Server) ofProvider(ctx context.Context, session *corev1.Secret, v verified) ([]string, error) {
 	p, err := s.provider(ctx, s.client, string(session.Data[keyProvider]))
 	switch {
 	case errors.Is(err, errStanding), err == nil && string(p.UID) != string(session.Data[keyProviderUID]):
-		return refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
+		return nil, refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
 	case err != nil:
-		return refusal.Unavailable("the hub cannot look up the user's provider at the moment; try again").Because(err)
+		return nil, refusal.Unavailable("the hub cannot look up the user's provider at the moment; try again").Because(err)
+	case len(v.Groups) == 0:
+		return nil, nil
 	}
-	return nil
+	kept, err := groupsOf(session)
+	if err != nil {
+		return nil, refusal.Unauthorized("the session is damaged; sign in again").Because(err)
+	}
+	return slices.DeleteFunc(slices.Clone(v.Groups), func(group string) bool { return !slices.Contains(kept, group) }), nil
 }
 
 // Authorize returns what admits users to members: next, for users who are not disabled. A request that is open outlives its token, and not its user.

@@ -11,9 +11,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
+	"golang.org/x/text/unicode/norm"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -37,6 +40,9 @@ const maxAnswer = 16 << 10
 
 // loginLimit bounds how long a login waits for a provider.
 const loginLimit = 10 * time.Second
+
+// How many logins of an address may fail at providers at one replica: so many in a second, and so many at once.
+const failuresPerSecond, failuresAtOnce = 0.2, 20
 
 // away is a browser that was sent to a provider. It is sealed, and comes back as the state.
 type away struct {
@@ -106,10 +112,10 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p, upstream := s.chosen(w, r)
-	if p == nil {
+	if p == nil || s.failsTooOften(w, r) {
 		return
 	}
-	ctx, done, err := s.admitted(r)
+	ctx, done, err := s.admitted(r, p)
 	if err != nil {
 		s.unavailable(w, err)
 		return
@@ -117,6 +123,7 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	address, err := away{Request: a, Provider: p.UID}.begin(ctx, upstream, s.issuer+PathCallback+p.Name, current)
 	if err != nil {
+		s.hasFailed(r)
 		s.complain(err, "provider "+p.Name+" not asked")
 		writeError(w, http.StatusBadGateway, "The provider does not answer at the moment. Try again.")
 		return
@@ -149,9 +156,27 @@ func (a away) begin(ctx context.Context, upstream connector.Redirect, callback s
 	return u.String(), nil
 }
 
-// admitted returns a context in which a provider may be asked, once it is the turn of the address that asks.
-func (s *Server) admitted(r *http.Request) (context.Context, func(), error) {
-	seat, err := s.providers.gate.Enter(r.Context(), limit.Requester{User: limit.Source(r.RemoteAddr)})
+// failsTooOften reports whether logins from an address have failed so often that no provider is asked for it now, and writes the response then. Answers of a provider
+// can be invented without end, and a provider that the hub asks about them again and again would refuse the hub itself.
+func (s *Server) failsTooOften(w http.ResponseWriter, r *http.Request) bool {
+	if s.providers.failed.of(limit.Source(r.RemoteAddr)).TokensAt(s.now()) >= 1 {
+		return false
+	}
+	audit.From(r.Context()).Refused("TooManyAttempts")
+	w.Header().Set("Retry-After", strconv.Itoa(int(1/failuresPerSecond)))
+	writeError(w, http.StatusTooManyRequests, "Too many logins from your address have failed at providers. Wait for a minute, and begin again in the terminal.")
+	return true
+}
+
+// hasFailed counts a login that a provider has not let in.
+func (s *Server) hasFailed(r *http.Request) {
+	s.providers.failed.of(limit.Source(r.RemoteAddr)).AllowN(s.now(), 1)
+}
+
+// admitted returns a context in which a provider may be asked, once it is the turn of the address that asks, and of that provider: one that is slow leaves room for
+// logins at others.
+func (s *Server) admitted(r *http.Request, p *v1.AuthProvider) (context.Context, func(), error) {
+	seat, err := s.providers.gate.Enter(r.Context(), limit.Requester{User: limit.Source(r.RemoteAddr), Member: p.Name})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -189,7 +214,10 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "The login was begun at another provider. Begin again in the terminal.")
 		return
 	}
-	ctx, done, err := s.admitted(r)
+	if s.failsTooOften(w, r) {
+		return
+	}
+	ctx, done, err := s.admitted(r, p)
 	if err != nil {
 		s.unavailable(w, err)
 		return
@@ -198,6 +226,7 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 	user, err := upstream.Finish(ctx, s.issuer+PathCallback+p.Name, a.Private, answer)
 	found, err := s.welcome(ctx, p, user, err)
 	if err != nil {
+		s.hasFailed(r)
 		s.turnAway(w, r, a.Request, p, err)
 		return
 	}
@@ -235,6 +264,16 @@ func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, a authorizatio
 	s.show(r.Context(), w, a, "", "The provider "+p.Name+" cannot be asked at the moment. Try again.", http.StatusBadGateway)
 }
 
+// folded returns a name as directories compare it: without case, and some without accents. Each way to write a name would have attempts of its own otherwise.
+func folded(name string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.Is(unicode.Mn, c) {
+			return -1
+		}
+		return c
+	}, norm.NFKD.String(strings.ToLower(name)))
+}
+
 // loginAt checks a name and a password at a provider, and writes the response if they are not accepted.
 func (s *Server) loginAt(w http.ResponseWriter, r *http.Request, current *loaded, a authorization, fields url.Values) (who, bool) {
 	record, name := audit.From(r.Context()), fields.Get("user")
@@ -255,14 +294,14 @@ func (s *Server) loginAt(w http.ResponseWriter, r *http.Request, current *loaded
 		s.show(r.Context(), w, a, "", wrong, http.StatusForbidden)
 		return who{}, false
 	}
-	account := p.Name + ":" + strings.ToLower(name) // directories compare without case
-	try := attempts.Attempt{User: account, Source: limit.Source(r.RemoteAddr), Device: deviceOf(r, current, account)}
+	account := p.Name + ":" + folded(name)
+	try := attempts.Attempt{User: account, Source: limit.Source(r.RemoteAddr), Device: deviceOf(r, current, account, p.UID)}
 	if wait := s.passwords.attempts.Begin(try, s.now()); wait > 0 {
 		record.Refused("TooManyAttempts")
 		s.showWait(w, r, a, name, wait)
 		return who{}, false
 	}
-	ctx, done, err := s.admitted(r)
+	ctx, done, err := s.admitted(r, p)
 	if err != nil {
 		s.passwords.attempts.Withdrawn(try, s.now())
 		s.unavailable(w, err)
@@ -286,5 +325,5 @@ func (s *Server) loginAt(w http.ResponseWriter, r *http.Request, current *loaded
 	if try.Device == "" {
 		try.Device = randomID()
 	}
-	return u, s.remember(w, current, device{ID: try.Device, User: account})
+	return u, s.remember(w, current, device{ID: try.Device, User: account, UID: p.UID})
 }

@@ -20,26 +20,42 @@ const (
 	maxSources                               = 4096
 )
 
+// rates are rate limiters of addresses, of those that were used last.
+type rates struct {
+	perSecond rate.Limit
+	atOnce    int
+	known     *lru.Cache // of *rate.Limiter, by address
+}
+
+func newRates(perSecond rate.Limit, atOnce int) rates {
+	return rates{perSecond, atOnce, lru.New(maxSources)}
+}
+
+// of returns the rate limiter of an address.
+func (r rates) of(source string) *rate.Limiter {
+	if known, ok := r.known.Get(source); ok {
+		return known.(*rate.Limiter) // only these are ever added
+	}
+	fresh := rate.NewLimiter(r.perSecond, r.atOnce)
+	r.known.Add(source, fresh)
+	return fresh
+}
+
 // codes bounds what devices and typed codes may cost on one replica.
 type codes struct {
 	all     *rate.Limiter
-	sources *lru.Cache // of *rate.Limiter, by address
+	sources rates
 	polls   *lru.Cache // of time.Time, by session
 	wrong   *attempts.Log
 }
 
 func newCodes() codes {
-	return codes{all: rate.NewLimiter(codesPerSecond, codesAtOnce), sources: lru.New(maxSources), polls: lru.New(maxPolls), wrong: attempts.New()}
+	return codes{all: rate.NewLimiter(codesPerSecond, codesAtOnce), sources: newRates(codesPerSecondOfSource, codesOfOneAtOnce), polls: lru.New(maxPolls), wrong: attempts.New()}
 }
 
 // wait counts a code that a device at an address asks for. It returns how long the device has to wait, 0 if it gets one.
 func (c codes) wait(source string, now time.Time) time.Duration {
-	known, ok := c.sources.Get(source)
-	if !ok {
-		known = rate.NewLimiter(codesPerSecondOfSource, codesOfOneAtOnce)
-		c.sources.Add(source, known)
-	}
-	if !known.(*rate.Limiter).AllowN(now, 1) { // only these are ever added
+	if !c.sources.of(source).AllowN(now, 1) {
 		return 2 * time.Second // one by codesPerSecondOfSource
 	}
 	if !c.all.AllowN(now, 1) {

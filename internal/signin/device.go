@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"net/http"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // deviceCookie says who has signed in with a browser. It proves nothing but that: who guesses a user's password elsewhere does not slow down the user here.
@@ -16,17 +18,18 @@ const deviceCookie = "__Host-drover-device"
 // deviceLifetime is that of the cookie. It ends earlier with the key that sealed it.
 const deviceLifetime = 30 * 24 * time.Hour
 
-// device is what the cookie holds. It is sealed.
+// device is what the cookie holds. It is sealed. UID is that of the User, or of the provider of an account: another of the same name has signed in nowhere yet.
 type device struct {
-	ID   string `json:"i"`
-	User string `json:"u"`
+	ID   string    `json:"i"`
+	User string    `json:"u"`
+	UID  types.UID `json:"d"`
 }
 
 // deviceOf returns the ID of the browser if that user has signed in with it before, else "".
-func deviceOf(r *http.Request, current *loaded, user string) string {
+func deviceOf(r *http.Request, current *loaded, user string, uid types.UID) string {
 	var d device
 	cookie, err := r.Cookie(deviceCookie)
-	if err != nil || current.sealer.Open(purposeDevice, cookie.Value, &d) != nil || d.User != user {
+	if err != nil || current.sealer.Open(purposeDevice, cookie.Value, &d) != nil || d.User != user || d.UID != uid || uid == "" {
 		return ""
 	}
 	return d.ID

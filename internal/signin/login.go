@@ -75,16 +75,9 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	user, ok := s.attempt(w, r, current, a, fields)
-	if !ok {
-		return
+	if found, ok := s.attempt(w, r, current, a, fields); ok {
+		s.complete(w, r, current, a, found)
 	}
-	_, hash, err := s.stored(r.Context(), user.Name)
-	if err != nil {
-		s.unavailable(w, err)
-		return
-	}
-	s.complete(w, r, current, a, who{User: user.Name, UID: user.UID, Password: digest(hash)})
 }
 
 // complete gives the one who asked what they asked for, once a user has signed in.
@@ -112,20 +105,22 @@ func (s *Server) showWait(w http.ResponseWriter, r *http.Request, a authorizatio
 
 // attempt checks name and password, and writes the response if they are not accepted. A name that no user has may be a password in the wrong field: it
 // is written into no log.
-func (s *Server) attempt(w http.ResponseWriter, r *http.Request, current *loaded, a authorization, fields url.Values) (*v1.User, bool) {
+func (s *Server) attempt(w http.ResponseWriter, r *http.Request, current *loaded, a authorization, fields url.Values) (who, bool) {
 	record, name := audit.From(r.Context()), fields.Get("user")
 	if len(name) > validation.DNS1123LabelMaxLength {
 		name = name[:validation.DNS1123LabelMaxLength] + "…" // no user has this name
 	}
 	user, hash, err := s.stored(r.Context(), name)
+	found := who{}
 	if user != nil {
-		record.Identified(audit.User{Name: v1.PrincipalPrefixLocal + user.Name, UID: string(user.UID)}, nil)
+		found = who{User: user.Name, UID: user.UID, Password: digest(hash)} // of the hash that is checked: the User may get another one meanwhile
+		record.Claimed(found.principal())
 	}
-	try := attempts.Attempt{User: name, Source: limit.Source(r.RemoteAddr), Device: deviceOf(r, current, name)}
+	try := attempts.Attempt{User: name, Source: limit.Source(r.RemoteAddr), Device: deviceOf(r, current, name, found.UID)}
 	if wait := s.passwords.attempts.Begin(try, s.now()); wait > 0 {
 		record.Refused("TooManyAttempts")
 		s.showWait(w, r, a, name, wait)
-		return nil, false
+		return who{}, false
 	}
 	matches := false
 	if err == nil {
@@ -137,17 +132,18 @@ func (s *Server) attempt(w http.ResponseWriter, r *http.Request, current *loaded
 		s.complain(err, "password not checked")
 		record.Refused("Unavailable")
 		s.show(r.Context(), w, a, name, "The hub cannot check the password at the moment. Try again.", http.StatusServiceUnavailable)
-		return nil, false
+		return who{}, false
 	case !matches || user == nil || user.Spec.Disabled || !user.DeletionTimestamp.IsZero():
 		record.Refused("WrongPassword")
 		s.show(r.Context(), w, a, name, wrong, http.StatusForbidden)
-		return nil, false
+		return who{}, false
 	}
+	record.Identified(audit.User{Name: found.principal(), UID: string(found.UID)}, nil)
 	s.passwords.attempts.Succeeded(try, s.now())
 	if try.Device == "" {
 		try.Device = randomID()
 	}
-	return user, s.remember(w, current, device{ID: try.Device, User: name})
+	return found, s.remember(w, current, device{ID: try.Device, User: name, UID: found.UID})
 }
 
 // check reports whether a password has a hash. It takes the same time for a user who does not exist. Who guesses elsewhere does not hold up a browser that

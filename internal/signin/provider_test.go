@@ -56,6 +56,8 @@ type openID struct {
 	down    bool
 	asked   url.Values // of the last login
 	refresh string     // the only refresh token that is valid
+	padding string     // of refresh tokens
+	asks    int        // how often it was asked for tokens
 }
 
 func newOpenID(t *testing.T) *openID {
@@ -88,6 +90,7 @@ func newOpenID(t *testing.T) *openID {
 	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		p.asks++
 		if p.down {
 			answer(w, http.StatusServiceUnavailable, map[string]string{})
 			return
@@ -98,7 +101,7 @@ func newOpenID(t *testing.T) *openID {
 			answer(w, http.StatusBadRequest, map[string]string{"error": "invalid_grant"})
 			return
 		}
-		p.refresh = oauth2.GenerateVerifier()
+		p.refresh = oauth2.GenerateVerifier() + p.padding
 		answer(w, http.StatusOK, map[string]any{"access_token": "a", "token_type": "Bearer", "expires_in": 60, "refresh_token": p.refresh, "id_token": p.idToken(t)})
 	})
 	p.Server = httptest.NewTLSServer(mux)

@@ -58,8 +58,8 @@ const (
 )
 
 const (
-	// maxForm bounds a form, in bytes.
-	maxForm = 16 << 10
+	// maxForm bounds a form, in bytes. The longest has a code with the groups of a user and what their provider is asked again with.
+	maxForm = 32 << 10
 	// maxVerified bounds the tokens whose signature is remembered.
 	maxVerified = 8192
 	// unseenPerSecond bounds what clients make the API server look up with sessions that no cache has.
@@ -74,7 +74,8 @@ type Options struct {
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
-	// Disabled reports whether a User refuses a principal that comes from an AuthProvider, and Named returns those groups that bindings name.
+	// Disabled reports whether a User refuses a principal that comes from an AuthProvider, and Named returns those groups that bindings name. The first ones go into a
+	// token that has no room for all.
 	Disabled func(ctx context.Context, principal string) (bool, error)
 	Named    func(groups []string) ([]string, error)
 	// Sessions are the bounds of a session whose client asked for refresh tokens.
@@ -118,6 +119,7 @@ type passwords struct {
 type providers struct {
 	connectors *upstream.Connectors
 	gate       *limit.Gate // where logins wait that ask a provider
+	failed     rates       // of logins that providers have not let in
 	disabled   func(context.Context, string) (bool, error)
 	named      func([]string) ([]string, error)
 }
@@ -138,7 +140,7 @@ func New(o Options) *Server {
 	strangers := max(1, runtime.GOMAXPROCS(0)/2)
 	return &Server{
 		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, bounds: o.Sessions, now: o.Now, log: o.Log,
-		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace}, gate: upstreamGate(), disabled: o.Disabled, named: o.Named},
+		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace}, gate: upstreamGate(), failed: newRates(failuresPerSecond, failuresAtOnce), disabled: o.Disabled, named: o.Named},
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		passwords: passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)},
 		codes:     newCodes(), verified: cache.NewLRUExpireCache(maxVerified), scripts: newScripts(o),
@@ -150,9 +152,9 @@ func hashGate(all int) *limit.Gate {
 	return limit.NewGate(limit.Bounds{User: 1, All: all, Queue: 32, QueueUser: 2, Wait: hashWait}, limit.Observer{})
 }
 
-// upstreamGate lets so many logins ask providers at once, and few of one address.
+// upstreamGate lets so many logins ask providers at once, few of one address and not all at one provider.
 func upstreamGate() *limit.Gate {
-	return limit.NewGate(limit.Bounds{User: 8, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}, limit.Observer{})
+	return limit.NewGate(limit.Bounds{User: 8, Member: 16, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}, limit.Observer{})
 }
 
 // Register adds the issuer's paths to a mux.

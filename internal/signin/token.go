@@ -108,7 +108,9 @@ func (s *Server) writeProblem(w http.ResponseWriter, r *http.Request, err error)
 	switch {
 	case problem.code == "invalid_client":
 		status = http.StatusUnauthorized
-		w.Header().Set("WWW-Authenticate", "Basic")
+		if r.Header.Get("Authorization") != "" { // RFC 6749, section 5.2. A browser that another site sends here must not ask its user for a password
+			w.Header().Set("WWW-Authenticate", "Basic")
+		}
 	case errors.As(err, &wait):
 		status = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", strconv.Itoa(int(wait.after/time.Second)))

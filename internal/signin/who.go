@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +36,8 @@ const (
 )
 
 const (
-	// maxGroups bounds the groups of a token, in bytes. More is an error, and not cut: the user would lack rights without knowing why.
+	// maxGroups bounds the groups of a token, in bytes. Those for which there is no room are left out, and not the user refused: who may write bindings in one
+	// workspace could keep users of others from signing in, by naming many of their groups.
 	maxGroups = 6 << 10
 	// maxUpstreamID bounds the ID of a user.
 	maxUpstreamID = 255
@@ -175,10 +177,25 @@ func (s *Server) identified(p *v1.AuthProvider, u connector.User) (who, error) {
 	if err != nil {
 		return who{}, err
 	}
-	if raw := encode(groups); len(raw) > maxGroups {
-		return who{}, fmt.Errorf("bindings name so many groups of the user that they take %d bytes of a token; at most %d", len(raw), maxGroups)
+	found := who{User: u.Name, UID: types.UID(u.ID), Provider: p.Name, ProviderUID: p.UID, Groups: fitting(groups), State: u.State}
+	if left := len(groups) - len(found.Groups); left > 0 {
+		s.log.Info("bindings name more groups of a user than a token has room for", "user", found.principal(), "groups", len(groups), "leftOut", left)
 	}
-	return who{User: u.Name, UID: types.UID(u.ID), Provider: p.Name, ProviderUID: p.UID, Groups: groups, State: u.State}, nil
+	return found, nil
+}
+
+// fitting returns those groups that a token has room for, sorted. The first ones have precedence.
+func fitting(groups []string) []string {
+	var fit []string
+	size := len("[]")
+	for _, group := range groups {
+		if more := len(encode([]string{group})) - len("[]") + len(","); size+more <= maxGroups {
+			size += more
+			fit = append(fit, group)
+		}
+	}
+	slices.Sort(fit)
+	return fit
 }
 
 // askProvider asks the provider of a session again, and puts what it says into the session. A user whom the provider refuses, or has under another name or ID, has

@@ -14,7 +14,9 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
@@ -56,7 +58,7 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	if _, grouped := claims[c.GroupsClaim]; (!named || !grouped) && p.userinfo != "" {
 		info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 		if err != nil {
-			return connector.User{}, fmt.Errorf("ask the provider for the user's claims: %w", brief(err))
+			return connector.User{}, fmt.Errorf("ask the provider for the user's claims: %w", brief(err, tokens.AccessToken))
 		}
 		if info.Subject != subject {
 			return connector.User{}, fmt.Errorf("%w: the provider's userinfo is of another user", connector.ErrRefused)
@@ -121,10 +123,16 @@ func describe(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, brief(err))
 }
 
-// brief returns an error whose text is of bounded length: libraries quote bodies.
-func brief(err error) error {
+// brief returns an error whose text is of bounded length, is printable, and repeats no secret: libraries quote bodies.
+func brief(err error, secrets ...string) error {
 	const most = 256
-	if text := err.Error(); len(text) > most {
+	text := err.Error()
+	for _, secret := range secrets {
+		if secret != "" && strings.Contains(text, secret) {
+			return errors.New("the answer is left out, since it repeats a token")
+		}
+	}
+	if len(text) > most || strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) }) {
 		return fmt.Errorf("%.*q", most, text)
 	}
 	return err
@@ -144,7 +152,7 @@ func httpClient(roots *x509.CertPool) *http.Client {
 	}
 }
 
-// bounded bounds the bodies of responses.
+// bounded bounds the bodies of responses, and the keys in them.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -155,6 +163,9 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 			io.Reader
 			io.Closer
 		}{http.MaxBytesReader(nil, response.Body, maxBody), response.Body}
+	}
+	if err == nil && r.Method == http.MethodGet {
+		return boundKeys(response)
 	}
 	return response, err
 }

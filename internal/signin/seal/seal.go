@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// Max is how long a sealed value may be, in bytes.
-const Max = 8 << 10
+// Max is how long a sealed value may be, in bytes: a code has up to 6 KiB of groups, and 4 KiB of a provider's.
+const Max = 24 << 10
 
 // ErrSealed means that a value was not sealed with one of the keys for that purpose, or was changed.
 var ErrSealed = errors.New("the value is not one that this hub has sealed")

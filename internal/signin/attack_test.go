@@ -1,0 +1,259 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/oauth2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin/password"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// Who may write bindings in one workspace may name any groups there.
+func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
+	f, p := newFixture(t), newOpenID(t)
+	provider := f.provide(p)
+	f.issuer.providers.named = func(groups []string) ([]string, error) { return groups, nil }
+	p.groups, p.padding = []string{"zz-of-another-workspace"}, strings.Repeat("x", 4000)
+	for i := range 1000 {
+		p.groups = append(p.groups, fmt.Sprintf("group-of-the-user-%03d", i))
+	}
+	tokens := f.signInAt(p)
+	for range 2 {
+		id, err := f.authenticated(tokens.AccessToken)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(encode(id.Groups)) > maxGroups || len(encode(id.Groups)) < maxGroups-100 || !slices.IsSorted(id.Groups) {
+			t.Errorf("the token has %d groups of %d bytes, want as many as fit into %d, sorted", len(id.Groups), len(encode(id.Groups)), maxGroups)
+		}
+		if !slices.Contains(id.Groups, provider.Name+":zz-of-another-workspace") {
+			t.Error("the first group has no precedence")
+		}
+		f.wait(5 * time.Minute)
+		r := f.again(tokens.RefreshToken)
+		if r.code != http.StatusOK || json.Unmarshal([]byte(r.body), tokens) != nil {
+			t.Fatalf("the refresh is answered with %d %s", r.code, r.body)
+		}
+	}
+}
+
+// CVE-2023-22648: a group that was lost counts until the next login. Here it counts until the next refresh, for all tokens and for requests that are open.
+func TestGroupThatARefreshHasNotFoundIsLostForFormerTokens(t *testing.T) {
+	f, p := newFixture(t), newOpenID(t)
+	f.provide(p)
+	tokens := f.signInAt(p)
+	f.wait(5 * time.Minute)
+	p.set(func(p *openID) { p.groups = nil })
+	if r := f.again(tokens.RefreshToken); r.code != http.StatusOK {
+		t.Fatalf("the refresh is answered with %d %s", r.code, r.body)
+	}
+	if id, err := f.authenticated(tokens.AccessToken); err != nil || len(id.Groups) > 0 || slices.Contains(id.Hub.Groups, "ops") {
+		t.Errorf("the former token is %+v, %v; want its user without groups", id, err)
+	}
+	f.wait(6 * time.Minute) // the former token has expired: only what began with it goes on
+	if _, err := f.authenticated(tokens.AccessToken); !errors.Is(err, identity.ErrEnded) {
+		t.Errorf("the expired token is refused with %v, which ends no request that is open", err)
+	}
+}
+
+// CVE-2023-22650: what a user has begun outlives them. The hub asks a provider again as long as there is a session, and no longer.
+func TestOpenRequestsOfAProvidersUserEndWithTheirSession(t *testing.T) {
+	f, p := newFixture(t), newOpenID(t)
+	f.provide(p)
+	tokens := f.signInAt(p)
+	f.wait(11 * time.Minute)
+	if _, err := f.authenticated(tokens.AccessToken); err == nil || errors.Is(err, identity.ErrEnded) {
+		t.Errorf("while there is a session the expired token is refused with %v, want a refusal that ends no request that is open", err)
+	}
+	if err := f.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(f.namespace), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.authenticated(tokens.AccessToken); !errors.Is(err, identity.ErrEnded) {
+		t.Errorf("without its session the expired token is refused with %v, which ends no request that is open", err)
+	}
+}
+
+// replacing is a client with which a password is replaced when it has been read once.
+type replacing struct {
+	client.Client
+	secret types.NamespacedName
+	hash   string
+	read   bool
+}
+
+func (r *replacing) Get(ctx context.Context, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
+	err := r.Client.Get(ctx, key, into, o...)
+	if err != nil || key != r.secret || r.read {
+		return err
+	}
+	r.read = true
+	next := into.DeepCopyObject().(*corev1.Secret)
+	next.Data[v1.UserSecretKey] = []byte(r.hash)
+	return r.Update(ctx, next)
+}
+
+func TestPasswordThatIsReplacedDuringALoginLeavesNoSessionBehind(t *testing.T) {
+	f := newFixture(t)
+	next, err := password.Hash("another-password")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.issuer.client = &replacing{Client: f.Client, secret: f.issuer.name(v1.UserSecretPrefix + f.user.Name), hash: next}
+	tokens := f.session()
+	f.wait(time.Minute)
+	if r := f.again(tokens.Refresh); r.code != http.StatusBadRequest {
+		t.Errorf("a session that began with the former password is refreshed: %d %s", r.code, r.body)
+	}
+}
+
+// A browser in which a user has signed in has attempts of its own. One of a former user of the name must not.
+func TestBrowserOfAFormerUserOfTheNameIsAStranger(t *testing.T) {
+	f := newFixture(t)
+	former := f.browser()
+	if got := f.login(former, f.open(former, oauth2.GenerateVerifier()), f.user.Name, secretPassword); got.code != http.StatusSeeOther {
+		t.Fatalf("the login is answered with %d", got.code)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
+	if err := errors.Join(f.Client.Delete(t.Context(), f.user), f.Client.Delete(t.Context(), secret)); err != nil { // no garbage collector runs
+		t.Fatal(err)
+	}
+	f.user = &v1.User{ObjectMeta: metav1.ObjectMeta{Name: f.user.Name}}
+	f.addUser(f.user)
+	stranger := f.browser()
+	for range 5 {
+		f.login(stranger, f.open(stranger, oauth2.GenerateVerifier()), f.user.Name, "wrong-password")
+	}
+	if got := f.login(former, f.open(former, oauth2.GenerateVerifier()), f.user.Name, "wrong-password"); got.code != http.StatusTooManyRequests {
+		t.Errorf("the browser of the former user is answered with %d, want it to wait as all others", got.code)
+	}
+}
+
+// Whoever has a login page may invent answers of the provider. The provider must not take the hub for an attacker.
+func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
+	f, p := newFixture(t), newOpenID(t)
+	f.provide(p)
+	attacker := f.browser()
+	callback := f.throughProvider(p, attacker, f.config(), oauth2.GenerateVerifier())
+	last, most := 0, 2*failuresAtOnce // x/oauth2 sends each code in two ways
+	for i := range 2 * most {
+		last = f.send(attacker, http.MethodGet, strings.Replace(callback, "code=c-1", fmt.Sprintf("code=invented-%d", i), 1), nil, nil).code
+	}
+	p.set(func(p *openID) {
+		if p.asks > most || last != http.StatusTooManyRequests {
+			t.Errorf("the provider was asked %d times about invented codes, and the last was answered with %d; want %d at most, and %d", p.asks, last, most, http.StatusTooManyRequests)
+		}
+	})
+	f.wait(6 * time.Second)
+	for range 3 { // those that succeed take no turn
+		f.signInAt(p)
+	}
+}
+
+func TestSlowProviderLeavesRoomForLoginsAtOthers(t *testing.T) {
+	f := newFixture(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ask := func(ctx context.Context, provider, source string) error {
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+		r.RemoteAddr = source + ":1"
+		_, _, err := f.issuer.admitted(r, &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: provider}})
+		return err
+	}
+	for i := range 32 {
+		go func() { _ = ask(ctx, "slow", fmt.Sprintf("192.0.2.%d", i)) }()
+	}
+	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
+		if taken, waiting := f.issuer.providers.gate.Load(); taken+waiting < 32 {
+			return fmt.Errorf("%d logins are under way, and %d wait", taken, waiting)
+		}
+		return nil
+	})
+	if err := ask(t.Context(), "other", "198.51.100.1"); err != nil {
+		t.Errorf("while one provider is slow, a login at another is refused: %v", err)
+	}
+}
+
+func TestWaysToWriteANameShareTheirAttempts(t *testing.T) {
+	for name, same := range map[string]string{"Alice": "alice", "Álìce": "alice", "a\u0301lice": "alice", "ALİCE": "alice", "alice@example.com": "alice@example.com", "bob": "bob"} {
+		if got := folded(name); got != same {
+			t.Errorf("folded(%q) = %q, want %q", name, got, same)
+		}
+	}
+}
+
+func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
+	f := newFixture(t)
+	for name, tt := range map[string]struct{ password, user, claimed string }{
+		"a wrong password": {"wrong-password", "", "local:" + f.user.Name},
+		"the right one":    {secretPassword, "local:" + f.user.Name, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "audit.log")
+			log, err := audit.Open(audit.Settings{Level: audit.LevelMetadata, Mode: audit.ModeBlocking, Path: file}, audit.Observer{}, logr.Discard())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := f.browser()
+			form := url.Values{"request": {f.open(b, oauth2.GenerateVerifier())}, "user": {f.user.Name}, "password": {tt.password}}
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, PathLogin, strings.NewReader(form.Encode()))
+			r.Header = http.Header{"Origin": {f.server.URL}, "Content-Type": {"application/x-www-form-urlencoded"}}
+			at, err := url.Parse(f.server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, cookie := range b.Jar.Cookies(at) {
+				r.AddCookie(cookie)
+			}
+			log.Wrap(http.HandlerFunc(f.issuer.login)).ServeHTTP(httptest.NewRecorder(), r)
+			if err := log.Close(); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var line struct {
+				User    struct{ Name string }
+				Claimed string `json:"claimedUser"`
+			}
+			if err := json.Unmarshal(raw, &line); err != nil || line.User.Name != tt.user || line.Claimed != tt.claimed {
+				t.Errorf("the line is %s, %v; want the user %q and the claimed one %q", raw, err, tt.user, tt.claimed)
+			}
+		})
+	}
+}
+
+// A page of another site can send a browser here. The hub must not have it ask its user for a password.
+func TestFormOfAnotherSiteAsksNoBrowserForAPassword(t *testing.T) {
+	f := newFixture(t)
+	for name, header := range map[string]http.Header{"": {}, "Basic": {"Authorization": {"Basic eDp5"}}} {
+		got := f.send(f.browser(), http.MethodPost, f.server.URL+PathToken, url.Values{"client_id": {"x"}}, header)
+		if got.code != http.StatusUnauthorized || got.header.Get("WWW-Authenticate") != name {
+			t.Errorf("with %v the answer is %d with WWW-Authenticate %q, want %q", header, got.code, got.header.Get("WWW-Authenticate"), name)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package oidc
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// A hostile provider must not have the hub compute for as long as it likes: no deadline ends that.
+func TestKeysOfAProviderAreBounded(t *testing.T) {
+	small, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := func(count, bits int) (set jose.JSONWebKeySet) {
+		n := new(big.Int).SetBit(small.N, bits-1, 1)
+		for range count {
+			set.Keys = append(set.Keys, jose.JSONWebKey{Key: &rsa.PublicKey{N: n, E: 65537}, KeyID: "k", Algorithm: "RS256", Use: "sig"})
+		}
+		return set
+	}
+	for name, tt := range map[string]struct {
+		keys jose.JSONWebKeySet
+		ok   bool
+	}{
+		"usual":              {keys(3, 2048), true},
+		"many":               {keys(64, 2048), true},
+		"too many":           {keys(65, 2048), false},
+		"too large, by jose": {keys(1, 16384), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(tt.keys) }))
+			defer server.Close()
+			var set jose.JSONWebKeySet
+			response, err := httpClient(server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs).Get(server.URL)
+			if err == nil {
+				defer response.Body.Close()
+				err = json.NewDecoder(response.Body).Decode(&set)
+			}
+			if (err == nil) != tt.ok || tt.ok && len(set.Keys) != len(tt.keys.Keys) {
+				t.Errorf("of %d keys %d come through: %v", len(tt.keys.Keys), len(set.Keys), err)
+			}
+		})
+	}
+}
+
+// CVE-2024-58269: libraries quote what a provider says, and a provider may repeat what it was sent.
+func TestErrorsRepeatNoToken(t *testing.T) {
+	token := base64.RawURLEncoding.EncodeToString([]byte("a token of the provider"))
+	if got := brief(errors.New("401 Unauthorized: unknown token "+token), token).Error(); strings.Contains(got, token) {
+		t.Errorf("the error is %q", got)
+	}
+	if got := brief(errors.New("500: \x1b[2J\nforged line")).Error(); strings.ContainsAny(got, "\x1b\n") {
+		t.Errorf("the error is %q", got)
+	}
+	if got := brief(errors.New("404 Not Found")).Error(); got != "404 Not Found" {
+		t.Errorf("the error is %q", got)
+	}
+}
