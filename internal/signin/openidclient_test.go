@@ -13,28 +13,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/drover-dev/drover/test/testkit"
 )
 
 // TestAClientOfOpenIDClientIsServed: openid-client, which is certified by the OpenID Foundation, drives code with PKCE, refresh, revocation and device code.
 // "npm ci" in test/openidclient installs it.
 func TestAClientOfOpenIDClientIsServed(t *testing.T) {
-	dir := testkit.Path(t, "test/openidclient")
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("there is no node")
-	}
-	version, err := exec.CommandContext(t.Context(), node, "--version").Output()
-	if major, _, _ := strings.Cut(strings.TrimPrefix(string(version), "v"), "."); err != nil || number(major) < 20 {
-		t.Skipf("node is %s (%v), openid-client needs version 20", version, err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", "openid-client")); err != nil {
-		t.Skip("openid-client is not installed: run npm ci in test/openidclient")
-	}
+	node, dir := nodeWith(t, "test/openidclient", "openid-client")
 	f := newFixture(t)
 	f.follow()
 	roots := filepath.Join(t.TempDir(), "ca.pem")
