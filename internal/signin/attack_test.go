@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/signin/password"
+	"github.com/drover-dev/drover/internal/signin/refresh"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -255,5 +257,60 @@ func TestFormOfAnotherSiteAsksNoBrowserForAPassword(t *testing.T) {
 		if got.code != http.StatusUnauthorized || got.header.Get("WWW-Authenticate") != name {
 			t.Errorf("with %v the answer is %d with WWW-Authenticate %q, want %q", header, got.code, got.header.Get("WWW-Authenticate"), name)
 		}
+	}
+}
+
+// A provider that gives another refresh token at each use ends the session when a former one comes.
+func TestSessionThatIsRefreshedAtTwoReplicasAtOnceAsksItsProviderOnce(t *testing.T) {
+	f, p := newFixture(t), newOpenID(t)
+	f.provide(p)
+	raw := f.signInAt(p).RefreshToken
+	other := f.replica(f.Client)
+	other.providers.disabled, other.providers.named = f.disabled, f.named
+	replicas := []*Server{f.issuer, other}
+	for range 3 {
+		f.wait(5 * time.Minute)
+		asked := 0
+		p.set(func(p *openID) { asked = p.asks })
+		got, errs := make([]granted, 8), make([]error, 8)
+		var wg sync.WaitGroup
+		for i := range got {
+			wg.Go(func() { got[i], errs[i] = f.exchangeAt(replicas[i%2], raw) })
+		}
+		wg.Wait()
+		for i := range got {
+			if errs[i] != nil || got[i].Refresh != got[0].Refresh {
+				t.Fatalf("request %d gives %q, %v; want the token of the others, %q", i, got[i].Refresh, errs[i], got[0].Refresh)
+			}
+		}
+		p.set(func(p *openID) {
+			if p.asks != asked+1 {
+				t.Errorf("the provider was asked %d times", p.asks-asked)
+			}
+		})
+		raw = got[0].Refresh
+	}
+}
+
+// A replica that stops while it asks a provider must not end the session.
+func TestSessionWhoseReplicaStoppedWhileItAskedIsRefreshedLater(t *testing.T) {
+	f, p := newFixture(t), newOpenID(t)
+	f.provide(p)
+	raw := f.signInAt(p).RefreshToken
+	f.wait(5 * time.Minute)
+	given, _ := refresh.Parse(raw)
+	session := &corev1.Secret{}
+	if err := f.Client.Get(t.Context(), f.issuer.name(SessionPrefix+given.Session), session); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.issuer.claim(t.Context(), session); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.issuer.claim(t.Context(), session); !errors.Is(err, errAsking) {
+		t.Errorf("a session whose provider is asked is claimed again: %v", err)
+	}
+	f.wait(askedFor)
+	if r := f.again(raw); r.code != http.StatusOK {
+		t.Errorf("the refresh is answered with %d %s", r.code, r.body)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/signin/refresh"
 )
 
@@ -45,12 +47,27 @@ func (s *Server) refresh(ctx context.Context, current *loaded, fields url.Values
 	audit.From(ctx).Identified(audit.User{Name: principalOf(session), UID: string(session.Data[keyUID])}, nil)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beginLimit) // a client that hangs up leaves nothing half done
 	defer cancel()
-	for range contended {
-		next, err := s.rotate(ctx, current, session, given)
-		if err == nil {
-			return s.grant(current, session, "", next)
+	if len(session.Data[keyProvider]) > 0 {
+		seat, err := s.providers.refreshes.Enter(ctx, limit.Requester{User: given.Session})
+		if err != nil {
+			return granted{}, err
 		}
-		if !apierrors.IsConflict(err) {
+		defer seat.Release()
+	}
+	for tries := 0; tries < contended; {
+		next, err := s.rotate(ctx, current, session, given)
+		switch {
+		case err == nil:
+			return s.grant(current, session, "", next)
+		case errors.Is(err, errAsking):
+			select {
+			case <-time.After(askingPause):
+			case <-ctx.Done():
+				return granted{}, err
+			}
+		case apierrors.IsConflict(err):
+			tries++
+		default:
 			return granted{}, err
 		}
 	}
@@ -125,7 +142,7 @@ func (s *Server) rotate(ctx context.Context, current *loaded, session *corev1.Se
 
 // askAgain asks who the user of a session is, as a login does, and returns errStanding if they may no longer sign in. This is where the provider that the user
 // comes from has its say at each refresh. What it changes in the session is written together with the rotation. A refresh token that comes twice within the
-// grace, or at two replicas at once, asks twice; a provider is asked once, since it may rotate what it is asked with, and what is not written is lost.
+// grace, or at two replicas at once, asks twice; a provider is asked once, since it may rotate what it is asked with: see claim.
 func (s *Server) askAgain(ctx context.Context, session *corev1.Secret, provider bool) error {
 	if len(session.Data[keyProvider]) > 0 {
 		if !provider {

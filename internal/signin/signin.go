@@ -120,6 +120,7 @@ type providers struct {
 	connectors *upstream.Connectors
 	gate       *limit.Gate // where logins wait that ask a provider
 	failed     rates       // of logins that providers have not let in
+	refreshes  *limit.Gate // where refreshes wait, by session
 	disabled   func(context.Context, string) (bool, error)
 	named      func([]string) ([]string, error)
 }
@@ -140,7 +141,7 @@ func New(o Options) *Server {
 	strangers := max(1, runtime.GOMAXPROCS(0)/2)
 	return &Server{
 		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, bounds: o.Sessions, now: o.Now, log: o.Log,
-		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace}, gate: upstreamGate(), failed: newRates(failuresPerSecond, failuresAtOnce), disabled: o.Disabled, named: o.Named},
+		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace}, gate: upstreamGate(), failed: newRates(failuresPerSecond, failuresAtOnce), refreshes: refreshGate(), disabled: o.Disabled, named: o.Named},
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		passwords: passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)},
 		codes:     newCodes(), verified: cache.NewLRUExpireCache(maxVerified), scripts: newScripts(o),

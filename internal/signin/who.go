@@ -216,21 +216,30 @@ func (s *Server) askProvider(ctx context.Context, session *corev1.Secret) error 
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, againLimit)
+	if err := s.claim(ctx, session); err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, againLimit)
 	defer cancel()
-	u, err := upstream.Refresh(ctx, connector.User{ID: string(session.Data[keyUID]), Name: whoOf(session).User, State: session.Data[keyState]})
+	u, err := upstream.Refresh(within, connector.User{ID: string(session.Data[keyUID]), Name: whoOf(session).User, State: session.Data[keyState]})
 	if errors.Is(err, connector.ErrRefused) {
 		s.log.Info("a provider no longer lets a user in", "user", principalOf(session), "reason", err.Error())
 		return errStanding
 	} else if err != nil {
+		s.unclaim(ctx, session)
 		return fmt.Errorf("ask provider %s: %w", name, err)
 	}
 	w, err := s.identified(p, u)
 	if errors.Is(err, connector.ErrRefused) {
 		return errStanding
 	} else if err != nil {
+		if len(u.State) <= maxUpstreamState {
+			session.Data[keyState] = u.State // or it is lost, if the provider gave another
+		}
+		s.unclaim(ctx, session)
 		return err
 	}
+	delete(session.Data, keyAsking)
 	if w.principal() != principalOf(session) || string(w.UID) != string(session.Data[keyUID]) {
 		return errStanding
 	}
