@@ -5,11 +5,14 @@ package index_test
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -181,5 +184,18 @@ func TestNamedTakesOneGroupOfEachWorkspaceInTurn(t *testing.T) {
 	got, err := g.Named([]string{"idp:z2", "idp:none", "idp:both", "idp:user", "idp:a3", "idp:a1", "idp:a2", "idp:a1"})
 	if want := []string{"idp:a1", "idp:both", "idp:z2", "idp:a2", "idp:a3"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("Named = %q, %v; want %q", got, err, want)
+	}
+}
+
+// noKind is an API server without the CRD of a kind.
+type noKind struct{}
+
+func (noKind) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
+	return fmt.Errorf("get informer: %w", &meta.NoKindMatchError{})
+}
+
+func TestMissingCRDOfUserIsNamedWithWhatToDo(t *testing.T) {
+	if err := index.Users(t.Context(), noKind{}); err == nil || !strings.Contains(err.Error(), "apply the CRDs of this version") {
+		t.Errorf("without the CRD the error is %v", err)
 	}
 }

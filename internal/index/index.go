@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -56,7 +57,9 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 // Users adds the index of Disabled to a cache, for hubs at which users sign in.
 func Users(ctx context.Context, indexer client.FieldIndexer) error {
 	err := indexer.IndexField(ctx, &v1.User{}, byPrincipal, func(o client.Object) []string { return []string{o.(*v1.User).Spec.Principal} })
-	if err != nil {
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("signIn.issuer is configured, and the hub's API server does not have the kind User: apply the CRDs of this version: %w", err)
+	} else if err != nil {
 		return fmt.Errorf("index Users by %s: %w", byPrincipal, err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -161,10 +162,18 @@ func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	for _, object := range kinds {
 		informer, err := mgr.GetCache().GetInformer(now, object)
 		if err != nil || !informer.HasSynced() {
-			return fmt.Errorf("cache of %T is not filled yet", object)
+			return notFilled(object, err)
 		}
 	}
 	return nil
+}
+
+// notFilled says why the cache of a kind is not filled.
+func notFilled(object client.Object, err error) error {
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("cache of %T cannot be filled: the hub's API server does not have the kind; apply the CRDs of this version", object)
+	}
+	return fmt.Errorf("cache of %T is not filled yet", object)
 }
 
 // quietLog passes what net/http logs to a logger at debug level: handshakes that scanners break off are no news.
