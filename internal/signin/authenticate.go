@@ -4,6 +4,7 @@
 package signin
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -30,6 +31,8 @@ var errStanding = errors.New("the user is disabled or no longer exists")
 type verified struct {
 	token.Claims
 	key string
+	// groups are those of the claims, as a session has them.
+	groups []byte
 }
 
 // Authenticate returns what identifies the senders of requests: those with a token of this issuer here, and all others by next. A token of this issuer
@@ -73,7 +76,7 @@ func (s *Server) verify(ctx context.Context, raw string, sum [sha256.Size]byte) 
 	if err != nil {
 		return verified{}, refusal.Unauthorized("the hub does not accept the token; sign in again").Because(err)
 	}
-	fresh := verified{claims, key}
+	fresh := verified{claims, key, encode(claims.Groups)}
 	if left := claims.Expiry.Time().Sub(s.now()); left > 0 {
 		s.verified.Add(sum, fresh, left)
 	}
@@ -143,8 +146,8 @@ func (s *Server) ofProvider(ctx context.Context, session *corev1.Secret, v verif
 		return nil, refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
 	case err != nil:
 		return nil, refusal.Unavailable("the hub cannot look up the user's provider at the moment; try again").Because(err)
-	case len(v.Groups) == 0:
-		return nil, nil
+	case len(v.Groups) == 0, bytes.Equal(v.groups, session.Data[keyGroups]):
+		return v.Groups, nil
 	}
 	kept, err := groupsOf(session)
 	if err != nil {

@@ -69,3 +69,32 @@ func TestErrorsRepeatNoToken(t *testing.T) {
 		t.Errorf("the error is %q", got)
 	}
 }
+
+// A user may give a provider an address that it verifies, and another one that it does not.
+func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
+	raw := func(text string) (claims map[string]json.RawMessage) {
+		if err := json.Unmarshal([]byte(text), &claims); err != nil {
+			t.Fatal(err)
+		}
+		return claims
+	}
+	c := &Connector{Config: Config{NameClaim: "email", GroupsClaim: "groups"}}
+	for name, tt := range map[string]struct {
+		signed, said string
+		ok           bool
+	}{
+		"verified in the ID token":            {`{"email":"a@x","email_verified":true}`, `{"groups":[]}`, true},
+		"verified by userinfo":                {`{"email":"a@x"}`, `{"email":"a@x","email_verified":true}`, true},
+		"userinfo only":                       {`{}`, `{"email":"a@x","email_verified":true}`, true},
+		"another one is verified by userinfo": {`{"email":"a@x"}`, `{"email":"b@x","email_verified":true}`, false},
+		"userinfo says not which":             {`{"email":"a@x"}`, `{"email_verified":true}`, false},
+		"not verified in the ID token":        {`{"email":"a@x","email_verified":false}`, `{"email":"a@x","email_verified":true}`, false},
+		"as a text":                           {`{"email":"a@x","email_verified":"true"}`, `{}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := c.read(merged(raw(tt.signed), raw(tt.said))); (err == nil) != tt.ok {
+				t.Errorf("the address is taken for verified: %v", err)
+			}
+		})
+	}
+}

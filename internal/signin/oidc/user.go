@@ -4,6 +4,7 @@
 package oidc
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -67,10 +69,7 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 		if err := info.Claims(&more); err != nil {
 			return connector.User{}, errors.New("the provider's userinfo has malformed claims")
 		}
-		for name, value := range claims { // what is signed counts
-			more[name] = value
-		}
-		claims = more
+		claims = merged(claims, more)
 	}
 	name, groups, err := c.read(claims)
 	if err != nil {
@@ -83,6 +82,15 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 		return connector.User{}, fmt.Errorf("the provider's refresh token is longer than %d bytes", maxState)
 	}
 	return connector.User{ID: subject, Name: name, Groups: groups, State: []byte(tokens.RefreshToken)}, nil
+}
+
+// merged returns the claims of an ID token, and of what the userinfo endpoint says those that the ID token lacks.
+func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage {
+	if email, ok := signed["email"]; ok && !bytes.Equal(email, said["email"]) {
+		delete(said, "email_verified") // which is said of another address
+	}
+	maps.Copy(said, signed) // what is signed counts
+	return said
 }
 
 // read returns the name and the groups in claims.
