@@ -12,10 +12,13 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
 // A hostile provider must not have the hub compute for as long as it likes: no deadline ends that.
@@ -94,6 +97,38 @@ func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if _, _, err := c.read(merged(raw(tt.signed), raw(tt.said))); (err == nil) != tt.ok {
 				t.Errorf("the address is taken for verified: %v", err)
+			}
+		})
+	}
+}
+
+// A provider that takes a code or a refresh token once, and is asked in two ways, takes the second for theft.
+func TestProviderThatSaysHowIsAskedOnce(t *testing.T) {
+	for name, methods := range map[string][]string{"client_secret_basic": {"client_secret_post", "client_secret_basic"}, "client_secret_post": {"client_secret_post", "private_key_jwt"}} {
+		t.Run(name, func(t *testing.T) {
+			asked, server := []string{}, (*httptest.Server)(nil)
+			server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				if r.URL.Path != "/token" {
+					_ = json.NewEncoder(w).Encode(map[string]any{"issuer": server.URL, "authorization_endpoint": server.URL + "/a", "token_endpoint": server.URL + "/token",
+						"jwks_uri": server.URL + "/k", "token_endpoint_auth_methods_supported": methods})
+					return
+				}
+				way := "client_secret_post"
+				if _, _, ok := r.BasicAuth(); ok {
+					way = "client_secret_basic"
+				}
+				asked = append(asked, way)
+				w.WriteHeader(http.StatusBadRequest)
+				_ = json.NewEncoder(w).Encode(map[string]string{"error": "invalid_grant"})
+			}))
+			defer server.Close()
+			c, err := New(Config{URL: server.URL, ClientID: "drover", ClientSecret: "s", Roots: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Refresh(t.Context(), connector.User{State: []byte("a refresh token")}); !errors.Is(err, connector.ErrRefused) || !slices.Equal(asked, []string{name}) {
+				t.Errorf("the provider was asked by %q: %v", asked, err)
 			}
 		})
 	}

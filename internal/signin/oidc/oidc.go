@@ -71,6 +71,7 @@ type provider struct {
 	*oidc.Provider
 	namesIssuer bool // RFC 9207
 	userinfo    string
+	style       oauth2.AuthStyle
 	at          time.Time
 }
 
@@ -204,8 +205,10 @@ func (c *Connector) Check(ctx context.Context) error {
 }
 
 func (c *Connector) app(p *provider, callback string) oauth2.Config {
+	endpoint := p.Endpoint()
+	endpoint.AuthStyle = p.style
 	return oauth2.Config{
-		ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: callback, Endpoint: p.Endpoint(),
+		ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: callback, Endpoint: endpoint,
 		Scopes: append([]string{oidc.ScopeOpenID}, slices.DeleteFunc(slices.Clone(c.Scopes), func(s string) bool { return s == oidc.ScopeOpenID })...),
 	}
 }
@@ -232,11 +235,12 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 		return nil, fmt.Errorf("ask the provider for its configuration: %w", brief(err))
 	}
 	var more struct {
-		NamesIssuer   bool   `json:"authorization_response_iss_parameter_supported"`
-		Authorization string `json:"authorization_endpoint"`
-		Token         string `json:"token_endpoint"`
-		Keys          string `json:"jwks_uri"`
-		Userinfo      string `json:"userinfo_endpoint"`
+		NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
+		Authorization string   `json:"authorization_endpoint"`
+		Token         string   `json:"token_endpoint"`
+		Keys          string   `json:"jwks_uri"`
+		Userinfo      string   `json:"userinfo_endpoint"`
+		Methods       []string `json:"token_endpoint_auth_methods_supported"`
 	}
 	if err := found.Claims(&more); err != nil {
 		return nil, errors.New("the provider's configuration is malformed")
@@ -250,11 +254,23 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 			return nil, fmt.Errorf("the provider's configuration has a %s that is no https URL", name)
 		}
 	}
-	p := &provider{Provider: found, namesIssuer: more.NamesIssuer, userinfo: more.Userinfo, at: c.now()}
+	p := &provider{Provider: found, namesIssuer: more.NamesIssuer, userinfo: more.Userinfo, style: style(more.Methods), at: c.now()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known = p
 	return p, nil
+}
+
+// style returns how the hub names itself to a provider. Where a provider does not say what it takes, both ways are tried, with the same code or refresh token: one that
+// takes each once may refuse the second, or end the session.
+func style(methods []string) oauth2.AuthStyle {
+	switch {
+	case slices.Contains(methods, "client_secret_basic"):
+		return oauth2.AuthStyleInHeader
+	case slices.Contains(methods, "client_secret_post"):
+		return oauth2.AuthStyleInParams
+	}
+	return oauth2.AuthStyleAutoDetect
 }
 
 func random() string {
