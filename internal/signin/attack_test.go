@@ -158,8 +158,15 @@ func TestBrowserOfAFormerUserOfTheNameIsAStranger(t *testing.T) {
 func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
-	attacker := f.browser()
+	login := func(browser *http.Client) int {
+		return f.send(browser, http.MethodGet, f.throughProvider(p, browser, f.config(), oauth2.GenerateVerifier()), nil, nil).code
+	}
+	attacker, known := f.browser(), f.browser()
+	if code := login(known); code != http.StatusSeeOther {
+		t.Fatalf("a login is answered with %d", code)
+	}
 	callback := f.throughProvider(p, attacker, f.config(), oauth2.GenerateVerifier())
+	p.set(func(p *openID) { p.asks = 0 })
 	last, most := 0, 2*failuresAtOnce // x/oauth2 sends each code in two ways
 	for i := range 2 * most {
 		last = f.send(attacker, http.MethodGet, strings.Replace(callback, "code=c-1", fmt.Sprintf("code=invented-%d", i), 1), nil, nil).code
@@ -169,6 +176,9 @@ func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
 			t.Errorf("the provider was asked %d times about invented codes, and the last was answered with %d; want %d at most, and %d", p.asks, last, most, http.StatusTooManyRequests)
 		}
 	})
+	if code := login(known); code != http.StatusSeeOther {
+		t.Errorf("a browser in which a user has signed in before is answered with %d", code)
+	}
 	f.wait(6 * time.Second)
 	for range 3 { // those that succeed take no turn
 		f.signInAt(p)

@@ -4,6 +4,7 @@
 package signin
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"unicode"
 
 	"golang.org/x/text/unicode/norm"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -112,7 +114,7 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p, upstream := s.chosen(w, r)
-	if p == nil || s.failsTooOften(w, r) {
+	if p == nil || s.failsTooOften(w, r, current) {
 		return
 	}
 	ctx, done, err := s.admitted(r, p)
@@ -123,7 +125,7 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	address, err := away{Request: a, Provider: p.UID}.begin(ctx, upstream, s.issuer+PathCallback+p.Name, current)
 	if err != nil {
-		s.hasFailed(r)
+		s.failures(r, current).AllowN(s.now(), 1)
 		s.complain(err, "provider "+p.Name+" not asked")
 		writeError(w, http.StatusBadGateway, "The provider does not answer at the moment. Try again.")
 		return
@@ -156,21 +158,25 @@ func (a away) begin(ctx context.Context, upstream connector.Redirect, callback s
 	return u.String(), nil
 }
 
-// failsTooOften reports whether logins from an address have failed so often that no provider is asked for it now, and writes the response then. Answers of a provider
-// can be invented without end, and a provider that the hub asks about them again and again would refuse the hub itself.
-func (s *Server) failsTooOften(w http.ResponseWriter, r *http.Request) bool {
-	if s.providers.failed.of(limit.Source(r.RemoteAddr)).TokensAt(s.now()) >= 1 {
+// failures counts the logins at providers that fail: those of a browser that a user has signed in with before, else those of its address.
+func (s *Server) failures(r *http.Request, current *loaded) *rate.Limiter {
+	var d device
+	if cookie, err := r.Cookie(deviceCookie); err == nil && current.sealer.Open(purposeDevice, cookie.Value, &d) == nil && d.ID != "" {
+		return s.providers.failed.of("device " + d.ID)
+	}
+	return s.providers.failed.of(limit.Source(r.RemoteAddr))
+}
+
+// failsTooOften reports whether so many logins have failed that no provider is asked for another now, and writes the response then. Answers of a provider can be
+// invented without end, and a provider that the hub asks about them again and again would refuse the hub itself.
+func (s *Server) failsTooOften(w http.ResponseWriter, r *http.Request, current *loaded) bool {
+	if s.failures(r, current).TokensAt(s.now()) >= 1 {
 		return false
 	}
 	audit.From(r.Context()).Refused("TooManyAttempts")
 	w.Header().Set("Retry-After", strconv.Itoa(int(1/failuresPerSecond)))
 	writeError(w, http.StatusTooManyRequests, "Too many logins from your address have failed at providers. Wait for a minute, and begin again in the terminal.")
 	return true
-}
-
-// hasFailed counts a login that a provider has not let in.
-func (s *Server) hasFailed(r *http.Request) {
-	s.providers.failed.of(limit.Source(r.RemoteAddr)).AllowN(s.now(), 1)
 }
 
 // admitted returns a context in which a provider may be asked, once it is the turn of the address that asks, and of that provider: one that is slow leaves room for
@@ -214,7 +220,7 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "The login was begun at another provider. Begin again in the terminal.")
 		return
 	}
-	if s.failsTooOften(w, r) {
+	if s.failsTooOften(w, r, current) {
 		return
 	}
 	ctx, done, err := s.admitted(r, p)
@@ -226,11 +232,14 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 	user, err := upstream.Finish(ctx, s.issuer+PathCallback+p.Name, a.Private, answer)
 	found, err := s.welcome(ctx, p, user, err)
 	if err != nil {
-		s.hasFailed(r)
+		s.failures(r, current).AllowN(s.now(), 1)
 		s.turnAway(w, r, a.Request, p, err)
 		return
 	}
-	s.complete(w, r, current, a.Request, found)
+	known := cmp.Or(deviceOf(r, current, found.principal(), p.UID), randomID())
+	if s.remember(w, current, device{ID: known, User: found.principal(), UID: p.UID}) {
+		s.complete(w, r, current, a.Request, found)
+	}
 }
 
 // welcome makes a user of what a provider answered, unless they are refused.

@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// deviceCookie says who has signed in with a browser. It proves nothing but that: who guesses a user's password elsewhere does not slow down the user here.
+// deviceCookie says who has signed in with a browser. It proves nothing but that: who guesses a user's password elsewhere does not slow down the user here. It comes with
+// answers of providers too, whose pages send the browser here.
 const deviceCookie = "__Host-drover-device"
 
 // deviceLifetime is that of the cookie. It ends earlier with the key that sealed it.
@@ -43,7 +44,7 @@ func (s *Server) remember(w http.ResponseWriter, current *loaded, d device) bool
 		return false
 	}
 	http.SetCookie(w, &http.Cookie{
-		Name: deviceCookie, Value: sealed, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: int(deviceLifetime.Seconds()),
+		Name: deviceCookie, Value: sealed, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: int(deviceLifetime.Seconds()),
 	})
 	return true
 }
