@@ -47,14 +47,15 @@ func newClusters(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := clustersOf(ctx, session, o.workspace)
+			list, err := clustersOf(ctx, session, o.workspace, o.selector)
 			if err != nil {
 				return err
 			}
-			return o.print(c.OutOrStdout(), list, func() string { return list.text(o.workspace) })
+			return o.print(c.OutOrStdout(), list, func() string { return list.text(o.workspace, o.selector) })
 		},
 	}
 	c.Flags().StringVarP(&o.workspace, "workspace", "w", "", "One workspace only: a namespace of the hub")
+	o.bindSelector(c)
 	c.Flags().StringVarP(&o.output, "output", "o", outputText, "The output: text, json or yaml")
 	complete(c, "workspace", o.completeReachable(func(c reachableCluster) []string { return []string{c.Namespace} }))
 	complete(c, "output", offer(outputText, outputJSON, outputYAML))
@@ -62,14 +63,21 @@ func newClusters(o *options) *cobra.Command {
 	return c
 }
 
-// clustersOf asks a hub for what its user may reach, in one workspace or in all.
-func clustersOf(ctx context.Context, session *login.Session, workspace string) (reachable, error) {
-	list := reachable{}
-	path := "/v1/clusters"
+// bindSelector adds the flag that chooses Clusters by their labels.
+func (o *options) bindSelector(c *cobra.Command) {
+	c.Flags().StringVarP(&o.selector, "selector", "l", "", "Only Clusters with these labels, for example env=prod")
+}
+
+// clustersOf asks a hub for what its user may reach, in one workspace or in all, with all labels or with some.
+func clustersOf(ctx context.Context, session *login.Session, workspace, selector string) (reachable, error) {
+	list, query := reachable{}, url.Values{}
 	if workspace != "" {
-		path += "?" + url.Values{"namespace": {workspace}}.Encode()
+		query.Set("namespace", workspace)
 	}
-	if err := askHub(ctx, session, path, &list); err != nil {
+	if selector != "" {
+		query.Set("labelSelector", selector)
+	}
+	if err := askHub(ctx, session, strings.TrimSuffix("/v1/clusters?"+query.Encode(), "?"), &list); err != nil {
 		return list, err
 	}
 	for _, c := range list.Items { // they become part of URLs and of the kubeconfig
@@ -81,7 +89,7 @@ func clustersOf(ctx context.Context, session *login.Session, workspace string) (
 }
 
 // text is the table for a person.
-func (l reachable) text(workspace string) string {
+func (l reachable) text(workspace, selector string) string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "WORKSPACE\tNAME\tREADY\tREASON\tVERSION")
@@ -94,6 +102,8 @@ func (l reachable) text(workspace string) string {
 	}
 	_ = table.Flush() // it writes to memory
 	switch {
+	case len(l.Items) == 0 && !l.Incomplete && selector != "":
+		return "You may reach no Cluster with the labels " + plain(selector) + ".\n"
 	case len(l.Items) == 0 && !l.Incomplete:
 		return "You may reach no Cluster: ask for a binding to you.\n"
 	case l.Incomplete && workspace == "":
@@ -117,7 +127,7 @@ func reachableOf(ctx context.Context, session *login.Session, names []string) (r
 			continue
 		}
 		asked[workspace] = true
-		list, err := clustersOf(ctx, session, workspace)
+		list, err := clustersOf(ctx, session, workspace, "")
 		if err != nil {
 			return all, err
 		}
@@ -172,7 +182,7 @@ func (o *options) completeReachable(words func(reachableCluster) []string) cobra
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		list, err := clustersOf(ctx, session, "")
+		list, err := clustersOf(ctx, session, "", "")
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-drover signs users in at a hub and has kubectl talk to its members, answers who may do what in which member, and why, shows how plans and upgrades of agents go, and brings members back after a restore: "kubectl drover why", "who-can", "plan", "agents", "adopt", "restored" and "revoked".
+// Command kubectl-drover signs users in at a hub, has kubectl talk to its members, one or many, and imports clusters; it answers who may do what in which member, and why, shows how plans and upgrades of agents go, and brings members back after a restore: "kubectl drover why", "who-can", "plan", "agents", "adopt", "restored" and "revoked".
 package main
 
 import (

@@ -91,7 +91,7 @@ func TestTheClustersThatArgumentsName(t *testing.T) {
 
 func TestTextOfOthersInAListOfClustersDoesNotReachTheTerminal(t *testing.T) {
 	list := reachable{Items: []reachableCluster{{Namespace: "a", Name: "prod", Reason: "x\x1b]0;y\x07\nb\tfake", Version: "v1\r"}}}
-	text := list.text("")
+	text := list.text("", "")
 	if strings.ContainsAny(text, "\x1b\x07\r") || strings.Count(text, "\n") != 2 {
 		t.Errorf("the table is %q", text)
 	}

@@ -87,6 +87,10 @@ func (c *Catalog) answer(r *http.Request, answer func(context.Context, identity.
 
 // clusters answers with a list, in the user's turn.
 func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Request) (any, error) {
+	q, err := queryOf(r)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	seat, err := c.gate.Enter(ctx, limit.Requester{User: id.Sharer()})
@@ -94,7 +98,7 @@ func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Re
 		return nil, refusal.TooManyRequests("too many lists are asked for at once; try again", 2*time.Second).Because(err)
 	}
 	defer seat.Release()
-	return c.list(ctx, id, r.URL.Query().Get("namespace"))
+	return c.list(ctx, id, q)
 }
 
 // whoAmI is the user by the names that bindings have, in the form of Kubernetes' SelfSubjectReview.

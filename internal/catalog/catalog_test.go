@@ -149,6 +149,19 @@ func TestAClusterIsListedForThoseWhoMayReachIt(t *testing.T) {
 }
 
 // TestWhatAListCosts: reviews of access are bounded, and do not grow with Clusters.
+func TestAListMayBeOfClustersWithLabels(t *testing.T) {
+	objects := clusters("a/one", "a/two", "b/one")
+	objects[1].SetLabels(map[string]string{"env": "prod"})
+	objects[2].SetLabels(map[string]string{"env": "prod"})
+	r := &rights{proxy: []string{"a/"}}
+	if got, _ := listed(t, r.catalog(t, objects), "/v1/clusters?labelSelector=env%3Dprod"); !slices.Equal(got, []string{"a/two"}) {
+		t.Errorf("listed are %v, want those with the label that may be reached", got)
+	}
+	if code, body := get(t, r.catalog(t, objects), "/v1/clusters?labelSelector=env%3D%3D%3Dx", "token"); code != http.StatusBadRequest || !strings.Contains(body, "labelSelector") {
+		t.Errorf("%d %s, want 400", code, body)
+	}
+}
+
 func TestWhatAListCosts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		workspaces, clusters, reviews int

@@ -6,10 +6,12 @@ package catalog
 import (
 	"cmp"
 	"context"
+	"net/http"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,20 +42,36 @@ type Cluster struct {
 	Version string `json:"version,omitempty"`
 }
 
-// list returns the Clusters that a user may reach: of a workspace, or of all if it is empty.
+// query is what a user asks for: the Clusters of a workspace, or of all if it is empty, whose labels match.
+type query struct {
+	workspace string
+	selector  labels.Selector
+}
+
+// queryOf reads the parameters namespace and labelSelector, which Kubernetes' API has too.
+func queryOf(r *http.Request) (query, error) {
+	values := r.URL.Query()
+	selector, err := labels.Parse(values.Get("labelSelector"))
+	if err != nil {
+		return query{}, refusal.BadRequest("the labelSelector cannot be read: " + err.Error())
+	}
+	return query{values.Get("namespace"), selector}, nil
+}
+
+// list returns those of the Clusters asked for that a user may reach.
 //
 // Who may reach one is decided as for a request to it. A binding is looked up in the cache, where the user has one in the workspace. The right to get
 // clusters/proxy is asked for once for all Clusters, then once for each workspace, and for single ones only in a workspace that is named.
-func (c *Catalog) list(ctx context.Context, id identity.Identity, workspace string) (any, error) {
+func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any, error) {
 	bound, err := c.Workspaces(index.Principals{User: id.User, Groups: id.Groups})
 	if err != nil {
 		return nil, refusal.Unavailable("the hub has not read all bindings yet; try again").Because(err)
 	}
 	var clusters v1.ClusterList
-	if err := c.Clusters.List(ctx, &clusters, client.InNamespace(workspace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.Clusters.List(ctx, &clusters, client.InNamespace(q.workspace), client.MatchingLabelsSelector{Selector: q.selector}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, refusal.Unavailable("the hub could not list its Clusters; try again").Because(err)
 	}
-	a := &answer{Catalog: c, id: id, bound: bound, named: workspace != "", known: map[types.NamespacedName]bool{}}
+	a := &answer{Catalog: c, id: id, bound: bound, named: q.workspace != "", known: map[types.NamespacedName]bool{}}
 	a.Items = []Cluster{}
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]

@@ -236,6 +236,13 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	if out, err := at.kubectl(t, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil || out != "local:alice" {
 		t.Errorf("the member knows the user as %q (%v)", out, err)
 	}
+	t.Run("a command runs for all Clusters that the user may reach", func(t *testing.T) {
+		says("[default/member] local:alice\n1 of 1 Clusters: succeeded\n", "exec", "--all", "--", s.programs.Kubectl, "auth", "whoami", "-o", `jsonpath={.status.userInfo.username}`)
+		refuses("You may reach no Cluster with the labels env=none", "exec", "--all", "-l", "env=none", "--", "true")
+		if out, err := at.drover(t, "exec", "member", "-o", "json", "--", s.programs.Kubectl, "delete", "namespace", "kube-system"); err == nil || !strings.Contains(out, `"exitCode": 1`) || !strings.Contains(out, "Forbidden") {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 	t.Run("a kubeconfig for others has no token", func(t *testing.T) {
 		file := filepath.Join(at.home, "shared.kubeconfig")
 		says("", "kubeconfig", "default/member", "-o", file)

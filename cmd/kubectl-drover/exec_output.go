@@ -1,0 +1,73 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"sync"
+)
+
+// maxLine bounds a line that waits for its end, in bytes. A longer one is printed in pieces.
+const maxLine = 64 << 10
+
+// merged prints lines of several Clusters, each line whole and with the Cluster before it.
+type merged struct {
+	to io.Writer
+
+	mu  sync.Mutex
+	err error
+}
+
+// of returns a writer for what is printed for a Cluster. It serves one goroutine.
+func (m *merged) of(cluster string) *lines { return &lines{merged: m, prefix: "[" + cluster + "] "} }
+
+func (m *merged) write(line string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := io.WriteString(m.to, line); err != nil && m.err == nil {
+		m.err = err
+	}
+}
+
+// lines keeps the beginning of a line until its end comes.
+type lines struct {
+	merged  *merged
+	prefix  string
+	pending []byte
+}
+
+// Write never fails: what cannot be printed must not end the command.
+func (l *lines) Write(text []byte) (int, error) {
+	l.pending = append(l.pending, text...)
+	for {
+		end := bytes.IndexByte(l.pending, '\n')
+		if end < 0 && len(l.pending) < maxLine {
+			return len(text), nil
+		}
+		if end < 0 {
+			end = len(l.pending)
+		}
+		l.merged.write(l.prefix + strings.TrimSuffix(string(l.pending[:end]), "\r") + "\n")
+		l.pending = l.pending[min(end+1, len(l.pending)):]
+	}
+}
+
+// end prints the last line if it has no end.
+func (l *lines) end() {
+	if len(l.pending) > 0 {
+		l.merged.write(l.prefix + string(l.pending) + "\n")
+		l.pending = nil
+	}
+}
+
+// bounds keeps the first maxCaptured bytes.
+type bounds struct{ strings.Builder }
+
+// Write takes all and keeps what has a place.
+func (b *bounds) Write(text []byte) (int, error) {
+	_, _ = b.Builder.Write(text[:min(len(text), maxCaptured-b.Len())])
+	return len(text), nil
+}
