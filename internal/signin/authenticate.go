@@ -51,6 +51,9 @@ func (s *Server) Authenticate(next func(*http.Request) (identity.Identity, error
 			return next(r)
 		}
 		v, err := s.verify(r.Context(), raw, sum)
+		if err == nil {
+			err = s.reaches(r, v.cluster())
+		}
 		if err != nil {
 			return identity.Identity{}, err
 		}
@@ -58,7 +61,7 @@ func (s *Server) Authenticate(next func(*http.Request) (identity.Identity, error
 	}
 }
 
-// verify returns the claims of a token with that digest, which a key of this issuer has signed.
+// verify returns the claims of a token with that digest, which a key of this issuer has signed. It may be good for one cluster only.
 func (s *Server) verify(ctx context.Context, raw string, sum [sha256.Size]byte) (verified, error) {
 	current, err := s.keys(ctx)
 	if apierrors.IsNotFound(err) {
@@ -72,7 +75,7 @@ func (s *Server) verify(ctx context.Context, raw string, sum [sha256.Size]byte) 
 		}
 		s.verified.Remove(sum)
 	}
-	claims, key, err := token.Verify(raw, current.set, s.issuer, clientID)
+	claims, key, err := token.Verify(raw, current.set, s.issuer, isAudience)
 	if err != nil {
 		return verified{}, refusal.Unauthorized("the hub does not accept the token; sign in again").Because(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// TestAClientOfOpenIDClientIsServed: openid-client, which is certified by the OpenID Foundation, drives code with PKCE, refresh, revocation and device code.
+// TestAClientOfOpenIDClientIsServed: openid-client, which is certified by the OpenID Foundation, drives code with PKCE, refresh, revocation, device code and token exchange.
 // "npm ci" in test/openidclient installs it.
 func TestAClientOfOpenIDClientIsServed(t *testing.T) {
 	node, dir := nodeWith(t, "test/openidclient", "openid-client")
@@ -81,6 +81,12 @@ func (f *fixture) answer(what, argument string) string {
 		return strconv.Itoa(f.approved(argument).code)
 	case "user of":
 		id, err := f.identify(argument)
+		if err != nil {
+			return ""
+		}
+		return id.User
+	case "user in team/prod of":
+		id, err := f.identifyAt(inMember, argument)
 		if err != nil {
 			return ""
 		}

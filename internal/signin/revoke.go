@@ -43,9 +43,12 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request) error {
 	if given, ok := refresh.Parse(fields.Get("token")); ok {
 		return s.endByRefreshToken(r.Context(), given)
 	}
-	claims, _, err := token.Verify(fields.Get("token"), current.set, s.issuer, clientID)
+	claims, _, err := token.Verify(fields.Get("token"), current.set, s.issuer, isAudience)
 	if err != nil {
 		return nil //nolint:nilerr // there is nothing to end
+	}
+	if (verified{Claims: claims}).cluster() != "" { // whoever it was given to has less than the session
+		return &protocolError{"unsupported_token_type", "a token of one cluster ends no session; revoke one of the session"}
 	}
 	audit.From(r.Context()).Identified(audit.User{Name: claims.Subject, UID: claims.UID}, nil)
 	session := &corev1.Secret{}

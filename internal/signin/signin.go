@@ -234,7 +234,7 @@ type metadata struct {
 func (s *Server) discovery(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, "public, max-age=600", metadata{
 		Issuer: s.issuer, Authorization: s.issuer + PathAuthorize, Token: s.issuer + PathToken, Revocation: s.issuer + PathRevoke, Device: s.issuer + PathDevice, Keys: s.issuer + PathKeys,
-		Responses: []string{"code"}, Modes: []string{"query"}, Grants: []string{grantCode, grantRefresh, grantDevice}, Subjects: []string{"public"},
+		Responses: []string{"code"}, Modes: []string{"query"}, Grants: grantTypes, Subjects: []string{"public"},
 		Algorithms: []string{string(jose.ES256)}, Scopes: []string{scopeOpenID, scopeOffline}, Clients: []string{"none"}, Revokers: []string{"none"}, Challenges: []string{"S256"}, NamesIssuer: true,
 	})
 }

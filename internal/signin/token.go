@@ -33,17 +33,21 @@ const (
 	beginLimit = 10 * time.Second
 )
 
+// grantTypes are those that the issuer takes.
+var grantTypes = []string{grantCode, grantRefresh, grantDevice, grantExchange}
+
 // granted is the response to what was exchanged for tokens.
 type granted struct {
 	Access  string `json:"access_token"`
-	ID      string `json:"id_token"`
+	ID      string `json:"id_token,omitempty"`
 	Refresh string `json:"refresh_token,omitempty"`
+	Issued  string `json:"issued_token_type,omitempty"`
 	Type    string `json:"token_type"`
 	Expires int    `json:"expires_in"`
-	Scope   string `json:"scope"`
+	Scope   string `json:"scope,omitempty"`
 }
 
-// token gives a token for a code, a refresh token or a device code.
+// token gives a token for a code, a refresh token, a device code or another token.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	answer, err := s.exchange(w, r)
 	if err != nil {
@@ -61,10 +65,10 @@ func (s *Server) exchange(w http.ResponseWriter, r *http.Request) (granted, erro
 	if err := checkClient(r, fields); err != nil {
 		return granted{}, err
 	}
-	grants := map[string]func(context.Context, *loaded, url.Values) (granted, error){grantCode: s.redeem, grantRefresh: s.refresh, grantDevice: s.redeemDevice}
+	grants := map[string]func(context.Context, *loaded, url.Values) (granted, error){grantCode: s.redeem, grantRefresh: s.refresh, grantDevice: s.redeemDevice, grantExchange: s.narrow}
 	grant, known := grants[fields.Get("grant_type")]
 	if !known {
-		return granted{}, &protocolError{"unsupported_grant_type", "grant_type must be " + grantCode + ", " + grantRefresh + " or " + grantDevice}
+		return granted{}, &protocolError{"unsupported_grant_type", "grant_type must be " + strings.Join(grantTypes, ", ")}
 	}
 	current, err := s.keys(r.Context())
 	if err != nil {

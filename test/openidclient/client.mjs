@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A client of openid-client drives the issuer: code with PKCE, refresh, reuse, revocation, device code. Where a browser or another client is needed it writes a
+// A client of openid-client drives the issuer: code with PKCE, refresh, reuse, revocation, device code, token exchange. Where a browser or another client is needed it writes a
 // line of JSON, and reads the answer as a line. It ends with code 0 if all went as the specifications say.
 
 import assert from 'node:assert/strict'
@@ -71,6 +71,24 @@ config[client.customFetch] = undefined
 assert.equal(await ask('user of', fourth.access_token), 'local:' + process.env.USER_NAME)
 await client.refreshTokenGrant(config, fourth.refresh_token)
 await assert.rejects(client.pollDeviceAuthorizationGrant(config, device), refused('invalid_grant'))
+
+// Token exchange: a token of one cluster, which gives no other.
+const access_token = 'urn:ietf:params:oauth:token-type:access_token', exchange = 'urn:ietf:params:oauth:grant-type:token-exchange'
+assert(config.serverMetadata().grant_types_supported.includes(exchange))
+const narrow = (subject_token, more) =>
+  client.genericGrantRequest(config, exchange, { subject_token, subject_token_type: access_token, audience: 'cluster:team/prod', ...more })
+const fifth = await signIn()
+const one = await narrow(fifth.access_token)
+assert.equal(one.issued_token_type, access_token)
+assert.equal(one.id_token, undefined)
+assert.equal(one.refresh_token, undefined)
+assert.equal(await ask('user in team/prod of', one.access_token), 'local:' + process.env.USER_NAME)
+assert.equal(await ask('user of', one.access_token), '')
+await assert.rejects(narrow(one.access_token), refused('invalid_request'))
+await assert.rejects(narrow(fifth.access_token, { audience: 'kubectl' }), refused('invalid_target'))
+await assert.rejects(narrow(fifth.access_token, { actor_token: fifth.access_token, actor_token_type: access_token }), refused('invalid_request'))
+await client.tokenRevocation(config, fifth.refresh_token)
+assert.equal(await ask('user in team/prod of', one.access_token), '')
 
 await ask('done', polls)
 process.exit(0)

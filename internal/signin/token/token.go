@@ -48,9 +48,12 @@ type Claims struct {
 	Groups []string `json:"groups,omitempty"`
 }
 
-// Sign makes a token of claims, from now on for Lifetime.
+// Sign makes a token of claims, from now on for Lifetime, or until their Expiry if that is earlier.
 func Sign(key keys.Key, c Claims, now time.Time) (string, error) {
-	c.IssuedAt, c.Expiry = jwt.NewNumericDate(now), jwt.NewNumericDate(now.Add(Lifetime))
+	c.IssuedAt = jwt.NewNumericDate(now)
+	if last := now.Add(Lifetime); c.Expiry == nil || c.Expiry.Time().After(last) {
+		c.Expiry = jwt.NewNumericDate(last)
+	}
 	options := (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key.Private}, options)
 	if err != nil {
@@ -75,8 +78,8 @@ func IssuedBy(raw, issuer string) bool {
 	return json.Unmarshal(payload, &c) == nil && c.Issuer == issuer
 }
 
-// Verify returns the claims of a token that a key of the set has signed for one issuer and one audience, with the ID of the key.
-func Verify(raw string, set keys.Set, issuer, audience string) (c Claims, keyID string, err error) {
+// Verify returns the claims of a token that a key of the set has signed for one issuer and one audience of those that are accepted, with the ID of the key.
+func Verify(raw string, set keys.Set, issuer string, accepted func(audience string) bool) (c Claims, keyID string, err error) {
 	if len(raw) > Max {
 		return Claims{}, "", fmt.Errorf("%w: longer than %d bytes", ErrToken, Max)
 	}
@@ -98,7 +101,7 @@ func Verify(raw string, set keys.Set, issuer, audience string) (c Claims, keyID 
 	switch {
 	case c.Issuer != issuer || issuer == "":
 		return Claims{}, "", fmt.Errorf("%w: it is of another issuer", ErrToken)
-	case len(c.Audience) != 1 || c.Audience[0] != audience:
+	case len(c.Audience) != 1 || !accepted(c.Audience[0]):
 		return Claims{}, "", fmt.Errorf("%w: it is for another audience", ErrToken)
 	case c.Subject == "", c.Session == "", c.UID == "", c.IssuedAt == nil, c.Expiry == nil:
 		return Claims{}, "", fmt.Errorf("%w: sub, sid, uid, iat and exp are required", ErrToken)

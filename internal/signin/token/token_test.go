@@ -18,6 +18,8 @@ import (
 
 const issuer, audience = "https://hub.example.com", "kubectl"
 
+func forAudience(a string) bool { return a == audience }
+
 var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func newKey(t testing.TB) keys.Key {
@@ -69,7 +71,7 @@ func TestVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	encode := base64.RawURLEncoding.EncodeToString
-	if got, id, err := Verify(good, keys.Set{other, key}, issuer, audience); err != nil || got.Subject != "local:alice" || id != key.ID || got.Current(start) != nil {
+	if got, id, err := Verify(good, keys.Set{other, key}, issuer, forAudience); err != nil || got.Subject != "local:alice" || id != key.ID || got.Current(start) != nil {
 		t.Fatalf("a good token is %+v by key %s, %v", got, id, err)
 	}
 	for name, tt := range map[string]struct{ raw, want string }{
@@ -97,15 +99,15 @@ func TestVerify(t *testing.T) {
 		"claims of another kind than expected": {forge(t, jose.ES256, key.Private, header(key.ID, "JWT"), map[string]any{"iss": 1}), "does not verify"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, _, err := Verify(tt.raw, keys.Set{key}, issuer, audience); !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), tt.want) || got.Subject != "" {
+			if got, _, err := Verify(tt.raw, keys.Set{key}, issuer, forAudience); !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), tt.want) || got.Subject != "" {
 				t.Errorf("Verify returned %+v and %v, want an error with %q", got, err, tt.want)
 			}
 		})
 	}
-	if _, _, err := Verify(good, keys.Set{other}, issuer, audience); err == nil {
+	if _, _, err := Verify(good, keys.Set{other}, issuer, forAudience); err == nil {
 		t.Error("a token verifies after its key was removed")
 	}
-	if _, _, err := Verify(good, keys.Set{key}, "", audience); err == nil {
+	if _, _, err := Verify(good, keys.Set{key}, "", forAudience); err == nil {
 		t.Error("a token verifies for no issuer")
 	}
 }
@@ -148,7 +150,7 @@ func FuzzVerifyAnything(f *testing.F) {
 	f.Add("e30.e30.")
 	f.Fuzz(func(t *testing.T, raw string) {
 		IssuedBy(raw, issuer)
-		if c, _, err := Verify(raw, keys.Set{key}, issuer, audience); err == nil && c.Subject != mustVerify(t, good, key).Subject {
+		if c, _, err := Verify(raw, keys.Set{key}, issuer, forAudience); err == nil && c.Subject != mustVerify(t, good, key).Subject {
 			t.Errorf("%q is valid as %+v", raw, c)
 		}
 	})
@@ -156,7 +158,7 @@ func FuzzVerifyAnything(f *testing.F) {
 
 func mustVerify(t *testing.T, raw string, key keys.Key) Claims {
 	t.Helper()
-	c, _, err := Verify(raw, keys.Set{key}, issuer, audience)
+	c, _, err := Verify(raw, keys.Set{key}, issuer, forAudience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +172,23 @@ func BenchmarkVerify(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, _, err := Verify(good, keys.Set{key}, issuer, audience); err != nil {
+		if _, _, err := Verify(good, keys.Set{key}, issuer, forAudience); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestATokenLivesForNoLongerThanItIsToldTo(t *testing.T) {
+	key := newKey(t)
+	for left, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, Lifetime: Lifetime, 24 * time.Hour: Lifetime} {
+		c := claims()
+		c.Expiry = jwt.NewNumericDate(start.Add(left))
+		raw, err := Sign(key, c, start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := mustVerify(t, raw, key).Expiry.Time().Sub(start); got != want {
+			t.Errorf("with %s left it lives for %s, want %s", left, got, want)
 		}
 	}
 }
