@@ -8,7 +8,7 @@ import (
 )
 
 // AuthProvider is where users sign in who are no local Users: an OpenID provider, a directory, or GitHub. Its name precedes those of its users and groups
-// in bindings: "<name>:<user>". Secrets that it names are in the manager's namespace, and have the label cluster.drover.dev/secret: provider.
+// in bindings: "<name>:<user>". It must not be what precedes names in the RBAC of a member, such as kubeadm:cluster-admins. Secrets that it names are in the manager's namespace, and have the label cluster.drover.dev/secret: provider.
 //
 // Users may sign in if the manager's configuration has signIn.issuer. Whoever may write AuthProviders decides who is whom, also in every member.
 //
@@ -22,7 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes"
-// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local'])",message="metadata.name must not be hub, system or local: these precede the names of other users"
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these precede the names of other users"
 type AuthProvider struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name precedes the names of users and groups.

@@ -86,8 +86,10 @@ func Principal(name, uid string, groups ...string) (Identity, error) {
 	return id, nil
 }
 
-// reserved reports whether names with a prefix are those of the hub or of members.
-func reserved(provider string) bool { return provider+":" == HubPrefix || provider == "system" }
+// reserved reports whether names with a prefix are those of the hub, of members, or of what installs clusters: kubeadm:cluster-admins has all rights in many members.
+func reserved(provider string) bool {
+	return provider+":" == HubPrefix || slices.Contains([]string{"system", "kubeadm", "eks"}, provider)
+}
 
 // Valid reports whether it identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }

@@ -6,11 +6,10 @@ package upstream
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // Bounds of names, in bytes.
@@ -49,7 +48,11 @@ func Groups(provider string, groups []string) []string {
 // unseen reports whether a letter is not seen in a binding, or does not arrive unchanged in a header.
 func unseen(r rune) bool { return !unicode.IsPrint(r) || r > unicode.MaxASCII }
 
+// reserved precede names of users and groups that others make: the hub, API servers, and what installs clusters. Members made by kubeadm bind the group
+// kubeadm:cluster-admins to cluster-admin, and those of EKS users such as eks:addon-manager to much.
+var reserved = []string{"local", "hub", "system", "kubeadm", "eks"}
+
 // Reserved reports whether a name must not be that of a provider.
 func Reserved(provider string) bool {
-	return provider == "" || strings.Contains(provider, ":") || provider+":" == v1.PrincipalPrefixLocal || provider == "hub" || provider == "system"
+	return provider == "" || strings.Contains(provider, ":") || slices.Contains(reserved, provider)
 }
