@@ -26,7 +26,6 @@ import (
 )
 
 const (
-	// askTimeout bounds all requests of one login, refresh or check.
 	askTimeout = 8 * time.Second
 	// discoverEvery is how long what the provider says of itself is kept.
 	discoverEvery = 10 * time.Minute
@@ -56,6 +55,7 @@ type Connector struct {
 	Config
 	client *http.Client
 	now    func() time.Time
+	limit  time.Duration // of all requests of one login, refresh or check
 
 	mu    sync.Mutex // guards what follows
 	known *provider
@@ -93,7 +93,7 @@ func New(c Config) (*Connector, error) {
 	if c.GroupsClaim == "" {
 		c.GroupsClaim = "groups"
 	}
-	return &Connector{Config: c, client: httpClient(c.Roots), now: time.Now}, nil
+	return &Connector{Config: c, client: httpClient(c.Roots), now: time.Now, limit: askTimeout}, nil
 }
 
 // private is what Finish needs to know of a login.
@@ -142,7 +142,10 @@ func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, an
 	case "access_denied", "login_required", "consent_required", "interaction_required":
 		return connector.User{}, fmt.Errorf("%w: %s", connector.ErrRefused, code)
 	default:
-		return connector.User{}, fmt.Errorf("the provider answers with the error %.64q", code)
+		if !errorForm.MatchString(code) {
+			code = "unknown"
+		}
+		return connector.User{}, fmt.Errorf("the provider answers with the error %s", code)
 	}
 	code := answer.Get("code")
 	if code == "" || len(code) > maxCode {
@@ -215,7 +218,7 @@ func (c *Connector) app(p *provider, callback string) oauth2.Config {
 
 // context returns one in which the libraries ask with the connector's client.
 func (c *Connector) context(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(oidc.ClientContext(ctx, c.client), askTimeout)
+	return context.WithTimeout(oidc.ClientContext(ctx, c.client), c.limit)
 }
 
 // discover returns what the provider said of itself not long ago.
@@ -232,7 +235,7 @@ func (c *Connector) discover(ctx context.Context) (*provider, error) {
 func (c *Connector) ask(ctx context.Context) (*provider, error) {
 	found, err := oidc.NewProvider(ctx, c.URL)
 	if err != nil {
-		return nil, fmt.Errorf("ask the provider for its configuration: %w", brief(err))
+		return nil, fmt.Errorf("ask the provider for its configuration: %w", outline(err))
 	}
 	var more struct {
 		NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`

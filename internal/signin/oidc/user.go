@@ -15,7 +15,10 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -38,8 +41,10 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 		return nil, nil, errors.New("the provider gave no ID token")
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
-	if err != nil {
-		return nil, nil, fmt.Errorf("the ID token is not valid: %w", brief(err))
+	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes what is at jwks_uri
+		return nil, nil, errors.New("the ID token cannot be checked: at the provider's jwks_uri are no keys, or it does not answer")
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("the ID token is not valid: %w", brief(err, raw, access))
 	}
 	claims := map[string]json.RawMessage{}
 	if err := token.Claims(&claims); err != nil {
@@ -51,6 +56,12 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	if token.AccessTokenHash != "" && token.VerifyAccessToken(access) != nil {
 		return nil, nil, errors.New("the ID token is of another access token")
 	}
+	if azp, ok := claims["azp"]; ok || len(token.Audience) > 1 { // OpenID Connect Core, section 3.1.3.7; go-oidc leaves it to its caller
+		var party string
+		if json.Unmarshal(azp, &party) != nil || party != c.ClientID {
+			return nil, nil, errors.New("the ID token was issued to another client: its azp differs, or it has several audiences and no azp")
+		}
+	}
 	return token, claims, nil
 }
 
@@ -60,7 +71,7 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	if _, grouped := claims[c.GroupsClaim]; (!named || !grouped) && p.userinfo != "" {
 		info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 		if err != nil {
-			return connector.User{}, fmt.Errorf("ask the provider for the user's claims: %w", brief(err, tokens.AccessToken))
+			return connector.User{}, fmt.Errorf("ask the provider for the user's claims: %w", outline(err))
 		}
 		if info.Subject != subject {
 			return connector.User{}, fmt.Errorf("%w: the provider's userinfo is of another user", connector.ErrRefused)
@@ -102,6 +113,10 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 		return "", nil, fmt.Errorf("%w: the provider has not verified the user's address", connector.ErrRefused)
 	}
 	raw, ok := claims[c.GroupsClaim]
+	var elsewhere map[string]json.RawMessage
+	if json.Unmarshal(claims["_claim_names"], &elsewhere) == nil && elsewhere[c.GroupsClaim] != nil && !ok {
+		return "", nil, fmt.Errorf("the provider has the claim %s elsewhere (a distributed claim), which is not followed: let it put only those groups into tokens that are assigned to the hub", c.GroupsClaim)
+	}
 	if !ok || string(raw) == "null" {
 		return name, nil, nil
 	}
@@ -122,13 +137,40 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 func describe(what string, err error) error {
 	var retrieve *oauth2.RetrieveError
 	if errors.As(err, &retrieve) {
-		status := 0
+		status, code := 0, retrieve.ErrorCode
 		if retrieve.Response != nil {
 			status = retrieve.Response.StatusCode
 		}
-		return fmt.Errorf("%s: the provider answers with the status %d and the error %.64q", what, status, retrieve.ErrorCode)
+		if !errorForm.MatchString(code) {
+			code = "unknown"
+		}
+		return fmt.Errorf("%s: the provider answers with the status %d and the error %s", what, status, code)
 	}
-	return fmt.Errorf("%s: %w", what, brief(err))
+	return fmt.Errorf("%s: %w", what, outline(err))
+}
+
+// errorForm is the form of error codes in OAuth.
+var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
+
+// outline returns an error without what the provider sent: the libraries quote whole bodies, and a page may repeat a token that was sent to it.
+func outline(err error) error {
+	var network *url.Error
+	var mismatch *oidc.IssuerMismatchError
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &network):
+		return brief(network)
+	case errors.As(err, &mismatch):
+		return fmt.Errorf("it calls itself %.256q", mismatch.Discovered)
+	case errors.As(err, &long):
+		return fmt.Errorf("its answer is longer than %d bytes", long.Limit)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return err
+	}
+	if status, err := strconv.Atoi(err.Error()[:min(3, len(err.Error()))]); err == nil {
+		return fmt.Errorf("it answers with the status %d", status)
+	}
+	return errors.New("its answer is malformed, or breaks off")
 }
 
 // brief returns an error whose text is of bounded length, is printable, and repeats no secret: libraries quote bodies.
