@@ -100,7 +100,7 @@ func badProviders() map[string]struct{ name, spec, want string } {
 		"a scope with a space":         {"", without(goodOIDC, "clientID", "scopes: ['a b'], clientID"), "scopes"},
 		"a scope twice":                {"", without(goodOIDC, "clientID", "scopes: [a, a], clientID"), "Duplicate value"},
 		"an allowed group of no name":  {"", without(goodOIDC, "clientID", "allowedGroups: [''], clientID"), "allowedGroups"},
-		"GitHub for nobody in words":   {"", without(goodGitHub, ", organizations: [acme]", ""), "name the organizations"},
+		"GitHub without organizations": {"", without(goodGitHub, ", organizations: [acme]", ""), "name the organizations"},
 		"GitHub for no organization":   {"", without(goodGitHub, "[acme]", "[]"), "name the organizations"},
 		"GitHub, and not any user":     {"", without(goodGitHub, "organizations: [acme]", "anyUser: false"), "name the organizations"},
 		"teams without organizations":  {"", without(goodGitHub, "organizations: [acme]", "teams: [acme/ops]"), "name the organizations"},

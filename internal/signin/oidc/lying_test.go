@@ -194,7 +194,7 @@ func signatures() map[string]func(*testing.T, *lying) {
 	}
 }
 
-func TestAProviderThatLiesSignsNobodyIn(t *testing.T) {
+func TestAProviderThatLiesSignsNoUserIn(t *testing.T) {
 	for name, lie := range liars() {
 		t.Run(name, func(t *testing.T) {
 			p := newLying(t)
