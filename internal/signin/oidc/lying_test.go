@@ -210,7 +210,7 @@ func TestAProviderThatLiesSignsNoUserIn(t *testing.T) {
 	}
 }
 
-// A provider that signs someone else in at a refresh, or nobody.
+// A provider that signs someone else in at a refresh, or no user.
 func TestARefreshOfALyingProviderChangesNoUser(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lie     func(*testing.T, *lying)
