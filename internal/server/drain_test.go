@@ -42,7 +42,7 @@ import (
 )
 
 // mover is an agent with its real link, and a small cluster behind it: /slow answers when told to, a watch says something all the time, an
-// upgrade echoes, /silent is a watch with one event, and /size answers with that of the body.
+// upgrade echoes, /silent is a watch with one event, /header has a long header, and /size answers with that of the body.
 type mover struct {
 	w      *world
 	key    ed25519.PrivateKey
@@ -143,6 +143,8 @@ func (m *mover) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/slow"):
 		<-m.slow
 		_, _ = io.WriteString(w, "at last")
+	case strings.HasSuffix(r.URL.Path, "/header"):
+		w.Header().Set("X-Long", strings.Repeat("x", longHeader))
 	case strings.HasSuffix(r.URL.Path, "/size"):
 		n, _ := io.Copy(io.Discard, r.Body)
 		_, _ = fmt.Fprint(w, n)

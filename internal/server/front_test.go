@@ -33,6 +33,9 @@ const (
 	frontPings = time.Second
 )
 
+// longHeader is that of the response to a login of a user with as many groups as a code can have.
+const longHeader = 20 << 10
+
 // What ends TLS in front of the hub has a certificate of its own, ends what is silent, and speaks HTTP/1.1 with the hub. The programs are Debian's.
 func TestWhatEndsTLSInFrontOfTheHub(t *testing.T) {
 	t.Parallel()
@@ -121,6 +124,9 @@ func testFront(t *testing.T, w *world) {
 		}
 		if got := w.send(c, http.MethodGet, m.path+"/api/v1/pods", "wrong"); got.code != http.StatusUnauthorized {
 			t.Errorf("a wrong token: %d", got.code)
+		}
+		if got := w.send(c, http.MethodGet, m.path+"/api/v1/header", user); len(got.header.Get("X-Long")) != longHeader {
+			t.Errorf("HTTP/2 %t: %d with a header of %d bytes, want %d", h2, got.code, len(got.header.Get("X-Long")), longHeader)
 		}
 		const size = 2 << 20
 		if got := w.upload(t, c, m.path+"/api/v1/size", user, size); got != fmt.Sprint(size) {
