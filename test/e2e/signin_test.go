@@ -130,63 +130,106 @@ func awaitKeys(t *testing.T, s *system) {
 // signIn does what kubelogin and a browser do, and returns the ID token after it was renewed once.
 func signIn(t *testing.T, s *system, user, secret string) string {
 	t.Helper()
+	awaitKeys(t, s)
+	ctx := within(t, 2*time.Minute)
+	v := newVisitor(t, s, user, secret)
+	got, err := v.login(ctx)
+	if err == nil {
+		got, err = v.renew(ctx, got) // as ten minutes later, with the manager's own rights and policies
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return idToken(got)
+}
+
+// visitor is a user with a browser and a client of OpenID Connect, which go-oidc and oauth2 are.
+type visitor struct {
+	hub, user, secret string
+	browser, client   *http.Client
+	provider          *oidc.Provider
+}
+
+func newVisitor(t *testing.T, s *system, user, secret string) *visitor {
+	t.Helper()
 	bundle, err := s.hub.Bundle(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	browser := &http.Client{Transport: transport, Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	ctx := oidc.ClientContext(within(t, 2*time.Minute), &http.Client{Transport: transport})
-	provider, err := oidc.NewProvider(ctx, s.hub.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	app := &oauth2.Config{ClientID: "kubectl", RedirectURL: "http://localhost:8000", Scopes: []string{"openid", "offline_access"}, Endpoint: provider.Endpoint()}
-	verifier := oauth2.GenerateVerifier()
-	var page string
-	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the leader makes the keys
-		page, err = fetch(ctx, browser, app.AuthCodeURL("s", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "n")))
+	v := &visitor{hub: s.hub.URL(), user: user, secret: secret, client: &http.Client{Transport: transport}}
+	v.browser = &http.Client{Transport: transport, Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the cache of a manager that has just begun
+		v.provider, err = oidc.NewProvider(oidc.ClientContext(ctx, v.client), v.hub)
 		return err
 	})
+	return v
+}
+
+func (v *visitor) app() *oauth2.Config {
+	return &oauth2.Config{ClientID: "kubectl", RedirectURL: "http://localhost:8000", Scopes: []string{"openid", "offline_access"}, Endpoint: v.provider.Endpoint()}
+}
+
+// login opens the login page, sends the form, and redeems the code.
+func (v *visitor) login(ctx context.Context) (*oauth2.Token, error) {
+	ctx, app, verifier := oidc.ClientContext(ctx, v.client), v.app(), oauth2.GenerateVerifier()
+	page, err := fetch(ctx, v.browser, app.AuthCodeURL("s", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "n")))
+	if err != nil {
+		return nil, fmt.Errorf("open the login page: %w", err)
+	}
 	found := signInRequest.FindStringSubmatch(page)
 	if found == nil {
-		t.Fatalf("the login page has no form: %s", page)
+		return nil, fmt.Errorf("the login page has no form: %s", page)
 	}
-	form := url.Values{"request": {found[1]}, "user": {user}, "password": {secret}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.hub.URL()+"/v1/auth/login", strings.NewReader(form.Encode()))
+	form := url.Values{"request": {found[1]}, "user": {v.user}, "password": {v.secret}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, v.hub+"/v1/auth/login", strings.NewReader(form.Encode()))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Origin", s.hub.URL())
-	resp, err := browser.Do(req)
+	req.Header.Set("Origin", v.hub)
+	resp, err := v.browser.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer resp.Body.Close()
 	to, err := resp.Location()
 	if err != nil {
-		t.Fatalf("the login is answered with %s and no redirect: %v", resp.Status, err)
+		text, _ := io.ReadAll(resp.Body)
+		return nil, fmt.Errorf("the login is answered with %s and no redirect: %s", resp.Status, text)
 	}
 	got, err := app.Exchange(ctx, to.Query().Get("code"), oauth2.VerifierOption(verifier))
 	if err != nil {
-		t.Fatal(err)
+		return nil, fmt.Errorf("redeem the code: %w", err)
 	}
-	got, err = app.TokenSource(ctx, &oauth2.Token{RefreshToken: got.RefreshToken}).Token() // as ten minutes later, with the manager's own rights and policies
+	return got, v.verify(ctx, got)
+}
+
+// renew uses the refresh token.
+func (v *visitor) renew(ctx context.Context, before *oauth2.Token) (*oauth2.Token, error) {
+	ctx = oidc.ClientContext(ctx, v.client)
+	got, err := v.app().TokenSource(ctx, &oauth2.Token{RefreshToken: before.RefreshToken}).Token()
 	if err != nil {
-		t.Fatal(err)
+		return nil, fmt.Errorf("renew: %w", err)
 	}
-	raw, _ := got.Extra("id_token").(string)
-	if _, err := provider.Verifier(&oidc.Config{ClientID: "kubectl"}).Verify(ctx, raw); err != nil {
-		t.Fatal(err)
-	}
+	return got, v.verify(ctx, got)
+}
+
+// verify checks the ID token with the keys that are published.
+func (v *visitor) verify(ctx context.Context, t *oauth2.Token) error {
+	_, err := v.provider.Verifier(&oidc.Config{ClientID: "kubectl"}).Verify(ctx, idToken(t))
+	return err
+}
+
+func idToken(t *oauth2.Token) string {
+	raw, _ := t.Extra("id_token").(string)
 	return raw
 }
 
