@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -11,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -289,6 +291,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 		says(`Switched to context "default/secret-plans@`, "use", "default/secret-plans")
 		says(`Switched to context "default/member@`, "use", "member")
 	})
+	t.Run("a computer without a browser is signed in by a code", func(t *testing.T) { testDeviceLogin(t, s, at) })
 	t.Run("a token for scripts is good for its Cluster until it is revoked", func(t *testing.T) { testScriptToken(t, at, s.hub.URL()) })
 	t.Run("processes that come at once with a token that has ended all get the same new one", func(t *testing.T) {
 		before := at.token(t)
@@ -374,5 +377,44 @@ func testScriptToken(t *testing.T, at *computer, hub string) {
 	})
 	if out, err := at.drover(t, "token", "revoke", found[1]); err == nil || !strings.Contains(err.Error(), "you have no token of that ID") {
 		t.Errorf("to revoke it again prints %q (%v)", out, err)
+	}
+}
+
+// testDeviceLogin signs the user of a computer in at another one without a browser.
+func testDeviceLogin(t *testing.T, s *system, at *computer) {
+	server := *at
+	server.home = t.TempDir()
+	server.env = append(slices.Clone(at.env), "HOME="+server.home)
+	command := exec.CommandContext(within(t, time.Minute), filepath.Join(pluginDir(t), "kubectl-drover"), "login", s.hub.URL(), "--ca", at.ca, "--device")
+	command.Env, command.Dir = server.env, server.home
+	says, err := command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	shown := regexp.MustCompile(`(https://\S+/v1/auth/device)\s+and enter the code\s+(\S+)\n`)
+	for lines := bufio.NewScanner(says); !shown.MatchString(said.String()) && lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+	}
+	found := shown.FindStringSubmatch(said.String())
+	if found == nil {
+		t.Fatalf("no address and code is shown: %s", said.String())
+	}
+	secret := strings.TrimPrefix(at.env[slices.IndexFunc(at.env, func(v string) bool { return strings.HasPrefix(v, browserPassword+"=") })], browserPassword+"=")
+	v := newVisitor(t, s, "alice", secret)
+	resp, err := v.send(t.Context(), found[1]+"?"+url.Values{"user_code": {found[2]}}.Encode()) // as a person who types it
+	if err != nil {
+		t.Fatal(err, said.String())
+	}
+	resp.Body.Close()
+	rest, _ := io.ReadAll(says)
+	if err := command.Wait(); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(rest), "Signed in at "+s.hub.URL()+" as local:alice") {
+		t.Fatalf("the page is answered with %s, and the plugin ends with %v: %s%s", resp.Status, err, said.String(), rest)
+	}
+	if out, err := server.drover(t, "whoami"); err != nil || !strings.Contains(out, "local:alice") {
+		t.Errorf("whoami prints %q (%v)", out, err)
 	}
 }

@@ -180,22 +180,7 @@ func (v *visitor) app() *oauth2.Config {
 // login opens the login page, sends the form, and redeems the code.
 func (v *visitor) login(ctx context.Context) (*oauth2.Token, error) {
 	ctx, app, verifier := oidc.ClientContext(ctx, v.client), v.app(), oauth2.GenerateVerifier()
-	page, err := fetch(ctx, v.browser, app.AuthCodeURL("s", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "n")))
-	if err != nil {
-		return nil, fmt.Errorf("open the login page: %w", err)
-	}
-	found := signInRequest.FindStringSubmatch(page)
-	if found == nil {
-		return nil, fmt.Errorf("the login page has no form: %s", page)
-	}
-	form := url.Values{"request": {found[1]}, "user": {v.user}, "password": {v.secret}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, v.hub+"/v1/auth/login", strings.NewReader(form.Encode()))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Origin", v.hub)
-	resp, err := v.browser.Do(req)
+	resp, err := v.send(ctx, app.AuthCodeURL("s", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "n")))
 	if err != nil {
 		return nil, err
 	}
@@ -210,6 +195,26 @@ func (v *visitor) login(ctx context.Context) (*oauth2.Token, error) {
 		return nil, fmt.Errorf("redeem the code: %w", err)
 	}
 	return got, v.verify(ctx, got)
+}
+
+// send opens a page with the login form, and sends the form.
+func (v *visitor) send(ctx context.Context, address string) (*http.Response, error) {
+	page, err := fetch(ctx, v.browser, address)
+	if err != nil {
+		return nil, fmt.Errorf("open the login page: %w", err)
+	}
+	found := signInRequest.FindStringSubmatch(page)
+	if found == nil {
+		return nil, fmt.Errorf("the login page has no form: %s", page)
+	}
+	form := url.Values{"request": {found[1]}, "user": {v.user}, "password": {v.secret}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, v.hub+"/v1/auth/login", strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Origin", v.hub)
+	return v.browser.Do(req)
 }
 
 // renew uses the refresh token.
