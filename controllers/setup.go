@@ -142,7 +142,8 @@ func (p *parts) signIn(mgr ctrl.Manager) []entry {
 	return []entry{
 		{"sign-in-keys", &signin.Keys{Client: p.client, Secret: secret, Now: time.Now}, 1, false, []trigger{self(&corev1.Secret{}, only(secret)), atStart(secret)}},
 		{"sign-in-sessions", sessions, 1, false, []trigger{self(&corev1.Secret{}, predicate.NewPredicateFuncs(sessions.Ends))}},
-		{"authprovider", providers, 4, false, []trigger{self(&v1.AuthProvider{}, predicate.GenerationChangedPredicate{})}},
+		{"authprovider", providers, 4, false, []trigger{
+			self(&v1.AuthProvider{}, predicate.GenerationChangedPredicate{}), handled(&corev1.Secret{}, providers.Handler())}},
 		{"user", users, 1, false, []trigger{self(&v1.User{}), handled(&corev1.Secret{}, users.Handler())}},
 	}
 }

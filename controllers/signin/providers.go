@@ -12,9 +12,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/signin/connector"
@@ -22,10 +25,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// How often a provider is asked whether it answers: one that does, and one that does not.
+// How often a provider is asked whether it answers. One that does not is asked again after as long as it has not answered, within these bounds.
 const (
 	checkEvery = 5 * time.Minute
-	checkAgain = time.Minute
+	checkSoon  = 10 * time.Second
 	checkLimit = 15 * time.Second
 )
 
@@ -61,10 +64,27 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	switch {
 	case p.Spec.Disabled:
 		next = ctrl.Result{}
-	case failed != nil:
-		next = ctrl.Result{RequeueAfter: checkAgain}
+	case failed != nil: // the waits double, and a leader that is new goes on with them
+		since := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).LastTransitionTime.Time
+		next = ctrl.Result{RequeueAfter: min(max(r.Now().Sub(since), checkSoon), checkEvery)}
 	}
 	return next, update.Commit(ctx, r.Client, r.Recorder)
+}
+
+// Handler wakes it for the AuthProviders that a Secret belongs to.
+func (r *Providers) Handler() handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) (requests []reconcile.Request) {
+		var all v1.AuthProviderList
+		if secret.GetNamespace() != r.Connectors.Namespace || secret.GetLabels()[v1.LabelSecretKind] != v1.SecretKindProvider || r.Client.List(ctx, &all) != nil { // from a cache; it is asked again anyway
+			return nil
+		}
+		for i := range all.Items {
+			if named := upstream.Secret(&all.Items[i]); named != nil && named.Name == secret.GetName() {
+				requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: all.Items[i].Name}})
+			}
+		}
+		return requests
+	})
 }
 
 // check returns why a provider cannot be asked.

@@ -49,7 +49,7 @@ type known struct {
 
 // Of returns the connector of a provider: the one before, unless its spec or its Secret has changed.
 func (c *Connectors) Of(ctx context.Context, p *v1.AuthProvider) (connector.Refresher, error) {
-	reference := secretOf(p)
+	reference := Secret(p)
 	if reference == nil {
 		return nil, fmt.Errorf("%w: it has no type that this version knows", ErrInvalid)
 	}
@@ -97,7 +97,8 @@ func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Sec
 	return secret, secret.Data[r.Key], nil
 }
 
-func secretOf(p *v1.AuthProvider) *v1.ProviderSecret {
+// Secret returns what names the Secret of a provider, nil if it has no type that is known.
+func Secret(p *v1.AuthProvider) *v1.ProviderSecret {
 	switch {
 	case p.Spec.OIDC != nil:
 		return &p.Spec.OIDC.ClientSecret
