@@ -137,5 +137,5 @@ func resident(t *testing.T, s *system) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int64(usage.RSS)
+	return usage.RSS
 }
