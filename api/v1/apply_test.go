@@ -98,7 +98,13 @@ ldap:
   userSearch: {base: a, filter: a, idAttribute: a, nameAttribute: a}
   groupSearch: {source: Search, base: a, filter: a}
   allowedGroups: [a]`, `
-github: {clientID: a, clientSecret: {name: a, key: a}, organizations: [a], teams: [a/b], anyUser: true}`}}
+github: {clientID: a, clientSecret: {name: a, key: a}, organizations: [a], teams: [a/b], anyUser: true}`, `
+jwt:
+  issuer: {url: "https://a", discoveryURL: "https://b/c", certificateAuthority: a, audiences: [a], audienceMatchPolicy: MatchAny}
+  claimMappings: {username: {claim: a}, groups: {expression: "[]"}, uid: {claim: sub}}
+  claimValidationRules: [{claim: a, requiredValue: b}, {expression: "true", message: a}]
+  userValidationRules: [{expression: "true", message: a}]
+  maxTokenLifetime: 1h`}}
 
 // theirs are structs of Kubernetes' own, which are emptied as a whole.
 var theirs = []string{"agent.affinity", "agent.tolerations", "tolerations", "prepare.envs", "prepare.envFrom", "prepare.securityContext", "upgrade.envs", "upgrade.envFrom", "upgrade.securityContext"}

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AuthProvider is where users sign in who are no local Users: an OpenID provider, a directory, or GitHub. Its name precedes those of its users and groups
+// AuthProvider is where users sign in who are no local Users: an OpenID provider, a directory, or GitHub, or what proves who a machine is. Its name precedes those of its users and groups
 // in bindings: "<name>:<user>". It must not be what precedes names in the RBAC of a member, such as kubeadm:cluster-admins. Secrets that it names are in the manager's namespace, and have the label cluster.drover.dev/secret: provider.
 //
 // Users may sign in if the manager's configuration has signIn.issuer. Whoever may write AuthProviders decides who is whom, also in every member.
@@ -50,10 +50,10 @@ type AuthProviderList struct {
 	Items           []AuthProvider `json:"items"`
 }
 
-// AuthProviderSpec says which provider is asked, and how. It has exactly one of oidc, ldap and github.
+// AuthProviderSpec says which provider is asked, and how. It has exactly one of oidc, ldap, github and jwt.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.oidc) ? 1 : 0) + (has(self.ldap) ? 1 : 0) + (has(self.github) ? 1 : 0) == 1",message="exactly one of oidc, ldap and github must be set"
-// +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc) && has(self.ldap) == has(oldSelf.ldap)",message="the type of a provider cannot be changed: its users would become other ones. Make another AuthProvider"
+// +kubebuilder:validation:XValidation:rule="(has(self.oidc) ? 1 : 0) + (has(self.ldap) ? 1 : 0) + (has(self.github) ? 1 : 0) + (has(self.jwt) ? 1 : 0) == 1",message="exactly one of oidc, ldap, github and jwt must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc) && has(self.ldap) == has(oldSelf.ldap) && has(self.jwt) == has(oldSelf.jwt)",message="the type of a provider cannot be changed: its users would become other ones. Make another AuthProvider"
 type AuthProviderSpec struct {
 	// disabled refuses the provider's users at once: no login, and no token that they have. Requests that are open end within 30 s. Default false.
 	// +optional
@@ -70,6 +70,10 @@ type AuthProviderSpec struct {
 	// github is github.com or a GitHub Enterprise.
 	// +optional
 	GitHub *GitHubProvider `json:"github,omitempty"`
+
+	// jwt is an issuer of tokens by which machines prove who they are: GitHub Actions, GitLab CI, the ServiceAccounts of another cluster.
+	// +optional
+	JWT *JWTProvider `json:"jwt,omitempty"`
 }
 
 // ProviderSecret names a key of a Secret in the manager's namespace that has the label cluster.drover.dev/secret: provider.
@@ -324,7 +328,7 @@ type AuthProviderStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// type is OIDC, LDAP or GitHub.
+	// type is OIDC, LDAP, GitHub or JWT.
 	// +optional
 	Type string `json:"type,omitempty"`
 

@@ -62,7 +62,7 @@ func (s *Server) choices(ctx context.Context) (forms, links []string, err error)
 	for i := range all.Items {
 		p := &all.Items[i]
 		switch {
-		case p.Spec.Disabled || !p.DeletionTimestamp.IsZero():
+		case p.Spec.Disabled || !p.DeletionTimestamp.IsZero() || p.Spec.JWT != nil:
 		case p.Spec.LDAP != nil:
 			forms = append(forms, p.Name)
 		default:

@@ -106,6 +106,7 @@ type Server struct {
 	providers  providers
 	verified   *cache.LRUExpireCache // of verified, by the digest of the token
 	scripts    scripts
+	machines   *cache.LRUExpireCache // of machineUser, by the digest of the token
 }
 
 // passwords are what bounds their guessing, and what checking them costs.
@@ -141,10 +142,10 @@ func New(o Options) *Server {
 	strangers := max(1, runtime.GOMAXPROCS(0)/2)
 	return &Server{
 		issuer: o.Issuer, client: o.Client, live: o.Live, namespace: o.Namespace, bounds: o.Sessions, now: o.Now, log: o.Log,
-		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace}, gate: upstreamGate(), failed: newRates(failuresPerSecond, failuresAtOnce), refreshes: refreshGate(), disabled: o.Disabled, named: o.Named},
+		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace, Now: o.Now}, gate: upstreamGate(), failed: newRates(failuresPerSecond, failuresAtOnce), refreshes: refreshGate(), disabled: o.Disabled, named: o.Named},
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		passwords: passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)},
-		codes:     newCodes(), verified: cache.NewLRUExpireCache(maxVerified), scripts: newScripts(o),
+		codes:     newCodes(), verified: cache.NewLRUExpireCache(maxVerified), scripts: newScripts(o), machines: cache.NewLRUExpireCache(maxVerified),
 	}
 }
 

@@ -47,7 +47,7 @@ func TestKeysOfAProviderAreBounded(t *testing.T) {
 			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(tt.keys) }))
 			defer server.Close()
 			var set jose.JSONWebKeySet
-			response, err := httpClient(server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs).Get(server.URL)
+			response, err := HTTPClient(server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs).Get(server.URL)
 			if err == nil {
 				defer response.Body.Close()
 				err = json.NewDecoder(response.Body).Decode(&set)

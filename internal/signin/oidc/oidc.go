@@ -93,7 +93,7 @@ func New(c Config) (*Connector, error) {
 	if c.GroupsClaim == "" {
 		c.GroupsClaim = "groups"
 	}
-	return &Connector{Config: c, client: httpClient(c.Roots), now: time.Now, limit: askTimeout}, nil
+	return &Connector{Config: c, client: HTTPClient(c.Roots), now: time.Now, limit: askTimeout}, nil
 }
 
 // private is what Finish needs to know of a login.

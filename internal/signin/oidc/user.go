@@ -188,8 +188,8 @@ func brief(err error, secrets ...string) error {
 	return err
 }
 
-// httpClient returns a client that follows no redirect, reads a bounded body and waits for a bounded time.
-func httpClient(roots *x509.CertPool) *http.Client {
+// HTTPClient returns a client that follows no redirect, reads a bounded body and waits for a bounded time.
+func HTTPClient(roots *x509.CertPool) *http.Client {
 	const dialTimeout = 5 * time.Second
 	return &http.Client{
 		Timeout:       askTimeout,

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 	"github.com/drover-dev/drover/internal/signin/github"
 	"github.com/drover-dev/drover/internal/signin/ldap"
+	"github.com/drover-dev/drover/internal/signin/machine"
 	"github.com/drover-dev/drover/internal/signin/oidc"
 )
 
@@ -34,6 +36,8 @@ type Connectors struct {
 	// Reader reads Secrets of Namespace from a cache.
 	Reader    client.Reader
 	Namespace string
+	// Now tells the time to connectors that check tokens. Nil means time.Now.
+	Now func() time.Time
 
 	mu    sync.Mutex // guards known
 	known map[string]known
@@ -50,10 +54,13 @@ type known struct {
 // Of returns the connector of a provider: the one before, unless its spec or its Secret has changed.
 func (c *Connectors) Of(ctx context.Context, p *v1.AuthProvider) (connector.Refresher, error) {
 	reference := Secret(p)
-	if reference == nil {
+	if reference == nil && p.Spec.JWT == nil {
 		return nil, fmt.Errorf("%w: it has no type that this version knows", ErrInvalid)
 	}
-	secret, value, err := c.read(ctx, *reference)
+	secret, value, err := &corev1.Secret{}, []byte(nil), error(nil)
+	if reference != nil {
+		secret, value, err = c.read(ctx, *reference)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +78,13 @@ func (c *Connectors) Of(ctx context.Context, p *v1.AuthProvider) (connector.Refr
 	}
 	c.known[p.Name] = next
 	return next.connector, nil
+}
+
+func (c *Connectors) clock() func() time.Time {
+	if c.Now == nil {
+		return time.Now
+	}
+	return c.Now
 }
 
 // Forget drops the connector of a provider that was deleted.
@@ -110,7 +124,7 @@ func Secret(p *v1.AuthProvider) *v1.ProviderSecret {
 	return nil
 }
 
-// Type returns OIDC, LDAP or GitHub.
+// Type returns OIDC, LDAP, GitHub or JWT.
 func Type(p *v1.AuthProvider) string {
 	switch {
 	case p.Spec.OIDC != nil:
@@ -119,6 +133,8 @@ func Type(p *v1.AuthProvider) string {
 		return "LDAP"
 	case p.Spec.GitHub != nil:
 		return "GitHub"
+	case p.Spec.JWT != nil:
+		return "JWT"
 	}
 	return ""
 }
@@ -138,6 +154,12 @@ func (c *Connectors) make(p *v1.AuthProvider, secret string) (connector.Refreshe
 		})
 	case p.Spec.LDAP != nil:
 		return c.makeLDAP(p.Spec.LDAP)
+	case p.Spec.JWT != nil:
+		roots, err := pool(p.Spec.JWT.Issuer.CertificateAuthority)
+		if err != nil {
+			return nil, err
+		}
+		return machine.New(p.Name, *p.Spec.JWT, roots, c.clock())
 	}
 	g := p.Spec.GitHub
 	roots, err := pool(g.CABundle)
@@ -178,7 +200,7 @@ func pool(bundle string) (*x509.CertPool, error) {
 	}
 	roots = x509.NewCertPool()
 	if !roots.AppendCertsFromPEM([]byte(bundle)) {
-		return nil, errors.New("caBundle has no certificate in PEM")
+		return nil, errors.New("the certificate authorities have no certificate in PEM")
 	}
 	return roots, nil
 }

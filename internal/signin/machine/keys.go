@@ -1,0 +1,181 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"crypto"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/drover-dev/drover/internal/signin/connector"
+)
+
+const (
+	// freshFor is how long keys count without asking again, and keptFor while the issuer does not answer. A key that the issuer takes away is refused after these.
+	freshFor, keptFor = 10 * time.Minute, time.Hour
+	// askEvery bounds how often the issuer is asked, whoever sends tokens with keys that it does not have.
+	askEvery = 10 * time.Second
+	// askLimit bounds one question.
+	askLimit = 8 * time.Second
+)
+
+// keySet is what an issuer publishes, by the IDs of the keys.
+type keySet struct {
+	keys map[string]jose.JSONWebKey
+	at   time.Time
+}
+
+// issuer has the keys of an issuer. It may be used concurrently.
+type issuer struct {
+	url, discovery string
+	client         *http.Client
+	now            func() time.Time
+
+	asking singleflight.Group
+	mu     sync.Mutex // guards what follows
+	known  keySet
+	asked  time.Time
+	failed error // of the last question
+	behind bool  // whether the issuer is asked and no caller waits
+}
+
+// key returns the key with an ID, and its thumbprint. It asks the issuer if the key is not known, and meanwhile if the keys are no longer fresh.
+func (i *issuer) key(ctx context.Context, id string) (jose.JSONWebKey, error) {
+	key, found, age := i.look(id)
+	if found && age < keptFor {
+		return key, nil
+	}
+	i.mu.Lock()
+	wait, failed := i.now().Sub(i.asked) < askEvery, i.failed
+	i.mu.Unlock()
+	if !wait {
+		failed = i.ask(ctx)
+		key, found, age = i.look(id)
+	}
+	switch {
+	case found && age < keptFor:
+		return key, nil
+	case failed != nil:
+		return jose.JSONWebKey{}, failed
+	}
+	return jose.JSONWebKey{}, fmt.Errorf("%w: the token's key is none of the issuer's", connector.ErrRefused)
+}
+
+// look returns a key as it is known, and how old that is. What is no longer fresh is asked for, without waiting for it.
+func (i *issuer) look(id string) (key jose.JSONWebKey, found bool, age time.Duration) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	key, found = i.known.keys[id]
+	age = i.now().Sub(i.known.at)
+	if found && age >= freshFor && !i.behind && i.now().Sub(i.asked) >= askEvery {
+		i.behind = true
+		go func() {
+			_ = i.ask(context.Background()) // who needs the keys once these are too old gets the error
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			i.behind = false
+		}()
+	}
+	return key, found, age
+}
+
+// ask asks the issuer for its keys, once for all who wait.
+func (i *issuer) ask(ctx context.Context) error {
+	done := i.asking.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+		defer cancel()
+		keys, err := i.fetch(ctx)
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.asked, i.failed = i.now(), err
+		if err == nil {
+			i.known = keySet{keys: keys, at: i.asked}
+		}
+		return nil, err
+	})
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the issuer: %w", ctx.Err())
+	case result := <-done:
+		return result.Err
+	}
+}
+
+// fetch returns what the issuer publishes now.
+func (i *issuer) fetch(ctx context.Context) (map[string]jose.JSONWebKey, error) {
+	var document struct {
+		Issuer string `json:"issuer"`
+		Keys   string `json:"jwks_uri"`
+	}
+	if err := i.get(ctx, i.discovery, &document); err != nil {
+		return nil, fmt.Errorf("ask the issuer for its configuration: %w", err)
+	}
+	if document.Issuer != i.url {
+		return nil, fmt.Errorf("the issuer's configuration names another issuer, %.128q", document.Issuer)
+	}
+	if to, err := url.Parse(document.Keys); err != nil || to.Scheme != "https" || to.Hostname() == "" || to.User != nil {
+		return nil, errors.New("the issuer's configuration has a jwks_uri that is no https URL")
+	}
+	var set struct {
+		Keys []json.RawMessage `json:"keys"` // how many there are is bounded by the client
+	}
+	if err := i.get(ctx, document.Keys, &set); err != nil {
+		return nil, fmt.Errorf("ask the issuer for its keys: %w", err)
+	}
+	keys := map[string]jose.JSONWebKey{}
+	for _, raw := range set.Keys {
+		var key jose.JSONWebKey
+		if json.Unmarshal(raw, &key) != nil || key.KeyID == "" || !key.IsPublic() || key.Use == "enc" {
+			continue // of a kind that signs no token here
+		}
+		if _, twice := keys[key.KeyID]; twice {
+			return nil, fmt.Errorf("the issuer has two keys with the ID %.64q", key.KeyID)
+		}
+		keys[key.KeyID] = key
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("the issuer has no key that signs")
+	}
+	return keys, nil
+}
+
+// get reads a JSON document.
+func (i *issuer) get(ctx context.Context, address string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return errors.New("the address is malformed")
+	}
+	response, err := i.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers with the status %d", strings.TrimPrefix(address, "https://"), response.StatusCode)
+	}
+	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
+		return errors.New("the answer is no JSON document of the form that it should have")
+	}
+	return nil
+}
+
+// thumbprint identifies a key whatever its ID is.
+func thumbprint(key jose.JSONWebKey) string {
+	sum, err := key.Thumbprint(crypto.SHA256)
+	if err != nil { // of a key that has verified a token
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(sum)
+}

@@ -1,0 +1,178 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package machine verifies tokens of other issuers by which machines prove who they are: those of GitHub Actions, of GitLab CI, and of another cluster's
+// ServiceAccounts.
+package machine
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/signin/oidc"
+)
+
+const (
+	// Max is how long a token may be, in bytes.
+	Max = 16 << 10
+	// skew is how much the clocks of the issuer and of the hub may differ.
+	skew = 30 * time.Second
+	// defaultLifetime is the longest that a token lives, if its provider does not say.
+	defaultLifetime = time.Hour
+	maxKeyID        = 256
+)
+
+// Verifier verifies the tokens of one provider. New makes it. It may be used concurrently.
+type Verifier struct {
+	provider string
+	spec     v1.JWTProvider
+	lifetime time.Duration
+	keys     *issuer
+	rules    rules
+	now      func() time.Time
+}
+
+var (
+	_ connector.Refresher = (*Verifier)(nil)
+	_ connector.Checker   = (*Verifier)(nil)
+)
+
+// User is who a token speaks of.
+type User struct {
+	// Name, UID and Groups are without the name of the provider.
+	Name, UID string
+	Groups    []string
+	// ID is that of the token, empty if it has none.
+	ID string
+	// Expiry is when the token ends.
+	Expiry time.Time
+	// Key and Print say which key verified the token.
+	Key, Print string
+}
+
+// New returns the verifier of a provider, whose issuer it does not ask yet. It compiles the expressions.
+func New(provider string, spec v1.JWTProvider, roots *x509.CertPool, now func() time.Time) (*Verifier, error) {
+	if len(spec.Issuer.Audiences) == 0 || slices.Contains(spec.Issuer.Audiences, "") {
+		return nil, errors.New("issuer.audiences is empty, or has an empty one")
+	}
+	compiled, err := compile(spec)
+	if err != nil {
+		return nil, err
+	}
+	discovery := spec.Issuer.DiscoveryURL
+	if discovery == "" {
+		discovery = strings.TrimSuffix(spec.Issuer.URL, "/") + "/.well-known/openid-configuration"
+	}
+	v := &Verifier{provider: provider, spec: spec, lifetime: defaultLifetime, rules: compiled, now: now}
+	if spec.MaxTokenLifetime != nil {
+		v.lifetime = spec.MaxTokenLifetime.Duration
+	}
+	v.keys = &issuer{url: spec.Issuer.URL, discovery: discovery, client: oidc.HTTPClient(roots), now: now}
+	return v, nil
+}
+
+// Lifetime is the longest that a token of the provider lives.
+func (v *Verifier) Lifetime() time.Duration { return v.lifetime }
+
+// Refresh refuses: a machine has no session.
+func (v *Verifier) Refresh(context.Context, connector.User) (connector.User, error) {
+	return connector.User{}, fmt.Errorf("%w: a provider of machines has no sessions", connector.ErrRefused)
+}
+
+// Check reports whether the issuer publishes keys.
+func (v *Verifier) Check(ctx context.Context) error { return v.keys.ask(ctx) }
+
+// Takes reports whether a token that says of itself to be of an issuer and for audiences is one for this provider to verify.
+func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
+	return issuer != "" && spec.Issuer.URL == issuer && slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
+}
+
+// Holds reports whether a key that has verified a token is still one of the issuer's, as far as is known.
+func (v *Verifier) Holds(u User) bool {
+	key, found, age := v.keys.look(u.Key)
+	return found && age < keptFor && thumbprint(key) == u.Print
+}
+
+// algorithms are those of signatures with a key of which only the issuer has the private part.
+var algorithms = []jose.SignatureAlgorithm{
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
+}
+
+// Verify returns the user of a token that is valid now. The error is connector.ErrRefused for one that is not, and another if the issuer cannot be asked.
+func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
+	standard, claims, u, err := v.signed(ctx, raw)
+	if err != nil {
+		return User{}, err
+	}
+	if err := v.current(standard); err != nil {
+		return User{}, fmt.Errorf("%w: %w", connector.ErrRefused, err)
+	}
+	found, err := v.rules.user(ctx, v.provider, claims)
+	if err != nil {
+		return User{}, fmt.Errorf("%w: %w", connector.ErrRefused, err)
+	}
+	found.Key, found.Print, found.Expiry, found.ID = u.Key, u.Print, standard.Expiry.Time(), standard.ID
+	return found, nil
+}
+
+// signed returns the claims of a token that the issuer has signed.
+func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims, claims map[string]any, by User, err error) {
+	refuse := func(why string) (jwt.Claims, map[string]any, User, error) {
+		return jwt.Claims{}, nil, User{}, fmt.Errorf("%w: %s", connector.ErrRefused, why)
+	}
+	if len(raw) > Max {
+		return refuse(fmt.Sprintf("the token is longer than %d bytes", Max))
+	}
+	parsed, err := jwt.ParseSigned(raw, algorithms)
+	if err != nil || len(parsed.Headers) != 1 {
+		return refuse("the token is malformed, or has an algorithm that is not accepted")
+	}
+	header := parsed.Headers[0]
+	if kind, given := header.ExtraHeaders[jose.HeaderType]; given {
+		if text, ok := kind.(string); !ok || !strings.EqualFold(text, "JWT") {
+			return refuse("the token's type is not JWT")
+		}
+	}
+	if header.KeyID == "" || len(header.KeyID) > maxKeyID {
+		return refuse("the token names no key")
+	}
+	key, err := v.keys.key(ctx, header.KeyID)
+	if err != nil {
+		return jwt.Claims{}, nil, User{}, err
+	}
+	if key.Algorithm != "" && key.Algorithm != header.Algorithm {
+		return refuse("the token's algorithm is not that of its key")
+	}
+	if parsed.Claims(key.Key, &standard, &claims) != nil { // with names in their one spelling, and each once
+		return refuse("the token's signature does not verify, or its claims are malformed")
+	}
+	return standard, claims, User{Key: header.KeyID, Print: thumbprint(key)}, nil
+}
+
+// current returns why a token is not valid for the hub now.
+func (v *Verifier) current(c jwt.Claims) error {
+	now := v.now()
+	switch {
+	case !Takes(&v.spec, c.Issuer, c.Audience):
+		return errors.New("the token is of another issuer, or for another audience")
+	case c.IssuedAt == nil || c.Expiry == nil || c.Subject == "":
+		return errors.New("the token lacks sub, iat or exp")
+	case !now.Before(c.Expiry.Time()):
+		return errors.New("the token has expired")
+	case now.Add(skew).Before(c.IssuedAt.Time()), c.NotBefore != nil && now.Add(skew).Before(c.NotBefore.Time()):
+		return errors.New("the token is of the future; compare the clocks of the issuer and of the hub")
+	case c.Expiry.Time().Sub(c.IssuedAt.Time()) > v.lifetime:
+		return fmt.Errorf("the token lives for longer than %s", v.lifetime)
+	}
+	return nil
+}

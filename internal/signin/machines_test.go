@@ -1,0 +1,305 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package signin
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// ci is an issuer of tokens of machines.
+type ci struct {
+	*httptest.Server
+	t        *testing.T
+	key      *ecdsa.PrivateKey
+	asks     atomic.Int32
+	audience string
+}
+
+func newCI(t *testing.T) *ci {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &ci{t: t, key: key, audience: "hub-of-" + strings.ToLower(t.Name())}
+	c.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.asks.Add(1)
+		var answer any = map[string]string{"issuer": c.URL, "jwks_uri": c.URL + "/keys"}
+		if r.URL.Path == "/keys" {
+			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1"}}}
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(c.Close)
+	return c
+}
+
+// token is one of a pipeline, changed.
+func (c *ci) token(now time.Time, change func(map[string]any)) string {
+	c.t.Helper()
+	claims := map[string]any{"iss": c.URL, "sub": "project:1", "aud": []string{c.audience}, "iat": now.Unix(), "exp": now.Add(10 * time.Minute).Unix(), "jti": "job-1", "project": "web", "groups": []string{"ops", "unbound"}}
+	if change != nil {
+		change(claims)
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: c.key, KeyID: "1"}}, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	raw, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return raw
+}
+
+// provideMachines makes an AuthProvider of an issuer.
+func (f *fixture) provideMachines(name string, c *ci) *v1.AuthProvider {
+	f.t.Helper()
+	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + f.namespace}, Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
+		Issuer: v1.JWTIssuer{URL: c.URL, CertificateAuthority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw})), Audiences: []string{c.audience}},
+		ClaimMappings: v1.JWTClaimMappings{
+			Username: v1.JWTClaimOrExpression{Claim: "project"}, Groups: &v1.JWTClaimOrExpression{Claim: "groups"},
+		},
+	}}}
+	f.Apply(f.t, p)
+	f.t.Cleanup(func() { _ = f.Client.Delete(context.Background(), p) })
+	return p
+}
+
+// asMachine sends a token to the proxy's authentication. It fails the test if the token comes to the TokenReview.
+func (f *fixture) asMachine(raw string) (identity.Identity, error) {
+	f.t.Helper()
+	return identifiedAt(f.t, f.issuer, inMember, raw)
+}
+
+func TestAMachineIsTheUserOfItsToken(t *testing.T) {
+	f, c := newFixture(t), newCI(t)
+	p := f.provideMachines("ci", c)
+	before := f.objects()
+	raw := c.token(f.now(), nil)
+	for range 3 {
+		id, err := f.asMachine(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id.User != p.Name+":web" || id.Hub.Username != id.User || id.UID != "project:1" || !slices.Equal(id.Groups, []string{p.Name + ":ops"}) || fmt.Sprint(id.Hub.Extra[credentialID]) != "[JTI=job-1]" {
+			t.Errorf("the user is %+v, want web of the provider with the one group that bindings name", id)
+		}
+	}
+	if n := f.objects(); n != before || c.asks.Load() != 2 {
+		t.Errorf("three requests left %d objects, and asked the issuer %d times, want twice", n-before, c.asks.Load())
+	}
+	for name, change := range map[string]func(map[string]any){
+		"a name with a colon (system:)": func(m map[string]any) { m["project"] = "system:admin" },
+		"a name in capitals":            func(m map[string]any) { m["project"] = "Web" },
+		"a name of another script":      func(m map[string]any) { m["project"] = "wеb" },
+		"a name with a slash":           func(m map[string]any) { m["project"] = "team/web" },
+		"a token that lives too long":   func(m map[string]any) { m["exp"] = f.now().Add(2 * time.Hour).Unix() },
+	} {
+		if id, err := f.asMachine(c.token(f.now(), change)); !apierrors.IsUnauthorized(err) {
+			t.Errorf("%s: %+v, %v", name, id, err)
+		}
+	}
+	id, err := f.asMachine(c.token(f.now(), func(m map[string]any) { m["groups"] = []string{"local:admins", "hub:ops", "system:masters", ""} }))
+	if err != nil || len(id.Groups) != 0 || len(id.Hub.Groups) != 1 {
+		t.Errorf("groups of others are %+v (%v)", id, err)
+	}
+	for name, path := range map[string]string{"makes tokens for scripts": PathTokens, "is asked to sign in": PathProvider + p.Name} {
+		r := f.send(f.browser(), http.MethodGet, f.server.URL+path, nil, http.Header{"Authorization": {"Bearer " + raw}})
+		if r.code/100 != 4 {
+			t.Errorf("a machine %s: %d %s", name, r.code, r.body)
+		}
+	}
+	if r := f.send(f.server.Client(), http.MethodPost, f.server.URL+PathToken, exchangeFields(raw, "team/prod"), nil); r.code != http.StatusBadRequest {
+		t.Errorf("the token is exchanged: %d %s", r.code, r.body)
+	}
+	if _, links, err := f.issuer.choices(t.Context()); err != nil || slices.Contains(links, p.Name) {
+		t.Errorf("the login page shows the provider: %v (%v)", links, err)
+	}
+}
+
+func TestATokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
+	f, c := newFixture(t), newCI(t)
+	f.provideMachines("ci", c)
+	for name, change := range map[string]func(map[string]any){
+		"another audience, as of the hub's own ServiceAccounts with an issuer of the same name": func(m map[string]any) { m["aud"] = []string{c.URL} },
+		"another issuer": func(m map[string]any) { m["iss"] = "https://other.example" },
+	} {
+		if id, err := f.identifyAt(inMember, c.token(f.now(), change)); err != nil || id.User != "other" {
+			t.Errorf("%s: %+v, %v; want it to go on to the TokenReview", name, id, err)
+		}
+	}
+	f.provideMachines("second", c)
+	if id, err := f.asMachine(c.token(f.now(), nil)); !apierrors.IsUnauthorized(err) || !strings.Contains(err.Error(), "both take tokens") {
+		t.Errorf("a token that two providers take: %+v, %v", id, err)
+	}
+}
+
+// CVE-2023-22650: a disabled user or provider goes on with what they have.
+func TestAMachineIsRefusedAtOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end   func(f *fixture, p *v1.AuthProvider)
+		other bool // whether the token is then left to the hub
+	}{
+		"provider disabled": {func(f *fixture, p *v1.AuthProvider) {
+			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.Disabled = true })
+		}, false},
+		"principal switched off": {func(f *fixture, p *v1.AuthProvider) {
+			f.issuer.providers.disabled = func(_ context.Context, principal string) (bool, error) { return principal == p.Name+":web", nil }
+		}, false},
+		"a rule added": {func(f *fixture, p *v1.AuthProvider) {
+			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) {
+				p.Spec.JWT.ClaimValidationRules = []v1.JWTClaimRule{{Expression: "claims.project != 'web'", Message: "not web"}}
+			})
+		}, false},
+		"a rule that cannot be compiled": {func(f *fixture, p *v1.AuthProvider) {
+			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.JWT.ClaimValidationRules = []v1.JWTClaimRule{{Expression: "claims."}} })
+		}, false},
+		"expired": {func(f *fixture, _ *v1.AuthProvider) { f.wait(10 * time.Minute) }, false},
+		"provider deleted": {func(f *fixture, p *v1.AuthProvider) {
+			if err := f.Client.Delete(f.t.Context(), p); err != nil {
+				f.t.Fatal(err)
+			}
+		}, false},
+		"another audience": {func(f *fixture, p *v1.AuthProvider) {
+			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.JWT.Issuer.Audiences = []string{"another"} })
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, c := newFixture(t), newCI(t)
+			p := f.provideMachines("ci", c)
+			raw := c.token(f.now(), nil)
+			id, err := f.asMachine(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.end(f, p)
+			if tt.other {
+				if id, err := f.identifyAt(inMember, raw); err != nil || id.User != "other" {
+					t.Errorf("the token is of %s (%v)", id.User, err)
+				}
+				return
+			}
+			if id, err := f.asMachine(raw); err == nil || id.User != "" {
+				t.Errorf("the token is still of %s", id.User)
+			}
+			switch name {
+			case "provider disabled", "principal switched off", "provider deleted": // what is open ends, too
+				if err := f.issuer.admit(t.Context(), id); !apierrors.IsUnauthorized(err) {
+					t.Errorf("what is open goes on: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatAMachineHasOpenEndsAnHourAfterItsToken(t *testing.T) {
+	f, c := newFixture(t), newCI(t)
+	f.provideMachines("ci", c)
+	raw := c.token(f.now(), nil)
+	f.wait(11 * time.Minute)
+	if _, err := f.asMachine(raw); !apierrors.IsUnauthorized(err) || errors.Is(err, identity.ErrEnded) {
+		t.Errorf("a token that has just expired: %v, want a refusal that ends nothing", err)
+	}
+	f.wait(time.Hour)
+	if _, err := f.asMachine(raw); !errors.Is(err, identity.ErrEnded) {
+		t.Errorf("an hour later: %v, which ends nothing", err)
+	}
+}
+
+// ServiceAccounts of another cluster, whose API server is a real one.
+func TestAServiceAccountOfAnotherClusterIsAMachine(t *testing.T) {
+	f, other := newFixture(t), testkit.Start(t)
+	var document struct{ Issuer string }
+	clients, err := kubernetes.NewForConfig(other.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := clients.RESTClient().Get().AbsPath("/.well-known/openid-configuration").DoRaw(t.Context())
+	if err != nil || json.Unmarshal(raw, &document) != nil {
+		t.Fatal(string(raw), err)
+	}
+	other.Apply(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "issuer-discovery"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:service-account-issuer-discovery"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:unauthenticated"}},
+	})
+	other.Apply(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "deployer"}})
+	account := &corev1.ServiceAccount{}
+	if err := other.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "deployer"}, account); err != nil {
+		t.Fatal(err)
+	}
+	server := "https://" + strings.TrimSuffix(strings.TrimPrefix(other.Config.Host, "https://"), "/")
+	if err := rest.LoadTLSFiles(other.Config); err != nil {
+		t.Fatal(err)
+	}
+	// The API server publishes its keys at an address that its certificate does not have here. So another server publishes the document, as operators do it.
+	discovery := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": document.Issuer, "jwks_uri": server + "/openid/v1/jwks"})
+	}))
+	t.Cleanup(discovery.Close)
+	authorities := string(other.Config.CAData) + "\n" + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: discovery.Certificate().Raw}))
+	audience := "hub-of-" + f.namespace
+	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "sa-" + f.namespace}, Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
+		Issuer: v1.JWTIssuer{URL: document.Issuer, DiscoveryURL: discovery.URL + "/document", CertificateAuthority: authorities, Audiences: []string{audience}},
+		ClaimMappings: v1.JWTClaimMappings{
+			Username: v1.JWTClaimOrExpression{Expression: "claims['kubernetes.io'].serviceaccount.name + '@' + claims['kubernetes.io'].namespace"},
+			UID:      &v1.JWTClaimOrExpression{Expression: "claims['kubernetes.io'].serviceaccount.uid"},
+			Groups:   &v1.JWTClaimOrExpression{Expression: "['ops']"},
+		},
+	}}}
+	f.Apply(t, p)
+	t.Cleanup(func() { _ = f.Client.Delete(context.Background(), p) })
+	f.follow()
+	request := func(audience string) string {
+		made, err := clients.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "deployer", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.Status.Token
+	}
+	made := request(audience)
+	var id identity.Identity
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error { // until the API server of the other cluster knows the binding
+		id, err = f.asMachine(made)
+		if err != nil {
+			f.wait(10 * time.Second)
+		}
+		return err
+	})
+	if id.User != p.Name+":deployer@default" || id.UID != string(account.UID) || !slices.Equal(id.Groups, []string{p.Name + ":ops"}) {
+		t.Errorf("the user is %+v", id)
+	}
+	if id, err := f.identifyAt(inMember, request("https://elsewhere.example")); err != nil || id.User != "other" {
+		t.Errorf("a token for another service is of %+v (%v)", id, err)
+	}
+}
