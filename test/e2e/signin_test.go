@@ -146,6 +146,7 @@ func signIn(t *testing.T, s *system, user, secret string) string {
 // visitor is a user with a browser and a client of OpenID Connect, which go-oidc and oauth2 are.
 type visitor struct {
 	hub, user, secret string
+	account           string // the provider that the form is for, if there are several
 	browser, client   *http.Client
 	provider          *oidc.Provider
 }
@@ -208,6 +209,9 @@ func (v *visitor) send(ctx context.Context, address string) (*http.Response, err
 		return nil, fmt.Errorf("the login page has no form: %s", page)
 	}
 	form := url.Values{"request": {found[1]}, "user": {v.user}, "password": {v.secret}}
+	if v.account != "" {
+		form.Set("provider", v.account)
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, v.hub+"/v1/auth/login", strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, err
