@@ -267,3 +267,65 @@ func TestListsHaveAnEnd(t *testing.T) {
 		})
 	}
 }
+
+// GitHub gives a login that became free to whoever asks. The other account has its own groups and ID, and must be let in itself.
+func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
+	g := githubtest.Start(t, alice())
+	g.Approve(101, "read:org")
+	c := enterprise(t, g, nil)
+	former, err := login(t, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := alice()
+	a.Login = "Alice-B"
+	g.Set(a)
+	thief := githubtest.Account{ID: 202, Login: "Alice", Orgs: map[string]string{"Acme": "pending", "acme-2": "active"}, Teams: []string{"acme-2/web"}}
+	g.Set(thief)
+	g.Approve(202, "read:org")
+	if u, err := login(t, c); !errors.Is(err, connector.ErrRefused) {
+		t.Errorf("who took the login signs in as %+v (%v) from outside of the organization", u, err)
+	}
+	thief.Orgs = map[string]string{"Acme": "active"}
+	g.Set(thief)
+	u, err := login(t, c)
+	if err != nil || u.ID == former.ID || !slices.Equal(u.Groups, []string{"acme"}) {
+		t.Fatalf("a member who took the login is %+v (%v)", u, err)
+	}
+	if got, err := c.Refresh(t.Context(), connector.User{ID: former.ID, Name: former.Name, State: u.State}); !errors.Is(err, connector.ErrRefused) {
+		t.Errorf("the former's session goes on as %+v (%v)", got, err)
+	}
+	if got, err := c.Refresh(t.Context(), former); err != nil || got.Name != "alice-b" || got.ID != former.ID {
+		t.Errorf("the former is %+v (%v), not the same account under another name", got, err)
+	}
+}
+
+// A GitHub that ignores what it was asked for: invitations among memberships, and an account that is suspended and answers.
+func TestInvitationsAndSuspendedAccountsDoNotCountWhateverGitHubFilters(t *testing.T) {
+	g := githubtest.Start(t, alice())
+	g.Approve(101, "read:org")
+	c := enterprise(t, g, func(c *Config) { c.Organizations = []string{"acme", "invited"} })
+	u, err := login(t, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := map[string]any{"id": 101, "login": "Alice", "type": "User"}
+	g.Answer(func(w http.ResponseWriter, r *http.Request) {
+		organization := func(name string) map[string]any { return map[string]any{"login": name} }
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/user"):
+			githubtest.WriteJSON(w, 200, account)
+		case strings.HasSuffix(r.URL.Path, "/user/teams"):
+			githubtest.WriteJSON(w, 200, []any{map[string]any{"slug": "web", "organization": organization("Invited")}})
+		default:
+			githubtest.WriteJSON(w, 200, []any{map[string]any{"state": "pending", "organization": organization("Invited")}, map[string]any{"state": "active", "organization": organization("Acme")}})
+		}
+	})
+	if got, err := c.Refresh(t.Context(), u); err != nil || !slices.Equal(got.Groups, []string{"acme"}) {
+		t.Errorf("the user has the groups %v (%v)", got.Groups, err)
+	}
+	account["suspended_at"] = "2026-11-01T00:00:00Z"
+	if _, err := c.Refresh(t.Context(), u); !errors.Is(err, connector.ErrRefused) {
+		t.Errorf("a suspended account is answered with %v", err)
+	}
+}
