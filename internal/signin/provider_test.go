@@ -350,36 +350,3 @@ func TestProviderCannotBePointedAtAnotherSecret(t *testing.T) {
 		t.Error("the provider gets the keys that sign tokens as its client secret")
 	}
 }
-
-// A code is of the AuthProvider at which the user signed in, and not of the next one with its name.
-func TestACodeEndsWithItsProvider(t *testing.T) {
-	f, p := newFixture(t), newOpenID(t)
-	provider := f.provide(p)
-	config, verifier, browser := f.config(), oauth2.GenerateVerifier(), f.browser()
-	done := f.send(browser, http.MethodGet, f.throughProvider(p, browser, config, verifier), nil, nil)
-	back, err := url.Parse(done.header.Get("Location"))
-	if err != nil || back.Query().Get("code") == "" {
-		t.Fatalf("the callback answers %d %s", done.code, done.body)
-	}
-	next := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: provider.Name}, Spec: provider.Spec}
-	if err := f.Client.Delete(t.Context(), provider); err != nil {
-		t.Fatal(err)
-	}
-	f.Apply(t, next)
-	t.Cleanup(func() { _ = f.Client.Delete(context.Background(), next) })
-	if _, err := f.redeem(back.Query().Get("code"), verifier); err == nil || !strings.Contains(err.Error(), "invalid_grant") {
-		t.Errorf("the code is answered with %v, not invalid_grant", err)
-	}
-}
-
-func TestAnIDThatIsLongerThanAnySignsNoUserIn(t *testing.T) {
-	f, p := newFixture(t), newOpenID(t)
-	f.provide(p)
-	for sub, code := range map[string]int{strings.Repeat("1", maxUpstreamID): http.StatusSeeOther, strings.Repeat("1", maxUpstreamID+1): http.StatusBadGateway} {
-		p.set(func(p *openID) { p.sub = sub })
-		browser := f.browser()
-		if r := f.send(browser, http.MethodGet, f.throughProvider(p, browser, f.config(), oauth2.GenerateVerifier()), nil, nil); r.code != code {
-			t.Errorf("an ID of %d bytes is answered with %d %s", len(sub), r.code, r.body)
-		}
-	}
-}
