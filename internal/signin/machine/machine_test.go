@@ -377,7 +377,9 @@ func TestALyingIssuerIsNotBelieved(t *testing.T) {
 			u.document = func() any { return map[string]string{"issuer": "https://evil.example", "jwks_uri": u.URL + "/keys"} }
 		},
 		"keys without TLS": func(u *upstream) {
-			u.document = func() any { return map[string]string{"issuer": u.URL, "jwks_uri": "http://127.0.0.1/keys"} }
+			plain := httptest.NewServer(http.HandlerFunc(u.serve)) // which has the right ones
+			u.t.Cleanup(plain.Close)
+			u.document = func() any { return map[string]string{"issuer": u.URL, "jwks_uri": plain.URL + "/keys"} }
 		},
 		"keys in a file": func(u *upstream) {
 			u.document = func() any { return map[string]string{"issuer": u.URL, "jwks_uri": "file:///etc/passwd"} }
