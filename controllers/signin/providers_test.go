@@ -129,7 +129,7 @@ func TestTheStatusOfAnAuthProviderSaysWhetherItCanBeAsked(t *testing.T) {
 			a.change(func(p *v1.AuthProvider) { p.Spec.OIDC.CABundle = "" })
 		}, "OIDC", v1.ReasonUnreachable, "certificate"},
 		"one at which nothing listens": {openID, "s", func(a *asked) { a.change(func(p *v1.AuthProvider) { p.Spec.OIDC.URL = "https://127.0.0.1:1" }) }, "OIDC", v1.ReasonUnreachable, "refused"},
-		"a bundle of no certificates":  {openID, "s", func(a *asked) { a.change(func(p *v1.AuthProvider) { p.Spec.OIDC.CABundle = "x" }) }, "OIDC", v1.ReasonInvalid, "caBundle"},
+		"a bundle of no certificates":  {openID, "s", func(a *asked) { a.change(func(p *v1.AuthProvider) { p.Spec.OIDC.CABundle = "x" }) }, "OIDC", v1.ReasonInvalid, "no certificate in PEM"},
 		"no Secret": {openID, "s", func(a *asked) {
 			if err := a.Client.Delete(a.t.Context(), a.secret); err != nil {
 				a.t.Fatal(err)
