@@ -45,9 +45,6 @@ const (
 // credentialID is the extra field in which API servers say which credential a user has shown: audit logs have it, at the hub and in members.
 const credentialID = "authentication.kubernetes.io/credential-id"
 
-// Local is the member that a request to the hub's own API server goes to.
-const Local = "local"
-
 // scripts is what tokens for scripts need of a replica.
 type scripts struct {
 	maxTTL time.Duration
@@ -127,7 +124,7 @@ func (s *Server) byToken(r *http.Request, raw string) (identity.Identity, error)
 	if err := s.reaches(r, kept.cluster); err != nil {
 		return identity.Identity{}, err
 	}
-	if s.scripts.member(r) == Local {
+	if s.scripts.member(r) == identity.Local {
 		return identity.Identity{}, refusal.Unauthorized("a token for scripts is good for clusters, and not for the hub's own API")
 	}
 	s.noteUse(kept)

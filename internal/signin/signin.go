@@ -84,7 +84,7 @@ type Options struct {
 	Log      logr.Logger
 	// MaxTTL is the longest that a token for scripts is valid.
 	MaxTTL time.Duration
-	// Member returns the member that a request goes to, as <namespace>/<name> or Local, empty if it goes to none.
+	// Member returns the member that a request goes to, as <namespace>/<name> or identity.Local, empty if it goes to none.
 	Member func(*http.Request) string
 }
 

@@ -31,7 +31,7 @@ const maxTTLForTest = 60 * 24 * time.Hour
 // memberForTest reads a path as the proxy does, whose own tests say how.
 func memberForTest(r *http.Request) string {
 	if strings.HasPrefix(r.URL.Path, "/k8s/local") {
-		return Local
+		return identity.Local
 	}
 	rest, ok := strings.CutPrefix(r.URL.Path, "/k8s/clusters/")
 	if parts := strings.SplitN(rest, "/", 3); ok && len(parts) > 1 {
