@@ -32,7 +32,7 @@ func newCredential(o *options) *cobra.Command {
 multicluster-runtime. Such a tool maps the name of an access provider, "drover", to this command, with provideClusterInfo.
 
 With --service-account the token is of the ServiceAccount that the tool runs as, is made for that cluster alone, and is good for 10 minutes; the ServiceAccount needs the right to create
-its own serviceaccounts/token. Without, it is that of the user who is signed in.`,
+its own serviceaccounts/token. Without, it is one of the user who is signed in, for that cluster alone too.`,
 		Example: `  kubectl drover credential --service-account`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -86,9 +86,11 @@ func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 			return err
 		}
 	}
-	if !strings.HasPrefix(server, o.issuer+"/") {
+	cluster, found := strings.CutPrefix(strings.TrimRight(server, "/"), o.issuer+"/k8s/clusters/")
+	if !found {
 		return fmt.Errorf("the cluster's address %s is not one of the hub %s: no token of yours is sent there", plain(server), plain(o.issuer))
 	}
+	o.cluster = cluster // so that a ClusterProfile with a wrong CA or proxy cannot have a token for more
 	return o.getToken(c, s)
 }
 

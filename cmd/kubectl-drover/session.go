@@ -34,6 +34,7 @@ If the last token has ended, another one is fetched without a question where the
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.getToken(c, s) },
 	}
+	c.Flags().StringVar(&o.cluster, "cluster", "", "A token for one Cluster only, WORKSPACE/NAME, which is worthless elsewhere")
 	s.bind(c)
 	o.bindHub(c)
 	return c
@@ -138,7 +139,18 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	if err != nil {
 		return err
 	}
-	return printCredential(c, session.Token, metav1.NewTime(session.Until()))
+	if o.cluster == "" {
+		return printCredential(c, session.Token, metav1.NewTime(session.Until()))
+	}
+	at, err := login.Discover(ctx, issuer, session.CA)
+	if err != nil {
+		return untrustedHub(err)
+	}
+	token, until, err := at.ForCluster(ctx, session, o.cluster)
+	if err != nil {
+		return err
+	}
+	return printCredential(c, token, metav1.NewTime(until))
 }
 
 // printCredential prints a token as client-go reads it from exec plugins.

@@ -29,6 +29,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -291,6 +292,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 		says(`Switched to context "default/secret-plans@`, "use", "default/secret-plans")
 		says(`Switched to context "default/member@`, "use", "member")
 	})
+	t.Run("a token for one Cluster is worthless elsewhere", func(t *testing.T) { testClusterToken(t, s, at, cluster) })
 	t.Run("a computer without a browser is signed in by a code", func(t *testing.T) { testDeviceLogin(t, s, at) })
 	t.Run("a token for scripts is good for its Cluster until it is revoked", func(t *testing.T) { testScriptToken(t, at, s.hub.URL()) })
 	t.Run("processes that come at once with a token that has ended all get the same new one", func(t *testing.T) {
@@ -416,5 +418,34 @@ func testDeviceLogin(t *testing.T, s *system, at *computer) {
 	}
 	if out, err := server.drover(t, "whoami"); err != nil || !strings.Contains(out, "local:alice") {
 		t.Errorf("whoami prints %q (%v)", out, err)
+	}
+}
+
+// testClusterToken exchanges the user's token, and has a tool that reads ClusterProfiles do so.
+func testClusterToken(t *testing.T, s *system, at *computer, cluster types.NamespacedName) {
+	token := func(out string, err error) string {
+		t.Helper()
+		var credential clientauthenticationv1.ExecCredential
+		if err = errors.Join(err, json.Unmarshal([]byte(out), &credential)); err != nil || credential.Status == nil {
+			t.Fatalf("no credential: %s (%v)", out, err)
+		}
+		return credential.Status.Token
+	}
+	profile := *at
+	info := `{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false,"cluster":{"server":"` + s.hub.URL() + `/k8s/clusters/` + cluster.String() + `"}}}`
+	profile.env = append(slices.Clone(at.env), "KUBERNETES_EXEC_INFO="+info)
+	for name, only := range map[string]string{
+		"get-token":  token(at.drover(t, "get-token", "--cluster", cluster.String())),
+		"credential": token(profile.drover(t, "credential")),
+	} {
+		if _, err := s.kubectl(t, cluster, only, "get", "configmaps"); err != nil {
+			t.Errorf("%s: in the Cluster: %v", name, err)
+		}
+		if _, err := s.kubectl(t, types.NamespacedName{Namespace: cluster.Namespace, Name: "secret-plans"}, only, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), "good for") {
+			t.Errorf("%s: in another Cluster: %v", name, err)
+		}
+	}
+	if out, err := at.drover(t, "get-token", "--cluster", "nonsense"); err == nil || !strings.Contains(err.Error(), "gives no token for cluster nonsense: invalid_target") {
+		t.Errorf("for what is no Cluster: %s (%v)", out, err)
 	}
 }
