@@ -63,8 +63,8 @@ func newTokenCreate(o *options) *cobra.Command {
 				wanted.TTL = ttl.String()
 			}
 			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
-				var made scriptToken
-				if err := callHub(ctx, session, http.MethodPost, pathTokens, wanted, &made); err != nil {
+				made, err := makeToken(ctx, session, wanted)
+				if err != nil {
 					return err
 				}
 				var b strings.Builder
@@ -73,7 +73,7 @@ func newTokenCreate(o *options) *cobra.Command {
 				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintln(c.OutOrStdout(), plain(made.Token)) // alone, for a file or a variable
+				_, err = fmt.Fprintln(c.OutOrStdout(), plain(made.Token)) // alone, for a file or a variable
 				return err
 			})
 		},
@@ -84,6 +84,13 @@ func newTokenCreate(o *options) *cobra.Command {
 	complete(c, "cluster", o.completeReachable(func(c reachableCluster) []string { return []string{c.String()} }))
 	o.bindHub(c)
 	return c
+}
+
+// makeToken has the hub make a token.
+func makeToken(ctx context.Context, session *login.Session, wanted wantedToken) (scriptToken, error) {
+	var made scriptToken
+	err := callHub(ctx, session, http.MethodPost, pathTokens, wanted, &made)
+	return made, err
 }
 
 func newTokenList(o *options) *cobra.Command {

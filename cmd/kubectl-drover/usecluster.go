@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
@@ -71,19 +72,29 @@ type target struct {
 	all   bool
 	merge bool
 	file  string
+	// static has each context bear a token for scripts that is good for its Cluster only, for ttl.
+	static bool
+	ttl    time.Duration
 }
 
 func newKubeconfig(o *options) *cobra.Command {
 	var to target
 	c := &cobra.Command{
-		Use: "kubeconfig [CLUSTER…]", Short: "Print a kubeconfig for Clusters, without a token in it",
+		Use: "kubeconfig [CLUSTER…]", Short: "Print a kubeconfig for Clusters, without a token in it unless you ask for one",
 		Long: `Print a kubeconfig for Clusters, or merge it into yours. No token is in it: kubectl gets one by "kubectl-drover get-token", which signs in if need be, so that
-you can pass it on to others. CLUSTER is a name, or WORKSPACE/NAME.`,
+you can pass it on to others. CLUSTER is a name, or WORKSPACE/NAME.
+
+With --static-token each Cluster gets a token for scripts of yours that is good for it alone: for programs that cannot run the plugin. Keep such a file as you keep a password;
+"kubectl drover token list" has the tokens, and "revoke" ends them.`,
 		Example: `  kubectl drover kubeconfig prod > prod.kubeconfig
+  kubectl drover kubeconfig prod --static-token --ttl 24h -o ci.kubeconfig
   kubectl drover kubeconfig --all --merge`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if to.all == (len(args) > 0) {
 				return errors.New("name Clusters, or all that you may reach by --all")
+			}
+			if to.ttl != 0 && !to.static {
+				return errors.New("--ttl is of tokens, which are in the kubeconfig with --static-token only")
 			}
 			return o.withReachable(c, args, func(session *login.Session, list reachable) error {
 				return o.writeKubeconfig(c, to, session, list, args)
@@ -94,7 +105,10 @@ you can pass it on to others. CLUSTER is a name, or WORKSPACE/NAME.`,
 	flags.BoolVar(&to.all, "all", false, "All Clusters that you may reach")
 	flags.BoolVar(&to.merge, "merge", false, "Merge it into your kubeconfig, where the current context stays")
 	flags.StringVarP(&to.file, "output", "o", "", "A file to write it to, which must not exist")
+	flags.BoolVar(&to.static, "static-token", false, "Put a token for scripts into it for each Cluster")
+	flags.DurationVar(&to.ttl, "ttl", 0, "With --static-token, how long the tokens are valid (default: 720h, or less where the hub allows less)")
 	c.MarkFlagsMutuallyExclusive("merge", "output")
+	c.MarkFlagsMutuallyExclusive("merge", "static-token")
 	c.ValidArgsFunction = o.completeReachable(namesOf)
 	o.bindHub(c)
 	return c
@@ -121,6 +135,11 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 	config := clientcmdapi.NewConfig()
 	for _, cluster := range chosen {
 		name := addContext(config, session, cluster)
+		if to.static {
+			if err := addToken(c.Context(), config, session, cluster, name, to.ttl); err != nil {
+				return err
+			}
+		}
 		if len(chosen) == 1 {
 			config.CurrentContext = name
 		}
@@ -141,6 +160,23 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 	}
 	_, err = bytes.NewReader(raw).WriteTo(file)
 	return errors.Join(err, file.Close())
+}
+
+// addToken has the user of a context bear a new token for scripts.
+func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.Session, cluster reachableCluster, name string, ttl time.Duration) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	wanted := wantedToken{Description: "a kubeconfig", Cluster: cluster.String()}
+	if ttl != 0 {
+		wanted.TTL = ttl.String()
+	}
+	made, err := makeToken(ctx, session, wanted)
+	if err != nil {
+		return fmt.Errorf("make a token for cluster %s: %w", cluster, err)
+	}
+	delete(config.AuthInfos, config.Contexts[name].AuthInfo)
+	config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: made.Token}, name
+	return nil
 }
 
 // merge adds contexts to the user's kubeconfig, and returns the name of the last one, which becomes the current one if that is asked for.

@@ -258,6 +258,21 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("a kubeconfig for programs has a token for its Cluster, if that is asked for", func(t *testing.T) {
+		file := filepath.Join(at.home, "ci.kubeconfig")
+		refuses("--static-token only", "kubeconfig", "default/member", "--ttl", "1h")
+		says("", "kubeconfig", "default/member", "--static-token", "--ttl", "1h", "-o", file)
+		raw, err := os.ReadFile(file)
+		if err != nil || bytes.Count(raw, []byte("token: token-")) != 1 || bytes.Contains(raw, []byte("exec:")) {
+			t.Errorf("the kubeconfig is %s (%v)", raw, err)
+		}
+		if out, err := at.kubectl(t, "--kubeconfig", file, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil || out != "local:alice" {
+			t.Errorf("the program is known as %q (%v)", out, err)
+		}
+		if out := says("a kubeconfig", "token", "list"); !strings.Contains(out, "default/member") {
+			t.Errorf("the tokens are %s", out)
+		}
+	})
 	t.Run("several kubectl at once get a token", func(t *testing.T) {
 		var all sync.WaitGroup
 		for range 4 {
