@@ -332,7 +332,7 @@ type AuthProviderStatus struct {
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// conditions: Ready.
+	// conditions: Ready, and Stalled when a person must act.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

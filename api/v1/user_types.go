@@ -76,7 +76,7 @@ type UserStatus struct {
 	// +optional
 	Principal string `json:"principal,omitempty"`
 
-	// conditions: Ready.
+	// conditions: Ready, and Stalled when a person must act.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

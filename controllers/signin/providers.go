@@ -57,8 +57,7 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	}
 	update := status.Begin(p)
 	condition := ready(p, failed)
-	condition.LastTransitionTime = metav1.NewTime(r.Now())
-	meta.SetStatusCondition(&p.Status.Conditions, condition)
+	setReady(&p.Status.Conditions, condition, r.Now())
 	p.Status.ObservedGeneration, p.Status.Type = p.Generation, upstream.Type(p)
 	next := ctrl.Result{RequeueAfter: checkEvery}
 	switch {

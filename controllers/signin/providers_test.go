@@ -158,6 +158,9 @@ func TestTheStatusOfAnAuthProviderSaysWhetherItCanBeAsked(t *testing.T) {
 			if c.Reason != tt.reason || (c.Status == metav1.ConditionTrue) != ok || !strings.Contains(c.Message, tt.says) || a.provider.Status.Type != tt.kind {
 				t.Errorf("the condition is %s %s %q of a provider of type %s; want %s %q", c.Status, c.Reason, c.Message, a.provider.Status.Type, tt.reason, tt.says)
 			}
+			if stalled := meta.IsStatusConditionTrue(a.provider.Status.Conditions, v1.ConditionStalled); stalled != (tt.reason == v1.ReasonInvalid) {
+				t.Errorf("the provider is stalled: %t", stalled)
+			}
 			if strings.Contains(c.Message, "hunter2") || strings.Contains(c.Message, githubtest.ClientSecret) {
 				t.Errorf("the message has the secret: %s", c.Message)
 			}

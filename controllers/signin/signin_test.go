@@ -55,6 +55,15 @@ func TestDecide(t *testing.T) {
 			if got.Reason != tt.reason || got.Status != tt.status || got.ObservedGeneration != 3 || got.Message == "" {
 				t.Errorf("the condition is %+v, want %s %s", got, tt.status, tt.reason)
 			}
+			var conditions []metav1.Condition
+			setReady(&conditions, got, start)
+			if stalled := meta.IsStatusConditionTrue(conditions, v1.ConditionStalled); stalled != (tt.reason == v1.ReasonPasswordInvalid) {
+				t.Errorf("the User is stalled: %t", stalled)
+			}
+			setReady(&conditions, metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonPasswordSet}, start)
+			if len(conditions) != 1 {
+				t.Errorf("after the password was set the conditions are %+v", conditions)
+			}
 		})
 	}
 }

@@ -60,11 +60,21 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 		secret = nil
 	}
 	update := status.Begin(user)
-	condition := decide(user, secret)
-	condition.LastTransitionTime = metav1.NewTime(u.Now())
-	meta.SetStatusCondition(&user.Status.Conditions, condition)
+	setReady(&user.Status.Conditions, decide(user, secret), u.Now())
 	user.Status.ObservedGeneration, user.Status.Principal = user.Generation, cmp.Or(user.Spec.Principal, v1.PrincipalPrefixLocal+user.Name)
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
+}
+
+// setReady sets the condition Ready, and Stalled while it is False for a reason that only a person can change. What is missing may be about to come.
+func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.Time) {
+	ready.LastTransitionTime = metav1.NewTime(now)
+	meta.SetStatusCondition(conditions, ready)
+	if ready.Reason != v1.ReasonPasswordInvalid && ready.Reason != v1.ReasonInvalid {
+		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
+		return
+	}
+	ready.Type, ready.Status = v1.ConditionStalled, metav1.ConditionTrue
+	meta.SetStatusCondition(conditions, ready)
 }
 
 // decide returns the condition Ready of a User, whose password is in a Secret, nil if there is none.
