@@ -23,10 +23,13 @@ import (
 )
 
 const (
-	// freshFor is how long keys count without asking again, and keptFor while the issuer does not answer. A key that the issuer takes away is refused after these.
-	freshFor, keptFor = 10 * time.Minute, time.Hour
+	// freshFor is how long keys count without asking again. From then on the issuer is asked while they count, and from dueFor on before they count, so that a key
+	// that it takes away is refused then, also by a hub that had no token to check meanwhile. They count up to keptFor as long as the issuer does not answer.
+	freshFor, dueFor, keptFor = 5 * time.Minute, 10 * time.Minute, time.Hour
 	// askEvery bounds how often the issuer is asked, whoever sends tokens with keys that it does not have.
 	askEvery = 10 * time.Second
+	// failedFor is how long an issuer that did not answer is taken for one that does not.
+	failedFor = time.Minute
 	// askLimit bounds one question.
 	askLimit = 8 * time.Second
 )
@@ -51,10 +54,9 @@ type issuer struct {
 	behind bool  // whether the issuer is asked and no caller waits
 }
 
-// key returns the key with an ID, and its thumbprint. It asks the issuer if the key is not known, and meanwhile if the keys are no longer fresh.
+// key returns the key with an ID. It asks the issuer if the key is not known, or the keys are due, and meanwhile if they are no longer fresh.
 func (i *issuer) key(ctx context.Context, id string) (jose.JSONWebKey, error) {
-	key, found, age := i.look(id)
-	if found && age < keptFor {
+	if key, counts := i.look(id); counts {
 		return key, nil
 	}
 	i.mu.Lock()
@@ -62,10 +64,13 @@ func (i *issuer) key(ctx context.Context, id string) (jose.JSONWebKey, error) {
 	i.mu.Unlock()
 	if !wait {
 		failed = i.ask(ctx)
-		key, found, age = i.look(id)
 	}
+	i.mu.Lock()
+	key, found := i.known.keys[id]
+	kept := i.now().Sub(i.known.at) < keptFor
+	i.mu.Unlock()
 	switch {
-	case found && age < keptFor:
+	case found && kept:
 		return key, nil
 	case failed != nil:
 		return jose.JSONWebKey{}, failed
@@ -73,13 +78,16 @@ func (i *issuer) key(ctx context.Context, id string) (jose.JSONWebKey, error) {
 	return jose.JSONWebKey{}, fmt.Errorf("%w: the token's key is none of the issuer's", connector.ErrRefused)
 }
 
-// look returns a key as it is known, and how old that is. What is no longer fresh is asked for, without waiting for it.
-func (i *issuer) look(id string) (key jose.JSONWebKey, found bool, age time.Duration) {
+// look returns a key as it is known, and whether it counts. What is no longer fresh is asked for, without waiting for it.
+func (i *issuer) look(id string) (key jose.JSONWebKey, counts bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	key, found = i.known.keys[id]
-	age = i.now().Sub(i.known.at)
-	if found && age >= freshFor && !i.behind && i.now().Sub(i.asked) >= askEvery {
+	key, found := i.known.keys[id]
+	age, since := i.now().Sub(i.known.at), i.now().Sub(i.asked)
+	if down := i.failed != nil && since < failedFor; !found || age >= keptFor || age >= dueFor && !down {
+		return key, false
+	}
+	if age >= freshFor && !i.behind && since >= askEvery {
 		i.behind = true
 		go func() {
 			_ = i.ask(context.Background()) // who needs the keys once these are too old gets the error
@@ -88,7 +96,7 @@ func (i *issuer) look(id string) (key jose.JSONWebKey, found bool, age time.Dura
 			i.behind = false
 		}()
 	}
-	return key, found, age
+	return key, true
 }
 
 // ask asks the issuer for its keys, once for all who wait.

@@ -52,6 +52,8 @@ type User struct {
 	// Name, UID and Groups are without the name of the provider.
 	Name, UID string
 	Groups    []string
+	// Audiences are those of the token, at least one of them the provider's.
+	Audiences []string
 	// ID is that of the token, empty if it has none.
 	ID string
 	// Expiry is when the token ends.
@@ -99,8 +101,8 @@ func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 
 // Holds reports whether a key that has verified a token is still one of the issuer's, as far as is known.
 func (v *Verifier) Holds(u User) bool {
-	key, found, age := v.keys.look(u.Key)
-	return found && age < keptFor && thumbprint(key) == u.Print
+	key, counts := v.keys.look(u.Key)
+	return counts && thumbprint(key) == u.Print
 }
 
 // algorithms are those of signatures with a key of which only the issuer has the private part.
@@ -121,7 +123,7 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
 	if err != nil {
 		return User{}, fmt.Errorf("%w: %w", connector.ErrRefused, err)
 	}
-	found.Key, found.Print, found.Expiry, found.ID = u.Key, u.Print, standard.Expiry.Time(), standard.ID
+	found.Key, found.Print, found.Expiry, found.ID, found.Audiences = u.Key, u.Print, standard.Expiry.Time(), standard.ID, standard.Audience
 	return found, nil
 }
 

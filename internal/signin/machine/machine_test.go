@@ -371,6 +371,47 @@ func TestKeysAreFetchedAgainWithoutWaitingForThem(t *testing.T) {
 	}
 }
 
+// A hub that has no token to check for a while does not ask the issuer either. What it knew then must not let a token in of which the key was stolen and taken away.
+func TestAKeyThatWasTakenAwayIsRefusedWithinTenMinutesAlsoByAHubThatWasIdle(t *testing.T) {
+	for _, idle := range []time.Duration{dueFor, 30 * time.Minute, keptFor - time.Second, keptFor} {
+		u := newUpstream(t)
+		v := u.verifier(nil)
+		before, err := v.Verify(t.Context(), u.token(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stolen := u.keys["a"]
+		u.with(func() { u.keys, u.now = map[string]*ecdsa.PrivateKey{"b": newKey(t)}, u.now.Add(idle) })
+		if v.Holds(before) {
+			t.Errorf("after %s: a token that was verified before is taken without asking", idle)
+		}
+		raw := sign(t, jose.ES256, stolen, map[jose.HeaderKey]any{"kid": "a"}, u.claims())
+		if got, err := v.Verify(t.Context(), raw); !errors.Is(err, connector.ErrRefused) || got.Name != "" {
+			t.Errorf("after %s: %+v, %v", idle, got, err)
+		}
+	}
+	t.Run("and an issuer that does not answer holds a token up once a minute at most", func(t *testing.T) {
+		u := newUpstream(t)
+		v := u.verifier(nil)
+		before, err := v.Verify(t.Context(), u.token(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.with(func() { u.down, u.now = true, u.now.Add(30*time.Minute) })
+		if _, err := v.Verify(t.Context(), u.token(nil)); err != nil || !v.Holds(before) {
+			t.Fatalf("the keys that are known: %v", err)
+		}
+		hold := make(chan struct{})
+		defer close(hold)
+		u.with(func() { u.hold, u.now = hold, u.now.Add(askEvery) })
+		for range 100 {
+			if _, err := v.Verify(t.Context(), u.token(nil)); err != nil || !v.Holds(before) { // waits for nothing: the issuer holds all questions
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 func TestALyingIssuerIsNotBelieved(t *testing.T) {
 	for name, change := range map[string]func(u *upstream){
 		"another issuer": func(u *upstream) {
@@ -473,11 +514,31 @@ func TestExpressionsAreCompiledAndBounded(t *testing.T) {
 	if _, err := short.Verify(t.Context(), u.token(nil)); !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "longer than 5m") {
 		t.Errorf("a token that lives for longer than the provider lets it: %v", err)
 	}
-	email := u.verifier(func(s *v1.JWTProvider) { s.ClaimMappings.Username = v1.JWTClaimOrExpression{Claim: "email"} })
-	for _, verified := range []any{nil, false, "true", true} {
-		_, err := email.Verify(t.Context(), u.token(func(c map[string]any) { c["email"], c["email_verified"] = "bot@example.com", verified }))
-		if (err == nil) != (verified == true) {
-			t.Errorf("an address with email_verified %v: %v", verified, err)
+}
+
+// Whoever may write any address into an account of the issuer must not be taken for the one who has it.
+func TestAnAddressThatTheIssuerHasNotVerifiedIsNone(t *testing.T) {
+	u := newUpstream(t)
+	const address = "bot@example.com"
+	for name, change := range map[string]func(*v1.JWTProvider){
+		"as the name":                  func(s *v1.JWTProvider) { s.ClaimMappings.Username = v1.JWTClaimOrExpression{Claim: "email"} },
+		"as the name in an expression": func(s *v1.JWTProvider) { s.ClaimMappings.Username.Expression = "claims['email']" },
+		"as the uid in an expression": func(s *v1.JWTProvider) {
+			s.ClaimMappings.UID = &v1.JWTClaimOrExpression{Expression: "claims.email"}
+		},
+		"as a claim that must be so": func(s *v1.JWTProvider) {
+			s.ClaimValidationRules = []v1.JWTClaimRule{{Claim: "email", RequiredValue: address}}
+		},
+		"in a rule": func(s *v1.JWTProvider) {
+			s.ClaimValidationRules = []v1.JWTClaimRule{{Expression: "claims.email.endsWith('@example.com')"}}
+		},
+	} {
+		v := u.verifier(change)
+		for _, verified := range []any{nil, false, "true", 1, true} {
+			_, err := v.Verify(t.Context(), u.token(func(c map[string]any) { c["email"], c["email_verified"] = address, verified }))
+			if (err == nil) != (verified == true) || err != nil && (!errors.Is(err, connector.ErrRefused) || strings.Contains(err.Error(), address)) {
+				t.Errorf("%s, with email_verified %v: %v", name, verified, err)
+			}
 		}
 	}
 }

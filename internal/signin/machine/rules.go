@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -120,6 +121,7 @@ func compileValue(c kubecel.Compiler, field string, m v1.JWTClaimOrExpression) (
 func (r rules) user(ctx context.Context, provider string, claims map[string]any) (User, error) {
 	ctx, cancel := context.WithTimeout(ctx, rulesLimit)
 	defer cancel()
+	claims = withoutUnverified(claims)
 	for _, rule := range r.required {
 		if text, ok := claims[rule.Claim].(string); !ok || text != rule.RequiredValue {
 			return User{}, fmt.Errorf("the claim %s is not what the provider demands", rule.Claim)
@@ -152,6 +154,19 @@ func (r rules) user(ctx context.Context, provider string, claims map[string]any)
 	return u, verdict(results, r.usersSay, err)
 }
 
+// claimEmail is an address, which many issuers let users choose.
+const claimEmail = "email"
+
+// withoutUnverified returns claims without an address that the issuer has not verified, so that no rule and no expression can take it for one.
+func withoutUnverified(claims map[string]any) map[string]any {
+	if verified, _ := claims["email_verified"].(bool); verified {
+		return claims
+	}
+	all := maps.Clone(claims)
+	delete(all, claimEmail)
+	return all
+}
+
 // verdict returns the message of the first rule that is not true.
 func verdict(results []kubecel.EvaluationResult, messages []string, err error) error {
 	if err != nil {
@@ -172,7 +187,7 @@ func verdict(results []kubecel.EvaluationResult, messages []string, err error) e
 // eval returns what a claim or an expression says.
 func (v value) eval(ctx context.Context, claims map[string]any) (any, error) {
 	if v.ClaimsMapper == nil {
-		if verified, _ := claims["email_verified"].(bool); v.claim == "email" && !verified {
+		if _, verified := claims[claimEmail]; v.claim == claimEmail && !verified {
 			return nil, errors.New("the issuer has not verified the address")
 		}
 		return claims[v.claim], nil
