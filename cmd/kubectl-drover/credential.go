@@ -8,13 +8,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // serviceAccountPrefix precedes the namespace and name of a ServiceAccount in its user name.
@@ -55,7 +59,8 @@ its own serviceaccounts/token. Without, it is one of the user who is signed in, 
 	return c
 }
 
-// trustworthy refuses a cluster that would let another party have the token: whoever may write a ClusterProfile chooses its address and its audience.
+// trustworthy refuses a cluster that would let another party have the token: whoever may write a ClusterProfile chooses its address, its audience, and how the address
+// is reached. The hub writes none with a proxy or another name in the server's certificate, by which another could stand for a cluster whose tokens are good for much.
 func (c call) trustworthy() error {
 	var config struct {
 		Audience string `json:"audience"`
@@ -67,8 +72,24 @@ func (c call) trustworthy() error {
 		return fmt.Errorf("the ClusterProfile has the address %s and the audience %s: a token is made only for the address that it is sent to", plain(server), plain(config.Audience))
 	case c.Cluster.InsecureSkipTLSVerify:
 		return fmt.Errorf("the ClusterProfile has %s with insecure-skip-tls-verify: no token is sent to a server that is not verified", plain(server))
+	case c.Cluster.ProxyURL != "":
+		return fmt.Errorf("the ClusterProfile has %s with a proxy-url: no token is sent by way of a proxy that a ClusterProfile names; set HTTPS_PROXY", plain(server))
+	case c.Cluster.TLSServerName != "":
+		return fmt.Errorf("the ClusterProfile has %s with the tls-server-name %s: no token is sent to a server of another name", plain(server), plain(c.Cluster.TLSServerName))
+	case !isMemberServer(server):
+		return fmt.Errorf("the ClusterProfile has the address %s, which is none of one cluster at a hub, https://<hub>%s<namespace>/<name>", plain(server), protocol.PathClusters)
 	}
 	return nil
+}
+
+// isMemberServer reports whether an address is that of one Cluster at a hub: a token for the hub itself is good for all its clusters.
+func isMemberServer(server string) bool {
+	at, err := url.Parse(server)
+	if err != nil || at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || at.ForceQuery || at.Fragment != "" || at.RawPath != "" {
+		return false
+	}
+	namespace, name, _ := strings.Cut(strings.TrimPrefix(strings.TrimSuffix(at.Path, "/"), protocol.PathClusters), "/")
+	return strings.HasPrefix(at.Path, protocol.PathClusters) && len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
 // userToken prints the token of the user who is signed in at the hub that a server belongs to.
