@@ -64,6 +64,24 @@ func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	return refusal.Forbidden(fmt.Sprintf("the token is made for %s only", strings.Join(confirmed, ", ")))
 }
 
+// Narrow refuses a request to what a token of another issuer than the hub's API server is not made for: one that names members by its audiences, and not the hub,
+// is good for these members only. The audiences are those of a token that is verified.
+func (a Audiences) Narrow(r *http.Request, audiences []string) error {
+	var known []string
+	for _, audience := range audiences {
+		if slices.Contains(a.Hub, strings.TrimSuffix(audience, "/")) {
+			return nil
+		}
+		if a.knows(audience) {
+			known = append(known, audience)
+		}
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	return a.admit(r, known)
+}
+
 // Named returns the path of the one member that the token of a request says of itself to be made for, without a slash at its end, and empty if there is
 // none or more than one. It is no more than what the client wants: the token is not verified.
 func (a Audiences) Named(r *http.Request) string {

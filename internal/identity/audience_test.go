@@ -153,6 +153,38 @@ func TestATokenIsGoodForWhatItIsMadeForAndNothingElse(t *testing.T) {
 	})
 }
 
+func TestATokenOfAnotherIssuerThatNamesMembersIsGoodForTheseOnly(t *testing.T) {
+	const hub, web, mail = "https://hub.example.com", "https://hub.example.com/k8s/clusters/team/web", "https://10.0.0.1:8443/k8s/clusters/team/mail"
+	for name, tt := range map[string]struct {
+		audiences []string
+		good, bad []string
+	}{
+		"none of the hub's":                 {[]string{"drover", "https://hub.example.com.evil.example"}, []string{"team/web", "team/mail", Local, ""}, nil},
+		"none":                              {nil, []string{"team/web", Local, ""}, nil},
+		"the hub":                           {[]string{hub + "/"}, []string{"team/web", "team/mail", Local, ""}, nil},
+		"one member":                        {[]string{web}, []string{"team/web"}, []string{"team/mail", "team/webs", "team/we", Local, ""}},
+		"one member, with a slash":          {[]string{web + "/"}, []string{"team/web"}, []string{"team/mail", Local, ""}},
+		"one member and a service":          {[]string{"drover", web}, []string{"team/web"}, []string{"team/mail", Local, ""}},
+		"two members":                       {[]string{web, mail}, []string{"team/web", "team/mail"}, []string{"team/db", Local, ""}},
+		"a member and the hub":              {[]string{web, hub}, []string{"team/web", "team/mail", Local, ""}, nil},
+		"a path in a member":                {[]string{web + "/api"}, nil, []string{"team/web", Local, ""}},
+		"more than a review is asked about": {append(slices.Repeat([]string{hub + "/k8s/clusters/team/x"}, maxAudiences), web), []string{"team/web"}, []string{"team/mail", Local}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, member := range tt.good {
+				if err := testAudiences().Narrow(to(member, ""), tt.audiences); err != nil {
+					t.Errorf("to %q: %v", member, err)
+				}
+			}
+			for _, member := range tt.bad {
+				if err := testAudiences().Narrow(to(member, ""), tt.audiences); !apierrors.IsForbidden(err) {
+					t.Errorf("to %q: %v, want 403", member, err)
+				}
+			}
+		})
+	}
+}
+
 func TestATokenNamesTheMemberThatItIsMadeFor(t *testing.T) {
 	const web, mail = "https://hub.example.com/k8s/clusters/team/web", "https://hub.example.com/k8s/clusters/team/mail"
 	for name, tt := range map[string]struct {

@@ -61,6 +61,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	users := users{
 		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), audiences).Authenticate,
 		authorize:    identity.Chain{bindings, access.ClusterProxy}.Authorize,
+		audiences:    audiences,
 	}
 	issuer, err := users.signIn(ctx, mgr, cfg, grants, logger.WithName("sign-in"))
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/index"
-	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/signin"
 )
 
@@ -23,6 +22,7 @@ import (
 type users struct {
 	authenticate func(*http.Request) (identity.Identity, error)
 	authorize    func(context.Context, identity.Identity, types.NamespacedName) error
+	audiences    identity.Audiences
 }
 
 // signIn adds users who sign in at the hub. It returns the issuer of their tokens, nil if it is not configured.
@@ -41,7 +41,7 @@ func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config,
 		},
 		Named:    grants.Named,
 		Sessions: signin.Bounds{Idle: cfg.SignIn.SessionIdleTimeout.Duration, Lifetime: cfg.SignIn.SessionLifetime.Duration},
-		MaxTTL:   cfg.SignIn.Tokens.MaxTTL.Duration, Member: proxy.MemberOf,
+		MaxTTL:   cfg.SignIn.Tokens.MaxTTL.Duration, Audiences: u.audiences,
 	})
 	u.authenticate, u.authorize = issuer.Authenticate(u.authenticate), issuer.Authorize(u.authorize)
 	return issuer, nil

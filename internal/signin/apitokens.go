@@ -57,7 +57,7 @@ type scripts struct {
 // newScripts lets a user do one thing with their tokens at a time: to list those of one user is to look at all labels in the cache.
 func newScripts(o Options) scripts {
 	gate := limit.NewGate(limit.Bounds{User: 1, All: 4, Queue: 64, QueueUser: 4, Wait: seen}, limit.Observer{})
-	return scripts{maxTTL: o.MaxTTL, member: o.Member, gate: gate, uses: lru.New(maxUses), rate: rate.NewLimiter(usesPerSecond, usesPerSecond)}
+	return scripts{maxTTL: o.MaxTTL, member: o.Audiences.Member, gate: gate, uses: lru.New(maxUses), rate: rate.NewLimiter(usesPerSecond, usesPerSecond)}
 }
 
 // apiToken is what is kept of a token.

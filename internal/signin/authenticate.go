@@ -48,7 +48,7 @@ func (s *Server) Authenticate(next func(*http.Request) (identity.Identity, error
 		}
 		sum := sha256.Sum256([]byte(raw))
 		if _, known := s.verified.Get(sum); !known && !token.IssuedBy(raw, s.issuer) {
-			if id, ours, err := s.byMachine(r.Context(), raw, sum); ours {
+			if id, ours, err := s.byMachine(r, raw, sum); ours {
 				return id, err
 			}
 			return next(r)

@@ -66,7 +66,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 	must(err)
 	user := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice", UID: "8f3f0d4e-33f7-4d36-9f3a-2f7a8c9f1b11"}}
 	cache := held{users: map[string]*v1.User{"alice": user}, secrets: map[string]*corev1.Secret{KeysSecret: {ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}, Data: map[string][]byte{KeyOfKeys: raw}}}}
-	s := New(Options{Issuer: "https://hub.example.com", Client: cache, Live: cache, Namespace: "drover-system", Now: func() time.Time { return now }, Log: logr.Discard(), MaxTTL: maxTTLForTest, Member: memberForTest})
+	s := New(Options{Issuer: "https://hub.example.com", Client: cache, Live: cache, Namespace: "drover-system", Now: func() time.Time { return now }, Log: logr.Discard(), MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)

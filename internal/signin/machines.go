@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -49,16 +50,17 @@ type said struct {
 
 // byMachine returns the user of a token of an AuthProvider of machines, and reports whether it is one. Such a token never goes on to the TokenReview: the hub's
 // API server may trust the same issuer, and would give its user another name.
-func (s *Server) byMachine(ctx context.Context, raw string, sum [sha256.Size]byte) (id identity.Identity, ours bool, err error) {
-	if known, ok := s.machines.Get(sum); ok {
+func (s *Server) byMachine(r *http.Request, raw string, sum [sha256.Size]byte) (id identity.Identity, ours bool, err error) {
+	ctx := r.Context()
+	if known, ok := s.machines.known.Get(sum); ok {
 		m := known.(machineUser) // only these are ever added
 		if p, v, err := s.verifierOf(ctx, m.provider); err != nil {
 			return identity.Identity{}, true, err
 		} else if p.UID == m.uid && p.Generation == m.generation && s.now().Before(m.Expiry) && v.Holds(m.User) {
-			id, err := s.asMachine(ctx, p.Name, m.User)
+			id, err := s.asMachine(r, p.Name, m.User)
 			return id, true, err
 		}
-		s.machines.Remove(sum)
+		s.machines.known.Remove(sum)
 	}
 	claims, ok := unverified(raw)
 	if !ok {
@@ -69,7 +71,7 @@ func (s *Server) byMachine(ctx context.Context, raw string, sum [sha256.Size]byt
 		return identity.Identity{}, false, nil
 	}
 	if err == nil {
-		id, err = s.verifyMachine(ctx, name, raw, sum, claims)
+		id, err = s.verifyMachine(r, name, raw, sum, claims)
 	}
 	return id, true, err
 }
@@ -88,7 +90,7 @@ func unverified(raw string) (c said, ok bool) {
 }
 
 // providerOf returns the name of the AuthProvider whose issuer and audience a token names, and none if there is no such one. Those of the hub's own API server
-// have another audience, whatever their issuer is called.
+// have another audience than any provider takes, whatever their issuer is called; one that a provider does take is refused, since its key is none of that issuer's.
 func (s *Server) providerOf(ctx context.Context, claims said) (string, error) {
 	var all v1.AuthProviderList
 	if err := s.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -128,15 +130,15 @@ func (s *Server) verifierOf(ctx context.Context, name string) (*v1.AuthProvider,
 }
 
 // verifyMachine checks a token for the first time, or again after its provider has changed.
-func (s *Server) verifyMachine(ctx context.Context, name, raw string, sum [sha256.Size]byte, claims said) (identity.Identity, error) {
-	p, v, err := s.verifierOf(ctx, name)
+func (s *Server) verifyMachine(r *http.Request, name, raw string, sum [sha256.Size]byte, claims said) (identity.Identity, error) {
+	p, v, err := s.verifierOf(r.Context(), name)
 	if err != nil {
 		return identity.Identity{}, err
 	}
 	if claims.Expiry != nil && s.now().After(claims.Expiry.Time().Add(v.Lifetime())) { // no issuer is asked about the user again: what is open would go on for good
 		return identity.Identity{}, refusal.Unauthorized("the token expired long ago").Because(identity.ErrEnded)
 	}
-	ctx, cancel := context.WithTimeout(ctx, verifyLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), verifyLimit)
 	defer cancel()
 	u, err := v.Verify(ctx, raw)
 	switch {
@@ -146,16 +148,16 @@ func (s *Server) verifyMachine(ctx context.Context, name, raw string, sum [sha25
 		s.complain(err, "token of a machine not checked")
 		return identity.Identity{}, refusal.Unavailable("the hub cannot ask the issuer of the token for its keys at the moment; try again").Because(err)
 	}
-	id, err := s.asMachine(ctx, name, u)
+	id, err := s.asMachine(r, name, u)
 	if err != nil {
 		return identity.Identity{}, err
 	}
-	s.machines.Add(sum, machineUser{User: u, provider: name, uid: p.UID, generation: p.Generation}, u.Expiry.Sub(s.now()))
+	s.machines.known.Add(sum, machineUser{User: u, provider: name, uid: p.UID, generation: p.Generation}, u.Expiry.Sub(s.now()))
 	return id, nil
 }
 
-// asMachine makes a user of what a token says, if they are not switched off. Bindings may have changed since it was verified.
-func (s *Server) asMachine(ctx context.Context, provider string, u machine.User) (identity.Identity, error) {
+// asMachine makes a user of what a token says, if they are not switched off and the token is good for the request. Bindings may have changed since it was verified.
+func (s *Server) asMachine(r *http.Request, provider string, u machine.User) (identity.Identity, error) {
 	unusable := func(err error) (identity.Identity, error) {
 		return identity.Identity{}, refusal.Unauthorized("the token's user has a name that the hub can't pass on: " + err.Error()).Because(err)
 	}
@@ -175,7 +177,10 @@ func (s *Server) asMachine(ctx context.Context, provider string, u machine.User)
 		credential := []string{"JTI=" + u.ID} // as API servers write it
 		id.Extra, id.Hub.Extra = map[string][]string{identity.HubPrefix + credentialID: credential}, map[string]authenticationExtra{credentialID: credential}
 	}
-	if err := s.admit(ctx, id); err != nil {
+	if err := s.admit(r.Context(), id); err != nil {
+		return identity.Identity{}, err
+	}
+	if err := s.machines.audiences.Narrow(r, u.Audiences); err != nil {
 		return identity.Identity{}, err
 	}
 	return id, nil

@@ -165,6 +165,37 @@ func TestATokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
 	}
 }
 
+// A token whose audience is one member is good for that one only, as those of the hub's ServiceAccounts are. rancher.md §4: a token of one cluster is accepted by
+// another one, or by the hub.
+func TestATokenOfAMachineForOneMemberIsGoodForThatOneOnly(t *testing.T) {
+	const hub, prod = "https://hub.example.com", "https://hub.example.com/k8s/clusters/team/prod"
+	f, c := newFixture(t), newCI(t)
+	p := f.provideMachines("ci", c)
+	for name, tt := range map[string]struct {
+		audiences []string
+		narrow    bool
+	}{
+		"a service":               {[]string{c.audience}, false},
+		"the hub and a service":   {[]string{hub, c.audience}, false},
+		"a member":                {[]string{prod}, true},
+		"a member and a service":  {[]string{c.audience, prod + "/"}, true},
+		"a member, the hub's too": {[]string{prod, hub}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.Update(t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.JWT.Issuer.Audiences = tt.audiences[:1] })
+			raw := c.token(f.now(), func(m map[string]any) { m["aud"] = tt.audiences })
+			for range 2 { // verified, and known
+				for path, good := range map[string]bool{inMember: true, "/k8s/clusters/team/other/api": !tt.narrow, "/k8s/local/api": !tt.narrow, "/v1/whoami": !tt.narrow, "/v1/clusters": !tt.narrow} {
+					id, err := identifiedAt(t, f.issuer, path, raw)
+					if good && (err != nil || id.User != p.Name+":web") || !good && (!apierrors.IsForbidden(err) || id.User != "") {
+						t.Errorf("%s: %+v (%v), want it accepted: %t", path, id, err, good)
+					}
+				}
+			}
+		})
+	}
+}
+
 // CVE-2023-22650: a disabled user or provider goes on with what they have.
 func TestAMachineIsRefusedAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -209,7 +209,7 @@ func TestClientsThatRefreshAtOnceGoOnWithOneToken(t *testing.T) {
 
 // replica is another one, which reads from a cache.
 func (f *fixture) replica(cache client.Client) *Server {
-	return New(Options{Issuer: f.server.URL, Client: cache, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard(), MaxTTL: maxTTLForTest, Member: memberForTest})
+	return New(Options{Issuer: f.server.URL, Client: cache, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard(), MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
 }
 
 func (f *fixture) exchangeAt(s *Server, raw string) (granted, error) {

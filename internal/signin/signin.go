@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/signin/attempts"
 	"github.com/drover-dev/drover/internal/signin/keys"
@@ -84,8 +85,8 @@ type Options struct {
 	Log      logr.Logger
 	// MaxTTL is the longest that a token for scripts is valid.
 	MaxTTL time.Duration
-	// Member returns the member that a request goes to, as <namespace>/<name> or identity.Local, empty if it goes to none.
-	Member func(*http.Request) string
+	// Audiences say which member a request goes to, and which ones tokens of machines name.
+	Audiences identity.Audiences
 }
 
 // Server is the issuer on one replica. New makes it. It may be used concurrently.
@@ -106,7 +107,13 @@ type Server struct {
 	providers  providers
 	verified   *cache.LRUExpireCache // of verified, by the digest of the token
 	scripts    scripts
-	machines   *cache.LRUExpireCache // of machineUser, by the digest of the token
+	machines   machines
+}
+
+// machines are those with tokens of other issuers.
+type machines struct {
+	known     *cache.LRUExpireCache // of machineUser, by the digest of the token
+	audiences identity.Audiences
 }
 
 // passwords are what bounds their guessing, and what checking them costs.
@@ -145,7 +152,7 @@ func New(o Options) *Server {
 		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace, Now: o.Now}, gate: upstreamGate(), failed: newRates(failuresPerSecond, failuresAtOnce), refreshes: refreshGate(), disabled: o.Disabled, named: o.Named},
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		passwords: passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)},
-		codes:     newCodes(), verified: cache.NewLRUExpireCache(maxVerified), scripts: newScripts(o), machines: cache.NewLRUExpireCache(maxVerified),
+		codes:     newCodes(), verified: cache.NewLRUExpireCache(maxVerified), scripts: newScripts(o), machines: machines{cache.NewLRUExpireCache(maxVerified), o.Audiences},
 	}
 }
 

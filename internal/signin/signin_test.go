@@ -77,7 +77,7 @@ func newFixture(t *testing.T) *fixture {
 	mux := http.NewServeMux()
 	f.server = httptest.NewTLSServer(mux)
 	t.Cleanup(f.server.Close)
-	f.issuer = New(Options{Issuer: f.server.URL, Client: f.Client, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard(), Disabled: f.disabled, Named: f.named, MaxTTL: maxTTLForTest, Member: memberForTest})
+	f.issuer = New(Options{Issuer: f.server.URL, Client: f.Client, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard(), Disabled: f.disabled, Named: f.named, MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
 	f.issuer.Register(mux)
 	key, err := keys.New(f.clock)
 	if err != nil {

@@ -28,6 +28,9 @@ import (
 
 const maxTTLForTest = 60 * 24 * time.Hour
 
+// audiencesForTest are those of a hub with one URL.
+var audiencesForTest = identity.Audiences{Hub: []string{"https://hub.example.com"}, Clusters: "/k8s/clusters/", Member: memberForTest}
+
 // memberForTest reads a path as the proxy does, whose own tests say how.
 func memberForTest(r *http.Request) string {
 	if strings.HasPrefix(r.URL.Path, "/k8s/local") {
