@@ -17,6 +17,7 @@ import (
 
 	"github.com/drover-dev/drover/controllers"
 	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/memory"
 	"github.com/drover-dev/drover/internal/server"
 	"github.com/drover-dev/drover/internal/trust"
 )
@@ -78,5 +79,6 @@ func run(ctx context.Context, path string) error {
 	if err := controllers.Setup(leader, controllers.Options{Config: cfg, Members: serving.Members, Trust: holder, Synced: serving.Synced, Deliveries: serving.Deliveries(), Checkpoints: leader.Checkpoints}); err != nil {
 		return err
 	}
+	go memory.ReturnWhenCalm(ctx)
 	return server.Run(ctx, mgr, leader.Start, serving.Start)
 }

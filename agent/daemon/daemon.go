@@ -28,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/memory"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tracing"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -79,7 +80,7 @@ func Run(ctx context.Context, o Options) error {
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { a.serveLevel(ctx) })
-	running.Go(func() { returnMemory(ctx) })
+	running.Go(func() { memory.ReturnWhenCalm(ctx) })
 	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx)) // while the agent drains it is alive and not ready
 	defer stopProbes()
 	probing := make(chan error, 1)

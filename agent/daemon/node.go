@@ -13,6 +13,7 @@ import (
 	"github.com/drover-dev/drover/agent/leader"
 	"github.com/drover-dev/drover/agent/report"
 	"github.com/drover-dev/drover/agent/stream"
+	"github.com/drover-dev/drover/internal/memory"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -30,7 +31,7 @@ func RunNode(ctx context.Context, o Options) error {
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { a.serveLevel(ctx) })
-	running.Go(func() { returnMemory(ctx) })
+	running.Go(func() { memory.ReturnWhenCalm(ctx) })
 	uid, ok := a.awaitUID(ctx)
 	if !ok {
 		return nil

@@ -28,6 +28,7 @@ const (
 	headerTable     = 4 << 10   // bytes of the table of either hpack at most
 	reportRead      = 4 << 10   // so many bytes that were read are reported at once
 	bodyPiece       = 32 << 10  // bytes of a request's body in one frame, which fits into a WebSocket frame
+	readBuffer      = 1 << 10   // bytes that each tunnel holds; more than that is read past it, to where it belongs
 )
 
 var (
@@ -352,7 +353,7 @@ func (c *client) fail(err error) {
 
 // read is the one reader of the connection.
 func (c *client) read() {
-	in := bufio.NewReader(c.link)
+	in := bufio.NewReaderSize(c.link, readBuffer)
 	framer := http2.NewFramer(io.Discard, in)
 	framer.SetMaxReadFrameSize(maxFrameSize)
 	framer.SetReuseFrames()

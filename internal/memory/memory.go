@@ -1,0 +1,66 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package memory returns to the system what a burst of work has used.
+package memory
+
+import (
+	"context"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+// interval is how often the process looks at what it has allocated.
+const interval = 5 * time.Second
+
+// A process is calm if it allocates less than calmBytes in an interval, or than the calmShare of what it holds. Memory is worth returning once worthBytes
+// were allocated, or the worthShare of what is held: a collection costs as much as there is to hold.
+const (
+	calmBytes  = 512 << 10
+	calmShare  = 16
+	worthBytes = 1 << 20
+	worthShare = 8
+)
+
+// ReturnWhenCalm returns memory to the system whenever the process is calm after work, until ctx ends. The runtime would keep what a burst has used: it collects
+// garbage when the heap has grown by GOGC percent, or after two minutes, and an idle heap hardly grows.
+func ReturnWhenCalm(ctx context.Context) {
+	ticks := time.NewTicker(interval)
+	defer ticks.Stop()
+	for h := (heap{}); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+		if h.calm(read()) {
+			debug.FreeOSMemory() // a millisecond of CPU for each MB that is held
+		}
+	}
+}
+
+// heap is what the process had allocated since its start, in bytes.
+type heap struct {
+	seen     uint64 // when it was looked at last
+	returned uint64 // when memory was returned last
+}
+
+// calm reports whether memory should be returned: there has been work since the last time, and there is none at the moment. allocated is since the start, live
+// what the last collection has left, in bytes.
+func (h *heap) calm(allocated, live uint64) bool {
+	busy := allocated-h.seen > max(calmBytes, live/calmShare)
+	h.seen = allocated
+	if busy || allocated-h.returned < max(worthBytes, live/worthShare) {
+		return false
+	}
+	h.returned = allocated
+	return true
+}
+
+// read returns how many bytes the process has allocated since its start, and how many the last collection has left.
+func read() (allocated, live uint64) {
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	metrics.Read(samples)
+	return samples[0].Value.Uint64(), samples[1].Value.Uint64()
+}
