@@ -184,8 +184,8 @@ func (w *windows) arrive(s *window, bytes int64) error {
 	return nil
 }
 
-// refill counts bytes that were read, and returns by how much the window grows. It doubles if all of it was read within two round trips:
-// then the window is less than what the path takes and the reader reads.
+// refill counts bytes that were read, and returns by how much the window grows. If all of it was read within two round trips, the window is less than what the path
+// takes and the reader reads: so it becomes four times as large, or twice if that is what the bounds leave.
 func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {
 	if s == nil {
 		return 0
@@ -198,12 +198,17 @@ func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {
 	now := time.Now()
 	took := now.Sub(s.since)
 	s.read, s.since = 0, now
-	if more = min(s.size, w.most-s.size); !mayGrow || took > 2*w.pings.least || !w.reserve(more) {
+	if !mayGrow || took > 2*w.pings.least {
 		return 0
 	}
-	s.size += more
-	s.credit += more
-	return more
+	for _, more := range []int64{min(3*s.size, w.most-s.size), min(s.size, w.most-s.size)} {
+		if w.reserve(more) {
+			s.size += more
+			s.credit += more
+			return more
+		}
+	}
+	return 0
 }
 
 func (w *windows) reserve(bytes int64) bool {
