@@ -63,6 +63,10 @@ func rules() []rule {
 			why: "rollout is pure: controller, agent, tests and hack/plan-steps must see the same next step",
 		},
 		{
+			from: "internal/rancher", ours: []string{"./api"}, never: effects(),
+			why: "rancher is pure: the same objects always give the same files, and a table test needs no server",
+		},
+		{
 			from: "internal/tunnel", only: []string{"std", "github.com/gorilla/websocket", "golang.org/x/net/http", "golang.org/x/net/http2", "./internal/tunnel"},
 			why: "the tunnel knows nothing of Kubernetes or of Drover, so that it can be read, tested and measured alone",
 		},
@@ -292,7 +296,7 @@ func TestPurePackagesHaveNoClock(t *testing.T) {
 }
 
 func clockProblems(files []source) []string {
-	pure := []string{"internal/access", "internal/set", "internal/tenancy", "internal/rollout"}
+	pure := []string{"internal/access", "internal/rancher", "internal/set", "internal/tenancy", "internal/rollout"}
 	clock := []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
 	var problems []string
 	for _, f := range files {

@@ -1,0 +1,296 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// pending is a binding that is exported once it is known who its subject is in Drover.
+type pending struct {
+	what      string
+	principal string
+	build     func(v1.Subject)
+}
+
+// bindings exports the bindings of clusters and projects, and those of global roles that reach into clusters.
+func (c *conversion) bindings() {
+	todo := slices.Concat(c.clusterBindings(), c.projectBindings(), c.globalBindings())
+	for _, b := range todo {
+		c.subjects.count[b.principal]++
+	}
+	c.nameAll()
+	for _, b := range todo {
+		p := c.subjects.known[b.principal]
+		if p.Name != "" && p.Name != NoName {
+			b.build(v1.Subject{Kind: p.Kind, Name: p.Name})
+		}
+	}
+}
+
+func (c *conversion) clusterBindings() []pending {
+	var todo []pending
+	taken, seen := names{}, map[string]bool{}
+	for _, b := range oldestFirst(c.in.ClusterBindings, func(b ClusterBinding) metav1.ObjectMeta { return b.ObjectMeta }) {
+		what := describe("ClusterRoleTemplateBinding", b.ObjectMeta, "")
+		cl, exported := c.chosen[b.Namespace]
+		switch {
+		case b.ClusterName != b.Namespace: // CVE-2022-31247
+			c.report.find(LeftOut, "The binding names another cluster than that whose namespace it is in.", what, b.ClusterName)
+			continue
+		case !exported:
+			if !c.other[b.Namespace] {
+				c.report.find(LeftOut, "The binding's cluster does not exist.", what, b.Namespace)
+			}
+			continue
+		case c.deleted(what, b.ObjectMeta):
+			continue
+		}
+		name := taken.take(join(cl.name, b.Name), b.Namespace+b.Name)
+		principal := c.principalOf(b.Subject, what)
+		role := c.role(b.RoleTemplateName, v1.ContextCluster, what)
+		if principal == "" || role == "" {
+			continue
+		}
+		todo = append(todo, pending{what, principal, func(s v1.Subject) {
+			if c.again(seen, what, cl.name, role, s) {
+				return
+			}
+			out := &v1.ClusterRoleTemplateBinding{TypeMeta: typeMeta("ClusterRoleTemplateBinding"), ObjectMeta: c.meta(name)}
+			out.Spec.ClusterName, out.Spec.RoleTemplateName, out.Spec.Subject = cl.name, role, s
+			c.add(path.Join(cl.folder(), "bindings", name+".yaml"), what, out)
+		}})
+	}
+	return todo
+}
+
+func (c *conversion) projectBindings() []pending {
+	var todo []pending
+	taken, seen := names{}, map[string]bool{}
+	for _, b := range oldestFirst(c.in.ProjectBindings, func(b ProjectBinding) metav1.ObjectMeta { return b.ObjectMeta }) {
+		what := describe("ProjectRoleTemplateBinding", b.ObjectMeta, "")
+		p, exported := c.inside[b.ProjectName]
+		if !exported {
+			if !c.other[b.ProjectName] {
+				c.report.find(LeftOut, "The binding's project does not exist.", what, b.ProjectName)
+			}
+			continue
+		}
+		// The namespace is the project's own, or its backing namespace, "cluster-project". Whoever may write bindings in that of one project may in no other.
+		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
+			c.report.find(LeftOut, "The binding names another project than that whose namespace it is in.", what, b.ProjectName)
+			continue
+		}
+		if c.deleted(what, b.ObjectMeta) {
+			continue
+		}
+		name := taken.take(join(p.name, b.Name), b.Namespace+b.Name)
+		principal := c.principalOf(b.Subject, what)
+		role := c.role(b.RoleTemplateName, v1.ContextProject, what)
+		if principal == "" || role == "" {
+			continue
+		}
+		todo = append(todo, pending{what, principal, func(s v1.Subject) {
+			if c.again(seen, what, p.name, role, s) {
+				return
+			}
+			out := &v1.ProjectRoleTemplateBinding{TypeMeta: typeMeta("ProjectRoleTemplateBinding"), ObjectMeta: c.meta(name)}
+			out.Spec.ProjectName, out.Spec.RoleTemplateName, out.Spec.Subject = p.name, role, s
+			c.add(path.Join(p.cluster.folder(), "bindings", name+".yaml"), what, out)
+		}})
+	}
+	return todo
+}
+
+// again reports whether an older binding grants the same.
+func (c *conversion) again(seen map[string]bool, what string, where, role string, s v1.Subject) bool {
+	key := strings.Join([]string{where, role, string(s.Kind), s.Name}, "\x00")
+	if seen[key] {
+		c.report.find(LeftOut, "An older binding grants the same to the same.", what, "")
+	}
+	found := seen[key]
+	seen[key] = true
+	return found
+}
+
+// principalOf returns the principal that a binding is for. Without one, it has been reported.
+func (c *conversion) principalOf(s Subject, what string) string {
+	switch {
+	case s.ServiceAccount != "":
+		c.report.find(NoCounterpart, "It is for a ServiceAccount of the member: make a RoleBinding there.", what, s.ServiceAccount)
+		return ""
+	case s.GroupPrincipalName != "":
+		return s.GroupPrincipalName
+	case s.GroupName != "":
+		c.report.find(LeftOut, "It is for a group of Kubernetes itself, and not for one of a provider: make a binding in the member if it is meant.", what, s.GroupName)
+		return ""
+	case s.UserName == "" && s.UserPrincipalName == "":
+		c.report.find(LeftOut, "It is for no user and no group.", what, "")
+		return ""
+	}
+	name := s.UserName
+	if from, local := splitPrincipal(s.UserPrincipalName); name == "" && from.provider == localCluster {
+		name = local
+	}
+	if name == "" {
+		return c.principalOfUsers(c.people.owners[s.UserPrincipalName], s.UserPrincipalName, what)
+	}
+	user, found := c.people.users[name]
+	if !found {
+		c.report.find(LeftOut, "Its user does not exist, or could not be read.", what, name)
+		return ""
+	}
+	id := user.principal()
+	if s.UserPrincipalName != "" && slices.Contains(user.PrincipalIDs, s.UserPrincipalName) && id == "" {
+		id = s.UserPrincipalName
+	} else if s.UserPrincipalName != "" && !slices.Contains(user.PrincipalIDs, s.UserPrincipalName) && s.UserPrincipalName != "local://"+name {
+		c.report.find(Decide, "It names a user, and a principal of another one. It is not exported.", what, name+" and "+s.UserPrincipalName)
+		return ""
+	}
+	if id == "" {
+		id = "local://" + name
+	}
+	return c.principalOfUsers([]string{name}, id, what)
+}
+
+// principal returns the only principal by which a user signs in at a provider.
+func (u User) principal() string {
+	elsewhere := u.elsewhere()
+	if len(elsewhere) == 1 {
+		return elsewhere[0]
+	}
+	return ""
+}
+
+// elsewhere are the principals of a user that are of a provider.
+func (u User) elsewhere() []string {
+	return slices.DeleteFunc(slices.Clone(u.PrincipalIDs), func(id string) bool {
+		s, _ := splitPrincipal(id)
+		return s.provider == localCluster
+	})
+}
+
+// principalOfUsers refuses users who are switched off, and accounts of Rancher itself.
+func (c *conversion) principalOfUsers(users []string, id, what string) string {
+	for _, name := range users {
+		user := c.people.users[name]
+		if user.Enabled != nil && !*user.Enabled {
+			c.report.find(LeftOut, "Its user is switched off in Rancher.", what, name)
+			return ""
+		}
+		if slices.ContainsFunc(user.PrincipalIDs, func(id string) bool { return strings.HasPrefix(id, "system:") }) {
+			c.report.find(NoCounterpart, "It is for an account of Rancher itself.", what, name)
+			return ""
+		}
+	}
+	if strings.HasPrefix(id, "system:") {
+		c.report.find(NoCounterpart, "It is for an account of Rancher itself.", what, id)
+		return ""
+	}
+	return id
+}
+
+// nameAll decides what each principal is called in Drover. Of two that would get one name, neither does: one of them would have the other's rights.
+func (c *conversion) nameAll() {
+	providers := map[string]Provider{}
+	for _, p := range c.Mapping.Providers {
+		providers[p.Rancher] = p
+	}
+	holders := map[string][]string{}
+	for _, id := range slices.Sorted(maps.Keys(c.subjects.count)) {
+		p, given := c.subjects.given[id]
+		if !given {
+			p = c.proposal(id, providers)
+		}
+		c.subjects.known[id] = &p
+	}
+	for id, p := range c.subjects.given {
+		if c.subjects.known[id] == nil {
+			c.subjects.known[id] = &p
+		}
+	}
+	for id, p := range c.subjects.known {
+		if p.Name != "" && p.Name != NoName {
+			key := string(p.Kind) + p.Name
+			holders[key] = append(holders[key], id)
+		}
+	}
+	for _, ids := range holders {
+		for _, id := range slices.Sorted(slices.Values(ids)) {
+			p := c.subjects.known[id]
+			if _, given := c.subjects.given[id]; !given && len(ids) > 1 {
+				p.Suggested, p.Name, p.Why = p.Name, "", "another principal would have the same name"
+			}
+		}
+	}
+	for _, p := range c.subjects.known {
+		c.mapping.Principals = append(c.mapping.Principals, *p)
+	}
+	for _, p := range providers {
+		c.mapping.Providers = append(c.mapping.Providers, p)
+	}
+}
+
+// proposal is what is known of a principal.
+func (c *conversion) proposal(id string, providers map[string]Provider) Principal {
+	s, _ := splitPrincipal(id)
+	p := Principal{Rancher: id, Kind: s.subject()}
+	i := c.people.identify(id)
+	p.Why = i.why
+	if s.provider == "" {
+		return p
+	}
+	provider, found := providers[s.provider]
+	if !found {
+		provider = Provider{Rancher: s.provider, Name: defaultProvider(s.provider)}
+		providers[s.provider] = provider
+	}
+	if i.decided == "" && provider.AcceptSuggested {
+		i.decided, i.suggested = i.suggested, ""
+	}
+	if i.decided != "" {
+		p.Name = provider.Name + ":" + i.decided
+	}
+	if i.suggested != "" {
+		p.Suggested = provider.Name + ":" + i.suggested
+	}
+	return p
+}
+
+// defaultProvider is what the AuthProvider for a provider of Rancher is called, as long as a person does not say otherwise.
+func defaultProvider(name string) string {
+	switch {
+	case name == "openldap":
+		return "ldap"
+	case name == localCluster:
+		return localProvider
+	case validProvider(name):
+		return name
+	}
+	return join("rancher", name)
+}
+
+// reportPrincipals says whom Drover does not know yet.
+func (c *conversion) reportPrincipals() {
+	for id, n := range c.subjects.count {
+		p := c.subjects.known[id]
+		detail := fmt.Sprintf("bindings: %d; %s", n, p.Why)
+		switch {
+		case p.Name == NoName:
+			c.report.find(LeftOut, "principals.yaml says that nothing is granted to it.", id, fmt.Sprintf("bindings: %d", n))
+		case p.Name == "" && p.Suggested != "":
+			c.report.find(Decide, "Who this is in Drover is a guess. Its bindings are not exported: set its name in principals.yaml, or acceptSuggested for the provider.", id, detail+"; perhaps "+p.Suggested)
+		case p.Name == "":
+			c.report.find(Decide, "Who this is in Drover is not known. Its bindings are not exported: set its name in principals.yaml.", id, detail)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+// Names of files in the folder.
+const (
+	ReportFile        = "REPORT.md"
+	PrincipalsFile    = "principals.yaml"
+	kustomizationFile = "kustomization.yaml"
+	// SecretsFolder has the values of Secrets. It is no part of the kustomization, and not to be committed.
+	SecretsFolder = "secrets"
+)
+
+// Files are the files of an export by their paths.
+func (r Result) Files() (map[string][]byte, error) {
+	files := map[string][]byte{ReportFile: r.Report.Markdown()}
+	for _, o := range slices.Concat(r.Objects, r.Secrets) {
+		text, err := object(o)
+		if err != nil {
+			return nil, fmt.Errorf("write %s: %w", o.Path, err)
+		}
+		if _, twice := files[o.Path]; twice {
+			return nil, fmt.Errorf("two objects have the file %s: %s is one", o.Path, ascii(o.Origin))
+		}
+		files[o.Path] = text
+	}
+	kustomizations(files, r.Objects, "")
+	if len(r.Secrets) > 0 {
+		kustomizations(files, r.Secrets, SecretsFolder)
+		files[path.Join(SecretsFolder, ".gitignore")] = []byte("# Values of Secrets: not for Git.\n*\n")
+	}
+	text, err := r.Mapping.YAML()
+	if err != nil {
+		return nil, err
+	}
+	files[PrincipalsFile] = text
+	return files, nil
+}
+
+// object is the YAML of an object, without what only an API server fills in.
+func object(o Output) ([]byte, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.Object)
+	if err != nil {
+		return nil, fmt.Errorf("convert: %w", err)
+	}
+	delete(fields, "status")
+	if meta, ok := fields["metadata"].(map[string]any); ok {
+		delete(meta, "creationTimestamp")
+	}
+	if spec, ok := fields["spec"].(map[string]any); ok && fields["kind"] == "Cluster" {
+		delete(spec, "registration") // empty objects, which stand for what was not set
+		delete(spec, "agent")
+	}
+	text, err := yaml.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("write YAML: %w", err)
+	}
+	return append([]byte("# From Rancher: "+ascii(o.Origin)+"\n"), text...), nil
+}
+
+// kustomizations adds one for each folder that has objects or folders, from the top down.
+func kustomizations(files map[string][]byte, objects []Output, top string) {
+	folders := map[string]map[string]bool{top: {}}
+	for _, o := range objects {
+		dir, name := path.Split(o.Path)
+		for dir = path.Clean(dir); ; dir, name = path.Dir(dir), path.Base(dir) {
+			if dir == "." || dir == top {
+				folders[top][name] = true
+				break
+			}
+			if folders[dir] == nil {
+				folders[dir] = map[string]bool{}
+			}
+			folders[dir][name] = true
+		}
+	}
+	for dir, resources := range folders {
+		text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:"
+		if len(resources) == 0 {
+			text += " []"
+		}
+		for _, name := range slices.Sorted(maps.Keys(resources)) {
+			text += "\n- " + name
+		}
+		files[path.Join(dir, kustomizationFile)] = []byte(text + "\n")
+	}
+}

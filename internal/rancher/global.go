@@ -1,0 +1,70 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"fmt"
+	"path"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// globalBindings exports what a global role grants in clusters, and reports the rest: rights on Rancher itself are RBAC of the hub.
+func (c *conversion) globalBindings() []pending {
+	roles, counted := map[string]GlobalRole{}, map[string]int{}
+	for _, r := range c.in.GlobalRoles {
+		roles[r.Name] = r
+	}
+	var todo []pending
+	taken, seen := names{}, map[string]bool{}
+	for _, b := range oldestFirst(c.in.GlobalBindings, func(b GlobalBinding) metav1.ObjectMeta { return b.ObjectMeta }) {
+		what := describe("GlobalRoleBinding", b.ObjectMeta, "")
+		if c.deleted(what, b.ObjectMeta) {
+			continue
+		}
+		switch b.GlobalRoleName {
+		case "admin", "restricted-admin":
+			if id := c.principalOf(b.Subject, what); id != "" {
+				c.report.find(Decide, "It makes an administrator of Rancher, who owns all of its clusters. Nothing is exported for that: decide who administers the hub (a ClusterRoleBinding of cluster-admin there), "+
+					"and who owns the members (a ClusterRoleTemplateBinding of cluster-owner with clusterSelector {}).", what, b.GlobalRoleName+" for "+id)
+			}
+			continue
+		}
+		counted[b.GlobalRoleName]++
+		for _, inherited := range roles[b.GlobalRoleName].InheritedClusterRoles {
+			if next, fits := c.inheritedBinding(b, inherited, what, taken, seen); fits {
+				todo = append(todo, next)
+			}
+		}
+	}
+	for name, n := range counted {
+		c.report.find(NoCounterpart, "A global role grants rights on Rancher itself. In Drover these are Kubernetes' RBAC of the hub.", describe("GlobalRole", metav1.ObjectMeta{Name: name}, roles[name].DisplayName), fmt.Sprintf("bindings: %d", n))
+	}
+	return todo
+}
+
+// inheritedBinding grants a cluster role of a global role in all members of the workspace.
+func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, taken names, seen map[string]bool) (pending, bool) {
+	if _, local := c.chosen[localCluster]; local {
+		c.report.find(Decide, "Its global role grants a role in all clusters but Rancher's own, which is exported, too: bind it by a selector of labels that leaves that out.", what, inherited)
+		return pending{}, false
+	}
+	principal := c.principalOf(b.Subject, what)
+	role := c.role(inherited, v1.ContextCluster, what)
+	if principal == "" || role == "" {
+		return pending{}, false
+	}
+	name := taken.take(join("global", b.Name, inherited), b.Name+inherited)
+	return pending{what, principal, func(s v1.Subject) {
+		if c.again(seen, what, "", role, s) {
+			return
+		}
+		out := &v1.ClusterRoleTemplateBinding{TypeMeta: typeMeta("ClusterRoleTemplateBinding"), ObjectMeta: c.meta(name)}
+		out.Spec.ClusterSelector, out.Spec.RoleTemplateName, out.Spec.Subject = &metav1.LabelSelector{}, role, s
+		c.add(path.Join("global", name+".yaml"), what, out)
+		c.report.find(Different, "Its global role grants a role in all clusters. The ClusterRoleTemplateBinding does in all Clusters of the workspace, also in those that do not come from Rancher.", what, name)
+	}}, true
+}

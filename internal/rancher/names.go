@@ -1,0 +1,64 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// nameLimit is how long a name in Drover may be.
+const nameLimit = 63
+
+// label returns text as a DNS label, which may be empty: whatever an object of Rancher is called, its name in Drover is that of a file, too.
+func label(text string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(text) {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+	}
+	return bounded(strings.Trim(b.String(), "-"))
+}
+
+// bounded returns a name that is short enough, with a hash of the whole where it was not.
+func bounded(name string) string {
+	if len(name) <= nameLimit {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return strings.TrimRight(name[:nameLimit-9], "-") + "-" + hex.EncodeToString(sum[:4])
+}
+
+// join is the name of what belongs to another object.
+func join(parts ...string) string {
+	var some []string
+	for _, part := range parts {
+		if part = label(part); part != "" {
+			some = append(some, part)
+		}
+	}
+	return bounded(strings.Join(some, "-"))
+}
+
+// names gives each object of a kind a name of its own.
+type names map[string]bool
+
+// take returns the wanted name, or one with the ID where an older object has it already.
+func (n names) take(wanted, id string) string {
+	name := wanted
+	if name == "" || n[name] {
+		name = join(wanted, id)
+	}
+	if name == "" || n[name] {
+		sum := sha256.Sum256([]byte(id))
+		name = join(wanted, "x"+hex.EncodeToString(sum[:8]))
+	}
+	n[name] = true
+	return name
+}

@@ -1,0 +1,230 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rancher converts the objects of a Rancher server to Drover's, and reports what has no counterpart and what a person has to decide.
+//
+// It is pure: the same objects always give the same files.
+package rancher
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Labels and annotations of Rancher that the conversion reads.
+const (
+	// LabelSecretProject on a Secret of Rancher's cluster has the name of the project to which it is copied.
+	LabelSecretProject = "management.cattle.io/project-scoped-secret"
+	// LabelSecretCluster on such a Secret has the name of the cluster.
+	LabelSecretCluster = "management.cattle.io/project-scoped-secret-cluster"
+	// AnnotationIgnoreNamespaces on such a Secret names namespaces that get no copy.
+	AnnotationIgnoreNamespaces = "management.cattle.io/project-scoped-secret-ignore-namespaces"
+	// LabelProjectID on a Namespace of a member has the name of its project.
+	LabelProjectID = "field.cattle.io/projectId"
+
+	labelSystemProject = "authz.management.cattle.io/system-project"
+	localCluster       = "local"
+)
+
+// Objects are what was read from a Rancher server. Only fields that the conversion uses are there: no token, password or key.
+type Objects struct {
+	Clusters        []Cluster
+	Projects        []Project
+	RoleTemplates   []RoleTemplate
+	ClusterBindings []ClusterBinding
+	ProjectBindings []ProjectBinding
+	Users           []User
+	UserAttributes  []UserAttribute
+	GlobalRoles     []GlobalRole
+	GlobalBindings  []GlobalBinding
+	Provisioned     []Provisioned
+	// Plans of Rancher's own cluster.
+	Plans []Plan
+	// Secrets that are copied to projects. Without values if these were not asked for.
+	Secrets []corev1.Secret
+	// SecretsForbidden says that their names could not be read.
+	SecretsForbidden bool
+	// Unread are the kinds that could not be read, or not wholly.
+	Unread []Unread
+}
+
+// Unread is a kind, or an object, that could not be read.
+type Unread struct {
+	What string
+	Why  string
+}
+
+// Cluster is management.cattle.io/v3 Cluster.
+type Cluster struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		DisplayName              string          `json:"displayName"`
+		EnableNetworkPolicy      bool            `json:"enableNetworkPolicy"`
+		AgentEnvVars             []corev1.EnvVar `json:"agentEnvVars"`
+		LocalClusterAuthEndpoint struct {
+			Enabled bool `json:"enabled"`
+		} `json:"localClusterAuthEndpoint"`
+		Customization       *struct{} `json:"clusterAgentDeploymentCustomization"`
+		PodSecurityTemplate string    `json:"defaultPodSecurityAdmissionConfigurationTemplateName"`
+		ProjectMembersRole  string    `json:"defaultClusterRoleForProjectMembers"`
+		FleetWorkspaceName  string    `json:"fleetWorkspaceName"`
+		AKSConfig           *struct{} `json:"aksConfig"`
+		EKSConfig           *struct{} `json:"eksConfig"`
+		GKEConfig           *struct{} `json:"gkeConfig"`
+		AliConfig           *struct{} `json:"aliConfig"`
+	} `json:"spec"`
+	Status struct {
+		Driver   string `json:"driver"`
+		Provider string `json:"provider"`
+	} `json:"status"`
+}
+
+// Project is management.cattle.io/v3 Project.
+type Project struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		DisplayName                   string          `json:"displayName"`
+		ClusterName                   string          `json:"clusterName"`
+		ResourceQuota                 *Quota          `json:"resourceQuota"`
+		NamespaceDefaultResourceQuota *Quota          `json:"namespaceDefaultResourceQuota"`
+		ContainerDefaults             *ContainerLimit `json:"containerDefaultResourceLimit"`
+	} `json:"spec"`
+	Status struct {
+		BackingNamespace string `json:"backingNamespace"`
+	} `json:"status"`
+}
+
+// Quota has amounts by Rancher's keys.
+type Quota struct {
+	Limit QuotaLimit `json:"limit"`
+}
+
+// QuotaLimit is ResourceQuotaLimit of Rancher.
+type QuotaLimit struct {
+	Pods                   string            `json:"pods"`
+	Services               string            `json:"services"`
+	ReplicationControllers string            `json:"replicationControllers"`
+	Secrets                string            `json:"secrets"`
+	ConfigMaps             string            `json:"configMaps"`
+	PersistentVolumeClaims string            `json:"persistentVolumeClaims"`
+	ServicesNodePorts      string            `json:"servicesNodePorts"`
+	ServicesLoadBalancers  string            `json:"servicesLoadBalancers"`
+	RequestsCPU            string            `json:"requestsCpu"`
+	RequestsMemory         string            `json:"requestsMemory"`
+	RequestsStorage        string            `json:"requestsStorage"`
+	LimitsCPU              string            `json:"limitsCpu"`
+	LimitsMemory           string            `json:"limitsMemory"`
+	Extended               map[string]string `json:"extended"`
+}
+
+// ContainerLimit is ContainerResourceLimit of Rancher.
+type ContainerLimit struct {
+	RequestsCPU    string `json:"requestsCpu"`
+	RequestsMemory string `json:"requestsMemory"`
+	LimitsCPU      string `json:"limitsCpu"`
+	LimitsMemory   string `json:"limitsMemory"`
+}
+
+// RoleTemplate is management.cattle.io/v3 RoleTemplate.
+type RoleTemplate struct {
+	metav1.ObjectMeta     `json:"metadata"`
+	DisplayName           string              `json:"displayName"`
+	Rules                 []rbacv1.PolicyRule `json:"rules"`
+	Builtin               bool                `json:"builtin"`
+	External              bool                `json:"external"`
+	Locked                bool                `json:"locked"`
+	Administrative        bool                `json:"administrative"`
+	ClusterCreatorDefault bool                `json:"clusterCreatorDefault"`
+	ProjectCreatorDefault bool                `json:"projectCreatorDefault"`
+	Context               string              `json:"context"`
+	RoleTemplateNames     []string            `json:"roleTemplateNames"`
+}
+
+// Subject is who a binding of Rancher is for.
+type Subject struct {
+	UserName           string `json:"userName"`
+	UserPrincipalName  string `json:"userPrincipalName"`
+	GroupName          string `json:"groupName"`
+	GroupPrincipalName string `json:"groupPrincipalName"`
+	ServiceAccount     string `json:"serviceAccount"`
+}
+
+// ClusterBinding is management.cattle.io/v3 ClusterRoleTemplateBinding.
+type ClusterBinding struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Subject           `json:",inline"`
+	ClusterName       string `json:"clusterName"`
+	RoleTemplateName  string `json:"roleTemplateName"`
+}
+
+// ProjectBinding is management.cattle.io/v3 ProjectRoleTemplateBinding.
+type ProjectBinding struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Subject           `json:",inline"`
+	ProjectName       string `json:"projectName"`
+	RoleTemplateName  string `json:"roleTemplateName"`
+}
+
+// User is management.cattle.io/v3 User, without the hash of the password.
+type User struct {
+	metav1.ObjectMeta `json:"metadata"`
+	DisplayName       string   `json:"displayName"`
+	Username          string   `json:"username"`
+	PrincipalIDs      []string `json:"principalIds"`
+	Enabled           *bool    `json:"enabled"`
+}
+
+// UserAttribute is management.cattle.io/v3 UserAttribute: what a provider said of a user at the last login. Rancher writes these keys in this way.
+type UserAttribute struct {
+	metav1.ObjectMeta `json:"metadata"`
+	GroupPrincipals   map[string]struct {
+		Items []GroupPrincipal `json:"Items"`
+	} `json:"GroupPrincipals"`
+	ExtraByProvider map[string]map[string][]string `json:"ExtraByProvider"`
+}
+
+// GroupPrincipal is a group that a user was in.
+type GroupPrincipal struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	LoginName string `json:"loginName"`
+}
+
+// GlobalRole is management.cattle.io/v3 GlobalRole.
+type GlobalRole struct {
+	metav1.ObjectMeta     `json:"metadata"`
+	DisplayName           string   `json:"displayName"`
+	Builtin               bool     `json:"builtin"`
+	InheritedClusterRoles []string `json:"inheritedClusterRoles"`
+}
+
+// GlobalBinding is management.cattle.io/v3 GlobalRoleBinding.
+type GlobalBinding struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Subject           `json:",inline"`
+	GlobalRoleName    string `json:"globalRoleName"`
+}
+
+// Provisioned is provisioning.cattle.io/v1 Cluster.
+type Provisioned struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		RKEConfig *struct{} `json:"rkeConfig"`
+	} `json:"spec"`
+	Status struct {
+		ClusterName string `json:"clusterName"`
+	} `json:"status"`
+}
+
+// oldestFirst sorts objects by age, so that one that is made later changes no name of those before.
+func oldestFirst[T any](objects []T, of func(T) metav1.ObjectMeta) []T {
+	return slices.SortedStableFunc(slices.Values(objects), func(a, b T) int {
+		x, y := of(a), of(b)
+		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+}

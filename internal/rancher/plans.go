@@ -1,0 +1,250 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Plan is upgrade.cattle.io/v1 Plan. Fields that mean the same are of Drover's types.
+type Plan struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		PlanPace `json:",inline"`
+		PlanWork `json:",inline"`
+	} `json:"spec"`
+}
+
+// PlanPace is what a Plan says of versions, nodes and times.
+type PlanPace struct {
+	Concurrency           int64                 `json:"concurrency"`
+	JobActiveDeadlineSecs *int64                `json:"jobActiveDeadlineSecs"`
+	NodeSelector          *metav1.LabelSelector `json:"nodeSelector"`
+	Channel               string                `json:"channel"`
+	Version               string                `json:"version"`
+	Exclusive             bool                  `json:"exclusive"`
+	Window                *PlanWindow           `json:"window"`
+	PostCompleteDelay     string                `json:"postCompleteDelay"`
+}
+
+// PlanWork is what a Plan does on a node.
+type PlanWork struct {
+	ServiceAccountName string                        `json:"serviceAccountName"`
+	Secrets            []v1.PlanSecret               `json:"secrets"`
+	Tolerations        []corev1.Toleration           `json:"tolerations"`
+	Prepare            *v1.PlanContainer             `json:"prepare"`
+	Upgrade            *v1.PlanContainer             `json:"upgrade"`
+	Cordon             bool                          `json:"cordon"`
+	Drain              *PlanDrain                    `json:"drain"`
+	ImagePullSecrets   []corev1.LocalObjectReference `json:"imagePullSecrets"`
+	PriorityClassName  string                        `json:"priorityClassName"`
+	PostCompleteLabels map[string]v1.LabelTemplate   `json:"postCompleteLabels"`
+}
+
+// PlanWindow is TimeWindowSpec of system-upgrade-controller.
+type PlanWindow struct {
+	Days      []string `json:"days"`
+	StartTime string   `json:"startTime"`
+	EndTime   string   `json:"endTime"`
+	TimeZone  string   `json:"timeZone"`
+}
+
+// PlanDrain is DrainSpec of system-upgrade-controller.
+type PlanDrain struct {
+	Timeout                  *intstr.IntOrString   `json:"timeout"`
+	GracePeriod              *int32                `json:"gracePeriod"`
+	DeleteLocalData          *bool                 `json:"deleteLocalData"`
+	DeleteEmptydirData       *bool                 `json:"deleteEmptydirData"`
+	IgnoreDaemonSets         *bool                 `json:"ignoreDaemonSets"`
+	Force                    bool                  `json:"force"`
+	DisableEviction          bool                  `json:"disableEviction"`
+	SkipWaitForDeleteTimeout int32                 `json:"skipWaitForDeleteTimeout"`
+	PodSelector              *metav1.LabelSelector `json:"podSelector"`
+}
+
+// plans exports the Plans that were read in members, and those of Rancher's own cluster if that is exported.
+func (c *conversion) plans() {
+	taken := names{}
+	if local, exported := c.chosen[localCluster]; exported {
+		c.plansOf(local, c.in.Plans, taken)
+	} else {
+		for _, p := range c.in.Plans {
+			c.report.find(LeftOut, "It is for the nodes of Rancher's own cluster, which is not exported.", describe("Plan", p.ObjectMeta, ""), "")
+		}
+	}
+	for _, cl := range c.inOrder() {
+		if cl.Name != localCluster {
+			c.plansOf(cl, c.Members[cl.Name].Plans, taken)
+		}
+	}
+}
+
+// inOrder are the exported clusters by their name in Drover.
+func (c *conversion) inOrder() []cluster {
+	var all []cluster
+	for _, cl := range c.chosen {
+		all = append(all, cl)
+	}
+	slices.SortFunc(all, func(a, b cluster) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+func (c *conversion) plansOf(cl cluster, plans []Plan, taken names) {
+	for _, p := range oldestFirst(plans, func(p Plan) metav1.ObjectMeta { return p.ObjectMeta }) {
+		what := describe("Plan", p.ObjectMeta, "") + " of " + cl.name
+		if c.deleted(what, p.ObjectMeta) {
+			continue
+		}
+		name := taken.take(join(cl.name, p.Name), p.Namespace+p.Name)
+		if problem := planProblem(p); problem != "" {
+			c.report.find(Decide, "Drover does not take this Plan. It is not exported.", what, problem)
+			continue
+		}
+		out := c.convertPlan(p, what)
+		out.Name, out.Spec.ClusterName = name, cl.name
+		c.add(path.Join(cl.folder(), "plans", name+".yaml"), what, out)
+		c.report.find(Different, "The Plan is paused: Drover does not know which nodes are done, and would do all of them once more. Delete or pause system-upgrade-controller's Plan before you resume this one.", what, name)
+		if len(p.Spec.Secrets)+len(p.Spec.ImagePullSecrets) > 0 {
+			c.report.find(Decide, "The Plan names Secrets: make them in the workspace, with the label plans.cluster.drover.dev/use: \"true\".", what, name)
+		}
+	}
+}
+
+func planProblem(p Plan) string {
+	switch {
+	case p.Spec.Upgrade == nil || p.Spec.Upgrade.Image == "":
+		return "it has no upgrade"
+	case p.Spec.Version == "" && p.Spec.Channel == "":
+		return "it has neither version nor channel"
+	case p.Spec.Drain != nil && p.Spec.Drain.DeleteLocalData != nil && p.Spec.Drain.DeleteEmptydirData != nil:
+		return "its drain has deleteLocalData and deleteEmptydirData"
+	}
+	return ""
+}
+
+func (c *conversion) convertPlan(p Plan, what string) *v1.Plan {
+	s := p.Spec
+	out := &v1.Plan{TypeMeta: typeMeta("Plan"), ObjectMeta: c.meta("")}
+	out.Spec.Paused, out.Spec.Exclusive, out.Spec.NodeSelector, out.Spec.JobActiveDeadlineSecs = true, s.Exclusive, s.NodeSelector, s.JobActiveDeadlineSecs
+	out.Spec.Version, out.Spec.Channel = s.Version, s.Channel
+	out.Spec.Upgrade, out.Spec.Prepare, out.Spec.Cordon, out.Spec.Tolerations = *s.Upgrade, s.Prepare, s.Cordon, s.Tolerations
+	out.Spec.Secrets, out.Spec.PriorityClassName, out.Spec.PostCompleteLabels = s.Secrets, s.PriorityClassName, s.PostCompleteLabels
+	if s.Concurrency > 1 {
+		concurrency := intstr.FromInt32(int32(min(s.Concurrency, 100000)))
+		out.Spec.Concurrency = &concurrency
+	}
+	for _, secret := range s.ImagePullSecrets {
+		out.Spec.ImagePullSecrets = append(out.Spec.ImagePullSecrets, v1.PullSecret{Name: secret.Name})
+	}
+	if s.PostCompleteDelay != "" {
+		out.Spec.PostCompleteDelay = c.duration(s.PostCompleteDelay, "postCompleteDelay", what)
+	}
+	if s.ServiceAccountName != "" {
+		c.report.find(Different, "Its ServiceAccount is left out: Drover's own, drover-plan, may read Plans and Nodes. Set serviceAccountName if the image needs more.", what, s.ServiceAccountName)
+	}
+	if s.Drain != nil {
+		out.Spec.Drain = c.drain(*s.Drain, what)
+	}
+	if s.Window != nil {
+		out.Spec.Window = c.window(*s.Window, what)
+	}
+	return out
+}
+
+func (c *conversion) drain(d PlanDrain, what string) *v1.Drain {
+	out := &v1.Drain{
+		GracePeriod: d.GracePeriod, IgnoreDaemonSets: d.IgnoreDaemonSets, DeleteEmptydirData: d.DeleteEmptydirData, Force: d.Force,
+		DisableEviction: d.DisableEviction, SkipWaitForDeleteTimeout: d.SkipWaitForDeleteTimeout, PodSelector: d.PodSelector,
+	}
+	if d.DeleteLocalData != nil {
+		out.DeleteEmptydirData = d.DeleteLocalData
+	}
+	if d.GracePeriod != nil && *d.GracePeriod < 0 {
+		out.GracePeriod = nil // kubectl's word for the pod's own
+	}
+	switch {
+	case d.Timeout == nil:
+	case d.Timeout.Type == intstr.Int:
+		out.Timeout = &metav1.Duration{Duration: time.Duration(d.Timeout.IntVal)}
+	default:
+		out.Timeout = c.duration(d.Timeout.StrVal, "drain.timeout", what)
+	}
+	return out
+}
+
+// duration reads a duration that Drover takes.
+func (c *conversion) duration(text, field, what string) *metav1.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		c.report.find(Decide, "A duration of the Plan cannot be read. It is exported without: set it.", what, field+": "+text)
+		return nil
+	}
+	return &metav1.Duration{Duration: d}
+}
+
+var (
+	hour     = regexp.MustCompile(`^(?i)([01]?[0-9]|2[0-3])(?::([0-5][0-9]))?(?::00)? ?(am|pm)?$`)
+	weekDays = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+)
+
+// clock reads a time of day as system-upgrade-controller takes it: 17:00, 5pm, 5:30 PM.
+func clock(text string) (string, bool) {
+	parts := hour.FindStringSubmatch(text)
+	if parts == nil {
+		return "", false
+	}
+	layouts := []string{"15:04", "15"}
+	if parts[3] != "" {
+		layouts = []string{"3:04pm", "3pm"}
+	}
+	short := parts[1]
+	if parts[2] != "" {
+		short += ":" + parts[2]
+	}
+	for _, layout := range layouts {
+		if at, err := time.Parse(layout, short+strings.ToLower(parts[3])); err == nil {
+			return at.Format("15:04"), true
+		}
+	}
+	return "", false
+}
+
+// window converts a window. A Plan whose window cannot be read stays paused, so nothing runs outside of it meanwhile.
+func (c *conversion) window(w PlanWindow, what string) *v1.TimeWindow {
+	out := &v1.TimeWindow{TimeZone: w.TimeZone}
+	for _, day := range w.Days {
+		known := slices.ContainsFunc(weekDays, func(d string) bool { return len(day) >= 2 && strings.HasPrefix(strings.ToLower(day), d[:2]) }) || len(day) == 1 && day >= "0" && day <= "6"
+		if known && !slices.Contains(out.Days, v1.Day(day)) {
+			out.Days = append(out.Days, v1.Day(day))
+		}
+	}
+	for _, t := range []struct {
+		text string
+		at   *string
+	}{{w.StartTime, &out.StartTime}, {w.EndTime, &out.EndTime}} {
+		if t.text == "" {
+			continue
+		}
+		at, read := clock(t.text)
+		if !read {
+			c.report.find(Decide, "The window of the Plan cannot be read. It is exported without: set it before you resume the Plan.", what, t.text)
+			return nil
+		}
+		*t.at = at
+	}
+	if out.StartTime != "" && out.StartTime == out.EndTime {
+		out.StartTime, out.EndTime = "", ""
+	}
+	return out
+}

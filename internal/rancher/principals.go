@@ -1,0 +1,230 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// scheme is the part of a principal's name before "://": a provider, and what the principal is there.
+type scheme struct {
+	provider, kind string
+}
+
+// splitPrincipal reads "github_user://123". What is no such name is of no provider.
+func splitPrincipal(id string) (scheme, string) {
+	front, name, found := strings.Cut(id, "://")
+	if !found || name == "" {
+		return scheme{}, id
+	}
+	if front == localCluster || front == "system" {
+		return scheme{front, "user"}, name
+	}
+	cut := strings.LastIndexByte(front, '_')
+	if cut < 1 {
+		return scheme{}, id
+	}
+	return scheme{front[:cut], front[cut+1:]}, name
+}
+
+func (s scheme) subject() v1.SubjectKind {
+	if s.kind == "user" {
+		return v1.SubjectUser
+	}
+	return v1.SubjectGroup
+}
+
+// people is what Rancher knows of principals.
+type people struct {
+	users  map[string]User            // by name, u-xxxxx
+	owners map[string][]string        // names of users by principal
+	logins map[string]map[string]bool // login names by principal, as the provider said at a login
+	groups map[string]map[string]bool // login names of groups by principal
+	orgs   map[string]map[string]bool // for a team of GitHub, the organizations of all of its members
+}
+
+func newPeople(users []User, attributes []UserAttribute) *people {
+	p := &people{users: map[string]User{}, owners: map[string][]string{}, logins: map[string]map[string]bool{}, groups: map[string]map[string]bool{}, orgs: map[string]map[string]bool{}}
+	for _, u := range users {
+		p.users[u.Name] = u
+		for _, id := range u.PrincipalIDs {
+			p.owners[id] = append(p.owners[id], u.Name)
+		}
+	}
+	for _, a := range attributes {
+		for _, extra := range a.ExtraByProvider {
+			// Only one of each says whose login it is.
+			if ids, logins := extra["principalid"], extra["username"]; len(ids) == 1 && len(logins) == 1 {
+				note(p.logins, ids[0], logins[0])
+			}
+		}
+		for _, principals := range a.GroupPrincipals {
+			p.noteGroups(principals.Items)
+		}
+	}
+	return p
+}
+
+func note(all map[string]map[string]bool, key, value string) {
+	if all[key] == nil {
+		all[key] = map[string]bool{}
+	}
+	all[key][value] = true
+}
+
+func (p *people) noteGroups(items []GroupPrincipal) {
+	var orgs []string
+	for _, g := range items {
+		s, _ := splitPrincipal(g.Metadata.Name)
+		if g.LoginName != "" {
+			note(p.groups, g.Metadata.Name, g.LoginName)
+		}
+		if s.kind == "org" {
+			orgs = append(orgs, strings.ToLower(g.LoginName))
+		}
+	}
+	for _, g := range items {
+		if s, _ := splitPrincipal(g.Metadata.Name); s.kind != "team" {
+			continue
+		}
+		known, seen := p.orgs[g.Metadata.Name]
+		if !seen {
+			known = map[string]bool{}
+			for _, org := range orgs {
+				known[org] = true
+			}
+			p.orgs[g.Metadata.Name] = known
+		}
+		for org := range known {
+			if !slices.Contains(orgs, org) {
+				delete(known, org)
+			}
+		}
+	}
+}
+
+// one returns the only element of a set, or nothing.
+func one(set map[string]bool) string {
+	if len(set) != 1 {
+		return ""
+	}
+	for only := range set {
+		return only
+	}
+	return ""
+}
+
+// The names that users and groups can have when they sign in at the hub: docs/spec/authprovider.md.
+var (
+	userName  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9._@+-]{0,126}[a-z0-9_])?$`)
+	groupName = regexp.MustCompile(`^[!-9;-~]([ -9;-~]{0,254}[!-9;-~])?$`)
+)
+
+// identity is a principal's name without its provider: decided, or only suggested.
+type identity struct {
+	decided, suggested, why string
+}
+
+// identify says what a principal is called at its provider.
+func (p *people) identify(id string) identity {
+	s, name := splitPrincipal(id)
+	switch s.provider {
+	case localCluster:
+		return p.identifyLocal(name)
+	case "github", "githubapp":
+		return p.identifyGitHub(s, id)
+	case "openldap", "freeipa", "activedirectory":
+		return p.identifyDirectory(s, id, name)
+	case "keycloakoidc", "genericoidc", "cognito", "azuread":
+		if s.kind == "group" {
+			return checked(s, identity{decided: name, why: "the value of the claim that has the groups"})
+		}
+		return checked(s, identity{suggested: one(p.logins[id]), why: "Rancher knows the user by the claim sub; the AuthProvider's nameClaim decides the name"})
+	case "":
+		return identity{why: "is no principal of a provider"}
+	}
+	if s.kind == "group" && s.provider != "googleoauth" {
+		return checked(s, identity{suggested: name, why: "Drover has no SAML: this is the group's name if the provider says it by OpenID Connect, too"})
+	}
+	return checked(s, identity{suggested: one(p.logins[id]), why: "the provider's AuthProvider in Drover decides the name"})
+}
+
+// identifyLocal is about a user with a password.
+func (p *people) identifyLocal(name string) identity {
+	user, found := p.users[name]
+	switch {
+	case !found:
+		return identity{why: "Rancher has no such user"}
+	case len(user.elsewhere()) > 1:
+		return identity{why: "the user has several principals: " + ascii(strings.Join(user.elsewhere(), ", "))}
+	case user.Username == "":
+		return identity{why: "the user has no name for a password, and never signed in at a provider"}
+	}
+	return checked(scheme{localCluster, "user"}, identity{decided: user.Username, why: "the user's name in Rancher; make the User with \"kubectl drover user create\""})
+}
+
+func (p *people) identifyGitHub(s scheme, id string) identity {
+	switch s.kind {
+	case "user":
+		if login := one(p.logins[id]); login != "" {
+			return checked(s, identity{decided: strings.ToLower(login), why: "the login when the user last signed in at Rancher"})
+		}
+		return identity{why: "Rancher has the number of the account only: no login is recorded"}
+	case "org":
+		if login := one(p.groups[id]); login != "" {
+			return checked(s, identity{decided: strings.ToLower(login), why: "the organization's login when a member last signed in at Rancher"})
+		}
+	case "team":
+		if org, slug := one(p.orgs[id]), one(p.groups[id]); org != "" && slug != "" {
+			return checked(s, identity{suggested: org + "/" + strings.ToLower(slug), why: "Rancher does not record a team's organization; this is the only one of its members"})
+		}
+		return identity{why: "Rancher does not record a team's organization: write organization/team"}
+	}
+	return identity{why: "Rancher has the number only: no member has signed in since it records logins"}
+}
+
+func (p *people) identifyDirectory(s scheme, id, dn string) identity {
+	attribute, value := firstOf(dn)
+	if s.kind == "group" {
+		if attribute != "cn" {
+			return identity{why: "the name does not begin with a plain cn="}
+		}
+		return checked(s, identity{decided: strings.ToLower(value), why: "the cn of the group: the AuthProvider's nameAttribute must be cn"})
+	}
+	if login := one(p.logins[id]); login != "" {
+		return checked(s, identity{decided: strings.ToLower(login), why: "the login when the user last signed in at Rancher"})
+	}
+	if attribute == "uid" {
+		return checked(s, identity{suggested: strings.ToLower(value), why: "the uid in the name; the user has not signed in at Rancher"})
+	}
+	return identity{why: "no login is recorded: the user has not signed in at Rancher"}
+}
+
+// firstOf returns the first attribute of a distinguished name, if it has no escapes and stands alone.
+func firstOf(dn string) (attribute, value string) {
+	first, _, _ := strings.Cut(dn, ",")
+	attribute, value, _ = strings.Cut(first, "=")
+	if strings.ContainsAny(first, `\+"#<>;`) {
+		return "", ""
+	}
+	return strings.ToLower(strings.TrimSpace(attribute)), strings.TrimSpace(value)
+}
+
+// checked takes away names that no user or group can have when they sign in.
+func checked(s scheme, i identity) identity {
+	form := groupName
+	if s.subject() == v1.SubjectUser {
+		form = userName
+	}
+	for _, name := range []*string{&i.decided, &i.suggested} {
+		if *name != "" && !form.MatchString(*name) {
+			*name, i.why = "", "its name at the provider cannot sign in at Drover: "+ascii(*name)
+		}
+	}
+	return i
+}

@@ -1,0 +1,253 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"unicode"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// counterparts are the role templates that Drover brings for those that Rancher brings. Others are converted by their rules.
+func counterparts(context v1.RoleContext) map[string]string {
+	if context == v1.ContextCluster {
+		return map[string]string{"cluster-owner": "cluster-owner", "cluster-member": "cluster-member"}
+	}
+	same := map[string]string{
+		"project-owner": "project-owner", "project-member": "project-member", "read-only": "project-viewer",
+		"persistentvolumeclaims-manage": "volumes-manage", "persistentvolumeclaims-view": "volumes-view", "project-monitoring-readonly": "monitoring-view",
+	}
+	for _, part := range []string{"workloads", "ingress", "services", "secrets", "configmaps", "serviceaccounts"} {
+		same[part+"-view"], same[part+"-manage"] = part+"-view", part+"-manage"
+	}
+	return same
+}
+
+// inPlaceOf are Drover's role templates for ClusterRoles of Kubernetes, where one is inherited: Drover cannot inherit what it does not make.
+func inPlaceOf() map[string]string {
+	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
+}
+
+const (
+	onTheHub      = "It grants rights on Rancher's own objects. In Drover these are rights on the hub: bind a Role, or Kubernetes' admin, edit or view, in the workspace."
+	listNamespace = "Rancher lets members of a project make namespaces. In Drover spec.namespaces of the Project lists them, or an administrator of the member labels them."
+)
+
+// hubOnly are Rancher's own role templates that grant nothing in a member.
+func hubOnly() map[string]string {
+	return map[string]string{
+		"create-ns": listNamespace, "projects-create": onTheHub, "clusterroletemplatebindings-manage": onTheHub, "clusterroletemplatebindings-view": onTheHub,
+		"projectroletemplatebindings-manage": onTheHub, "projectroletemplatebindings-view": onTheHub, "clustercatalogs-manage": onTheHub, "clustercatalogs-view": onTheHub,
+		"backups-manage": onTheHub, "navlinks-manage": onTheHub, "navlinks-view": onTheHub,
+	}
+}
+
+// rancherGroups are the API groups that Rancher serves itself, or keeps in its own cluster.
+func rancherGroups() []string {
+	return []string{
+		"management.cattle.io", "provisioning.cattle.io", "rke.cattle.io", "rke-machine.cattle.io", "rke-machine-config.cattle.io", "ext.cattle.io", "ui.cattle.io",
+		"project.cattle.io", "cluster.cattle.io", "operation.cattle.io", "auditlog.cattle.io", "catalog.cattle.io", "monitoring.cattle.io", "fleet.cattle.io",
+	}
+}
+
+func contextOf(rt RoleTemplate) v1.RoleContext {
+	switch rt.Context {
+	case "cluster":
+		return v1.ContextCluster
+	case "project":
+		return v1.ContextProject
+	}
+	return ""
+}
+
+// role returns the name of the role template in Drover that a binding is to name. Without one, it has been reported.
+func (c *conversion) role(name string, context v1.RoleContext, binding string) string {
+	rt, found := c.roles.all[name]
+	if !found {
+		c.report.find(Decide, "The binding names a role template that Rancher does not have, or that could not be read. It is not exported.", binding, name)
+		return ""
+	}
+	if of := contextOf(rt); of != "" && of != context {
+		c.report.find(LeftOut, "The binding names a role template of the other context, which Rancher does not take any more.", binding, name)
+		return ""
+	}
+	if rt.Builtin {
+		if same, found := counterparts(context)[name]; found {
+			return same
+		}
+		if reason, found := hubOnly()[name]; found {
+			c.report.find(NoCounterpart, reason, "RoleTemplate "+name, "")
+			return ""
+		}
+	}
+	return c.write(rt, context)
+}
+
+// State of a role template in an export.
+const (
+	roleBegun = iota + 1
+	roleWritten
+	roleRefused
+)
+
+// write writes a role template, and those that it inherits, once. It returns the name, or nothing if it grants nothing in a member.
+func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
+	name := c.roles.names[rt.Name]
+	if contextOf(rt) == "" && context == v1.ContextCluster {
+		name = c.roles.names[rt.Name+inClusters]
+	}
+	what := describe("RoleTemplate", rt.ObjectMeta, rt.DisplayName)
+	switch c.roles.state[name] {
+	case roleWritten:
+		return name
+	case roleRefused:
+		return ""
+	case roleBegun:
+		c.report.find(Decide, "It inherits itself.", what, "")
+		return ""
+	}
+	c.roles.state[name] = roleBegun
+	spec, fits := c.convertRole(rt, context, what)
+	if !fits {
+		c.roles.state[name] = roleRefused
+		return ""
+	}
+	c.roles.state[name] = roleWritten
+	out := &v1.RoleTemplate{TypeMeta: typeMeta("RoleTemplate"), ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	c.add(path.Join("roles", name+".yaml"), what, out)
+	c.reportRole(rt, what)
+	return name
+}
+
+// inClusters is where the second name of a role template is that has no context.
+const inClusters = "\x00cluster"
+
+func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what string) (v1.RoleTemplateSpec, bool) {
+	spec := v1.RoleTemplateSpec{Context: context, Locked: rt.Locked}
+	if rt.External {
+		if strings.ContainsAny(rt.Name, "/%") || strings.HasPrefix(rt.Name, "drover:") {
+			c.report.find(LeftOut, "Drover does not bind a ClusterRole of that name.", what, rt.Name)
+			return spec, false
+		}
+		spec.External = rt.Name
+		return spec, true
+	}
+	spec.Rules = c.rules(rt, context, what)
+	for _, parent := range rt.RoleTemplateNames {
+		if name := c.parent(parent, context, what); name != "" && !slices.Contains(spec.Inherits, name) {
+			spec.Inherits = append(spec.Inherits, name)
+		}
+	}
+	slices.Sort(spec.Inherits)
+	switch {
+	case len(spec.Rules) > 256 || len(spec.Inherits) > 32:
+		c.report.find(Decide, "It has more than 256 rules, or inherits more than 32: split it.", what, "")
+		return spec, false
+	case len(spec.Rules)+len(spec.Inherits) == 0:
+		c.report.find(NoCounterpart, "Nothing that it grants is in a member, so its bindings are not exported either.", what, "")
+		return spec, false
+	}
+	return spec, true
+}
+
+func (c *conversion) reportRole(rt RoleTemplate, what string) {
+	if rt.Locked {
+		c.report.find(Different, "It is locked: whoever applies bindings of it needs the verb escalate on roletemplates.", what, "")
+	}
+	if rt.ClusterCreatorDefault || rt.ProjectCreatorDefault {
+		c.report.find(NoCounterpart, "Who creates a cluster or project gets this role in Rancher. In Drover creating an object grants nothing.", what, "")
+	}
+	if rt.Administrative {
+		c.report.find(NoCounterpart, "It is administrative, which only hides it from users of Rancher's page.", what, "")
+	}
+}
+
+// parent returns the name in Drover of a role template that another one inherits.
+func (c *conversion) parent(name string, context v1.RoleContext, what string) string {
+	const missing = "A role template that it inherits is not there in Drover. It is exported without those rights."
+	rt, found := c.roles.all[name]
+	if !found {
+		c.report.find(Different, missing, what, name+" does not exist in Rancher")
+		return ""
+	}
+	of := contextOf(rt)
+	if of == "" {
+		of = context
+	}
+	if of == v1.ContextCluster && context == v1.ContextProject {
+		c.report.find(Different, missing, what, name+" is for clusters, and this one for projects")
+		return ""
+	}
+	if rt.External {
+		same, found := inPlaceOf()[name]
+		if !rt.Builtin || !found {
+			c.report.find(Different, missing, what, name+" is external: only the member knows its rules")
+			return ""
+		}
+		c.report.find(Different, "It inherits a ClusterRole of Kubernetes. In Drover it inherits the role template for the same purpose: compare what these grant.", what, name+" became "+same)
+		return same
+	}
+	if rt.Builtin {
+		if same, found := counterparts(of)[name]; found {
+			return same
+		}
+		if _, found := hubOnly()[name]; found {
+			c.report.find(Different, missing, what, name+" grants nothing in a member")
+			return ""
+		}
+	}
+	written := c.write(rt, of)
+	if written == "" {
+		c.report.find(Different, missing, what, name+" was not exported")
+	}
+	return written
+}
+
+// rules are the rules that mean the same in a member, in Drover's form. What is taken away only ever makes the role smaller.
+func (c *conversion) rules(rt RoleTemplate, context v1.RoleContext, what string) []rbacv1.PolicyRule {
+	var rules []rbacv1.PolicyRule
+	dropped := map[string]bool{}
+	for _, rule := range rt.Rules {
+		if slices.ContainsFunc(slices.Concat(rule.Verbs, rule.APIGroups, rule.Resources, rule.ResourceNames, rule.NonResourceURLs), unprintable) {
+			c.report.find(LeftOut, "A rule with control characters is not exported.", what, strings.Join(rule.Resources, ","))
+			continue
+		}
+		groups := slices.DeleteFunc(slices.Clone(rule.APIGroups), func(group string) bool {
+			own := slices.Contains(rancherGroups(), group)
+			if own {
+				dropped[strings.Join(rule.Resources, ",")+" of "+group] = true
+			}
+			return own
+		})
+		if len(rule.Verbs) == 0 {
+			continue
+		}
+		if len(groups) > 0 && len(rule.Resources) > 0 {
+			rules = append(rules, rbacv1.PolicyRule{APIGroups: groups, Resources: rule.Resources, ResourceNames: rule.ResourceNames, Verbs: rule.Verbs})
+		}
+		if len(rule.NonResourceURLs) == 0 {
+			continue
+		}
+		if context != v1.ContextCluster {
+			c.report.find(LeftOut, "A rule on URLs counts in whole clusters only. Drover refuses it in a project.", what, strings.Join(rule.NonResourceURLs, ","))
+			continue
+		}
+		rules = append(rules, rbacv1.PolicyRule{NonResourceURLs: rule.NonResourceURLs, Verbs: rule.Verbs})
+	}
+	for _, one := range slices.Sorted(maps.Keys(dropped)) {
+		c.report.find(NoCounterpart, "Rules on Rancher's own objects are not exported: they mean nothing in a member. Rights on Drover's objects are RBAC of the hub.", what, one)
+	}
+	return rules
+}
+
+func unprintable(text string) bool {
+	return strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+}

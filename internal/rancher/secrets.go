@@ -1,0 +1,66 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// secrets exports the Secrets of projects if they were asked for with their values, and reports them otherwise.
+func (c *conversion) secrets() {
+	if c.in.SecretsForbidden {
+		c.report.find(Unreadable, "You may not list Secrets. Those of projects are not exported without --with-secrets, and the report cannot name them.", "secrets", "")
+	}
+	owner := map[string]string{} // projects by the name of the Secret that is copied to them
+	for _, s := range oldestFirst(c.in.Secrets, func(s corev1.Secret) metav1.ObjectMeta { return s.ObjectMeta }) {
+		what := describe("Secret", s.ObjectMeta, "")
+		p, id := project{}, s.Labels[LabelSecretCluster]+":"+s.Labels[LabelSecretProject]
+		for _, candidate := range c.inside {
+			if candidate.Name == s.Labels[LabelSecretProject] && s.Namespace == candidate.Namespace+"-"+candidate.Name ||
+				s.Namespace == candidate.Status.BackingNamespace && s.Namespace != "" && candidate.Name == s.Labels[LabelSecretProject] {
+				p = candidate
+			}
+		}
+		switch {
+		case p.name == "":
+			if !c.other[id] {
+				c.report.find(LeftOut, "It is not in the namespace of the project that its label names, so Rancher does not copy it either.", what, id)
+			}
+			continue
+		case c.deleted(what, s.ObjectMeta):
+			continue
+		case s.Type == corev1.SecretTypeServiceAccountToken || s.Type == corev1.SecretTypeBootstrapToken:
+			c.report.find(LeftOut, "Drover never copies Secrets of this type.", what, string(s.Type))
+			continue
+		case strings.HasPrefix(s.Name, "drover-") || strings.HasSuffix(s.Name, v1.RegistrationSecretSuffix) || strings.HasSuffix(s.Name, v1.AgentSecretSuffix):
+			c.report.find(Decide, "A Secret of that name in a workspace may be Drover's own. It is not exported: give it another name, also where pods name it.", what, p.name)
+			continue
+		case owner[s.Name] != "":
+			c.report.find(Decide, "Another project has a Secret of this name, and in a workspace only one can. It is not exported: give it another name, or put the projects into two workspaces.", what, p.name+" and "+owner[s.Name])
+			continue
+		}
+		owner[s.Name] = p.name
+		if !c.SecretValues {
+			c.report.find(Decide, "A Secret of a project is not exported: it has values. Make it in the workspace with the label cluster.drover.dev/project, by your own store of secrets, or export with --with-secrets.",
+				what, v1.LabelProject+": "+p.name)
+			continue
+		}
+		c.hidden = append(c.hidden, Output{Path: path.Join(SecretsFolder, bounded(s.Name)+".secret.yaml"), Origin: what, Object: c.convertSecret(s, p.name)})
+	}
+}
+
+func (c *conversion) convertSecret(s corev1.Secret, projectName string) *corev1.Secret {
+	out := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: c.meta(s.Name), Type: s.Type, Data: s.Data}
+	out.Labels = map[string]string{v1.LabelProject: projectName}
+	if except := strings.Join(strings.FieldsFunc(s.Annotations[AnnotationIgnoreNamespaces], func(r rune) bool { return r == ',' || r == ' ' }), ","); except != "" {
+		out.Annotations = map[string]string{v1.AnnotationExceptNamespaces: except}
+	}
+	return out
+}

@@ -1,0 +1,48 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rancher
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// steps says what to do with the export. Names in commands are ours: labels of DNS, but for the names of projects in Rancher, which are quoted.
+func (c *conversion) steps() {
+	add := func(what string, commands ...string) {
+		c.report.Steps = append(c.report.Steps, Step{what, commands})
+	}
+	add("Read this report, and decide what it asks for. Who a principal is in Drover goes into `principals.yaml`; then export again with `--principals` and that file.")
+	add("Make the workspace on the hub, and deliver this folder by GitOps or apply it. It can be applied again.",
+		"kubectl create namespace "+c.Workspace, "kubectl apply -k .")
+	if len(c.hidden) > 0 {
+		add("Apply the Secrets by themselves. They are readable only by you; do not commit them, and delete the folder afterwards.", "kubectl apply -k "+SecretsFolder)
+	}
+	clusters := c.inOrder()
+	var imports []string
+	for _, cl := range clusters {
+		imports = append(imports, fmt.Sprintf("kubectl drover import %s -w %s --to-context CONTEXT-OF-%s", cl.name, c.Workspace, strings.ToUpper(cl.name)))
+	}
+	if len(imports) > 0 {
+		add("Import the members one by one. Drover's agent runs beside Rancher's, each in a namespace of its own. CONTEXT-OF-… is a context of your kubeconfig that leads to the member itself.", imports...)
+	}
+	c.labelStep(add)
+}
+
+// labelStep says how namespaces join their Projects, where the export could not read which ones do.
+func (c *conversion) labelStep(add func(string, ...string)) {
+	var commands []string
+	for _, p := range c.inside {
+		if _, read := c.Members[p.cluster.Name]; !read && dnsLabel.MatchString(p.Name) {
+			commands = append(commands, fmt.Sprintf("kubectl --context CONTEXT-OF-%s label namespaces -l %s=%s %s=%s", strings.ToUpper(p.cluster.name), LabelProjectID, p.Name, v1.LabelProject, p.name))
+		}
+	}
+	if len(commands) > 0 {
+		slices.Sort(commands)
+		add("Put the namespaces into their Projects. Rancher's cluster does not know which namespaces a project has: members do. Label them there, or export with `--member-context`, which lists them in the Projects.", commands...)
+	}
+}
