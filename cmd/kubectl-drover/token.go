@@ -120,8 +120,8 @@ func newTokenRevoke(o *options) *cobra.Command {
 		RunE: func(c *cobra.Command, ids []string) error {
 			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
 				for _, id := range ids {
-					if err := callHub(ctx, session, http.MethodDelete, pathTokens+"/"+url.PathEscape(id), nil, &struct{}{}); err != nil {
-						return fmt.Errorf("revoke %s: %w", id, err)
+					if err := revokeToken(ctx, session, id); err != nil {
+						return err
 					}
 					c.Printf("Revoked %s.\n", id)
 				}
@@ -131,6 +131,13 @@ func newTokenRevoke(o *options) *cobra.Command {
 	}
 	o.bindHub(c)
 	return c
+}
+
+func revokeToken(ctx context.Context, session *login.Session, id string) error {
+	if err := callHub(ctx, session, http.MethodDelete, pathTokens+"/"+url.PathEscape(id), nil, &struct{}{}); err != nil {
+		return fmt.Errorf("revoke %s: %w", id, err)
+	}
+	return nil
 }
 
 // withSession does something as the user who is signed in at the hub that is meant.

@@ -4,10 +4,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -132,38 +132,92 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 		}
 		return err
 	}
+	file, err := to.open(c)
+	if err != nil {
+		return err
+	}
+	var made []scriptToken
 	config := clientcmdapi.NewConfig()
 	for _, cluster := range chosen {
 		name := addContext(config, session, cluster)
-		if to.static {
-			if err := addToken(c.Context(), config, session, cluster, name, to.ttl); err != nil {
-				return err
-			}
-		}
 		if len(chosen) == 1 {
 			config.CurrentContext = name
 		}
+		if !to.static {
+			continue
+		}
+		token, failed := addToken(c.Context(), config, session, cluster, name, to.ttl)
+		if failed != nil {
+			err = failed
+			break
+		}
+		made = append(made, token)
 	}
+	if err == nil {
+		err = file.write(config)
+	}
+	if err != nil {
+		return errors.Join(err, file.remove(), revokeAll(c.Context(), session, made))
+	}
+	return nil
+}
+
+// kubeconfigFile is where a kubeconfig is written: a file of the user's own, or the output.
+type kubeconfigFile struct {
+	*os.File
+	out io.Writer
+}
+
+// open makes the file. It comes before the tokens: one that exists must not leave tokens that are written nowhere.
+func (to target) open(c *cobra.Command) (kubeconfigFile, error) {
+	if to.file == "" {
+		return kubeconfigFile{out: c.OutOrStdout()}, nil
+	}
+	file, err := os.OpenFile(to.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist) && to.static:
+		return kubeconfigFile{}, fmt.Errorf("%s exists: name another file", to.file)
+	case errors.Is(err, fs.ErrExist):
+		return kubeconfigFile{}, fmt.Errorf("%s exists: add to it with --kubeconfig %s --merge", to.file, to.file)
+	}
+	return kubeconfigFile{File: file, out: file}, err
+}
+
+func (f kubeconfigFile) write(config *clientcmdapi.Config) error {
 	raw, err := clientcmd.Write(*config)
 	if err != nil {
 		return err
 	}
-	if to.file == "" {
-		_, err = c.OutOrStdout().Write(raw)
-		return err
+	if _, err = f.out.Write(raw); f.File != nil {
+		err = errors.Join(err, f.Close())
 	}
-	file, err := os.OpenFile(to.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists: add to it with --kubeconfig %s --merge", to.file, to.file)
-	} else if err != nil {
-		return err
+	return err
+}
+
+// remove removes a file that has no kubeconfig in it.
+func (f kubeconfigFile) remove() error {
+	if f.File == nil {
+		return nil
 	}
-	_, err = bytes.NewReader(raw).WriteTo(file)
-	return errors.Join(err, file.Close())
+	_ = f.Close() // it may be closed
+	return os.Remove(f.Name())
+}
+
+// revokeAll revokes tokens that were made for a kubeconfig that is not written.
+func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken) error {
+	ctx, cancel := bounded(context.WithoutCancel(ctx)) // also after an interrupt
+	defer cancel()
+	var all []error
+	for _, token := range tokens {
+		if err := revokeToken(ctx, session, token.ID); err != nil {
+			all = append(all, fmt.Errorf("the token %s for cluster %s stays: %w", token.ID, token.Cluster, err))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // addToken has the user of a context bear a new token for scripts.
-func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.Session, cluster reachableCluster, name string, ttl time.Duration) error {
+func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.Session, cluster reachableCluster, name string, ttl time.Duration) (scriptToken, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	wanted := wantedToken{Description: "a kubeconfig", Cluster: cluster.String()}
@@ -172,11 +226,11 @@ func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.S
 	}
 	made, err := makeToken(ctx, session, wanted)
 	if err != nil {
-		return fmt.Errorf("make a token for cluster %s: %w", cluster, err)
+		return made, fmt.Errorf("make a token for cluster %s: %w", cluster, err)
 	}
 	delete(config.AuthInfos, config.Contexts[name].AuthInfo)
 	config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: made.Token}, name
-	return nil
+	return made, nil
 }
 
 // merge adds contexts to the user's kubeconfig, and returns the name of the last one, which becomes the current one if that is asked for.
