@@ -8,8 +8,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
@@ -69,9 +67,9 @@ func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager str
 	return update.Commit(ctx, r.Client, r.Recorder)
 }
 
-// apply writes labels, owner and spec if one of them differs. Labels of others stay.
+// apply writes labels, owner and spec if one of them differs. Labels and owners of others stay.
 func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
-	if equality.Semantic.DeepEqual(want.Labels, found.Labels) && equality.Semantic.DeepEqual(want.OwnerReferences, found.OwnerReferences) && want.Spec == found.Spec {
+	if sameLabels(want, found) && within(want.OwnerReferences, found.OwnerReferences) && want.Spec == found.Spec {
 		return nil
 	}
 	object, err := configuration(want, "spec")
@@ -86,7 +84,7 @@ func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.Clus
 
 // applyStatus writes what is known of the cluster if it changed.
 func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
-	if same(want.Status, found.Status) {
+	if sameStatus(want.Status, found.Status) {
 		return nil
 	}
 	bare := want.DeepCopy()
@@ -99,17 +97,6 @@ func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofil
 		return fmt.Errorf("apply status of ClusterProfile %s: %w", client.ObjectKeyFromObject(want), err)
 	}
 	return nil
-}
-
-// same reports whether two statuses say the same. Times in conditions have seconds only once they are stored.
-func same(a, b clusterprofile.ClusterProfileStatus) bool {
-	for _, s := range []*clusterprofile.ClusterProfileStatus{&a, &b} {
-		*s = *s.DeepCopy()
-		for i := range s.Conditions {
-			s.Conditions[i].LastTransitionTime = metav1.Time{}
-		}
-	}
-	return equality.Semantic.DeepEqual(a, b)
 }
 
 // configuration is one part of a profile, and its metadata, in the form that is applied.

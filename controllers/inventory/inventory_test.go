@@ -219,6 +219,46 @@ func TestTheUpstreamAPITakesTheProfile(t *testing.T) {
 			t.Errorf("labels %v, finalizers %v; want %v and the foreign one", p.Labels, p.Finalizers, want)
 		}
 	})
+	t.Run("one that others have added to is not written again, and what is ours still follows", func(t *testing.T) {
+		foreign := p.DeepCopy()
+		if err := f.env.Client.Get(t.Context(), client.ObjectKeyFromObject(p), foreign); err != nil {
+			t.Fatal(err)
+		}
+		foreign.Annotations = map[string]string{"other.example/a": "b"}
+		foreign.OwnerReferences = append(foreign.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "other"})
+		if err := f.env.Client.Update(t.Context(), foreign, client.FieldOwner("other")); err != nil {
+			t.Fatal(err)
+		}
+		foreign.Status.Conditions = append(foreign.Status.Conditions, metav1.Condition{Type: "Scheduled", Status: metav1.ConditionTrue, Reason: "Other", LastTransitionTime: changed})
+		foreign.Status.Properties = append(foreign.Status.Properties, clusterprofile.Property{Name: "other.example", Value: "x"})
+		foreign.Status.AccessProviders = append(foreign.Status.AccessProviders, clusterprofile.AccessProvider{Name: "other"})
+		if err := f.env.Client.Status().Update(t.Context(), foreign, client.FieldOwner("other")); err != nil {
+			t.Fatal(err)
+		}
+		if _, writes := f.reconcile(t); writes != 0 {
+			t.Errorf("%d writes without a change", writes)
+		}
+		f.Status.Distribution = ""
+		f.update(t)
+		f.Labels = nil
+		if err := f.env.Client.Update(t.Context(), f.Cluster); err != nil {
+			t.Fatal(err)
+		}
+		again, writes := f.reconcile(t)
+		if _, stays := again.Labels["tier"]; stays || again.Labels["other.example/x"] != "y" || writes != 2 {
+			t.Errorf("%d writes, labels %v", writes, again.Labels)
+		}
+		names := []string{}
+		for _, property := range again.Status.Properties {
+			names = append(names, property.Name)
+		}
+		if fmt.Sprint(names) != "[cluster.clusterset.k8s.io clusterset.k8s.io other.example]" || len(again.Status.Conditions) != 3 || len(again.Status.AccessProviders) != 2 || len(again.OwnerReferences) != 2 {
+			t.Errorf("properties %v, %d conditions, %d ways, %d owners", names, len(again.Status.Conditions), len(again.Status.AccessProviders), len(again.OwnerReferences))
+		}
+		if _, writes := f.reconcile(t); writes != 0 {
+			t.Errorf("%d writes without a change", writes)
+		}
+	})
 	t.Run("what a person changes comes back", func(t *testing.T) {
 		if err := f.env.Client.Patch(t.Context(), p.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"displayName":"hacked"}}`))); err != nil {
 			t.Fatal(err)
