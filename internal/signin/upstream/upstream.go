@@ -43,15 +43,17 @@ type Connectors struct {
 	known map[string]known
 }
 
-// known is a connector and what it was made of.
+// known is a connector, or why there is none, and what it was made of.
 type known struct {
 	uid        types.UID
 	generation int64
 	secret     string // with its version
 	connector  connector.Refresher
+	err        error
 }
 
-// Of returns the connector of a provider: the one before, unless its spec or its Secret has changed.
+// Of returns the connector of a provider: the one before, unless its spec or its Secret has changed. A spec that cannot be used is not tried again until then either:
+// whoever sends a token would have its expressions compiled while all other logins wait.
 func (c *Connectors) Of(ctx context.Context, p *v1.AuthProvider) (connector.Refresher, error) {
 	reference := Secret(p)
 	if reference == nil && p.Spec.JWT == nil {
@@ -68,16 +70,16 @@ func (c *Connectors) Of(ctx context.Context, p *v1.AuthProvider) (connector.Refr
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last, ok := c.known[p.Name]; ok && last.uid == next.uid && last.generation == next.generation && last.secret == next.secret {
-		return last.connector, nil
+		return last.connector, last.err
 	}
 	if next.connector, err = c.make(p, string(value)); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		next.connector, next.err = nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if c.known == nil {
 		c.known = map[string]known{}
 	}
 	c.known[p.Name] = next
-	return next.connector, nil
+	return next.connector, next.err
 }
 
 func (c *Connectors) clock() func() time.Time {
