@@ -103,6 +103,8 @@ type outcome struct {
 	// Stdout and Stderr are what it printed, at most 1 MiB each.
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`
+	// Truncated reports whether it printed more than that.
+	Truncated bool `json:"truncated,omitempty"`
 }
 
 // outcomes are those of all Clusters, in the order of their names.
@@ -224,7 +226,7 @@ func (r *runner) run(ctx context.Context, n int, cluster reachableCluster) outco
 		command.Stdout, command.Stderr = out, complaints
 	}
 	err := command.Run()
-	done.Stdout, done.Stderr = stdout.String(), stderr.String()
+	done.Stdout, done.Stderr, done.Truncated = stdout.String(), stderr.String(), stdout.more || stderr.more
 	if state := command.ProcessState; state != nil && state.Exited() {
 		code := state.ExitCode()
 		done.ExitCode = &code

@@ -64,10 +64,15 @@ func (l *lines) end() {
 }
 
 // bounds keeps the first maxCaptured bytes.
-type bounds struct{ strings.Builder }
+type bounds struct {
+	strings.Builder
+	more bool // whether there was more
+}
 
 // Write takes all and keeps what has a place.
 func (b *bounds) Write(text []byte) (int, error) {
-	_, _ = b.Builder.Write(text[:min(len(text), maxCaptured-b.Len())])
+	kept := text[:min(len(text), maxCaptured-b.Len())]
+	b.more = b.more || len(kept) < len(text)
+	_, _ = b.Builder.Write(kept)
 	return len(text), nil
 }

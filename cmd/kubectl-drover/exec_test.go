@@ -184,11 +184,21 @@ func TestNoMoreCommandsRunAtOnceThanSaid(t *testing.T) {
 	}
 }
 
-func TestWhatIsPrintedAtTheEndIsBounded(t *testing.T) {
-	out, _, err := execute(t.Context(), fanout{}, outputJSON, readyClusters(1), `head -c 3000000 /dev/zero | tr '\0' x`)
-	var got outcomes
-	if decode := json.Unmarshal([]byte(out), &got); err != nil || decode != nil || len(got.Items[0].Stdout) != maxCaptured {
-		t.Errorf("%v, %v: %d bytes, want %d", err, decode, len(got.Items[0].Stdout), maxCaptured)
+func TestWhatIsPrintedAtTheEndIsBoundedAndSaysSo(t *testing.T) {
+	for script, want := range map[string]struct {
+		bytes     int
+		truncated bool
+	}{
+		`head -c 3000000 /dev/zero | tr '\0' x`:                         {maxCaptured, true},
+		`head -c 1048576 /dev/zero | tr '\0' x`:                         {maxCaptured, false},
+		`printf x; head -c 1048577 /dev/zero | tr '\0' x >&2`:           {1, true},
+		`head -c 3000000 /dev/zero | tr '\0' x >/dev/null; printf 'xx'`: {2, false},
+	} {
+		out, _, err := execute(t.Context(), fanout{}, outputJSON, readyClusters(1), script)
+		var got outcomes
+		if decode := json.Unmarshal([]byte(out), &got); err != nil || decode != nil || len(got.Items[0].Stdout) != want.bytes || got.Items[0].Truncated != want.truncated {
+			t.Errorf("%s: %v, %v: %d bytes, truncated: %t; want %+v", script, err, decode, len(got.Items[0].Stdout), got.Items[0].Truncated, want)
+		}
 	}
 }
 
