@@ -15,6 +15,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +27,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/signin/connector"
@@ -543,23 +546,79 @@ func TestAnAddressThatTheIssuerHasNotVerifiedIsNone(t *testing.T) {
 	}
 }
 
-func TestServiceAccountsAndPipelinesHaveNames(t *testing.T) {
-	u := newUpstream(t)
-	for name, tt := range map[string]struct {
-		username string
-		claims   map[string]any
-		want     string
-	}{
-		"GitHub Actions": {"claims.repository.lowerAscii().replace('/', '@')", map[string]any{"repository": "Octo-Org/My.App"}, "octo-org@my.app"},
-		"GitLab CI":      {"claims.project_path.lowerAscii().replace('/', '+')", map[string]any{"project_path": "Group/sub/project"}, "group+sub+project"},
-		"ServiceAccount": {"claims['kubernetes.io'].serviceaccount.name + '@' + claims['kubernetes.io'].namespace",
-			map[string]any{"kubernetes.io": map[string]any{"namespace": "ci", "serviceaccount": map[string]any{"name": "deployer"}}}, "deployer@ci"},
-	} {
-		v := u.verifier(func(s *v1.JWTProvider) { s.ClaimMappings.Username.Expression = tt.username })
-		got, err := v.Verify(t.Context(), u.token(func(c map[string]any) { maps.Copy(c, tt.claims) }))
-		if err != nil || got.Name != tt.want {
-			t.Errorf("%s: %q, %v; want %q", name, got.Name, err, tt.want)
+// examples are the providers in the documentation and in config/samples, by the URL of the issuer and the file.
+func examples(t *testing.T) map[string]v1.JWTProvider {
+	t.Helper()
+	all := map[string]v1.JWTProvider{}
+	for _, file := range []string{"docs/operations/sign-in-jwt.md", "config/samples/authprovider_jwt.yaml"} {
+		raw, err := os.ReadFile(filepath.Join("../../..", file))
+		if err != nil {
+			t.Fatal(err)
 		}
+		blocks := []string{string(raw)}
+		if strings.HasSuffix(file, ".md") {
+			blocks = strings.Split(string(raw), "```")
+		}
+		for _, block := range blocks {
+			if !strings.Contains(block, "jwt:\n") {
+				continue
+			}
+			var got struct {
+				v1.AuthProviderSpec `json:",inline"`
+				Spec                v1.AuthProviderSpec `json:"spec"`
+			}
+			if err := yaml.Unmarshal([]byte(strings.TrimPrefix(block, "yaml\n")), &got); err != nil {
+				t.Fatalf("%s: %v in %s", file, err, block)
+			}
+			if got.Spec.JWT == nil {
+				got.Spec.JWT = got.JWT
+			}
+			all[got.Spec.JWT.Issuer.URL+" "+filepath.Ext(file)] = *got.Spec.JWT
+		}
+	}
+	return all
+}
+
+// The claims are those that the issuers document.
+func TestPipelinesAndServiceAccountsAreLetInByTheExamples(t *testing.T) {
+	github := map[string]any{"sub": "repo:Acme/My.App:ref:refs/heads/main", "repository": "Acme/My.App", "repository_id": "74", "repository_owner_id": "1234567", "ref": "refs/heads/main", "environment": "prod"}
+	gitlab := map[string]any{"sub": "project_path:Group/sub/project:ref_type:branch:ref:main", "project_path": "Group/sub/project", "project_id": "22", "ref_protected": "true"}
+	account := map[string]any{"sub": "system:serviceaccount:ci:deployer", "kubernetes.io": map[string]any{"namespace": "ci", "serviceaccount": map[string]any{"name": "deployer", "uid": "5"}}}
+	tests := map[string]struct {
+		claims  map[string]any
+		want    User
+		foreign map[string]any // changes for which it is refused
+	}{
+		"https://token.actions.githubusercontent.com .md":   {github, User{Name: "acme@my.app", UID: "74", Groups: []string{"environment-prod"}}, map[string]any{"repository_owner_id": "7654321", "ref": "refs/pull/1/merge"}},
+		"https://token.actions.githubusercontent.com .yaml": {github, User{Name: "acme@my.app", UID: "74", Groups: []string{"environment-prod"}}, map[string]any{"repository_owner_id": "7654321", "ref": "refs/heads/main2"}},
+		"https://gitlab.example.com .md":                    {gitlab, User{Name: "group+sub+project", UID: "22"}, map[string]any{"ref_protected": "false"}},
+		"https://kubernetes.default.svc.cluster.local .md":  {account, User{Name: "deployer@ci", UID: "5"}, map[string]any{"kubernetes.io": map[string]any{}}},
+	}
+	found := examples(t)
+	if len(found) != len(tests) {
+		t.Errorf("there are %d examples, and %d are tried: %v", len(found), len(tests), slices.Collect(maps.Keys(found)))
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			r, err := compile(found[name])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := r.user(t.Context(), "ci", tt.claims); err != nil || got.Name != tt.want.Name || got.UID != tt.want.UID || !slices.Equal(got.Groups, tt.want.Groups) {
+				t.Errorf("%+v, %v; want %+v", got, err, tt.want)
+			}
+			for claim, value := range tt.foreign {
+				other := maps.Clone(tt.claims)
+				other[claim] = value
+				if got, err := r.user(t.Context(), "ci", other); err == nil {
+					t.Errorf("with %s %v it is %+v", claim, value, got)
+				}
+				delete(other, claim)
+				if got, err := r.user(t.Context(), "ci", other); err == nil {
+					t.Errorf("without %s it is %+v", claim, got)
+				}
+			}
+		})
 	}
 }
 
