@@ -133,6 +133,8 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 		"too few words":                             {"why x get --cluster prod", 2, []string{"takes NAME VERB RESOURCE"}},
 		"an unknown output":                         {"why x get pods --cluster prod -o xml", 2, []string{"use text, json or yaml"}},
 		"an unknown kind":                           {"why x get pods --cluster prod --kind Robot", 2, []string{"use User or Group"}},
+		"a cluster without Rancher":                 {"rancher export nowhere -w team-a", 2, []string{"serves no clusters.management.cattle.io: name the cluster that Rancher runs in"}},
+		"Rancher alone helps":                       {"rancher", 0, []string{"kubectl drover rancher [command]", "export"}},
 		"alone it helps":                            {"", 0, []string{"kubectl drover [command]", "who-can"}},
 		"its version":                               {"version", 0, []string{version}},
 		"its version, by the flag":                  {"--version", 0, []string{version}},

@@ -6,17 +6,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
@@ -26,6 +29,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rancher"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -45,14 +49,7 @@ func newRancherServer(t *testing.T) *rancherServer {
 		t.Fatal(err)
 	}
 	s := &rancherServer{Env: env, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["rancher"] = &clientcmdapi.Cluster{Server: env.Config.Host, CertificateAuthorityData: env.Config.CAData}
-	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: env.Config.CertData, ClientKeyData: env.Config.KeyData}
-	config.Contexts["rancher-local"] = &clientcmdapi.Context{Cluster: "rancher", AuthInfo: "admin"}
-	config.CurrentContext = "rancher-local"
-	if err := clientcmd.WriteToFile(*config, s.kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	s.writeKubeconfig(t)
 	assets, err := lab.Binaries(t.Context(), os.Stderr, lab.Kubectl)
 	if err != nil {
 		t.Fatal(err)
@@ -63,6 +60,18 @@ func newRancherServer(t *testing.T) *rancherServer {
 	}
 	s.create(t, testkit.Path(t, "internal/rancher/testdata/server.yaml"))
 	return s
+}
+
+func (s *rancherServer) writeKubeconfig(t *testing.T) {
+	t.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["rancher"] = &clientcmdapi.Cluster{Server: s.Config.Host, CertificateAuthorityData: s.Config.CAData}
+	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: s.Config.CertData, ClientKeyData: s.Config.KeyData}
+	config.Contexts["rancher-local"] = &clientcmdapi.Context{Cluster: "rancher", AuthInfo: "admin"}
+	config.CurrentContext = "rancher-local"
+	if err := clientcmd.WriteToFile(*config, s.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // create creates the objects of a file in their order.
@@ -197,4 +206,187 @@ func TestARancherServerIsExported(t *testing.T) {
 			t.Errorf("%d bindings of projects, %v", len(bindings.Items), err)
 		}
 	})
+	t.Run("names that a person completed bring their bindings", func(t *testing.T) { testPrincipals(t, s, dir) })
+	t.Run("namespaces and Plans of a member are read there", func(t *testing.T) { testMemberContext(t, s) })
+	t.Run("CVE-2021-36782: Secrets are written if they are asked for, and for their owner only", func(t *testing.T) { testSecrets(t, s) })
+	t.Run("what may not be read keeps the folder as it is", func(t *testing.T) { testForbidden(t, s, dir) })
+	t.Run("the ClusterRole of the docs is enough, and nothing of it can go", func(t *testing.T) { testRights(t, s) })
+	t.Run("answers to wrong command lines", func(t *testing.T) { testWrongLines(t, s) })
+}
+
+func testPrincipals(t *testing.T, s *rancherServer, dir string) {
+	file := filepath.Join(dir, "principals.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := strings.Replace(string(text), "name: \"\"\n  rancher: github_team://3001", "name: github:acme/web\n  rancher: github_team://3001", 1)
+	if edited == string(text) {
+		t.Fatalf("the team is not open in\n%s", text)
+	}
+	put(t, file, edited)
+	code, _, complaints := s.export(t, dir, "-w", "team-a")
+	if code != exitError || !strings.Contains(complaints, "principals.yaml was changed since the last export") {
+		t.Fatalf("exit code %d: %s", code, complaints)
+	}
+	s.mustExport(t, dir, "-w", "team-a", "--principals", file)
+	binding, err := os.ReadFile(filepath.Join(dir, "clusters/prod-eu/bindings/prod-eu-web-shop-prtb-web.yaml"))
+	if err != nil || !strings.Contains(string(binding), "kind: Group\n    name: github:acme/web\n") {
+		t.Errorf("%v:\n%s", err, binding)
+	}
+	again, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(again), "name: github:acme/web\n  rancher: github_team://3001") {
+		t.Errorf("%v:\n%s", err, again)
+	}
+	s.apply(t, dir)
+	before := files(t, dir)
+	s.mustExport(t, dir, "-w", "team-a", "--principals", file)
+	same(t, files(t, dir), before)
+}
+
+func testMemberContext(t *testing.T, s *rancherServer) {
+	for name, project := range map[string]string{"shop": "c-m-2x7kq9wd:p-web01", "shop-db": "c-m-2x7kq9wd:p-web01", "foreign": "c-4hq8t:p-web01", "free": ""} {
+		s.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"field.cattle.io/projectId": project}}})
+	}
+	dir := filepath.Join(t.TempDir(), "fleet")
+	s.mustExport(t, dir, "-w", "team-a", "--cluster", "c-m-2x7kq9wd", "--member-context", "prod-eu=rancher-local")
+	found := files(t, dir)
+	if got := found["clusters/prod-eu/projects/prod-eu-web-shop.yaml"]; !strings.Contains(got, "  namespaces:\n  - shop\n  - shop-db\n") {
+		t.Errorf("the Project is\n%s", got)
+	}
+	if got := found["clusters/prod-eu/plans/prod-eu-k3s-server.yaml"]; !strings.Contains(got, "clusterName: prod-eu") || !strings.Contains(got, "paused: true") {
+		t.Errorf("the Plan is\n%s", got)
+	}
+	for name := range found {
+		if strings.HasPrefix(name, "clusters/edge") {
+			t.Errorf("%s is of a cluster that was not asked for", name)
+		}
+	}
+	s.apply(t, dir, "--dry-run=server")
+}
+
+func testSecrets(t *testing.T, s *rancherServer) {
+	dir := filepath.Join(t.TempDir(), "fleet")
+	s.mustExport(t, dir, "-w", "team-a", "--with-secrets")
+	found := files(t, dir)
+	for name, text := range found {
+		if inside := strings.HasPrefix(name, "secrets/"); inside != strings.HasPrefix(text, "-rw-------\n") || !inside && strings.Contains(text, "c3dvcmRmaXNo") {
+			t.Errorf("%s is\n%s", name, text)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(dir, "secrets")); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder has mode %v, %v", info.Mode(), err)
+	}
+	if strings.Contains(found[sumsFile], "secrets/") || strings.Contains(found["kustomization.yaml"], "secrets") || !strings.Contains(found["secrets/.gitignore"], "*") {
+		t.Errorf("Secrets are with what is committed:\n%s\n%s", found[sumsFile], found["kustomization.yaml"])
+	}
+	s.apply(t, filepath.Join(dir, "secrets"))
+	var secret corev1.Secret
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "registry"}, &secret); err != nil {
+		t.Fatal(err)
+	}
+	if string(secret.Data["password"]) != "swordfish" || secret.Labels[v1.LabelProject] != "prod-eu-web-shop" || secret.Annotations[v1.AnnotationExceptNamespaces] != "web-a,web-b" {
+		t.Errorf("the Secret is %+v", secret)
+	}
+	s.mustExport(t, dir, "-w", "team-a", "--with-secrets")
+	same(t, files(t, dir), found)
+}
+
+// exportRole is the ClusterRole of docs/from-rancher.md, without the part in comments.
+func exportRole(t *testing.T) *rbacv1.ClusterRole {
+	t.Helper()
+	page, err := os.ReadFile(testkit.Path(t, "docs/from-rancher.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\n")
+	text, _, _ = strings.Cut(text, "```")
+	role := &rbacv1.ClusterRole{}
+	if err := yaml.UnmarshalStrict([]byte(text), role); err != nil || len(role.Rules) == 0 {
+		t.Fatalf("%+v, %v", role, err)
+	}
+	return role
+}
+
+// as grants a user the rules, and waits until the API server knows.
+func (s *rancherServer) as(t *testing.T, user string, rules []rbacv1.PolicyRule) {
+	t.Helper()
+	meta := metav1.ObjectMeta{Name: user}
+	s.Apply(t, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules})
+	s.Apply(t, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}})
+	s.AwaitRights(t, user, "", rules...)
+}
+
+func testForbidden(t *testing.T, s *rancherServer, dir string) {
+	rules := exportRole(t).Rules
+	rules[0].Resources = slices.DeleteFunc(slices.Clone(rules[0].Resources), func(r string) bool { return r == "projectroletemplatebindings" })
+	s.as(t, "half", rules)
+	before := files(t, dir)
+	principals := filepath.Join(dir, "principals.yaml")
+	code, _, complaints := s.export(t, dir, "-w", "team-a", "--as", "half", "--principals", principals)
+	if code != exitError || !strings.Contains(complaints, "nothing was written") || !strings.Contains(complaints, "projectroletemplatebindings.management.cattle.io: you may not list them") {
+		t.Errorf("exit code %d: %s", code, complaints)
+	}
+	same(t, files(t, dir), before)
+	other := filepath.Join(t.TempDir(), "fleet")
+	code, _, complaints = s.export(t, other, "-w", "team-a", "--as", "half", "--partial")
+	report := files(t, other)["REPORT.md"]
+	if code != exitError || !strings.Contains(complaints, "not everything could be read") || !strings.Contains(report, "## What could not be read") || !strings.Contains(report, "`projectroletemplatebindings.management.cattle.io`") {
+		t.Errorf("exit code %d: %s\n%s", code, complaints, report)
+	}
+	code, _, complaints = s.export(t, other, "-w", "team-a", "--as", "no-one", "--partial")
+	if code != exitError || !strings.Contains(complaints, "list clusters.management.cattle.io") {
+		t.Errorf("exit code %d: %s", code, complaints)
+	}
+}
+
+func testRights(t *testing.T, s *rancherServer) {
+	s.as(t, "exporter", exportRole(t).Rules)
+	dir := filepath.Join(t.TempDir(), "fleet")
+	s.mustExport(t, dir, "-w", "team-a", "--as", "exporter")
+	if report := files(t, dir)["REPORT.md"]; !strings.Contains(report, "You may not list Secrets") {
+		t.Errorf("Secrets are not said to be unread:\n%s", report)
+	}
+	for i, rule := range exportRole(t).Rules {
+		for j, resource := range rule.Resources {
+			rules := exportRole(t).Rules
+			rules[i].Resources = slices.Delete(rules[i].Resources, j, j+1)
+			if len(rules[i].Resources) == 0 {
+				rules = slices.Delete(rules, i, i+1)
+			}
+			user := "without-" + resource + "." + rule.APIGroups[0]
+			s.as(t, user, rules)
+			if code, _, complaints := s.export(t, filepath.Join(t.TempDir(), "fleet"), "-w", "team-a", "--as", user); code != exitError || !strings.Contains(complaints, resource+"."+rule.APIGroups[0]) {
+				t.Errorf("without %s: exit code %d: %s", resource, code, complaints)
+			}
+		}
+	}
+}
+
+func testWrongLines(t *testing.T, s *rancherServer) {
+	dir := filepath.Join(t.TempDir(), "fleet")
+	put(t, filepath.Join(dir, "bad.yaml"), "principals: [{rancher: x, kind: User, name: 'system:masters'}]")
+	for line, want := range map[string]string{
+		"":                                   "takes a folder",
+		dir:                                  "give --workspace",
+		dir + " -w ../x":                     "give --workspace",
+		dir + " -w team-a -o xml":            "use text, json or yaml",
+		dir + " -w team-a --cluster nope":    "rancher has no cluster nope",
+		dir + " -w team-a --principals nope": "read principals",
+		dir + " -w team-a --principals " + dir + "/bad.yaml":   "cannot be the name in a binding",
+		dir + " -w team-a --member-context prod-eu":            "write CLUSTER=CONTEXT",
+		dir + " -w team-a --member-context nope=rancher-local": "write CLUSTER=CONTEXT",
+		dir + " -w team-a --member-context prod-eu=not-there":  "--member-context prod-eu=not-there: read kubeconfig",
+	} {
+		if code, _, complaints := s.export(t, strings.Fields(line)...); code != exitError || !strings.Contains(complaints, want) {
+			t.Errorf("%q: exit code %d: %s, want %q", line, code, complaints, want)
+		}
+	}
+	expectTree(t, dir, map[string]string{"bad.yaml": "principals: [{rancher: x, kind: User, name: 'system:masters'}]"})
+	out := s.mustExport(t, dir, "-w", "team-a", "-o", "json")
+	var report rancher.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil || report.Exported["Cluster"] != 4 || report.Count(rancher.Decide) == 0 {
+		t.Errorf("%+v, %v", report, err)
+	}
 }

@@ -250,7 +250,10 @@ func (c *conversion) proposal(id string, providers map[string]Provider) Principa
 		return p
 	}
 	provider, found := providers[s.provider]
-	if !found {
+	switch {
+	case s.provider == localCluster: // there is nothing to decide
+		provider.Name = localProvider
+	case !found:
 		provider = Provider{Rancher: s.provider, Name: defaultProvider(s.provider)}
 		providers[s.provider] = provider
 	}
@@ -271,8 +274,6 @@ func defaultProvider(name string) string {
 	switch {
 	case name == "openldap":
 		return "ldap"
-	case name == localCluster:
-		return localProvider
 	case validProvider(name):
 		return name
 	}

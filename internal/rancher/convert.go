@@ -5,6 +5,7 @@ package rancher
 
 import (
 	"cmp"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -130,12 +131,14 @@ func newConversion(in Objects, o Options) *conversion {
 		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{},
 	}
 	for _, p := range o.Mapping.Principals {
-		c.subjects.given[p.Rancher] = p
+		if p.Name != "" { // what is open is looked at anew
+			c.subjects.given[p.Rancher] = p
+		}
 	}
 	taken := names{}
 	for _, rt := range oldestFirst(in.RoleTemplates, func(r RoleTemplate) metav1.ObjectMeta { return r.ObjectMeta }) {
 		c.roles.all[rt.Name] = rt
-		wanted := rt.DisplayName
+		wanted := cmp.Or(label(rt.DisplayName), rt.Name)
 		if rt.Builtin {
 			wanted = rt.Name
 		}
@@ -309,6 +312,9 @@ func (c *conversion) projects() {
 	}
 }
 
+// namespaceLimit is how many namespaces a Project can list.
+const namespaceLimit = 256
+
 func (c *conversion) convertProject(p project, what string) *v1.Project {
 	out := &v1.Project{TypeMeta: typeMeta("Project"), ObjectMeta: c.meta(p.name)}
 	out.Spec.ClusterName = p.cluster.name
@@ -324,6 +330,10 @@ func (c *conversion) convertProject(p project, what string) *v1.Project {
 				continue
 			}
 			out.Spec.Namespaces = append(out.Spec.Namespaces, namespace)
+		}
+		if more := len(out.Spec.Namespaces) - namespaceLimit; more > 0 {
+			c.report.find(Decide, "It has more than 256 namespaces. None is listed in the Project: label them in the member.", what, fmt.Sprintf("kubectl label namespaces -l %s=%s %s=%s", LabelProjectID, p.Name, v1.LabelProject, p.name))
+			out.Spec.Namespaces = nil
 		}
 	}
 	return out

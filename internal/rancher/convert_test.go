@@ -239,3 +239,12 @@ func TestALaterClusterChangesNoName(t *testing.T) {
 		}
 	}
 }
+
+// CVE-2022-31247: who may write bindings or projects in the namespace of one cluster or project, has no say in another.
+func TestABindingSaysNothingOfAnotherClusterOrProject(t *testing.T) {
+	for _, o := range Convert(server(t), Options{Workspace: "team-a"}).Objects {
+		if strings.Contains(o.Origin, "thief") {
+			t.Errorf("%s is exported as %s", o.Origin, o.Path)
+		}
+	}
+}

@@ -4,6 +4,7 @@
 package rancher
 
 import (
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -62,7 +63,8 @@ type PlanWindow struct {
 
 // PlanDrain is DrainSpec of system-upgrade-controller.
 type PlanDrain struct {
-	Timeout                  *intstr.IntOrString   `json:"timeout"`
+	// Timeout is a duration, or a number of nanoseconds, which may be more than an IntOrString holds.
+	Timeout                  any                   `json:"timeout"`
 	GracePeriod              *int32                `json:"gracePeriod"`
 	DeleteLocalData          *bool                 `json:"deleteLocalData"`
 	DeleteEmptydirData       *bool                 `json:"deleteEmptydirData"`
@@ -173,12 +175,14 @@ func (c *conversion) drain(d PlanDrain, what string) *v1.Drain {
 	if d.GracePeriod != nil && *d.GracePeriod < 0 {
 		out.GracePeriod = nil // kubectl's word for the pod's own
 	}
-	switch {
-	case d.Timeout == nil:
-	case d.Timeout.Type == intstr.Int:
-		out.Timeout = &metav1.Duration{Duration: time.Duration(d.Timeout.IntVal)}
+	switch timeout := d.Timeout.(type) {
+	case nil:
+	case int64:
+		out.Timeout = c.duration(fmt.Sprintf("%dns", timeout), "drain.timeout", what)
+	case float64:
+		out.Timeout = c.duration(fmt.Sprintf("%.0fns", timeout), "drain.timeout", what)
 	default:
-		out.Timeout = c.duration(d.Timeout.StrVal, "drain.timeout", what)
+		out.Timeout = c.duration(fmt.Sprint(timeout), "drain.timeout", what)
 	}
 	return out
 }

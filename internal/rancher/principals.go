@@ -26,7 +26,7 @@ func splitPrincipal(id string) (scheme, string) {
 		return scheme{front, "user"}, name
 	}
 	cut := strings.LastIndexByte(front, '_')
-	if cut < 1 {
+	if cut < 1 || front[:cut] == localCluster || front[:cut] == "system" {
 		return scheme{}, id
 	}
 	return scheme{front[:cut], front[cut+1:]}, name

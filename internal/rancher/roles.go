@@ -133,7 +133,7 @@ const inClusters = "\x00cluster"
 func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what string) (v1.RoleTemplateSpec, bool) {
 	spec := v1.RoleTemplateSpec{Context: context, Locked: rt.Locked}
 	if rt.External {
-		if strings.ContainsAny(rt.Name, "/%") || strings.HasPrefix(rt.Name, "drover:") {
+		if strings.ContainsAny(rt.Name, "/%") || strings.HasPrefix(rt.Name, "drover:") || unprintable(rt.Name) {
 			c.report.find(LeftOut, "Drover does not bind a ClusterRole of that name.", what, rt.Name)
 			return spec, false
 		}
