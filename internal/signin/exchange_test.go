@@ -41,7 +41,7 @@ func (f *fixture) narrowed(subject, cluster string) granted {
 }
 
 // identifiedAt sends a token to the authentication of a replica, for a path.
-func identifiedAt(t *testing.T, s *Server, path, raw string) (identity.Identity, error) {
+func identifiedAt(t testing.TB, s *Server, path, raw string) (identity.Identity, error) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer "+raw)

@@ -280,7 +280,7 @@ func TestAnOpenIDProviderOfAnotherMakerChecksTheProofOfTheCode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := p.f
-			defer func(parent *testing.T) { f.t = parent }(f.t)
+			defer func(parent testing.TB) { f.t = parent }(f.t)
 			f.t = t
 			p.change("asked", "")
 			browser := f.browser()
@@ -341,7 +341,7 @@ func TestAnswerOfOneOpenIDProviderIsNotTakenForThatOfAnother(t *testing.T) {
 }
 
 // nodeWith returns Node.js 20 and a folder in which "npm ci" has installed a package, or skips.
-func nodeWith(t *testing.T, folder, module string) (node, dir string) {
+func nodeWith(t testing.TB, folder, module string) (node, dir string) {
 	t.Helper()
 	dir = testkit.Path(t, folder)
 	node, err := exec.LookPath("node")

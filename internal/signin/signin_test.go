@@ -51,7 +51,7 @@ var hash = sync.OnceValues(func() (string, error) { return password.Hash(secretP
 // fixture is an issuer on TLS, on a real API server, with one user.
 type fixture struct {
 	*testkit.Env
-	t         *testing.T
+	t         testing.TB
 	namespace string
 	issuer    *Server
 	server    *httptest.Server
@@ -70,7 +70,7 @@ func (f *fixture) follow() {
 	f.follows = time.Now()
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	f := &fixture{Env: testkit.Shared(t), t: t, clock: time.Now()}
 	f.namespace = f.Workspace(t)
