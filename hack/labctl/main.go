@@ -26,6 +26,7 @@ const usage = `labctl runs real Kubernetes control planes on this machine.
                               kube-controller-manager, kubectl) and print where
   labctl path [--oldest]      the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS.
                               With --oldest, of the oldest Kubernetes that Drover supports
+  labctl gitops               the same for the programs of Flux and Argo CD
   labctl up --dir D           start a control plane that lives on, with its state in folder D
   labctl down --dir D         stop it; the state stays, so that "up" finds it again
 ` + nodesUsage + `  labctl version              print which sources this was built of
@@ -57,6 +58,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		return build(ctx, args[1:], out, progress)
 	case "path":
 		return path(ctx, args[1:], out, progress)
+	case "gitops":
+		return gitops(ctx, out, progress)
 	case "up":
 		return up(ctx, args[1:], out, progress)
 	case "down":
@@ -91,6 +94,21 @@ func build(ctx context.Context, names []string, out, progress io.Writer) error {
 		fmt.Fprintln(out, assets[name])
 	}
 	return nil
+}
+
+func gitops(ctx context.Context, out, progress io.Writer) error {
+	var errs []error
+	for _, build := range []func(context.Context, io.Writer) (*lab.GitOpsTool, error){lab.Flux, lab.ArgoCDTool} {
+		tool, err := build(ctx, progress)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, path := range tool.Assets {
+			fmt.Fprintln(out, path)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func path(ctx context.Context, args []string, out, progress io.Writer) error {

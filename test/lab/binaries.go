@@ -144,8 +144,9 @@ func newStore(c catalog) (*store, error) {
 		catalog: c,
 		goTool:  "go",
 	}
-	if v := os.Getenv(envNoDownload); v == "" || v == "0" || v == "false" {
-		s.download = envtestDownload{goTool: s.goTool, version: minorOf(c[APIServer].module.version)}.fetch
+	server, has := c[APIServer]
+	if v := os.Getenv(envNoDownload); has && (v == "" || v == "0" || v == "false") {
+		s.download = envtestDownload{goTool: s.goTool, version: minorOf(server.module.version)}.fetch
 	}
 	return s, nil
 }

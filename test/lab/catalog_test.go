@@ -115,3 +115,16 @@ func TestMinorOf(t *testing.T) {
 		}
 	}
 }
+
+func TestGitOpsToolsArePinned(t *testing.T) {
+	for name, modules := range map[string][]string{
+		"flux":   {"github.com/fluxcd/kustomize-controller", "github.com/fluxcd/source-controller", "github.com/fluxcd/kustomize-controller/api"},
+		"argocd": {"github.com/argoproj/argo-cd/v3"},
+	} {
+		for _, path := range modules {
+			if m, err := readModule(name, path); err != nil || !strings.HasPrefix(m.version, "v") || len(m.sum) == 0 {
+				t.Errorf("%s is of %q with %d bytes of go.sum (%v), want it pinned", path, m.version, len(m.sum), err)
+			}
+		}
+	}
+}

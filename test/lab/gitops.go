@@ -1,0 +1,83 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Programs of Flux and of ArgoCDTool.
+const (
+	KustomizeController = "kustomize-controller"
+	SourceController    = "source-controller"
+	ArgoCD              = "argocd"
+)
+
+// A GitOpsTool is the programs of Flux or of Argo CD, built of their modules with the versions of their own go.mod.
+type GitOpsTool struct {
+	// Version of the tool's first module.
+	Version string
+	Assets  Assets
+
+	store  *store
+	module module
+}
+
+// Flux builds the controllers of Flux if they are not in the user's cache, some three minutes on two cores.
+func Flux(ctx context.Context, progress io.Writer) (*GitOpsTool, error) {
+	const source = "github.com/fluxcd/"
+	return gitOpsTool(ctx, progress, "flux", map[string]string{
+		KustomizeController: source + KustomizeController, SourceController: source + SourceController,
+	})
+}
+
+// ArgoCDTool builds the program of all parts of Argo CD if it is not in the user's cache, some three minutes on two cores.
+func ArgoCDTool(ctx context.Context, progress io.Writer) (*GitOpsTool, error) {
+	return gitOpsTool(ctx, progress, "argocd", map[string]string{ArgoCD: "github.com/argoproj/argo-cd/v3/cmd"})
+}
+
+// gitOpsTool builds programs, by name with the import path of each, of one module in a folder of their own.
+func gitOpsTool(ctx context.Context, progress io.Writer, name string, programs map[string]string) (*GitOpsTool, error) {
+	names := slices.Sorted(maps.Keys(programs))
+	m, err := readModule(name, strings.TrimSuffix(programs[names[0]], "/cmd"))
+	if err != nil {
+		return nil, err
+	}
+	m.ldflags = "-s -w"
+	c := catalog{}
+	for name, pkg := range programs {
+		c[name] = program{name: name, pkg: pkg, module: m}
+	}
+	s, err := newStore(c)
+	if err != nil {
+		return nil, err
+	}
+	assets, err := s.ensure(ctx, newReporter(progress), names)
+	if err != nil {
+		return nil, err
+	}
+	return &GitOpsTool{Version: m.version, Assets: assets, store: s, module: m}, nil
+}
+
+// Sources returns the folder of the sources of a module that the tool was built of: they have its CRDs.
+func (g *GitOpsTool) Sources(ctx context.Context, path string) (string, error) {
+	dir, err := g.store.writeModule(g.module)
+	if err != nil {
+		return "", err
+	}
+	cmd := groupCommand(ctx, g.store.goTool, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GO111MODULE=on", "PWD="+dir)
+	output, err := runGroup(cmd)
+	if found := strings.TrimSpace(string(output)); err == nil && filepath.IsAbs(found) {
+		return found, nil
+	}
+	return "", fmt.Errorf("find the sources of %s: %w: %s", path, err, output)
+}
