@@ -8,6 +8,8 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
@@ -53,10 +55,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.taken(ctx, cluster, other)
 	}
 	want := desired(cluster, settings, found.Status.Conditions)
-	if err := r.apply(ctx, want, found); err != nil {
-		return ctrl.Result{}, err
+	err := r.apply(ctx, want, found)
+	if err == nil {
+		err = r.applyStatus(ctx, want, found)
 	}
-	return ctrl.Result{}, r.applyStatus(ctx, want, found)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // the kind was removed, which is no error, or the profile was just now
+		return ctrl.Result{RequeueAfter: LookEvery}, nil
+	}
+	return ctrl.Result{}, err
 }
 
 // taken tells users of the Cluster why it has no profile.

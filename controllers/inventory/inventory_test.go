@@ -269,6 +269,44 @@ func TestTheUpstreamAPITakesTheProfile(t *testing.T) {
 	})
 }
 
+// Tools come and go with their kinds. A hub of many Clusters must not try for each of them without end, and log each time, that a kind is gone.
+func TestAKindThatIsRemovedIsNoErrorAndIsWrittenOnceItIsBack(t *testing.T) {
+	env := testkit.Start(t)
+	install(t, env)
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	if err := env.Client.Create(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	r := &Reconciler{Client: env.Client, Recorder: events.NewFakeRecorder(10), Settings: func() protocol.Settings { return hub }, Served: func() bool { return true }}
+	reconcile := func() (ctrl.Result, error) {
+		return r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+	}
+	if err := envtest.UninstallCRDs(env.Config, envtest.CRDInstallOptions{Paths: []string{"testdata/clusterprofiles.yaml"}}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error { // the API server has it, or refuses it, until it is removed
+		got, err := reconcile()
+		if err != nil {
+			return err
+		}
+		if got.RequeueAfter != LookEvery {
+			return fmt.Errorf("it is looked again after %s, want %s", got.RequeueAfter, LookEvery)
+		}
+		return nil
+	})
+	install(t, env)
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
+		got, err := reconcile()
+		if err == nil && got.RequeueAfter != 0 {
+			err = errors.New("the kind is back, and the profile is not written")
+		}
+		return err
+	})
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), &clusterprofile.ClusterProfile{}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAProfileOfAnotherManagerIsLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	other := &clusterprofile.ClusterProfile{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: f.Name},
