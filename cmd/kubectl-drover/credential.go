@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/drover-dev/drover/cmd/kubectl-drover/login"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -106,6 +107,10 @@ func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 		if o.issuer, err = chooseHub(found, server); err != nil {
 			return err
 		}
+	} else if issuer, err := login.ParseURL(o.issuer); err != nil {
+		return err
+	} else {
+		o.issuer = issuer
 	}
 	cluster, found := strings.CutPrefix(strings.TrimRight(server, "/"), o.issuer+"/k8s/clusters/")
 	if !found {

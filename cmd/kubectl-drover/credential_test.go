@@ -96,3 +96,20 @@ func TestATokenIsMadeOnlyForTheAddressThatItIsSentTo(t *testing.T) {
 		})
 	}
 }
+
+func TestATokenOfAUserGoesToTheirHubOnly(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	for name, tt := range map[string]struct{ hub, server, problem string }{
+		"a cluster of the hub, by another way to write it": {"https://HUB.example.com:443/", "https://hub.example.com/k8s/clusters/team/web", `type "kubectl drover login https://hub.example.com"`},
+		"a cluster of another hub":                         {"https://hub.example.com", "https://hub.example.com.evil/k8s/clusters/team/web", "no token of yours is sent there"},
+		"no hub":                                           {"hub.example.com:x", "https://hub.example.com/k8s/clusters/team/web", "https"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(execInfo, `{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": {"interactive": false, "cluster": {"server": "`+tt.server+`"}}}`)
+			var out, complaints strings.Builder
+			if code := run(t.Context(), []string{"credential", "--hub", tt.hub}, &out, &complaints); code != exitError || !strings.Contains(complaints.String(), tt.problem) || out.Len() != 0 {
+				t.Errorf("code %d, %q; want %q", code, complaints.String(), tt.problem)
+			}
+		})
+	}
+}
