@@ -4,6 +4,7 @@
 package server
 
 import (
+	"encoding/base64"
 	"net/http"
 	"testing"
 
@@ -55,6 +56,67 @@ func testAudiences(t *testing.T, w *world) {
 				if got := w.send(c, http.MethodGet, path, token); got.code != tt.want[i] {
 					t.Errorf("%s: %d %s, want %d", path, got.code, got.body, tt.want[i])
 				}
+			}
+		})
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{hub + member("one")}}}
+	wide := &authenticationv1.TokenRequest{}
+	for _, r := range []*authenticationv1.TokenRequest{request, wide} {
+		if err := w.Client.SubResource("token").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "gitops"}}, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testSmuggling(t, w, w.secret(request.Status.Token), w.secret(wide.Status.Token))
+}
+
+// testSmuggling: no way to write a path or to send tokens brings a token that is made for the member one to the member two, or to the hub.
+func testSmuggling(t *testing.T, w *world, one, wide string) {
+	to := "/k8s/clusters/" + w.namespace + "/"
+	bearer := "Authorization: Bearer " + one + "\r\n"
+	webSocket := func(token string) string {
+		return "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: v5.channel.k8s.io, base64url.bearer.authorization.k8s.io." +
+			base64.RawURLEncoding.EncodeToString([]byte(token)) + "\r\n"
+	}
+	for name, tt := range map[string]struct {
+		path string
+		with []string
+		want int
+	}{
+		"its member, for comparison":                  {to + "one/version", []string{bearer}, http.StatusOK},
+		"the path alone, for comparison":              {"/version?timeout=32s", []string{bearer}, http.StatusOK},
+		"another member":                              {to + "two/version", []string{bearer}, http.StatusForbidden},
+		"a member whose name begins alike":            {to + "one2/version", []string{bearer}, http.StatusForbidden},
+		"dots":                                        {to + "one/../two/version", []string{bearer}, http.StatusBadRequest},
+		"escaped dots":                                {to + "one/%2e%2e/two/version", []string{bearer}, http.StatusBadRequest},
+		"escaped slashes":                             {to + "one%2f..%2ftwo/version", []string{bearer}, http.StatusBadRequest},
+		"an escaped letter":                           {to + "%74wo/version", []string{bearer}, http.StatusBadRequest},
+		"capitals":                                    {to + "TWO/version", []string{bearer}, http.StatusBadRequest},
+		"a backslash":                                 {to + "one\\..\\two/version", []string{bearer}, http.StatusBadRequest},
+		"two slashes first":                           {"/" + to + "two/version", []string{bearer}, http.StatusTemporaryRedirect}, // to what is refused
+		"two slashes in the middle":                   {"/k8s/clusters//" + w.namespace + "/two/version", []string{bearer}, http.StatusBadRequest},
+		"dots after a path that gets the member":      {"/api/../../two/version", []string{bearer}, http.StatusBadRequest},
+		"escaped dots after such a path":              {"/apis/%2e%2e/%2e%2e/two/version", []string{bearer}, http.StatusBadRequest},
+		"escaped slashes in such a path":              {"/version%2f..%2f..%2ftwo", []string{bearer}, http.StatusBadRequest},
+		"such a path that names another member":       {"/api" + to + "two/version", []string{bearer}, http.StatusOK}, // a path in its own member
+		"a whole URL":                                 {"https://hub" + to + "two/version", []string{bearer}, http.StatusBadRequest},
+		"a whole URL of such a path":                  {"https://hub/version", []string{bearer}, http.StatusBadRequest},
+		"the hub's own API":                           {"/k8s/local/version", []string{bearer}, http.StatusForbidden},
+		"the hub's own API without a path":            {"/k8s/local", []string{bearer}, http.StatusForbidden},
+		"the hub's list of members":                   {catalog.PathClusters, []string{bearer}, http.StatusForbidden},
+		"two headers with tokens":                     {to + "two/version", []string{bearer, "Authorization: Bearer " + wide + "\r\n"}, http.StatusUnauthorized},
+		"two tokens in one header":                    {to + "two/version", []string{"Authorization: Bearer " + one + ", Bearer " + wide + "\r\n"}, http.StatusUnauthorized},
+		"a good token as a subprotocol, and a header": {to + "two/version", []string{bearer, webSocket(wide)}, http.StatusForbidden},
+		"as a subprotocol":                            {to + "two/version", []string{webSocket(one)}, http.StatusForbidden},
+		"as a subprotocol to the hub's own API":       {"/k8s/local/version", []string{webSocket(one)}, http.StatusForbidden},
+		"a good token in the query":                   {to + "two/version?access_token=" + wide, []string{bearer}, http.StatusForbidden},
+		"as another user":                             {to + "two/version", []string{bearer, "Impersonate-User: admin\r\n"}, http.StatusForbidden},
+		"a header that a proxy is to drop":            {to + "one/version", []string{bearer, "Connection: Authorization\r\n"}, http.StatusBadRequest},
+		"a path of a proxy":                           {to + "two/version", []string{bearer, "X-Original-Url: " + to + "one/version\r\n", "X-Forwarded-Prefix: " + to + "one\r\n"}, http.StatusForbidden},
+	} {
+		t.Run("smuggling by "+name, func(t *testing.T) {
+			got := w.raw("GET "+tt.path, tt.with...)
+			if got.code != tt.want {
+				t.Errorf("%d %s, want %d", got.code, got.body, tt.want)
 			}
 		})
 	}
