@@ -74,9 +74,12 @@ func (s source) pages(ctx context.Context, list client.ObjectList, kind, selecto
 		if err := s.List(ctx, page, &client.ListOptions{Raw: &options, Limit: options.Limit, Continue: options.Continue}); err != nil {
 			return nil, err
 		}
+		if options.Continue == "" { // from the start, again where the list expired meanwhile
+			read = 0
+		}
 		before := read
 		read += meta.LenList(page)
-		if before/progressStep != read/progressStep {
+		if before/progressStep != read/progressStep || page.GetContinue() == "" && read > pageSize {
 			s.progress(kind, read)
 		}
 		return page, nil

@@ -389,4 +389,7 @@ func testWrongLines(t *testing.T, s *rancherServer) {
 	if err := json.Unmarshal([]byte(out), &report); err != nil || report.Exported["Cluster"] != 4 || report.Count(rancher.Decide) == 0 {
 		t.Errorf("%+v, %v", report, err)
 	}
+	if strings.ContainsAny(out, "\x1b\u202e") {
+		t.Errorf("a terminal obeys what is printed: %q", out)
+	}
 }

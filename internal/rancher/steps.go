@@ -17,8 +17,7 @@ func (c *conversion) steps() {
 		c.report.Steps = append(c.report.Steps, Step{what, commands})
 	}
 	add("Read this report, and decide what it asks for. Who a principal is in Drover goes into `principals.yaml`; then export again with `--principals` and that file.")
-	add("Make the workspace on the hub, and deliver this folder by GitOps or apply it. It can be applied again.",
-		"kubectl create namespace "+c.Workspace, "kubectl apply -k .")
+	c.applyStep(add)
 	if len(c.hidden) > 0 {
 		add("Apply the Secrets by themselves. They are readable only by you; do not commit them, and delete the folder afterwards.", "kubectl apply -k "+SecretsFolder)
 	}
@@ -31,6 +30,23 @@ func (c *conversion) steps() {
 		add("Import the members one by one. Drover's agent runs beside Rancher's, each in a namespace of its own. CONTEXT-OF-… is a context of your kubeconfig that leads to the member itself.", imports...)
 	}
 	c.labelStep(add)
+}
+
+// wholeLimit is how many objects one run of kustomize can have: its time grows with more than their square, 1 s for 1,000 and minutes for 10,000.
+const wholeLimit = 2000
+
+func (c *conversion) applyStep(add func(string, ...string)) {
+	namespace := "kubectl create namespace " + c.Workspace
+	if len(c.out) <= wholeLimit {
+		add("Make the workspace on the hub, and deliver this folder by GitOps or apply it. It can be applied again.", namespace, "kubectl apply -k .")
+		return
+	}
+	commands := []string{namespace, "kubectl apply -k roles"}
+	if slices.ContainsFunc(c.out, func(o Output) bool { return strings.HasPrefix(o.Path, "global/") }) {
+		commands = append(commands, "kubectl apply -k global")
+	}
+	add("Make the workspace on the hub, and deliver this folder by GitOps or apply it. It can be applied again. It has too many objects for one run of kustomize: apply it folder by folder, "+
+		"and give GitOps one source for `roles` and one for each folder in `clusters`.", append(commands, `for cluster in clusters/*/; do kubectl apply -k "$cluster"; done`)...)
 }
 
 // labelStep says how namespaces join their Projects, where the export could not read which ones do.
