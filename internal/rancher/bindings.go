@@ -31,8 +31,8 @@ func (c *conversion) bindings() {
 	c.nameAll()
 	for _, b := range todo {
 		p := c.subjects.known[b.principal]
-		if p.Name != "" && p.Name != NoName {
-			b.build(v1.Subject{Kind: p.Kind, Name: p.Name})
+		if name := p.effective(); name != "" && name != NoName {
+			b.build(v1.Subject{Kind: p.Kind, Name: name})
 		}
 	}
 }
@@ -219,16 +219,16 @@ func (c *conversion) nameAll() {
 		}
 	}
 	for id, p := range c.subjects.known {
-		if p.Name != "" && p.Name != NoName {
-			key := string(p.Kind) + p.Name
+		if name := p.effective(); name != "" && name != NoName {
+			key := string(p.Kind) + name
 			holders[key] = append(holders[key], id)
 		}
 	}
 	for _, ids := range holders {
 		for _, id := range slices.Sorted(slices.Values(ids)) {
 			p := c.subjects.known[id]
-			if _, given := c.subjects.given[id]; !given && len(ids) > 1 {
-				p.Suggested, p.Name, p.Why = p.Name, "", "another principal would have the same name"
+			if p.Name == "" && len(ids) > 1 {
+				p.Suggested, p.Decided, p.Why = p.Decided, "", "another principal would have the same name"
 			}
 		}
 	}
@@ -261,7 +261,7 @@ func (c *conversion) proposal(id string, providers map[string]Provider) Principa
 		i.decided, i.suggested = i.suggested, ""
 	}
 	if i.decided != "" {
-		p.Name = provider.Name + ":" + i.decided
+		p.Decided = provider.Name + ":" + i.decided
 	}
 	if i.suggested != "" {
 		p.Suggested = provider.Name + ":" + i.suggested
@@ -288,9 +288,9 @@ func (c *conversion) reportPrincipals() {
 		switch {
 		case p.Name == NoName:
 			c.report.find(LeftOut, "principals.yaml says that nothing is granted to it.", id, fmt.Sprintf("bindings: %d", n))
-		case p.Name == "" && p.Suggested != "":
+		case p.effective() == "" && p.Suggested != "":
 			c.report.find(Decide, "Who this is in Drover is a guess. Its bindings are not exported: set its name in principals.yaml, or acceptSuggested for the provider.", id, detail+"; perhaps "+p.Suggested)
-		case p.Name == "":
+		case p.effective() == "":
 			c.report.find(Decide, "Who this is in Drover is not known. Its bindings are not exported: set its name in principals.yaml.", id, detail)
 		}
 	}

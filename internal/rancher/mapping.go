@@ -44,17 +44,23 @@ type Provider struct {
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name in Drover: empty if it is to be decided, and NoName if nothing is to be granted.
+	// Name in Drover that a person decided on: empty for what the export decided, or did not, and NoName if nothing is to be granted.
 	Name string `json:"name"`
+	// Decided is the name by what Rancher has recorded. Each export decides anew.
+	Decided string `json:"decided,omitempty"`
 	// Suggested is what it may be called.
 	Suggested string `json:"suggested,omitempty"`
 	// Why says what the name comes from, or why there is none.
 	Why string `json:"why,omitempty"`
 }
 
-const mappingHead = `# Whom Rancher's principals are in Drover. Written by "kubectl drover rancher export": fill in each empty name, and export again with --principals and this file.
-# A name is that of a binding in Drover, such as github:alice or ldap:ops; "-" grants nothing. What is suggested is a guess: with acceptSuggested: true
-# it is taken for all principals of that provider. Names stay as they are here; comments are not kept.
+// effective is the name that bindings get.
+func (p Principal) effective() string { return cmp.Or(p.Name, p.Decided) }
+
+const mappingHead = `# Whom Rancher's principals are in Drover. Written by "kubectl drover rancher export": fill in the name of each that has nothing decided, and export
+# again with --principals and this file. A name is that of a binding in Drover, such as github:alice or ldap:ops; "-" grants nothing. It counts before what is
+# decided, which each export decides anew, with the providers' names here. What is suggested is a guess: with acceptSuggested: true it is decided for all of
+# that provider. Names and providers stay as they are here; comments are not kept.
 `
 
 // YAML is the file.

@@ -33,8 +33,8 @@ func user(name, username string, principals ...string) User {
 
 func TestWhomPrincipalsAreInDrover(t *testing.T) {
 	logins := []UserAttribute{
-		login("github", "github_user://1", "Alice", "github_org://10=Acme", "github_team://20=Web"),
 		login("github", "github_user://2", "bob", "github_org://10=Acme", "github_org://11=other", "github_team://20=Web", "github_team://21=ops"),
+		login("github", "github_user://1", "Alice", "github_org://10=Acme", "github_team://20=Web"),
 		login("github", "github_user://3", "evil:user"),
 		login("github", "github_user://4", "was"), login("github", "github_user://4", "is"),
 		login("openldap", "openldap_user://uid=carol,ou=people,dc=x", "Carol"),
@@ -43,6 +43,10 @@ func TestWhomPrincipalsAreInDrover(t *testing.T) {
 		login("okta", "okta_user://frank", "frank"),
 		login("googleoauth", "googleoauth_user://117", "grace@example.com"),
 	}
+	// Rancher writes one of each; of several it is not known whose the name is.
+	several := login("okta", "okta_user://s1", "s1")
+	several.ExtraByProvider["okta"]["principalid"] = []string{"okta_user://s1", "okta_user://s2"}
+	logins = append(logins, several)
 	users := []User{user("u-local", "heidi"), user("u-none", ""), user("u-two", "ivan", "github_user://1", "okta_user://ivan"), user("u-odd", "Ivan Example")}
 	tests := map[string]struct{ id, name, suggested, why string }{
 		"the login of an account of GitHub, in lower case":        {"github_user://1", "github:alice", "", "last signed in"},
@@ -70,6 +74,7 @@ func TestWhomPrincipalsAreInDrover(t *testing.T) {
 		"a user of an OpenID provider who never signed in":        {"keycloakoidc_user://6f", "", "", "nameClaim"},
 		"a group of SAML":                                         {"okta_group://ops", "", "okta:ops", "Drover has no SAML"},
 		"a user of SAML":                                          {"okta_user://frank", "", "okta:frank", "decides the name"},
+		"a login beside that of another one":                      {"okta_user://s1", "", "", "decides the name"},
 		"a user of Google":                                        {"googleoauth_user://117", "", "googleoauth:grace@example.com", "decides the name"},
 		"a group of Google":                                       {"googleoauth_group://01", "", "", "decides the name"},
 		"a local user":                                            {"local://u-local", "local:heidi", "", "kubectl drover user create"},
@@ -87,11 +92,11 @@ func TestWhomPrincipalsAreInDrover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newConversion(Objects{Users: users, UserAttributes: logins}, Options{})
 			p := c.proposal(tt.id, map[string]Provider{})
-			if p.Name != tt.name || p.Suggested != tt.suggested || !strings.Contains(p.Why, tt.why) {
+			if p.Decided != tt.name || p.Name != "" || p.Suggested != tt.suggested || !strings.Contains(p.Why, tt.why) {
 				t.Errorf("got %+v", p)
 			}
-			if p.Name != "" && !validSubject(p.Name) {
-				t.Errorf("no binding takes %q", p.Name)
+			if p.Decided != "" && !validSubject(p.Decided) {
+				t.Errorf("no binding takes %q", p.Decided)
 			}
 		})
 	}
@@ -113,7 +118,7 @@ func TestTwoPrincipalsNeverGetOneName(t *testing.T) {
 			c := newConversion(Objects{}, Options{Mapping: Mapping{Principals: tt.given}})
 			c.subjects.count[one], c.subjects.count[two] = 1, 1
 			c.nameAll()
-			if got := []string{c.subjects.known[one].Name, c.subjects.known[two].Name}; !slices.Equal(got, tt.want) {
+			if got := []string{c.subjects.known[one].effective(), c.subjects.known[two].effective()}; !slices.Equal(got, tt.want) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
@@ -208,13 +213,13 @@ func TestACompletedNameStays(t *testing.T) {
 	in := server(t)
 	given := Mapping{
 		Providers: []Provider{{Rancher: "keycloakoidc", Name: "sso", AcceptSuggested: true}, {Rancher: "openldap", Name: "corp"}},
-		Principals: []Principal{{Rancher: "keycloakoidc_user://6f1c2b7e-0000-4000-8000-000000000001", Kind: "User", Suggested: "keycloakoidc:carol"},
+		Principals: []Principal{{Rancher: "keycloakoidc_user://6f1c2b7e-0000-4000-8000-000000000001", Kind: "User", Decided: "keycloakoidc:mallory"},
 			{Rancher: "github_team://3001", Kind: "Group", Name: "github:acme/web"}, {Rancher: "other_user://1", Kind: "User", Name: "other:one"}, {Rancher: "local://u-bob", Kind: "User", Name: NoName}},
 	}
 	r := Convert(in, Options{Workspace: "team-a", Mapping: given})
 	got := map[string]string{}
 	for _, p := range r.Mapping.Principals {
-		got[p.Rancher] = p.Name
+		got[p.Rancher] = p.effective()
 	}
 	for id, want := range map[string]string{
 		"github_team://3001": "github:acme/web", "other_user://1": "other:one", "local://u-bob": NoName, "openldap_group://cn=Ops,ou=groups,dc=example,dc=org": "corp:ops",
@@ -245,7 +250,7 @@ func FuzzPrincipals(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, name string) {
 		c := newConversion(Objects{UserAttributes: []UserAttribute{login("x", id, name, id+"="+name)}, Users: []User{user("u-x", name, id)}}, Options{})
 		p := c.proposal(id, map[string]Provider{})
-		for _, got := range []string{p.Name, p.Suggested} {
+		for _, got := range []string{p.Decided, p.Suggested} {
 			if got != "" && !validSubject(got) {
 				t.Errorf("%q becomes %q, which no binding takes", id, got)
 			}

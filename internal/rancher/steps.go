@@ -17,6 +17,7 @@ func (c *conversion) steps() {
 		c.report.Steps = append(c.report.Steps, Step{what, commands})
 	}
 	add("Read this report, and decide what it asks for. Who a principal is in Drover goes into `principals.yaml`; then export again with `--principals` and that file.")
+	c.signInStep(add)
 	c.applyStep(add)
 	if len(c.hidden) > 0 {
 		add("Apply the Secrets by themselves. They are readable only by you; do not commit them, and delete the folder afterwards.", "kubectl apply -k "+SecretsFolder)
@@ -30,6 +31,27 @@ func (c *conversion) steps() {
 		add("Import the members one by one. Drover's agent runs beside Rancher's, each in a namespace of its own. CONTEXT-OF-… is a context of your kubeconfig that leads to the member itself.", imports...)
 	}
 	c.labelStep(add)
+}
+
+// signInStep says where the users of the bindings sign in.
+func (c *conversion) signInStep(add func(string, ...string)) {
+	var providers, users []string
+	for _, p := range c.mapping.Providers {
+		providers = append(providers, code(p.Name))
+	}
+	for id := range c.subjects.count {
+		if name, local := strings.CutPrefix(c.subjects.known[id].effective(), localProvider+":"); local && userName.MatchString(name) {
+			users = append(users, "kubectl drover user create "+name)
+		}
+	}
+	if len(providers) > 0 {
+		slices.Sort(providers)
+		add("Have users sign in at the hub. The names in the bindings are those of AuthProviders: " + strings.Join(slices.Compact(providers), ", ") + ". Name them so, or change the names of `providers` in `principals.yaml`.")
+	}
+	if len(users) > 0 {
+		slices.Sort(users)
+		add("Make the Users who have a password. Rancher's passwords are not exported.", slices.Compact(users)...)
+	}
 }
 
 // wholeLimit is how many objects one run of kustomize can have: its time grows with more than their square, 1 s for 1,000 and minutes for 10,000.
