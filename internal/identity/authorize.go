@@ -74,6 +74,13 @@ func (a *Access) ClusterProxy(ctx context.Context, id Identity, cluster types.Na
 	})
 }
 
+// Watch reports whether a user may watch a resource of Drover's on the hub, in a namespace, or in all if it is empty.
+func (a *Access) Watch(ctx context.Context, id Identity, resource, namespace string) (bool, error) {
+	return a.allowed(ctx, id, id.Digest("watch", resource, namespace), authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "cluster.drover.dev", Version: "v1", Resource: resource, Verb: "watch", Namespace: namespace},
+	})
+}
+
 // NonResource requires the right to a verb, such as "get", on a path of the hub that is no resource, such as "/metrics".
 // Errors of what it returns are refusals with 403 or 503.
 func (a *Access) NonResource(verb, path string) func(context.Context, Identity) error {

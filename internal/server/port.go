@@ -85,7 +85,7 @@ func (s *Server) port(handler http.Handler) *http.Server {
 // handler is what a request passes, in this order. closing ends when users shall go elsewhere with their next request.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, span; then the proxy
-	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx))))))
+	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))
 }
 
 // withinHeader answers 431 to a request with a header that is too large.
@@ -167,8 +167,8 @@ func byPath(users, others http.Handler) http.Handler {
 	})
 }
 
-// others serves agents and load balancers.
-func (s *Server) others(ctx context.Context) http.Handler {
+// others serves all but the API of a cluster: agents, load balancers, and what the hub itself has for users.
+func (s *Server) others(ctx, closing context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)
 	mux.HandleFunc("GET "+protocol.PathConnect, func(w http.ResponseWriter, r *http.Request) {
@@ -182,6 +182,7 @@ func (s *Server) others(ctx context.Context) http.Handler {
 		s.SignIn.Register(mux)
 	}
 	s.Catalog.Register(mux)
+	s.Changes.Register(closing, mux)
 	s.probes(ctx, mux) // for load balancers, which check the port that they forward to
 	return mux
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/peer"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/signin"
+	"github.com/drover-dev/drover/internal/subscribe"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -52,6 +53,8 @@ type Server struct {
 	SignIn *signin.Server
 	// Catalog tells users which Clusters they may reach.
 	Catalog *catalog.Catalog
+	// Changes streams those of Drover's objects to users.
+	Changes *subscribe.Server
 	// Peers are the other replicas, nil if there are none.
 	Peers *peer.Network
 	// Stop says how it stops.

@@ -32,6 +32,7 @@ import (
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/request"
+	"github.com/drover-dev/drover/internal/subscribe"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -92,6 +93,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		SignIn:       issuer,
 		Catalog: catalog.New(catalog.Catalog{
 			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings, Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
+		}),
+		Changes: subscribe.New(subscribe.Options{
+			Authenticate: heldByUser(users.authenticate), Watch: access.Watch, Informers: mgr.GetCache(), Live: mgr.GetAPIReader(), Now: time.Now, Observer: observed.subscriptions(),
 		}),
 		Ready: func() error { return cachesSynced(mgr, cfg) },
 		Stop:  newStop(cfg.Drain),

@@ -1,0 +1,188 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"slices"
+	"sort"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// mostDeleted bounds the deletions that are remembered of one kind. A stream that has not sent one that is forgotten begins anew.
+	mostDeleted = 10_000
+	// slack is how many records of changes that others have replaced are kept at most, beyond as many as there are objects.
+	slack = 1024
+	// settles is how long after a change no earlier one comes any more: a new list of all objects comes in any order.
+	settles = time.Second
+)
+
+// object is one at its last change. It is not changed itself.
+type object struct {
+	types.NamespacedName
+	uid     types.UID
+	seq     uint64        // orders the changes that this replica saw
+	version uint64        // the resource version, 0 if it is not known
+	content client.Object // nil if the object was deleted
+}
+
+// changes has each object of one kind once, in the order of their last changes, and the last deletions. A reader is a position in it.
+type changes struct {
+	now func() time.Time
+
+	mu      sync.Mutex // guards what follows
+	seq     uint64     // of the last change
+	objects map[types.NamespacedName]object
+	records []object // by seq; one whose object has changed since is out of date
+	live    map[string]int
+	deleted int
+	// Deletions up to forgotten are not known any more, by seq and by resource version.
+	forgotten position
+	// version is the greatest resource version of a change, settled what it was before the last burst of changes.
+	version, settled uint64
+	burst, last      time.Time
+}
+
+// position of a reader.
+type position struct{ seq, version uint64 }
+
+func newChanges(now func() time.Time) *changes {
+	return &changes{now: now, objects: map[types.NamespacedName]object{}, live: map[string]int{}}
+}
+
+// put records that an object is as it is now, or that it is gone.
+func (c *changes) put(o client.Object, gone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		c.forgotten.version = ^uint64(0) // versions that cannot be compared resume nothing
+	}
+	key := client.ObjectKeyFromObject(o)
+	before, known := c.objects[key]
+	if gone && (!known || before.content == nil) {
+		return
+	}
+	c.advanceLocked(version)
+	c.countLocked(before, -1)
+	c.seq++
+	now := object{NamespacedName: key, uid: o.GetUID(), seq: c.seq, version: version}
+	if !gone {
+		now.content = o
+	}
+	c.objects[key] = now
+	c.countLocked(now, 1)
+	c.records = append(c.records, now)
+	c.compactLocked()
+}
+
+// advanceLocked notes a version that was seen.
+func (c *changes) advanceLocked(version uint64) {
+	now := c.now()
+	if now.Sub(c.last) > settles {
+		c.settled, c.burst = c.version, now
+	} else if now.Sub(c.burst) > 2*settles { // changes that never cease
+		c.settled, c.burst = c.version, now
+	}
+	c.last = now
+	c.version = max(c.version, version)
+}
+
+func (c *changes) countLocked(o object, n int) {
+	switch {
+	case o.seq == 0: // there was none
+	case o.content == nil:
+		c.deleted += n
+	default:
+		if c.live[o.Namespace] += n; c.live[o.Namespace] == 0 {
+			delete(c.live, o.Namespace)
+		}
+	}
+}
+
+// compactLocked forgets the oldest half of the deletions when there are too many, and drops records that are out of date.
+func (c *changes) compactLocked() {
+	drop := 0
+	if c.deleted > mostDeleted {
+		drop = c.deleted - mostDeleted/2
+	}
+	if drop == 0 && len(c.records) <= 2*len(c.objects)+slack {
+		return
+	}
+	c.records = slices.DeleteFunc(c.records, func(r object) bool {
+		if !c.currentLocked(r) {
+			return true
+		}
+		if r.content != nil || drop == 0 {
+			return false
+		}
+		drop--
+		c.deleted--
+		c.forgotten = position{r.seq, max(c.forgotten.version, r.version)}
+		delete(c.objects, r.NamespacedName)
+		return true
+	})
+}
+
+func (c *changes) currentLocked(r object) bool { return c.objects[r.NamespacedName].seq == r.seq }
+
+// after returns the next changes after a position, at most so many, in their order. It reports false if deletions since were forgotten.
+func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if seq > 0 && seq < c.forgotten.seq {
+		return nil, false
+	}
+	first := sort.Search(len(c.records), func(i int) bool { return c.records[i].seq > seq })
+	for _, r := range c.records[first:] {
+		if len(batch) == most {
+			break
+		}
+		if c.currentLocked(r) {
+			batch = append(batch, r)
+		}
+	}
+	return batch, true
+}
+
+// end is the position after all changes. Its version is one up to which all changes are known.
+func (c *changes) end() position {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now().Sub(c.last) > settles {
+		return position{c.seq, c.version}
+	}
+	return position{c.seq, c.settled}
+}
+
+// since reports whether all deletions after a resource version are known.
+func (c *changes) since(version uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return version > 0 && version >= c.forgotten.version
+}
+
+// forget says that deletions up to a resource version are not known.
+func (c *changes) forget(version uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgotten.version = max(c.forgotten.version, version)
+}
+
+// namespaces returns those in which there are objects.
+func (c *changes) namespaces() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]string, 0, len(c.live))
+	for namespace := range c.live {
+		list = append(list, namespace)
+	}
+	slices.Sort(list)
+	return list
+}

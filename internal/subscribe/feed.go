@@ -1,0 +1,163 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// kind is one that users may subscribe to.
+type kind struct {
+	resource   string
+	name       string // of the kind
+	object     client.Object
+	list       client.ObjectList
+	namespaced bool
+}
+
+// kinds are in the order in which a stream begins.
+func kinds() []kind {
+	return []kind{
+		{"clusters", "Cluster", &v1.Cluster{}, &v1.ClusterList{}, true},
+		{"projects", "Project", &v1.Project{}, &v1.ProjectList{}, true},
+		{"clusterroletemplatebindings", "ClusterRoleTemplateBinding", &v1.ClusterRoleTemplateBinding{}, &v1.ClusterRoleTemplateBindingList{}, true},
+		{"projectroletemplatebindings", "ProjectRoleTemplateBinding", &v1.ProjectRoleTemplateBinding{}, &v1.ProjectRoleTemplateBindingList{}, true},
+		{"plans", "Plan", &v1.Plan{}, &v1.PlanList{}, true},
+		{"roletemplates", "RoleTemplate", &v1.RoleTemplate{}, &v1.RoleTemplateList{}, false},
+		{"authproviders", "AuthProvider", &v1.AuthProvider{}, &v1.AuthProviderList{}, false},
+		{"users", "User", &v1.User{}, &v1.UserList{}, false},
+	}
+}
+
+// framesKept bounds the messages that are kept for other streams.
+const framesKept = 1024
+
+// feed is what all streams share of one kind.
+type feed struct {
+	kind
+	*changes
+	frames *lru.Cache // of messages, by seq
+
+	mu      sync.Mutex // guards started
+	started bool
+}
+
+// start begins to record the changes of the kind, once. It returns when all objects are known.
+func (f *feed) start(ctx context.Context, s *Server) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.started {
+		return nil
+	}
+	informer, err := s.Informers.GetInformer(ctx, f.object)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", f.resource, err)
+	}
+	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { f.see(s, o, false) },
+		UpdateFunc: func(_, o any) { f.see(s, o, false) },
+		DeleteFunc: func(o any) { f.see(s, o, true) },
+	})
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", f.resource, err)
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
+		return fmt.Errorf("watch %s: %w", f.resource, ctx.Err())
+	}
+	// The watch began at an earlier version than this one. So all deletions after it are seen.
+	list := f.list.DeepCopyObject().(client.ObjectList)
+	if err := s.Live.List(ctx, list, client.Limit(1)); err != nil {
+		return fmt.Errorf("list %s: %w", f.resource, err)
+	}
+	version, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
+	if err != nil {
+		version = ^uint64(0)
+	}
+	f.forget(version)
+	f.started = true
+	return nil
+}
+
+// see records a change and wakes the streams.
+func (f *feed) see(s *Server, o any, gone bool) {
+	if lost, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		// When it was deleted is not known, so what resumes at a version cannot know whether it has to be said.
+		f.forget(f.end().version)
+		o = lost.Obj
+	}
+	content, ok := o.(client.Object)
+	if !ok {
+		return
+	}
+	f.put(content, gone)
+	s.wake()
+}
+
+// frame returns the message that says how an object is. One that others will send too is kept.
+func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
+	if kept, ok := f.frames.Get(o.seq); ok {
+		return kept.(*websocket.PreparedMessage), nil
+	}
+	data, err := f.message(o)
+	if err != nil {
+		return nil, err
+	}
+	message, err := websocket.NewPreparedMessage(websocket.TextMessage, data)
+	if err == nil && keep {
+		f.frames.Add(o.seq, message)
+	}
+	return message, err
+}
+
+// message is one to users. Its fields are those of docs/design/0047-subscribe.md.
+type message struct {
+	Type       string   `json:"type"`
+	Kind       string   `json:"kind,omitempty"`
+	Object     any      `json:"object,omitempty"`
+	Resume     string   `json:"resume,omitempty"`
+	Incomplete []string `json:"incomplete,omitempty"`
+}
+
+// Types of messages.
+const (
+	typeReset    = "RESET"
+	typeChanged  = "CHANGED"
+	typeDeleted  = "DELETED"
+	typeBookmark = "BOOKMARK"
+)
+
+// outline is what is said of an object that is gone.
+type outline struct {
+	Metadata struct {
+		Namespace string `json:"namespace,omitempty"`
+		Name      string `json:"name"`
+		UID       string `json:"uid"`
+	} `json:"metadata"`
+}
+
+func (f *feed) message(o object) ([]byte, error) {
+	if o.content == nil {
+		gone := outline{}
+		gone.Metadata.Namespace, gone.Metadata.Name, gone.Metadata.UID = o.Namespace, o.Name, string(o.uid)
+		return json.Marshal(message{Type: typeDeleted, Kind: f.resource, Object: gone})
+	}
+	shown := o.content.DeepCopyObject().(client.Object) // the cache's own has to stay as it is
+	shown.SetManagedFields(nil)
+	shown.SetAnnotations(nil)
+	shown.SetOwnerReferences(nil)
+	shown.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: v1.Group, Version: v1.GroupVersion.Version, Kind: f.name})
+	return json.Marshal(message{Type: typeChanged, Kind: f.resource, Object: shown})
+}

@@ -1,0 +1,86 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"fmt"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/drover-dev/drover/internal/identity/refusal"
+)
+
+func TestAQueryIsReadOrRefused(t *testing.T) {
+	var many []string
+	for i := range mostNamed + 1 {
+		many = append(many, fmt.Sprint("namespace=w", i))
+	}
+	for _, tt := range []struct{ name, query, kinds, workspaces, refusal string }{
+		{"nothing is all", "", "clusters projects clusterroletemplatebindings projectroletemplatebindings plans roletemplates authproviders users", "", ""},
+		{"kinds come in one order, once", "kind=plans&kind=clusters&kind=plans", "clusters plans", "", ""},
+		{"workspaces are sorted, once", "namespace=b&namespace=a&namespace=b&kind=plans", "plans", "a b", ""},
+		{"a Secret is no kind", "kind=secrets", "", "", "not a kind"},
+		{"a kind is the name of a resource", "kind=Cluster", "", "", "not a kind"},
+		{"a parameter that is not known is a mistake", "kinds=clusters", "", "", `no parameter "kinds"`},
+		{"a workspace has the name of a namespace", "namespace=../a", "", "", "not the name of a namespace"},
+		{"no more workspaces than a bound", strings.Join(many, "&"), "", "", "more than 100"},
+		{"a resume token that cannot be read is none", "resume=%00&kind=plans", "plans", "", ""},
+	} {
+		values, err := url.ParseQuery(tt.query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := queryOf(values)
+		if tt.refusal != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.refusal) || refusal.Of(err).Status().Code != 400 {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+			continue
+		}
+		if got := strings.Join(q.kinds, " "); err != nil || got != tt.kinds || strings.Join(q.workspaces, " ") != tt.workspaces || q.resume.Versions != nil {
+			t.Errorf("%s: %v, %v, %v", tt.name, got, q.workspaces, err)
+		}
+	}
+}
+
+func TestAResumeTokenIsReadAsItWasWritten(t *testing.T) {
+	r := resume{Versions: map[string]uint64{"clusters": 1 << 60, "plans": 0}, Rights: []byte{1, 2, 255}}
+	if got := parse(r.String()); !reflect.DeepEqual(got, r) {
+		t.Errorf("%+v, expected %+v", got, r)
+	}
+	q := query{kinds: []string{"clusters"}}
+	base := digest("alice", q, map[string][]string{"clusters": {"a", "b"}})
+	for name, other := range map[string][]byte{
+		"another user":                     digest("bob", q, map[string][]string{"clusters": {"a", "b"}}),
+		"another workspace":                digest("alice", q, map[string][]string{"clusters": {"a", "c"}}),
+		"one workspace named as two are":   digest("alice", q, map[string][]string{"clusters": {"ab"}}),
+		"another kind":                     digest("alice", query{kinds: []string{"plans"}}, map[string][]string{"clusters": {"a", "b"}}),
+		"another query":                    digest("alice", query{kinds: q.kinds, workspaces: []string{"a"}}, map[string][]string{"clusters": {"a", "b"}}),
+		"a user with the name of the kind": digest("alicekinds", query{}, map[string][]string{"clusters": {"a", "b"}}),
+	} {
+		if slices.Equal(base, other) {
+			t.Errorf("%s has the same digest", name)
+		}
+	}
+}
+
+// FuzzResume has tokens that clients may send. None may be taken for more than it is.
+func FuzzResume(f *testing.F) {
+	f.Add("")
+	f.Add(resume{Versions: map[string]uint64{"clusters": 12}, Rights: []byte{1}}.String())
+	f.Add("eyJ2Ijp7ImNsdXN0ZXJzIjotMX19")
+	f.Add(strings.Repeat("A", mostResume+1))
+	f.Fuzz(func(t *testing.T, token string) {
+		r := parse(token)
+		if len(r.Versions) > mostResume || len(r.Rights) > mostResume {
+			t.Errorf("a token of %d bytes is %d versions", len(token), len(r.Versions))
+		}
+		if again := parse(r.String()); len(r.String()) <= mostResume && !reflect.DeepEqual(again.Versions, r.Versions) && len(r.Versions) > 0 {
+			t.Errorf("%+v is read as %+v", r, again)
+		}
+	})
+}

@@ -1,0 +1,193 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package subscribe streams the changes of Drover's objects to users who may watch them.
+//
+// docs/design/0047-subscribe.md has the protocol.
+package subscribe
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/limit"
+)
+
+// Paths. The second is the one by which Rancher's operators check that WebSockets pass.
+const (
+	Path        = "/v1/subscribe"
+	PathRancher = "/v3/subscribe"
+)
+
+// subprotocol is what a browser offers beside the one that has its token.
+const subprotocol = "v1.subscribe.drover.dev"
+
+const (
+	startLimit   = 15 * time.Second // of the first look at a kind and at rights
+	upgradeLimit = 10 * time.Second // of the answer to the request
+	mostOfUser   = 8                // streams at once
+	mostOfAll    = 2000
+)
+
+// Options of a Server. All but Observer are needed.
+type Options struct {
+	// Authenticate identifies who sends a request. Errors are refusals.
+	Authenticate func(*http.Request) (identity.Identity, error)
+	// Watch reports whether a user may watch a resource of Drover's in a namespace, or in all if it is empty.
+	Watch func(ctx context.Context, id identity.Identity, resource, namespace string) (bool, error)
+	// Informers are those of the manager's cache.
+	Informers cache.Informers
+	// Live reads from the API server.
+	Live client.Reader
+	// Now is the time.
+	Now func() time.Time
+	Observer
+}
+
+// Observer has functions that the server calls, for metrics. Each may be nil, and must not block.
+type Observer struct {
+	// Streams receives 1 when a stream begins, and -1 when it ends.
+	Streams func(n int)
+	// Ended receives why a stream has ended, one of a few words.
+	Ended func(why string)
+}
+
+// Server serves the streams of one replica. New makes it.
+type Server struct {
+	Options
+	feeds map[string]*feed
+	gate  *limit.Gate
+	every time.Duration // between two looks at the rights of a stream
+
+	mu      sync.Mutex    // guards changed
+	changed chan struct{} // closed at the next change
+}
+
+// New makes a Server. It watches nothing before the first stream.
+func New(o Options) *Server {
+	s := &Server{Options: o, every: rightsEvery, feeds: map[string]*feed{}, changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
+	for _, k := range kinds() {
+		s.feeds[k.resource] = &feed{kind: k, changes: newChanges(o.Now), frames: lru.New(framesKept)}
+	}
+	return s
+}
+
+// Register adds the paths to a mux. Streams end with closing.
+func (s *Server) Register(closing context.Context, mux *http.ServeMux) {
+	serve := func(w http.ResponseWriter, r *http.Request) { s.serve(closing, w, r) }
+	mux.HandleFunc("GET "+Path, serve)
+	mux.HandleFunc("GET "+PathRancher, serve)
+}
+
+// wake lets all streams look for changes.
+func (s *Server) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// next is closed at the next change.
+func (s *Server) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+func (s *Server) serve(closing context.Context, w http.ResponseWriter, r *http.Request) {
+	st, done, err := s.admit(closing, r)
+	if err != nil {
+		audit.From(r.Context()).Refused(string(refusal.Of(err).Status().Reason))
+		refusal.Write(w, err)
+		return
+	}
+	defer done()
+	conn, err := upgrade(w, r)
+	if err != nil {
+		return // the upgrader has answered
+	}
+	if s.Streams != nil {
+		s.Streams(1)
+		defer s.Streams(-1)
+	}
+	why := st.run(closing, conn)
+	if s.Ended != nil {
+		s.Ended(why)
+	}
+}
+
+// admit makes the stream of a request. Its errors are refusals.
+func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, done func(), err error) {
+	if closing.Err() != nil {
+		return nil, nil, refusal.Unavailable("this replica of the hub stops; connect again, another one answers then")
+	}
+	id, err := s.Authenticate(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !id.Valid() {
+		return nil, nil, refusal.Unauthorized("the request has no user")
+	}
+	audit.From(r.Context()).Identified(audit.User{Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups}, nil)
+	if !websocket.IsWebSocketUpgrade(r) {
+		return nil, nil, refusal.New(http.StatusUpgradeRequired, "UpgradeRequired", "this address streams changes over a WebSocket: ask for an upgrade; a proxy on the way may have removed it")
+	}
+	q, err := queryOf(r.URL.Query())
+	if err != nil {
+		return nil, nil, err
+	}
+	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: id.Sharer()})
+	if err != nil {
+		return nil, nil, refusal.TooManyRequests(fmt.Sprintf("a user may have %d streams at once, and a replica %d; end one", mostOfUser, mostOfAll), time.Minute).Because(err)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), startLimit)
+	defer cancel()
+	st = &stream{Server: s, request: r, id: id, query: q}
+	for _, resource := range q.kinds {
+		f := s.feeds[resource]
+		if err := f.start(ctx, s); err != nil {
+			seat.Release()
+			return nil, nil, refusal.Unavailable("the hub could not read its " + resource + " in time; try again").Because(err)
+		}
+		st.kinds = append(st.kinds, &watched{feed: f})
+	}
+	st.begin(ctx)
+	return st, seat.Release, nil
+}
+
+// upgrade answers the request. The answer to another Origin than this host is a refusal.
+func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
+	const key = "Sec-WebSocket-Key"
+	if sent, err := base64.StdEncoding.DecodeString(r.Header.Get(key)); err == nil && len(sent) > 0 && len(sent) != 16 {
+		// The check of Rancher's operators sends 13 bytes, and curl looks at no answer to them. The library refuses what is not 16 bytes.
+		digest := sha256.Sum256(sent)
+		r.Header.Set(key, base64.StdEncoding.EncodeToString(digest[:16]))
+	}
+	upgrader := websocket.Upgrader{
+		HandshakeTimeout: upgradeLimit, ReadBufferSize: 256, WriteBufferSize: 4 << 10, WriteBufferPool: &buffers, Subprotocols: []string{subprotocol},
+		Error: func(w http.ResponseWriter, r *http.Request, status int, reason error) {
+			refusal.Write(w, refusal.New(status, "", reason.Error()))
+		},
+	}
+	return upgrader.Upgrade(w, r, nil)
+}
+
+// buffers are for what is written, of all streams.
+var buffers sync.Pool
+
+// errStopping says that this replica stops.
+var errStopping = errors.New("this replica of the hub stops")

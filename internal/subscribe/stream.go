@@ -1,0 +1,331 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+)
+
+const (
+	pace         = 100 * time.Millisecond // between two looks at what has changed
+	rightsEvery  = 20 * time.Second       // the rights are asked for, and who the user is
+	rightsLimit  = 15 * time.Second       // that may take
+	bookmarks    = time.Second            // between two of them
+	pingEvery    = 25 * time.Second
+	silence      = 60 * time.Second // after which the client is gone
+	writeLimit   = 10 * time.Second // of one message
+	batch        = 256              // changes that are taken at once
+	unauthorized = 4401             // close code
+)
+
+var (
+	errUnauthorized = errors.New("the token is not valid any more: connect again with another one")
+	errMessage      = errors.New("the stream takes no messages")
+	errSlow         = errors.New("the client does not read")
+)
+
+// watched is one kind of a stream.
+type watched struct {
+	*feed
+	scope
+	at    uint64 // the position
+	until uint64 // deletions up to this position need not be said: what they are of was never sent
+	floor uint64 // the resource version up to which all was sent by an earlier stream
+	sure  uint64 // likewise, by this stream
+	reset bool   // to be said before all else
+}
+
+// stream is of one client.
+type stream struct {
+	*Server
+	request *http.Request
+	id      identity.Identity
+	query   query
+	kinds   []*watched
+
+	conn       *websocket.Conn
+	sent       bool // something since the last bookmark
+	bookmarked time.Time
+}
+
+// begin finds out what the user may see, and where the stream begins.
+func (st *stream) begin(ctx context.Context) {
+	for _, k := range st.kinds {
+		k.scope = k.ask(ctx, st.may, st.workspaces(k), scope{})
+	}
+	same := bytes.Equal(st.query.resume.Rights, st.digest())
+	for _, k := range st.kinds {
+		if version := st.query.resume.Versions[k.resource]; same && k.since(version) {
+			k.floor, k.sure = version, version
+		} else {
+			k.restart()
+		}
+	}
+}
+
+// workspaces are those that the stream is about and that have objects of a kind.
+func (st *stream) workspaces(k *watched) []string {
+	var list []string
+	for _, workspace := range k.namespaces() {
+		if st.query.asks(workspace) {
+			list = append(list, workspace)
+		}
+	}
+	return list
+}
+
+func (st *stream) may(ctx context.Context, resource, workspace string) (bool, error) {
+	return st.Watch(ctx, st.id, resource, workspace)
+}
+
+// digest is of all that decides what the stream shows.
+func (st *stream) digest() []byte {
+	seen := map[string][]string{}
+	for _, k := range st.kinds {
+		if k.all {
+			seen[k.resource] = []string{"*"}
+			continue
+		}
+		seen[k.resource] = k.seen(st.workspaces(k))
+	}
+	return digest(st.id.Hub.Username, st.query, seen)
+}
+
+// run writes to the client until one of both ends, and returns why it ended, in a word.
+func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
+	st.conn = conn
+	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	stop := context.AfterFunc(closing, func() { end(errStopping) })
+	defer stop()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		end(st.read())
+	}()
+	err := st.write(ctx)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	why, code := outcome(err)
+	if code != 0 {
+		text := websocket.FormatCloseMessage(code, err.Error())
+		_ = conn.WriteControl(websocket.CloseMessage, text, time.Now().Add(time.Second)) // best effort
+	}
+	_ = conn.Close()
+	<-gone
+	return why
+}
+
+// outcome is why a stream ended, as a word for metrics and as a code for the client, 0 if there is no client any more.
+func outcome(err error) (why string, code int) {
+	switch {
+	case errors.Is(err, errStopping):
+		return "stopping", websocket.CloseServiceRestart
+	case errors.Is(err, errUnauthorized):
+		return "unauthorized", unauthorized
+	case errors.Is(err, errMessage):
+		return "message", websocket.CloseUnsupportedData
+	case errors.Is(err, errSlow):
+		return "slow", websocket.CloseTryAgainLater
+	}
+	return "client", 0
+}
+
+// read notices that the client is gone, or sends what it must not.
+func (st *stream) read() error {
+	st.conn.SetReadLimit(1) // beyond it, the library closes with 1009
+	alive := func(string) error { return st.conn.SetReadDeadline(time.Now().Add(silence)) }
+	st.conn.SetPongHandler(alive)
+	if err := alive(""); err != nil {
+		return err
+	}
+	_, _, err := st.conn.NextReader()
+	if err == nil {
+		err = errMessage
+	}
+	return err
+}
+
+// write sends what changes until ctx ends.
+func (st *stream) write(ctx context.Context) error {
+	ping, rights := time.NewTicker(pingEvery), time.NewTimer(wait.Jitter(st.every, 0.1))
+	defer ping.Stop()
+	defer rights.Stop()
+	for {
+		changed, begun := st.next(), time.Now()
+		if err := st.flush(ctx); err != nil {
+			return err
+		}
+		var bookmark <-chan time.Time
+		if st.sent {
+			bookmark = time.After(bookmarks)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+			if !pause(ctx, pace-time.Since(begun)) {
+				return ctx.Err()
+			}
+		case <-bookmark:
+			if err := st.bookmark(); err != nil {
+				return err
+			}
+		case <-ping.C:
+			if err := st.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeLimit)); err != nil {
+				return fmt.Errorf("%w: %w", errSlow, err)
+			}
+		case <-rights.C:
+			if err := st.again(ctx); err != nil {
+				return err
+			}
+			rights.Reset(wait.Jitter(st.every, 0.1))
+		}
+	}
+}
+
+// pause waits, and reports false if ctx ends before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// again asks again who the user is and what they may see. What has changed begins anew.
+func (st *stream) again(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
+	defer cancel()
+	id, err := st.Authenticate(st.request)
+	if err != nil && refusal.Of(err).Status().Code < http.StatusInternalServerError {
+		return errUnauthorized
+	}
+	if err == nil { // what cannot be found out ends nothing
+		st.id = id
+	}
+	for _, k := range st.kinds {
+		now := k.ask(ctx, st.may, st.workspaces(k), k.scope)
+		if !k.same(now) {
+			k.restart()
+		}
+		k.scope = now
+	}
+	return nil
+}
+
+// restart has the kind sent from the beginning.
+func (k *watched) restart() { k.at, k.until, k.floor, k.sure, k.reset = 0, k.end().seq, 0, 0, true }
+
+// flush sends all that has changed.
+func (st *stream) flush(ctx context.Context) error {
+	for _, k := range st.kinds {
+		for ctx.Err() == nil {
+			more, err := st.flushSome(ctx, k)
+			if err != nil {
+				return err
+			}
+			if !more {
+				break
+			}
+		}
+	}
+	if st.sent && time.Since(st.bookmarked) > bookmarks {
+		return st.bookmark()
+	}
+	return nil
+}
+
+// flushSome sends some changes of a kind, and reports whether there may be more.
+func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err error) {
+	if k.reset {
+		if err := st.send(message{Type: typeReset, Kind: k.resource}); err != nil {
+			return false, err
+		}
+		k.reset = false
+	}
+	snapshot := k.at < k.until
+	changed, known := k.after(k.at, batch)
+	if !known {
+		k.restart()
+		return true, nil
+	}
+	for _, o := range changed {
+		k.at = o.seq
+		if o.content == nil && o.seq <= k.until || o.version <= k.floor || !st.query.asks(o.Namespace) || !k.look(ctx, k.kind, st.may, o.Namespace, scope{}) {
+			continue
+		}
+		frame, err := k.frame(o, !snapshot)
+		if err != nil {
+			return false, err
+		}
+		if err := st.sendFrame(frame); err != nil {
+			return false, err
+		}
+	}
+	return len(changed) > 0, nil
+}
+
+// bookmark says how far the stream has come.
+func (st *stream) bookmark() error {
+	st.sent, st.bookmarked = false, time.Now()
+	m, r := message{Type: typeBookmark}, resume{Versions: map[string]uint64{}, Rights: st.digest()}
+	for _, k := range st.kinds {
+		if end := k.end(); end.seq == k.at { // else its version may be that of a change that was not sent
+			k.sure = max(k.sure, end.version)
+		}
+		r.Versions[k.resource] = k.sure
+		if k.incomplete {
+			m.Incomplete = append(m.Incomplete, k.resource)
+		}
+	}
+	m.Resume = r.String()
+	return st.sendUnmarked(m)
+}
+
+func (st *stream) send(m message) error {
+	st.sent = true
+	return st.sendUnmarked(m)
+}
+
+func (st *stream) sendUnmarked(m message) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return st.written(st.deadline(), func() error { return st.conn.WriteMessage(websocket.TextMessage, data) })
+}
+
+func (st *stream) sendFrame(frame *websocket.PreparedMessage) error {
+	st.sent = true
+	return st.written(st.deadline(), func() error { return st.conn.WritePreparedMessage(frame) })
+}
+
+func (st *stream) deadline() error { return st.conn.SetWriteDeadline(time.Now().Add(writeLimit)) }
+
+func (st *stream) written(err error, write func() error) error {
+	if err == nil {
+		err = write()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errSlow, err)
+	}
+	return nil
+}
