@@ -310,6 +310,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	t.Run("a token for one Cluster is worthless elsewhere", func(t *testing.T) { testClusterToken(t, s, at, cluster) })
 	t.Run("a computer without a browser is signed in by a code", func(t *testing.T) { testDeviceLogin(t, s, at) })
 	t.Run("a token for scripts is good for its Cluster until it is revoked", func(t *testing.T) { testScriptToken(t, at, s.hub.URL()) })
+	t.Run("a script gets the changes that its user may watch", func(t *testing.T) { testSubscribe(t, at, s.hub.URL()) })
 	t.Run("processes that come at once with a token that has ended all get the same new one", func(t *testing.T) {
 		before := at.token(t)
 		at.expire(t)
