@@ -36,7 +36,7 @@ type flux struct{ *gitOps }
 // TestFluxDeliversFromGitToHubAndMember runs Flux itself: Drover's objects into the hub, and an application through the hub's proxy into a member.
 func TestFluxDeliversFromGitToHubAndMember(t *testing.T) {
 	t.Parallel()
-	f := &flux{startGitOps(t, "flux", lab.Flux)}
+	f := &flux{startGitOps(t, "Flux", lab.Flux)}
 	f.startControllers(t)
 	f.git.commit(t, "A fleet", teamFiles())
 	f.step(t, "what Git has is delivered at the first try, and Ready when the member has it", f.firstTry)
