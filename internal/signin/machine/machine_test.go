@@ -8,6 +8,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -49,6 +50,7 @@ type upstream struct {
 	document func() any // in place of the discovery document
 	set      func() any // in place of the keys
 	down     bool
+	redirect string        // where the keys are, instead of an answer
 	hold     chan struct{} // until it is closed nothing is answered
 	now      time.Time
 }
@@ -85,7 +87,7 @@ func (u *upstream) time() time.Time {
 func (u *upstream) serve(w http.ResponseWriter, r *http.Request) {
 	u.asks.Add(1)
 	u.mu.Lock()
-	hold, down := u.hold, u.down
+	hold, down, redirect := u.hold, u.down, u.redirect
 	var answer any
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/keys") && u.set != nil:
@@ -110,6 +112,10 @@ func (u *upstream) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if down {
 		http.Error(w, "down", http.StatusServiceUnavailable)
+		return
+	}
+	if redirect != "" && r.Host == u.Listener.Addr().String() && strings.HasSuffix(r.URL.Path, "/keys") {
+		http.Redirect(w, r, redirect, http.StatusFound)
 		return
 	}
 	if text, is := answer.(string); is {
@@ -297,6 +303,32 @@ func TestOnlyKeysOfTheIssuerVerify(t *testing.T) {
 	}
 }
 
+// A key that is published for one algorithm must not verify another one, for which it may be weaker.
+func TestAKeyVerifiesTheAlgorithmThatItIsPublishedForOnly(t *testing.T) {
+	u := newUpstream(t)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for published, good := range map[string]map[jose.SignatureAlgorithm]bool{
+		"RS256": {jose.RS256: true, jose.PS256: false, jose.RS512: false},
+		"PS256": {jose.RS256: false, jose.PS256: true},
+		"":      {jose.RS256: true, jose.PS256: true},
+	} {
+		u.with(func() {
+			u.set = func() any {
+				return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "r", Algorithm: published}}}
+			}
+		})
+		v := u.verifier(nil)
+		for algorithm, want := range good {
+			if _, err := v.Verify(t.Context(), sign(t, algorithm, key, map[jose.HeaderKey]any{"kid": "r"}, u.claims())); (err == nil) != want || err != nil && !errors.Is(err, connector.ErrRefused) {
+				t.Errorf("a key for %q and a token with %s: %v, want it taken: %t", published, algorithm, err, want)
+			}
+		}
+	}
+}
+
 func TestAnIssuerThatChangesItsKeysIsAskedRarely(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
@@ -393,6 +425,26 @@ func TestAKeyThatWasTakenAwayIsRefusedWithinTenMinutesAlsoByAHubThatWasIdle(t *t
 			t.Errorf("after %s: %+v, %v", idle, got, err)
 		}
 	}
+	t.Run("and one that did not answer long ago is asked again before its keys count", func(t *testing.T) {
+		u := newUpstream(t)
+		v := u.verifier(nil)
+		before, err := v.Verify(t.Context(), u.token(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.with(func() { u.down, u.now = true, u.now.Add(dueFor) })
+		if _, err := v.Verify(t.Context(), u.token(nil)); err != nil {
+			t.Fatal(err)
+		}
+		stolen := u.keys["a"]
+		u.with(func() {
+			u.down, u.keys, u.now = false, map[string]*ecdsa.PrivateKey{"b": newKey(t)}, u.now.Add(failedFor)
+		})
+		raw := sign(t, jose.ES256, stolen, map[jose.HeaderKey]any{"kid": "a"}, u.claims())
+		if got, err := v.Verify(t.Context(), raw); !errors.Is(err, connector.ErrRefused) || v.Holds(before) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
 	t.Run("and an issuer that does not answer holds a token up once a minute at most", func(t *testing.T) {
 		u := newUpstream(t)
 		v := u.verifier(nil)
@@ -447,8 +499,19 @@ func TestALyingIssuerIsNotBelieved(t *testing.T) {
 		"many keys": func(u *upstream) {
 			u.set = func() any { return map[string]any{"keys": slices.Repeat([]map[string]string{{"kty": "EC"}}, 65)} }
 		},
-		"many bytes": func(u *upstream) { u.set = func() any { return strings.Repeat(" ", 5<<20) } }, // CVE-2024-58259
-		"down":       func(u *upstream) { u.down = true },
+		"many bytes": func(u *upstream) { // CVE-2024-58259
+			raw, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: u.keys["a"].Public(), KeyID: "a"}}})
+			if err != nil {
+				u.t.Fatal(err)
+			}
+			u.set = func() any { return strings.Repeat(" ", 5<<20) + string(raw) }
+		},
+		"keys at another place": func(u *upstream) { // CVE-2019-14435: a redirect leads to addresses inside
+			inside := httptest.NewTLSServer(http.HandlerFunc(u.serve)) // which has the right ones, and the same certificate
+			u.t.Cleanup(inside.Close)
+			u.redirect = inside.URL + "/keys"
+		},
+		"down": func(u *upstream) { u.down = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpstream(t)
@@ -506,12 +569,17 @@ func TestExpressionsAreCompiledAndBounded(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
 	}
-	v := u.verifier(func(s *v1.JWTProvider) {
-		s.ClaimValidationRules = []v1.JWTClaimRule{{Expression: "dyn(claims.groups).all(a, dyn(claims.groups).all(b, dyn(claims.groups).all(c, string(a) + string(b) != string(c))))"}}
-	})
-	raw := u.token(func(c map[string]any) { c["groups"] = slices.Repeat([]string{"g"}, 900) })
-	if _, err := v.Verify(t.Context(), raw); !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "takes too long") {
-		t.Errorf("an expression of 7·10⁸ steps: %v", err)
+	for expression, groups := range map[string]int{
+		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, string(a) == string(b)))":                                        300, // more than we let it cost, and less than Kubernetes does
+		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, dyn(claims.groups).all(c, string(a) + string(b) != string(c))))": 900, // 7·10⁸ steps
+	} {
+		v := u.verifier(func(s *v1.JWTProvider) {
+			s.ClaimValidationRules = []v1.JWTClaimRule{{Expression: expression}}
+		})
+		raw := u.token(func(c map[string]any) { c["groups"] = slices.Repeat([]string{"g"}, groups) })
+		if _, err := v.Verify(t.Context(), raw); !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "takes too long") {
+			t.Errorf("%s of %d groups: %v", expression, groups, err)
+		}
 	}
 	short := u.verifier(func(s *v1.JWTProvider) { s.MaxTokenLifetime = &metav1.Duration{Duration: 5 * time.Minute} })
 	if _, err := short.Verify(t.Context(), u.token(nil)); !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "longer than 5m") {
