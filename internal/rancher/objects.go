@@ -62,25 +62,20 @@ type Unread struct {
 type Cluster struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
-		DisplayName              string          `json:"displayName"`
-		EnableNetworkPolicy      bool            `json:"enableNetworkPolicy"`
-		AgentEnvVars             []corev1.EnvVar `json:"agentEnvVars"`
+		DisplayName              string     `json:"displayName"`
+		EnableNetworkPolicy      bool       `json:"enableNetworkPolicy"`
+		AgentEnvVars             []struct{} `json:"agentEnvVars"` // their values may be secret
 		LocalClusterAuthEndpoint struct {
 			Enabled bool `json:"enabled"`
 		} `json:"localClusterAuthEndpoint"`
 		Customization       *struct{} `json:"clusterAgentDeploymentCustomization"`
 		PodSecurityTemplate string    `json:"defaultPodSecurityAdmissionConfigurationTemplateName"`
 		ProjectMembersRole  string    `json:"defaultClusterRoleForProjectMembers"`
-		FleetWorkspaceName  string    `json:"fleetWorkspaceName"`
 		AKSConfig           *struct{} `json:"aksConfig"`
 		EKSConfig           *struct{} `json:"eksConfig"`
 		GKEConfig           *struct{} `json:"gkeConfig"`
 		AliConfig           *struct{} `json:"aliConfig"`
 	} `json:"spec"`
-	Status struct {
-		Driver   string `json:"driver"`
-		Provider string `json:"provider"`
-	} `json:"status"`
 }
 
 // Project is management.cattle.io/v3 Project.
@@ -172,7 +167,6 @@ type ProjectBinding struct {
 // User is management.cattle.io/v3 User, without the hash of the password.
 type User struct {
 	metav1.ObjectMeta `json:"metadata"`
-	DisplayName       string   `json:"displayName"`
 	Username          string   `json:"username"`
 	PrincipalIDs      []string `json:"principalIds"`
 	Enabled           *bool    `json:"enabled"`
@@ -199,7 +193,6 @@ type GroupPrincipal struct {
 type GlobalRole struct {
 	metav1.ObjectMeta     `json:"metadata"`
 	DisplayName           string   `json:"displayName"`
-	Builtin               bool     `json:"builtin"`
 	InheritedClusterRoles []string `json:"inheritedClusterRoles"`
 }
 
