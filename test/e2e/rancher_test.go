@@ -144,7 +144,7 @@ func (s *system) ofRancher(t *testing.T) string {
 
 func (s *system) hubKubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := s.hub.Plane.Kubectl(within(t, 2*time.Minute), nil, args...)
+	out, err := s.hub.Kubectl(within(t, 2*time.Minute), nil, args...)
 	if err != nil {
 		t.Fatalf("kubectl %v: %v: %s\nmanager log:\n%s", args, err, out, tail(s.hub.Manager.LogFile()))
 	}
