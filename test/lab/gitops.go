@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -73,11 +72,14 @@ func (g *GitOpsTool) Sources(ctx context.Context, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := groupCommand(ctx, g.store.goTool, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GO111MODULE=on", "PWD="+dir)
-	output, err := runGroup(cmd)
-	if found := strings.TrimSpace(string(output)); err == nil && filepath.IsAbs(found) {
-		return found, nil
+	var output []byte
+	// The cache of modules may be emptied while that of programs is kept.
+	for _, args := range [][]string{{"mod", "download", path}, {"list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path}} {
+		cmd := groupCommand(ctx, g.store.goTool, args...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GO111MODULE=on", "PWD="+dir)
+		if output, err = runGroup(cmd); err != nil {
+			return "", fmt.Errorf("find the sources of %s: %w: %s", path, err, output)
+		}
 	}
-	return "", fmt.Errorf("find the sources of %s: %w: %s", path, err, output)
+	return strings.TrimSpace(string(output)), nil
 }
