@@ -4,25 +4,20 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net/http/cgi"
-	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -222,8 +217,37 @@ func (g *gitOps) unchanged(t *testing.T, look func()) {
 // notCounted are requests that store nothing, and what Argo CD notes in its own object of when it has compared.
 var notCounted = regexp.MustCompile(`reviews/$|^PATCH applications/$`)
 
-// idle fails if hub or member is written to while nothing changes.
+// idle fails if hub or member is written to while nothing changes. No node runs the agent's Deployment here, so its deadline passes once, and is reported: then
+// it looks again.
 func (g *gitOps) idle(t *testing.T) {
+	t.Helper()
+	was := g.deployment(t)
+	more := g.written(t)
+	if g.deployment(t) != was {
+		g.await(t, g.cluster, time.Minute, func(c *v1.Cluster) bool {
+			up := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionAgentUpToDate)
+			return up != nil && up.Reason == v1.ReasonAgentNotReady
+		})
+		more = g.written(t)
+	}
+	for _, kind := range more {
+		t.Errorf("in %s there were, though nothing changed: %s", idleFor, kind)
+	}
+	g.note("In %s neither the API server of the hub nor that of the member served a request that writes.", idleFor)
+}
+
+// deployment returns the resourceVersion of the agent's Deployment.
+func (g *gitOps) deployment(t *testing.T) string {
+	t.Helper()
+	d := &appsv1.Deployment{}
+	if err := g.member.Client.Get(t.Context(), types.NamespacedName{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}, d); err != nil {
+		t.Fatal(err)
+	}
+	return d.ResourceVersion
+}
+
+// written returns the requests that write which hub and member serve in a while.
+func (g *gitOps) written(t *testing.T) (requests []string) {
 	t.Helper()
 	planes := map[string]*framework.Plane{"hub": g.hub.Plane, "member": g.member}
 	before := map[string]map[string]int{}
@@ -234,11 +258,11 @@ func (g *gitOps) idle(t *testing.T) {
 	for name, plane := range planes {
 		for kind, n := range writes(t, plane) {
 			if more := n - before[name][kind]; more > 0 && !notCounted.MatchString(kind) {
-				t.Errorf("%s: %d times %s in %s, though nothing changed", name, more, kind, idleFor)
+				requests = append(requests, fmt.Sprintf("%s: %d times %s", name, more, kind))
 			}
 		}
 	}
-	g.note("In %s neither the API server of the hub nor that of the member served a request that writes.", idleFor)
+	return requests
 }
 
 // gone waits until the hub has no object of Drover but the role templates that come with it.
@@ -253,87 +277,6 @@ func (g *gitOps) gone(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// A repository is a Git repository that is served over HTTP on loopback by Git's own program.
-type repository struct {
-	url      string
-	worktree string
-
-	mu sync.Mutex
-}
-
-// serveGit makes a repository and serves it until the test ends.
-func serveGit(t *testing.T) *repository {
-	t.Helper()
-	path, err := exec.LookPath("git")
-	if err != nil {
-		t.Skip("no git is installed")
-	}
-	root := t.TempDir()
-	r := &repository{worktree: filepath.Join(root, "work")}
-	r.run(t, root, "init", "--quiet", "--bare", "--initial-branch=main", "fleet.git")
-	r.run(t, root, "init", "--quiet", "--initial-branch=main", "work")
-	r.run(t, r.worktree, "remote", "add", "origin", filepath.Join(root, "fleet.git"))
-	server := httptest.NewServer(&cgi.Handler{Path: path, Args: []string{"http-backend"}, Dir: root, Env: append(gitEnv(), "GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1")})
-	t.Cleanup(server.Close)
-	r.url = server.URL + "/fleet.git"
-	return r
-}
-
-// gitEnv keeps the machine's settings of Git out.
-func gitEnv() []string {
-	return []string{
-		"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_NOSYSTEM=1",
-		"GIT_AUTHOR_NAME=carol", "GIT_AUTHOR_EMAIL=carol@example.com", "GIT_COMMITTER_NAME=carol", "GIT_COMMITTER_EMAIL=carol@example.com",
-	}
-}
-
-func (r *repository) run(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	command := exec.CommandContext(t.Context(), "git", args...)
-	command.Dir, command.Env = dir, append(os.Environ(), gitEnv()...)
-	out, err := command.CombinedOutput()
-	if err != nil {
-		t.Fatalf("git %v: %v: %s", args, err, out)
-	}
-	return string(bytes.TrimSpace(out))
-}
-
-// commit makes the files the whole content of the repository, pushes it, and returns the commit.
-func (r *repository) commit(t *testing.T, message string, files map[string]string) string {
-	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	entries, err := os.ReadDir(r.worktree)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var errs []error
-	for _, entry := range entries {
-		if entry.Name() != ".git" {
-			errs = append(errs, os.RemoveAll(filepath.Join(r.worktree, entry.Name())))
-		}
-	}
-	for name, content := range files {
-		path := filepath.Join(r.worktree, name)
-		errs = append(errs, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600))
-	}
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	r.run(t, r.worktree, "add", "--all")
-	r.run(t, r.worktree, "commit", "--quiet", "--allow-empty", "--message", message)
-	r.run(t, r.worktree, "push", "--quiet", "origin", "main")
-	return r.run(t, r.worktree, "rev-parse", "HEAD")
-}
-
-// head returns the latest commit.
-func (r *repository) head(t *testing.T) string {
-	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.run(t, r.worktree, "rev-parse", "HEAD")
 }
 
 // teamFiles are what a team keeps in Git: a Cluster, and what its members are given.
