@@ -70,6 +70,7 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 		t.Fatal(err)
 	}
 	names.MustRegister(&policies{}) // as watchPolicies does, which needs a manager
+	o.subscriptions()
 	(&Server{telemetry: o}).Deliveries()
 	return o, names
 }
