@@ -18,6 +18,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/page"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -183,6 +184,7 @@ func (s *Server) others(ctx, closing context.Context) http.Handler {
 	}
 	s.Catalog.Register(mux)
 	s.Changes.Register(closing, mux)
+	page.Register(mux)
 	s.probes(ctx, mux) // for load balancers, which check the port that they forward to
 	return mux
 }

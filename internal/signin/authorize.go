@@ -72,8 +72,8 @@ func invalid(format string, args ...any) *protocolError {
 	return &protocolError{"invalid_request", fmt.Sprintf(format, args...)}
 }
 
-// parseAuthorization checks a request to sign in. As long as redirect is false, the error must not be sent to the redirect URI.
-func parseAuthorization(q url.Values) (a authorization, redirect bool, problem *protocolError) {
+// parseAuthorization checks a request to sign in, of a program beside the browser or of the page of this URL. As long as redirect is false, the error must not be sent to the redirect URI.
+func parseAuthorization(q url.Values, page string) (a authorization, redirect bool, problem *protocolError) {
 	for name, values := range q {
 		if len(values) > 1 {
 			return a, false, invalid("the parameter %.40q is given more than once", name)
@@ -85,7 +85,7 @@ func parseAuthorization(q url.Values) (a authorization, redirect bool, problem *
 	switch {
 	case q.Get("client_id") != clientID:
 		return a, false, invalid("client_id is not %q, the only client of this hub", clientID)
-	case !loopback(q.Get("redirect_uri")):
+	case q.Get("redirect_uri") != page && !loopback(q.Get("redirect_uri")):
 		return a, false, invalid("redirect_uri is not of the form http://127.0.0.1:PORT/PATH, http://[::1]:PORT/PATH or http://localhost:PORT/PATH")
 	}
 	scopes := strings.Fields(q.Get("scope"))
@@ -146,7 +146,7 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "The address is malformed. Begin again in the terminal.")
 		return
 	}
-	a, mayRedirect, problem := parseAuthorization(query)
+	a, mayRedirect, problem := parseAuthorization(query, s.issuer+PathPage)
 	switch {
 	case problem != nil && mayRedirect:
 		s.redirect(w, r, a, url.Values{"error": {problem.code}, "error_description": {problem.description}})

@@ -80,6 +80,8 @@ func (s *Server) asks(a authorization) string {
 		return `<p>A program on another device asks to act as you. It shows this code:</p>
 <p class="code">` + html.EscapeString(usercode.Format(a.Device)) + `</p>
 <p>Sign in only if you started that program yourself and see the same code there. If you were sent the code or this address, close the page: the sender would act as you.</p>`
+	case a.Redirect == s.issuer+PathPage:
+		return "<p>To look at your clusters in this browser.</p>"
 	case a.Offline:
 		return "<p>kubectl on this computer asks to act as you, for up to " + duration.HumanDuration(s.bounds.Lifetime) + ".</p>"
 	}
@@ -127,9 +129,10 @@ func (p page) write(w http.ResponseWriter, code int) {
 	_, _ = strings.NewReplacer("%CHOICE%", p.choice(), "%LINKS%", p.others(), "%ASKS%", p.asks, "%ERROR%", message, "%REQUEST%", html.EscapeString(p.request), "%USER%", html.EscapeString(p.user)).WriteString(w, pageHTML)
 }
 
-// formTarget is the origin that the response to the form redirects to: browsers apply form-action to that, too. The policy has no form for IPv6 addresses.
+// formTarget is the origin that the response to the form redirects to: browsers apply form-action to that, too. The hub's own is there already, and the policy has no
+// form for IPv6 addresses.
 func formTarget(redirect string) string {
-	if redirect == "" {
+	if redirect == "" || strings.HasPrefix(redirect, "https://") {
 		return ""
 	}
 	u, err := url.Parse(redirect)

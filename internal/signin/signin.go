@@ -41,6 +41,8 @@ const (
 	PathToken     = "/v1/auth/token"
 	PathRevoke    = "/v1/auth/revoke"
 	PathDevice    = "/v1/auth/device"
+	// PathPage is that of the hub's own page, which is a client too.
+	PathPage = "/ui/"
 )
 
 // KeysSecret is the Secret with the signing keys, in the manager's namespace, and KeyOfKeys its key there.

@@ -286,3 +286,25 @@ func String(elements []Element) string {
 	}
 	return b.String()
 }
+
+// Evaluate runs a script in the page and waits for its promise, if it returns one. The result may be nil.
+func (p *Page) Evaluate(script string, result any) {
+	p.t.Helper()
+	var answer struct {
+		Result           struct{ Value json.RawMessage }
+		ExceptionDetails *struct {
+			Text      string
+			Exception struct{ Description string }
+		}
+	}
+	p.Call("Runtime.evaluate", map[string]any{"expression": script, "awaitPromise": true, "returnByValue": true}, &answer)
+	if problem := answer.ExceptionDetails; problem != nil {
+		p.t.Fatalf("%s: %s %s", script, problem.Text, problem.Exception.Description)
+	}
+	if result == nil {
+		return
+	}
+	if err := json.Unmarshal(answer.Result.Value, result); err != nil {
+		p.t.Fatalf("%s returns %s: %v", script, answer.Result.Value, err)
+	}
+}

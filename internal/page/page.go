@@ -1,0 +1,71 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package page serves the page on which people look at their fleet: static files, and nothing that a user without the page could not get from the hub.
+package page
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io/fs"
+	"net/http"
+	"path"
+)
+
+// Path is where the page is.
+const Path = "/ui/"
+
+// policy lets the page load its own files and talk to its own hub, and nothing else: no script within the document, no frame, no form.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+//go:embed static
+var static embed.FS
+
+// kinds of files. The tables of a system may have others for them.
+var kinds = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+
+// file is one that is served, with the digest by which browsers know that it has not changed.
+type file struct {
+	content   []byte
+	kind, tag string
+}
+
+// Register adds the page to a mux, and leads there from the root.
+func Register(mux *http.ServeMux) {
+	files := map[string]file{}
+	entries, _ := fs.ReadDir(static, "static") // it is in the program
+	for _, entry := range entries {
+		content, _ := fs.ReadFile(static, path.Join("static", entry.Name()))
+		digest := sha256.Sum256(content)
+		files[entry.Name()] = file{content, kinds[path.Ext(entry.Name())], `"` + hex.EncodeToString(digest[:8]) + `"`}
+	}
+	mux.Handle("GET /{$}", http.RedirectHandler(Path, http.StatusFound))
+	mux.HandleFunc("GET "+Path+"{$}", func(w http.ResponseWriter, r *http.Request) { files["index.html"].serve(w, r) })
+	mux.HandleFunc("GET "+Path+"{file}", func(w http.ResponseWriter, r *http.Request) {
+		f, known := files[r.PathValue("file")]
+		if !known {
+			http.NotFound(w, r)
+			return
+		}
+		f.serve(w, r)
+	})
+}
+
+func (f file) serve(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", f.kind)
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer") // the address has a code for a moment
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("ETag", f.tag)
+	if r.Header.Get("If-None-Match") == f.tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	_, _ = w.Write(f.content)
+}

@@ -1,0 +1,269 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/drover-dev/drover/test/chromium"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestThePageIsServedAsItIsAndLoadsNothingFromElsewhere(t *testing.T) {
+	mux := http.NewServeMux()
+	Register(mux)
+	ask := func(path, tag string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		r.Header.Set("If-None-Match", tag)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		return w
+	}
+	if w := ask("/", ""); w.Code != http.StatusFound || w.Header().Get("Location") != Path {
+		t.Errorf("the root is answered with %d to %q", w.Code, w.Header().Get("Location"))
+	}
+	for path, kind := range map[string]string{"": "text/html", "style.css": "text/css", "app.js": "text/javascript", "index.html": "text/html"} {
+		w := ask(Path+path, "")
+		if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || w.Body.Len() == 0 {
+			t.Errorf("%q is answered with %d %q", path, w.Code, w.Header())
+		}
+		for _, want := range []string{"default-src 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"} {
+			if !strings.Contains(w.Header().Get("Content-Security-Policy"), want) {
+				t.Errorf("%q: the policy %q has no %s", path, w.Header().Get("Content-Security-Policy"), want)
+			}
+		}
+		if again := ask(Path+path, w.Header().Get("ETag")); again.Code != http.StatusNotModified || again.Body.Len() > 0 {
+			t.Errorf("%q is sent again though it has not changed: %d", path, again.Code)
+		}
+	}
+	for _, path := range []string{Path + "page.go", Path + "..%2fpage.go", "/ui", Path + "static/app.js"} {
+		if w := ask(path, ""); w.Code == http.StatusOK {
+			t.Errorf("%q is answered with %.60q", path, w.Body)
+		}
+	}
+}
+
+// TestThePageStaysSmall keeps what the page is: plain modules, no text as HTML, and at most 2,000 lines.
+func TestThePageStaysSmall(t *testing.T) {
+	lines := 0
+	unsafe := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\("on|localStorage|document\.cookie|https?://[a-z]`)
+	entries, err := fs.ReadDir(static, "static")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		content, err := fs.ReadFile(static, "static/"+entry.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += bytes.Count(content, []byte("\n"))
+		if kinds[strings.TrimPrefix(entry.Name(), strings.TrimRight(entry.Name(), "abcdefghijklmnopqrstuvwxyz"))] == "" && !slices.ContainsFunc([]string{".html", ".css", ".js"}, func(end string) bool { return strings.HasSuffix(entry.Name(), end) }) {
+			t.Errorf("%s has no type", entry.Name())
+		}
+		if found := unsafe.Find(content); found != nil {
+			t.Errorf("%s has %q", entry.Name(), found)
+		}
+	}
+	if lines > 2000 {
+		t.Errorf("the page has %d lines", lines)
+	}
+}
+
+// fleet is a stand-in for a hub: it says who the user is, and streams what a test wants. Hubs are in test/e2e.
+type fleet struct {
+	url  string
+	mu   sync.Mutex // guards conn, and writing to it
+	conn *websocket.Conn
+}
+
+func newFleet(t *testing.T, clusters int) *fleet {
+	t.Helper()
+	f := &fleet{}
+	mux := http.NewServeMux()
+	Register(mux)
+	mux.HandleFunc("GET /v1/whoami", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"message":"the token is not valid"}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"status":{"userInfo":{"username":"local:alice"}}}`))
+	})
+	mux.HandleFunc("GET /v1/subscribe", func(w http.ResponseWriter, r *http.Request) {
+		upgrader := websocket.Upgrader{Subprotocols: []string{"v1.subscribe.drover.dev"}}
+		conn, err := upgrader.Upgrade(w, r, nil)
+		if err != nil {
+			return
+		}
+		f.mu.Lock()
+		f.conn = conn
+		for _, kind := range []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings", "plans"} {
+			f.sendLocked(map[string]any{"type": "RESET", "kind": kind})
+		}
+		for i := range clusters {
+			f.sendLocked(cluster(fmt.Sprintf("c%04d", i), "True", "Ready", ""))
+		}
+		f.sendLocked(map[string]any{"type": "BOOKMARK", "resume": "r"})
+		f.mu.Unlock()
+		for {
+			if _, _, err := conn.ReadMessage(); err != nil {
+				return
+			}
+		}
+	})
+	server := httptest.NewTLSServer(mux)
+	t.Cleanup(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.conn != nil {
+			_ = f.conn.Close()
+		}
+		server.Close()
+	})
+	f.url = server.URL
+	return f
+}
+
+func (f *fleet) sendLocked(message any) { _ = f.conn.WriteJSON(message) }
+
+func (f *fleet) send(message any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sendLocked(message)
+}
+
+func cluster(name, ready, reason, message string) map[string]any {
+	return map[string]any{"type": "CHANGED", "kind": "clusters", "object": map[string]any{
+		"metadata": map[string]any{"namespace": "team", "name": name, "labels": map[string]any{"env": "prod"}},
+		"status": map[string]any{
+			"version": "v1.36.3", "nodes": map[string]any{"ready": 3, "total": 3},
+			"conditions": []any{map[string]any{"type": "Ready", "status": ready, "reason": reason, "message": message, "lastTransitionTime": "2026-11-23T10:00:00Z"}},
+		},
+	}}
+}
+
+// signIn pastes a token by keyboard.
+func signIn(t *testing.T, p *chromium.Page, url, token string) {
+	t.Helper()
+	p.Go(url + Path)
+	sees(t, p, "textbox: Or a token, which this page forgets when it is closed")
+	p.Evaluate(`document.querySelector("input").focus()`, nil)
+	p.Type(token)
+	p.Press("Enter")
+}
+
+func sees(t *testing.T, p *chromium.Page, wanted ...string) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
+		all, err := p.Elements()
+		if err != nil {
+			return err
+		}
+		for _, want := range wanted {
+			if !slices.ContainsFunc(all, func(e chromium.Element) bool { return strings.HasPrefix(e.Role+": "+e.Name, want) }) {
+				return fmt.Errorf("a screen reader does not find %q among\n%.3000s", want, chromium.String(all))
+			}
+		}
+		return nil
+	})
+}
+
+func TestTheFleetIsSeenAsItChanges(t *testing.T) {
+	chromium.Find(t)
+	f := newFleet(t, 3)
+	p := chromium.Open(t, true)
+	signIn(t, p, f.url, "wrong")
+	sees(t, p, "alert", "textbox: Or a token")
+	signIn(t, p, f.url, "secret")
+	sees(t, p, "heading: Drover", "link: Clusters", "button: c0000 team · v1.36.3 Ready", "button: c0002", "button: Sign out", "button: Import a cluster", "searchbox: Search by name")
+	t.Run("what a hub says is text", func(t *testing.T) {
+		attack := `<img src=x onerror=alert(1)><script>alert(2)</script>`
+		f.send(cluster("c0001", "False", "AgentGone", attack))
+		sees(t, p, "button: c0001 team · v1.36.3 Not ready: AgentGone")
+		p.Evaluate(`document.querySelectorAll(".tile")[1].click()`, nil)
+		sees(t, p, "dialog: c0001 Not ready", "cell: "+attack, "term: Nodes", "button: Close")
+		var images int
+		p.Evaluate(`document.querySelectorAll("img,main script,dialog script").length`, &images)
+		if images > 0 {
+			t.Errorf("text of the hub made %d elements", images)
+		}
+	})
+	t.Run("what is shown follows the stream", func(t *testing.T) {
+		f.send(cluster("c0001", "True", "Ready", "connected again"))
+		sees(t, p, "dialog: c0001 Ready", "cell: connected again")
+		f.send(map[string]any{"type": "DELETED", "kind": "clusters", "object": map[string]any{"metadata": map[string]any{"namespace": "team", "name": "c0001"}}})
+		sees(t, p, "dialog: team/c0001", "paragraph")
+		p.Evaluate(`document.querySelector("dialog").close()`, nil)
+		var left []string
+		p.Evaluate(`[...document.querySelectorAll(".tile span")].map(e => e.textContent)`, &left)
+		if !slices.Equal(left, []string{"c0000", "c0002"}) {
+			t.Errorf("the fleet is %v", left)
+		}
+	})
+	t.Run("a stream that is cut is opened again, and begins anew", func(t *testing.T) {
+		f.mu.Lock()
+		_ = f.conn.Close()
+		f.mu.Unlock()
+		sees(t, p, "button: c0001")
+	})
+	if problems := slices.DeleteFunc(p.Problems(), func(s string) bool {
+		return strings.Contains(s, "status of 401") || strings.Contains(s, "status of 404") || strings.Contains(s, "WebSocket connection") || strings.Contains(s, "Password field is not contained")
+	}); len(problems) > 0 {
+		t.Errorf("the browser complains: %q", problems)
+	}
+	for _, address := range p.Requests() {
+		if !strings.HasPrefix(address, f.url+"/") {
+			t.Errorf("the page asked %s", address)
+		}
+	}
+}
+
+// TestTwoThousandClustersAreSeenAtOnce reports how long a fleet takes to be shown, and a change. The figures are in docs/bench/page.md: a test has no limit of time.
+func TestTwoThousandClustersAreSeenAtOnce(t *testing.T) {
+	chromium.Find(t)
+	const clusters = 2000
+	f := newFleet(t, clusters)
+	p := chromium.Open(t, true)
+	signIn(t, p, f.url, "secret")
+	awaited := func(expression string) float64 {
+		var ms float64
+		p.Evaluate(`new Promise(done => { const look = () => (`+expression+`) ? requestAnimationFrame(() => done(performance.now())) : requestAnimationFrame(look); look(); })`, &ms)
+		return ms
+	}
+	full := awaited(fmt.Sprintf(`document.querySelectorAll(".tile").length === %d`, clusters))
+	var began, paint float64
+	p.Evaluate(`performance.getEntriesByType("resource").filter(e => e.name.includes("whoami")).at(-1).startTime`, &began)
+	p.Evaluate(`performance.getEntriesByName("first-contentful-paint")[0].startTime`, &paint)
+	t.Logf("first paint after %.0f ms; %d Clusters shown %.0f ms after the user was known", paint, clusters, full-began)
+	var slowest float64
+	for i := range 20 {
+		var sent, shown float64
+		p.Evaluate(`performance.timeOrigin + performance.now()`, &sent)
+		before := float64(time.Now().UnixNano()) / 1e6
+		f.send(cluster(fmt.Sprintf("c%04d", i*97), "False", "Lost", ""))
+		shown = awaited(fmt.Sprintf(`document.querySelectorAll(".tile")[%d].className === "tile false"`, i*97))
+		var origin float64
+		p.Evaluate(`performance.timeOrigin`, &origin)
+		slowest = max(slowest, origin+shown-before)
+	}
+	t.Logf("the slowest of 20 changes was shown after %.0f ms", slowest)
+	var size map[string]int
+	p.Evaluate(`({elements: document.querySelectorAll("*").length})`, &size)
+	raw, _ := json.Marshal(size)
+	t.Logf("%s", raw)
+}

@@ -1,0 +1,52 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Elements made by hand: text is only ever text.
+
+/** Makes an element. Properties that begin with "on" are listeners, others attributes; undefined and false leave one out. */
+export function el(name, properties = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value === true) element.setAttribute(key, "");
+    else if (value !== undefined && value !== false) element.setAttribute(key, value);
+  }
+  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== false));
+  return element;
+}
+
+/** An input with its label. */
+export function field(label, input) {
+  input.id ||= "f" + Math.random().toString(36).slice(2);
+  return el("div", {}, el("label", { for: input.id }, label), input);
+}
+
+/** A table with a caption for screen readers. Rows are lists of cells. */
+export function table(caption, head, rows) {
+  return el("table", {},
+    el("caption", { class: "soft" }, caption),
+    el("thead", {}, el("tr", {}, head.map((cell) => el("th", { scope: "col" }, cell)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))));
+}
+
+/** Pairs of a term and what it is; pairs without a value are left out. */
+export function facts(pairs) {
+  return el("dl", {}, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "").flatMap(([term, value]) => [el("dt", {}, term), el("dd", {}, value)]));
+}
+
+/** The condition of an object by its type. */
+export const condition = (object, type) => object.status?.conditions?.find((c) => c.type === type);
+
+/** The state of a condition as a class and a word: what is not True is shown by more than its color. */
+export function state(found) {
+  const status = found?.status ?? "Unknown";
+  return { name: status.toLowerCase(), word: status === "True" ? "Ready" : status === "False" ? "Not ready" : "Unknown" };
+}
+
+/** A time as people read it, with the exact one behind it. */
+export function when(time) {
+  if (!time) return undefined;
+  const seconds = Math.round((Date.parse(time) - Date.now()) / 1000);
+  const [unit, size] = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]].find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+  return el("time", { datetime: time, title: time }, new Intl.RelativeTimeFormat("en").format(Math.round(seconds / size), unit));
+}

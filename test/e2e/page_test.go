@@ -1,0 +1,198 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/chromium"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// TestPeopleSeeTheirFleetInARealBrowser signs a user in at the hub's page by keyboard, and has them look at and import clusters.
+func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
+	t.Parallel()
+	chromium.Find(t) // before a hub is started
+	h := &trustingHub{file: filepath.Join(t.TempDir(), "authentication.yaml")}
+	h.system = startWith(t, func(s *system, t *testing.T) { h.install(t, s) })
+	s := h.system
+	secret := makeUser(t, s, "alice")
+	token := signIn(t, s, "alice", secret)
+	h.trust(t)
+	h.awaitAlice(t, token)
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "fleet"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{v1.Group}, Resources: []string{"clusters", "plans"}, Verbs: []string{"watch", "create"}}, {APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
+	}}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "fleet"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "local:alice"}},
+	}
+	hidden := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hidden"}}
+	web := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", Labels: map[string]string{"env": "prod"}}}
+	for _, o := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, role, binding, web, hidden} {
+		if err := s.hub.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := person{Page: chromium.Open(t, true), t: t, hub: s.hub.URL()}
+	p.Go(s.hub.URL() + "/")
+	p.sees("", "heading: Sign in", "button: Sign in at the hub")
+	p.tabTo("button: Sign in at the hub")
+	p.Press("Enter")
+	p.sees("textbox: User name", "RootWebArea: Sign in to Drover")
+	p.Type("alice")
+	p.Press("Tab")
+	p.Type(secret)
+	p.Press("Enter")
+	p.sees("", "link: Clusters", "StaticText: local:alice", "button: web team Not ready: AwaitingAgent")
+	p.fits()
+	t.Run("one Cluster, with what is wrong and what to do", func(t *testing.T) {
+		p.t = t
+		p.tabTo("button: web team Not ready: AwaitingAgent")
+		p.Press("Enter")
+		p.sees("button: Close", "dialog: web Not ready", "columnheader: What it says")
+		p.fits()
+		p.Press("Enter")
+	})
+	t.Run("a cluster is imported", func(t *testing.T) {
+		p.t = t
+		p.tabTo("button: Import a cluster")
+		p.Press("Enter")
+		p.sees("", "dialog: Import a cluster", "button: Make it")
+		p.tabToRole("combobox: Workspace (a namespace of the hub)")
+		p.Type("team")
+		p.Press("Tab")
+		p.Type("shop")
+		p.Press("Enter")
+		p.sees("", "button: shop team Not ready: AwaitingAgent")
+		testkit.Eventually(t, time.Minute, p.has("kubectl apply -f"))
+		p.Evaluate(`document.querySelector("dialog").close()`, nil)
+	})
+	t.Run("why can't I", func(t *testing.T) {
+		p.t = t
+		p.tabTo("link: Why can’t I?")
+		p.Press("Enter")
+		p.tabToRole("combobox: Cluster (workspace/name)")
+		p.Type("team/web")
+		p.tabToRole("textbox: Resource")
+		p.Type("pods")
+		p.Press("Enter")
+		testkit.Eventually(t, time.Minute, p.has(`may not reach cluster "team/web" through the hub; ask for`))
+	})
+	t.Run("what the user may not watch is nowhere", func(t *testing.T) {
+		var text string
+		p.Evaluate(`document.documentElement.textContent`, &text)
+		if strings.Contains(text, "hidden") {
+			t.Error("the page has a Cluster of another workspace")
+		}
+	})
+	t.Run("a reload asks for no password", func(t *testing.T) {
+		p.t = t
+		p.Go(s.hub.URL() + "/ui/")
+		p.sees("", "button: shop team Not ready: AwaitingAgent")
+	})
+	t.Run("axe finds nothing", func(t *testing.T) { p.t = t; p.axe() })
+	t.Run("sign-out ends the session", func(t *testing.T) {
+		p.t = t
+		p.tabTo("button: Sign out")
+		p.Press("Enter")
+		p.sees("", "button: Sign in at the hub")
+		sessions := &corev1.SecretList{}
+		testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+			if err := s.hub.Client.List(ctx, sessions, client.InNamespace("drover-system"), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil {
+				return err
+			}
+			if len(sessions.Items) > 0 {
+				return errors.New("the session goes on")
+			}
+			return nil
+		})
+	})
+	for _, problem := range p.Problems() {
+		if !strings.Contains(problem, "status of 40") && !strings.Contains(problem, "Password field") {
+			t.Errorf("the browser complains: %s", problem)
+		}
+	}
+	for _, address := range p.Requests() {
+		if !strings.HasPrefix(address, s.hub.URL()+"/") {
+			t.Errorf("the page asked %s", address)
+		}
+	}
+}
+
+// tabTo presses Tab until the focus is on an element.
+func (p *person) tabTo(wanted string) {
+	p.t.Helper()
+	p.tab(func(e chromium.Element) bool { return e.Role+": "+e.Name == wanted }, wanted)
+}
+
+// tabToRole is tabTo for an element whose name begins so.
+func (p *person) tabToRole(wanted string) {
+	p.t.Helper()
+	p.tab(func(e chromium.Element) bool { return strings.HasPrefix(e.Role+": "+e.Name, wanted) }, wanted)
+}
+
+func (p *person) tab(is func(chromium.Element) bool, wanted string) {
+	p.t.Helper()
+	for range 40 {
+		all, err := p.Elements()
+		if err == nil && slices.ContainsFunc(all, func(e chromium.Element) bool { return e.Focused && is(e) }) {
+			return
+		}
+		p.Press("Tab")
+	}
+	all, _ := p.Elements()
+	p.t.Fatalf("Tab does not lead to %q among\n%s", wanted, chromium.String(all))
+}
+
+// has returns a check of the text of the page.
+func (p *person) has(text string) func(context.Context) error {
+	return func(context.Context) error {
+		var all string
+		p.Evaluate(`document.documentElement.textContent`, &all)
+		if !strings.Contains(all, text) {
+			return errors.New("the page does not have " + text + ": " + all)
+		}
+		return nil
+	}
+}
+
+// axe checks each view, light and dark, with axe-core, which npm installs in test/axe.
+func (p *person) axe() {
+	p.t.Helper()
+	script, err := os.ReadFile(testkit.Path(p.t, "test/axe/node_modules/axe-core/axe.min.js"))
+	if err != nil {
+		p.t.Skip(`axe-core is not installed: run "npm ci" in test/axe`)
+	}
+	p.Evaluate(string(script), nil)
+	for _, scheme := range []string{"light", "dark"} {
+		p.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+		for _, view := range []string{"#clusters", "#plans", "#can", "#clusters dialog"} {
+			hash, dialog, _ := strings.Cut(view, " ")
+			p.Evaluate(`location.hash = "`+hash+`"; new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))`, nil)
+			if dialog != "" {
+				p.Evaluate(`document.querySelector(".tile").click()`, nil)
+			}
+			var violations []string
+			p.Evaluate(`axe.run().then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html).join(" ")))`, &violations)
+			for _, violation := range violations {
+				p.t.Errorf("%s, %s: %s", view, scheme, violation)
+			}
+		}
+		p.Evaluate(`document.querySelector("dialog").close()`, nil)
+	}
+}
