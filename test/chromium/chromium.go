@@ -213,7 +213,7 @@ func (p *Page) Type(text string) {
 // Press presses Tab or Enter.
 func (p *Page) Press(key string) {
 	p.t.Helper()
-	code, text := map[string]int{"Tab": 9, "Enter": 13}[key], map[string]string{"Enter": "\r"}[key]
+	code, text := map[string]int{"Tab": 9, "Enter": 13, "Escape": 27}[key], map[string]string{"Enter": "\r"}[key]
 	for _, kind := range []string{"keyDown", "keyUp"} {
 		params := map[string]any{"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code}
 		if kind == "keyDown" && text != "" {
