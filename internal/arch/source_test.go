@@ -111,10 +111,10 @@ func parseTree(top string) ([]source, error) {
 	return all, err
 }
 
-// skipFolder leaves out what the go command leaves out too, and what is built rather than written.
+// skipFolder leaves out what the go command leaves out too, and what is built or installed rather than written.
 func skipFolder(name string, top bool) error {
 	hidden := strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")
-	if !top && (hidden || slices.Contains([]string{"bin", "testdata", "vendor"}, name)) {
+	if !top && (hidden || slices.Contains([]string{"bin", "node_modules", "testdata", "vendor"}, name)) {
 		return filepath.SkipDir
 	}
 	return nil

@@ -31,7 +31,7 @@ func plainWords() map[string]*regexp.Regexp {
 func TestPlainWords(t *testing.T) {
 	top, words := root(t), plainWords()
 	exempt := []string{"docs/contributing.md", "internal/arch/words_test.go", "LICENSE"} // they quote the words
-	extensions := []string{".go", ".md", ".yaml", ".yml", ".sh", ".mod", ""}
+	extensions := []string{".go", ".md", ".yaml", ".yml", ".sh", ".mod", ".js", ".html", ""}
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err

@@ -86,7 +86,7 @@ func parseAuthorization(q url.Values, page string) (a authorization, redirect bo
 	case q.Get("client_id") != clientID:
 		return a, false, invalid("client_id is not %q, the only client of this hub", clientID)
 	case q.Get("redirect_uri") != page && !loopback(q.Get("redirect_uri")):
-		return a, false, invalid("redirect_uri is not of the form http://127.0.0.1:PORT/PATH, http://[::1]:PORT/PATH or http://localhost:PORT/PATH")
+		return a, false, invalid("redirect_uri is not of the form http://127.0.0.1:PORT/PATH, http://[::1]:PORT/PATH or http://localhost:PORT/PATH, and not the hub's page")
 	}
 	scopes := strings.Fields(q.Get("scope"))
 	a = authorization{Offline: slices.Contains(scopes, scopeOffline), Redirect: q.Get("redirect_uri"), State: q.Get("state"), Nonce: q.Get("nonce"), Challenge: q.Get("code_challenge")}

@@ -210,7 +210,7 @@ func (p *Page) Type(text string) {
 	p.Call("Input.insertText", map[string]any{"text": text}, nil)
 }
 
-// Press presses Tab or Enter.
+// Press presses Tab, Enter or Escape.
 func (p *Page) Press(key string) {
 	p.t.Helper()
 	code, text := map[string]int{"Tab": 9, "Enter": 13, "Escape": 27}[key], map[string]string{"Enter": "\r"}[key]

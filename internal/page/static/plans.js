@@ -25,7 +25,7 @@ function card(key, plan, open) {
   const ready = condition(plan, "Ready");
   const more = (name, text, content) => content && el("details", { "data-key": key + name, open: open.has(key + name) }, el("summary", {}, text), content);
   return el("article", { class: "card", "aria-label": "Plan " + key },
-    el("h2", {}, key, " ", el("span", { class: "state " + state(ready).name }, ready ? `${ready.status}: ${ready.reason}` : "Unknown")),
+    el("h2", {}, key, " ", el("span", { class: "state " + color(plan, ready) }, ready?.reason ?? "Unknown")),
     el("p", {}, ready?.message ?? ""),
     facts([["Version", status.latestVersion], ["Clusters", status.clusters?.summary], ["Nodes", status.nodes?.summary]]),
     (status.waves ?? []).map(wave),
@@ -34,6 +34,9 @@ function card(key, plan, open) {
     more("failures", `Failures: ${status.failures?.length ?? 0}`, status.failures?.length > 0 && table("Nodes on which it failed", ["Cluster", "Node", "Why", "Last lines"],
       status.failures.map((f) => [f.cluster, f.node, `${f.reason}: ${f.message}`, el("pre", { tabindex: "0" }, f.log ?? "")]))));
 }
+
+// A Plan that is at work is not ready, and nothing is wrong with it.
+const color = (plan, ready) => (condition(plan, "Stalled")?.status === "True" ? "false" : state(ready).name === "true" ? "true" : "unknown");
 
 function wave({ name, clusters, soakUntil }) {
   const done = clusters.complete + clusters.failed;

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Who uses the page: by the hub's own issuer, or by a token that they paste. Tokens are in the memory of the page. The refresh token is in the
-// session storage of this tab, so that a reload asks for no password.
+// Who uses the page: by the hub's own issuer, or by a token that they paste. Tokens are in the memory of the page. Between one page and the next the
+// refresh token is in the session storage of the tab, so that a reload asks for no password. It is not there while the page is open: a tab that is
+// duplicated has a copy of the storage, and a refresh token that is used twice ends its session.
 
 const client = "kubectl"; // the issuer's one public client
 const scopes = "openid offline_access";
@@ -11,9 +12,15 @@ const asked = "drover.asked";
 const early = 30_000; // milliseconds before its end at which a token is renewed
 
 let access = "";
+let refresh = sessionStorage.getItem(kept) ?? "";
 let ends = 0;
 let pasted = false;
 let renewing = null;
+
+const clear = () => sessionStorage.removeItem(kept);
+clear();
+addEventListener("pagehide", () => { if (refresh) sessionStorage.setItem(kept, refresh); });
+addEventListener("pageshow", clear);
 
 const encode = (bytes) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 const random = () => encode(crypto.getRandomValues(new Uint8Array(32)));
@@ -41,7 +48,7 @@ export async function resume() {
     if (!issuer || !request || query.get("state") !== request.state || query.get("iss") !== issuer.issuer) return { issuer, problem: "The answer of the issuer is not to a question of this tab. Sign in again." };
     if (query.has("error")) return { issuer, problem: query.get("error_description") ?? query.get("error") };
     await ask(issuer, { grant_type: "authorization_code", code: query.get("code"), redirect_uri: here(), code_verifier: request.verifier });
-  } else if (issuer?.token_endpoint && sessionStorage.getItem(kept)) {
+  } else if (issuer?.token_endpoint && refresh) {
     await renew(issuer).catch(() => {});
   }
   return { issuer, user: access !== "" };
@@ -64,12 +71,12 @@ async function ask(issuer, form) {
   if (!response.ok) throw new Error(answer.error_description ?? answer.error ?? response.statusText);
   access = answer.access_token;
   ends = Date.now() + answer.expires_in * 1000;
-  if (answer.refresh_token) sessionStorage.setItem(kept, answer.refresh_token);
+  refresh = answer.refresh_token ?? refresh;
 }
 
 // One at a time: a refresh token is good once.
 function renew(issuer) {
-  renewing ??= ask(issuer, { grant_type: "refresh_token", refresh_token: sessionStorage.getItem(kept) }).finally(() => { renewing = null; });
+  renewing ??= ask(issuer, { grant_type: "refresh_token", refresh_token: refresh }).finally(() => { renewing = null; });
   return renewing;
 }
 
@@ -82,7 +89,7 @@ export function paste(token) {
 /** Returns a token that is valid, or throws when the user has to sign in again. */
 export async function token(issuer) {
   if (!pasted && Date.now() > ends - early) {
-    if (!sessionStorage.getItem(kept)) throw new Error("the session has ended");
+    if (!refresh) throw new Error("the session has ended");
     await renew(issuer);
   }
   return access;
@@ -90,11 +97,10 @@ export async function token(issuer) {
 
 /** Ends the session at the hub and in this tab. */
 export async function signOut(issuer) {
-  const refresh = sessionStorage.getItem(kept);
-  sessionStorage.removeItem(kept);
-  access = "";
-  if (refresh && issuer?.revocation_endpoint) {
-    await fetch(new URL(issuer.revocation_endpoint).pathname, { method: "POST", body: new URLSearchParams({ client_id: client, token: refresh }) }).catch(() => {});
+  const ended = refresh;
+  access = refresh = "";
+  if (ended && issuer?.revocation_endpoint) {
+    await fetch(new URL(issuer.revocation_endpoint).pathname, { method: "POST", body: new URLSearchParams({ client_id: client, token: ended }) }).catch(() => {});
   }
   location.replace(here());
 }

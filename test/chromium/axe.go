@@ -1,0 +1,52 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chromium
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// Scheme has the page follow a color scheme, "light" or "dark", as the settings of a system say.
+func (p *Page) Scheme(name string) {
+	p.t.Helper()
+	p.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": name}}}, nil)
+}
+
+// Axe returns what axe-core finds wrong with what is shown, each with its elements. The test is skipped where npm has not installed it in test/axe.
+func (p *Page) Axe() []string {
+	p.t.Helper()
+	script, err := os.ReadFile(testkit.Path(p.t, "test/axe/node_modules/axe-core/axe.min.js"))
+	if err != nil {
+		p.t.Skip(`axe-core is not installed: run "npm ci" in test/axe`)
+	}
+	p.Evaluate(string(script), nil)
+	var violations []string
+	p.Evaluate(`axe.run().then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html).join(" ")))`, &violations)
+	return violations
+}
+
+// Screenshot keeps what is shown as an image in the folder that DROVER_SCREENSHOTS names, if it names one.
+func (p *Page) Screenshot(name string, width, height int) {
+	p.t.Helper()
+	folder := os.Getenv("DROVER_SCREENSHOTS")
+	if folder == "" {
+		return
+	}
+	p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
+	p.Evaluate(`new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))`, nil)
+	var shot struct{ Data string }
+	p.Call("Page.captureScreenshot", map[string]any{"format": "png"}, &shot)
+	image, err := base64.StdEncoding.DecodeString(shot.Data)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, name+".png"), image, 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
+}
