@@ -120,7 +120,7 @@ func (d *demo) summarize(ctx context.Context) error {
 	if d.state.Nodes == realNodes {
 		text = []string{firstLines, realLines, lastLines, realRemark}
 	}
-	_, err := io.WriteString(d.out, strings.Join(text, ""))
+	_, err := io.WriteString(d.out, strings.Join(append(text, fmt.Sprintf(pageRemark, d.url())), ""))
 	return err
 }
 
@@ -153,5 +153,9 @@ here. Logs are in .demo/logs.
 	realRemark = `
 Hub and member have a real node each, and the agent is a pod, as in any member; the manager runs as a process here. Nodes reach no registry: they have the images
 example.com/web:1 and, for plans (docs/guide/plans.md), example.com/upgrade. Logs of the manager are in .demo/logs.
+`
+	pageRemark = `
+The hub's page shows the fleet as it changes (docs/guide/page.md): %s/ui/. A browser does not know its certificate. Sign in with the token of user demo:
+  kubectl config view --raw -o jsonpath='{.users[0].user.token}'
 `
 )
