@@ -202,6 +202,16 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 			t.Errorf("text of the hub made %d elements", images)
 		}
 	})
+	t.Run("what is not there is not said, and a phone has room for the rest", func(t *testing.T) {
+		p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": false}, nil)
+		var loose, wide int
+		p.Evaluate(`[...document.querySelector("dialog").childNodes].filter(n => n.nodeType === Node.TEXT_NODE).length`, &loose)
+		p.Evaluate(`[document.documentElement, document.querySelector("dialog")].filter(e => e.scrollWidth > e.clientWidth).length`, &wide)
+		if loose > 0 || wide > 0 {
+			t.Errorf("%d texts without an element, %d elements wider than their place", loose, wide)
+		}
+		p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
+	})
 	t.Run("what is shown follows the stream", func(t *testing.T) {
 		f.send(cluster("c0001", "True", "Ready", "connected again"))
 		sees(t, p, "dialog: c0001 Ready", "cell: connected again")

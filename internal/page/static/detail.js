@@ -25,15 +25,15 @@ export function changed(dirty) {
 function render() {
   const cluster = all.clusters.get(shown);
   const open = new Set([...dialog.querySelectorAll("details[open]")].map((d) => d.id));
-  const close = el("button", { onclick: () => dialog.close(), autofocus: true }, "Close");
+  const close = el("button", { class: "close", onclick: () => dialog.close(), autofocus: true }, "Close");
   if (!cluster) {
-    dialog.replaceChildren(el("h2", { id: "title" }, shown), el("p", {}, "This Cluster is gone, or you may not watch it any more."), close);
+    dialog.replaceChildren(close, el("h2", { id: "title" }, shown), el("p", {}, "This Cluster is gone, or you may not watch it any more."));
     return;
   }
   const had = dialog.contains(document.activeElement) && document.activeElement.tagName;
-  dialog.replaceChildren(
+  dialog.replaceChildren(...[close,
     el("h2", { id: "title" }, cluster.metadata.name, " ", el("span", { class: "state " + state(condition(cluster, "Ready")).name }, state(condition(cluster, "Ready")).word)),
-    about(cluster), conditions(cluster), plans(cluster), who(cluster), kubeconfig(cluster), close);
+    about(cluster), conditions(cluster), plans(cluster), who(cluster), kubeconfig(cluster)].filter(Boolean));
   for (const id of open) dialog.querySelector("#" + id)?.setAttribute("open", "");
   if (had === "BUTTON") close.focus();
 }

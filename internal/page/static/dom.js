@@ -21,12 +21,12 @@ export function field(label, input) {
   return el("div", {}, el("label", { for: input.id }, label), input);
 }
 
-/** A table with a caption for screen readers. Rows are lists of cells. */
+/** A table. Rows are lists of cells; where there is no room for columns, each cell is a line with the head of its column. */
 export function table(caption, head, rows) {
   return el("table", {},
     el("caption", { class: "soft" }, caption),
     el("thead", {}, el("tr", {}, head.map((cell) => el("th", { scope: "col" }, cell)))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))));
+    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, i) => el("td", { "data-head": head[i] }, cell))))));
 }
 
 /** Pairs of a term and what it is; pairs without a value are left out. */
@@ -43,10 +43,21 @@ export function state(found) {
   return { name: status.toLowerCase(), word: status === "True" ? "Ready" : status === "False" ? "Not ready" : "Unknown" };
 }
 
+const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+const words = new Intl.RelativeTimeFormat("en");
+
+function relative(time) {
+  const seconds = Math.round((Date.parse(time) - Date.now()) / 1000);
+  const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= size) ?? units.at(-1);
+  return words.format(Math.round(seconds / size), unit);
+}
+
 /** A time as people read it, with the exact one behind it. */
 export function when(time) {
-  if (!time) return undefined;
-  const seconds = Math.round((Date.parse(time) - Date.now()) / 1000);
-  const [unit, size] = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]].find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  return el("time", { datetime: time, title: time }, new Intl.RelativeTimeFormat("en").format(Math.round(seconds / size), unit));
+  return time ? el("time", { datetime: time, title: time }, relative(time)) : undefined;
 }
+
+// Times grow old while they are shown.
+setInterval(() => {
+  for (const time of document.querySelectorAll("time")) time.textContent = relative(time.dateTime);
+}, 10_000);

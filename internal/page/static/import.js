@@ -30,7 +30,8 @@ export function importDialog() {
     },
   }, list, field("Workspace (a namespace of the hub)", workspace), field("Name", name), el("p", {}, el("button", { class: "main" }, "Make it")));
   dialog.onclose = null;
-  dialog.replaceChildren(el("h2", { id: "title" }, "Import a cluster"), form, said, el("button", { onclick: () => dialog.close() }, "Close"));
+  dialog.replaceChildren(el("button", { class: "close", onclick: () => dialog.close() }, "Close"), el("h2", { id: "title" }, "Import a cluster"), form, said);
+  workspace.autofocus = true;
   dialog.showModal();
 }
 
