@@ -1,0 +1,70 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostplan
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// defaultMode of files.
+const defaultMode = "0600"
+
+// modeOf is the mode of a file of a plan, which was checked.
+func modeOf(file protocol.HostFile) fs.FileMode {
+	mode, err := strconv.ParseUint(cmp.Or(file.Mode, defaultMode), 8, 12)
+	if err != nil {
+		return 0o600
+	}
+	return fs.FileMode(mode & 0o777)
+}
+
+// writeFile makes a file of a plan what it should be, below root. A file that is so already is not touched.
+func writeFile(root string, file protocol.HostFile) error {
+	path := filepath.Join(root, file.Path)
+	if file.Absent {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove %s: %w", file.Path, errors.Unwrap(err))
+		}
+		return nil
+	}
+	if isWritten(path, file) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("make the folder of %s: %w", file.Path, err)
+	}
+	err := replaceFile(path, file.Content, func(out *os.File) error {
+		if os.Geteuid() != 0 && file.UID == 0 && file.GID == 0 {
+			return out.Chmod(modeOf(file)) // an agent that is not root, as in tests, owns what it writes
+		}
+		return errors.Join(out.Chown(file.UID, file.GID), out.Chmod(modeOf(file)))
+	})
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file.Path, err)
+	}
+	return nil
+}
+
+func isWritten(path string, file protocol.HostFile) bool {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != modeOf(file) || info.Size() != int64(len(file.Content)) {
+		return false
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || os.Geteuid() == 0 && (int(owner.Uid) != file.UID || int(owner.Gid) != file.GID) {
+		return false
+	}
+	content, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(content, file.Content)
+}

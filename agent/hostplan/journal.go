@@ -1,0 +1,205 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostplan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Files in the folder that the journal has for an instruction.
+const (
+	fileInstruction = "instruction.json" // what is to run; removed when it has ended
+	fileLock        = "lock"             // locked by the supervisor while the instruction runs
+	fileBegun       = "begun"            // made once, before the instruction runs; holds its digest
+	fileResult      = "result.json"      // made once, after it has ended
+)
+
+// maxEntries bounds the instructions that the journal remembers. A host that has run so many takes no more until it is cleaned.
+const maxEntries = 10000
+
+// Result of an instruction that has ended.
+type Result struct {
+	// ExitCode of the command, -1 if it did not start or was killed.
+	ExitCode int `json:"exitCode"`
+	// Error says why there is no exit code. Empty otherwise.
+	Error string    `json:"error,omitempty"`
+	Ended time.Time `json:"ended"`
+	// Output is the last of what it wrote, unredacted.
+	Output string `json:"output,omitempty"`
+}
+
+// state of an entry of the journal.
+type state int
+
+const (
+	unknown     state = iota // it never began
+	running                  // its supervisor runs
+	interrupted              // it began, and neither runs nor has a result
+	ended                    // it has a result
+)
+
+// journal remembers which one-time instructions have begun on this host, and how they ended. Nothing in it is ever undone.
+type journal struct{ folder string }
+
+func (j journal) entry(id string) string { return filepath.Join(j.folder, id) }
+
+// look returns the state of an instruction, its result if it has ended, and the digest that it began with.
+func (j journal) look(id string) (state, Result, string, error) {
+	entry := j.entry(id)
+	digest, err := os.ReadFile(filepath.Join(entry, fileBegun))
+	if errors.Is(err, fs.ErrNotExist) {
+		return unknown, Result{}, "", nil
+	} else if err != nil {
+		return unknown, Result{}, "", fmt.Errorf("journal: %w", err)
+	}
+	held, err := isLocked(filepath.Join(entry, fileLock)) // before the result is read: it is written before the lock is released
+	if err != nil {
+		return unknown, Result{}, "", err
+	}
+	raw, err := os.ReadFile(filepath.Join(entry, fileResult))
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && held:
+		return running, Result{}, string(digest), nil
+	case errors.Is(err, fs.ErrNotExist):
+		return interrupted, Result{}, string(digest), nil
+	case err != nil:
+		return unknown, Result{}, "", fmt.Errorf("journal: %w", err)
+	}
+	var result Result
+	if err := json.Unmarshal(raw, &result); err != nil {
+		return unknown, Result{}, "", fmt.Errorf("journal: %s of instruction %s cannot be read: %w", fileResult, id, err)
+	}
+	return ended, result, string(digest), nil
+}
+
+// prepare writes what a supervisor is to run.
+func (j journal) prepare(instruction protocol.HostInstruction) error {
+	known, err := os.ReadDir(j.folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("journal: %w", err)
+	}
+	entry := j.entry(instruction.ID)
+	if _, err := os.Stat(entry); errors.Is(err, fs.ErrNotExist) && len(known) >= maxEntries {
+		return fmt.Errorf("this host has run %d instructions, more than its journal has room for: clean the host and join it again", maxEntries)
+	}
+	raw, err := json.Marshal(instruction)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	if err := makeFolder(entry); err != nil {
+		return err
+	}
+	return writeDurably(filepath.Join(entry, fileInstruction), raw, 0o600)
+}
+
+// settle removes what only a supervisor needs, with the instruction's variables.
+func (j journal) settle(id string) error {
+	err := os.Remove(filepath.Join(j.entry(id), fileInstruction))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// begin records that an instruction begins. It returns fs.ErrExist if it has begun before, whoever began it: the file system decides.
+func begin(entry, digest string) error {
+	file, err := os.OpenFile(filepath.Join(entry, fileBegun), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = file.WriteString(digest); err == nil {
+		err = file.Sync()
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	return syncFolder(entry)
+}
+
+// lock locks a file for as long as it is open. It returns unix.EWOULDBLOCK if another process has.
+func lock(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// isLocked reports whether a process has locked a file.
+func isLocked(path string) (bool, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("journal: %w", err)
+	}
+	defer file.Close()
+	switch err := unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("journal: lock: %w", err)
+	}
+	return false, nil
+}
+
+// makeFolder makes a folder that only its owner may enter, and its parents, permanently.
+func makeFolder(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+// writeDurably writes a file so that, whenever the machine stops, it has either the old or the new content.
+func writeDurably(path string, content []byte, mode fs.FileMode) error {
+	return replaceFile(path, content, func(file *os.File) error { return file.Chmod(mode) })
+}
+
+func replaceFile(path string, content []byte, set func(*os.File) error) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), ".drover-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	if _, err = file.Write(content); err == nil {
+		err = set(file)
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(file.Name(), path); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}

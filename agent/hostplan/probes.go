@@ -1,0 +1,111 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostplan
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// maxProbeBody is how much of an answer to a probe is read, in bytes.
+const maxProbeBody = 64 << 10
+
+// watchProbe tries a probe until ctx ends, and calls changed when it becomes successful or fails. It begins as failing.
+func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, changed func(successful bool)) {
+	threshold, failures, successful := cmp.Or(probe.FailureThreshold, protocol.DefaultProbeFailures), 0, false
+	for {
+		err := tryProbe(ctx, root, probe)
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case err == nil:
+			failures = 0
+			if !successful {
+				successful = true
+				changed(true)
+			}
+		case successful:
+			if failures++; failures >= threshold {
+				successful = false
+				changed(false)
+			}
+		}
+		if !pause(ctx, probe.Period()) {
+			return
+		}
+	}
+}
+
+// tryProbe makes one attempt with a connection of its own: certificates and servers change between attempts.
+func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error {
+	ctx, cancel := context.WithTimeout(ctx, probe.Timeout())
+	defer cancel()
+	config, err := probeTLS(root, probe)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true} // no proxy: what is probed is on the machine
+	defer transport.CloseIdleConnections()
+	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, probe.URL, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxProbeBody))
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("status %d", resp.StatusCode)
+	}
+	return nil
+}
+
+func probeTLS(root string, probe protocol.HostProbe) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if probe.CAFile != "" {
+		bundle, err := os.ReadFile(filepath.Join(root, probe.CAFile))
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(bundle) {
+			return nil, errors.New("no certificate in the CA file")
+		}
+	}
+	if probe.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(root, probe.CertFile), filepath.Join(root, probe.KeyFile))
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// pause waits. It returns false if ctx ends before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

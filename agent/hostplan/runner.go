@@ -1,0 +1,439 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hostplan carries out the plan of a host: its files, one-time and periodic instructions and probes, with a journal for which no crash
+// repeats a one-time instruction.
+//
+// The journal has a folder for each instruction. A supervisor, a process of its own for each, makes the file "begun" exclusively before the
+// command starts, and "result.json" after it has ended. The agent only reads them. So the file system decides that a command begins once, and an
+// agent that was killed at any point finds out what happened meanwhile.
+package hostplan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	filePlan      = "plan.json"
+	folderJournal = "journal"
+
+	// fileRetry is the time between two attempts to write files.
+	fileRetry = 30 * time.Second
+	// lockPoll is the time between two looks at an instruction that another process supervises.
+	lockPoll = 200 * time.Millisecond
+	// maxStarts bounds the supervisors that are started for an instruction that does not begin.
+	maxStarts = 20
+)
+
+// ErrCleaning says that a host takes no plan because the one before is being cleaned.
+var ErrCleaning = errors.New("the host is being cleaned; try again when it is")
+
+// Options of a Runner.
+type Options struct {
+	// State is the folder of plan and journal. Only root may read it.
+	State string
+	// Root is put before the paths of files, empty on a real machine.
+	Root string
+	// Supervisor returns the command whose process calls Supervise with that folder.
+	Supervisor func(entry string) *exec.Cmd
+	// Changed is called after each change of Progress. It must not block.
+	Changed func()
+	Log     logr.Logger
+
+	step func(name string) // called between steps; tests end the process there
+}
+
+// Runner carries out a plan at a time.
+type Runner struct {
+	options Options
+	journal journal
+	wake    chan struct{} // has room for one: there is another plan
+
+	mu       sync.Mutex // guards what follows
+	plan     *order     // nil if there is none
+	progress protocol.HostProgress
+	failing  map[string]bool   // probes that are not successful
+	periodic map[string]string // why periodic instructions fail, by ID
+}
+
+// order is a plan as it is stored.
+type order struct {
+	// Version is the hub's for the plan.
+	Version string `json:"version"`
+	// Taken reports whether the plan was taken away: what is left to do is to clean.
+	Taken bool `json:"taken,omitempty"`
+	// Cleaned reports whether that is done, but for the journal and this itself.
+	Cleaned bool               `json:"cleaned,omitempty"`
+	Plan    *protocol.HostPlan `json:"plan"`
+}
+
+// New makes a Runner that goes on with the plan that the state folder has, if it has one.
+func New(o Options) (*Runner, error) {
+	if o.step == nil {
+		o.step = func(string) {}
+	}
+	r := &Runner{options: o, journal: journal{filepath.Join(o.State, folderJournal)}, wake: make(chan struct{}, 1)}
+	if err := makeFolder(r.journal.folder); err != nil {
+		return nil, fmt.Errorf("host plan: %w", err)
+	}
+	raw, err := os.ReadFile(r.stored())
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("host plan: %w", err)
+	}
+	plan := &order{}
+	if err := json.Unmarshal(raw, plan); err != nil || plan.Plan == nil {
+		return nil, fmt.Errorf("host plan: %s cannot be read: look at the machine, then remove the file", r.stored()) // the cause may quote it
+	}
+	r.take(plan)
+	return r, nil
+}
+
+func (r *Runner) stored() string { return filepath.Join(r.options.State, filePlan) }
+
+// Set stores a plan permanently and carries it out in place of the one before. An instruction that runs is not ended. Nil takes the plan away: its
+// Clean instructions run, its files are removed, and the journal is emptied.
+func (r *Runner) Set(version string, plan *protocol.HostPlan) error {
+	before := r.current()
+	next := &order{Version: version, Plan: plan}
+	switch {
+	case plan == nil && (before == nil || before.Taken):
+		return nil
+	case plan == nil:
+		next = &order{Version: before.Version, Plan: before.Plan, Taken: true}
+	case before != nil && before.Taken:
+		return ErrCleaning
+	case before != nil && before.Version == version:
+		return nil
+	}
+	if err := r.store(next); err != nil {
+		return err
+	}
+	r.take(next)
+	return nil
+}
+
+func (r *Runner) store(plan *order) error {
+	raw, err := json.Marshal(plan)
+	if err == nil {
+		err = writeDurably(r.stored(), raw, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("host plan: %w", err)
+	}
+	r.options.step("plan stored")
+	return nil
+}
+
+func (r *Runner) take(plan *order) {
+	r.mu.Lock()
+	r.plan, r.failing, r.periodic, r.progress = plan, map[string]bool{}, map[string]string{}, protocol.HostProgress{}
+	if plan != nil {
+		r.progress = protocol.HostProgress{Version: plan.Version, Phase: protocol.HostApplying, Total: int32(len(plan.Plan.Instructions))}
+		for _, probe := range plan.Plan.Probes {
+			r.failing[probe.Name] = true
+		}
+	}
+	if plan != nil && plan.Taken {
+		r.failing, r.progress.Phase, r.progress.Total = nil, protocol.HostCleaning, int32(len(plan.Plan.Clean))
+	}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+	r.changed()
+}
+
+// Progress returns how far the plan is. Without a plan it is empty.
+func (r *Runner) Progress() protocol.HostProgress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.progress
+	for name := range r.failing {
+		p.Failing = append(p.Failing, name)
+	}
+	slices.Sort(p.Failing)
+	if p.Phase == protocol.HostApplied && len(r.periodic) > 0 {
+		ids := make([]string, 0, len(r.periodic))
+		for id := range r.periodic {
+			ids = append(ids, id)
+		}
+		slices.Sort(ids)
+		p.Message = fmt.Sprintf("periodic instruction %s: %s", ids[0], r.periodic[ids[0]])
+	}
+	p.Bound()
+	return p
+}
+
+func (r *Runner) changed() {
+	if r.options.Changed != nil {
+		r.options.Changed()
+	}
+}
+
+// update changes the progress of a plan, unless there is another plan by now.
+func (r *Runner) update(plan *order, change func(*protocol.HostProgress)) {
+	r.mu.Lock()
+	current := r.plan == plan
+	if current {
+		change(&r.progress)
+	}
+	r.mu.Unlock()
+	if current {
+		r.changed()
+	}
+}
+
+func (r *Runner) current() *order {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.plan
+}
+
+// Run carries plans out until ctx ends. An instruction that runs then goes on, and the next Runner finds its result.
+func (r *Runner) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		plan := r.current()
+		r.follow(ctx, plan)
+	}
+}
+
+// follow carries out a plan until there is another one or ctx ends.
+func (r *Runner) follow(ctx context.Context, plan *order) {
+	ctx, end := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer end()
+	carryOut := r.apply
+	if plan != nil && plan.Taken {
+		carryOut = r.clean
+	}
+	for plan != nil && !carryOut(ctx, plan) { // files could not be written or removed
+		if !r.await(ctx, plan, fileRetry) {
+			return
+		}
+	}
+	if plan != nil && r.Progress().Phase == protocol.HostApplied {
+		r.keep(ctx, plan, &running)
+	}
+	for r.current() == plan && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+		}
+	}
+}
+
+// await waits. It returns false if the plan or ctx ends before.
+func (r *Runner) await(ctx context.Context, plan *order, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	for r.current() == plan {
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return errors.Is(ctx.Err(), context.DeadlineExceeded)
+		}
+	}
+	return false
+}
+
+// apply writes the files and runs the one-time instructions that have not run. It returns false if that should be tried again.
+func (r *Runner) apply(ctx context.Context, plan *order) bool {
+	for _, file := range plan.Plan.Files {
+		if err := writeFile(r.options.Root, file); err != nil {
+			r.fail(plan, protocol.HostFailed, "", err.Error(), "")
+			return false
+		}
+		r.options.step("file written")
+	}
+	r.update(plan, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostApplying, "", 0 })
+	if r.all(ctx, plan, plan.Plan.Instructions) {
+		r.update(plan, func(p *protocol.HostProgress) { p.Phase = protocol.HostApplied })
+	}
+	return true
+}
+
+// clean does what a plan that was taken away says of that, then forgets it, with the journal. It returns false if that should be tried again.
+func (r *Runner) clean(ctx context.Context, plan *order) bool {
+	r.update(plan, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
+	if !plan.Cleaned && !r.all(ctx, plan, plan.Plan.Clean) {
+		return true
+	}
+	for _, file := range plan.Plan.Files {
+		if err := writeFile(r.options.Root, protocol.HostFile{Path: file.Path, Absent: true}); err != nil {
+			r.fail(plan, protocol.HostFailed, "", err.Error(), "")
+			return false
+		}
+	}
+	r.options.step("files removed")
+	if err := r.forget(*plan); err != nil {
+		r.fail(plan, protocol.HostFailed, "", err.Error(), "")
+		return false
+	}
+	r.take(nil)
+	return true
+}
+
+// forget removes the journal, then the plan, so that the same plan can be carried out again. That it does so is stored first: without the journal
+// an agent that is killed meanwhile would clean again.
+func (r *Runner) forget(plan order) error {
+	plan.Cleaned = true
+	if err := r.store(&plan); err != nil {
+		return err
+	}
+	if err := errors.Join(os.RemoveAll(r.journal.folder), makeFolder(r.journal.folder)); err != nil {
+		return err
+	}
+	r.options.step("journal removed")
+	return errors.Join(os.Remove(r.stored()), syncFolder(r.options.State))
+}
+
+// all makes sure that one-time instructions have run, and reports whether all succeeded.
+func (r *Runner) all(ctx context.Context, plan *order, instructions []protocol.HostInstruction) bool {
+	for _, instruction := range instructions {
+		if ctx.Err() != nil || r.current() != plan || !r.once(ctx, plan, instruction) {
+			return false
+		}
+		r.update(plan, func(p *protocol.HostProgress) { p.Done++; p.Instruction = "" })
+	}
+	return true
+}
+
+func (r *Runner) fail(plan *order, phase protocol.HostPhase, id, message, output string) {
+	message = report(message, secretsOf(plan.Plan))
+	r.options.Log.Info("the plan failed", "phase", phase, "instruction", id, "message", message)
+	r.update(plan, func(p *protocol.HostProgress) {
+		p.Phase, p.Instruction, p.Message, p.Output = phase, id, message, output
+	})
+}
+
+// once makes sure that an instruction has run, and reports whether it succeeded.
+func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.HostInstruction) bool {
+	r.update(plan, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
+	for starts := 0; ctx.Err() == nil; {
+		state, result, digest, err := r.journal.look(instruction.ID)
+		switch {
+		case err != nil:
+			r.fail(plan, protocol.HostFailed, instruction.ID, err.Error(), "")
+			return false
+		case state != unknown && digest != "" && digest != instruction.Digest():
+			r.fail(plan, protocol.HostFailed, instruction.ID, "an instruction of this ID, with another content, has run on this host: give this one an ID of its own", "")
+			return false
+		case state == ended:
+			return r.finish(plan, instruction, result)
+		case state == interrupted:
+			r.fail(plan, protocol.HostInterrupted, instruction.ID,
+				"the instruction was interrupted and is not repeated: look at the machine, then give the instruction a new ID if it shall run again", "")
+			return false
+		case state == running:
+			pause(ctx, lockPoll)
+		case starts >= maxStarts:
+			r.fail(plan, protocol.HostFailed, instruction.ID, "the instruction does not begin: see the log of the agent on the machine", "")
+			return false
+		default:
+			if starts++; starts > 1 && !pause(ctx, lockPoll) {
+				return false
+			}
+			if err := r.start(ctx, instruction); err != nil {
+				r.options.Log.Error(err, "supervisor", "instruction", instruction.ID)
+			}
+		}
+	}
+	return false
+}
+
+// start runs a supervisor until it, or ctx, ends.
+func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction) error {
+	if err := r.journal.prepare(instruction); err != nil {
+		return err
+	}
+	r.options.step("prepared")
+	supervisor := r.options.Supervisor(r.journal.entry(instruction.ID))
+	detach(supervisor)
+	if err := supervisor.Start(); err != nil {
+		return fmt.Errorf("start supervisor: %w", err)
+	}
+	r.options.step("supervisor started")
+	ended := make(chan error, 1)
+	go func() { ended <- supervisor.Wait() }()
+	select {
+	case <-ctx.Done():
+		return nil // it goes on, and writes the result
+	case err := <-ended:
+		r.options.step("supervisor ended")
+		return err
+	}
+}
+
+func (r *Runner) finish(plan *order, instruction protocol.HostInstruction, result Result) bool {
+	if err := r.journal.settle(instruction.ID); err != nil {
+		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction", instruction.ID)
+	}
+	r.options.step("settled")
+	if result.ExitCode == 0 && result.Error == "" {
+		return true
+	}
+	message := result.Error
+	if message == "" {
+		message = fmt.Sprintf("the instruction ended with exit code %d", result.ExitCode)
+	}
+	r.fail(plan, protocol.HostFailed, instruction.ID, message, report(result.Output, secretsOf(plan.Plan)))
+	return false
+}
+
+// keep runs the periodic instructions and the probes until ctx ends.
+func (r *Runner) keep(ctx context.Context, plan *order, running *sync.WaitGroup) {
+	for _, instruction := range plan.Plan.Periodic {
+		running.Go(func() { r.repeat(ctx, plan, instruction) })
+	}
+	for _, probe := range plan.Plan.Probes {
+		running.Go(func() {
+			watchProbe(ctx, r.options.Root, probe, func(successful bool) {
+				r.update(plan, func(*protocol.HostProgress) {
+					if delete(r.failing, probe.Name); !successful {
+						r.failing[probe.Name] = true
+					}
+				})
+			})
+		})
+	}
+}
+
+// repeat runs a periodic instruction again and again. What it ran last time does not matter: after a restart of the agent it runs at once.
+func (r *Runner) repeat(ctx context.Context, plan *order, instruction protocol.HostInstruction) {
+	for {
+		result := execute(ctx, instruction)
+		if ctx.Err() != nil {
+			return
+		}
+		why := result.Error
+		if why == "" && result.ExitCode != 0 {
+			why = fmt.Sprintf("exit code %d", result.ExitCode)
+		}
+		r.update(plan, func(*protocol.HostProgress) {
+			if delete(r.periodic, instruction.ID); why != "" {
+				r.periodic[instruction.ID] = report(why, secretsOf(plan.Plan))
+			}
+		})
+		if !pause(ctx, instruction.Period()) {
+			return
+		}
+	}
+}

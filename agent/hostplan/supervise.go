@@ -1,0 +1,134 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostplan
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	// outputTail is how much of an instruction's output is kept, in bytes.
+	outputTail = 8 << 10
+	// pipeDelay is how long a supervisor waits for output after a command has ended: a service that the command started may have kept its output open.
+	pipeDelay = 2 * time.Second
+	// defaultPath and defaultHome are the environment of commands where the agent has none itself.
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	defaultHome = "/root"
+)
+
+// Supervise runs the instruction in a folder of the journal, if it has never begun, and writes down how it ended. It is a process of its own, which
+// outlives the agent: so an agent that is restarted, or upgraded by the instruction itself, finds the instruction running or its result.
+func Supervise(ctx context.Context, entry string) error {
+	held, err := lock(filepath.Join(entry, fileLock))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil // another supervisor runs it
+	} else if err != nil {
+		return fmt.Errorf("supervise: %w", err)
+	}
+	defer held.Close()
+	raw, err := os.ReadFile(filepath.Join(entry, fileInstruction))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it has ended
+	} else if err != nil {
+		return fmt.Errorf("supervise: %w", err)
+	}
+	var instruction protocol.HostInstruction
+	if err := json.Unmarshal(raw, &instruction); err != nil {
+		return errors.New("supervise: the instruction in the journal cannot be read")
+	}
+	if err := begin(entry, instruction.Digest()); errors.Is(err, fs.ErrExist) {
+		return nil // it has begun before, and is not repeated
+	} else if err != nil {
+		return fmt.Errorf("supervise: %w", err)
+	}
+	result, err := json.Marshal(execute(ctx, instruction))
+	if err != nil {
+		return fmt.Errorf("supervise: %w", err)
+	}
+	return writeDurably(filepath.Join(entry, fileResult), result, 0o600)
+}
+
+// execute runs a command until it ends, or its time or ctx is over.
+func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
+	ctx, cancel := context.WithTimeout(ctx, instruction.Timeout())
+	defer cancel()
+	output := &tail{limit: outputTail}
+	command := exec.CommandContext(ctx, instruction.Command[0], instruction.Command[1:]...)
+	command.Env = environment(instruction)
+	command.Stdout, command.Stderr, command.WaitDelay = output, output, pipeDelay
+	release := withGroup(command)
+	defer release()
+	err := command.Run()
+	result := Result{Ended: time.Now().UTC(), ExitCode: -1, Output: output.String()}
+	if command.ProcessState != nil {
+		result.ExitCode = command.ProcessState.ExitCode()
+	}
+	switch exit := (*exec.ExitError)(nil); {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		result.ExitCode, result.Error = -1, fmt.Sprintf("killed after %s", instruction.Timeout())
+	case err == nil || errors.Is(err, exec.ErrWaitDelay) || errors.As(err, &exit) && exit.Exited():
+	default:
+		result.ExitCode, result.Error = -1, "the command did not run to its end: "+err.Error()
+	}
+	return result
+}
+
+func environment(instruction protocol.HostInstruction) []string {
+	env := []string{
+		"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath), "HOME=" + cmp.Or(os.Getenv("HOME"), defaultHome), "DROVER_INSTRUCTION=" + instruction.ID,
+	}
+	for name, value := range instruction.Env {
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+// tail keeps the last bytes that are written to it.
+type tail struct {
+	limit int
+	mu    sync.Mutex // guards what follows
+	bytes []byte
+	cut   bool
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cut = t.cut || len(p) > t.limit
+	t.bytes = append(t.bytes, p[max(0, len(p)-t.limit):]...)
+	if surplus := len(t.bytes) - t.limit; surplus > 0 {
+		t.bytes, t.cut = slices.Delete(t.bytes, 0, surplus), true
+	}
+	return len(p), nil
+}
+
+// String returns the whole lines that are kept: the rest of a line may be the rest of a secret, which is not recognized.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, whole, found := strings.Cut(string(t.bytes), "\n"); t.cut {
+		if !found {
+			return ""
+		}
+		return whole
+	}
+	return string(t.bytes)
+}

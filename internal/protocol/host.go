@@ -1,0 +1,297 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of a HostPlan.
+const (
+	// MaxHostPlan is the length of a plan as JSON, in bytes: what a Secret has room for.
+	MaxHostPlan = 1 << 20
+
+	maxHostFiles        = 256
+	maxHostInstructions = 128
+	maxHostProbes       = 32
+	maxHostCommand      = 256 // words of a command, and variables of its environment
+	maxHostTimeout      = 24 * 60 * 60
+	maxHostPath         = 1024
+)
+
+// Defaults of a HostPlan, in seconds.
+const (
+	// DefaultInstructionTimeout is how long an instruction may take.
+	DefaultInstructionTimeout = 600
+	// DefaultPeriod is the time between two runs of a periodic instruction.
+	DefaultPeriod = 600
+	// DefaultProbePeriod is the time between two attempts of a probe.
+	DefaultProbePeriod = 10
+	// DefaultProbeTimeout is how long one attempt of a probe may take.
+	DefaultProbeTimeout = 5
+	// DefaultProbeFailures is how many attempts in a row must fail until a probe that was successful is not.
+	DefaultProbeFailures = 3
+)
+
+// HostPlan is what a host's agent does on its machine, as root: it writes the files, runs the instructions once each and in their order, and then,
+// again and again, the periodic instructions and the probes.
+type HostPlan struct {
+	// Files to write before the instructions run. At most 256.
+	Files []HostFile `json:"files,omitempty"`
+	// Instructions to run once. The first that fails is the last that runs. At most 128.
+	Instructions []HostInstruction `json:"instructions,omitempty"`
+	// Periodic instructions to run while the plan is in force, once all Instructions have succeeded. At most 128.
+	Periodic []HostInstruction `json:"periodic,omitempty"`
+	// Probes that say whether what the plan installs works. At most 32.
+	Probes []HostProbe `json:"probes,omitempty"`
+	// Clean is what gives the host back: instructions to run once each when the plan is taken away, before its files are removed. At most 128.
+	Clean []HostInstruction `json:"clean,omitempty"`
+}
+
+// HostFile is a file that a plan writes or removes.
+type HostFile struct {
+	// Path is absolute. Folders that are missing are made, for root only.
+	Path string `json:"path"`
+	// Content of the file, base64 in JSON.
+	Content []byte `json:"content,omitempty"`
+	// Mode in octal, "0600" by default.
+	Mode string `json:"mode,omitempty"`
+	// UID and GID of its owner, 0 by default.
+	UID int `json:"uid,omitempty"`
+	GID int `json:"gid,omitempty"`
+	// Absent removes the file.
+	Absent bool `json:"absent,omitempty"`
+}
+
+// HostInstruction is a command.
+type HostInstruction struct {
+	// ID of the instruction, 1 to 63 letters, digits, dots and hyphens. A one-time instruction runs once on a host, whatever plans it is in: what shall
+	// run again gets another ID.
+	ID string `json:"id"`
+	// Command and its arguments. No shell is added.
+	Command []string `json:"command"`
+	// Env is added to the agent's PATH and HOME. Its values are removed from what is reported.
+	Env map[string]string `json:"env,omitempty"`
+	// TimeoutSeconds after which the command is killed, 600 by default, at most a day.
+	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
+	// PeriodSeconds between two runs, 600 by default. For periodic instructions only.
+	PeriodSeconds int `json:"periodSeconds,omitempty"`
+}
+
+// HostProbe is an HTTP GET that must return a 2xx status.
+type HostProbe struct {
+	// Name of the probe, of the same form as the ID of an instruction.
+	Name string `json:"name"`
+	// URL, http or https.
+	URL string `json:"url"`
+	// CAFile, CertFile and KeyFile are paths on the machine of the CA that must have signed the server's certificate, and of the client's own.
+	CAFile   string `json:"caFile,omitempty"`
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+	// PeriodSeconds between two attempts, 10 by default.
+	PeriodSeconds int `json:"periodSeconds,omitempty"`
+	// TimeoutSeconds of one attempt, 5 by default.
+	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
+	// FailureThreshold is how many attempts in a row must fail, 3 by default.
+	FailureThreshold int `json:"failureThreshold,omitempty"`
+}
+
+// hostName is the form of the IDs and names in a plan. It has no slash and does not begin with a dot: an ID is the name of a folder.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$`)
+
+var hostMode = regexp.MustCompile(`^0?[0-7]{3}$`)
+
+// ParseHostPlan reads and checks a plan. Its error says what to change and holds no content, command or variable.
+func ParseHostPlan(raw []byte) (*HostPlan, error) {
+	if len(raw) > MaxHostPlan {
+		return nil, fmt.Errorf("the plan has %d bytes, at most %d", len(raw), MaxHostPlan)
+	}
+	plan := &HostPlan{}
+	decoder := json.NewDecoder(strings.NewReader(string(raw)))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(plan); err != nil || decoder.More() {
+		return nil, fmt.Errorf("the plan is not the JSON of one: docs/spec/host.md has its fields") // the cause may quote content
+	}
+	return plan, plan.check()
+}
+
+func (p *HostPlan) check() error {
+	switch {
+	case len(p.Files) > maxHostFiles:
+		return fmt.Errorf("the plan has %d files, at most %d", len(p.Files), maxHostFiles)
+	case len(p.Instructions) > maxHostInstructions, len(p.Periodic) > maxHostInstructions, len(p.Clean) > maxHostInstructions:
+		return fmt.Errorf("the plan has more than %d instructions", maxHostInstructions)
+	case len(p.Probes) > maxHostProbes:
+		return fmt.Errorf("the plan has %d probes, at most %d", len(p.Probes), maxHostProbes)
+	}
+	for i, file := range p.Files {
+		if err := file.check(); err != nil {
+			return fmt.Errorf("files[%d]: %w", i, err)
+		}
+	}
+	seen := map[string]bool{}
+	for i, instruction := range slices.Concat(p.Instructions, p.Periodic, p.Clean) {
+		if err := instruction.check(); err != nil {
+			return fmt.Errorf("instruction %d: %w", i, err)
+		}
+		if seen[instruction.ID] {
+			return fmt.Errorf("instruction %d: the ID %s is there twice", i, instruction.ID)
+		}
+		seen[instruction.ID] = true
+	}
+	clear(seen)
+	for i, probe := range p.Probes {
+		if err := probe.check(); err != nil {
+			return fmt.Errorf("probes[%d]: %w", i, err)
+		}
+		if seen[probe.Name] {
+			return fmt.Errorf("probes[%d]: the name %s is there twice", i, probe.Name)
+		}
+		seen[probe.Name] = true
+	}
+	return nil
+}
+
+func (f HostFile) check() error {
+	switch {
+	case len(f.Path) > maxHostPath || !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "/" || strings.ContainsRune(f.Path, 0):
+		return fmt.Errorf("the path must be absolute, without \"..\" and slash at its end")
+	case f.Mode != "" && !hostMode.MatchString(f.Mode):
+		return fmt.Errorf("the mode must be octal, like 0600")
+	case f.UID < 0 || f.GID < 0:
+		return fmt.Errorf("uid and gid must not be negative")
+	case f.Absent && len(f.Content) > 0:
+		return fmt.Errorf("a file that is absent has no content")
+	}
+	return nil
+}
+
+func (i HostInstruction) check() error {
+	switch {
+	case !hostName.MatchString(i.ID):
+		return fmt.Errorf("the ID must have 1 to 63 letters, digits, dots and hyphens")
+	case len(i.Command) == 0 || i.Command[0] == "" || len(i.Command) > maxHostCommand || len(i.Env) > maxHostCommand:
+		return fmt.Errorf("%s: a command of 1 to %d words is required, with at most as many variables", i.ID, maxHostCommand)
+	case i.TimeoutSeconds < 0 || i.TimeoutSeconds > maxHostTimeout || i.PeriodSeconds < 0 || i.PeriodSeconds > maxHostTimeout:
+		return fmt.Errorf("%s: times must be 0 to %d seconds", i.ID, maxHostTimeout)
+	}
+	for name := range i.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return fmt.Errorf("%s: a variable has no valid name", i.ID)
+		}
+	}
+	return nil
+}
+
+func (p HostProbe) check() error {
+	u, err := url.Parse(p.URL)
+	switch {
+	case !hostName.MatchString(p.Name):
+		return fmt.Errorf("the name must have 1 to 63 letters, digits, dots and hyphens")
+	case err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil:
+		return fmt.Errorf("%s: the URL must be http or https, with a host and without a user", p.Name)
+	case p.PeriodSeconds < 0 || p.PeriodSeconds > maxHostTimeout || p.TimeoutSeconds < 0 || p.TimeoutSeconds > maxHostTimeout || p.FailureThreshold < 0 || p.FailureThreshold > 1000:
+		return fmt.Errorf("%s: a time or threshold is out of its range", p.Name)
+	}
+	return nil
+}
+
+// Timeout of one run.
+func (i HostInstruction) Timeout() time.Duration {
+	return seconds(i.TimeoutSeconds, DefaultInstructionTimeout)
+}
+
+// Period between two runs.
+func (i HostInstruction) Period() time.Duration { return seconds(i.PeriodSeconds, DefaultPeriod) }
+
+// Digest identifies what an instruction does. It depends on nothing else in its plan.
+func (i HostInstruction) Digest() string { return digestOf(i) }
+
+// Timeout of one attempt.
+func (p HostProbe) Timeout() time.Duration { return seconds(p.TimeoutSeconds, DefaultProbeTimeout) }
+
+// Period between two attempts.
+func (p HostProbe) Period() time.Duration { return seconds(p.PeriodSeconds, DefaultProbePeriod) }
+
+// Digest identifies the content of a plan.
+func (p *HostPlan) Digest() string { return digestOf(p) }
+
+func seconds(n, otherwise int) time.Duration {
+	if n == 0 {
+		n = otherwise
+	}
+	return time.Duration(n) * time.Second
+}
+
+func digestOf(value any) string {
+	raw, err := json.Marshal(value)
+	if err != nil { // strings, numbers and bytes always marshal
+		panic(err)
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// HostPhase is how far a plan is on its host.
+type HostPhase string
+
+// Phases of a plan.
+const (
+	// HostApplying means that files are written or instructions run.
+	HostApplying HostPhase = "Applying"
+	// HostApplied means that all files are written and all instructions have succeeded.
+	HostApplied HostPhase = "Applied"
+	// HostFailed means that a file could not be written or an instruction failed. Files are tried again, instructions are not.
+	HostFailed HostPhase = "Failed"
+	// HostCleaning means that the plan was taken away, and what it says of that is done.
+	HostCleaning HostPhase = "Cleaning"
+	// HostInterrupted means that an instruction was killed with its machine or by something else on it, so that it is unknown how far it is. It
+	// is not run again.
+	HostInterrupted HostPhase = "Interrupted"
+)
+
+// Bounds of a HostProgress.
+const (
+	maxHostOutput  = 2 << 10
+	maxHostFailing = 8
+)
+
+// HostProgress is how far the host's plan is.
+type HostProgress struct {
+	// Version of the plan, which the hub has given with it. Empty without a plan.
+	Version string    `json:"version,omitempty"`
+	Phase   HostPhase `json:"phase,omitempty"`
+	// Done and Total count the one-time instructions.
+	Done  int32 `json:"done"`
+	Total int32 `json:"total"`
+	// Instruction that runs, or has failed, by its ID.
+	Instruction string `json:"instruction,omitempty"`
+	// Message says why the plan failed, or which periodic instruction fails. At most 512 bytes.
+	Message string `json:"message,omitempty"`
+	// Output is the last of what the instruction wrote that has failed, at most 2 KiB, without the plan's secrets.
+	Output string `json:"output,omitempty"`
+	// Failing are the names of probes that are not successful. At most 8.
+	Failing []string `json:"failing,omitempty"`
+}
+
+// Bound cuts what a host reports to size.
+func (p *HostProgress) Bound() {
+	p.Version, p.Instruction = Cut(p.Version, maxText), Cut(p.Instruction, maxText)
+	p.Phase = HostPhase(Cut(string(p.Phase), maxText))
+	p.Message, p.Output = Cut(p.Message, maxMessage), Cut(p.Output, maxHostOutput)
+	p.Done, p.Total = max(p.Done, 0), max(p.Total, 0)
+	p.Failing = slices.Clone(p.Failing[:min(len(p.Failing), maxHostFailing)])
+	for i := range p.Failing {
+		p.Failing[i] = Cut(p.Failing[i], maxText)
+	}
+}
