@@ -76,7 +76,7 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := controllers.Setup(leader, controllers.Options{Config: cfg, Members: serving.Members, Trust: holder, Synced: serving.Synced, Deliveries: serving.Deliveries(), Checkpoints: leader.Checkpoints}); err != nil {
+	if err := controllers.Setup(leader, controllers.Options{Config: cfg, Members: serving.Members, Issuer: serving.SignIn, Trust: holder, Synced: serving.Synced, Deliveries: serving.Deliveries(), Checkpoints: leader.Checkpoints}); err != nil {
 		return err
 	}
 	go memory.ReturnWhenCalm(ctx)

@@ -104,7 +104,7 @@ type owner struct {
 // owners returns all of them.
 func owners() []owner {
 	return []owner{
-		{&v1.ClusterList{}, []string{set.Guards}},
+		{&v1.ClusterList{}, []string{set.Guards, set.Direct}},
 		{&v1.RoleTemplateList{}, []string{set.Role}},
 		{&v1.ClusterRoleTemplateBindingList{}, []string{set.ClusterBinding}},
 		{&v1.ProjectRoleTemplateBindingList{}, []string{set.ProjectBinding}},

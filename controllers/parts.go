@@ -21,6 +21,7 @@ import (
 	"github.com/drover-dev/drover/controllers/authority"
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/controllers/cluster"
+	"github.com/drover-dev/drover/controllers/direct"
 	"github.com/drover-dev/drover/controllers/inventory"
 	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/controllers/project"
@@ -66,6 +67,7 @@ type authorities struct {
 type tenants struct {
 	deliveries *delivery.Store
 	guards     *project.Guards
+	direct     *direct.Reconciler
 	roles      *role.Reconciler
 	bindings   binding.Options
 	projects   *project.Reconciler
@@ -151,6 +153,7 @@ func (p *parts) makeTenants(mgr ctrl.Manager) error {
 	if p.guards, err = project.NewGuards(hub, p.deliveries); err != nil {
 		return err
 	}
+	p.direct = &direct.Reconciler{Client: hub, Deliveries: p.deliveries, Issuer: o.Issuer, Now: time.Now}
 	p.roles = &role.Reconciler{Client: hub, Recorder: mgr.GetEventRecorder("drover-role"), Deliveries: p.deliveries, Now: time.Now}
 	p.bindings = binding.Options{Client: hub, Recorder: mgr.GetEventRecorder("drover-binding"), Deliveries: p.deliveries, Now: time.Now}
 	p.projects = &project.Reconciler{

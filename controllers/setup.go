@@ -45,6 +45,8 @@ type Options struct {
 	Deliveries delivery.Observer
 	// Checkpoints are sent along with sets. Nil means that a restored etcd is not noticed.
 	Checkpoints *checkpoint.Recorder
+	// Issuer signs users' tokens. Nil means that users do not sign in at the hub.
+	Issuer *issuer.Server
 	// Synced reports whether it is known which members other replicas hold. Nil means that it always is.
 	Synced func() bool
 	// Started is when this manager began to accept tunnels. Zero means the time of Setup.
@@ -105,6 +107,7 @@ func (p *parts) hub() []entry {
 func (p *parts) workspaces() []entry {
 	return []entry{
 		{set.Guards, p.guards, 1, false, []trigger{p.on(&v1.Cluster{}, index.Self)}},
+		{set.Direct, p.direct, 4, false, append(p.signedIn(), p.on(&v1.Cluster{}, index.Self))},
 		{set.Role, p.roles, 4, false, []trigger{
 			self(&v1.RoleTemplate{}), p.on(&v1.RoleTemplate{}, index.RoleToRoles), p.on(&v1.ClusterRoleTemplateBinding{}, index.BindingToRoles),
 			p.on(&v1.ProjectRoleTemplateBinding{}, index.BindingToRoles), p.on(&v1.Project{}, index.ProjectToRoles), p.on(&v1.Cluster{}, index.ClusterToRoles),
@@ -125,6 +128,19 @@ func (p *parts) workspaces() []entry {
 			results(p.deliveries, 20*time.Millisecond, set.Plan), calls(p.progress.OnPlan, 20*time.Millisecond),
 			looked(p.progress.OnMember, 20*time.Millisecond, p.plansOfMember), looked(p.poller.OnPolled, 20*time.Millisecond, p.plansOfChannel),
 			looked(ownersOf(p.deliveries, set.Guards), 20*time.Millisecond, p.plansOfMember)}},
+	}
+}
+
+// signedIn wakes for all Clusters with direct access when a user or session has ended, or other keys are published.
+func (p *parts) signedIn() []trigger {
+	if p.options.Issuer == nil {
+		return nil
+	}
+	all := p.direct.Handler(50 * time.Millisecond)
+	return []trigger{
+		handled(&corev1.Secret{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(p.options.Issuer.Decides), predicate.ResourceVersionChangedPredicate{})),
+		handled(&v1.User{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})),
+		handled(&v1.AuthProvider{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})),
 	}
 }
 

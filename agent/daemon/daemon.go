@@ -128,9 +128,9 @@ func (a *agent) run(ctx context.Context) {
 	defer cancel()
 	log, env := a.options.Log, a.options.Environ
 	keeper := a.newIdentity(uid, false)
-	duties := a.newDuties(uid, keeper)
 	watches, endWatches := whileWatched(ctx)
 	defer endWatches()
+	duties := a.newDuties(watches, uid, keeper)
 	remover := deployment.NewUninstaller(deployment.UninstallOptions{
 		Client: a.client.REST, Namespace: env.Namespace, Sets: duties.removeDelivered, Log: log.WithName("uninstall"),
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/apply"
 	"github.com/drover-dev/drover/agent/deployment"
+	"github.com/drover-dev/drover/agent/direct"
 	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/leader"
 	"github.com/drover-dev/drover/agent/plan"
@@ -29,10 +30,11 @@ type duties struct {
 	election   *leader.Election
 	sets       *apply.Applier
 	identity   *identity.Keeper
-	plans      *plan.Runner // nil in an agent that may only read
+	plans      *plan.Runner     // nil in an agent that may only read
+	direct     *direct.Endpoint // as plans
 }
 
-func (a *agent) newDuties(uid string, keeper *identity.Keeper) *duties {
+func (a *agent) newDuties(watches context.Context, uid string, keeper *identity.Keeper) *duties {
 	d := &duties{identity: keeper, stream: stream.New()}
 	log, env := a.options.Log, a.options.Environ
 	d.deployment = deployment.New(deployment.Options{
@@ -53,10 +55,17 @@ func (a *agent) newDuties(uid string, keeper *identity.Keeper) *duties {
 			Client: a.client.REST, Objects: a.client.Objects(), Topic: d.stream.Topic(protocol.SubjectPlans), Namespace: env.Namespace, Registry: keeper.Registry, Await: d.awaitReport, Log: log.WithName("plans"),
 		})
 	}
+	authority := func() string { return "" }
+	if env.Profile != v1.ProfileReadOnly { // one that only reads serves all as one user, and takes no set
+		d.direct = direct.New(direct.Options{
+			Secrets: a.client.Secrets(env.Namespace), Listen: env.DirectListen, Kubernetes: a.forward(watches), Changed: func() { d.reporter.Touch() }, Now: time.Now, Log: log.WithName("direct"),
+		})
+		authority = d.direct.Authority
+	}
 	d.reporter = report.New(report.Options{
 		Client: a.client.REST, Stream: d.stream, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
 		Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
-		Left: d.sets.Left, Capabilities: capabilities(env.Profile),
+		Left: d.sets.Left, DirectAuthority: authority, Capabilities: capabilities(env.Profile),
 		Log: log.WithName("report"),
 	})
 	d.election = leader.New(leader.Options{
@@ -72,6 +81,9 @@ func (d *duties) run(ctx context.Context) {
 	defer running.Wait()
 	running.Go(func() { d.reporter.Run(ctx) })
 	running.Go(func() { d.election.Run(ctx) })
+	if d.direct != nil {
+		running.Go(func() { d.direct.Run(ctx) })
+	}
 }
 
 func (d *duties) lead(ctx context.Context) {

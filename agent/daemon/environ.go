@@ -16,8 +16,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultListen is where the probes are served. The kubelet comes from outside of the pod's loopback.
-const defaultListen = ":8080"
+// defaultListen is where the probes are served, and defaultDirectListen where users are who come without the hub. Both come from outside of the pod's loopback.
+const (
+	defaultListen       = ":8080"
+	defaultDirectListen = ":6443"
+)
 
 // Environ is what the manifest says to the agent.
 type Environ struct {
@@ -37,6 +40,8 @@ type Environ struct {
 	Namespace string
 	// Listen is the address of the probes.
 	Listen string
+	// DirectListen is the address at which users are served who come without the hub, where the Cluster says so.
+	DirectListen string
 	// Socket is the path of the unix socket that changes the log level.
 	Socket string
 }
@@ -69,6 +74,7 @@ func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 		TunnelDataDebug: r.boolean(protocol.EnvTunnelDataDebug),
 		Namespace:       r.text(protocol.EnvNamespace, protocol.AgentNamespace),
 		Listen:          r.text(protocol.EnvListen, defaultListen),
+		DirectListen:    r.text(protocol.EnvDirectListen, defaultDirectListen),
 		Socket:          Socket(lookup),
 	}
 	if err := errors.Join(r.errs...); err != nil {

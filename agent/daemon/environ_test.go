@@ -25,7 +25,7 @@ func TestRead(t *testing.T) {
 	base := func(mutate func(*Environ)) Environ {
 		e := Environ{
 			Servers: []string{"https://hub.example.com"}, Trust: v1.TrustPinned, Profile: v1.ProfileFull,
-			Namespace: "drover-agent", Listen: ":8080", Socket: "/run/x.sock",
+			Namespace: "drover-agent", Listen: ":8080", DirectListen: ":6443", Socket: "/run/x.sock",
 		}
 		mutate(&e)
 		return e
@@ -61,8 +61,10 @@ func TestRead(t *testing.T) {
 			want: base(func(*Environ) {}),
 		},
 		"the rest is taken as it is": {
-			vars: map[string]string{"DROVER_SERVER": "https://hub.example.com", "DROVER_TRUST": "System", "DROVER_NAMESPACE": "ns", "DROVER_LISTEN": "127.0.0.1:1"},
-			want: base(func(e *Environ) { e.Trust, e.Namespace, e.Listen = v1.TrustSystem, "ns", "127.0.0.1:1" }),
+			vars: map[string]string{"DROVER_SERVER": "https://hub.example.com", "DROVER_TRUST": "System", "DROVER_NAMESPACE": "ns", "DROVER_LISTEN": "127.0.0.1:1", "DROVER_DIRECT_LISTEN": "127.0.0.1:2"},
+			want: base(func(e *Environ) {
+				e.Trust, e.Namespace, e.Listen, e.DirectListen = v1.TrustSystem, "ns", "127.0.0.1:1", "127.0.0.1:2"
+			}),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

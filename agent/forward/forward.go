@@ -49,6 +49,7 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 			if request.IsWatch(resp.Request) {
 				request.EndWatch(ctx, resp)
 			}
+			request.StripAnswer(resp.Header)
 			request.Of(resp.Request, strings.TrimPrefix(resp.Request.URL.Path, strings.TrimRight(base.Path, "/"))).FewWrites(resp)
 			return nil
 		},
@@ -63,16 +64,16 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 // logs, and saves frames for small answers.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
-		writeStatus(w, d.status, d.message)
+		WriteStatus(w, d.status, d.message)
 		return
 	}
 	if d := check(r.Header); d != nil {
 		h.log.Info("request denied", "code", d.status, "reason", d.message)
-		writeStatus(w, d.status, d.message)
+		WriteStatus(w, d.status, d.message)
 		return
 	}
 	if d := checkRead(r); h.reads && d != nil {
-		writeStatus(w, d.status, d.message)
+		WriteStatus(w, d.status, d.message)
 		return
 	}
 	h.proxy.ServeHTTP(w, r)
@@ -129,12 +130,12 @@ func notForwarded(name string) bool {
 // failed answers a request that the API server did not answer.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // the hub has given the request up
-		writeStatus(w, http.StatusServiceUnavailable, "the request was given up")
+		WriteStatus(w, http.StatusServiceUnavailable, "the request was given up")
 		return
 	}
 	if errors.Is(err, errNoUser) {
 		h.log.Error(err, "request not forwarded")
-		writeStatus(w, http.StatusForbidden, err.Error())
+		WriteStatus(w, http.StatusForbidden, err.Error())
 		return
 	}
 	h.log.V(1).Info("API server did not answer", "error", err.Error())
@@ -142,7 +143,7 @@ func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	writeStatus(w, status, message)
+	WriteStatus(w, status, message)
 }
 
 // upstreamFailure returns the status and message for a user when the API server cannot be reached.

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// writeStatus answers as an API server does, so that kubectl prints it well.
-func writeStatus(w http.ResponseWriter, code int, message string) {
+// WriteStatus answers as an API server does, so that kubectl prints it well.
+func WriteStatus(w http.ResponseWriter, code int, message string) {
 	body, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
 		Status:   metav1.StatusFailure,
@@ -35,6 +35,10 @@ func reason(code int) metav1.StatusReason {
 	switch code {
 	case http.StatusBadRequest:
 		return metav1.StatusReasonBadRequest
+	case http.StatusUnauthorized:
+		return metav1.StatusReasonUnauthorized
+	case http.StatusTooManyRequests:
+		return metav1.StatusReasonTooManyRequests
 	case http.StatusForbidden:
 		return metav1.StatusReasonForbidden
 	case http.StatusServiceUnavailable:

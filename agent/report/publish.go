@@ -109,7 +109,7 @@ func (r *Reporter) Touch() {
 // putLocked publishes the latest report with what others know.
 func (r *Reporter) putLocked() {
 	report := *r.latest
-	report.SettingsDigest = r.options.SettingsDigest()
+	report.SettingsDigest, report.DirectAuthority = r.options.SettingsDigest(), r.options.DirectAuthority()
 	if report.Leader {
 		report.Deployment, report.Left = r.options.Deployment(), r.options.Left()
 	}

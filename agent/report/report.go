@@ -32,6 +32,8 @@ type Options struct {
 	Deployment func() *protocol.Deployment
 	// Left is what protocol.Report.Left says, asked as Deployment is.
 	Left func() []string
+	// DirectAuthority is what protocol.Report.DirectAuthority says, asked of each replica. Call Reporter.Touch when the answer changes. May be nil.
+	DirectAuthority func() string
 	// Capabilities of the agent.
 	Capabilities protocol.Capabilities
 	// NodesChanged is called after each change of the nodes, while this replica leads.
@@ -85,6 +87,9 @@ func New(o Options) *Reporter {
 	}
 	if o.Left == nil {
 		o.Left = func() []string { return nil }
+	}
+	if o.DirectAuthority == nil {
+		o.DirectAuthority = func() string { return "" }
 	}
 	if o.NodesChanged == nil {
 		o.NodesChanged = func() {}

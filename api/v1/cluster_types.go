@@ -4,6 +4,9 @@
 package v1
 
 import (
+	"cmp"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -65,6 +68,13 @@ type ClusterSpec struct {
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
 
+	// authorizedEndpoint has users reach the member without the hub, at an address of the member's own, by short-lived tokens that the hub has
+	// signed for this Cluster. It decides where users' tokens are sent, and takes "update" on clusters/agent, which no role of a workspace has.
+	// It takes signIn in the hub's configuration, and an agent of the profile Full. Default: none.
+	// +optional
+	// +kubebuilder:default={}
+	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitempty"`
+
 	// deletionPolicy says what happens in the member when the Cluster is deleted: Uninstall (default) asks the
 	// agent to remove itself and all that Drover put there, if it can be reached within 20 seconds; Orphan leaves
 	// it as it is. Deletion on the hub ends in both cases.
@@ -77,6 +87,43 @@ type ClusterSpec struct {
 	// +optional
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
+
+// AuthorizedEndpoint is where users reach a member without the hub.
+type AuthorizedEndpoint struct {
+	// server is the URL of the endpoint as users reach it: https://, a host and perhaps a port, and nothing else. You make a Service, or a load
+	// balancer, that leads from there to port 6443 of the agent's pods, also of those that are not ready: without the hub none is. Empty for none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=300
+	// +kubebuilder:validation:Pattern=`^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[][0-9a-f:]+[]])(:[0-9]{1,5})?$`
+	Server string `json:"server,omitempty"`
+
+	// tlsSecretName names a Secret of type kubernetes.io/tls in the agent's namespace of the member, with the certificate of server; you create
+	// it there. It takes caBundle as well, unless all users' computers trust its CA. Default: a certificate that the agent makes, of
+	// a CA of its own, which it keeps in the member.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be a Secret of the agent's own, drover-agent-…"
+	TLSSecretName string `json:"tlsSecretName,omitempty"`
+
+	// caBundle is the CA of the certificate of tlsSecretName, in PEM. Kubeconfigs have it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	CABundle string `json:"caBundle,omitempty"`
+
+	// offline is how long users go on without the hub: the life of their tokens for this Cluster, and the age at which the member's list of ended
+	// sessions is too old to serve anyone. Default 1h, from 10m to 12h.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="write offline in hours, minutes and seconds, for example 8h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
+	Offline metav1.Duration `json:"offline,omitzero"`
+}
+
+// On reports whether users can reach the member without the hub.
+func (e AuthorizedEndpoint) On() bool { return e.Server != "" }
+
+// OfflineTime returns Offline, or its default.
+func (e AuthorizedEndpoint) OfflineTime() time.Duration { return cmp.Or(e.Offline.Duration, time.Hour) }
 
 // DeletionPolicy says what happens in a member when its Cluster is deleted.
 // +kubebuilder:validation:Enum=Uninstall;Orphan
@@ -169,6 +216,11 @@ type ClusterStatus struct {
 	// agent that serves the member.
 	// +optional
 	Agent *AgentStatus `json:"agent,omitempty"`
+
+	// directAuthority is the CA, in PEM, of the certificate that the agent has made for spec.authorizedEndpoint.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	DirectAuthority string `json:"directAuthority,omitempty"`
 
 	// lastSeen is when the last tunnel of the member ended. It is written when a member is lost, not while it lives.
 	// +optional

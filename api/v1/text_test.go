@@ -21,7 +21,7 @@ const plainText = `!self.matches(r'[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]')`
 
 // freeText are texts that may hold anything: what a program is given, certificates in PEM, and structs of Kubernetes' own, which Kubernetes checks.
 var freeText = regexp.MustCompile(`^Plan\.(prepare|upgrade)\.(command|args|envs|envFrom|securityContext)\b|^Plan\.tolerations\b|` +
-	`^Cluster\.agent\.(tolerations|affinity|nodeSelector)\b|^RoleTemplate\.rules\b|[sS]elector\.(matchLabels|matchExpressions)\b|^AuthProvider\.(oidc|ldap|github)\.caBundle$|^AuthProvider\.jwt\.issuer\.certificateAuthority$`)
+	`^Cluster\.agent\.(tolerations|affinity|nodeSelector)\b|^RoleTemplate\.rules\b|[sS]elector\.(matchLabels|matchExpressions)\b|^AuthProvider\.(oidc|ldap|github)\.caBundle$|^Cluster\.authorizedEndpoint\.caBundle$|^AuthProvider\.jwt\.issuer\.certificateAuthority$`)
 
 // texts are the paths of all strings in a schema that may have a line break or another control character.
 func texts(path string, schema apiextensionsv1.JSONSchemaProps) []string {

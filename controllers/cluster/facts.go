@@ -5,6 +5,8 @@ package cluster
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"maps"
 	"regexp"
@@ -46,6 +48,12 @@ func writeFacts(in *input) {
 	}
 	agent := in.agent()
 	agent.Version, agent.Replicas = report.AgentVersion, int32(in.member.Agents())
+	switch {
+	case !in.cluster.Spec.AuthorizedEndpoint.On() || in.cluster.Spec.AuthorizedEndpoint.TLSSecretName != "":
+		s.DirectAuthority = ""
+	case isAuthority(report.DirectAuthority): // kubeconfigs will have it
+		s.DirectAuthority = report.DirectAuthority
+	}
 	if report.Version != "" {
 		s.Version = report.Version
 	}
@@ -58,6 +66,16 @@ func writeFacts(in *input) {
 		s.Allocatable = quantities(n.Allocatable)
 		s.Requested = quantities(n.Requested)
 	}
+}
+
+// isAuthority reports whether a text is one certificate of a CA in PEM, and nothing else.
+func isAuthority(text string) bool {
+	block, rest := pem.Decode([]byte(text))
+	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 || len(rest) > 0 || string(pem.EncodeToMemory(block)) != text {
+		return false
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	return err == nil && certificate.IsCA
 }
 
 // factLabels are the labels that users can select Clusters by. A fact that is no valid label value is left out.

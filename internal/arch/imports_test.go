@@ -115,9 +115,9 @@ func rules() []rule {
 			why: "kinds meet only through the API: labels, conditions, owner references",
 		},
 		{
-			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory", "./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./config"},
+			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory", "./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./internal/signin/token", "./config"},
 			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
-			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner, what traces requests, and what each must find out alone, without the other); a small binary is a feature",
+			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner, what traces requests, what verifies a user's token, and what each must find out alone, without the other); a small binary is a feature",
 		},
 		{
 			from: ".", never: []string{"./agent", "./hack", "./test", "./internal/arch"},

@@ -43,6 +43,7 @@ func (r *Report) Bound() {
 	for i := range r.Left {
 		r.Left[i] = Cut(r.Left[i], maxText)
 	}
+	r.DirectAuthority = Cut(r.DirectAuthority, MaxDirectAuthority)
 	r.Health.Message = Cut(r.Health.Message, maxMessage)
 	if r.Deployment != nil {
 		d := *r.Deployment

@@ -66,6 +66,8 @@ const (
 	EnvNamespace = "DROVER_NAMESPACE"
 	// EnvListen is the address of /healthz, /readyz and /metrics, ":8080" by default.
 	EnvListen = "DROVER_LISTEN"
+	// EnvDirectListen is the address at which users are served who come without the hub, ":6443" by default.
+	EnvDirectListen = "DROVER_DIRECT_LISTEN"
 	// EnvSocket is the path of the unix socket that "drover-agent loglevel" talks to.
 	EnvSocket = "DROVER_SOCKET"
 )

@@ -133,6 +133,9 @@ type Report struct {
 	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not remove. Only the
 	// leader reports it. At most 16.
 	Left []string `json:"left,omitempty"`
+	// DirectAuthority is the CA, in PEM, of the certificate that the agent has made for users who come without the hub. Empty if it has made none. At most
+	// MaxDirectAuthority bytes.
+	DirectAuthority string `json:"directAuthority,omitempty"`
 	// Capabilities that agents of the same protocol version may differ in.
 	Capabilities
 }

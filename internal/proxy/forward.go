@@ -148,7 +148,7 @@ func modifyAnswer(r *http.Response) error {
 	}
 	c.clock.end()
 	c.info.FewWrites(r)
-	cleanAnswer(r.Header)
+	request.StripAnswer(r.Header)
 	if audit.From(r.Request.Context()) != nil {
 		delete(r.Header, "Audit-Id") // it is the one that the answer has already
 	}

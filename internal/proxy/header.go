@@ -12,6 +12,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/request"
 )
 
 // impersonatorKey is the extra that shows in a member's audit log who acts as another user. No caller can claim it.
@@ -69,34 +70,9 @@ func isTokenByte(c byte) bool {
 func clean(h http.Header, keepImpersonation bool) {
 	identity.RemoveToken(h)
 	for name := range h {
-		switch {
-		case hasFoldedPrefix(name, "Impersonate-"):
-			if !keepImpersonation {
-				delete(h, name)
-			}
-		case staysHere(name):
+		if !keepImpersonation && hasFoldedPrefix(name, "Impersonate-") {
 			delete(h, name)
 		}
 	}
-}
-
-// staysHere reports whether a caller's header of that name is not sent on: it is for the hub only, or of no use.
-func staysHere(name string) bool {
-	switch http.CanonicalHeaderKey(name) {
-	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // not the member's business
-		"Priority",          // would change the order of streams in the tunnel
-		"Origin", "Referer", // name the hub's pages, which the member does not serve
-		"Expect",                                                    // the hub itself says 100 when it reads the body
-		"Forwarded", "X-Real-Ip", "X-Original-Url", "X-Rewrite-Url", // claims of proxies that are none
-		"Http2-Settings":
-		return true
-	}
-	return hasFoldedPrefix(name, "X-Remote-") || hasFoldedPrefix(name, "X-Forwarded-")
-}
-
-// cleanAnswer takes out of an answer what would act on the hub's host rather than on the answer.
-func cleanAnswer(h http.Header) {
-	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data", "Public-Key-Pins"} {
-		delete(h, name)
-	}
+	request.Strip(h)
 }

@@ -11,10 +11,14 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/signin"
 )
 
@@ -42,7 +46,29 @@ func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config,
 		Named:    grants.Named,
 		Sessions: signin.Bounds{Idle: cfg.SignIn.SessionIdleTimeout.Duration, Lifetime: cfg.SignIn.SessionLifetime.Duration},
 		MaxTTL:   cfg.SignIn.Tokens.MaxTTL.Duration, Audiences: u.audiences,
+		Direct: signin.Direct{Path: proxy.PathClusters, Lifetime: directLifetime(mgr.GetClient(), u.authorize)},
 	})
 	u.authenticate, u.authorize = issuer.Authenticate(u.authenticate), issuer.Authorize(u.authorize)
 	return issuer, nil
+}
+
+// directLifetime returns how long a user's token for direct access to a cluster is valid: 0 for a cluster without, and for a user whom the proxy would refuse.
+func directLifetime(clusters client.Reader, authorize func(context.Context, identity.Identity, types.NamespacedName) error) func(context.Context, identity.Identity, types.NamespacedName) (time.Duration, error) {
+	return func(ctx context.Context, id identity.Identity, name types.NamespacedName) (time.Duration, error) {
+		cluster := &v1.Cluster{}
+		if err := clusters.Get(ctx, name, cluster); err != nil {
+			return 0, client.IgnoreNotFound(err)
+		}
+		endpoint := cluster.Spec.AuthorizedEndpoint
+		if !endpoint.On() || !cluster.DeletionTimestamp.IsZero() {
+			return 0, nil
+		}
+		if err := authorize(ctx, id, name); err != nil {
+			if refusal.Of(err).Status().Code < http.StatusInternalServerError {
+				return 0, nil
+			}
+			return 0, err
+		}
+		return endpoint.OfflineTime(), nil
+	}
 }

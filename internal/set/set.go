@@ -40,6 +40,8 @@ const (
 	Project = "project"
 	// Secrets has the copies of a Project's Secrets.
 	Secrets = "secrets"
+	// Direct has what the agent serves users by who come without the hub. A member has one such set, whose ID is its kind.
+	Direct = "direct"
 	// Plan has a Plan and the copies of its Secrets.
 	Plan = "plan"
 )

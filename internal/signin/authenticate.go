@@ -78,7 +78,7 @@ func (s *Server) verify(ctx context.Context, raw string, sum [sha256.Size]byte) 
 		}
 		s.verified.Remove(sum)
 	}
-	claims, key, err := token.Verify(raw, current.set, s.issuer, isAudience)
+	claims, key, err := token.Verify(raw, current.set, s.issuer, lifetimeAtHub)
 	if err != nil {
 		return verified{}, refusal.Unauthorized("the hub does not accept the token; sign in again").Because(err)
 	}

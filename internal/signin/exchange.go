@@ -29,10 +29,13 @@ const (
 // audienceCluster precedes <namespace>/<name> in the audience of a token that is good for one cluster.
 const audienceCluster = "cluster:"
 
-// isAudience reports whether the issuer gives tokens of an audience: all that the user may reach, or one cluster.
-func isAudience(audience string) bool {
-	cluster, one := strings.CutPrefix(audience, audienceCluster)
-	return audience == clientID || one && isCluster(cluster)
+// lifetimeAtHub returns the longest life of a token that the hub accepts: one for all that the user may reach, or for one cluster. It accepts none for direct access,
+// which are valid for longer.
+func lifetimeAtHub(audience string) time.Duration {
+	if cluster, one := strings.CutPrefix(audience, audienceCluster); audience == clientID || one && isCluster(cluster) {
+		return token.Lifetime
+	}
+	return 0
 }
 
 // cluster returns the only one that a token is good for, empty for all.
@@ -59,9 +62,9 @@ func (s *Server) bySession(ctx context.Context, raw string) (verified, identity.
 }
 
 // narrow gives a token of one cluster for a token of all (RFC 8693). It ends with the one it was made of, belongs to the same session, and needs no object.
-// Whether the user may reach the cluster is asked at each request, as for all tokens.
+// Whether the user may reach the cluster is asked at each request, as for all tokens. A token for direct access is another thing: see giveDirect.
 func (s *Server) narrow(ctx context.Context, current *loaded, fields url.Values) (granted, error) {
-	audience, err := parseExchange(fields)
+	audience, err := s.parseExchange(fields)
 	if err != nil {
 		return granted{}, err
 	}
@@ -73,6 +76,10 @@ func (s *Server) narrow(ctx context.Context, current *loaded, fields url.Values)
 		return granted{}, err
 	}
 	audit.From(ctx).Identified(audit.User{Name: id.User, UID: id.UID}, nil)
+	if _, direct := s.direct.cluster(s.issuer, audience); direct {
+		v.Audience = jwt.Audience{audience}
+		return s.giveDirect(ctx, current, v, id)
+	}
 	now := s.now()
 	signed, err := token.Sign(current.active, token.Claims{
 		Issuer: s.issuer, Subject: v.Subject, Audience: jwt.Audience{audience}, Authenticated: v.Authenticated, Session: v.Session, UID: v.UID, Groups: id.Groups, Expiry: v.Expiry,
@@ -85,9 +92,10 @@ func (s *Server) narrow(ctx context.Context, current *loaded, fields url.Values)
 
 // parseExchange checks what is asked for, and returns the audience of the token to give. What this issuer does not do is refused and never left out: a client
 // that asks for less must not get more.
-func parseExchange(fields url.Values) (audience string, err error) {
+func (s *Server) parseExchange(fields url.Values) (audience string, err error) {
 	audience = fields.Get("audience")
 	cluster, one := strings.CutPrefix(audience, audienceCluster)
+	_, direct := s.direct.cluster(s.issuer, audience)
 	kind, wanted := fields.Get("subject_token_type"), fields.Get("requested_token_type")
 	switch {
 	case fields.Get("subject_token") == "":
@@ -102,7 +110,7 @@ func parseExchange(fields url.Values) (audience string, err error) {
 		return "", &protocolError{"invalid_scope", "scope must be " + scopeOpenID + ", or be left out"}
 	case fields.Has("resource"):
 		return "", &protocolError{"invalid_target", "name the cluster by audience, and not by resource"}
-	case !one || !isCluster(cluster):
+	case !direct && (!one || !isCluster(cluster)):
 		return "", &protocolError{"invalid_target", "audience must be " + audienceCluster + "<namespace>/<name>"}
 	}
 	return audience, nil

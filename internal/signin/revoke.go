@@ -43,7 +43,7 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request) error {
 	if given, ok := refresh.Parse(fields.Get("token")); ok {
 		return s.endByRefreshToken(r.Context(), given)
 	}
-	claims, _, err := token.Verify(fields.Get("token"), current.set, s.issuer, isAudience)
+	claims, _, err := token.Verify(fields.Get("token"), current.set, s.issuer, lifetimeAtHub)
 	if err != nil {
 		return nil //nolint:nilerr // there is nothing to end
 	}

@@ -89,7 +89,13 @@ func (b Bounds) until(begun, used time.Time) time.Time {
 }
 
 // Ends returns when the last token of a session ends, and with refresh tokens the session. One that says nothing has ended.
-func Ends(session *corev1.Secret) time.Time { return timeOf(session, keyEnds) }
+func Ends(session *corev1.Secret) time.Time {
+	ends, direct := timeOf(session, keyEnds), timeOf(session, keyDirect)
+	if ends.Before(direct) {
+		return direct
+	}
+	return ends
+}
 
 func timeOf(session *corev1.Secret, key string) time.Time {
 	at, err := time.Parse(time.RFC3339, string(session.Data[key]))
@@ -125,7 +131,7 @@ func (s *Server) makeRoom(ctx context.Context, next *corev1.Secret) error {
 	}
 	others := s.removable(sessions.Items)
 	if len(others) < surplus {
-		return &later{replay, protocolError{tooMany, fmt.Sprintf("user %s has begun %d sessions within %s; wait for so long", user, maxSessions, replay)}}
+		return &later{replay, protocolError{tooMany, fmt.Sprintf("user %s has begun %d sessions within %s, or has tokens for direct access of as many; wait for so long", user, maxSessions, replay)}}
 	}
 	for i := range surplus {
 		if err := s.client.Delete(ctx, &others[i], client.Preconditions{UID: &others[i].UID}); client.IgnoreNotFound(err) != nil {
@@ -135,7 +141,7 @@ func (s *Server) makeRoom(ctx context.Context, next *corev1.Secret) error {
 	return nil
 }
 
-// removable returns those of a user's sessions that need not tell that their code was redeemed, in the order in which they give way.
+// removable returns those of a user's sessions that need not tell that their code was redeemed, or members that they were ended, in the order in which they give way.
 func (s *Server) removable(all []corev1.Secret) []corev1.Secret {
 	now := s.now()
 	class := func(session *corev1.Secret) (int, time.Time) {
@@ -148,7 +154,9 @@ func (s *Server) removable(all []corev1.Secret) []corev1.Secret {
 		}
 		return 2, state.Used
 	}
-	others := slices.DeleteFunc(slices.Clone(all), func(one corev1.Secret) bool { return now.Sub(timeOf(&one, keyBegun)) < replay })
+	others := slices.DeleteFunc(slices.Clone(all), func(one corev1.Secret) bool {
+		return now.Sub(timeOf(&one, keyBegun)) < replay || now.Before(timeOf(&one, keyDirect)) // without it members would not learn that it was ended
+	})
 	slices.SortFunc(others, func(a, b corev1.Secret) int {
 		classA, timeA := class(&a)
 		classB, timeB := class(&b)

@@ -89,6 +89,8 @@ type Options struct {
 	MaxTTL time.Duration
 	// Audiences say which member a request goes to, and which ones tokens of machines name.
 	Audiences identity.Audiences
+	// Direct is what is known of direct access to clusters.
+	Direct Direct
 }
 
 // Server is the issuer on one replica. New makes it. It may be used concurrently.
@@ -107,9 +109,15 @@ type Server struct {
 	passwords  passwords
 	codes      codes
 	providers  providers
-	verified   *cache.LRUExpireCache // of verified, by the digest of the token
-	scripts    scripts
-	machines   machines
+	issued
+	scripts  scripts
+	machines machines
+}
+
+// issued are the tokens of this issuer.
+type issued struct {
+	verified *cache.LRUExpireCache // of verified, by the digest of the token
+	direct   Direct
 }
 
 // machines are those with tokens of other issuers.
@@ -154,7 +162,7 @@ func New(o Options) *Server {
 		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace, Now: o.Now}, gate: upstreamGate(), failed: newRates(failuresPerSecond, failuresAtOnce), refreshes: refreshGate(), disabled: o.Disabled, named: o.Named},
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		passwords: passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)},
-		codes:     newCodes(), verified: cache.NewLRUExpireCache(maxVerified), scripts: newScripts(o), machines: machines{cache.NewLRUExpireCache(maxVerified), o.Audiences},
+		codes:     newCodes(), issued: issued{cache.NewLRUExpireCache(maxVerified), o.Direct}, scripts: newScripts(o), machines: machines{cache.NewLRUExpireCache(maxVerified), o.Audiences},
 	}
 }
 

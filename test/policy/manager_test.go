@@ -147,6 +147,9 @@ func testManager(t *testing.T, h *fixture) {
 		}
 		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"awaited":null,"refresh":"e30=","ends":"Zg=="}}`)))
 		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"awaited":"dHJ1ZQ=="}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
+		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"direct":"Zg=="}}`)))
+		wantTaken(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"direct":"Zw=="}}`), client.DryRunAll))
+		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"direct":null}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
 		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"revoked":"dHJ1ZQ=="}}`)))
 		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"revoked":null}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
 	})

@@ -26,8 +26,8 @@ const (
 	Lead = time.Hour
 	// Lifetime is how long a key signs.
 	Lifetime = 30 * 24 * time.Hour
-	// Overlap is how long a key is published after the next one has begun to sign: longer than any token lives.
-	Overlap = 2 * time.Hour
+	// Overlap is how long a key is published after the next one has begun to sign: longer than any token lives, which is 12 hours for direct access.
+	Overlap = 13 * time.Hour
 	// maxKeys bounds a stored set. Two are usual.
 	maxKeys = 8
 )

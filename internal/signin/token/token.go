@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package token signs and verifies the tokens that the issuer gives to users.
+//
+// The hub and the agents of members share it: an agent that users reach without the hub verifies their tokens by the issuer's public keys alone.
 package token
 
 import (
+	"crypto/ecdsa"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -19,8 +22,10 @@ import (
 )
 
 const (
-	// Lifetime of a token.
+	// Lifetime of a token for the hub.
 	Lifetime = 10 * time.Minute
+	// LongestDirect is the longest life of a token for direct access to a cluster.
+	LongestDirect = 12 * time.Hour
 	// skew is how much the clocks of replicas may differ.
 	skew = 30 * time.Second
 	// Max is how long a token may be, in bytes.
@@ -50,8 +55,13 @@ type Claims struct {
 
 // Sign makes a token of claims, from now on for Lifetime, or until their Expiry if that is earlier.
 func Sign(key keys.Key, c Claims, now time.Time) (string, error) {
+	return SignFor(Lifetime, key, c, now)
+}
+
+// SignFor makes a token of claims, from now on for a lifetime, or until their Expiry if that is earlier.
+func SignFor(lifetime time.Duration, key keys.Key, c Claims, now time.Time) (string, error) {
 	c.IssuedAt = jwt.NewNumericDate(now)
-	if last := now.Add(Lifetime); c.Expiry == nil || c.Expiry.Time().After(last) {
+	if last := now.Add(lifetime); c.Expiry == nil || c.Expiry.Time().After(last) {
 		c.Expiry = jwt.NewNumericDate(last)
 	}
 	options := (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID)
@@ -78,8 +88,15 @@ func IssuedBy(raw, issuer string) bool {
 	return json.Unmarshal(payload, &c) == nil && c.Issuer == issuer
 }
 
-// Verify returns the claims of a token that a key of the set has signed for one issuer and one audience of those that are accepted, with the ID of the key.
-func Verify(raw string, set keys.Set, issuer string, accepted func(audience string) bool) (c Claims, keyID string, err error) {
+// Keys are those that a token may be signed with.
+type Keys interface {
+	// Public returns the public key with an ID.
+	Public(id string) (*ecdsa.PublicKey, bool)
+}
+
+// Verify returns the claims of a token that a key of the set has signed for one issuer and one audience, with the ID of the key. accepted returns the longest life of
+// a token for an audience, 0 for an audience that is not accepted.
+func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string, err error) {
 	if len(raw) > Max {
 		return Claims{}, "", fmt.Errorf("%w: longer than %d bytes", ErrToken, Max)
 	}
@@ -98,15 +115,19 @@ func Verify(raw string, set keys.Set, issuer string, accepted func(audience stri
 	if err := parsed.Claims(public, &c); err != nil {
 		return Claims{}, "", fmt.Errorf("%w: its signature does not verify", ErrToken)
 	}
+	lifetime := time.Duration(0)
+	if len(c.Audience) == 1 {
+		lifetime = accepted(c.Audience[0])
+	}
 	switch {
 	case c.Issuer != issuer || issuer == "":
 		return Claims{}, "", fmt.Errorf("%w: it is of another issuer", ErrToken)
-	case len(c.Audience) != 1 || !accepted(c.Audience[0]):
+	case lifetime <= 0:
 		return Claims{}, "", fmt.Errorf("%w: it is for another audience", ErrToken)
 	case c.Subject == "", c.Session == "", c.UID == "", c.IssuedAt == nil, c.Expiry == nil:
 		return Claims{}, "", fmt.Errorf("%w: sub, sid, uid, iat and exp are required", ErrToken)
-	case c.Expiry.Time().Sub(c.IssuedAt.Time()) > Lifetime:
-		return Claims{}, "", fmt.Errorf("%w: it lives for longer than %s", ErrToken, Lifetime)
+	case c.Expiry.Time().Sub(c.IssuedAt.Time()) > lifetime:
+		return Claims{}, "", fmt.Errorf("%w: it lives for longer than %s", ErrToken, lifetime)
 	}
 	return c, header.KeyID, nil
 }

@@ -18,7 +18,12 @@ import (
 
 const issuer, audience = "https://hub.example.com", "kubectl"
 
-func forAudience(a string) bool { return a == audience }
+func forAudience(a string) time.Duration {
+	if a == audience {
+		return Lifetime
+	}
+	return 0
+}
 
 var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 

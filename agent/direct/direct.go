@@ -1,0 +1,240 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package direct serves users who come to the member without the hub, by tokens that the hub's issuer has signed for this cluster.
+//
+// What tokens are verified by comes as an ordinary set of the hub: a Secret, which each replica of the agent watches. Nothing is asked of the hub at a request.
+package direct
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	// again is how long to wait before a Secret is watched again, and a port that was not free is tried again.
+	again = 2 * time.Second
+	// reviewEvery is how often open requests are reviewed, and the certificate looked at.
+	reviewEvery = 15 * time.Second
+	// given is how long a certificate that people have made is used before its Secret is read again.
+	given = time.Minute
+	// headerTimeout bounds a handshake and the header of a request, and idleTimeout a connection without a request.
+	headerTimeout, idleTimeout = 10 * time.Second, 90 * time.Second
+	maxHeader                  = 64 << 10
+	maxConnections             = 1024
+	maxStreams                 = 100 // of one HTTP/2 connection
+	// stopTimeout is how long requests in progress have when the endpoint stops.
+	stopTimeout = 5 * time.Second
+)
+
+// Options of an Endpoint. All are needed.
+type Options struct {
+	// Secrets of the agent's namespace.
+	Secrets *kube.Secrets
+	// Listen is the address to serve at, while the hub wants it.
+	Listen string
+	// Kubernetes serves protocol.PathKubernetes, as the user whom a request names.
+	Kubernetes http.Handler
+	// Changed is called when Authority has changed.
+	Changed func()
+	Now     func() time.Time
+	Log     logr.Logger
+}
+
+// Endpoint serves users while there is the Secret of the hub. New makes it.
+type Endpoint struct {
+	options    Options
+	access     atomic.Pointer[access] // nil while there is none that can be used
+	serving    atomic.Pointer[certificate]
+	published  atomic.Pointer[string] // the CA
+	open       open
+	complaints rate.Sometimes
+	looks      chan struct{}            // another access or certificate may be needed
+	address    atomic.Pointer[net.Addr] // where it serves, nil while it does not
+}
+
+// New makes an Endpoint.
+func New(o Options) *Endpoint {
+	return &Endpoint{options: o, complaints: rate.Sometimes{First: 1, Interval: time.Second}, looks: make(chan struct{}, 1)}
+}
+
+// Authority returns the CA of the certificate that the agent has made, in PEM, and empty if it has made none.
+func (e *Endpoint) Authority() string {
+	if ca := e.published.Load(); ca != nil {
+		return *ca
+	}
+	return ""
+}
+
+// Run serves until ctx ends.
+func (e *Endpoint) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() {
+		_ = wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) { e.watch(ctx); return false, nil }) // ends with ctx
+	})
+	tick := time.NewTicker(reviewEvery)
+	defer tick.Stop()
+	stop := func() {}
+	defer func() { stop() }()
+	for on := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-e.looks:
+		}
+		wanted := e.prepare(ctx)
+		e.open.review(e.stands)
+		switch {
+		case wanted && !on:
+			serving, end := context.WithCancel(ctx)
+			stop = end
+			running.Go(func() { e.serve(serving) })
+		case !wanted && on:
+			stop()
+		}
+		on = wanted
+	}
+}
+
+// watch follows the Secret until the watch ends.
+func (e *Endpoint) watch(ctx context.Context) {
+	w, err := e.options.Secrets.Watch(ctx, protocol.DirectSecret)
+	if err != nil {
+		e.options.Log.V(1).Info("cannot watch what direct access is verified by", "error", err.Error())
+		return
+	}
+	defer w.Stop()
+	if _, err := e.options.Secrets.Get(ctx, protocol.DirectSecret); apierrors.IsNotFound(err) {
+		e.set(nil) // it may have been deleted while there was no watch
+	}
+	for event := range w.ResultChan() {
+		secret, ok := event.Object.(*corev1.Secret)
+		switch {
+		case ok && event.Type == watch.Deleted:
+			e.set(nil)
+		case ok && (event.Type == watch.Added || event.Type == watch.Modified):
+			e.set(secret)
+		}
+	}
+}
+
+// set takes what the hub delivers. Something that cannot be read ends direct access: an older list could accept what the hub has ended.
+func (e *Endpoint) set(secret *corev1.Secret) {
+	var next *access
+	if secret != nil {
+		var err error
+		if next, err = parse(secret); err != nil {
+			e.options.Log.Error(err, "no direct access: what it is verified by cannot be used", "secret", protocol.DirectSecret)
+		}
+	}
+	e.access.Store(next)
+	select {
+	case e.looks <- struct{}{}:
+	default:
+	}
+}
+
+// stands reports why a request in progress is to end; nil if it is not.
+func (e *Endpoint) stands(k known) error {
+	current := e.access.Load()
+	if current == nil {
+		return errOff
+	}
+	return current.stands(k, e.options.Now())
+}
+
+// prepare reports whether the endpoint is to serve, and has the certificate for it made.
+func (e *Endpoint) prepare(ctx context.Context) bool {
+	current := e.access.Load()
+	if current == nil {
+		return false
+	}
+	before := e.serving.Load()
+	if !before.due(current.Host, current.TLSSecret, e.options.Now()) {
+		return true
+	}
+	next, authority, err := e.certify(ctx, current)
+	if err != nil {
+		e.options.Log.Error(err, "direct access has no new certificate")
+		return before != nil
+	}
+	e.serving.Store(next)
+	if authority != e.Authority() {
+		e.published.Store(&authority)
+		e.options.Changed()
+	}
+	return true
+}
+
+// serve listens until ctx ends.
+func (e *Endpoint) serve(ctx context.Context) {
+	_ = wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", e.options.Listen)
+		if err == nil {
+			address := listener.Addr()
+			e.options.Log.Info("serving users directly", "address", address.String())
+			e.address.Store(&address)
+			err = e.serveAt(ctx, listener)
+			e.address.Store(nil)
+		}
+		if err != nil {
+			e.options.Log.Error(err, "direct access is not served: set "+protocol.EnvDirectListen+" to a free address")
+		}
+		return false, nil
+	})
+}
+
+// serveAt serves at a listener until ctx ends.
+func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: e, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(e.options.Log.V(1)), slog.LevelInfo),
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return &e.serving.Load().Certificate, nil // there is one before it listens
+		}},
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		e.open.review(func(known) error {
+			if e.access.Load() == nil {
+				return errOff
+			}
+			return nil
+		})
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
+	})
+	err := server.ServeTLS(netutil.LimitListener(listener, maxConnections), "", "")
+	if !stop() {
+		<-stopped
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve users: %w", err)
+}

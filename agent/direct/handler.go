@@ -1,0 +1,163 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package direct
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/drover-dev/drover/agent/forward"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/request"
+)
+
+// Bounds of users' requests.
+const (
+	// maxOpen bounds the requests that are open at once, and maxOpenUser those of one user.
+	maxOpen, maxOpenUser = 512, 128
+	// maxBody bounds the body of a request, in bytes. API servers take 3 MiB.
+	maxBody = 64 << 20
+)
+
+// bearerProtocol precedes a token among the subprotocols of a WebSocket, which API servers read.
+const bearerProtocol = "base64url.bearer.authorization.k8s.io."
+
+// open are the requests in progress. The zero value has none.
+type open struct {
+	mu       sync.Mutex // guards the rest
+	requests map[*opened]struct{}
+	users    map[string]int
+}
+
+// opened is a request in progress.
+type opened struct {
+	known
+	end context.CancelCauseFunc
+}
+
+// enter adds a request, and reports whether there is room for it.
+func (o *open) enter(r *opened) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.requests) >= maxOpen || o.users[r.Subject] >= maxOpenUser {
+		return false
+	}
+	if o.requests == nil {
+		o.requests, o.users = map[*opened]struct{}{}, map[string]int{}
+	}
+	o.requests[r] = struct{}{}
+	o.users[r.Subject]++
+	return true
+}
+
+func (o *open) leave(r *opened) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.requests, r)
+	if o.users[r.Subject]--; o.users[r.Subject] == 0 {
+		delete(o.users, r.Subject)
+	}
+}
+
+// review ends the requests that would be refused by now, for another reason than that their token has expired.
+func (o *open) review(stands func(known) error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for r := range o.requests {
+		if err := stands(r.known); err != nil {
+			r.end(err)
+		}
+	}
+}
+
+// ServeHTTP serves a user's request for the member's API, as the user that their token names.
+func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	user, err := e.authenticate(r)
+	if err != nil {
+		code := http.StatusUnauthorized
+		if errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff) {
+			code = http.StatusServiceUnavailable
+		}
+		e.complaints.Do(func() { e.options.Log.Info("request refused", "code", code, "reason", err.Error()) })
+		forward.WriteStatus(w, code, err.Error())
+		return
+	}
+	if code, message := admissible(r); code != 0 {
+		forward.WriteStatus(w, code, message)
+		return
+	}
+	ctx, end := context.WithCancelCause(r.Context())
+	defer end(nil)
+	mine := &opened{known: user, end: end}
+	if !e.open.enter(mine) {
+		w.Header().Set("Retry-After", "1")
+		forward.WriteStatus(w, http.StatusTooManyRequests, "too many requests are open at this cluster's agent; try again, or come by way of the hub")
+		return
+	}
+	defer e.open.leave(mine)
+	if e.stands(user) != nil { // it changed since
+		forward.WriteStatus(w, http.StatusUnauthorized, "the token was just refused")
+		return
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	}
+	e.options.Kubernetes.ServeHTTP(w, as(r.WithContext(ctx), user))
+}
+
+// authenticate returns the user of a request by its one bearer token.
+func (e *Endpoint) authenticate(r *http.Request) (known, error) {
+	current := e.access.Load()
+	if current == nil {
+		return known{}, errOff
+	}
+	values := r.Header["Authorization"]
+	if len(values) != 1 {
+		return known{}, errors.New("the request must have one Authorization header, with a token of the hub for this cluster")
+	}
+	scheme, raw, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") || raw == "" {
+		return known{}, errors.New("the request must have a bearer token of the hub for this cluster")
+	}
+	return current.verify(raw, e.options.Now())
+}
+
+// admissible returns why an authenticated request is not served; code is 0 for one that is. What would name a user, besides the token, is refused and not left
+// out: the sender means to be served as another one.
+func admissible(r *http.Request) (code int, message string) {
+	for name := range r.Header {
+		if len(name) >= len("Impersonate-") && strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
+			return http.StatusForbidden, "no user is impersonated without the hub: leave out --as, or come by way of the hub"
+		}
+	}
+	bearer := func(line string) bool { return strings.Contains(strings.ToLower(line), bearerProtocol) }
+	switch {
+	case slices.ContainsFunc(r.Header["Sec-Websocket-Protocol"], bearer):
+		return http.StatusBadRequest, "a token must not be among the subprotocols of a WebSocket: send it in the Authorization header"
+	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") || r.URL.Opaque != "":
+		return http.StatusBadRequest, "the path does not begin with a slash"
+	}
+	return 0, ""
+}
+
+// as returns a request as the hub would send it for a user.
+func as(r *http.Request, user known) *http.Request {
+	out := r.Clone(r.Context())
+	request.Strip(out.Header)
+	out.Header["Impersonate-User"] = []string{user.Subject}
+	out.Header["Impersonate-Uid"] = []string{user.UID}
+	if len(user.Groups) > 0 {
+		out.Header["Impersonate-Group"] = user.Groups
+	}
+	out.URL = &url.URL{Path: protocol.PathKubernetes + r.URL.Path, RawQuery: r.URL.RawQuery}
+	if r.URL.RawPath != "" {
+		out.URL.RawPath = protocol.PathKubernetes + r.URL.RawPath
+	}
+	return out
+}

@@ -1,0 +1,151 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package direct gives members what their agents verify the tokens of users by who come without the hub: the issuer's keys and the sessions that were ended.
+package direct
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/signin"
+)
+
+// Reconciler gives the members of Clusters with direct access what their agents need for it.
+type Reconciler struct {
+	// Client reads from a cache.
+	Client     client.Reader
+	Deliveries delivery.Deliverer
+	// Issuer is nil where users do not sign in at the hub: there is no direct access then.
+	Issuer *signin.Server
+	Now    func() time.Time
+}
+
+// Reconcile hands over what the member of one Cluster is to have, at each change and before what it has is too old.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	key := delivery.Key{Kind: set.Direct, Namespace: req.Namespace, Name: req.Name}
+	cluster := &v1.Cluster{}
+	err := r.Client.Get(ctx, req.NamespacedName, cluster)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("read cluster %s: %w", req.NamespacedName, err)
+	}
+	if err != nil || !cluster.DeletionTimestamp.IsZero() || !cluster.Spec.AuthorizedEndpoint.On() || r.Issuer == nil {
+		r.Deliveries.Replace(key, nil)
+		return ctrl.Result{}, nil
+	}
+	access, again, err := r.access(ctx, cluster)
+	if apierrors.IsNotFound(err) { // without keys no token is valid; their Secret wakes us
+		r.Deliveries.Replace(key, nil)
+		return ctrl.Result{}, nil
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	given, err := content(access)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	r.Deliveries.Replace(key, map[types.NamespacedName]*set.Set{req.NamespacedName: given})
+	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
+}
+
+// access returns what a member is to have now, and when it is to have something else.
+func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.DirectAccess, time.Time, error) {
+	endpoint := cluster.Spec.AuthorizedEndpoint
+	server, err := url.Parse(endpoint.Server)
+	if err != nil { // the schema has a rule
+		return protocol.DirectAccess{}, time.Time{}, fmt.Errorf("read spec.authorizedEndpoint.server of cluster %s/%s: it is no URL", cluster.Namespace, cluster.Name)
+	}
+	keys, err := r.Issuer.PublishedKeys(ctx)
+	if err != nil {
+		return protocol.DirectAccess{}, time.Time{}, err
+	}
+	denied, changes, err := r.Issuer.Denied(ctx)
+	if err != nil {
+		return protocol.DirectAccess{}, time.Time{}, err
+	}
+	until, again := validity(r.Now(), endpoint.OfflineTime())
+	if !changes.IsZero() && changes.Before(again) {
+		again = changes
+	}
+	access := protocol.DirectAccess{
+		Issuer: r.Issuer.Issuer(), Audience: r.Issuer.Audience(client.ObjectKeyFromObject(cluster)), Keys: keys, Lifetime: int64(endpoint.OfflineTime() / time.Second),
+		Denied: denied, ValidUntil: until, Host: server.Hostname(), TLSSecret: endpoint.TLSSecretName,
+	}
+	if len(denied) > protocol.MaxDenied {
+		access.Denied, access.DenyAll = nil, true
+	}
+	return access, again, nil
+}
+
+// validity returns until when a member may use what it is given now, and when it gets the next. It is used for at least as long as users are to go on without the hub,
+// and for a quarter more. Times are whole quarters, so that a manager which begins to lead delivers nothing again.
+func validity(now time.Time, offline time.Duration) (until, again time.Time) {
+	quarter := offline / 4
+	begun := now.UTC().Truncate(quarter)
+	return begun.Add(offline + quarter), begun.Add(quarter)
+}
+
+// content makes the set of what a member is to have.
+func content(access protocol.DirectAccess) (*set.Set, error) {
+	raw, err := json.Marshal(access)
+	if err != nil {
+		return nil, fmt.Errorf("encode what direct access is verified by: %w", err)
+	}
+	object, err := set.Object(&corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: protocol.DirectSecret},
+		Type:       corev1.SecretTypeOpaque,
+		Data:       map[string][]byte{protocol.DirectKey: raw},
+	})
+	if err != nil {
+		return nil, err
+	}
+	set.AddLabels(object, set.Labels(set.Direct))
+	return set.New(set.Direct, nil, set.Content{Objects: []*unstructured.Unstructured{object}})
+}
+
+// Handler wakes the reconciler for all Clusters with direct access, a moment later, so that many changes are delivered once.
+func (r *Reconciler) Handler(later time.Duration) handler.EventHandler {
+	wake := func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		var clusters v1.ClusterList
+		if err := r.Client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "members are not told of sessions that were ended")
+			return
+		}
+		for i := range clusters.Items {
+			if clusters.Items[i].Spec.AuthorizedEndpoint.On() {
+				queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])}, later)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			wake(ctx, q)
+		},
+		UpdateFunc: func(ctx context.Context, _ event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			wake(ctx, q)
+		},
+		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			wake(ctx, q)
+		},
+	}
+}

@@ -1,0 +1,42 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package token
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"encoding/json"
+	"errors"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// maxPublished bounds the keys of an issuer.
+const maxPublished = 16
+
+// Published are the public keys of an issuer, by their ID.
+type Published map[string]*ecdsa.PublicKey
+
+// ParsePublished reads a JSON Web Key Set as the issuer publishes it (RFC 7517). A set with any other key than the issuer makes is refused as a whole.
+func ParsePublished(raw []byte) (Published, error) {
+	var set jose.JSONWebKeySet
+	if err := json.Unmarshal(raw, &set); err != nil || len(set.Keys) > maxPublished {
+		return nil, errors.New("the keys of the issuer are malformed, or too many")
+	}
+	keys := Published{}
+	for _, key := range set.Keys {
+		public, ok := key.Key.(*ecdsa.PublicKey)
+		if !ok || public.Curve != elliptic.P256() || key.KeyID == "" || key.Algorithm != string(jose.ES256) || key.Use != "sig" || keys[key.KeyID] != nil {
+			return nil, errors.New("the keys of the issuer are not all public keys for ES256 with a name of their own")
+		}
+		keys[key.KeyID] = public
+	}
+	return keys, nil
+}
+
+// Public implements Keys.
+func (p Published) Public(id string) (*ecdsa.PublicKey, bool) {
+	key, known := p[id]
+	return key, known
+}
