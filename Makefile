@@ -55,10 +55,10 @@ help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/manager, bin/drover-agent and bin/kubectl-drover, which is also what completes its arguments.
+build: ## Build bin/manager, bin/drover-agent, bin/drover-host-agent and bin/kubectl-drover, which is also what completes its arguments.
 	go build -ldflags "$(LDFLAGS)" -o bin/manager .
 	go build -ldflags "$(LDFLAGS)" -o bin/drover-agent ./agent
-	go build -ldflags "$(LDFLAGS)" -o bin/kubectl-drover ./cmd/kubectl-drover
+	go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/drover-host-agent ./cmd/kubectl-drover
 	ln -sf kubectl-drover bin/kubectl_complete-drover
 
 .PHONY: test

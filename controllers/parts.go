@@ -4,6 +4,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/controllers/cluster"
 	"github.com/drover-dev/drover/controllers/direct"
+	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/controllers/inventory"
 	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/controllers/project"
@@ -50,10 +52,17 @@ type parts struct {
 	upgrades *cluster.Upgrades
 	revoker  *cluster.Revoker
 	profiles *inventory.Reconciler
-	profile  *inventory.Kind
+	machines
+	profile *inventory.Kind
 	tenants
 	// runnables run beside the controllers.
 	runnables []manager.Runnable
+}
+
+// machines are the reconcilers of Hosts.
+type machines struct {
+	hosts       *host.Reconciler
+	hostRevoker *host.Revoker
 }
 
 // authorities are the reconcilers of the hub's CA.
@@ -112,6 +121,11 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 	}
 	p.profile = &inventory.Kind{Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(), Cache: mgr.GetCache(), Clusters: p.clusterNames, Every: inventory.LookEvery}
 	p.profiles = &inventory.Reconciler{Client: hub, Recorder: mgr.GetEventRecorder("drover-inventory"), Settings: settings, Served: p.profile.Served}
+	p.hosts = &host.Reconciler{
+		Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-host"), Members: o.Members, Settings: settings,
+		Trust: cmp.Or(o.Config.Agent.Defaults().Trust, v1.TrustPinned), Started: o.Started, Now: time.Now,
+	}
+	p.hostRevoker = &host.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.upgrades = &cluster.Upgrades{Client: hub, Recorder: mgr.GetEventRecorder("drover-cluster"), Pace: o.Config.Agent.Rollout.Pace, Now: time.Now}
 	p.clusters = &cluster.Reconciler{
@@ -193,6 +207,11 @@ func (p *parts) settled(o Options) func() bool {
 		}
 		return returned.Load() && (o.Synced == nil || o.Synced())
 	}
+}
+
+// hostNames lists all Hosts.
+func (p *parts) hostNames(ctx context.Context) ([]types.NamespacedName, error) {
+	return listNames(ctx, p.client, &v1.HostList{})
 }
 
 // clusterNames lists all Clusters.

@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/binding"
+	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/controllers/signin"
 	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/config"
@@ -92,6 +93,11 @@ func (p *parts) hub() []entry {
 			self(&v1.Cluster{}), owned(&corev1.Secret{}, builder.MatchEveryOwner), handled(&v1.Cluster{}, p.clusters.Places.Handler()), before(p.clusters.Lead),
 			calls(o.Members.OnChange, 50*time.Millisecond), results(p.deliveries, 50*time.Millisecond, set.Guards), each(p.clusterNames, o.Trust.OnChange),
 			calls(p.upgrades.OnTurn, 0)}},
+		{"host-revocation", p.hostRevoker, 1, true, []trigger{
+			self(&v1.Host{}), handled(&corev1.Secret{}, host.Handler()), calls(host.OfMembers(o.Members.OnHostOpen), 0)}},
+		{"host", p.hosts, 8, false, []trigger{
+			self(&v1.Host{}), handled(&corev1.Secret{}, host.Handler()), calls(host.OfMembers(o.Members.OnHostChange), 50*time.Millisecond),
+			each(p.hostNames, o.Trust.OnChange)}},
 		{"inventory", p.profiles, 4, false, []trigger{
 			self(&v1.Cluster{}, predicate.NewPredicateFuncs(func(client.Object) bool { return p.profile.Served() })),
 			func(b *builder.Builder) { b.WatchesRawSource(p.profile) }, each(p.clusterNames, o.Trust.OnChange)}},

@@ -9,13 +9,13 @@
 # IMG   image of manager and agent (deploy, render, installer)
 # URL   https address of the hub, or several separated by commas (deploy, render; in dist/install.yaml it can be filled in later)
 # EXPOSE folder of config/expose to apply in place of config/default: loadbalancer, ingress or gateway (deploy, render, undeploy)
-# FORCE=1 lets undeploy and uninstall delete the Clusters first
+# FORCE=1 lets undeploy and uninstall delete the Clusters and Hosts first
 # KUBECTL the kubectl to use
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly overlay=${EXPOSE:+expose/}${EXPOSE:-default}
-readonly crd=clusters.cluster.drover.dev
+readonly crds=(clusters.cluster.drover.dev hosts.cluster.drover.dev)
 kubectl=${KUBECTL:-kubectl}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -80,16 +80,18 @@ deploy() {
 	"$kubectl" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
 }
 
-# refuse_while_clusters keeps people from stranding their agents: with the manager and its CA gone, no agent that
+# refuse_while_clusters (and Hosts) keeps people from stranding their agents: with the manager and its CA gone, no agent that
 # is still out there can be asked to uninstall itself, or trusts a hub that is installed later.
 refuse_while_clusters() { # what is about to be removed
-	local clusters
-	"$kubectl" get "crd/$crd" --ignore-not-found --output name | grep -q . || return 0
-	clusters=$("$kubectl" get "$crd" --all-namespaces --output name)
-	[[ -n $clusters ]] || return 0
-	[[ ${FORCE:-} == 1 ]] || die "there are $(wc -l <<<"$clusters") Clusters, whose agents would be stranded without $1.
+	local crd objects
+	for crd in "${crds[@]}"; do
+		"$kubectl" get "crd/$crd" --ignore-not-found --output name | grep -q . || continue
+		objects=$("$kubectl" get "$crd" --all-namespaces --output name)
+		[[ -n $objects ]] || continue
+		[[ ${FORCE:-} == 1 ]] || die "there are $(wc -l <<<"$objects") ${crd%%.*}, whose agents would be stranded without $1.
 Delete them first (kubectl delete $crd --all --all-namespaces), or let this do it: FORCE=1"
-	"$kubectl" delete "$crd" --all --all-namespaces --timeout=5m
+		"$kubectl" delete "$crd" --all --all-namespaces --timeout=5m
+	done
 }
 
 case ${1:-} in

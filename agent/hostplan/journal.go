@@ -100,7 +100,7 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	if err := makeFolder(entry); err != nil {
 		return err
 	}
-	return writeDurably(filepath.Join(entry, fileInstruction), raw, 0o600)
+	return WriteDurably(filepath.Join(entry, fileInstruction), raw)
 }
 
 // settle removes what only a supervisor needs, with the instruction's variables.
@@ -166,9 +166,9 @@ func makeFolder(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// writeDurably writes a file so that, whenever the machine stops, it has either the old or the new content.
-func writeDurably(path string, content []byte, mode fs.FileMode) error {
-	return replaceFile(path, content, func(file *os.File) error { return file.Chmod(mode) })
+// WriteDurably writes a file for its owner alone so that, whenever the machine stops, it has either the old or the new content.
+func WriteDurably(path string, content []byte) error {
+	return replaceFile(path, content, func(file *os.File) error { return file.Chmod(0o600) })
 }
 
 func replaceFile(path string, content []byte, set func(*os.File) error) (err error) {

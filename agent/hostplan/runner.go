@@ -131,7 +131,7 @@ func (r *Runner) Set(version string, plan *protocol.HostPlan) error {
 func (r *Runner) store(plan *order) error {
 	raw, err := json.Marshal(plan)
 	if err == nil {
-		err = writeDurably(r.stored(), raw, 0o600)
+		err = WriteDurably(r.stored(), raw)
 	}
 	if err != nil {
 		return fmt.Errorf("host plan: %w", err)

@@ -62,7 +62,7 @@ func Supervise(ctx context.Context, entry string) error {
 	if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
-	return writeDurably(filepath.Join(entry, fileResult), result, 0o600)
+	return WriteDurably(filepath.Join(entry, fileResult), result)
 }
 
 // execute runs a command until it ends, or its time or ctx is over.

@@ -17,7 +17,6 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
@@ -41,7 +40,7 @@ func (*noTokenError) Refused() time.Duration { return 0 }
 
 // Options of a Keeper.
 type Options struct {
-	Secrets   *kube.Secrets
+	Secrets   Secrets
 	Namespace string
 	Manifest  Manifest
 	// ClusterUID is the UID of the namespace kube-system.

@@ -13,9 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -27,7 +27,16 @@ var errReplaced = errors.New("the agent's key was replaced meanwhile")
 
 // store reads and writes the identity. All methods may be called concurrently, by several replicas too.
 type store struct {
-	secrets *kube.Secrets
+	secrets Secrets
+}
+
+// Secrets reads and writes the Secrets that a Keeper has its identity and its join token in: those of the agent's namespace, or, on a host, files.
+// Errors are as those of an API server.
+type Secrets interface {
+	Get(ctx context.Context, name string) (*corev1.Secret, error)
+	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
+	Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
+	Watch(ctx context.Context, name string) (watch.Interface, error)
 }
 
 // ensure returns the identity and makes one with a new key if there is none. Of replicas that do so at once, one makes the key and all get it.

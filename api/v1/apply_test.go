@@ -88,6 +88,7 @@ oidc:
   nameClaim: preferred_username
   groupsClaim: groups
   allowedGroups: [a]`,
+	"Host": `{tokenTTL: 36h, deletionPolicy: Orphan}`,
 	"User": `{disabled: true, principal: "github:alice"}`,
 }
 

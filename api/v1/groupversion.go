@@ -21,6 +21,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&AuthProvider{}, &AuthProviderList{},
 		&Cluster{}, &ClusterList{},
+		&Host{}, &HostList{},
 		&RoleTemplate{}, &RoleTemplateList{},
 		&ClusterRoleTemplateBinding{}, &ClusterRoleTemplateBindingList{},
 		&ProjectRoleTemplateBinding{}, &ProjectRoleTemplateBindingList{},

@@ -9,6 +9,9 @@ const (
 	// Secrets that it makes for a Cluster.
 	LabelCluster = Group + "/cluster"
 
+	// LabelHost names the Host that a Secret belongs to. Drover sets it on the Secrets that it makes for a Host, and a person on the one with its plan.
+	LabelHost = Group + "/host"
+
 	// LabelSecretKind says what a Secret that Drover made is for: one of the SecretKind constants.
 	LabelSecretKind = Group + "/secret"
 
@@ -80,6 +83,12 @@ const (
 	SecretKindRegistration = "registration"
 	// SecretKindAgent marks the Secret "<cluster>-agent" with the public key of the agent that joined.
 	SecretKindAgent = "agent"
+	// SecretKindHostJoin marks the Secret "<host>-host-join" with the join token and command of a Host.
+	SecretKindHostJoin = "host-join"
+	// SecretKindHostAgent marks the Secret "<host>-host-agent" with the public key of a Host's agent.
+	SecretKindHostAgent = "host-agent"
+	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the plan of a Host, which a person or a controller makes.
+	SecretKindHostPlan = "host-plan"
 	// SecretKindAuthority marks the Secret with the hub's own CA.
 	SecretKindAuthority = "authority"
 	// SecretKindSignIn marks the Secret with the keys that sign users' tokens.

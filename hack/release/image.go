@@ -32,10 +32,13 @@ const (
 	rootsFile   = "etc/ssl/certs/ca-certificates.crt"
 	managerFile = "manager"
 	agentFile   = "drover-agent"
+	hostFile    = "drover-host-agent" // the manager serves it to machines that join
 )
 
 // programs maps a file of the image to the main package that it is built from.
-func programs() map[string]string { return map[string]string{managerFile: ".", agentFile: "./agent"} }
+func programs() map[string]string {
+	return map[string]string{managerFile: ".", agentFile: "./agent", hostFile: "./cmd/drover-host-agent"}
+}
 
 // images writes an archive and an SBOM for each platform, and an archive with the images of all platforms.
 func (r release) images(ctx context.Context) error {

@@ -44,7 +44,7 @@ func testRelease(t *testing.T) release {
 
 // somePrograms stand for the two programs, which take seconds to link.
 func somePrograms() map[string][]byte {
-	return map[string][]byte{managerFile: []byte("the manager"), agentFile: []byte("the agent")}
+	return map[string][]byte{managerFile: []byte("the manager"), agentFile: []byte("the agent"), hostFile: []byte("the host agent")}
 }
 
 func TestTheImageHasTheProgramsAndNothingElse(t *testing.T) {
@@ -70,7 +70,7 @@ func TestTheImageHasTheProgramsAndNothingElse(t *testing.T) {
 		}
 	}
 	slices.Sort(files)
-	if want := []string{agentFile, rootsFile, managerFile}; !slices.Equal(files, want) {
+	if want := []string{agentFile, hostFile, rootsFile, managerFile}; !slices.Equal(files, want) {
 		t.Errorf("the image has the files %q, want %q", files, want)
 	}
 	config, err := image.ConfigFile()
@@ -99,8 +99,8 @@ func TestTheDockerfileSaysTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"USER " + imageUser + "\n", `ENTRYPOINT ["/` + managerFile + `"]`, " /" + rootsFile + "\n", "/out/" + managerFile + " /out/" + agentFile + " /\n",
-		"-o /out/" + managerFile + " " + programs()[managerFile] + " ", "-o /out/" + agentFile + " " + programs()[agentFile] + "\n",
+		"USER " + imageUser + "\n", `ENTRYPOINT ["/` + managerFile + `"]`, " /" + rootsFile + "\n", "/out/" + managerFile + " /out/" + agentFile + " /out/" + hostFile + " /\n",
+		"-o /out/" + managerFile + " " + programs()[managerFile] + " ", "-o /out/" + agentFile + " " + programs()[agentFile] + " ", "-o /out/" + hostFile + " " + programs()[hostFile] + "\n",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the Dockerfile does not have %q, as hack/release does", want)
@@ -312,7 +312,7 @@ func TestImagesAreTheSameWhereverTheyAreBuilt(t *testing.T) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"go.mod", "go.sum", "main.go", "api", "agent", "config", "controllers", "internal"} {
+		for _, name := range []string{"go.mod", "go.sum", "main.go", "api", "agent", "cmd", "config", "controllers", "internal"} {
 			if out, err := exec.CommandContext(t.Context(), "cp", "-r", filepath.Join(root, name), dir).CombinedOutput(); err != nil {
 				t.Fatalf("copy %s: %v: %s", name, err, out)
 			}

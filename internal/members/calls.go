@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -58,6 +59,16 @@ func (r *Registry) StartSettings(name types.NamespacedName, settings protocol.Se
 // will never take it.
 func (r *Registry) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
 	return r.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
+}
+
+// StartHostPlan gives a host's agent a plan of that version, as JSON, in the background, unless that runs or was tried within CallPause. Nil takes the
+// plan away. It returns the call's state. When it has succeeded, the agent has stored it; its report has the outcome.
+func (r *Registry) StartHostPlan(name types.NamespacedName, version string, plan []byte) Call {
+	if plan == nil {
+		return r.start(name, version, agentRequest{method: http.MethodDelete, path: protocol.PathHostPlan})
+	}
+	path := protocol.PathHostPlan + "?" + url.Values{protocol.QueryVersion: {version}}.Encode()
+	return r.start(name, version, agentRequest{method: http.MethodPut, path: path, body: plan})
 }
 
 // StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within CallPause. It returns the

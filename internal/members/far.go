@@ -33,7 +33,7 @@ func (r *Registry) followFarLocked(name types.NamespacedName) {
 		return
 	}
 	var leads route
-	if r.following.leading && !r.closed && len(r.following.subjects) > 0 {
+	if r.following.leading && !r.closed && len(r.following.subjects) > 0 && !isHost(name) {
 		leads = m.farLeader()
 	}
 	if m.far != nil && m.far.tunnel == leads.id {

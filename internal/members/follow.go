@@ -110,10 +110,10 @@ func (r *Registry) Lead(ctx context.Context) error {
 	return nil
 }
 
-// subjectsLocked returns what is asked of an agent whose tunnel ends here.
-func (r *Registry) subjectsLocked() []string {
+// subjectsLocked returns what is asked of an agent of that member whose tunnel ends here. Hosts have neither sets nor plans of Clusters.
+func (r *Registry) subjectsLocked(name types.NamespacedName) []string {
 	subjects := []string{protocol.SubjectReport}
-	if !r.following.leading {
+	if !r.following.leading || isHost(name) {
 		return subjects
 	}
 	return append(subjects, r.following.subjects...)

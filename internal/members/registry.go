@@ -117,13 +117,32 @@ type Registry struct {
 
 // listeners are the functions to call on a change. Registry.mu guards them.
 type listeners struct {
-	changed []func(types.NamespacedName)
-	opened  []func(types.NamespacedName)
-	tokens  []func(Peer)
-	refused []func(name types.NamespacedName, reason, message string)
+	clusters, hosts heard
+	tokens          []func(Peer)
+	refused         []func(name types.NamespacedName, reason, message string)
 }
 
-// member is what is known of one Cluster. Registry.mu guards it.
+// heard are the functions to call on changes of members of one kind.
+type heard struct {
+	changed []func(types.NamespacedName)
+	opened  []func(types.NamespacedName)
+}
+
+// of returns those of a member's kind.
+func (l *listeners) of(name types.NamespacedName) *heard {
+	if isHost(name) {
+		return &l.hosts
+	}
+	return &l.clusters
+}
+
+// isHost reports whether a member is a Host, and no Cluster.
+func isHost(name types.NamespacedName) bool {
+	_, ok := protocol.HostOf(name.Name)
+	return ok
+}
+
+// member is what is known of one Cluster, or Host. Registry.mu guards it.
 type member struct {
 	sessions  []*session    // the newest last
 	draining  []*session    // those that carry nothing new and are no connection any more
@@ -163,18 +182,32 @@ func New(log logr.Logger, now func() time.Time) *Registry {
 	}
 }
 
-// OnChange calls f after each change of a member on whatever replica: connected, lost, reported, refused. f must not block.
+// OnChange calls f after each change of a Cluster on whatever replica: connected, lost, reported, refused. f must not block.
 func (r *Registry) OnChange(f func(types.NamespacedName)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.listeners.changed = append(r.listeners.changed, f)
+	r.listeners.clusters.changed = append(r.listeners.clusters.changed, f)
 }
 
-// OnOpen calls f after a tunnel was opened here. f must not block.
+// OnHostChange calls f, with the name among members, after each change of a Host on whatever replica. f must not block.
+func (r *Registry) OnHostChange(f func(types.NamespacedName)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listeners.hosts.changed = append(r.listeners.hosts.changed, f)
+}
+
+// OnOpen calls f after a tunnel of a Cluster was opened here. f must not block.
 func (r *Registry) OnOpen(f func(types.NamespacedName)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.listeners.opened = append(r.listeners.opened, f)
+	r.listeners.clusters.opened = append(r.listeners.clusters.opened, f)
+}
+
+// OnHostOpen calls f, with the name among members, after a tunnel of a Host was opened here. f must not block.
+func (r *Registry) OnHostOpen(f func(types.NamespacedName)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listeners.hosts.opened = append(r.listeners.hosts.opened, f)
 }
 
 // OnToken calls f when a tunnel becomes known that was opened at another replica. f must not block.
@@ -214,7 +247,7 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 	m.arrivedLocked()
 	surplus := m.surplusLocked(r.bounds.ClusterTunnels)
 	r.sessions.Add(1)
-	opened := r.listeners.opened
+	opened := r.listeners.of(name).opened
 	r.mu.Unlock()
 
 	go r.watch(s)
@@ -377,13 +410,17 @@ func (r *Registry) changed(name types.NamespacedName) {
 // notify notifies listeners of a change on whatever replica.
 func (r *Registry) notify(names ...types.NamespacedName) {
 	r.mu.Lock()
-	listeners := r.listeners.changed
+	clusters, hosts := r.listeners.clusters.changed, r.listeners.hosts.changed
 	for _, name := range names {
 		r.followFarLocked(name)
 	}
 	r.mu.Unlock()
-	for _, f := range listeners {
-		for _, name := range names {
+	for _, name := range names {
+		listeners := clusters
+		if isHost(name) {
+			listeners = hosts
+		}
+		for _, f := range listeners {
 			f(name)
 		}
 	}

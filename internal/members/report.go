@@ -68,7 +68,7 @@ func (r *Registry) readReports(ctx context.Context, s *session) error {
 	return s.stream.read(ctx, func() (streamRequest, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return streamRequest{agent: s, subjects: r.subjectsLocked()}, nil
+		return streamRequest{agent: s, subjects: r.subjectsLocked(s.peer.Name())}, nil
 	})
 }
 

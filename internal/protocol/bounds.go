@@ -45,6 +45,11 @@ func (r *Report) Bound() {
 	}
 	r.DirectAuthority = Cut(r.DirectAuthority, MaxDirectAuthority)
 	r.Health.Message = Cut(r.Health.Message, maxMessage)
+	if r.Host != nil {
+		h := *r.Host
+		r.Host = &h
+		h.Bound()
+	}
 	if r.Deployment != nil {
 		d := *r.Deployment
 		r.Deployment = &d

@@ -16,6 +16,69 @@ import (
 	"time"
 )
 
+// What the hub serves for machines that are to join, without a credential.
+const (
+	// PathHostScript is the script that the join command runs.
+	PathHostScript = "/v1/hosts/join.sh"
+	// PathHostAgent is followed by a platform, "linux-amd64", and serves the agent's program for it.
+	PathHostAgent = "/v1/hosts/agent/"
+)
+
+// What the hub asks of a host's agent, beside PathReport, PathSettings and PathUninstall.
+const (
+	// PathHostPlan takes a HostPlan by PUT, with its version in the query, and answers 204 when it is stored permanently; 409 means that the host is
+	// being cleaned. DELETE takes the plan away. Progress is in the report.
+	PathHostPlan = "/v1/host/plan"
+	// QueryVersion is the query parameter with the version of a plan.
+	QueryVersion = "version"
+)
+
+// hostPrefix tells hosts from Clusters among members. No Cluster's name has a colon.
+const hostPrefix = "host:"
+
+// HostMember returns the name that a Host has among members, and in ClusterRef.
+func HostMember(host string) string { return hostPrefix + host }
+
+// HostOf returns the name of the Host that a member is, and false for a Cluster.
+func HostOf(member string) (string, bool) { return strings.CutPrefix(member, hostPrefix) }
+
+// HostReport is what a host's agent reports, as the part Host of its Report.
+type HostReport struct {
+	Machine  HostMachine  `json:"machine"`
+	Progress HostProgress `json:"progress"`
+}
+
+// HostMachine is what a host's agent knows of its machine.
+type HostMachine struct {
+	Hostname     string   `json:"hostname,omitempty"`
+	OS           string   `json:"os,omitempty"`
+	Architecture string   `json:"architecture,omitempty"`
+	Kernel       string   `json:"kernel,omitempty"`
+	CPUs         int32    `json:"cpus,omitempty"`
+	MemoryMiB    int64    `json:"memoryMiB,omitempty"`
+	Addresses    []string `json:"addresses,omitempty"`
+	// Roles, Labels and Taints are what the join command gave.
+	Roles  []string `json:"roles,omitempty"`
+	Labels []string `json:"labels,omitempty"`
+	Taints []string `json:"taints,omitempty"`
+}
+
+// Bound cuts what a host reports to size.
+func (r *HostReport) Bound() {
+	m := &r.Machine
+	for _, text := range []*string{&m.Hostname, &m.OS, &m.Architecture, &m.Kernel} {
+		*text = Cut(*text, maxText)
+	}
+	m.CPUs, m.MemoryMiB = max(m.CPUs, 0), min(max(m.MemoryMiB, 0), maxMemoryMiB)
+	for list, most := range map[*[]string]int{&m.Addresses: 16, &m.Roles: 3, &m.Labels: 32, &m.Taints: 32} {
+		*list = slices.Clone((*list)[:min(len(*list), most)])
+		for i := range *list {
+			(*list)[i] = Cut((*list)[i], maxHostText)
+		}
+	}
+	r.Progress.Bound()
+}
+
 // Bounds of a HostPlan.
 const (
 	// MaxHostPlan is the length of a plan as JSON, in bytes: what a Secret has room for.
@@ -27,6 +90,12 @@ const (
 	maxHostCommand      = 256 // words of a command, and variables of its environment
 	maxHostTimeout      = 24 * 60 * 60
 	maxHostPath         = 1024
+)
+
+// Bounds of a HostMachine: 1 PiB, and a label with its value.
+const (
+	maxMemoryMiB = 1 << 30
+	maxHostText  = 512
 )
 
 // Defaults of a HostPlan, in seconds.

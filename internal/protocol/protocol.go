@@ -136,6 +136,8 @@ type Report struct {
 	// DirectAuthority is the CA, in PEM, of the certificate that the agent has made for users who come without the hub. Empty if it has made none. At most
 	// MaxDirectAuthority bytes.
 	DirectAuthority string `json:"directAuthority,omitempty"`
+	// Host is what the agent of a host reports, nil for any other.
+	Host *HostReport `json:"host,omitempty"`
 	// Capabilities that agents of the same protocol version may differ in.
 	Capabilities
 }

@@ -67,10 +67,11 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	unproven := refuse(v1.ReasonAwaitingAgent,
 		"no agent with this key has joined as the cluster that it names; if it was revoked, or the cluster made again, apply the manifest of a new Secret <cluster>%s",
 		v1.RegistrationSecretSuffix)
-	if len(validation.IsDNS1123Label(claimed.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(claimed.Name)) > 0 {
+	name := types.NamespacedName{Namespace: claimed.Namespace, Name: claimed.Name}
+	object, _ := ownerOf(name)
+	if len(validation.IsDNS1123Label(object.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
 		return Agent{}, unproven
 	}
-	name := types.NamespacedName{Namespace: claimed.Namespace, Name: claimed.Name}
 	// The cache may lag behind a join. So the API server is asked about an agent that the cache does not know, within the limit for clients that
 	// have proved nothing.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
@@ -104,7 +105,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 // showUnproven shows on a Cluster that a client named it without proof. Any client can cause that. So nothing that it sent is shown, nothing is kept
 // for a Cluster that the cache does not know, and the number of Clusters on which this is shown is limited for each second.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
-	if err := s.Cache.Get(ctx, name, &v1.Cluster{}); err != nil || !s.limits.show(s.Now()) {
+	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
 	}
 	s.Unproven(name, v1.ReasonAwaitingAgent, "an agent asks with a key that is not, or no longer, that of this cluster's agent; "+
@@ -132,16 +133,16 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 	} else if err != nil {
 		return nil, none, err
 	}
-	cluster := &v1.Cluster{}
-	if err := reader.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
+	key, owner := ownerOf(name)
+	if err := reader.Get(ctx, key, owner); apierrors.IsNotFound(err) {
 		return nil, none, errNotProven
 	} else if err != nil {
-		return nil, none, fmt.Errorf("look up cluster %s: %w", name, err)
+		return nil, none, fmt.Errorf("look up %s: %w", called(name.String()), err)
 	}
-	if refusal := CheckConnect(claims, cluster, id); refusal != nil {
+	if refusal := CheckConnect(claims, owner, id); refusal != nil {
 		return nil, none, refusal
 	}
-	claims.Cluster.UID = string(cluster.UID) // an adopted agent has the former one in its tokens
+	claims.Cluster.UID = string(owner.GetUID()) // an adopted agent has the former one in its tokens
 	return id, claims, nil
 }
 

@@ -7,9 +7,11 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"regexp"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -61,7 +63,11 @@ func DecideJoin(in JoinInput) (Join, *RefusalError) {
 		}
 		return Join{Identity: asked, Write: true}, nil
 	}
+	_, isHost := protocol.HostOf(in.Cluster[strings.LastIndex(in.Cluster, "/")+1:])
 	switch {
+	case isHost && (current.ClusterUID != asked.ClusterUID || !bytes.Equal(current.PublicKey, asked.PublicKey)):
+		return Join{}, refuse(v1.ReasonTokenUsed, "the join token of %s was used by another machine; give each its own Host, or delete the Secret %s for a new token "+
+			"if this one shall take its place", called(in.Cluster), secretName(in.Cluster))
 	case current.ClusterUID != asked.ClusterUID:
 		return Join{}, refuse(v1.ReasonIdentityMismatch,
 			"the cluster with kube-system UID %s showed the join token of cluster %s, which the cluster with UID %s has used; "+
@@ -89,12 +95,16 @@ func checkRequest(in JoinInput) *RefusalError {
 }
 
 // CheckConnect reports whether verified claims are those of a Cluster's agent. It is pure.
-func CheckConnect(claims protocol.ConnectClaims, cluster *v1.Cluster, id *AgentIdentity) *RefusalError {
+func CheckConnect(claims protocol.ConnectClaims, owner client.Object, id *AgentIdentity) *RefusalError {
 	switch {
-	case id.OwnerUID != cluster.UID || !id.knownAs(claims.Cluster.UID):
+	case id.OwnerUID != owner.GetUID() || !id.knownAs(claims.Cluster.UID):
+		if _, isHost := owner.(*v1.Host); isHost {
+			return refuse(v1.ReasonIdentityMismatch, "%s was deleted and made again, or restored from a backup, since this agent joined; run the command in Secret %s "+
+				"on the machine to join again", called(claims.Cluster.String()), secretName(claims.Cluster.String()))
+		}
 		return refuse(v1.ReasonIdentityMismatch, "cluster %s was deleted and made again, or restored from a backup, since this agent joined; after a restore an "+
 			"administrator of the hub can keep the agent with \"kubectl drover adopt %s -w %s\"; otherwise apply the manifest in Secret %s in the member to join again",
-			claims.Cluster, cluster.Name, cluster.Namespace, secretName(claims.Cluster.String()))
+			claims.Cluster, owner.GetName(), owner.GetNamespace(), secretName(claims.Cluster.String()))
 	case claims.ClusterUID != id.ClusterUID:
 		return refuse(v1.ReasonIdentityMismatch, "the agent's cluster has the kube-system UID %s, cluster %s joined with %s",
 			protocol.Cut(claims.ClusterUID, 64), claims.Cluster, id.ClusterUID)

@@ -14,14 +14,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// registered is a Cluster with its join token.
+// registered is a Cluster, or a Host, with its join token.
 type registered struct {
-	name    types.NamespacedName
-	cluster *v1.Cluster
-	secret  *corev1.Secret
-	token   Token
+	name   types.NamespacedName // among members
+	owner  client.Object
+	secret *corev1.Secret
+	token  Token
 }
 
 // find returns the Cluster that a token is for, as reader has it, or errUnknownToken. The name of the Cluster comes from the index of the cache, whatever
@@ -39,22 +40,25 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 	}
 	indexed := &secrets.Items[0]
 	name := types.NamespacedName{Namespace: indexed.Namespace, Name: indexed.Labels[v1.LabelCluster]}
-
-	secret, cluster := &corev1.Secret{}, &v1.Cluster{}
-	for key, object := range map[types.NamespacedName]client.Object{RegistrationSecret(name): secret, name: cluster} {
+	if indexed.Labels[v1.LabelSecretKind] == v1.SecretKindHostJoin {
+		name.Name = protocol.HostMember(indexed.Labels[v1.LabelHost])
+	}
+	secret := &corev1.Secret{}
+	key, owner := ownerOf(name)
+	for key, object := range map[types.NamespacedName]client.Object{RegistrationSecret(name): secret, key: owner} {
 		if err := reader.Get(ctx, key, object); apierrors.IsNotFound(err) {
 			return nil, errUnknownToken
 		} else if err != nil {
 			return nil, fmt.Errorf("look up join token: %w", err)
 		}
 	}
-	if !ownedBy(secret, cluster) || subtle.ConstantTimeCompare(secret.Data[KeyToken], []byte(token)) != 1 {
+	if !ownedBy(secret, owner) || subtle.ConstantTimeCompare(secret.Data[KeyToken], []byte(token)) != 1 {
 		return nil, errUnknownToken
 	}
-	if !cluster.DeletionTimestamp.IsZero() {
-		return nil, refuse(v1.ReasonRemoving, "cluster %s is being deleted", name)
+	if !owner.GetDeletionTimestamp().IsZero() {
+		return nil, refuse(v1.ReasonRemoving, "%s is being deleted", called(name.String()))
 	}
-	return &registered{name: name, cluster: cluster, secret: secret, token: ReadToken(secret, cluster.Spec.Registration.TokenTTL.Duration)}, nil
+	return &registered{name: name, owner: owner, secret: secret, token: ReadToken(secret, tokenTTL(owner))}, nil
 }
 
 // identity returns the agent Secret of a Cluster, empty if there is none, and the identity in it, nil if there is none. A Secret that
@@ -74,9 +78,9 @@ func (s *Server) identity(ctx context.Context, reader client.Reader, name types.
 	return secret, id, nil
 }
 
-func ownedBy(secret *corev1.Secret, cluster *v1.Cluster) bool {
+func ownedBy(secret *corev1.Secret, object client.Object) bool {
 	for _, owner := range secret.OwnerReferences {
-		if owner.UID == cluster.UID {
+		if owner.UID == object.GetUID() {
 			return true
 		}
 	}

@@ -19,7 +19,10 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // Keys of the Secret "<cluster>-registration".
@@ -54,17 +57,23 @@ const (
 
 // RegistrationSecret is the key of the Secret with the join token of a Cluster.
 func RegistrationSecret(cluster types.NamespacedName) types.NamespacedName {
+	if host, ok := protocol.HostOf(cluster.Name); ok {
+		return types.NamespacedName{Namespace: cluster.Namespace, Name: host + v1.HostJoinSecretSuffix}
+	}
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + v1.RegistrationSecretSuffix}
 }
 
 // AgentSecret is the key of the Secret with the identity of a Cluster's agent.
 func AgentSecret(cluster types.NamespacedName) types.NamespacedName {
+	if host, ok := protocol.HostOf(cluster.Name); ok {
+		return types.NamespacedName{Namespace: cluster.Namespace, Name: host + v1.HostAgentSecretSuffix}
+	}
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + v1.AgentSecretSuffix}
 }
 
 func secretName(cluster string) string {
-	_, name, _ := strings.Cut(cluster, "/")
-	return name + v1.RegistrationSecretSuffix
+	namespace, name, _ := strings.Cut(cluster, "/")
+	return RegistrationSecret(types.NamespacedName{Namespace: namespace, Name: name}).Name
 }
 
 // ReadToken reads the join token in a Cluster's registration Secret. TTL is the Cluster's. A Secret that Drover has not annotated
@@ -108,10 +117,10 @@ func Trim(object any) (any, error) {
 	secret.ManagedFields = nil
 	var keep []string
 	switch secret.Labels[v1.LabelSecretKind] {
-	case v1.SecretKindRegistration:
+	case v1.SecretKindRegistration, v1.SecretKindHostJoin:
 		keep = []string{KeyToken}
 		secret.StringData = map[string]string{keyContent: contentOf(secret)}
-	case v1.SecretKindAgent:
+	case v1.SecretKindAgent, v1.SecretKindHostAgent:
 		keep = []string{keyPublicKey, keyClusterUID, keyTokenHash, keyOwnerUID, keyJoined, keyFormerOwner}
 	}
 	data := make(map[string][]byte, len(keep))
@@ -154,7 +163,25 @@ func UpToDate(secret *corev1.Secret, want *corev1ac.SecretApplyConfiguration) bo
 // Ours reports whether Drover made a Secret for a Cluster, or for an earlier one of its name. Any other Secret of that name belongs to a user and is
 // neither adopted nor overwritten.
 func Ours(secret *corev1.Secret, cluster, kind string) bool {
-	return secret.Labels[v1.LabelSecretKind] == kind && secret.Labels[v1.LabelCluster] == cluster
+	for label, value := range ownLabels(cluster, kind) {
+		if secret.Labels[label] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// ownLabels are the labels by which a Secret of that kind is known to be of a Cluster, or of a Host, by its name among members.
+func ownLabels(member, kind string) map[string]string {
+	if host, ok := protocol.HostOf(member); ok {
+		return map[string]string{v1.LabelHost: host, v1.LabelSecretKind: hostKinds()[kind]}
+	}
+	return map[string]string{v1.LabelCluster: member, v1.LabelSecretKind: kind}
+}
+
+// hostKinds are the kinds of a Host's Secrets, by those of a Cluster's.
+func hostKinds() map[string]string {
+	return map[string]string{v1.SecretKindRegistration: v1.SecretKindHostJoin, v1.SecretKindAgent: v1.SecretKindHostAgent}
 }
 
 // Content is what a registration Secret holds beside the token.
@@ -165,7 +192,7 @@ type Content struct {
 }
 
 // ApplySecret is the registration Secret to apply for a Cluster.
-func ApplySecret(cluster *v1.Cluster, token Token, content Content) *corev1ac.SecretApplyConfiguration {
+func ApplySecret(cluster client.Object, token Token, content Content) *corev1ac.SecretApplyConfiguration {
 	annotations := map[string]string{
 		annotationTokenHash:    HashToken(token.Value),
 		annotationTokenCreated: token.Created.UTC().Format(time.RFC3339),
@@ -173,9 +200,10 @@ func ApplySecret(cluster *v1.Cluster, token Token, content Content) *corev1ac.Se
 	if token.Used {
 		annotations[annotationTokenUsed] = HashToken(token.Value)
 	}
-	name := RegistrationSecret(types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name})
+	member := memberName(cluster)
+	name := RegistrationSecret(member)
 	return corev1ac.Secret(name.Name, name.Namespace).
-		WithLabels(secretLabels(cluster.Name, v1.SecretKindRegistration)).
+		WithLabels(secretLabels(member.Name, v1.SecretKindRegistration)).
 		WithAnnotations(annotations).
 		WithOwnerReferences(ownerReference(cluster)).
 		WithType(corev1.SecretTypeOpaque).
@@ -185,6 +213,13 @@ func ApplySecret(cluster *v1.Cluster, token Token, content Content) *corev1ac.Se
 			KeyCommand:     []byte(content.Command),
 			KeyManifest:    content.Manifest,
 		})
+}
+
+// ApplyHostSecret is the Secret to apply with the join token and command of a Host.
+func ApplyHostSecret(host *v1.Host, token Token, command string) *corev1ac.SecretApplyConfiguration {
+	secret := ApplySecret(host, token, Content{})
+	secret.Data = map[string][]byte{KeyToken: []byte(token.Value), KeyCommand: []byte(command)}
+	return secret
 }
 
 // NewSecret is the registration Secret to create where there is none. To create it costs the API server a fraction of what an apply of the manifest costs.
@@ -240,12 +275,13 @@ func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 }
 
 // WriteIdentity puts an identity into a Cluster's agent Secret, which may be new.
-func WriteIdentity(secret *corev1.Secret, cluster *v1.Cluster, id AgentIdentity) {
-	name := AgentSecret(types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name})
+func WriteIdentity(secret *corev1.Secret, cluster client.Object, id AgentIdentity) {
+	member := memberName(cluster)
+	name := AgentSecret(member)
 	secret.Namespace, secret.Name = name.Namespace, name.Name
-	secret.Labels = secretLabels(cluster.Name, v1.SecretKindAgent)
+	secret.Labels = secretLabels(member.Name, v1.SecretKindAgent)
 	secret.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID,
+		APIVersion: v1.GroupVersion.String(), Kind: kindOf(cluster), Name: cluster.GetName(), UID: cluster.GetUID(),
 	}}
 	secret.Type = corev1.SecretTypeOpaque
 	secret.Data = map[string][]byte{
@@ -261,17 +297,15 @@ func WriteIdentity(secret *corev1.Secret, cluster *v1.Cluster, id AgentIdentity)
 }
 
 func secretLabels(cluster, kind string) map[string]string {
-	return map[string]string{
-		v1.LabelCluster:    cluster,
-		v1.LabelSecretKind: kind,
-		v1.LabelManagedBy:  v1.ManagedBy,
-	}
+	labels := ownLabels(cluster, kind)
+	labels[v1.LabelManagedBy] = v1.ManagedBy
+	return labels
 }
 
-func ownerReference(cluster *v1.Cluster) *metav1ac.OwnerReferenceApplyConfiguration {
+func ownerReference(cluster client.Object) *metav1ac.OwnerReferenceApplyConfiguration {
 	return metav1ac.OwnerReference().
 		WithAPIVersion(v1.GroupVersion.String()).
-		WithKind("Cluster").
-		WithName(cluster.Name).
-		WithUID(cluster.UID)
+		WithKind(kindOf(cluster)).
+		WithName(cluster.GetName()).
+		WithUID(cluster.GetUID())
 }

@@ -28,7 +28,10 @@ const TokenHashIndex = "drover.tokenHash"
 // IndexTokenHash is the indexer behind TokenHashIndex.
 func IndexTokenHash(object client.Object) []string {
 	secret, ok := object.(*corev1.Secret)
-	if !ok || secret.Labels[v1.LabelSecretKind] != v1.SecretKindRegistration || len(secret.Data[KeyToken]) == 0 {
+	if !ok || len(secret.Data[KeyToken]) == 0 {
+		return nil
+	}
+	if kind := secret.Labels[v1.LabelSecretKind]; kind != v1.SecretKindRegistration && kind != v1.SecretKindHostJoin {
 		return nil
 	}
 	return []string{HashToken(string(secret.Data[KeyToken]))}
@@ -58,8 +61,9 @@ type Server struct {
 	Now      func() time.Time
 	Log      logr.Logger
 
-	replays replayGuard
-	limits  limits
+	replays   replayGuard
+	limits    limits
+	downloads downloads
 }
 
 // Register serves the paths for agents, but for PathConnect, which the caller combines with Authenticate.
@@ -67,6 +71,8 @@ func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+protocol.PathRegister, s.serveRegister)
 	mux.HandleFunc("GET "+protocol.PathImport+"{file}", s.serveImport)
 	mux.HandleFunc("GET "+protocol.PathCACerts, s.serveCACerts)
+	mux.HandleFunc("GET "+protocol.PathHostScript, serveHostScript)
+	mux.HandleFunc("GET "+protocol.PathHostAgent+"{platform}", s.downloads.serveHostAgent)
 }
 
 func (s *Server) serveCACerts(w http.ResponseWriter, _ *http.Request) {
@@ -192,14 +198,14 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 			return nil, err
 		}
 		join, refusal := DecideJoin(JoinInput{
-			Cluster: found.name.String(), OwnerUID: found.cluster.UID, Token: found.token, Current: current, Request: request, Now: s.Now(),
+			Cluster: found.name.String(), OwnerUID: found.owner.GetUID(), Token: found.token, Current: current, Request: request, Now: s.Now(),
 		})
 		if refusal != nil {
 			s.Refused(found.name, refusal.Reason, refusal.Message)
 			return nil, refusal
 		}
 		if join.Write {
-			if conflict = s.write(ctx, secret, found.cluster, join.Identity); apierrors.IsConflict(conflict) || apierrors.IsAlreadyExists(conflict) {
+			if conflict = s.write(ctx, secret, found.owner, join.Identity); apierrors.IsConflict(conflict) || apierrors.IsAlreadyExists(conflict) {
 				continue
 			} else if conflict != nil {
 				return nil, conflict
@@ -208,7 +214,7 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 			s.Log.Info("agent joined", "cluster", found.name, "clusterUID", join.Identity.ClusterUID)
 		}
 		return &protocol.RegisterResponse{
-			Cluster:  protocol.ClusterRef{Namespace: found.name.Namespace, Name: found.name.Name, UID: string(found.cluster.UID)},
+			Cluster:  protocol.ClusterRef{Namespace: found.name.Namespace, Name: found.name.Name, UID: string(found.owner.GetUID())},
 			Audience: s.Audience(),
 			Settings: s.Settings(),
 		}, nil
@@ -217,9 +223,9 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 }
 
 // write creates or replaces the agent Secret of a Cluster, on the condition that it is still as it was read.
-func (s *Server) write(ctx context.Context, secret *corev1.Secret, cluster *v1.Cluster, id AgentIdentity) error {
+func (s *Server) write(ctx context.Context, secret *corev1.Secret, owner client.Object, id AgentIdentity) error {
 	exists := secret.ResourceVersion != ""
-	WriteIdentity(secret, cluster, id)
+	WriteIdentity(secret, owner, id)
 	if exists {
 		return s.Writer.Update(ctx, secret)
 	}

@@ -224,6 +224,9 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	tries["drover-manager-sessions"] = func(ctx context.Context) error {
 		return h.manager(t).Patch(ctx, in(session), merge(`{"data":{"uid":"eA=="}}`), client.DryRunAll)
 	}
+	tries["drover-host-plan"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Create(ctx, hostPlan(t, h.workspace, "probe"), client.DryRunAll)
+	}
 	h.Apply(t, in(session))
 	h.Apply(t, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}, spec: {deletionProtection: true}}"))
 	h.allow(t, "probe-facts", h.workspace, may("clusters", "create", "patch"), may("secrets", "create"))
@@ -267,6 +270,7 @@ func TestPolicies(t *testing.T) {
 		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,
 		"CVE-2021-25320, CVE-2026-44935: only a user who may read a Secret gives it to plans":    testPlanSecret,
 		"only the manager writes claims of plans":                                                testPlanClaims,
+		"making a plan of a host takes a separate right":                                         testHostPlan,
 		"the workspace's own roles hold what the policies ask":                                   testWorkspaceRoles,
 		"every user sees when a manager was last at work":                                        testLease,
 		"the API server has time for the manager":                                                testPriority,

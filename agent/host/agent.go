@@ -1,0 +1,227 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package host is the agent of a machine: it joins the hub as a Host, keeps a tunnel to it, takes plans and reports how far they are.
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/agent/hostplan"
+	"github.com/drover-dev/drover/agent/identity"
+	"github.com/drover-dev/drover/agent/link"
+	"github.com/drover-dev/drover/agent/stream"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tunnel"
+)
+
+const (
+	// inspectEvery is the time between two looks at the machine, reportEvery the shortest between two reports.
+	inspectEvery = 5 * time.Minute
+	reportEvery  = 200 * time.Millisecond
+	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop: there are no sessions of users.
+	drainTimeout = 2 * time.Second
+	// linger is how long an agent that removes itself waits for its answer to arrive.
+	linger = time.Second
+)
+
+// Options of Run.
+type Options struct {
+	// ConfigDir is the folder of the configuration.
+	ConfigDir string
+	// Root is put before the paths of a plan's files, empty on a real machine.
+	Root string
+	// Supervisor returns the command that supervises an instruction, see hostplan.Options.
+	Supervisor func(entry string) *exec.Cmd
+	Version    string
+	Log        logr.Logger
+}
+
+// agent is the parts that depend on each other.
+type agent struct {
+	options Options
+	config  Config
+	secrets *secrets
+	keeper  *identity.Keeper
+	runner  *hostplan.Runner
+	stream  *stream.Stream
+	uid     string        // names the installation, as the UID of a namespace names a cluster
+	changed chan struct{} // has room for one: there is something to report
+	left    chan struct{} // closed when the agent has removed itself
+	leave   sync.Once
+}
+
+// Run runs the agent until ctx ends or the hub has removed it. Neither is an error.
+func Run(ctx context.Context, o Options) error {
+	a, err := newAgent(o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l := link.New(link.Options{
+		Target: a.keeper.Target, Changed: a.keeper.Changed, Handler: a.handler(), Drain: drainTimeout, Log: o.Log.WithName("link"),
+	})
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { a.report(ctx) })
+	running.Go(func() { a.runner.Run(ctx) })
+	running.Go(func() { l.Run(ctx) })
+	select {
+	case <-ctx.Done():
+	case <-a.left:
+		o.Log.Info("the hub has removed this host; the agent ends")
+	}
+	cancel()
+	return nil
+}
+
+func newAgent(o Options) (*agent, error) {
+	config, err := readConfig(o.ConfigDir)
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{options: o, config: config, secrets: &secrets{folder: o.ConfigDir}, stream: stream.New(), changed: make(chan struct{}, 1), left: make(chan struct{})}
+	if a.uid, err = installation(o.ConfigDir); err != nil {
+		return nil, err
+	}
+	a.keeper = identity.New(identity.Options{
+		Secrets: a.secrets, Namespace: o.ConfigDir, ClusterUID: a.uid,
+		Manifest: identity.Manifest{Mode: config.Trust, Servers: config.Servers, Checksums: config.Checksums},
+		Tunnel:   tunnel.Config{DrainTimeout: linger, HandshakeTimeout: protocol.AttemptTime, Memory: &tunnel.Memory{}},
+		Log:      o.Log.WithName("identity"),
+	})
+	a.runner, err = hostplan.New(hostplan.Options{
+		State: filepath.Join(filepath.Dir(o.ConfigDir), folderState), Root: o.Root, Supervisor: o.Supervisor, Changed: a.touch, Log: o.Log.WithName("plan"),
+	})
+	return a, err
+}
+
+// installation returns a name for this installation of the agent that no copy of the machine's image has, once it has run.
+func installation(dir string) (string, error) {
+	path := filepath.Join(dir, "installation")
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		return strings.TrimSpace(string(raw)), nil
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	uid := strings.ToLower(rand.Text())
+	return uid, hostplan.WriteDurably(path, []byte(uid+"\n"))
+}
+
+// touch makes the agent report.
+func (a *agent) touch() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// report publishes what there is to report, on each change and when the machine has changed, until ctx ends.
+func (a *agent) report(ctx context.Context) {
+	topic := a.stream.Topic(protocol.SubjectReport)
+	machine, look := inspect(a.config), time.NewTicker(inspectEvery)
+	defer look.Stop()
+	for {
+		topic.Put("", &protocol.Line{Report: &protocol.Report{
+			Protocol: protocol.Version, MinProtocol: protocol.MinVersion, AgentVersion: a.options.Version, ClusterUID: a.uid,
+			SettingsDigest: a.keeper.Digest(), Leader: true, // there is one agent of a host
+			Host: &protocol.HostReport{Machine: machine, Progress: a.runner.Progress()},
+		}})
+		topic.Sync()
+		pace := time.NewTimer(reportEvery)
+		select {
+		case <-ctx.Done():
+			pace.Stop()
+			return
+		case <-pace.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.changed:
+		case <-look.C:
+			machine = inspect(a.config)
+		}
+	}
+}
+
+// handler serves the hub's requests.
+func (a *agent) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(protocol.PathReport, a.stream)
+	mux.Handle(protocol.PathSettings, a.keeper.Settings(a.touch))
+	mux.HandleFunc("PUT "+protocol.PathHostPlan, a.servePlan)
+	mux.HandleFunc("DELETE "+protocol.PathHostPlan, a.serveClean)
+	mux.HandleFunc("POST "+protocol.PathUninstall, a.serveUninstall)
+	return mux
+}
+
+func (a *agent) servePlan(w http.ResponseWriter, r *http.Request) {
+	version := r.URL.Query().Get(protocol.QueryVersion)
+	if version == "" {
+		http.Error(w, "a plan has a version", http.StatusBadRequest)
+		return
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxHostPlan))
+	if err != nil {
+		http.Error(w, "read plan: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	plan, err := protocol.ParseHostPlan(raw)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	a.options.Log.Info("a plan has come", "version", version, "instructions", len(plan.Instructions))
+	a.answer(w, a.runner.Set(version, plan))
+}
+
+func (a *agent) serveClean(w http.ResponseWriter, _ *http.Request) {
+	a.options.Log.Info("the plan is taken away")
+	a.answer(w, a.runner.Set("", nil))
+}
+
+func (a *agent) answer(w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, hostplan.ErrCleaning):
+		http.Error(w, err.Error(), http.StatusConflict)
+	case err != nil:
+		a.options.Log.Error(err, "the plan is not stored")
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// serveUninstall removes the agent's identity and configuration, once the host is clean, and ends the agent.
+func (a *agent) serveUninstall(w http.ResponseWriter, _ *http.Request) {
+	if a.runner.Progress().Version != "" {
+		http.Error(w, "the host has a plan: take it away first", http.StatusConflict)
+		return
+	}
+	a.keeper.Leave()
+	var result protocol.UninstallResult
+	err := errors.Join(a.secrets.remove(protocol.IdentitySecret, protocol.RegistrationSecret), os.Remove(filepath.Join(a.options.ConfigDir, fileConfig)))
+	if err != nil {
+		result.Remaining = []string{fmt.Sprintf("configuration of the agent: %v", err)}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(result)
+	a.leave.Do(func() { time.AfterFunc(linger, func() { close(a.left) }) })
+}

@@ -1,0 +1,99 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/drover-dev/drover/agent/hostplan"
+)
+
+// secrets keeps in files, for root alone, what the agent of a cluster keeps in Secrets. It is an identity.Secrets.
+type secrets struct {
+	folder string
+	mu     sync.Mutex // held while a file is read and written
+}
+
+func (s *secrets) path(name string) string { return filepath.Join(s.folder, name+".json") }
+
+// Get reads a Secret.
+func (s *secrets) Get(_ context.Context, name string) (*corev1.Secret, error) {
+	raw, err := os.ReadFile(s.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
+	} else if err != nil {
+		return nil, err
+	}
+	secret := &corev1.Secret{}
+	if err := json.Unmarshal(raw, &secret.Data); err != nil {
+		return nil, fmt.Errorf("%s cannot be read: run the join command again", s.path(name)) // the cause may quote it
+	}
+	secret.Name = name
+	return secret, nil
+}
+
+// Create makes a Secret.
+func (s *secrets) Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.Get(ctx, secret.Name); err == nil {
+		return nil, apierrors.NewAlreadyExists(schema.GroupResource{Resource: "secrets"}, secret.Name)
+	}
+	return s.write(secret)
+}
+
+// Update replaces a Secret. The agent is the only process that writes them.
+func (s *secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.Get(ctx, secret.Name); err != nil {
+		return nil, err
+	}
+	return s.write(secret)
+}
+
+func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
+	raw, err := json.Marshal(secret.Data)
+	if err == nil {
+		err = hostplan.WriteDurably(s.path(secret.Name), raw)
+	}
+	return secret, err
+}
+
+// Watch never has an event: who changes a file starts the agent again.
+func (s *secrets) Watch(context.Context, string) (watch.Interface, error) {
+	return watch.NewFake(), nil
+}
+
+// same reports whether a Secret is there with these data.
+func (s *secrets) same(name string, data map[string][]byte) bool {
+	secret, err := s.Get(context.Background(), name)
+	return err == nil && maps.EqualFunc(secret.Data, data, bytes.Equal)
+}
+
+// remove removes all Secrets.
+func (s *secrets) remove(names ...string) error {
+	var errs []error
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

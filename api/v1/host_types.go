@@ -1,0 +1,224 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Host says that a machine exists which Drover may install something on, through an agent that runs there as root. Its namespace is the workspace that
+// it belongs to.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=drover,shortName=dhost
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="OS",type=string,JSONPath=`.status.machine.os`
+// +kubebuilder:printcolumn:name="Arch",type=string,JSONPath=`.status.machine.architecture`
+// +kubebuilder:printcolumn:name="CPU",type=integer,JSONPath=`.status.machine.cpus`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.machine.memory`
+// +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agentVersion`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Address",type=string,priority=1,JSONPath=`.status.machine.addresses[0]`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value"
+type Host struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says how the machine joins and what happens at deletion. Nothing is required in it.
+	// +optional
+	// +kubebuilder:default={}
+	Spec HostSpec `json:"spec,omitempty"`
+
+	// status says what the machine is and how far it is with its plan, as its agent reports it.
+	// +optional
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status HostStatus `json:"status,omitempty"`
+}
+
+// HostList is a list of Hosts.
+//
+// +kubebuilder:object:root=true
+type HostList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Host `json:"items"`
+}
+
+// HostSpec is what the user wants of a Host. Every field can be changed at any time.
+type HostSpec struct {
+	// tokenTTL is how long a join token can be used, counted from when Drover made it. Default 24h, at least 1m, at most 8760h. It does not matter
+	// any more once an agent has joined.
+	// +optional
+	// +kubebuilder:default="24h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="write tokenTTL in hours, minutes and seconds, for example 36h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
+	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
+
+	// deletionPolicy says what happens on the machine when the Host is deleted: Clean (default) does what the plan says of that, and removes the
+	// agent; Orphan leaves the machine as it is, where the agent is no longer let in. A host that is not connected is not cleaned.
+	// +optional
+	// +kubebuilder:default=Clean
+	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
+}
+
+// HostDeletionPolicy says what happens on the machine when a Host is deleted.
+//
+// +kubebuilder:validation:Enum=Clean;Orphan
+type HostDeletionPolicy string
+
+// Deletion policies of Hosts.
+const (
+	// HostClean cleans the machine and removes the agent.
+	HostClean HostDeletionPolicy = "Clean"
+	// HostOrphan leaves the machine as it is.
+	HostOrphan HostDeletionPolicy = "Orphan"
+)
+
+// HostState is how far a machine is.
+type HostState string
+
+// States of a Host.
+const (
+	// HostWaitingToRegister: no agent has joined. The command is in the Secret "<host>-host-join".
+	HostWaitingToRegister HostState = "WaitingToRegister"
+	// HostAvailable: the agent has joined, and the host has no plan.
+	HostAvailable HostState = "Available"
+	// HostInstalling: the host carries out its plan, or has failed to.
+	HostInstalling HostState = "Installing"
+	// HostWaitingForKubernetes: all instructions have succeeded, and a probe of the plan has not.
+	HostWaitingForKubernetes HostState = "WaitingForKubernetes"
+	// HostActive: the plan is carried out, and all of its probes are successful.
+	HostActive HostState = "Active"
+	// HostCleaning: the plan was taken away, and what it installed is removed.
+	HostCleaning HostState = "Cleaning"
+)
+
+// HostStatus is what is known of a machine.
+type HostStatus struct {
+	// state is how far the machine is: WaitingToRegister, Available, Installing, WaitingForKubernetes, Active or Cleaning. It stays as it was while the
+	// agent is not connected; the condition Ready says that.
+	// +optional
+	State HostState `json:"state,omitempty"`
+
+	// conditions are Ready, and Stalled while a person must act.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// machine is what the agent reports of it.
+	// +optional
+	Machine *HostMachine `json:"machine,omitempty"`
+
+	// plan is how far the host is with its plan, absent without one.
+	// +optional
+	Plan *HostPlanStatus `json:"plan,omitempty"`
+
+	// agentVersion is the version of the agent.
+	// +optional
+	AgentVersion string `json:"agentVersion,omitempty"`
+
+	// lastSeen is when the agent was connected last, absent while it is.
+	// +optional
+	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
+}
+
+// HostMachine is what the agent reports of its machine. It decides nothing: a machine may report what it likes.
+type HostMachine struct {
+	// hostname of the machine.
+	// +optional
+	Hostname string `json:"hostname,omitempty"`
+	// os is the name of the operating system, as /etc/os-release has it.
+	// +optional
+	OS string `json:"os,omitempty"`
+	// architecture, for example "amd64".
+	// +optional
+	Architecture string `json:"architecture,omitempty"`
+	// kernel is its release.
+	// +optional
+	Kernel string `json:"kernel,omitempty"`
+	// cpus that the machine has.
+	// +optional
+	CPUs int32 `json:"cpus,omitempty"`
+	// memory that the machine has, for example "3915Mi".
+	// +optional
+	Memory string `json:"memory,omitempty"`
+	// addresses of its network interfaces, at most 16.
+	// +optional
+	// +listType=atomic
+	Addresses []string `json:"addresses,omitempty"`
+	// roles that the join command gave: etcd, control-plane, worker.
+	// +optional
+	// +listType=atomic
+	Roles []string `json:"roles,omitempty"`
+	// labels that the join command gave for the node, as "key=value", at most 32.
+	// +optional
+	// +listType=atomic
+	Labels []string `json:"labels,omitempty"`
+	// taints that the join command gave for the node, as "key=value:effect", at most 32.
+	// +optional
+	// +listType=atomic
+	Taints []string `json:"taints,omitempty"`
+}
+
+// HostPlanStatus is how far a host is with its plan.
+type HostPlanStatus struct {
+	// done and total count the plan's one-time instructions.
+	Done int32 `json:"done"`
+	// total counts all of them.
+	Total int32 `json:"total"`
+	// instruction that runs, or has failed, by its ID.
+	// +optional
+	Instruction string `json:"instruction,omitempty"`
+	// output is the last of what the instruction wrote that has failed: at most 20 lines and 2 KiB, without the plan's secrets.
+	// +optional
+	Output string `json:"output,omitempty"`
+	// failing are the names of the probes that are not successful, at most 8.
+	// +optional
+	// +listType=atomic
+	Failing []string `json:"failing,omitempty"`
+}
+
+// Suffixes of the Secrets that belong to a Host.
+const (
+	// HostJoinSecretSuffix follows the Host's name in the name of the Secret with the join token and command.
+	HostJoinSecretSuffix = "-host-join"
+	// HostAgentSecretSuffix follows it in the name of the Secret with the identity of its agent.
+	HostAgentSecretSuffix = "-host-agent"
+	// HostPlanSecretSuffix follows it in the name of the Secret with its plan, which is of the type SecretTypeHostPlan.
+	HostPlanSecretSuffix = "-host-plan"
+)
+
+// SecretTypeHostPlan is the type of Secrets that hold the plan of a Host. To write one takes the right to update hosts/plan: a plan is root on the
+// machine. The type of a Secret cannot be changed.
+const SecretTypeHostPlan = Group + "/host-plan"
+
+// HostPlanKey is the key of the plan in its Secret.
+const HostPlanKey = "plan.json"
+
+// Reasons of a Host's conditions, beside Pending, AwaitingAgent, TokenExpired, SecretConflict, RegistrationFailed, TunnelLost, AwaitingReport, Removing.
+const (
+	// ReasonHostAvailable: the host has no plan and can take one.
+	ReasonHostAvailable = "Available"
+	// ReasonInstalling: the host carries out its plan.
+	ReasonInstalling = "Installing"
+	// ReasonWaitingForKubernetes: a probe of the plan is not successful yet, or no longer.
+	ReasonWaitingForKubernetes = "WaitingForKubernetes"
+	// ReasonActive: the plan is carried out and its probes are successful.
+	ReasonActive = "Active"
+	// ReasonCleaning: the plan was taken away, and the host is cleaned.
+	ReasonCleaning = "Cleaning"
+	// ReasonInstructionFailed: an instruction failed, or a file could not be written; status.plan has the last lines. Stalled: a new plan is needed.
+	ReasonInstructionFailed = "InstructionFailed"
+	// ReasonInterrupted: an instruction was killed with its machine. It is not repeated. Stalled: look at the machine and give the instruction a new ID.
+	ReasonInterrupted = "Interrupted"
+	// ReasonPlanInvalid: the Secret "<host>-host-plan" holds no valid plan; the message says why. Stalled.
+	ReasonPlanInvalid = "PlanInvalid"
+)

@@ -1,0 +1,304 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package host reconciles Host: a machine joins, gets its plan, reports how far it is, is cleaned and given back.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// fieldOwner is the field manager of what this controller applies on the hub.
+const fieldOwner = client.FieldOwner("drover")
+
+// settleTime is how long after its start a manager waits for agents to come back before it calls them lost. removalTime is how long a Host that is
+// being deleted waits for an agent that is not connected.
+const (
+	settleTime  = 25 * time.Second
+	removalTime = 20 * time.Second
+)
+
+// Reconciler reconciles Hosts.
+type Reconciler struct {
+	// Client reads from the cache and writes; Live reads from the API server.
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Members  *members.Registry
+	// Settings returns those that agents should have.
+	Settings func() protocol.Settings
+	// Trust is how agents verify the hub.
+	Trust v1.Trust
+	// Started is when this manager began to accept tunnels.
+	Started time.Time
+	Now     func() time.Time
+
+	written status.Written[*v1.Host]
+}
+
+// Member returns the name that a Host has among members.
+func Member(host types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
+}
+
+// OfMembers calls back with the names of the Hosts that members are.
+func OfMembers(on func(func(types.NamespacedName))) func(func(types.NamespacedName)) {
+	return func(wake func(types.NamespacedName)) {
+		on(func(member types.NamespacedName) {
+			if name, ok := protocol.HostOf(member.Name); ok {
+				wake(types.NamespacedName{Namespace: member.Namespace, Name: name})
+			}
+		})
+	}
+}
+
+// Handler wakes a controller for the Host that a Secret belongs to.
+func Handler() handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+		if name := object.GetLabels()[v1.LabelHost]; name != "" {
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
+		}
+		return nil
+	})
+}
+
+// input is what one reconcile has read and decided so far.
+type input struct {
+	host   *v1.Host
+	member types.NamespacedName
+	now    time.Time
+	// settling reports whether a missing agent may still come back after a restart of the manager.
+	settling bool
+
+	secret   *corev1.Secret              // with the join token, nil if there is none
+	foreign  bool                        // whether another Secret has its name
+	identity *registration.AgentIdentity // nil if no agent has joined
+	state    members.State
+	token    registration.Token
+
+	// version of the plan that the host is to have, empty for none, and what is wrong with it.
+	version, invalid string
+	// call is the one that hands the plan over, zero if the host has it.
+	call members.Call
+	err  error // of register
+}
+
+// report is what the host reports, nil if it does not.
+func (in *input) report() *protocol.HostReport {
+	if !in.state.Connected() || in.state.Report == nil {
+		return nil
+	}
+	return in.state.Report.Host
+}
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;update;patch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/status,verbs=get;update;patch
+
+// Reconcile makes the join token of one Host, hands its agent settings and plan, and writes its status.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
+	host := &v1.Host{}
+	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
+		r.written.Forget(req.NamespacedName)
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	host = r.written.Newest(host)
+	update := status.Begin(host)
+	defer func() {
+		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, update))
+	}()
+	in, err := r.gather(ctx, host)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if !host.DeletionTimestamp.IsZero() {
+		return r.remove(ctx, in, update)
+	}
+	if !slices.Contains(host.Finalizers, v1.FinalizerUninstall) {
+		return ctrl.Result{}, r.setFinalizer(ctx, host, controllerutil.AddFinalizer)
+	}
+	if in.err = r.register(ctx, in, update); in.err == nil {
+		in.err = r.handOver(ctx, in)
+	}
+	writeStatus(in)
+	return ctrl.Result{RequeueAfter: in.lookAgain()}, in.err
+}
+
+// gather reads everything that a reconcile depends on.
+func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) {
+	member := Member(client.ObjectKeyFromObject(host))
+	in := &input{host: host, member: member, now: r.Now(), state: r.Members.State(member)}
+	in.settling = in.now.Before(r.Started.Add(settleTime))
+	err := r.gatherSecret(ctx, in, r.Client)
+	if err == nil {
+		in.identity, err = Identify(ctx, r.Client, host)
+	}
+	if err == nil && in.identity == nil { // the cache may lag behind a join of a moment ago
+		in.identity, err = Identify(ctx, r.Live, host)
+	}
+	if err != nil {
+		return nil, err
+	}
+	plan, err := getSecret(ctx, r.Client, planSecret(host))
+	if err == nil && plan != nil && plan.Type == v1.SecretTypeHostPlan && plan.DeletionTimestamp.IsZero() && plan.Labels[v1.LabelHost] == host.Name {
+		in.version = version(plan)
+	}
+	return in, err
+}
+
+func (r *Reconciler) gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
+	in.secret, in.foreign = nil, false
+	secret, err := getSecret(ctx, reader, registration.RegistrationSecret(in.member))
+	if err == nil && secret != nil {
+		if in.secret = secret; !registration.Ours(secret, in.member.Name, v1.SecretKindRegistration) {
+			in.secret, in.foreign = nil, true
+		}
+	}
+	return err
+}
+
+// register makes the Secret with the join token and the command.
+func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
+	made := false
+	if in.token, made = decideToken(in); in.secret == nil || made { // not for a cache that lags behind the token that we made a moment ago
+		if err := r.gatherSecret(ctx, in, r.Live); err != nil || in.foreign {
+			return err // the status says what is foreign
+		}
+		in.token, made = decideToken(in)
+	}
+	settings := r.Settings()
+	command, err := registration.HostCommand(settings.Servers[0], in.token.Value, r.Trust, settings.CABundle)
+	if err != nil {
+		return err
+	}
+	want := registration.ApplyHostSecret(in.host, in.token, command)
+	if in.secret != nil && registration.UpToDate(in.secret, want) {
+		return nil
+	}
+	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
+		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.member), err)
+	}
+	if made && in.identity == nil {
+		update.Event(status.Event{Reason: v1.ReasonTokenCreated, Action: "CreateToken", Message: fmt.Sprintf(
+			"Created a join token that expires at %s; see Secret %s", in.token.Expires().UTC().Format("2006-01-02 15:04 MST"), registration.RegistrationSecret(in.member).Name)})
+	}
+	return nil
+}
+
+// decideToken returns the join token in force and whether it is a new one. A token stays until its Secret is deleted. One that was used by an agent
+// that was revoked since is replaced.
+func decideToken(in *input) (registration.Token, bool) {
+	ttl := in.host.Spec.TokenTTL.Duration
+	token := registration.Token{}
+	if in.secret != nil {
+		token = registration.ReadToken(in.secret, ttl)
+	}
+	made := false
+	if !registration.ValidToken(token.Value) || token.Created.IsZero() || token.Used && in.identity == nil {
+		token, made = registration.Token{Value: registration.NewToken(), Created: in.now, TTL: ttl}, true
+	}
+	if in.identity != nil && in.identity.TokenHash == registration.HashToken(token.Value) {
+		token.Used = true
+	}
+	return token, made
+}
+
+// handOver gives a connected agent the settings, then the plan, if it has others.
+func (r *Reconciler) handOver(ctx context.Context, in *input) error {
+	report := in.report()
+	if report == nil {
+		return nil
+	}
+	if settings := r.Settings(); in.state.Report.SettingsDigest != settings.Digest() {
+		in.call = r.Members.StartSettings(in.member, settings)
+		return nil
+	}
+	switch has := report.Progress.Version; {
+	case has == in.version, report.Progress.Phase == protocol.HostCleaning:
+		return nil
+	case in.version == "":
+		in.call = r.Members.StartHostPlan(in.member, "", nil)
+		return nil
+	}
+	plan, err := getSecret(ctx, r.Live, planSecret(in.host))
+	if err != nil || plan == nil || plan.Type != v1.SecretTypeHostPlan || version(plan) != in.version {
+		return err // an event of the newer one comes
+	}
+	if _, err := protocol.ParseHostPlan(plan.Data[v1.HostPlanKey]); err != nil {
+		in.invalid = err.Error()
+		return nil
+	}
+	in.call = r.Members.StartHostPlan(in.member, in.version, plan.Data[v1.HostPlanKey])
+	return nil
+}
+
+// version identifies the content of a plan's Secret.
+func version(plan *corev1.Secret) string { return string(plan.UID) + "." + plan.ResourceVersion }
+
+func planSecret(host *v1.Host) types.NamespacedName {
+	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
+}
+
+// Identify reads who the agent of a Host is, nil if there is none. A Secret that cannot be read, or is of a former Host of this name, identifies no agent.
+func Identify(ctx context.Context, reader client.Reader, host *v1.Host) (*registration.AgentIdentity, error) {
+	member := Member(client.ObjectKeyFromObject(host))
+	secret, err := getSecret(ctx, reader, registration.AgentSecret(member))
+	if err != nil || secret == nil || !registration.Ours(secret, member.Name, v1.SecretKindAgent) {
+		return nil, err
+	}
+	id, err := registration.ReadIdentity(secret)
+	if err != nil || id.OwnerUID != host.UID {
+		return nil, nil
+	}
+	return id, nil
+}
+
+// getSecret returns nil for a Secret that does not exist.
+func getSecret(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	return secret, nil
+}
+
+// setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
+func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change func(client.Object, string) bool) error {
+	patched := host.DeepCopy()
+	change(patched, v1.FinalizerUninstall)
+	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(host, client.MergeFromWithOptimisticLock{})))
+}
+
+// lookAgain returns when time alone will change the status, zero if it will not.
+func (in *input) lookAgain() time.Duration {
+	switch {
+	case in.identity == nil && in.now.Before(in.token.Expires()):
+		return in.token.Expires().Sub(in.now)
+	case in.identity != nil && in.settling && !in.state.Connected():
+		return time.Second
+	case in.foreign || !in.call.At.IsZero():
+		return members.CallPause
+	}
+	return 0
+}

@@ -1,0 +1,116 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// remove cleans the machine, removes its agent, and lets the Host go. A machine that is not connected is left as it is.
+func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Update) (ctrl.Result, error) {
+	if !controllerutil.ContainsFinalizer(in.host, v1.FinalizerUninstall) {
+		return ctrl.Result{}, nil
+	}
+	setReady(in.host, false, v1.ReasonRemoving, "the Host is being deleted")
+	if in.host.Spec.DeletionPolicy == v1.HostOrphan || in.identity == nil {
+		return ctrl.Result{}, r.release(ctx, in)
+	}
+	report := in.report()
+	switch due := in.host.DeletionTimestamp.Add(removalTime); {
+	case report == nil && in.now.Before(due):
+		return ctrl.Result{RequeueAfter: due.Sub(in.now)}, nil
+	case report == nil:
+		update.Event(status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "the agent is not connected: what is on the machine was left there"})
+		return ctrl.Result{}, r.release(ctx, in)
+	case report.Progress.Version != "":
+		return r.clean(in, report), nil
+	}
+	call := r.Members.StartUninstall(in.member)
+	if !call.Done() {
+		if call.Err != nil && !errors.Is(call.Err, members.ErrNotConnected) {
+			setReady(in.host, false, v1.ReasonRemoving, "the agent does not remove itself: "+call.Err.Error())
+		}
+		return ctrl.Result{RequeueAfter: members.CallPause}, nil
+	}
+	update.Event(status.Event{Reason: v1.ReasonUninstalled, Action: "Remove", Message: "the machine was cleaned and the agent removed itself"})
+	return ctrl.Result{}, r.release(ctx, in)
+}
+
+// clean takes the plan away and waits until the host is clean.
+func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
+	if report.Progress.Phase != protocol.HostCleaning {
+		in.call = r.Members.StartHostPlan(in.member, "", nil)
+	}
+	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, planStatus(report)
+	setReady(in.host, false, v1.ReasonRemoving, "the machine is cleaned")
+	if failed(report.Progress.Phase) {
+		setReady(in.host, false, v1.ReasonRemoving, fmt.Sprintf(
+			"the machine cannot be cleaned: %s; mend it, or set spec.deletionPolicy to Orphan", problem(report.Progress)))
+	}
+	return ctrl.Result{RequeueAfter: members.CallPause}
+}
+
+func (r *Reconciler) release(ctx context.Context, in *input) error {
+	err := r.setFinalizer(ctx, in.host, controllerutil.RemoveFinalizer)
+	if err == nil {
+		r.Members.Forget(in.member)
+	}
+	return err
+}
+
+// Revoker ends the tunnels at this replica that do not, or no longer, belong to their Host's agent. It runs on every replica.
+type Revoker struct {
+	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
+	Client  client.Reader
+	Live    client.Reader
+	Tunnels *members.Registry
+}
+
+// Reconcile ends the tunnels of one Host that are not rightful.
+func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	member := Member(req.NamespacedName)
+	if len(r.Tunnels.Local(member)) == 0 {
+		return ctrl.Result{}, nil
+	}
+	var keep func(members.Peer) bool
+	for _, reader := range []client.Reader{r.Client, r.Live} {
+		host := &v1.Host{}
+		if err := reader.Get(ctx, req.NamespacedName, host); apierrors.IsNotFound(err) {
+			keep = func(members.Peer) bool { return false }
+			continue
+		} else if err != nil {
+			return ctrl.Result{}, fmt.Errorf("look up host %s: %w", req.NamespacedName, err)
+		}
+		id, err := Identify(ctx, reader, host)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		rightful := true
+		keep = func(p members.Peer) bool {
+			return id != nil && p.Key == registration.KeyID(id.PublicKey) && p.Cluster.UID == string(host.UID)
+		}
+		for _, p := range r.Tunnels.Local(member) {
+			rightful = rightful && keep(p)
+		}
+		if rightful {
+			return ctrl.Result{}, nil
+		}
+	}
+	r.Tunnels.Disconnect(member, keep)
+	return ctrl.Result{RequeueAfter: time.Second}, nil
+}

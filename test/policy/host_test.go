@@ -1,0 +1,54 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// hostPlan is the Secret with the plan of a Host.
+func hostPlan(t *testing.T, namespace, host string) *unstructured.Unstructured {
+	t.Helper()
+	return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, type: cluster.drover.dev/host-plan, metadata: {namespace: %s, name: %s-host-plan, "+
+		"labels: {cluster.drover.dev/secret: host-plan, cluster.drover.dev/host: %s}}, stringData: {plan.json: '{}'}}", namespace, host, host))
+}
+
+// testHostPlan: a plan is root on a machine, so the right to write Secrets, which editors of a workspace have, makes none.
+func testHostPlan(t *testing.T, h *fixture) {
+	const refusal = "cannot update hosts/plan m1"
+	h.allow(t, "hana", h.workspace, may("secrets", "create", "update", "patch"))
+	h.allow(t, "hugo", h.workspace, may("secrets", "create", "update", "patch"), may("hosts/plan", "update"))
+	writer, holder := h.as(t, "hana"), h.as(t, "hugo")
+	wantRefused(t, writer.Create(t.Context(), hostPlan(t, h.workspace, "m1"), client.DryRunAll), refusal)
+	wantTaken(t, holder.Create(t.Context(), hostPlan(t, h.workspace, "m1")))
+	for name, patch := range map[string]string{
+		"another plan":     `{"stringData":{"plan.json":"{\"files\":[]}"}}`,
+		"another label":    `{"metadata":{"labels":{"a":"b"}}}`,
+		"no label of ours": `{"metadata":{"labels":{"cluster.drover.dev/secret":null}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantRefused(t, writer.Patch(t.Context(), hostPlan(t, h.workspace, "m1"), merge("%s", patch), client.DryRunAll), refusal)
+			wantTaken(t, holder.Patch(t.Context(), hostPlan(t, h.workspace, "m1"), merge("%s", patch), client.DryRunAll))
+		})
+	}
+	t.Run("a name that is not that of its host", func(t *testing.T) {
+		other := hostPlan(t, h.workspace, "m2")
+		other.SetLabels(map[string]string{"cluster.drover.dev/host": "m1"})
+		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), "has the label cluster.drover.dev/host")
+	})
+	t.Run("the right for one host is none for another", func(t *testing.T) {
+		rule := may("hosts/plan", "update")
+		rule.ResourceNames = []string{"m3"}
+		h.allow(t, "hedy", h.workspace, may("secrets", "create"), rule)
+		wantTaken(t, h.as(t, "hedy").Create(t.Context(), hostPlan(t, h.workspace, "m3"), client.DryRunAll))
+		wantRefused(t, h.as(t, "hedy").Create(t.Context(), hostPlan(t, h.workspace, "m4"), client.DryRunAll), "cannot update hosts/plan m4")
+	})
+	t.Run("the manager makes none", func(t *testing.T) {
+		wantRefused(t, h.manager(t).Create(t.Context(), hostPlan(t, h.workspace, "m5"), client.DryRunAll), "denied request") // by two policies, and either may be the first
+	})
+}
