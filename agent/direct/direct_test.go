@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -476,9 +477,19 @@ func (r *running) client(t *testing.T) *http.Client {
 
 func (r *running) url() string { return "https://" + (*r.address.Load()).String() }
 
+// ends fails the test unless a watch ends by itself, without another event.
+func ends(t *testing.T, watch *http.Response) {
+	t.Helper()
+	if rest, err := io.ReadAll(watch.Body); len(rest) > 0 || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the watch goes on with %q (%v)", rest, err)
+	}
+}
+
 func (r *running) watch(t *testing.T, client *http.Client, raw string) *http.Response {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url()+"/api/v1/pods?watch=true", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience*20*time.Second)
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url()+"/api/v1/pods?watch=true", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -501,11 +512,9 @@ func TestARequestInProgressEndsWithItsSession(t *testing.T) {
 	client := r.client(t)
 	other := m.claims()
 	other.Session = "s-2"
-	ends, stays := r.watch(t, client, m.sign(m.claims())), r.watch(t, client, m.sign(other))
+	first, second := r.watch(t, client, m.sign(m.claims())), r.watch(t, client, m.sign(other))
 	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(func(a *protocol.DirectAccess) { a.Denied = []string{"s-1"} }))
-	if rest, _ := io.ReadAll(ends.Body); len(rest) > 0 { // it ends, or the test does
-		t.Errorf("the watch goes on with %s", rest)
-	}
+	ends(t, first)
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		m.open.mu.Lock()
 		defer m.open.mu.Unlock()
@@ -515,15 +524,31 @@ func TestARequestInProgressEndsWithItsSession(t *testing.T) {
 		return nil
 	})
 	m.api.Delete(secretPath + protocol.DirectSecret)
-	if rest, _ := io.ReadAll(stays.Body); len(rest) > 0 {
-		t.Errorf("the other watch goes on with %s", rest)
-	}
+	ends(t, second)
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if r.address.Load() != nil {
 			return fmt.Errorf("it still serves")
 		}
 		return nil
 	})
+}
+
+// A request that is open outlives its token, as at any API server, and neither its session nor what tokens are verified by.
+func TestARequestInProgressEndsWhenTheListIsTooOld(t *testing.T) {
+	m := newMember(t)
+	var all open
+	ended := map[string]error{}
+	for _, key := range []string{m.key.ID, "former"} {
+		all.enter(&opened{known{m.claims(), key}, func(cause error) { ended[key] = cause }})
+	}
+	m.set(m.delivery(unchanged))
+	if all.review(m.stands); len(ended) != 1 || ended["former"] == nil {
+		t.Errorf("%v ended, want that by a key which is no longer published", ended)
+	}
+	m.clock = m.clock.Add(lifetime)
+	if all.review(m.stands); !errors.Is(ended[m.key.ID], errTooOld) {
+		t.Errorf("%v ended, want the rest since the list is too old", ended)
+	}
 }
 
 func TestTheCertificateIsOfTheCAThatIsKeptInTheMember(t *testing.T) {

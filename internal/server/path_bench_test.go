@@ -75,27 +75,28 @@ func TestBenchmarkPart(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
 }
 
-// BenchmarkRequest measures a small GET, directly and on its whole path: client, manager, tunnel, agent, API server, each in a process of its own. Wall times
+// BenchmarkRequest measures a small GET, directly, on its whole path: client, manager, tunnel, agent, API server, each in a process of its own, and without the hub: client, agent, API server. Wall times
 // depend on what else runs; the CPU and the context switches of the manager and the agent for each request do not.
 func BenchmarkRequest(b *testing.B) {
 	backend := startPart(b, "backend")
 	manager := startPart(b, "manager")
 	user, agents, _ := strings.Cut(manager.address, " ")
 	agent := startPart(b, "agent", "BENCH_HUB="+agents, "BENCH_BACKEND="+backend.address)
+	own, bearer, _ := strings.Cut(agent.address, " ")
 	for _, atOnce := range []int{1, 16} {
-		for _, way := range []struct{ name, base string }{{"direct", backend.address}, {"hub", user + "/k8s/clusters/bench/member"}} {
+		for _, way := range []struct{ name, base string }{{"direct", backend.address}, {"hub", user + "/k8s/clusters/bench/member"}, {"agent", own}} {
 			for _, what := range []struct{ name, path string }{{"GET", "/api/v1/namespaces/a/configmaps/b"}, {"LIST", "/api/v1/namespaces"}} {
 				b.Run(fmt.Sprintf("%s/%s/%d", what.name, way.name, atOnce), func(b *testing.B) {
 					client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 					defer client.CloseIdleConnections()
-					benchGet(b, client, way.base+what.path)
+					benchGet(b, client, way.base+what.path, bearer)
 					parts := map[string]*part{"manager": manager, "agent": agent, "backend": backend}
 					before := map[string]usage{}
 					for name, p := range parts {
 						before[name] = p.usage(b)
 					}
 					b.ResetTimer()
-					benchRepeat(b, client, way.base+what.path, atOnce)
+					benchRepeat(b, client, way.base+what.path, bearer, atOnce)
 					b.StopTimer()
 					for name, p := range parts {
 						after := p.usage(b)
@@ -108,27 +109,27 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-func benchRepeat(b *testing.B, client *http.Client, url string, atOnce int) {
+func benchRepeat(b *testing.B, client *http.Client, url, bearer string, atOnce int) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	var running sync.WaitGroup
 	for range atOnce {
 		running.Go(func() {
 			for left.Add(-1) >= 0 {
-				benchGet(b, client, url)
+				benchGet(b, client, url, bearer)
 			}
 		})
 	}
 	running.Wait()
 }
 
-func benchGet(b *testing.B, client *http.Client, url string) {
+func benchGet(b *testing.B, client *http.Client, url, bearer string) {
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		b.Error(err)
 		return
 	}
-	request.Header.Set("Authorization", "Bearer abc")
+	request.Header.Set("Authorization", "Bearer "+bearer)
 	request.Header.Set("User-Agent", "bench")
 	response, err := client.Do(request)
 	if err != nil {
@@ -166,7 +167,7 @@ func startPart(b *testing.B, role string, env ...string) *part {
 		_ = keepOpen.Close()
 		_ = command.Wait()
 	})
-	line := make([]byte, 512)
+	line := make([]byte, 4096)
 	n, err := said.Read(line)
 	if err != nil {
 		b.Fatal(err)
@@ -255,7 +256,8 @@ func benchAgent(t *testing.T) string {
 			<-r.Context().Done()
 		}))
 	}()
-	return "serving"
+	address, bearer := benchDirect(t, next)
+	return address + " " + bearer
 }
 
 // benchManager is the port as New makes it, with reviews that always permit. Its agents connect at an address of their own.

@@ -161,7 +161,7 @@ func TestADirectTokenOutlivesNeitherUserNorSession(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			f.directly(time.Hour)
+			f.directly(8 * time.Hour) // longer than an idle session
 			session := f.session()
 			f.session()
 			_, claims := f.direct(session.Access)
@@ -181,7 +181,7 @@ func TestADirectTokenOutlivesNeitherUserNorSession(t *testing.T) {
 			if got := f.askDirect(session.Access, "team/prod"); got.code != http.StatusBadRequest && got.code != http.StatusUnauthorized && name != "password changed" {
 				t.Errorf("another token is given: %d %s", got.code, got.body)
 			}
-			f.wait(time.Hour + directMargin)
+			f.wait(8*time.Hour + directMargin)
 			if denied := f.denied(); len(denied) > 0 {
 				t.Errorf("%v are denied although no token is left", denied)
 			}
