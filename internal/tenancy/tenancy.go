@@ -28,9 +28,11 @@ const (
 	NetworkPolicyName = "drover-project"
 )
 
-// Labels of Kubernetes that a project sets or reads.
+// Labels of others that a project sets or reads.
 const (
 	podSecurityPrefix = "pod-security.kubernetes.io/"
+	// headlampProject has Headlamp show the namespaces of a project as one of its own projects, over all clusters.
+	headlampProject = "headlamp.dev/project-id"
 	namespaceName     = "kubernetes.io/metadata.name"
 )
 
@@ -39,7 +41,7 @@ const (
 func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	content := set.Content{
 		PerNamespace: &set.PerNamespace{
-			Project: p.Name, NamespaceLabels: podSecurityLabels(p.Spec.PodSecurity), Quota: quota(p.Spec),
+			Project: p.Name, NamespaceLabels: namespaceLabels(p), Quota: quota(p.Spec),
 		},
 	}
 	labels := set.Labels(set.ID(set.Project, p.Name))
@@ -71,17 +73,18 @@ func namespace(p *v1.Project, name string, labels map[string]string) *unstructur
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(name)
 	set.AddLabels(o, map[string]string{v1.LabelProject: p.Name, v1.LabelSet: labels[v1.LabelSet]})
-	set.AddLabels(o, podSecurityLabels(p.Spec.PodSecurity))
+	set.AddLabels(o, namespaceLabels(p))
 	return o
 }
 
-func podSecurityLabels(level v1.PodSecurity) map[string]string {
-	if level == "" {
-		return nil
+// namespaceLabels returns the labels of each namespace that is in a project.
+func namespaceLabels(p *v1.Project) map[string]string {
+	labels := map[string]string{headlampProject: p.Name}
+	if p.Spec.PodSecurity == "" {
+		return labels
 	}
-	labels := map[string]string{}
 	for _, mode := range []string{"enforce", "warn", "audit"} {
-		labels[podSecurityPrefix+mode] = string(level)
+		labels[podSecurityPrefix+mode] = string(p.Spec.PodSecurity)
 		labels[podSecurityPrefix+mode+"-version"] = "latest"
 	}
 	return labels

@@ -59,11 +59,11 @@ func names(objects []*unstructured.Unstructured) []string {
 }
 
 func TestContent(t *testing.T) {
-	t.Run("a project that asks for nothing gives nothing", func(t *testing.T) {
+	t.Run("a project that asks for nothing gives its name, by the label that Headlamp reads", func(t *testing.T) {
 		c := content(t, &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, nil)
 		got, err := c.Expand([]set.Namespace{{Name: "a"}}, nil)
-		if err != nil || len(got.Objects) != 0 {
-			t.Errorf("got %v, %v, want no objects", names(got.Objects), err)
+		if err != nil || len(got.Objects) != 1 || !reflect.DeepEqual(got.Objects[0].GetLabels(), map[string]string{"headlamp.dev/project-id": "web"}) {
+			t.Errorf("got %v, %v, want the namespace with one label", got.Objects, err)
 		}
 	})
 	t.Run("namespaces that are listed come with their project, set and pod security, and are not called ours", func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestContent(t *testing.T) {
 		if want := []string{"Namespace /web", "Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
 			t.Fatalf("got %v, want both namespaces", names(c.Objects))
 		}
-		want := map[string]string{"cluster.drover.dev/project": "web", "cluster.drover.dev/set": "project.web"}
+		want := map[string]string{"cluster.drover.dev/project": "web", "cluster.drover.dev/set": "project.web", "headlamp.dev/project-id": "web"}
 		for _, mode := range []string{"enforce", "warn", "audit"} {
 			want["pod-security.kubernetes.io/"+mode] = "baseline"
 			want["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
