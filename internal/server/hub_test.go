@@ -420,7 +420,9 @@ func testCACerts(t *testing.T, w *world) {
 
 func testUnknownPaths(t *testing.T, w *world) {
 	for line, want := range map[string]int{
-		"GET /":                    http.StatusNotFound,
+		"GET /":                    http.StatusFound, // to the page
+		"POST /":                   http.StatusMethodNotAllowed,
+		"GET /ui/x":                http.StatusNotFound,
 		"GET /v1":                  http.StatusNotFound,
 		"GET /v1/import/":          http.StatusNotFound,
 		"GET /k8s":                 http.StatusNotFound,

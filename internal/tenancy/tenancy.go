@@ -33,7 +33,7 @@ const (
 	podSecurityPrefix = "pod-security.kubernetes.io/"
 	// headlampProject has Headlamp show the namespaces of a project as one of its own projects, over all clusters.
 	headlampProject = "headlamp.dev/project-id"
-	namespaceName     = "kubernetes.io/metadata.name"
+	namespaceName   = "kubernetes.io/metadata.name"
 )
 
 // Content returns what each member of a project gets, without the copies of Secrets. It leaves out the namespaces of spec.namespaces in taken: they
