@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // pathMembers answers GET with a stream of messages, one JSON object a line. Below it are the members themselves:
@@ -43,7 +44,8 @@ func parse(line []byte) (message, error) {
 	if m.Member == nil {
 		return m, nil
 	}
-	if len(validation.IsDNS1123Label(m.Member.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(m.Member.Name)) > 0 {
+	name, _ := protocol.HostOf(m.Member.Name) // of a Cluster as it is
+	if len(validation.IsDNS1123Label(m.Member.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return message{}, fmt.Errorf("%w: it names no member", errMalformed)
 	}
 	m.Member.Bound()

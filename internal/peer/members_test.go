@@ -23,14 +23,16 @@ func TestParseLine(t *testing.T) {
 		line string
 		good bool
 	}{
-		"a member":                               {`{"member":{"namespace":"team-a","name":"prod"}}`, true},
-		"the end of the snapshot":                {`{"complete":true}`, true},
-		"something that a later version tells":   {`{"weather":"fine","member":{"namespace":"a","name":"b","mood":1}}`, true},
-		"no JSON":                                {`member`, false},
-		"a member without a name":                {`{"member":{"namespace":"team-a"}}`, false},
-		"a name that leads out of its path":      {`{"member":{"namespace":"team-a","name":"../x"}}`, false},
-		"a namespace that has another's in it":   {`{"member":{"namespace":"a/b","name":"x"}}`, false},
-		"a member of another form than expected": {`{"member":["team-a","prod"]}`, false},
+		"a member": {`{"member":{"namespace":"team-a","name":"prod"}}`, true},
+		"a host":   {`{"member":{"namespace":"team-a","name":"host:rack1"}}`, true},
+		"a host's name that leads out of its path": {`{"member":{"namespace":"team-a","name":"host:../x"}}`, false},
+		"the end of the snapshot":                  {`{"complete":true}`, true},
+		"something that a later version tells":     {`{"weather":"fine","member":{"namespace":"a","name":"b","mood":1}}`, true},
+		"no JSON":                                  {`member`, false},
+		"a member without a name":                  {`{"member":{"namespace":"team-a"}}`, false},
+		"a name that leads out of its path":        {`{"member":{"namespace":"team-a","name":"../x"}}`, false},
+		"a namespace that has another's in it":     {`{"member":{"namespace":"a/b","name":"x"}}`, false},
+		"a member of another form than expected":   {`{"member":["team-a","prod"]}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parse([]byte(tt.line)); (err == nil) != tt.good || err != nil && !errors.Is(err, errMalformed) {

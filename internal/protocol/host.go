@@ -39,7 +39,7 @@ const hostPrefix = "host:"
 // HostMember returns the name that a Host has among members, and in ClusterRef.
 func HostMember(host string) string { return hostPrefix + host }
 
-// HostOf returns the name of the Host that a member is, and false for a Cluster.
+// HostOf returns the name of the Host that a member is, or, with false, that of the Cluster.
 func HostOf(member string) (string, bool) { return strings.CutPrefix(member, hostPrefix) }
 
 // HostReport is what a host's agent reports, as the part Host of its Report.

@@ -90,6 +90,9 @@ func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	}
 	token, isYAML := strings.CutSuffix(r.PathValue("file"), ".yaml")
 	found, err := s.find(r.Context(), s.Cache, token)
+	if err == nil && kindOf(found.owner) != "Cluster" {
+		err = errUnknownToken // no other has a manifest
+	}
 	if err == nil && isYAML {
 		found, err = s.findManifest(r.Context(), found.name, token)
 	}

@@ -166,6 +166,50 @@ func ran(t *testing.T, file string) string {
 	return strings.Join(strings.Fields(string(raw)), " ")
 }
 
+// TestPlansReachHostsAtAllReplicas: of two replicas of the hub, one leads, and the tunnels of hosts end at both.
+func TestPlansReachHostsAtAllReplicas(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed, which the join command takes")
+	}
+	if err := hostAgent(); err != nil {
+		t.Fatal(err)
+	}
+	s := build(t)
+	s.startReplicas(t)
+	var all []*machine
+	var names []types.NamespacedName
+	for i := range 4 { // the balancer takes turns
+		m := s.machine(t)
+		host, command := s.host(t, fmt.Sprint("m", i))
+		m.join(command)
+		m.start()
+		m.await(host, "available", because(v1.ReasonHostAvailable))
+		all, names = append(all, m), append(names, host)
+	}
+	appends := func(m *machine, id string) protocol.HostInstruction {
+		return protocol.HostInstruction{ID: id, Command: []string{"/bin/sh", "-c", `echo "$DROVER_INSTRUCTION" >>"$0"`, m.path("ran")}}
+	}
+	for i, m := range all {
+		s.plan(t, names[i], protocol.HostPlan{Instructions: []protocol.HostInstruction{appends(m, "first")}})
+	}
+	for i, m := range all {
+		m.await(names[i], "active", inState(v1.HostActive))
+	}
+	kill(t, s.hub.Replicas[0].Process) // the leader or another: then the other one has all
+	for i, m := range all {
+		s.plan(t, names[i], protocol.HostPlan{Instructions: []protocol.HostInstruction{appends(m, "first"), appends(m, "second")}})
+	}
+	for i, m := range all {
+		m.await(names[i], "done with the second instruction", func(h *v1.Host) bool {
+			return h.Status.State == v1.HostActive && h.Status.Plan != nil && h.Status.Plan.Done == 2
+		})
+		if got := ran(t, m.path("ran")); got != "first second" {
+			t.Errorf("%s ran %q, want each instruction once", names[i].Name, got)
+		}
+	}
+}
+
 // TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack is the life of a Host, with the hub's manager and the host's agent killed in its middle.
 func TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack(t *testing.T) {
 	t.Parallel()
