@@ -133,9 +133,17 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 		Members: o.Members, Settings: settings, Agent: o.Config.Agent.Defaults(), Places: cluster.NewPlaces(o.Config.Limits.Workspace.Clusters),
 		Upgrades: p.upgrades,
 		Synced:   o.Synced, Started: o.Started, Now: time.Now,
-		Sets: cluster.Sets{Unconfirmed: p.deliveries.Unconfirmed, Guards: func(member types.NamespacedName) delivery.Outcome {
-			return p.deliveries.Outcomes(set.Guards, []types.NamespacedName{member})[0]
-		}},
+		Sets: cluster.Sets{Unconfirmed: p.deliveries.Unconfirmed, Guards: p.outcome(set.Guards)},
+	}
+	if o.Issuer != nil {
+		p.clusters.Direct = p.outcome(set.Direct)
+	}
+}
+
+// outcome returns what returns the outcome of the one set of a kind in a member.
+func (p *parts) outcome(id string) func(types.NamespacedName) delivery.Outcome {
+	return func(member types.NamespacedName) delivery.Outcome {
+		return p.deliveries.Outcomes(id, []types.NamespacedName{member})[0]
 	}
 }
 

@@ -91,7 +91,7 @@ func (p *parts) hub() []entry {
 		// A reconcile may wait for an agent. An agent that connects reports within 50 ms, mostly, so that no status has to say that its report is awaited.
 		{"cluster", p.clusters, 16, false, []trigger{
 			self(&v1.Cluster{}), owned(&corev1.Secret{}, builder.MatchEveryOwner), handled(&v1.Cluster{}, p.clusters.Places.Handler()), before(p.clusters.Lead),
-			calls(o.Members.OnChange, 50*time.Millisecond), results(p.deliveries, 50*time.Millisecond, set.Guards), each(p.clusterNames, o.Trust.OnChange),
+			calls(o.Members.OnChange, 50*time.Millisecond), results(p.deliveries, 50*time.Millisecond, set.Guards, set.Direct), each(p.clusterNames, o.Trust.OnChange),
 			calls(p.upgrades.OnTurn, 0)}},
 		{"host-revocation", p.hostRevoker, 1, true, []trigger{
 			self(&v1.Host{}), handled(&corev1.Secret{}, host.Handler()), calls(host.OfMembers(o.Members.OnHostOpen), 0)}},

@@ -176,7 +176,7 @@ type ClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the Cluster: Registered, Connected and Ready; AgentUpToDate and GuardsApplied once they are known; Stalled while a
+	// conditions of the Cluster: Registered, Connected and Ready; AgentUpToDate, GuardsApplied and DirectAccess once they are known; Stalled while a
 	// person must act; Withdrawn while the member still has what was delivered before its agent became ReadOnly; RestoreConfirmed while the hub,
 	// which was restored, changes nothing there.
 	// +optional

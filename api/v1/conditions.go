@@ -53,12 +53,24 @@ const (
 	//
 	// The reason for True is GuardsApplied, those for False are Conflict, Fighting, DeliveryFailed, AgentTooOld.
 	ConditionGuardsApplied = "GuardsApplied"
+
+	// ConditionDirectAccess is True when the agent has what it serves users by who come without the hub. It is absent without spec.authorizedEndpoint, and before it
+	// is known; it stays as it was while the member is away. Ready does not depend on it.
+	//
+	// The reason for True is Delivered, those for False are SignInOff, CertificateMissing, AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed.
+	ConditionDirectAccess = "DirectAccess"
 )
 
 // Reasons of a Cluster's conditions.
 const (
 	// ReasonGuardsApplied: the policies that guard projects are in force in the member.
 	ReasonGuardsApplied = "GuardsApplied"
+	// ReasonDirectAccess: the agent has what it serves users by who come without the hub.
+	ReasonDirectAccess = "Delivered"
+	// ReasonSignInOff: users do not sign in at the hub, so that there are no tokens for direct access.
+	ReasonSignInOff = "SignInOff"
+	// ReasonCertificateMissing: the agent has reported no certificate for direct access.
+	ReasonCertificateMissing = "CertificateMissing"
 	// ReasonAwaitingAgent: no agent has joined yet. Run the command in the Secret "<cluster>-registration" in the member.
 	ReasonAwaitingAgent = "AwaitingAgent"
 	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" for a new one.

@@ -68,6 +68,8 @@ type Reconciler struct {
 type Sets struct {
 	// Guards returns the outcome of the guards of projects in a member. Nil means that it is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
+	// Direct returns the outcome of what a member's agent serves users by without the hub. Nil where users do not sign in at the hub.
+	Direct func(types.NamespacedName) delivery.Outcome
 	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
 	Unconfirmed func(types.NamespacedName) (difference *delivery.Difference, known bool)
 }
@@ -141,6 +143,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	deployErr := r.deploy(in)
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)
+	r.writeDirectAccess(in, update)
 	r.writeRestored(in, update)
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }

@@ -1,0 +1,53 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// writeDirectAccess writes the condition DirectAccess, and an event when it becomes False for another reason. It goes when the spec asks for no direct access.
+func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
+	conditions := &in.cluster.Status.Conditions
+	if !in.cluster.Spec.AuthorizedEndpoint.On() {
+		meta.RemoveStatusCondition(conditions, v1.ConditionDirectAccess)
+		return
+	}
+	outcome := delivery.Outcome{Stage: delivery.Pending}
+	if r.Direct != nil {
+		outcome = r.Direct(in.name)
+	}
+	now, known := decideDirectAccess(r.Direct != nil, outcome, in.cluster)
+	if !known {
+		return
+	}
+	before := meta.FindStatusCondition(*conditions, v1.ConditionDirectAccess)
+	if !now.ok && (before == nil || before.Reason != now.reason) {
+		update.Event(status.Event{Warning: true, Reason: now.reason, Action: "ServeDirectly", Message: now.message})
+	}
+	set(in, v1.ConditionDirectAccess, now) // last: it changes what before points to
+}
+
+// decideDirectAccess returns the condition DirectAccess, and whether it is known. It is not known while the member is given another list, or is away.
+func decideDirectAccess(signIn bool, o delivery.Outcome, cluster *v1.Cluster) (v conditionValue, known bool) {
+	switch {
+	case !signIn:
+		return conditionValue{reason: v1.ReasonSignInOff, message: "Users do not sign in at the hub, and only tokens of its issuer are accepted there: set signIn.issuer in the hub's configuration"}, true
+	case o.Stage == delivery.Failed || o.Stage == delivery.Refused:
+		v = conditionValue{reason: o.Reason, message: "The member does not get what its agent verifies tokens by"}
+		if len(o.Failures) > 0 {
+			v.message += ". " + delivery.Explain(o.Failures[0])
+		}
+		return v, true
+	case o.Stage != delivery.Applied:
+		return conditionValue{}, false
+	case cluster.Spec.AuthorizedEndpoint.TLSSecretName == "" && cluster.Status.DirectAuthority == "":
+		return conditionValue{reason: v1.ReasonCertificateMissing, message: "The agent has what it verifies tokens by, and has reported no certificate: it is older than the hub, or its log says what fails"}, true
+	}
+	return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "The agent serves users at port 6443 of its pods; whether the address of spec.authorizedEndpoint leads there is not known"}, true
+}
