@@ -73,7 +73,7 @@ type ClusterSpec struct {
 	// It takes signIn in the hub's configuration, and an agent of the profile Full. Default: none.
 	// +optional
 	// +kubebuilder:default={}
-	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitempty"`
+	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
 
 	// deletionPolicy says what happens in the member when the Cluster is deleted: Uninstall (default) asks the
 	// agent to remove itself and all that Drover put there, if it can be reached within 20 seconds; Orphan leaves

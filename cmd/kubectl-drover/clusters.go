@@ -31,6 +31,8 @@ type reachableCluster struct {
 	Ready     string `json:"ready"`
 	Reason    string `json:"reason,omitempty"`
 	Version   string `json:"version,omitempty"`
+	// Direct is where the Cluster is reached without the hub, nil for nowhere.
+	Direct *directAccess `json:"direct,omitempty"`
 }
 
 func (c reachableCluster) String() string { return c.Namespace + "/" + c.Name }

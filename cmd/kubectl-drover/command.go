@@ -30,6 +30,7 @@ type options struct {
 	kind        string
 
 	issuer string // the URL of a hub where the user is signed in
+	direct bool   // a token for the own address of the Cluster is meant
 }
 
 // newCommand is "kubectl drover".

@@ -35,6 +35,7 @@ If the last token has ended, another one is fetched without a question where the
 		RunE: func(c *cobra.Command, _ []string) error { return o.getToken(c, s) },
 	}
 	c.Flags().StringVar(&o.cluster, "cluster", "", "A token for one Cluster only, WORKSPACE/NAME, which is worthless elsewhere")
+	c.Flags().BoolVar(&o.direct, "direct", false, "With --cluster, a token for the Cluster's own address: it is valid for longer, and worthless at the hub")
 	s.bind(c)
 	o.bindHub(c)
 	return c
@@ -112,30 +113,19 @@ func signedOut(why error, issuer string) error {
 }
 
 func (o *options) getToken(c *cobra.Command, s signing) error {
-	asked := caller(os.Getenv(execInfo), os.Stdin)
 	store, issuer, err := o.session()
 	if err != nil {
 		return err
 	}
+	if o.direct {
+		if o.cluster == "" {
+			return errors.New("--direct is for one Cluster: name it with --cluster")
+		}
+		return o.getDirectToken(c, s, store, issuer)
+	}
 	ctx, cancel := context.WithTimeout(c.Context(), s.timeout+commandLimit)
 	defer cancel()
-	session, err := store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
-		if before == nil {
-			before = &login.Session{Issuer: issuer, CA: asked.ca(issuer)}
-		}
-		next, err := renew(ctx, before)
-		if err == nil || !errors.Is(err, login.ErrRefused) {
-			return next, untrustedHub(err)
-		}
-		if !asked.Interactive {
-			return nil, signedOut(err, issuer)
-		}
-		at, err := login.Discover(ctx, issuer, before.CA)
-		if err != nil {
-			return nil, untrustedHub(err)
-		}
-		return s.signIn(ctx, c.ErrOrStderr(), at)
-	})
+	session, err := o.freshSession(ctx, c, s, store, issuer, false)
 	if err != nil {
 		return err
 	}
@@ -151,6 +141,28 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 		return err
 	}
 	return printCredential(c, token, metav1.NewTime(until))
+}
+
+// freshSession returns the session at a hub with a token that is valid for a while. The user is asked to sign in if need be, unless quiet says not to.
+func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
+	asked := caller(os.Getenv(execInfo), os.Stdin)
+	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
+		if before == nil {
+			before = &login.Session{Issuer: issuer, CA: asked.ca(issuer)}
+		}
+		next, err := renew(ctx, before)
+		if err == nil || !errors.Is(err, login.ErrRefused) {
+			return next, untrustedHub(err)
+		}
+		if !asked.Interactive || quiet {
+			return nil, signedOut(err, issuer)
+		}
+		at, err := login.Discover(ctx, issuer, before.CA)
+		if err != nil {
+			return nil, untrustedHub(err)
+		}
+		return s.signIn(ctx, c.ErrOrStderr(), at)
+	})
 }
 
 // printCredential prints a token as client-go reads it from exec plugins.
@@ -170,7 +182,11 @@ func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return at.Refresh(ctx, before)
+	next, err := at.Refresh(ctx, before)
+	if err == nil {
+		next.Direct = before.Direct // of the same session and user
+	}
+	return next, err
 }
 
 // call is what kubectl says of the request that it needs a token for.

@@ -108,11 +108,11 @@ func TestAKubeconfigForAClusterKeepsWhatElseIsThere(t *testing.T) {
 	session := &login.Session{Issuer: "https://hub:8443", CA: []byte("ca"), Token: "secret", Refresh: "secret"}
 	prod, test := reachableCluster{Namespace: "a", Name: "prod"}, reachableCluster{Namespace: "a", Name: "test"}
 	o.namespace = "web"
-	if _, err := o.merge(session, []reachableCluster{prod}, true); err != nil {
+	if _, err := o.merge(t.Context(), session, []reachableCluster{prod}, true); err != nil {
 		t.Fatal(err)
 	}
 	o.namespace = ""
-	if name, err := o.merge(session, []reachableCluster{prod, test}, false); err != nil || name != "a/test@hub:8443" {
+	if name, err := o.merge(t.Context(), session, []reachableCluster{prod, test}, false); err != nil || name != "a/test@hub:8443" {
 		t.Fatalf("%s %v", name, err)
 	}
 	got, err := clientcmd.LoadFromFile(o.loading.ExplicitPath)

@@ -32,7 +32,7 @@ func newUse(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				name, err := o.merge(session, chosen, true)
+				name, err := o.merge(c.Context(), session, chosen, true)
 				if err == nil {
 					_, err = fmt.Fprintf(c.OutOrStdout(), "Switched to context %q.\n", name)
 				}
@@ -126,9 +126,9 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 		fmt.Fprintln(c.ErrOrStderr(), "There may be other Clusters: name them.")
 	}
 	if to.merge {
-		_, err := o.merge(session, chosen, false)
+		_, err := o.merge(c.Context(), session, chosen, false)
 		if err == nil {
-			_, err = fmt.Fprintf(c.OutOrStdout(), "Merged %d contexts.\n", len(chosen))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "Merged %d contexts.\n", countContexts(chosen))
 		}
 		return err
 	}
@@ -144,6 +144,9 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 			config.CurrentContext = name
 		}
 		if !to.static {
+			if direct := addDirect(config, session, cluster, name); len(chosen) == 1 && cluster.Direct.answers(c.Context()) {
+				config.CurrentContext = direct
+			}
 			continue
 		}
 		token, failed := addToken(c.Context(), config, session, cluster, name, to.ttl)
@@ -233,8 +236,19 @@ func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.S
 	return made, nil
 }
 
+// countContexts returns how many contexts Clusters have: by the hub, and by their own addresses.
+func countContexts(clusters []reachableCluster) int {
+	n := len(clusters)
+	for _, c := range clusters {
+		if c.Direct != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // merge adds contexts to the user's kubeconfig, and returns the name of the last one, which becomes the current one if that is asked for.
-func (o *options) merge(session *login.Session, clusters []reachableCluster, current bool) (string, error) {
+func (o *options) merge(ctx context.Context, session *login.Session, clusters []reachableCluster, current bool) (string, error) {
 	config, err := o.loading.GetStartingConfig()
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
@@ -244,6 +258,13 @@ func (o *options) merge(session *login.Session, clusters []reachableCluster, cur
 		name = addContext(config, session, cluster)
 		if o.namespace != "" {
 			config.Contexts[name].Namespace = o.namespace
+		}
+		direct := addDirect(config, session, cluster, name)
+		if direct != "" && o.namespace != "" {
+			config.Contexts[direct].Namespace = o.namespace
+		}
+		if current && cluster.Direct.answers(ctx) {
+			name = direct
 		}
 	}
 	if current {
@@ -270,12 +291,17 @@ func addContext(config *clientcmdapi.Config, session *login.Session, c reachable
 		context = was
 	}
 	cluster.Server, cluster.CertificateAuthorityData = session.Issuer+memberPath(c.Namespace, c.Name), session.CA
-	auth.Exec = &clientcmdapi.ExecConfig{
-		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: "kubectl-drover", Args: []string{"get-token", "--hub", session.Issuer},
-		InteractiveMode: clientcmdapi.IfAvailableExecInteractiveMode, ProvideClusterInfo: true,
-		InstallHint: "kubectl-drover is the plugin of kubectl for Drover: put it into a directory of the PATH.",
-	}
+	auth.Exec = execCredential("get-token", "--hub", session.Issuer)
 	context.Cluster, context.AuthInfo = name, user
 	config.Clusters[name], config.AuthInfos[user], config.Contexts[name] = cluster, auth, context
 	return name
+}
+
+// execCredential has kubectl get tokens by a command of this plugin.
+func execCredential(args ...string) *clientcmdapi.ExecConfig {
+	return &clientcmdapi.ExecConfig{
+		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: "kubectl-drover", Args: args,
+		InteractiveMode: clientcmdapi.IfAvailableExecInteractiveMode, ProvideClusterInfo: true,
+		InstallHint: "kubectl-drover is the plugin of kubectl for Drover: put it into a directory of the PATH.",
+	}
 }

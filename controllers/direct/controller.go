@@ -30,6 +30,9 @@ import (
 	"github.com/drover-dev/drover/internal/signin"
 )
 
+// keepLimit bounds the write for a session that someone has deleted.
+const keepLimit = 10 * time.Second
+
 // Reconciler gives the members of Clusters with direct access what their agents need for it.
 type Reconciler struct {
 	// Client reads from a cache.
@@ -144,7 +147,12 @@ func (r *Reconciler) Handler(later time.Duration) handler.EventHandler {
 		UpdateFunc: func(ctx context.Context, _ event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			wake(ctx, q)
 		},
-		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			ctx, cancel := context.WithTimeout(ctx, keepLimit)
+			defer cancel()
+			if err := r.Issuer.KeepDeleted(ctx, e.Object); err != nil {
+				ctrl.LoggerFrom(ctx).Error(err, "revoke the tokens of that session by deleting the Secret with the keys")
+			}
 			wake(ctx, q)
 		},
 	}

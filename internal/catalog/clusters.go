@@ -40,6 +40,15 @@ type Cluster struct {
 	Reason string                 `json:"reason,omitempty"`
 	// Version of Kubernetes.
 	Version string `json:"version,omitempty"`
+	// Direct is where the member is reached without the hub, nil for nowhere.
+	Direct *Direct `json:"direct,omitempty"`
+}
+
+// Direct is a member's own address for users, as their kubeconfigs have it.
+type Direct struct {
+	Server string `json:"server"`
+	// CABundle in PEM, empty for what the user's computer trusts.
+	CABundle string `json:"caBundle,omitempty"`
 }
 
 // query is what a user asks for: the Clusters of a workspace, or of all if it is empty, whose labels match.
@@ -92,6 +101,12 @@ func shown(cluster *v1.Cluster) Cluster {
 	out := Cluster{Namespace: cluster.Namespace, Name: cluster.Name, Ready: metav1.ConditionUnknown, Version: cluster.Status.Version}
 	if ready := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); ready != nil {
 		out.Ready, out.Reason = ready.Status, ready.Reason
+	}
+	switch endpoint := cluster.Spec.AuthorizedEndpoint; {
+	case endpoint.On() && endpoint.TLSSecretName != "":
+		out.Direct = &Direct{Server: endpoint.Server, CABundle: endpoint.CABundle}
+	case endpoint.On() && cluster.Status.DirectAuthority != "": // the agent has made its certificate
+		out.Direct = &Direct{Server: endpoint.Server, CABundle: cluster.Status.DirectAuthority}
 	}
 	return out
 }

@@ -116,6 +116,25 @@ func (s *Server) noteDirect(ctx context.Context, session *corev1.Secret, until t
 	return nil
 }
 
+// KeepDeleted makes a session again, as one that was revoked, whose Secret someone has deleted although members may accept its tokens: without it they would not be told.
+func (s *Server) KeepDeleted(ctx context.Context, deleted client.Object) error {
+	session, ok := deleted.(*corev1.Secret)
+	if !ok || !s.Decides(deleted) || !s.now().Before(timeOf(session, keyDirect)) {
+		return nil
+	}
+	data := map[string][]byte{keyRevoked: []byte("true")}
+	for _, key := range []string{keyUID, keyBegun, keyEnds, keyPrincipal, keyProvider, keyProviderUID, keyDirect} {
+		if value, has := session.Data[key]; has {
+			data[key] = value
+		}
+	}
+	again := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: session.Namespace, Name: session.Name, Labels: session.Labels}, Type: session.Type, Data: data}
+	if err := s.client.Create(ctx, again); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("tell members that session %s was deleted: %w", session.Name, err)
+	}
+	return nil
+}
+
 // PublishedKeys returns the keys that verify tokens, as a JSON Web Key Set.
 func (s *Server) PublishedKeys(ctx context.Context) ([]byte, error) {
 	current, err := s.keys(ctx)

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
@@ -70,6 +71,16 @@ func (f *fixture) direct(subject string) (granted, token.Claims) {
 		f.t.Fatalf("an agent refuses the token: %v", err)
 	}
 	return answer, claims
+}
+
+// sessions returns those with tokens for direct access.
+func (f *fixture) sessions() []corev1.Secret {
+	f.t.Helper()
+	var all corev1.SecretList
+	if err := f.Client.List(f.t.Context(), &all, client.InNamespace(f.namespace)); err != nil {
+		f.t.Fatal(err)
+	}
+	return slices.DeleteFunc(all.Items, func(one corev1.Secret) bool { return len(one.Data[keyDirect]) == 0 })
 }
 
 func (f *fixture) denied() []string {
@@ -148,6 +159,12 @@ func TestADirectTokenOutlivesNeitherUserNorSession(t *testing.T) {
 		},
 		"user deleted": func(f *fixture, _ tokens) {
 			if err := f.Client.Delete(f.t.Context(), f.user); err != nil {
+				f.t.Fatal(err)
+			}
+		},
+		"session deleted": func(f *fixture, s tokens) {
+			session := &f.sessions()[0]
+			if err := errors.Join(f.Client.Delete(f.t.Context(), session), f.issuer.KeepDeleted(f.t.Context(), session)); err != nil {
 				f.t.Fatal(err)
 			}
 		},

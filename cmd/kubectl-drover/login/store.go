@@ -42,6 +42,46 @@ type Session struct {
 	Expires time.Time `json:"expires"`
 	// Refresh gets another token. Empty if the hub gave none.
 	Refresh string `json:"refresh,omitempty"`
+	// Direct has tokens for Clusters' own addresses, by <namespace>/<name>.
+	Direct map[string]DirectToken `json:"direct,omitempty"`
+}
+
+// DirectToken is one for a Cluster's own address, which must last while there is no hub.
+type DirectToken struct {
+	Token string    `json:"token"`
+	From  time.Time `json:"from"`
+	Until time.Time `json:"until"`
+	// Tried is when the hub was asked for another one in vain.
+	Tried time.Time `json:"tried,omitzero"`
+}
+
+// Last is when the token should not be used any more.
+func (t DirectToken) Last() time.Time { return t.Until.Add(-margin) }
+
+// Usable reports whether the token is valid for a while.
+func (t DirectToken) Usable(now time.Time) bool { return t.Token != "" && now.Before(t.Last()) }
+
+// Half is when half of the token's life is over.
+func (t DirectToken) Half() time.Time { return t.From.Add(t.Until.Sub(t.From) / 2) }
+
+// maxDirect bounds the tokens that a session keeps: each is as long as the one of the session.
+const maxDirect = 64
+
+// KeepDirect keeps a token for a Cluster's own address in the session at an issuer.
+func (s Store) KeepDirect(ctx context.Context, issuer, cluster string, token DirectToken) error {
+	return s.Change(ctx, issuer, func(before *Session) (*Session, error) {
+		if before == nil {
+			return nil, fmt.Errorf("%w at %s", ErrSignedOut, issuer)
+		}
+		after := *before
+		after.Direct = map[string]DirectToken{cluster: token}
+		for name, other := range before.Direct {
+			if name != cluster && other.Usable(s.Now()) && len(after.Direct) < maxDirect {
+				after.Direct[name] = other
+			}
+		}
+		return &after, nil
+	})
 }
 
 // Claims of a token say who its user is.
