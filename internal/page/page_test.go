@@ -315,7 +315,7 @@ func accessible(t *testing.T, p *chromium.Page) {
 		} {
 			p.Evaluate(`location.hash = "`+view.hash+`"; `+painted, nil)
 			p.Evaluate(view.open+`; `+painted, nil)
-			if found := p.Axe(); len(found) > 0 {
+			if found := p.Axe(t); len(found) > 0 {
 				t.Errorf("%s, %s: %q", view.name, scheme, found)
 			}
 			p.Screenshot(view.name+"-"+scheme, 1000, 700)

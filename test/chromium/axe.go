@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"os"
 	"path/filepath"
+	"testing"
 
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -17,12 +18,12 @@ func (p *Page) Scheme(name string) {
 	p.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": name}}}, nil)
 }
 
-// Axe returns what axe-core finds wrong with what is shown, each with its elements. The test is skipped where npm has not installed it in test/axe.
-func (p *Page) Axe() []string {
-	p.t.Helper()
-	script, err := os.ReadFile(testkit.Path(p.t, "test/axe/node_modules/axe-core/axe.min.js"))
+// Axe returns what axe-core finds wrong with what is shown, each with its elements. The test, which may be part of the page's, is skipped where npm has not installed it in test/axe.
+func (p *Page) Axe(t testing.TB) []string {
+	t.Helper()
+	script, err := os.ReadFile(testkit.Path(t, "test/axe/node_modules/axe-core/axe.min.js"))
 	if err != nil {
-		p.t.Skip(`axe-core is not installed: run "npm ci" in test/axe`)
+		t.Skip(`axe-core is not installed: run "npm ci" in test/axe`)
 	}
 	p.Evaluate(string(script), nil)
 	var violations []string

@@ -106,7 +106,7 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	})
 	t.Run("axe finds nothing", func(t *testing.T) {
 		p.t = t
-		if found := p.Axe(); len(found) > 0 {
+		if found := p.Axe(t); len(found) > 0 {
 			t.Errorf("%q", found)
 		}
 	})
