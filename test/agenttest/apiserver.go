@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -210,10 +212,15 @@ func (s *APIServer) list(path string, metadata bool) any {
 	}
 }
 
-// watch streams what happened after the resource version asked for, from the beginning if it asks for none. Field selectors other than
-// metadata.name are not looked at.
+// watch streams what happened after the resource version asked for. If it asks for none, it gets what there is as added, and then what happens. Field selectors
+// other than metadata.name are not looked at.
 func (s *APIServer) watch(w http.ResponseWriter, r *http.Request) {
-	next, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	version := r.URL.Query().Get("resourceVersion")
+	next, _ := strconv.Atoi(version)
+	var events []event
+	if version == "" {
+		events, next = s.present(r.URL.Path)
+	}
 	name, _ := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
 	if strings.Contains(name, "=") {
 		name = ""
@@ -227,7 +234,7 @@ func (s *APIServer) watch(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	encoder := json.NewEncoder(w)
 	for {
-		for _, e := range s.since(&next, r.URL.Path) {
+		for _, e := range append(events, s.since(&next, r.URL.Path)...) {
 			if name != "" && field(e.object, "name") != name {
 				continue
 			}
@@ -241,12 +248,26 @@ func (s *APIServer) watch(w http.ResponseWriter, r *http.Request) {
 		if err := control.Flush(); err != nil {
 			return
 		}
+		events = nil
 		select {
 		case <-s.after(next):
 		case <-r.Context().Done():
 			return
 		}
 	}
+}
+
+// present is what a collection has, as events, and the index of the next one.
+func (s *APIServer) present(collection string) ([]event, int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []event
+	for _, path := range slices.Sorted(maps.Keys(s.objects)) {
+		if path[:strings.LastIndex(path, "/")] == collection {
+			out = append(out, event{kind: "ADDED", collection: collection, object: merge(s.objects[path], nil)})
+		}
+	}
+	return out, len(s.events)
 }
 
 // since is what happened in a collection from index next on, and moves next. Events are copies: objects change later.

@@ -461,7 +461,7 @@ func testClusterToken(t *testing.T, s *system, at *computer, cluster types.Names
 			t.Errorf("%s: in another Cluster: %v", name, err)
 		}
 	}
-	if out, err := at.drover(t, "get-token", "--cluster", "nonsense"); err == nil || !strings.Contains(err.Error(), "gives no token for cluster nonsense: invalid_target") {
+	if out, err := at.drover(t, "get-token", "--cluster", "nonsense"); err == nil || !strings.Contains(err.Error(), "gives no token for cluster:nonsense: invalid_target") {
 		t.Errorf("for what is no Cluster: %s (%v)", out, err)
 	}
 }
