@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -81,6 +82,20 @@ func (j journal) look(id string) (state, Result, string, error) {
 		return unknown, Result{}, "", fmt.Errorf("journal: %s of instruction %s cannot be read: %w", fileResult, id, err)
 	}
 	return ended, result, string(digest), nil
+}
+
+// busy reports whether another instruction than those runs.
+func (j journal) busy(but []protocol.HostInstruction) bool {
+	known, _ := os.ReadDir(j.folder) // who runs one finds out why it cannot be read
+	for _, entry := range known {
+		if slices.ContainsFunc(but, func(i protocol.HostInstruction) bool { return i.ID == entry.Name() }) {
+			continue
+		}
+		if held, err := isLocked(filepath.Join(j.entry(entry.Name()), fileLock)); held && err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // prepare writes what a supervisor is to run.

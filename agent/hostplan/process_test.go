@@ -246,6 +246,42 @@ func TestAnInstructionOutlivesTheAgentThatStartedIt(t *testing.T) {
 	}
 }
 
+func TestAHostIsNotCleanedWhileAnInstructionOfItsPlanRuns(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	begun, release, ran := filepath.Join(state, "begun"), filepath.Join(state, "release"), filepath.Join(state, "ran")
+	if err := syscall.Mkfifo(release, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	give(t, state, protocol.HostPlan{
+		Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"/bin/sh", "-c", `: >"$0"; read x <"$1"; echo install >>"$2"`, begun, release, ran}}},
+		Clean:        []protocol.HostInstruction{appends("clean", ran)},
+	})
+	a := startAgent(t, state, 0)
+	testkit.Eventually(t, time.Minute, func(context.Context) error { _, err := os.Stat(begun); return err })
+	a.kill()
+	if err := os.WriteFile(filepath.Join(state, "taken"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := startAgent(t, state, 0)
+	again.until(func(p protocol.HostProgress) bool { return p.Phase == protocol.HostCleaning })
+	entry := journal{filepath.Join(state, "state", folderJournal)}.entry("install")
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range 100 {
+		<-tick.C // an agent that does not wait is done long before
+		if _, err := os.Stat(entry); err != nil || linesOf(t, ran) != "" {
+			t.Fatalf("while the instruction runs, its entry is %v and %q ran", err, linesOf(t, ran))
+		}
+	}
+	if err := os.WriteFile(release, []byte("go\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, cleaned := again.until(func(p protocol.HostProgress) bool { return p.Version == "" }); !cleaned || linesOf(t, ran) != "install clean" {
+		t.Errorf("cleaned %t, ran %q, want the instruction's end first", cleaned, linesOf(t, ran))
+	}
+}
+
 func TestAnInstructionWhoseSupervisorIsKilledIsReportedAndNotRepeated(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()

@@ -63,6 +63,8 @@ type Runner struct {
 	journal journal
 	wake    chan struct{} // has room for one: there is another plan
 
+	setting sync.Mutex // held while a plan is stored and taken: what is stored is what is carried out
+
 	mu       sync.Mutex // guards what follows
 	plan     *order     // nil if there is none
 	progress protocol.HostProgress
@@ -79,6 +81,14 @@ type order struct {
 	// Cleaned reports whether that is done, but for the journal and this itself.
 	Cleaned bool               `json:"cleaned,omitempty"`
 	Plan    *protocol.HostPlan `json:"plan"`
+}
+
+// next returns the one-time instructions that are to run.
+func (o *order) next() []protocol.HostInstruction {
+	if o.Taken {
+		return o.Plan.Clean
+	}
+	return o.Plan.Instructions
 }
 
 // New makes a Runner that goes on with the plan that the state folder has, if it has one.
@@ -109,6 +119,8 @@ func (r *Runner) stored() string { return filepath.Join(r.options.State, filePla
 // Set stores a plan permanently and carries it out in place of the one before. An instruction that runs is not ended. Nil takes the plan away: its
 // Clean instructions run, its files are removed, and the journal is emptied.
 func (r *Runner) Set(version string, plan *protocol.HostPlan) error {
+	r.setting.Lock()
+	defer r.setting.Unlock()
 	before := r.current()
 	next := &order{Version: version, Plan: plan}
 	switch {
@@ -220,6 +232,11 @@ func (r *Runner) follow(ctx context.Context, plan *order) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer end()
+	for plan != nil && r.journal.busy(plan.next()) { // an instruction of the plan before, which the agent that started it did not outlive
+		if !r.await(ctx, plan, lockPoll) {
+			return
+		}
+	}
 	carryOut := r.apply
 	if plan != nil && plan.Taken {
 		carryOut = r.clean

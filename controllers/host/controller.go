@@ -159,7 +159,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 		return nil, err
 	}
 	plan, err := getSecret(ctx, r.Client, planSecret(host))
-	if err == nil && plan != nil && plan.Type == v1.SecretTypeHostPlan && plan.DeletionTimestamp.IsZero() && plan.Labels[v1.LabelHost] == host.Name {
+	if err == nil && isPlan(plan, host) {
 		in.version = version(plan)
 	}
 	return in, err
@@ -235,11 +235,15 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	switch has := report.Progress.Version; {
 	case has == in.version, report.Progress.Phase == protocol.HostCleaning:
 		return nil
-	case in.version == "":
-		in.call = r.Members.StartHostPlan(in.member, "", nil)
-		return nil
 	}
 	plan, err := getSecret(ctx, r.Live, planSecret(in.host))
+	if in.version == "" {
+		// The cache may lag behind the plan, and has none without our labels. To clean a machine cannot be undone.
+		if err == nil && !isPlan(plan, in.host) {
+			in.call = r.Members.StartHostPlan(in.member, "", nil)
+		}
+		return err
+	}
 	if err != nil || plan == nil || plan.Type != v1.SecretTypeHostPlan || version(plan) != in.version {
 		return err // an event of the newer one comes
 	}
@@ -249,6 +253,11 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	}
 	in.call = r.Members.StartHostPlan(in.member, in.version, plan.Data[v1.HostPlanKey])
 	return nil
+}
+
+// isPlan reports whether a Secret, which may be nil, holds the plan of a Host.
+func isPlan(plan *corev1.Secret, host *v1.Host) bool {
+	return plan != nil && plan.Type == v1.SecretTypeHostPlan && plan.DeletionTimestamp.IsZero() && plan.Labels[v1.LabelHost] == host.Name
 }
 
 // version identifies the content of a plan's Secret.

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/host"
@@ -233,6 +234,43 @@ func TestHost(t *testing.T) {
 			w.reconcile()
 			w.want(v1.HostInstalling, v1.ReasonInstalling)
 		},
+		"a host whose plan the cache does not have is not cleaned": func(t *testing.T, w *world) {
+			w.reconcile()
+			plan := &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
+				Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
+			}
+			if err := w.Client.Create(t.Context(), plan); err != nil {
+				t.Fatal(err)
+			}
+			key := testkit.Key(t)
+			w.connect(w.join(key), key, protocol.HostProgress{Version: string(plan.UID) + "." + plan.ResourceVersion, Phase: protocol.HostApplied})
+			w.r.Client = without{w.Client, plan.Name}
+			asked := func() bool { // this agent refuses, so a reconcile after its answer waits to ask again
+				result, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.name})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return result.RequeueAfter != 0
+			}
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for range 100 {
+				<-tick.C // an answer comes within milliseconds
+				if asked() {
+					t.Fatal("the agent was asked to clean the machine")
+				}
+			}
+			if err := w.Client.Delete(t.Context(), plan); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, time.Minute, func(context.Context) error {
+				if !asked() {
+					return errors.New("the agent was not asked to clean the machine, whose plan is gone")
+				}
+				return nil
+			})
+		},
 		"a failed instruction stalls the host until a plan succeeds": func(t *testing.T, w *world) {
 			w.reconcile()
 			plan := &corev1.Secret{
@@ -278,6 +316,19 @@ func TestHost(t *testing.T) {
 			test(t, newWorld(t))
 		})
 	}
+}
+
+// without is a cache that has all but one Secret.
+type without struct {
+	client.Client
+	secret string
+}
+
+func (c without) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, ok := object.(*corev1.Secret); ok && key.Name == c.secret {
+		return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
+	}
+	return c.Client.Get(ctx, key, object, options...)
 }
 
 func (w *world) disconnected(context.Context) error {
