@@ -28,6 +28,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/signin/token"
 )
 
 const (
@@ -161,7 +162,11 @@ func (e *Endpoint) stands(k known) error {
 	if current == nil {
 		return errOff
 	}
-	return current.stands(k, e.options.Now())
+	now := e.options.Now()
+	if !now.Before(k.Expiry.Time()) { // the list has its session until then: later it could not be ended
+		return fmt.Errorf("%w: it has expired", token.ErrToken)
+	}
+	return current.stands(k, now)
 }
 
 // prepare reports whether the endpoint is to serve, and has the certificate for it made.

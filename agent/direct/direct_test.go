@@ -533,20 +533,27 @@ func TestARequestInProgressEndsWithItsSession(t *testing.T) {
 	})
 }
 
-// A request that is open outlives its token, as at any API server, and neither its session nor what tokens are verified by.
-func TestARequestInProgressEndsWhenTheListIsTooOld(t *testing.T) {
+// Members are told of a session that was ended only until its tokens end: a request that outlived them could be ended by nothing.
+func TestARequestInProgressEndsWithItsTokenItsKeyAndTheList(t *testing.T) {
 	m := newMember(t)
 	var all open
 	ended := map[string]error{}
-	for _, key := range []string{m.key.ID, "former"} {
-		all.enter(&opened{known{m.claims(), key}, func(cause error) { ended[key] = cause }})
+	for name, k := range map[string]known{"short": {m.claims(), m.key.ID}, "long": {m.claims(), m.key.ID}, "former": {m.claims(), "former"}} {
+		if k.Expiry = jwt.NewNumericDate(m.now().Add(2 * lifetime)); name == "short" {
+			k.Expiry = jwt.NewNumericDate(m.now().Add(time.Minute))
+		}
+		all.enter(&opened{k, func(cause error) { ended[name] = cause }})
 	}
 	m.set(m.delivery(unchanged))
 	if all.review(m.stands); len(ended) != 1 || ended["former"] == nil {
 		t.Errorf("%v ended, want that by a key which is no longer published", ended)
 	}
+	m.clock = m.clock.Add(time.Minute)
+	if all.review(m.stands); len(ended) != 2 || !errors.Is(ended["short"], token.ErrToken) {
+		t.Errorf("%v ended, want that whose token has expired", ended)
+	}
 	m.clock = m.clock.Add(lifetime)
-	if all.review(m.stands); !errors.Is(ended[m.key.ID], errTooOld) {
+	if all.review(m.stands); !errors.Is(ended["long"], errTooOld) {
 		t.Errorf("%v ended, want the rest since the list is too old", ended)
 	}
 }

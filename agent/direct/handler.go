@@ -65,7 +65,7 @@ func (o *open) leave(r *opened) {
 	}
 }
 
-// review ends the requests that would be refused by now, for another reason than that their token has expired.
+// review ends the requests that would be refused by now.
 func (o *open) review(stands func(known) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
