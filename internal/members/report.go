@@ -35,8 +35,13 @@ func (r *Registry) watch(s *session) {
 	defer r.ended(s)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	r.noReports(s, r.readReports(ctx, s))
+	<-s.Done()
+}
 
-	switch err, fast := r.readReports(ctx, s), (tooFast{}); {
+// noReports does what follows of the end of a session's reports.
+func (r *Registry) noReports(s *session, err error) {
+	switch fast := (tooFast{}); {
 	case errors.Is(err, ErrReportEnded):
 		r.drain(s)
 	case errors.Is(err, ErrReportMalformed):
@@ -54,7 +59,6 @@ func (r *Registry) watch(s *session) {
 			r.setCause(s, fmt.Errorf("%w: %w", ErrReportEnded, err))
 		}
 	}
-	<-s.Done()
 }
 
 // errNoReport says that an agent has no report to give.
@@ -62,7 +66,7 @@ var errNoReport = errors.New("the agent does not report")
 
 // readReports reads what comes from the agent of a session. Its errors are those of stream.read.
 func (r *Registry) readReports(ctx context.Context, s *session) error {
-	inbox := &latestReports{show: func(report *protocol.Report) { r.setReport(s, report, nil) }, pace: rate.NewLimiter(reportsPerSecond, reportBurst)}
+	inbox := newLatestReports(func(report *protocol.Report) { r.setReport(s, report, nil) })
 	defer inbox.close()
 	s.stream.reports = inbox.put
 	return s.stream.read(ctx, func() (streamRequest, error) {
@@ -81,6 +85,11 @@ type latestReports struct {
 	newest *protocol.Report
 	timer  *time.Timer // runs while newest waits
 	closed bool
+}
+
+// newLatestReports publishes reports by a function.
+func newLatestReports(show func(*protocol.Report)) *latestReports {
+	return &latestReports{show: show, pace: rate.NewLimiter(reportsPerSecond, reportBurst)}
 }
 
 // put shows a report, at once or when the pace allows it.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -35,7 +36,7 @@ const (
 )
 
 // usualLine is the size of the buffer that each stream keeps for its next line, in bytes. It grows for a longer one.
-const usualLine = 1 << 10
+const usualLine = 512
 
 // errRestart ends a request whose stream is opened again.
 var errRestart = errors.New("the stream is opened again")
@@ -82,19 +83,27 @@ type streamRequest struct {
 // ErrReportEnded when the agent ended the stream well, ErrReportMalformed, ErrTooFast, errNoReport, or that of the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {
-		opened, cancel := context.WithCancelCause(ctx)
-		s.setRestart(cancel)
-		ask, err := what()
-		if err == nil {
-			err = s.readOnce(opened, ask)
-		}
-		restarted := errors.Is(context.Cause(opened), errRestart)
-		s.setRestart(nil)
-		cancel(nil)
-		if !restarted || ctx.Err() != nil {
+		opened, cancel := s.restartable(ctx)
+		err := s.readOnce(opened, what)
+		if !s.restarted(opened, cancel) || ctx.Err() != nil {
 			return err
 		}
 	}
+}
+
+// restartable returns a context that restart ends.
+func (s *stream) restartable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	opened, cancel := context.WithCancelCause(ctx)
+	s.setRestart(cancel)
+	return opened, cancel
+}
+
+// restarted ends a context of restartable, and reports whether restart had ended it.
+func (s *stream) restarted(opened context.Context, cancel context.CancelCauseFunc) bool {
+	restarted := errors.Is(context.Cause(opened), errRestart)
+	s.setRestart(nil)
+	cancel(nil)
+	return restarted
 }
 
 func (s *stream) setRestart(cancel context.CancelCauseFunc) {
@@ -103,33 +112,44 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 	s.restart = cancel
 }
 
-// readOnce reads the lines of one request.
-func (s *stream) readOnce(ctx context.Context, ask streamRequest) error {
-	resp, err := Ask(ctx, ask.agent, http.MethodGet, protocol.StreamPath(ask.subjects...), nil)
-	if IsStatus(err, http.StatusNotFound) { // an agent that does not know the path never will
-		return fmt.Errorf("%w: it answers %d to %s", errNoReport, http.StatusNotFound, protocol.PathReport)
-	}
+// readOnce reads the lines of one request. Each member has a goroutine that waits here. What it does beside waiting is in functions of its own, so that
+// little of its stack is used then, and the garbage collector halves it: it does so where less than a quarter is used.
+func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
+	body, lines, err := s.open(ctx, what)
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
-	s.sets.begin(ask.subjects, protocol.SubjectSets)
-	s.plans.begin(ask.subjects, protocol.SubjectPlans)
+	defer body.Close()
 	defer s.end()
-	lines := newLines(resp.Body, usualLine, protocol.MaxLine)
 	for lines.Scan() {
-		line := &protocol.Line{}
-		if json.Unmarshal(lines.Bytes(), line) != nil {
-			if err := lines.Err(); err != nil {
-				return err // cut off in the middle of the line
-			}
-			return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
-		}
-		if err := s.take(ctx, line, len(lines.Bytes())); err != nil {
+		if err := s.line(ctx, lines); err != nil {
 			return err
 		}
 	}
-	switch err := lines.Err(); {
+	return reportEnd(lines.Err())
+}
+
+// open sends a request for lines. The caller closes the body that they are read from.
+func (s *stream) open(ctx context.Context, what func() (streamRequest, error)) (io.Closer, *lines, error) {
+	ask, err := what()
+	if err != nil {
+		return nil, nil, err
+	}
+	resp, err := Ask(ctx, ask.agent, http.MethodGet, protocol.StreamPath(ask.subjects...), nil)
+	if IsStatus(err, http.StatusNotFound) { // an agent that does not know the path never will
+		return nil, nil, fmt.Errorf("%w: it answers %d to %s", errNoReport, http.StatusNotFound, protocol.PathReport)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	s.sets.begin(ask.subjects, protocol.SubjectSets)
+	s.plans.begin(ask.subjects, protocol.SubjectPlans)
+	return resp.Body, newLines(resp.Body, usualLine, protocol.MaxLine), nil
+}
+
+// reportEnd returns why a stream has ended, given the error of reading it.
+func reportEnd(err error) error {
+	switch {
 	case err == nil:
 		return ErrReportEnded
 	case errors.Is(err, bufio.ErrTooLong):
@@ -137,6 +157,18 @@ func (s *stream) readOnce(ctx context.Context, ask streamRequest) error {
 	default:
 		return err
 	}
+}
+
+// line parses the line that was read, and applies it.
+func (s *stream) line(ctx context.Context, read *lines) error {
+	line := &protocol.Line{}
+	if json.Unmarshal(read.Bytes(), line) != nil {
+		if err := read.Err(); err != nil {
+			return err // cut off in the middle of the line
+		}
+		return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
+	}
+	return s.take(ctx, line, len(read.Bytes()))
 }
 
 // take applies a line of that many bytes.
