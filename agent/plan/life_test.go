@@ -650,7 +650,7 @@ func testBudget(t *testing.T, s *env) {
 	s.create(t, budget)
 	s.pod(t, "budget-app", "budget-a", func(p *corev1.Pod) { p.Labels = labels })
 	p := newPlan("budget", 0)
-	p.Spec.Drain = &v1.Drain{Force: true, Timeout: &metav1.Duration{Duration: time.Second}}
+	p.Spec.Drain = &v1.Drain{Force: true, Timeout: &metav1.Duration{Duration: 5 * time.Second}}
 	s.create(t, p)
 	p = s.await(t, "budget", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDrainFailed || !strings.Contains(f.Message, "default/budget-app") || !strings.Contains(f.Message, "disruption budget") {

@@ -45,10 +45,14 @@ func testSamples(t *testing.T, s *system) {
 	t.Run("there is no difference to what was applied after Drover has worked on it", func(t *testing.T) {
 		diff := func(how ...string) {
 			t.Helper()
-			out, err := s.hub.Kubectl(within(t, 20*time.Second), nil, append([]string{"diff", "-n", "default", "-k", "config/samples"}, how...)...)
-			if err != nil {
-				t.Errorf("%v: %v\n%s", how, err, out)
-			}
+			// kubectl reads each object twice, and a status may be written between the two.
+			testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+				out, err := s.hub.Kubectl(ctx, nil, append([]string{"diff", "-n", "default", "-k", "config/samples"}, how...)...)
+				if err != nil {
+					return fmt.Errorf("%v: %w\n%s", how, err, out)
+				}
+				return nil
+			})
 		}
 		diff()
 		apply("--server-side")
