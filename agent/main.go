@@ -35,18 +35,18 @@ func main() {
 func command() *cobra.Command {
 	var kubeconfig, level string
 	var askVersion bool
-	run := func(work func(context.Context, daemon.Options) error) func(*cobra.Command, []string) error {
+	run := func(read environ, work func(context.Context, daemon.Options) error) func(*cobra.Command, []string) error {
 		return func(cmd *cobra.Command, _ []string) error {
 			if askVersion {
 				cmd.Println(version)
 				return nil
 			}
-			return run(cmd.Context(), kubeconfig, work)
+			return run(cmd.Context(), kubeconfig, read, work)
 		}
 	}
 	root := &cobra.Command{
 		Use: "drover-agent", Short: "Connect the cluster that this runs in to a Drover hub", Long: "Settings come from the environment, see docs/operations/agents.md.",
-		Args: cobra.NoArgs, RunE: run(daemon.Run), SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
 	// Not cobra's own flag: its template links text/template, with which the linker keeps every exported method of every type.
 	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
@@ -64,8 +64,12 @@ func command() *cobra.Command {
 	set.Flags().StringVar(&level, "set", "", "the new level, debug or info")
 	cobra.CheckErr(set.MarkFlagRequired("set"))
 	root.AddCommand(set,
-		&cobra.Command{Use: "run", Short: "Run the agent (what happens without a command)", Args: cobra.NoArgs, RunE: run(daemon.Run)},
-		&cobra.Command{Use: "node", Short: "Run a node agent, which connects while the agent does not", Args: cobra.NoArgs, RunE: run(daemon.RunNode)},
+		&cobra.Command{Use: "run", Short: "Run the agent (what happens without a command)", Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run)},
+		&cobra.Command{Use: "node", Short: "Run a node agent, which connects while the agent does not", Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.RunNode)},
+		&cobra.Command{
+			Use: "direct", Short: "Answer the API server of this node, which asks about users who come without the hub", Args: cobra.NoArgs,
+			RunE: run(daemon.ReadDirectEnviron, daemon.RunDirect),
+		},
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) { cmd.Println(version) }})
 	root.SetOut(os.Stdout)
 	return root

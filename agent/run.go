@@ -22,9 +22,12 @@ import (
 // flushTimeout is how long the last spans may take when the agent stops.
 const flushTimeout = 2 * time.Second
 
-// run runs the agent, or a node agent, with the settings of the environment.
-func run(ctx context.Context, kubeconfig string, work func(context.Context, daemon.Options) error) error {
-	env, err := daemon.ReadEnviron(os.LookupEnv)
+// environ reads settings.
+type environ func(lookup func(string) (string, bool)) (daemon.Environ, error)
+
+// run runs the agent, or another part of it, with the settings of the environment.
+func run(ctx context.Context, kubeconfig string, read environ, work func(context.Context, daemon.Options) error) error {
+	env, err := read(os.LookupEnv)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ func (a *agent) newDuties(watches context.Context, uid string, keeper *identity.
 		Deployment: a.client.Deployment(env.Namespace, protocol.AgentName),
 		DaemonSet:  a.client.DaemonSet(env.Namespace, protocol.NodeAgentName),
 		NodeLease:  a.client.Lease(env.Namespace, protocol.NodeAgentLease),
+		Direct:     a.client.DaemonSet(env.Namespace, protocol.DirectName),
 		Secrets:    a.client.Secrets(env.Namespace),
 		Nodes:      func() (int32, bool) { return d.reporter.Nodes() },
 		Changed:    func() { d.reporter.Touch() },

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/drover-dev/drover/agent/direct"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -76,6 +77,24 @@ func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 		Listen:          r.text(protocol.EnvListen, defaultListen),
 		DirectListen:    r.text(protocol.EnvDirectListen, defaultDirectListen),
 		Socket:          Socket(lookup),
+	}
+	if err := errors.Join(r.errs...); err != nil {
+		return Environ{}, fmt.Errorf("read environment: %w", err)
+	}
+	return env, nil
+}
+
+// ReadDirectEnviron reads the settings of what API servers ask about users' tokens. It has nothing to do with the hub.
+func ReadDirectEnviron(lookup func(string) (string, bool)) (Environ, error) {
+	r := &reader{lookup: lookup}
+	env := Environ{
+		Debug:        r.boolean(protocol.EnvDebug),
+		Namespace:    r.text(protocol.EnvNamespace, protocol.AgentNamespace),
+		DirectListen: r.text(protocol.EnvDirectListen, protocol.DirectAddress),
+		Socket:       Socket(lookup),
+	}
+	if !direct.IsLoopback(env.DirectListen) {
+		r.fail("%s is %q: set it to an address of the loopback interface, for example %s", protocol.EnvDirectListen, env.DirectListen, protocol.DirectAddress)
 	}
 	if err := errors.Join(r.errs...); err != nil {
 		return Environ{}, fmt.Errorf("read environment: %w", err)

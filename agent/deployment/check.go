@@ -95,6 +95,9 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	if setup.Profile == v1.ProfileFull && rest.Annotations[v1.AnnotationNodeAgent] == nodeAgentsOn {
 		delete(rest.Annotations, v1.AnnotationNodeAgent)
 	}
+	if setup.Profile == v1.ProfileFull && rest.Annotations[v1.AnnotationDirectAccess] == string(v1.AuthorizedEndpointAPIServer) {
+		delete(rest.Annotations, v1.AnnotationDirectAccess)
+	}
 	blank(rest)
 	return same(rest, own(setup.Namespace))
 }

@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -78,6 +79,9 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 	pod := func(d *appsv1.Deployment) *corev1.PodSpec { return &d.Spec.Template.Spec }
 	main := func(d *appsv1.Deployment) *corev1.Container { return &d.Spec.Template.Spec.Containers[0] }
 	for name, change := range map[string]func(d *appsv1.Deployment){
+		"API servers by another word": func(d *appsv1.Deployment) {
+			metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1.AnnotationDirectAccess, "true")
+		},
 		"node agents by another word": func(d *appsv1.Deployment) { d.Annotations[v1.AnnotationNodeAgent] = "yes" },
 		"another name":                func(d *appsv1.Deployment) { d.Name = "other" },
 		"another namespace":           func(d *appsv1.Deployment) { d.Namespace = "kube-system" },

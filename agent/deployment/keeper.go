@@ -7,6 +7,7 @@ package deployment
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -46,6 +47,7 @@ type Options struct {
 	Deployment *kube.Deployment // the agent's own
 	DaemonSet  *kube.DaemonSet  // of node agents
 	NodeLease  *kube.Lease      // by which they elect one
+	Direct     *kube.DaemonSet  // of what API servers ask about users' tokens
 	Secrets    *kube.Secrets    // of its namespace
 	// Nodes is how many nodes the member has, and whether that is known. Call Keeper.Wake when it changes.
 	Nodes func() (int32, bool)
@@ -60,8 +62,9 @@ type Keeper struct {
 	store   store
 	wake    chan struct{}
 	writes  *rate.Limiter
-	retry   wait.Backoff // of the leading goroutine alone, as is nodes
-	nodes   nodeAgents
+	retry   wait.Backoff // of the leading goroutine alone, as are nodes and direct
+	nodes   daemonSetKeeper
+	direct  daemonSetKeeper
 
 	mu     sync.Mutex // guards report
 	report *protocol.Deployment
@@ -72,6 +75,8 @@ func New(o Options) *Keeper {
 	return &Keeper{
 		options: o, store: store{o.Secrets}, wake: make(chan struct{}, 1),
 		writes: rate.NewLimiter(rate.Every(writeEvery), writesAtOnce), retry: retries(),
+		nodes:  daemonSetKeeper{wanted: nodeAgents, client: o.DaemonSet, lease: o.NodeLease},
+		direct: daemonSetKeeper{wanted: directSet, client: o.Direct, nowhere: "no node has the label " + controlPlane()[0]},
 	}
 }
 
@@ -99,7 +104,7 @@ func (k *Keeper) Wake() {
 func (k *Keeper) Lead(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	k.nodes = nodeAgents{} // another replica may have led
+	k.nodes.kept, k.direct.kept = kept{}, kept{} // another replica may have led
 	running.Go(func() { k.follow(ctx, k.options.Deployment.Watch) })
 	running.Go(func() {
 		k.follow(ctx, func(ctx context.Context) (watch.Interface, error) {
@@ -191,15 +196,17 @@ func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 		}
 	}
 	if s.act == await {
-		later, err := k.nodes.keep(ctx, &k.options, live, o.now)
-		current.NodeAgents = k.nodes.problem
-		k.setReport(current) // whatever has become of the DaemonSet
-		if s.again == 0 || later > 0 && later < s.again {
-			s.again = later
+		for _, set := range []*daemonSetKeeper{&k.nodes, &k.direct} {
+			later, failed := set.keep(ctx, live, o.now)
+			if err = errors.Join(err, failed); s.again == 0 || later > 0 && later < s.again {
+				s.again = later
+			}
 		}
+		current.NodeAgents, current.Direct = k.nodes.problem, k.direct.problem
+		k.setReport(current) // whatever has become of the DaemonSets
 		return &s.again, err
 	}
-	current.NodeAgents = k.nodes.problem
+	current.NodeAgents, current.Direct = k.nodes.problem, k.direct.problem
 	k.setReport(current)
 	if pause := k.pause(); pause > 0 {
 		return &pause, nil

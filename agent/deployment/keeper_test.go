@@ -115,7 +115,7 @@ func (m *fixture) lead(t *testing.T) {
 	t.Helper()
 	c := m.client(t)
 	m.keeper = deployment.New(deployment.Options{
-		Deployment: c.Deployment(protocol.AgentNamespace, protocol.AgentName), DaemonSet: c.DaemonSet(protocol.AgentNamespace, protocol.NodeAgentName), NodeLease: c.Lease(protocol.AgentNamespace, protocol.NodeAgentLease), Secrets: c.Secrets(protocol.AgentNamespace),
+		Deployment: c.Deployment(protocol.AgentNamespace, protocol.AgentName), DaemonSet: c.DaemonSet(protocol.AgentNamespace, protocol.NodeAgentName), NodeLease: c.Lease(protocol.AgentNamespace, protocol.NodeAgentLease), Direct: c.DaemonSet(protocol.AgentNamespace, protocol.DirectName), Secrets: c.Secrets(protocol.AgentNamespace),
 		Nodes: func() (int32, bool) { return m.nodes.Load(), true }, Changed: func() {}, Log: testr.New(t),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -290,6 +290,7 @@ func TestKeeper(t *testing.T) {
 		}
 	})
 	t.Run("node agents come with a Deployment that is rolled out, follow it and go with it", func(t *testing.T) { testNodeAgents(t, m, func() { m.lead(whole) }) })
+	t.Run("what API servers ask comes and goes with the mode", func(t *testing.T) { testDirect(t, m) })
 	t.Run("replicas that the spec sets stay", func(t *testing.T) {
 		three := int32(3)
 		digest := m.hand(t, input("drover:v1", v1.Agent{Replicas: &three}))

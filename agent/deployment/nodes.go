@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/drover-dev/drover/agent/kube"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -25,17 +26,16 @@ import (
 // nodeAgentsOn is the value of v1.AnnotationNodeAgent where there are node agents.
 const nodeAgentsOn = "true"
 
-// nodesEvery is how often the DaemonSet of node agents is applied again, which repairs it.
+// nodesEvery is how often a DaemonSet is applied again, which repairs it.
 const nodesEvery = time.Minute
 
-// nodesReadyWithin is how long node agents may take after a change until one of them runs.
+// nodesReadyWithin is how long its pods may take after a change until one of them runs.
 const nodesReadyWithin = 5 * time.Minute
 
 // daemonSet returns the DaemonSet of node agents beside a Deployment of the agent. What the hub decides on is as in the Deployment; what it
 // cannot decide on is as the agent has it, but for the network, which is the node's. Node agents run on every node that the Deployment may use,
 // whatever its taints: a nodeSelector, or what an affinity requires of nodes, may keep the agent's rights from nodes of others.
 func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
-	labels := map[string]string{protocol.LabelName: protocol.NodeAgentName, v1.LabelManagedBy: v1.ManagedBy}
 	from, pod := d.Spec.Template.Spec, ownPod()
 	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
 	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
@@ -56,46 +56,75 @@ func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 			main.Image, main.Env, main.Resources = c.Image, c.Env, c.Resources
 		}
 	}
+	return beside(d, protocol.NodeAgentName, pod)
+}
+
+// beside returns a DaemonSet of pods that go with a Deployment of the agent, and do not belong to it.
+func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.DaemonSet {
 	few := intstr.FromString("10%")
 	return &appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
-		ObjectMeta: metav1.ObjectMeta{Name: protocol.NodeAgentName, Namespace: d.Namespace, Labels: protocol.AgentLabels()},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: d.Namespace, Labels: protocol.AgentLabels()},
 		Spec: appsv1.DaemonSetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{protocol.LabelName: protocol.NodeAgentName}},
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{protocol.LabelName: name}},
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
 				Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &few},
 			},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{v1.AnnotationAgentDigest: digestOf(d)}}, Spec: pod,
+				ObjectMeta: metav1.ObjectMeta{
+					Labels: map[string]string{protocol.LabelName: name, v1.LabelManagedBy: v1.ManagedBy}, Annotations: map[string]string{v1.AnnotationAgentDigest: digestOf(d)},
+				},
+				Spec: pod,
 			},
 		},
 	}
 }
 
-// nodesEnd is how long node agents have to end after their DaemonSet was deleted. They are told at once, and take part in no election from then on.
+// nodesEnd is how long pods have to end after their DaemonSet was deleted. Node agents are told at once, and take part in no election from then on.
 const nodesEnd = time.Minute
 
-// nodeAgents is what the leader knows of the DaemonSet of node agents.
-type nodeAgents struct {
+// daemonSetKeeper keeps one DaemonSet beside the agent's Deployment, while this replica leads.
+type daemonSetKeeper struct {
+	// wanted returns the DaemonSet beside a Deployment, nil for none.
+	wanted func(*appsv1.Deployment) *appsv1.DaemonSet
+	client *kube.DaemonSet
+	lease  *kube.Lease // by which its pods elect one, nil for none
+	// nowhere is the problem where it is for none of the nodes, empty if that is none.
+	nowhere string
+
+	kept
+}
+
+// kept is what the leader knows of a DaemonSet.
+type kept struct {
 	removed bool      // there is none, nor the Lease of the pods
 	ending  time.Time // until when pods of one that was deleted may run
 	applied []byte    // the last that was applied, as JSON
 	taken   bool      // whether the API server took it
 	at      time.Time // when that was
 	since   time.Time // when it was applied for the first time
-	problem string    // why there are no node agents although there should be
+	problem string    // why there are no pods although there should be
 }
 
-// keep makes the DaemonSet follow the agent's Deployment, once that is rolled out: node agents never run what has not shown that it connects. It
-// returns when to look again, 0 for the next change.
-func (n *nodeAgents) keep(ctx context.Context, o *Options, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
+// nodeAgents returns the DaemonSet of node agents, if a Deployment says that there are some.
+func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationNodeAgent] != nodeAgentsOn {
-		return n.remove(ctx, o, now)
+		return nil
+	}
+	return daemonSet(live)
+}
+
+// keep makes the DaemonSet follow the agent's Deployment, once that is rolled out: its pods never run what has not shown that it connects. It
+// returns when to look again, 0 for the next change.
+func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
+	set := n.wanted(live)
+	if set == nil {
+		return n.remove(ctx, now)
 	}
 	if !rolledOut(live) {
 		return 0, nil
 	}
-	want, err := json.Marshal(daemonSet(live))
+	want, err := json.Marshal(set)
 	if err != nil {
 		return 0, fmt.Errorf("encode DaemonSet: %w", err)
 	}
@@ -103,7 +132,7 @@ func (n *nodeAgents) keep(ctx context.Context, o *Options, live *appsv1.Deployme
 	if left := n.at.Add(nodesEvery).Sub(now); again && left > 0 {
 		return left, nil
 	}
-	stored, err := o.DaemonSet.Apply(ctx, want)
+	stored, err := n.client.Apply(ctx, want)
 	switch {
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		n.problem = protocol.Cut(err.Error(), maxMessage)
@@ -115,7 +144,9 @@ func (n *nodeAgents) keep(ctx context.Context, o *Options, live *appsv1.Deployme
 		}
 		return 0, err
 	case again && n.taken:
-		n.problem = withoutPods(stored.Status, now.Sub(n.since))
+		if n.problem = withoutPods(stored.Status, now.Sub(n.since)); stored.Status.ObservedGeneration > 0 && stored.Status.DesiredNumberScheduled == 0 {
+			n.problem = n.nowhere
+		}
 	default: // a new one has no pods for a moment
 		n.problem = ""
 	}
@@ -141,24 +172,24 @@ func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 
 // remove removes the DaemonSet, once for each time that this replica leads, and then the Lease by which its pods elect one: while they run, they would make it
 // again. It returns when to look again, 0 for the next change. An older manifest gives no right to the DaemonSet, and then there is neither.
-func (n *nodeAgents) remove(ctx context.Context, o *Options, now time.Time) (time.Duration, error) {
+func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil
 	}
 	if left := n.ending.Sub(now); left > 0 {
 		return left, nil
 	}
-	err := o.DaemonSet.Delete(ctx)
+	err := n.client.Delete(ctx)
 	if err == nil {
-		*n = nodeAgents{ending: now.Add(nodesEnd)}
+		n.kept = kept{ending: now.Add(nodesEnd)}
 		return nodesEnd, nil
 	}
-	if apierrors.IsNotFound(err) {
-		err = o.NodeLease.Delete(ctx)
+	if apierrors.IsNotFound(err) && n.lease != nil {
+		err = n.lease.Delete(ctx)
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return 0, err
 	}
-	*n = nodeAgents{removed: true}
+	n.kept = kept{removed: true}
 	return 0, nil
 }

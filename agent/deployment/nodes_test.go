@@ -146,7 +146,7 @@ func TestTheDeploymentIsReportedWhateverBecomesOfNodeAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := New(Options{
-		Deployment: c.Deployment("x", "agent"), DaemonSet: c.DaemonSet("x", "nodes"), NodeLease: c.Lease("x", "nodes"), Secrets: c.Secrets("x"),
+		Deployment: c.Deployment("x", "agent"), DaemonSet: c.DaemonSet("x", "nodes"), NodeLease: c.Lease("x", "nodes"), Direct: c.DaemonSet("x", "direct"), Secrets: c.Secrets("x"),
 		Nodes: func() (int32, bool) { return 0, false }, Changed: func() {}, Log: logr.Discard(),
 	})
 	if _, err := k.step(t.Context()); err == nil {
@@ -183,14 +183,13 @@ func TestNodeAgentsLeaveNoLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := &Options{DaemonSet: c.DaemonSet("x", "nodes"), NodeLease: c.Lease("x", "nodes")}
 	on, _ := nodeAgentsOf(t, v1.Agent{})
 	replicas := replicasOf(on)
 	on.Status = appsv1.DeploymentStatus{Replicas: replicas, UpdatedReplicas: replicas, AvailableReplicas: replicas}
 	off := on.DeepCopy()
 	delete(off.Annotations, v1.AnnotationNodeAgent)
 
-	nodes, start := nodeAgents{}, time.Now()
+	nodes, start := daemonSetKeeper{wanted: nodeAgents, client: c.DaemonSet("x", "nodes"), lease: c.Lease("x", "nodes")}, time.Now()
 	for _, step := range []struct {
 		what  string
 		after time.Duration
@@ -207,7 +206,7 @@ func TestNodeAgentsLeaveNoLease(t *testing.T) {
 		{"nothing is left", time.Hour, off, "", 0},
 	} {
 		requests = nil
-		again, err := nodes.keep(t.Context(), options, step.live, start.Add(step.after))
+		again, err := nodes.keep(t.Context(), step.live, start.Add(step.after))
 		if got := strings.Join(requests, ", "); err != nil || got != step.want || again != step.again {
 			t.Errorf("%s: %q, again after %s, %v; want %q and %s", step.what, got, again, err, step.want, step.again)
 		}

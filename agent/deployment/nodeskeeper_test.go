@@ -87,3 +87,37 @@ func testNodeAgents(t *testing.T, m *fixture, leadAgain func()) {
 	leadAgain()
 	m.awaitNodeAgents(t, "")
 }
+
+// testDirect runs with the rights of the manifest.
+func testDirect(t *testing.T, m *fixture) {
+	give := func(on bool) {
+		t.Helper()
+		in := input("drover:v6", v1.Agent{})
+		in.APIServer = on
+		digest := m.hand(t, in)
+		m.await(t, "applied", func(d protocol.Deployment) bool { return d.Digest == digest })
+		m.play(t, true)
+	}
+	there := func(want bool) {
+		t.Helper()
+		testkit.Eventually(t, progressDeadline, func(ctx context.Context) error {
+			set := &appsv1.DaemonSet{}
+			err := m.Client.Get(ctx, client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.DirectName}, set)
+			if client.IgnoreNotFound(err) != nil {
+				return err
+			}
+			if found := err == nil; found != want {
+				return fmt.Errorf("the DaemonSet is there: %t, want %t", found, want)
+			}
+			if pod := set.Spec.Template.Spec; want && (pod.ServiceAccountName != protocol.DirectName || pod.Containers[0].Image != "drover:v6") {
+				return fmt.Errorf("its account is %s and its image %s", pod.ServiceAccountName, pod.Containers[0].Image)
+			}
+			return nil
+		})
+	}
+	give(true)
+	there(true)
+	m.await(t, "without a problem", func(d protocol.Deployment) bool { return d.RolledOut && d.Direct == "" && d.NodeAgents == "" })
+	give(false)
+	there(false)
+}

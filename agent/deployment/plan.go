@@ -173,7 +173,7 @@ func snapshot(d *appsv1.Deployment) []byte {
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)
-	for _, key := range []string{v1.AnnotationAgentReplicas, v1.AnnotationNodeAgent} {
+	for _, key := range []string{v1.AnnotationAgentReplicas, v1.AnnotationNodeAgent, v1.AnnotationDirectAccess} {
 		delete(out, key)
 		if value, ok := from.Annotations[key]; ok {
 			out[key] = value

@@ -118,9 +118,10 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	if err := h.release(ctx, viewBinding, anchor); !apierrors.IsForbidden(err) { // older manifests have neither it nor rights to it
 		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
-	nodes := "/apis/apps/v1/namespaces/" + h.namespace + "/daemonsets/" + protocol.NodeAgentName
-	if err := h.delete(ctx, nodes); !apierrors.IsForbidden(err) { // as above
-		failed("DaemonSet "+h.namespace+"/"+protocol.NodeAgentName, err)
+	for _, name := range []string{protocol.NodeAgentName, protocol.DirectName} {
+		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) { // as above
+			failed("DaemonSet "+h.namespace+"/"+name, err)
+		}
 	}
 	if len(remaining) > 0 {
 		return remaining // the next step would leave them behind permanently

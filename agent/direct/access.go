@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/signin/token"
 )
@@ -60,6 +61,9 @@ func parse(secret *corev1.Secret) (*access, error) {
 		return nil, errors.New("it is malformed, or of a hub of another version")
 	}
 	lifetime := time.Duration(a.Lifetime) * time.Second
+	if a.Mode != "" && a.Mode != string(v1.AuthorizedEndpointAPIServer) {
+		return nil, errors.New("it is for another way than an agent knows")
+	}
 	if a.Issuer == "" || a.Audience == "" || a.Host == "" || a.ValidUntil.IsZero() || a.Lifetime <= 0 || lifetime > token.LongestDirect || len(a.Denied) > protocol.MaxDenied {
 		return nil, errors.New("it is not whole, or beyond its bounds")
 	}
@@ -73,15 +77,33 @@ func parse(secret *corev1.Secret) (*access, error) {
 	return a, nil
 }
 
-// stands reports why no token, or none of a session that a key has signed, is accepted at a time; nil if it is.
-func (a *access) stands(k known, now time.Time) error {
-	_, published := a.keys.Public(k.key)
-	_, denied := a.denied[k.Session]
+// byAPIServer reports whether users reach the member's own API server.
+func (a *access) byAPIServer() bool { return a.Mode != "" }
+
+// usable reports why no token at all is accepted at a time; nil if some may be.
+func (a *access) usable(now time.Time) error {
 	switch {
 	case !now.Before(a.ValidUntil):
 		return errTooOld
 	case a.DenyAll:
 		return errAll
+	}
+	return nil
+}
+
+// unusable reports whether a token was refused for what there is to verify it by, and not for what it is.
+func unusable(err error) bool {
+	return errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff)
+}
+
+// stands reports why no token, or none of a session that a key has signed, is accepted at a time; nil if it is.
+func (a *access) stands(k known, now time.Time) error {
+	_, published := a.keys.Public(k.key)
+	_, denied := a.denied[k.Session]
+	if err := a.usable(now); err != nil {
+		return err
+	}
+	switch {
 	case !published:
 		return fmt.Errorf("%w: its key is none of the issuer's", token.ErrToken)
 	case denied:
@@ -92,11 +114,8 @@ func (a *access) stands(k known, now time.Time) error {
 
 // verify returns whose a token is, if it is valid at a time.
 func (a *access) verify(raw string, now time.Time) (known, error) {
-	if !now.Before(a.ValidUntil) {
-		return known{}, errTooOld
-	}
-	if a.DenyAll {
-		return known{}, errAll
+	if err := a.usable(now); err != nil {
+		return known{}, err
 	}
 	sum := sha256.Sum256([]byte(raw))
 	k, before := known{}, false

@@ -48,7 +48,7 @@ func (c *certificate) due(host, given string, now time.Time) bool {
 // certify returns the certificate for what the hub has delivered, and the CA of one that the agent makes.
 func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string, error) {
 	now := e.options.Now()
-	if a.TLSSecret != "" {
+	if a.TLSSecret != "" && !e.options.APIServer {
 		secret, err := e.options.Secrets.Get(ctx, a.TLSSecret)
 		if err != nil {
 			return nil, "", err
@@ -63,7 +63,7 @@ func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string
 	if err != nil {
 		return nil, "", err
 	}
-	serving, err := issue(authority, a.Host, now)
+	serving, err := issue(authority, e.host(a), now)
 	if err != nil {
 		return nil, "", err
 	}
@@ -73,7 +73,7 @@ func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string
 // authority returns the CA that the agent's replicas share, and makes it if there is none or it ends soon.
 func (e *Endpoint) authority(ctx context.Context, now time.Time) (*tls.Certificate, error) {
 	secret, err := e.options.Secrets.Get(ctx, protocol.DirectAuthority)
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) && !e.options.APIServer {
 		if secret, err = newAuthority(now); err == nil {
 			secret, err = e.options.Secrets.Create(ctx, secret)
 		}

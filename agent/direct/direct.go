@@ -3,6 +3,7 @@
 
 // Package direct serves users who come to the member without the hub, by tokens that the hub's issuer has signed for this cluster.
 //
+// Either the agent serves the users themselves, or, beside each of the member's API servers, it answers what their tokens are worth.
 // What tokens are verified by comes as an ordinary set of the hub: a Secret, which each replica of the agent watches. Nothing is asked of the hub at a request.
 package direct
 
@@ -47,8 +48,10 @@ const (
 	stopTimeout = 5 * time.Second
 )
 
-// Options of an Endpoint. All are needed.
+// Options of an Endpoint. All are needed, but for Kubernetes and Changed of one for an API server.
 type Options struct {
+	// APIServer serves the API server of the node, where the hub wants that, and not users.
+	APIServer bool
 	// Secrets of the agent's namespace.
 	Secrets *kube.Secrets
 	// Listen is the address to serve at, while the hub wants it.
@@ -69,13 +72,14 @@ type Endpoint struct {
 	published  atomic.Pointer[string] // the CA
 	open       open
 	complaints rate.Sometimes
+	reviewing  chan struct{}            // has an element for each review under way
 	looks      chan struct{}            // another access or certificate may be needed
 	address    atomic.Pointer[net.Addr] // where it serves, nil while it does not
 }
 
 // New makes an Endpoint.
 func New(o Options) *Endpoint {
-	return &Endpoint{options: o, complaints: rate.Sometimes{First: 1, Interval: time.Second}, looks: make(chan struct{}, 1)}
+	return &Endpoint{options: o, complaints: rate.Sometimes{First: 1, Interval: time.Second}, looks: make(chan struct{}, 1), reviewing: make(chan struct{}, maxReviews)}
 }
 
 // Authority returns the CA of the certificate that the agent has made, in PEM, and empty if it has made none.
@@ -150,6 +154,11 @@ func (e *Endpoint) set(secret *corev1.Secret) {
 		}
 	}
 	e.access.Store(next)
+	e.look()
+}
+
+// look has Run look at what is wanted.
+func (e *Endpoint) look() {
 	select {
 	case e.looks <- struct{}{}:
 	default:
@@ -169,27 +178,40 @@ func (e *Endpoint) stands(k known) error {
 	return current.stands(k, now)
 }
 
-// prepare reports whether the endpoint is to serve, and has the certificate for it made.
+// prepare reports whether the endpoint is to serve, and has the certificate for it made. An agent makes the CA also where it is to serve no user: what serves the
+// API servers may make none.
 func (e *Endpoint) prepare(ctx context.Context) bool {
 	current := e.access.Load()
-	if current == nil {
+	if current == nil || e.options.APIServer && !current.byAPIServer() {
 		return false
 	}
-	before := e.serving.Load()
-	if !before.due(current.Host, current.TLSSecret, e.options.Now()) {
-		return true
+	wanted, before := e.options.APIServer == current.byAPIServer(), e.serving.Load()
+	if !before.due(e.host(current), current.TLSSecret, e.options.Now()) {
+		return wanted
 	}
 	next, authority, err := e.certify(ctx, current)
 	if err != nil {
 		e.options.Log.Error(err, "direct access has no new certificate")
-		return before != nil
+		time.AfterFunc(again, e.look) // beside an API server, it waits for the agent to make the CA
+		return wanted && before != nil
 	}
 	e.serving.Store(next)
 	if authority != e.Authority() {
 		e.published.Store(&authority)
-		e.options.Changed()
+		if e.options.Changed != nil {
+			e.options.Changed()
+		}
 	}
-	return true
+	return wanted
+}
+
+// host returns the name or address that the certificate is for.
+func (e *Endpoint) host(a *access) string {
+	if !e.options.APIServer {
+		return a.Host
+	}
+	host, _, _ := net.SplitHostPort(e.options.Listen) // IsLoopback was asked
+	return host
 }
 
 // serve listens until ctx ends.
@@ -198,7 +220,7 @@ func (e *Endpoint) serve(ctx context.Context) {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", e.options.Listen)
 		if err == nil {
 			address := listener.Addr()
-			e.options.Log.Info("serving users directly", "address", address.String())
+			e.options.Log.Info("serving direct access", "address", address.String())
 			e.address.Store(&address)
 			err = e.serveAt(ctx, listener)
 			e.address.Store(nil)
@@ -218,6 +240,9 @@ func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return &e.serving.Load().Certificate, nil // there is one before it listens
 		}},
+	}
+	if e.options.APIServer { // no request is a stream
+		server.Handler, server.ReadTimeout, server.WriteTimeout = e.reviews(), headerTimeout, headerTimeout
 	}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -72,6 +72,17 @@ func newMember(t testing.TB) *member {
 	return m
 }
 
+// beside returns what serves the API server beside the agent.
+func (m *member) beside(log logr.Logger) *member {
+	m.t.Helper()
+	client, err := kube.New(m.api.Config())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	e := New(Options{APIServer: true, Secrets: client.Secrets(namespace), Listen: "127.0.0.1:0", Now: m.now, Log: log})
+	return &member{Endpoint: e, t: m.t, api: m.api, key: m.key, clock: m.clock}
+}
+
 func (m *member) endpoint(backend string) *Endpoint {
 	m.t.Helper()
 	client, err := kube.New(m.api.Config())

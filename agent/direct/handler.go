@@ -81,7 +81,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user, err := e.authenticate(r)
 	if err != nil {
 		code := http.StatusUnauthorized
-		if errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff) {
+		if unusable(err) {
 			code = http.StatusServiceUnavailable
 		}
 		e.complaints.Do(func() { e.options.Log.Info("request refused", "code", code, "reason", err.Error()) })

@@ -31,7 +31,7 @@ import (
 var fullSpecs = map[string]string{
 	"Cluster": `
 registration: {tokenSecretRef: {name: a}}
-authorizedEndpoint: {server: "https://prod.example.com:6443", tlsSecretName: a, caBundle: a, offline: 1h}
+authorizedEndpoint: {mode: Agent, server: "https://prod.example.com:6443", tlsSecretName: a, caBundle: a, offline: 1h}
 agent:
   nodeSelector: {a: b}
   tolerations: [{operator: Exists}]

@@ -88,10 +88,29 @@ type ClusterSpec struct {
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
 
+// AuthorizedEndpointMode is what verifies the tokens of users who come without the hub.
+// +kubebuilder:validation:Enum=Agent;APIServer
+type AuthorizedEndpointMode string
+
+const (
+	// AuthorizedEndpointAgent has the agent serve users. It is the default.
+	AuthorizedEndpointAgent AuthorizedEndpointMode = "Agent"
+	// AuthorizedEndpointAPIServer has the member's own API server serve users.
+	AuthorizedEndpointAPIServer AuthorizedEndpointMode = "APIServer"
+)
+
 // AuthorizedEndpoint is where users reach a member without the hub.
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName is the certificate of the agent, which serves no user with mode APIServer: leave it out"
 type AuthorizedEndpoint struct {
+	// mode says what serves users. Agent (default): the agent, at port 6443 of its pods, in any member. APIServer: the member's own API server, which
+	// you set up to ask a DaemonSet of the agent, on the nodes of the control plane, what a token is worth. server is the API server's own address then,
+	// and caBundle the CA of its certificate. It takes the manifest to be applied again.
+	// +optional
+	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
+
 	// server is the URL of the endpoint as users reach it: https://, a host and perhaps a port, and nothing else. You make a Service, or a load
-	// balancer, that leads from there to port 6443 of the agent's pods, also of those that are not ready: without the hub none is. Empty for none.
+	// balancer, that leads from there to port 6443 of the agent's pods, also of those that are not ready: without the hub none is. With mode APIServer it is the
+	// address of the API server. Empty for none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:Pattern=`^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[][0-9a-f:]+[]])(:[0-9]{1,5})?$`
@@ -106,7 +125,7 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be a Secret of the agent's own, drover-agent-…"
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 
-	// caBundle is the CA of the certificate of tlsSecretName, in PEM. Kubeconfigs have it.
+	// caBundle is the CA of the certificate of tlsSecretName, or of the API server with mode APIServer, in PEM. Kubeconfigs have it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
@@ -121,6 +140,11 @@ type AuthorizedEndpoint struct {
 
 // On reports whether users can reach the member without the hub.
 func (e AuthorizedEndpoint) On() bool { return e.Server != "" }
+
+// ByAPIServer reports whether users reach the member's own API server, and not its agent.
+func (e AuthorizedEndpoint) ByAPIServer() bool {
+	return e.On() && e.Mode == AuthorizedEndpointAPIServer
+}
 
 // OfflineTime returns Offline, or its default.
 func (e AuthorizedEndpoint) OfflineTime() time.Duration { return cmp.Or(e.Offline.Duration, time.Hour) }

@@ -57,7 +57,7 @@ const (
 	// ConditionDirectAccess is True when the agent has what it serves users by who come without the hub. It is absent without spec.authorizedEndpoint, and before it
 	// is known; it stays as it was while the member is away. Ready does not depend on it.
 	//
-	// The reason for True is Delivered, those for False are SignInOff, CertificateMissing, AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed.
+	// The reason for True is Delivered, those for False are SignInOff, CertificateMissing, DaemonSetMissing, AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed.
 	ConditionDirectAccess = "DirectAccess"
 )
 
@@ -71,6 +71,8 @@ const (
 	ReasonSignInOff = "SignInOff"
 	// ReasonCertificateMissing: the agent has reported no certificate for direct access.
 	ReasonCertificateMissing = "CertificateMissing"
+	// ReasonDaemonSetMissing: what the member's API servers ask about users' tokens does not run on the nodes of the control plane.
+	ReasonDaemonSetMissing = "DaemonSetMissing"
 	// ReasonAwaitingAgent: no agent has joined yet. Run the command in the Secret "<cluster>-registration" in the member.
 	ReasonAwaitingAgent = "AwaitingAgent"
 	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" for a new one.

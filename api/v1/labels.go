@@ -51,6 +51,9 @@ const (
 // AnnotationNodeAgent on the agent's Deployment is "true" while the agent keeps a DaemonSet of node agents beside it.
 const AnnotationNodeAgent = Group + "/node-agent"
 
+// AnnotationDirectAccess on the agent's Deployment is the mode APIServer while the agent keeps a DaemonSet beside it, which API servers ask about users' tokens.
+const AnnotationDirectAccess = Group + "/direct-access"
+
 // AgentReplicasByNodes is the value of AnnotationAgentReplicas.
 const AgentReplicasByNodes = "by-nodes"
 

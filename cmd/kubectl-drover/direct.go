@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/login"
 )
 
@@ -29,31 +30,70 @@ type directAccess struct {
 	Server string `json:"server"`
 	// CA in PEM, empty for those that the computer trusts.
 	CA string `json:"caBundle,omitempty"`
+	// Mode is APIServer where the Cluster's API server is there, and not its agent.
+	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// answers reports whether the address serves users now. It refuses a request without a token, which tells enough.
-func (d *directAccess) answers(ctx context.Context) bool {
-	if d == nil {
+// answers reports whether a Cluster's own address serves the user now. The agent tells enough by refusing a request without a token. An API server answers such a request
+// whether or not it was set up to take tokens of the hub: it is sent the one that kubectl would send it next.
+func (c reachableCluster) answers(ctx context.Context, token func(context.Context) (string, error)) bool {
+	if c.Direct == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	client, err := login.Client([]byte(d.CA))
+	client, err := login.Client([]byte(c.Direct.CA))
 	if err != nil {
 		return false
 	}
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.Server+"/version", nil)
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if code := c.Direct.ask(ctx, client, ""); c.Direct.Mode != v1.AuthorizedEndpointAPIServer {
+		return code == http.StatusUnauthorized
+	} else if code == 0 { // it is not there, or is another one
+		return false
+	}
+	own, err := token(ctx)
 	if err != nil {
 		return false
+	}
+	code := c.Direct.ask(ctx, client, own)
+	return code == http.StatusOK || code == http.StatusForbidden
+}
+
+// ask returns the code of the answer to a request with a token, or without one; 0 for no answer.
+func (d *directAccess) ask(ctx context.Context, client *http.Client, token string) int {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.Server+"/version", nil)
+	if err != nil {
+		return 0
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return false
+		return 0
 	}
 	_ = resp.Body.Close()
-	return resp.StatusCode == http.StatusUnauthorized
+	return resp.StatusCode
 }
+
+// directToken returns what gets a token of a session for a Cluster's own address.
+func directToken(session *login.Session, c reachableCluster) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, renewLimit)
+		defer cancel()
+		at, err := login.Discover(ctx, session.Issuer, session.CA)
+		if err != nil {
+			return "", err
+		}
+		token, _, err := at.ForAudience(ctx, session, directAudience(session.Issuer, c.String()))
+		return token, err
+	}
+}
+
+// directAudience returns the audience of tokens for a Cluster's own address: its URL at the hub.
+func directAudience(issuer, cluster string) string { return issuer + "/k8s/clusters/" + cluster }
 
 // addDirect adds the context of a Cluster's own address to a kubeconfig, beside the one by the hub, and returns its name; empty if the Cluster has none.
 func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableCluster, hub string) string {
@@ -124,7 +164,7 @@ func (o *options) fetchDirect(ctx context.Context, c *cobra.Command, s signing, 
 		return login.DirectToken{}, untrustedHub(err)
 	}
 	from := store.Now()
-	token, until, err := at.ForAudience(ctx, session, issuer+"/k8s/clusters/"+o.cluster)
+	token, until, err := at.ForAudience(ctx, session, directAudience(issuer, o.cluster))
 	if err != nil {
 		return login.DirectToken{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/login"
 )
 
@@ -39,13 +41,13 @@ func TestAKubeconfigPrefersTheAddressOfAClusterIfItAnswers(t *testing.T) {
 		code   int
 		want   string
 	}{
-		"it answers":                 {&directAccess{own.URL, ca}, http.StatusUnauthorized, direct},
-		"it serves no one now":       {&directAccess{own.URL, ca}, http.StatusServiceUnavailable, byHub},
-		"it is something else":       {&directAccess{own.URL, ca}, http.StatusOK, byHub},
-		"it has another certificate": {&directAccess{own.URL, ""}, http.StatusUnauthorized, byHub},
-		"it is not there":            {&directAccess{"https://127.0.0.1:1", ca}, http.StatusUnauthorized, byHub},
+		"it answers":                 {&directAccess{Server: own.URL, CA: ca}, http.StatusUnauthorized, direct},
+		"it serves no one now":       {&directAccess{Server: own.URL, CA: ca}, http.StatusServiceUnavailable, byHub},
+		"it is something else":       {&directAccess{Server: own.URL, CA: ca}, http.StatusOK, byHub},
+		"it has another certificate": {&directAccess{Server: own.URL, CA: ""}, http.StatusUnauthorized, byHub},
+		"it is not there":            {&directAccess{Server: "https://127.0.0.1:1", CA: ca}, http.StatusUnauthorized, byHub},
 		"the Cluster has no own":     {nil, http.StatusUnauthorized, byHub},
-		"its CA cannot be read":      {&directAccess{own.URL, "x"}, http.StatusUnauthorized, byHub},
+		"its CA cannot be read":      {&directAccess{Server: own.URL, CA: "x"}, http.StatusUnauthorized, byHub},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code = tt.code
@@ -67,6 +69,54 @@ func TestAKubeconfigPrefersTheAddressOfAClusterIfItAnswers(t *testing.T) {
 			cluster, user := got.Clusters[direct], got.AuthInfos[direct]
 			if cluster.Server != tt.direct.Server || string(cluster.CertificateAuthorityData) != tt.direct.CA || !slices.Equal(user.Exec.Args, []string{"get-token", "--hub", "https://hub:8443", "--cluster", "a/prod", "--direct"}) {
 				t.Errorf("the direct context is for %+v by %v", cluster, user)
+			}
+		})
+	}
+}
+
+// An API server answers everyone, also before it was set up to take tokens of the hub.
+func TestAnAPIServerIsPreferredIfItTakesTheUsersToken(t *testing.T) {
+	var without, with int
+	own := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Authorization") {
+		case "":
+			w.WriteHeader(without)
+		case "Bearer mine":
+			w.WriteHeader(with)
+		default:
+			t.Errorf("it is sent %q", r.Header.Get("Authorization"))
+		}
+	}))
+	defer own.Close()
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate().Raw}))
+	for name, tt := range map[string]struct {
+		server, ca    string
+		without, with int
+		fails         bool
+		want          bool
+		asked         int
+	}{
+		"it takes the token":                        {own.URL, ca, 200, 200, false, true, 1},
+		"it serves no one without a token":          {own.URL, ca, 401, 200, false, true, 1},
+		"it takes the token, and there is no right": {own.URL, ca, 403, 403, false, true, 1},
+		"it was not set up":                         {own.URL, ca, 200, 401, false, false, 1},
+		"it leads elsewhere":                        {own.URL, ca, 200, 302, false, false, 1},
+		"the hub gives no token":                    {own.URL, ca, 200, 200, true, false, 1},
+		"it has another certificate":                {own.URL, "", 200, 200, false, false, 0},
+		"it is not there":                           {"https://127.0.0.1:1", ca, 200, 200, false, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			without, with = tt.without, tt.with
+			asked := 0
+			c := reachableCluster{Namespace: "a", Name: "prod", Direct: &directAccess{Server: tt.server, CA: tt.ca, Mode: v1.AuthorizedEndpointAPIServer}}
+			got := c.answers(t.Context(), func(context.Context) (string, error) {
+				if asked++; tt.fails {
+					return "", errors.New("no")
+				}
+				return "mine", nil
+			})
+			if got != tt.want || asked != tt.asked {
+				t.Errorf("it answers: %t, after %d tokens; want %t and %d", got, asked, tt.want, tt.asked)
 			}
 		})
 	}

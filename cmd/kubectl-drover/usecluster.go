@@ -144,7 +144,7 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 			config.CurrentContext = name
 		}
 		if !to.static {
-			if direct := addDirect(config, session, cluster, name); len(chosen) == 1 && cluster.Direct.answers(c.Context()) {
+			if direct := addDirect(config, session, cluster, name); len(chosen) == 1 && cluster.answers(c.Context(), directToken(session, cluster)) {
 				config.CurrentContext = direct
 			}
 			continue
@@ -263,7 +263,7 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 		if direct != "" && o.namespace != "" {
 			config.Contexts[direct].Namespace = o.namespace
 		}
-		if current && cluster.Direct.answers(ctx) {
+		if current && cluster.answers(ctx, directToken(session, cluster)) {
 			name = direct
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -22,7 +23,7 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	if r.Direct != nil {
 		outcome = r.Direct(in.name)
 	}
-	now, known := decideDirectAccess(r.Direct != nil, outcome, in.cluster)
+	now, known := decideDirectAccess(r.Direct != nil, outcome, in)
 	if !known {
 		return
 	}
@@ -34,7 +35,8 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 }
 
 // decideDirectAccess returns the condition DirectAccess, and whether it is known. It is not known while the member is given another list, or is away.
-func decideDirectAccess(signIn bool, o delivery.Outcome, cluster *v1.Cluster) (v conditionValue, known bool) {
+func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
+	cluster := in.cluster
 	switch {
 	case !signIn:
 		return conditionValue{reason: v1.ReasonSignInOff, message: "Users do not sign in at the hub, and only tokens of its issuer are accepted there: set signIn.issuer in the hub's configuration"}, true
@@ -49,5 +51,11 @@ func decideDirectAccess(signIn bool, o delivery.Outcome, cluster *v1.Cluster) (v
 	case cluster.Spec.AuthorizedEndpoint.TLSSecretName == "" && cluster.Status.DirectAuthority == "":
 		return conditionValue{reason: v1.ReasonCertificateMissing, message: "The agent has what it verifies tokens by, and has reported no certificate: it is older than the hub, or its log says what fails"}, true
 	}
-	return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "The agent serves users at port 6443 of its pods; whether the address of spec.authorizedEndpoint leads there is not known"}, true
+	if !cluster.Spec.AuthorizedEndpoint.ByAPIServer() {
+		return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "The agent serves users at port 6443 of its pods; whether the address of spec.authorizedEndpoint leads there is not known"}, true
+	}
+	if report := in.member.Report; report != nil && report.Deployment != nil && report.Deployment.Direct != "" {
+		return conditionValue{reason: v1.ReasonDaemonSetMissing, message: "API servers of the member have none to ask about users' tokens: " + report.Deployment.Direct + ". Apply " + manifestOf(in) + " in the member"}, true
+	}
+	return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "API servers of the member find keys and reviews of tokens at " + protocol.DirectAddress + "; whether they are set to ask there is not known"}, true
 }

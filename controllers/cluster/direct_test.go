@@ -7,12 +7,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -67,4 +72,40 @@ func TestDirectAccessIsACondition(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAMemberWhoseAPIServersHaveNoneToAskSaysSo(t *testing.T) {
+	w := newWorld(t, testkit.Shared(t))
+	agent, _ := w.joined()
+	w.r.Direct = func(types.NamespacedName) delivery.Outcome { return delivery.Outcome{Stage: delivery.Applied} }
+	testkit.Update(t, w.Client, w.cluster(), func(c *v1.Cluster) {
+		c.Spec.AuthorizedEndpoint = v1.AuthorizedEndpoint{Server: "https://a.example", Mode: v1.AuthorizedEndpointAPIServer}
+	})
+	both := w.cluster()
+	both.Spec.AuthorizedEndpoint.TLSSecretName = "tls"
+	if err := w.Client.Update(t.Context(), both); err == nil || !strings.Contains(err.Error(), "leave it out") {
+		t.Errorf("a certificate of the agent, which serves no user, is taken: %v", err)
+	}
+	w.reconcile()
+	if !strings.Contains(string(w.secret(registration.RegistrationSecret(w.name)).Data[registration.KeyManifest]), v1.AnnotationDirectAccess+": APIServer") {
+		t.Error("the manifest does not say that API servers ask")
+	}
+	is := func(want, message string) {
+		t.Helper()
+		c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionDirectAccess)
+		if c == nil || string(c.Status)+" "+c.Reason != want || !strings.Contains(c.Message, message) {
+			t.Errorf("the condition is %+v, want %s", c, want)
+		}
+	}
+	is("False CertificateMissing", "")
+	ca, err := trust.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent.Report(func(r *protocol.Report) { r.DirectAuthority = string(ca.Cert) })
+	w.until(func(s members.State) bool { return s.Report.DirectAuthority != "" })
+	w.says(agent, protocol.Deployment{Digest: w.digest(), RolledOut: true, Direct: "daemonsets is forbidden"})
+	is("False DaemonSetMissing", "daemonsets is forbidden. Apply the manifest in Secret")
+	w.says(agent, protocol.Deployment{Digest: w.digest(), RolledOut: true})
+	is("True Delivered", "127.0.0.1:6440")
 }

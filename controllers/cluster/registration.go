@@ -111,7 +111,7 @@ func (r *Reconciler) wantedSecret(in *input) (*corev1ac.SecretApplyConfiguration
 // manifestInput is what the agent's manifest depends on.
 func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
 	agent := registration.WithDefaults(in.cluster.Spec.Agent, r.Agent)
-	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, Token: in.token.Value, Settings: in.settings}
+	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, APIServer: in.cluster.Spec.AuthorizedEndpoint.ByAPIServer(), Token: in.token.Value, Settings: in.settings}
 }
 
 // label sets the finalizer and the labels with the facts that the agent reported, if they are not set yet.

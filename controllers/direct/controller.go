@@ -93,6 +93,9 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 		Issuer: r.Issuer.Issuer(), Audience: r.Issuer.Audience(client.ObjectKeyFromObject(cluster)), Keys: keys, Lifetime: int64(endpoint.OfflineTime() / time.Second),
 		Denied: denied, ValidUntil: until, Host: server.Hostname(), TLSSecret: endpoint.TLSSecretName,
 	}
+	if endpoint.ByAPIServer() {
+		access.Mode = string(endpoint.Mode)
+	}
 	if len(denied) > protocol.MaxDenied {
 		access.Denied, access.DenyAll = nil, true
 	}

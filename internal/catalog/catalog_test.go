@@ -250,3 +250,26 @@ func (l listing) List(_ context.Context, into client.ObjectList, _ ...client.Lis
 	into.(*v1.ClusterList).Items = l.list.Items
 	return nil
 }
+
+// In mode APIServer the address is that of the API server, whose certificate the agent's CA has not signed.
+func TestTheAddressOfAClusterHasTheCAOfWhatIsThere(t *testing.T) {
+	for name, tt := range map[string]struct {
+		endpoint v1.AuthorizedEndpoint
+		want     *Direct
+	}{
+		"none":                        {v1.AuthorizedEndpoint{}, nil},
+		"none, with a mode":           {v1.AuthorizedEndpoint{Mode: v1.AuthorizedEndpointAPIServer}, nil},
+		"the agent":                   {v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAgent}, &Direct{Server: "https://a", CABundle: "agent"}},
+		"the agent, by its default":   {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given"}, &Direct{Server: "https://a", CABundle: "agent"}},
+		"the agent, with a given one": {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", TLSSecretName: "tls"}, &Direct{Server: "https://a", CABundle: "given"}},
+		"the API server":              {v1.AuthorizedEndpoint{Server: "https://a", CABundle: "given", Mode: v1.AuthorizedEndpointAPIServer}, &Direct{Server: "https://a", CABundle: "given", Mode: "APIServer"}},
+		"the API server, with no CA":  {v1.AuthorizedEndpoint{Server: "https://a", Mode: v1.AuthorizedEndpointAPIServer}, &Direct{Server: "https://a", Mode: "APIServer"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := shown(&v1.Cluster{Spec: v1.ClusterSpec{AuthorizedEndpoint: tt.endpoint}, Status: v1.ClusterStatus{DirectAuthority: "agent"}}).Direct
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("it is %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}

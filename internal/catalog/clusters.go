@@ -49,6 +49,8 @@ type Direct struct {
 	Server string `json:"server"`
 	// CABundle in PEM, empty for what the user's computer trusts.
 	CABundle string `json:"caBundle,omitempty"`
+	// Mode is APIServer where the address is that of the member's API server, and empty where its agent is there.
+	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
 // query is what a user asks for: the Clusters of a workspace, or of all if it is empty, whose labels match.
@@ -103,6 +105,8 @@ func shown(cluster *v1.Cluster) Cluster {
 		out.Ready, out.Reason = ready.Status, ready.Reason
 	}
 	switch endpoint := cluster.Spec.AuthorizedEndpoint; {
+	case endpoint.ByAPIServer():
+		out.Direct = &Direct{Server: endpoint.Server, CABundle: endpoint.CABundle, Mode: endpoint.Mode}
 	case endpoint.On() && endpoint.TLSSecretName != "":
 		out.Direct = &Direct{Server: endpoint.Server, CABundle: endpoint.CABundle}
 	case endpoint.On() && cluster.Status.DirectAuthority != "": // the agent has made its certificate

@@ -55,6 +55,7 @@ func (r *Report) Bound() {
 		r.Deployment = &d
 		d.Digest, d.Failed = Cut(d.Digest, maxText), Cut(d.Failed, maxText)
 		d.Message, d.NotReady, d.NodeAgents = Cut(d.Message, maxMessage), Cut(d.NotReady, maxMessage), Cut(d.NodeAgents, maxMessage)
+		d.Direct = Cut(d.Direct, maxMessage)
 	}
 	if r.Nodes != nil {
 		n := *r.Nodes

@@ -14,6 +14,13 @@ const (
 	DirectKey    = "access.json"
 )
 
+// DirectName is the name of the DaemonSet that API servers ask about the tokens of users who come without the hub, of its account and its rights, and the value of
+// LabelName of its pods.
+const DirectName = "drover-direct"
+
+// DirectAddress is where the pods of that DaemonSet serve, on the network of their nodes.
+const DirectAddress = "127.0.0.1:6440"
+
 // DirectAuthority is the Secret that the agent makes, in its namespace, with the CA of its certificate for direct access.
 const DirectAuthority = "drover-agent-direct"
 
@@ -42,6 +49,8 @@ type DirectAccess struct {
 	ValidUntil time.Time `json:"validUntil"`
 	// Host is the name or address that the certificate is for.
 	Host string `json:"host"`
+	// Mode is v1.AuthorizedEndpointAPIServer where the member's API servers serve users, and empty where its agent does: an older agent refuses what it does not know.
+	Mode string `json:"mode,omitempty"`
 	// TLSSecret is a Secret of type kubernetes.io/tls in the agent's namespace with the certificate. Empty for one that the agent makes.
 	TLSSecret string `json:"tlsSecret,omitempty"`
 }

@@ -164,6 +164,8 @@ type Deployment struct {
 	NotReady string `json:"notReady,omitempty"`
 	// NodeAgents is why the member has no node agents although it is to have some. At most 512 bytes.
 	NodeAgents string `json:"nodeAgents,omitempty"`
+	// Direct is why API servers of the member have none to ask about users' tokens although they are to have. At most 512 bytes.
+	Direct string `json:"direct,omitempty"`
 	// Failed is the digest of the last Deployment that was put back or refused. One that is in force is never in it.
 	Failed string `json:"failed,omitempty"`
 	// Rejected reports whether Failed was refused by the API server, and not put back because it did not become ready.

@@ -77,6 +77,9 @@ func deployment(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguratio
 	if in.Agent.NodeAgent {
 		d.WithAnnotations(map[string]string{v1.AnnotationNodeAgent: "true"})
 	}
+	if in.direct() {
+		d.WithAnnotations(map[string]string{v1.AnnotationDirectAccess: string(v1.AuthorizedEndpointAPIServer)})
+	}
 	if in.Agent.Replicas != nil {
 		spec.WithReplicas(*in.Agent.Replicas)
 		return d, nil

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -29,11 +30,16 @@ type ManifestInput struct {
 	Trust v1.Trust
 	// Agent is the rest of the Cluster's spec.agent; its image and trust are not looked at.
 	Agent v1.Agent
+	// APIServer has the agent keep what the member's API servers ask about the tokens of users who come without the hub. It takes the profile Full.
+	APIServer bool
 	// Token to join with.
 	Token string
 	// Settings of the hub: where it is and which CA to trust.
 	Settings protocol.Settings
 }
+
+// direct reports whether API servers ask about users' tokens. An agent that only reads takes no set, and so has nothing to tell them.
+func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
 // Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its input can become
 // YAML of its own (CVE-2026-44939).
@@ -59,7 +65,7 @@ func (in ManifestInput) key() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("marshal spec.agent: %w", err)
 	}
-	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent)}, "\x00"), nil
+	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent), strconv.FormatBool(in.APIServer)}, "\x00"), nil
 }
 
 // Manifest returns the YAML that installs an agent, as the function Manifest does.
@@ -114,7 +120,7 @@ func build(in ManifestInput) (*manifestParts, error) {
 	if parts.deployment.JSON, err = json.Marshal(object); err != nil {
 		return nil, fmt.Errorf("marshal agent deployment: %w", err)
 	}
-	if parts.before, err = marshal(slices.Concat([]any{namespace(in.Agent.NodeAgent), serviceAccount()}, clusterRights(in.Agent.Profile), []any{role(in.Agent.Profile), roleBinding()})...); err != nil {
+	if parts.before, err = marshal(slices.Concat([]any{namespace(in.Agent.NodeAgent || in.direct()), serviceAccount()}, clusterRights(in.Agent.Profile), []any{role(in.Agent.Profile), roleBinding()}, directRights(in))...); err != nil {
 		return nil, err
 	}
 	parts.after, err = marshal(object)
@@ -154,10 +160,10 @@ func ManifestURL(server, token string) string {
 	return server + protocol.PathImport + token + ".yaml"
 }
 
-// namespace returns the agent's namespace. Its pod security lets pods onto the node's network only where there are node agents.
-func namespace(nodeAgent bool) *corev1ac.NamespaceApplyConfiguration {
+// namespace returns the agent's namespace. Its pod security lets pods onto the node's network only where there are such.
+func namespace(onNodes bool) *corev1ac.NamespaceApplyConfiguration {
 	level := "restricted"
-	if nodeAgent {
+	if onNodes {
 		level = "privileged"
 	}
 	return corev1ac.Namespace(protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
@@ -169,12 +175,12 @@ func serviceAccount() *corev1ac.ServiceAccountApplyConfiguration {
 }
 
 // role returns the rights of an agent in its own namespace: to keep Secrets, to elect a leader, to change its own Deployment, and to keep
-// the DaemonSet of node agents or, where it only reads, to remove what an agent of the profile Full left of it. RBAC cannot restrict the creation of a Lease to a name.
+// the DaemonSets beside it or, where it only reads, to remove what an agent of the profile Full left of them. RBAC cannot restrict the creation of a Lease to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
-	nodeAgents := []string{"create", "patch", "delete"}
+	daemonSets := []string{"create", "patch", "delete"}
 	if profile == v1.ProfileReadOnly {
-		nodeAgents = []string{"delete"}
+		daemonSets = []string{"delete"}
 	}
 	return rbacv1ac.Role(protocol.AgentName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).WithRules(
 		rule().WithAPIGroups("").WithResources("secrets").
@@ -183,7 +189,7 @@ func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {
 		rule().WithAPIGroups("coordination.k8s.io").WithResources("leases").WithResourceNames(protocol.LeaderLease, protocol.NodeAgentLease).
 			WithVerbs("get", "update", "delete"),
 		rule().WithAPIGroups("apps").WithResources("deployments").WithResourceNames(protocol.AgentName).WithVerbs("get", "watch", "patch"),
-		rule().WithAPIGroups("apps").WithResources("daemonsets").WithResourceNames(protocol.NodeAgentName).WithVerbs(nodeAgents...),
+		rule().WithAPIGroups("apps").WithResources("daemonsets").WithResourceNames(protocol.NodeAgentName, protocol.DirectName).WithVerbs(daemonSets...),
 	)
 }
 

@@ -239,6 +239,7 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			"the trust":    func(in *registration.ManifestInput) { in.Trust = v1.TrustSystem },
 			"replicas":     func(in *registration.ManifestInput) { in.Agent.Replicas = new(int32) },
 			"node agents":  func(in *registration.ManifestInput) { in.Agent.NodeAgent = true },
+			"API servers":  func(in *registration.ManifestInput) { in.APIServer = true },
 			"a variable":   func(in *registration.ManifestInput) { in.Agent.Env = []v1.AgentEnv{{Name: "GOGC"}} },
 			"an affinity":  func(in *registration.ManifestInput) { in.Agent.Affinity = &corev1.Affinity{} },
 			"no resources": func(in *registration.ManifestInput) { in.Agent.Resources = &v1.AgentResources{} },
@@ -268,6 +269,48 @@ func TestTheManifestLetsNodeAgentsOntoTheNodesNetwork(t *testing.T) {
 		if pod := d.Spec.Template.Spec; pod.HostNetwork {
 			t.Errorf("with nodeAgent %t the Deployment's pods are on the nodes' network", nodeAgent)
 		}
+	}
+}
+
+// TestWhatAPIServersAskMayReadTwoSecrets: the account on the nodes of the control plane is not the agent's, which may act as any user.
+func TestWhatAPIServersAskMayReadTwoSecrets(t *testing.T) {
+	in := manifestInput(t)
+	in.APIServer = true
+	all := objects(t, in)
+	if level := the[*corev1.Namespace](t, all).Labels["pod-security.kubernetes.io/enforce"]; level != "privileged" {
+		t.Errorf("the namespace is %s: no pod of it may be on the nodes' network", level)
+	}
+	if d := the[*appsv1.Deployment](t, all); d.Annotations[v1.AnnotationDirectAccess] != "APIServer" || d.Spec.Template.Spec.HostNetwork {
+		t.Errorf("the Deployment has the annotations %v and host network %t", d.Annotations, d.Spec.Template.Spec.HostNetwork)
+	}
+	var rules []rbacv1.PolicyRule
+	accounts := 0
+	for _, object := range all {
+		switch o := object.(type) {
+		case *rbacv1.Role:
+			if o.Name == protocol.DirectName {
+				rules = append(rules, o.Rules...)
+			}
+		case *rbacv1.RoleBinding:
+			if slices.ContainsFunc(o.Subjects, func(s rbacv1.Subject) bool { return s.Name == protocol.DirectName }) && o.RoleRef.Name != protocol.DirectName {
+				t.Errorf("it has the role %s as well", o.RoleRef.Name)
+			}
+		case *rbacv1.ClusterRoleBinding:
+			if slices.ContainsFunc(o.Subjects, func(s rbacv1.Subject) bool { return s.Name == protocol.DirectName }) {
+				t.Errorf("it has the cluster role %s", o.RoleRef.Name)
+			}
+		case *corev1.ServiceAccount:
+			accounts++
+		}
+	}
+	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{protocol.DirectSecret, protocol.DirectAuthority}, Verbs: []string{"get", "watch"}}}
+	if !reflect.DeepEqual(rules, want) || accounts != 2 {
+		t.Errorf("its rights are %v with %d accounts, want %v", rules, accounts, want)
+	}
+	in.Agent.Profile = v1.ProfileReadOnly
+	manifest, err := registration.Manifest(in)
+	if err != nil || bytes.Contains(manifest, []byte(protocol.DirectSecret)) || bytes.Contains(manifest, []byte("privileged")) {
+		t.Errorf("an agent that only reads has what API servers ask (%v)", err)
 	}
 }
 

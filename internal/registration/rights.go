@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -27,6 +28,22 @@ func clusterRights(profile v1.AgentProfile) []any {
 	}
 	objects[0] = rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRules(rules...)
 	return objects
+}
+
+// directRights returns the account of what API servers ask about users' tokens, and the objects that let it read what the hub delivers for this, and the CA of which it
+// has its certificate.
+func directRights(in ManifestInput) []any {
+	if !in.direct() {
+		return nil
+	}
+	role := rbacv1ac.Role(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).WithRules(rbacv1ac.PolicyRule().WithAPIGroups("").WithResources("secrets").
+		WithResourceNames(protocol.DirectSecret, protocol.DirectAuthority).WithVerbs("get", "watch"))
+	return []any{
+		corev1ac.ServiceAccount(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()), role,
+		rbacv1ac.RoleBinding(protocol.DirectName, protocol.AgentNamespace).WithLabels(protocol.AgentLabels()).
+			WithRoleRef(rbacv1ac.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("Role").WithName(protocol.DirectName)).
+			WithSubjects(rbacv1ac.Subject().WithKind(rbacv1.ServiceAccountKind).WithNamespace(protocol.AgentNamespace).WithName(protocol.DirectName)),
+	}
 }
 
 // reporting returns the rules for what the agent reports.

@@ -44,6 +44,7 @@ func fields() map[string]field {
 		"agent.replicas":                   {`2`, "", ""},
 		"agent.resources":                  {`{"limits":{"memory":"512Mi"}}`, "", ""},
 		"authorizedEndpoint.server":        {`"https://mine.example.com"`, agentRight, agentRight},
+		"authorizedEndpoint.mode":          {`"Agent"`, agentRight, agentRight},
 		"authorizedEndpoint.tlsSecretName": {`"mine"`, agentRight, agentRight},
 		"authorizedEndpoint.caBundle":      {`"mine"`, agentRight, agentRight},
 		"authorizedEndpoint.offline":       {`"12h"`, agentRight, agentRight},

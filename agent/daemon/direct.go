@@ -1,0 +1,30 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/drover-dev/drover/agent/direct"
+	"github.com/drover-dev/drover/internal/memory"
+)
+
+// RunDirect answers the API server of a node until ctx ends. It knows nothing of the hub, and may read two Secrets: one that the hub has delivered, and the CA that the
+// agent has made.
+func RunDirect(ctx context.Context, o Options) error {
+	a, err := newAgent(o)
+	if err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { a.serveLevel(ctx) })
+	running.Go(func() { memory.ReturnWhenCalm(ctx) })
+	direct.New(direct.Options{
+		APIServer: true, Secrets: a.client.Secrets(o.Environ.Namespace), Listen: o.Environ.DirectListen, Now: time.Now, Log: o.Log.WithName("direct"),
+	}).Run(ctx)
+	return nil
+}

@@ -1,0 +1,64 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment
+
+import (
+	"net"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// controlPlane are the labels of nodes that run an API server. One of them is enough.
+func controlPlane() []string {
+	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/controlplane", "node-role.kubernetes.io/master"}
+}
+
+// directSet returns the DaemonSet of what API servers ask about users' tokens, if a Deployment says that they do. Its pods are on the nodes of the control plane, whatever
+// else the Deployment says of nodes, and have an account of their own, which may read what the hub delivers for this and nothing that is the agent's.
+func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
+	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
+		return nil
+	}
+	from, pod := live.Spec.Template.Spec, ownPod()
+	pod.ServiceAccountName = protocol.DirectName
+	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
+	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	pod.PriorityClassName, pod.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
+	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
+	required := &corev1.NodeSelector{}
+	for _, label := range controlPlane() {
+		required.NodeSelectorTerms = append(required.NodeSelectorTerms, corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: label, Operator: corev1.NodeSelectorOpExists}},
+		})
+	}
+	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
+	main := &pod.Containers[0]
+	main.Command = append(main.Command, "direct")
+	host, port, err := net.SplitHostPort(protocol.DirectAddress)
+	if err != nil { // a constant
+		panic(err)
+	}
+	main.Ports, main.LivenessProbe = nil, nil // a port would be one of the node's own address
+	main.ReadinessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port), Scheme: corev1.URISchemeHTTPS, Path: "/readyz"}},
+		PeriodSeconds: 10,
+	}
+	main.Env = []corev1.EnvVar{{Name: protocol.EnvNamespace, Value: live.Namespace}}
+	main.Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
+	}
+	for i := range from.Containers {
+		if c := &from.Containers[i]; c.Name == main.Name {
+			main.Image = c.Image
+		}
+	}
+	return beside(live, protocol.DirectName, pod)
+}

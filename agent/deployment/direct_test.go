@@ -1,0 +1,67 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+func TestWhatAPIServersAskRunsBesideThem(t *testing.T) {
+	t.Parallel()
+	var m registration.Manifests
+	agent := v1.Agent{
+		NodeSelector: map[string]string{"pool": "workers"}, Env: []v1.AgentEnv{{Name: "HTTPS_PROXY", SecretKey: "proxy"}}, ImagePullSecrets: []v1.PullSecret{{Name: "registry"}},
+	}
+	made, err := m.Deployment(registration.ManifestInput{Image: "drover:v7", Trust: v1.TrustSystem, Agent: agent, APIServer: true, Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := decoded(t, made)
+	if err := Check(d, full); err != nil {
+		t.Errorf("the agent does not take what the hub makes: %v", err)
+	}
+	if Check(d, Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileReadOnly}) == nil {
+		t.Error("an agent that only reads takes it")
+	}
+	set := directSet(d)
+	if set == nil || set.Name != protocol.DirectName || !maps.Equal(set.Spec.Selector.MatchLabels, map[string]string{protocol.LabelName: protocol.DirectName}) {
+		t.Fatalf("the DaemonSet is %+v", set)
+	}
+	pod := set.Spec.Template.Spec
+	main := pod.Containers[0]
+	if main.Image != "drover:v7" || !slices.Equal(main.Command, []string{"/drover-agent", "direct"}) || len(pod.ImagePullSecrets) != 1 {
+		t.Errorf("it runs %s %q with %v", main.Image, main.Command, pod.ImagePullSecrets)
+	}
+	if pod.ServiceAccountName != protocol.DirectName || len(main.Env) != 1 || main.Env[0].Name != protocol.EnvNamespace {
+		t.Errorf("its account is %s and its environment %v: it must have neither the agent's rights nor its secrets", pod.ServiceAccountName, main.Env)
+	}
+	if !pod.HostNetwork || len(main.Ports) > 0 || main.ReadinessProbe.HTTPGet.Host != "127.0.0.1" || main.ReadinessProbe.HTTPGet.Port.IntValue() != 6440 {
+		t.Errorf("host network %t, ports %v, probed at %v: want loopback only", pod.HostNetwork, main.Ports, main.ReadinessProbe.HTTPGet)
+	}
+	terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if pod.NodeSelector["pool"] != "" || len(terms) != len(controlPlane()) || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" {
+		t.Errorf("it runs on nodes with %v, %v, want those of the control plane", pod.NodeSelector, terms)
+	}
+	if pod.Tolerations[0].Operator != corev1.TolerationOpExists || pod.Tolerations[0].Key != "" {
+		t.Errorf("a taint keeps it from nodes of the control plane: %v", pod.Tolerations)
+	}
+	for _, volume := range pod.Volumes {
+		if volume.EmptyDir == nil {
+			t.Errorf("volume %s is of the node, or a Secret", volume.Name)
+		}
+	}
+	metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1.AnnotationDirectAccess, "Agent")
+	if directSet(d) != nil {
+		t.Error("it runs where the agent serves users")
+	}
+}

@@ -1,0 +1,160 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package direct
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/agent/forward"
+)
+
+// Where an API server asks.
+const (
+	pathDiscovery = "/.well-known/openid-configuration"
+	pathKeys      = "/keys"
+	pathReview    = "/v1/authenticate"
+	pathReady     = "/readyz"
+)
+
+const (
+	// maxReview bounds the body of a review, in bytes: a token, and the audiences that the API server has.
+	maxReview = 64 << 10
+	// maxReviews bounds the reviews at once. Each takes a signature's time.
+	maxReviews = 64
+)
+
+// noKeys is a JSON Web Key Set that verifies no token.
+const noKeys = `{"keys":[]}`
+
+// discovery is what an API server reads of an issuer (OpenID Connect Discovery, section 3).
+type discovery struct {
+	Issuer        string   `json:"issuer"`
+	Keys          string   `json:"jwks_uri"`
+	ResponseTypes []string `json:"response_types_supported"`
+	SubjectTypes  []string `json:"subject_types_supported"`
+	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
+}
+
+// reviews serves the API server of the node: the issuer's keys, for --authentication-config, and reviews of tokens, for --authentication-token-webhook-config-file.
+// Whoever reaches it learns no more than the issuer publishes, and whose a token is that they have.
+func (e *Endpoint) reviews() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+pathDiscovery, e.discover)
+	mux.HandleFunc("GET "+pathKeys, e.publish)
+	mux.HandleFunc("POST "+pathReview, e.review)
+	mux.HandleFunc("GET "+pathReady, func(w http.ResponseWriter, _ *http.Request) {
+		if current := e.access.Load(); current == nil || current.usable(e.options.Now()) != nil {
+			http.Error(w, "there are no keys, or they are too old", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n") // the prober is gone otherwise
+	})
+	return mux
+}
+
+func (e *Endpoint) discover(w http.ResponseWriter, _ *http.Request) {
+	current, at := e.access.Load(), e.address.Load()
+	if current == nil || at == nil {
+		forward.WriteStatus(w, http.StatusServiceUnavailable, errOff.Error())
+		return
+	}
+	answer(w, discovery{
+		Issuer: current.Issuer, Keys: "https://" + (*at).String() + pathKeys, ResponseTypes: []string{"id_token"}, SubjectTypes: []string{"public"}, Algorithms: []string{"ES256"},
+	})
+}
+
+// publish serves the keys, and none at all where every token is refused: an API server that asks then forgets those that it has.
+func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
+	current := e.access.Load()
+	if current == nil {
+		forward.WriteStatus(w, http.StatusServiceUnavailable, errOff.Error())
+		return
+	}
+	keys := current.Keys
+	if current.usable(e.options.Now()) != nil {
+		keys = json.RawMessage(noKeys)
+	}
+	answer(w, keys)
+}
+
+// review answers a TokenReview. A token that is refused is no error; one that cannot be judged is, which the API server logs.
+func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
+	select {
+	case e.reviewing <- struct{}{}:
+		defer func() { <-e.reviewing }()
+	default:
+		w.Header().Set("Retry-After", "1")
+		forward.WriteStatus(w, http.StatusTooManyRequests, "too many tokens are reviewed at once")
+		return
+	}
+	asked, err := readReview(http.MaxBytesReader(w, r.Body, maxReview))
+	if err != nil {
+		forward.WriteStatus(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	out := authenticationv1.TokenReview{TypeMeta: asked.TypeMeta}
+	var user known
+	if current := e.access.Load(); current == nil {
+		err = errOff
+	} else {
+		user, err = current.verify(asked.Spec.Token, e.options.Now())
+	}
+	switch {
+	case err == nil:
+		out.Status.Authenticated = true
+		out.Status.User = authenticationv1.UserInfo{Username: user.Subject, UID: user.UID, Groups: user.Groups}
+	case unusable(err):
+		out.Status.Error = err.Error()
+	}
+	if err != nil {
+		e.complaints.Do(func() { e.options.Log.Info("token refused", "reason", err.Error()) })
+	}
+	answer(w, out)
+}
+
+// readReview reads a TokenReview of either version, which have the same fields. Its errors hold nothing of it.
+func readReview(body io.Reader) (*authenticationv1.TokenReview, error) {
+	raw, err := io.ReadAll(body)
+	if err != nil {
+		return nil, fmt.Errorf("the review is cut off, or longer than %d bytes", maxReview)
+	}
+	review := &authenticationv1.TokenReview{}
+	if json.Unmarshal(raw, review) != nil {
+		return nil, errors.New("the review is no JSON of a TokenReview")
+	}
+	versions := metav1.TypeMeta{Kind: "TokenReview", APIVersion: authenticationv1.SchemeGroupVersion.String()}
+	if review.TypeMeta != versions && review.TypeMeta != (metav1.TypeMeta{Kind: versions.Kind, APIVersion: "authentication.k8s.io/v1beta1"}) {
+		return nil, errors.New("the review is none of authentication.k8s.io/v1 or v1beta1")
+	}
+	if review.Spec.Token == "" {
+		return nil, errors.New("the review has no token")
+	}
+	return review, nil
+}
+
+func answer(w http.ResponseWriter, content any) {
+	raw, err := json.Marshal(content)
+	if err != nil {
+		forward.WriteStatus(w, http.StatusInternalServerError, "the answer cannot be encoded")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store") // an API server that meets an unknown key is to ask again
+	_, _ = w.Write(raw)                         // who has asked is gone otherwise
+}
+
+// IsLoopback reports whether an address to listen at is reached from its own machine only, and names no other host.
+func IsLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && ip != nil && ip.IsLoopback()
+}
