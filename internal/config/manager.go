@@ -4,16 +4,21 @@
 package config
 
 import (
+	"net/http"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -54,7 +59,20 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 				}},
 			},
 		},
+		MapperProvider:         restMapper,
 		Metrics:                server.Options{BindAddress: ListenNowhere}, // internal/server serves both
 		HealthProbeBindAddress: ListenNowhere,
 	}, nil
+}
+
+// restMapper returns the usual mapper, with one in front that knows what the cache asks for at each read of a Secret: whether it has a namespace. That took a tenth
+// of a millisecond of CPU.
+func restMapper(c *rest.Config, client *http.Client) (meta.RESTMapper, error) {
+	discovered, err := apiutil.NewDynamicRESTMapper(c, client)
+	if err != nil {
+		return nil, err
+	}
+	secrets := meta.NewDefaultRESTMapper(nil)
+	secrets.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{secrets, discovered}}, nil
 }

@@ -53,11 +53,14 @@ type Manifests struct {
 	parts  *manifestParts
 }
 
-// manifestParts are what comes before and after the Secret with the token.
+// manifestParts are what comes before and after the token.
 type manifestParts struct {
 	before, after []byte
 	deployment    Deployment
 }
+
+// tokensPlace stands for the token where parts are made. It is in no other object.
+const tokensPlace = "the place of the join token in a manifest"
 
 // key returns a text that differs for inputs that differ in more than the token.
 func (in ManifestInput) key() (string, error) {
@@ -74,11 +77,11 @@ func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	secret, err := marshal(joinSecret(in))
+	token, err := yaml.Marshal([]byte(in.Token)) // with quotes if YAML would take it for a number
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("marshal join token: %w", err)
 	}
-	return slices.Concat(parts.before, secret, parts.after), nil
+	return slices.Concat(parts.before, bytes.TrimSpace(token), parts.after), nil
 }
 
 // Deployment returns the Deployment that is in the manifest.
@@ -120,11 +123,14 @@ func build(in ManifestInput) (*manifestParts, error) {
 	if parts.deployment.JSON, err = json.Marshal(object); err != nil {
 		return nil, fmt.Errorf("marshal agent deployment: %w", err)
 	}
-	if parts.before, err = marshal(slices.Concat([]any{namespace(in.Agent.NodeAgent || in.direct()), serviceAccount()}, clusterRights(in.Agent.Profile), []any{role(in.Agent.Profile), roleBinding()}, directRights(in))...); err != nil {
+	in.Token = tokensPlace
+	all, err := marshal(slices.Concat([]any{namespace(in.Agent.NodeAgent || in.direct()), serviceAccount()}, clusterRights(in.Agent.Profile),
+		[]any{role(in.Agent.Profile), roleBinding()}, directRights(in), []any{joinSecret(in), object})...)
+	if err != nil {
 		return nil, err
 	}
-	parts.after, err = marshal(object)
-	return parts, err
+	parts.before, parts.after, _ = bytes.Cut(all, []byte(base64.StdEncoding.EncodeToString([]byte(tokensPlace))))
+	return parts, nil
 }
 
 func marshal(objects ...any) ([]byte, error) {

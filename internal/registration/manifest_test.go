@@ -318,14 +318,20 @@ func FuzzManifest(f *testing.F) {
 	ca := bundle(f)
 	f.Add("image", "token", "https://hub")
 	f.Add("a\n---\nb: c", "\"", "'\u2028|-")
+	f.Add("image", "\xd7\x6d\xf8", "https://hub") // 1234 in base64
 	f.Fuzz(func(t *testing.T, image, token, server string) {
 		manifest, err := registration.Manifest(registration.ManifestInput{Image: image, Token: token, Trust: v1.TrustPinned,
 			Settings: protocol.Settings{Servers: []string{server}, CABundle: ca}})
 		if err != nil {
 			return
 		}
-		if n := len(documents(t, manifest)); n != 8 {
-			t.Errorf("%d documents, want 8", n)
+		all := documents(t, manifest)
+		if len(all) != 8 {
+			t.Fatalf("%d documents, want 8", len(all))
+		}
+		var secret corev1.Secret
+		if err := yaml.UnmarshalStrict(all[6], &secret); err != nil || string(secret.Data[protocol.KeyToken]) != token {
+			t.Errorf("the Secret %s holds the token %q, want %q (%v)", secret.Name, secret.Data[protocol.KeyToken], token, err)
 		}
 	})
 }
