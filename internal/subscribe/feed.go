@@ -6,6 +6,7 @@ package subscribe
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -74,21 +75,29 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", f.resource, err)
 	}
-	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
-		return fmt.Errorf("watch %s: %w", f.resource, ctx.Err())
-	}
-	// The watch began at an earlier version than this one. So all deletions after it are seen.
-	list := f.list.DeepCopyObject().(client.ObjectList)
-	if err := s.Live.List(ctx, list, client.Limit(1)); err != nil {
-		return fmt.Errorf("list %s: %w", f.resource, err)
-	}
-	version, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
+	version, err := f.complete(ctx, s, handler)
 	if err != nil {
-		version = ^uint64(0)
+		return errors.Join(err, informer.RemoveEventHandler(handler)) // the next stream adds another
 	}
 	f.forget(version)
 	f.started = true
 	return nil
+}
+
+// complete waits until all objects are known, and returns a version after which all deletions are seen: the watch began at an earlier one.
+func (f *feed) complete(ctx context.Context, s *Server, handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
+	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
+		return 0, fmt.Errorf("watch %s: %w", f.resource, ctx.Err())
+	}
+	list := f.list.DeepCopyObject().(client.ObjectList)
+	if err := s.Live.List(ctx, list, client.Limit(1)); err != nil {
+		return 0, fmt.Errorf("list %s: %w", f.resource, err)
+	}
+	version, err = strconv.ParseUint(list.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return ^uint64(0), nil
+	}
+	return version, nil
 }
 
 // see records a change and wakes the streams.

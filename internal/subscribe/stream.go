@@ -215,12 +215,11 @@ func (st *stream) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
 	defer cancel()
 	id, err := st.Authenticate(st.request)
-	if err != nil && refusal.Of(err).Status().Code < http.StatusInternalServerError {
-		return errUnauthorized
-	}
-	if err == nil { // what cannot be found out ends nothing
+	if err == nil {
 		st.id = id
-	}
+	} else if code := refusal.Of(err).Status().Code; code == http.StatusUnauthorized || code == http.StatusForbidden {
+		return errUnauthorized
+	} // else it cannot be found out now, which ends nothing
 	for _, k := range st.kinds {
 		now := k.ask(ctx, st.may, st.workspaces(k), k.scope)
 		if !k.same(now) {

@@ -47,6 +47,7 @@ type hub struct {
 
 	mu      sync.Mutex // guards what follows
 	revoked map[string]bool
+	busy    int // how often a token was not looked at
 	ended   []string
 }
 
@@ -92,6 +93,9 @@ func (h *hub) authenticate(r *http.Request) (identity.Identity, error) {
 	switch {
 	case token == "unavailable":
 		return identity.Identity{}, refusal.Unavailable("the API server is away")
+	case h.busy > 0:
+		h.busy--
+		return identity.Identity{}, refusal.TooManyRequests("too many logins wait", time.Second)
 	case h.revoked[token]:
 		return identity.Identity{}, refusal.Unauthorized("the token was revoked")
 	}
@@ -423,6 +427,26 @@ func TestAStreamEndsWithWhatItIsGoodFor(t *testing.T) {
 		}
 		if _, response, err := h.dial("", http.Header{"Authorization": {"Bearer carol"}}); err == nil || response.StatusCode != http.StatusUnauthorized {
 			t.Errorf("the next one begins: %v", response)
+		}
+	})
+	t.Run("no token that there was no time to look at", func(t *testing.T) {
+		h := newHub(t, testkit.Shared(t))
+		c := h.follow(t, "grace", "?kind=plans")
+		c.bookmarked()
+		h.mu.Lock()
+		h.busy = 2
+		h.mu.Unlock()
+		testkit.Eventually(t, 10*time.Second, func(context.Context) error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.busy > 0 {
+				return errors.New("the hub has not asked for the user again")
+			}
+			return nil
+		})
+		h.close()
+		if code := c.code(); code != websocket.CloseServiceRestart {
+			t.Errorf("the stream ended with %d before the replica stopped", code)
 		}
 	})
 	t.Run("a client that sends a message", func(t *testing.T) {
