@@ -124,6 +124,7 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 	p.hosts = &host.Reconciler{
 		Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-host"), Members: o.Members, Settings: settings,
 		Trust: cmp.Or(o.Config.Agent.Defaults().Trust, v1.TrustPinned), Started: o.Started, Now: time.Now,
+		Checkpoint: o.Checkpoints.Current, Forgot: o.Checkpoints.Forgot,
 	}
 	p.hostRevoker = &host.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}

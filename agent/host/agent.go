@@ -189,12 +189,12 @@ func (a *agent) servePlan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.options.Log.Info("a plan has come", "version", version, "instructions", len(plan.Instructions))
-	a.answer(w, a.runner.Set(version, plan))
+	a.answer(w, a.runner.Set(r.URL.Query().Get(protocol.QueryCheckpoint), version, plan))
 }
 
-func (a *agent) serveClean(w http.ResponseWriter, _ *http.Request) {
-	a.options.Log.Info("the plan is taken away")
-	a.answer(w, a.runner.Set("", nil))
+func (a *agent) serveClean(w http.ResponseWriter, r *http.Request) {
+	a.options.Log.Info("the host is to have no plan")
+	a.answer(w, a.runner.Set(r.URL.Query().Get(protocol.QueryCheckpoint), "", nil))
 }
 
 func (a *agent) answer(w http.ResponseWriter, err error) {

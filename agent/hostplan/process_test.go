@@ -76,7 +76,7 @@ func runAgent(state, at string) {
 	if _, err := os.Stat(filepath.Join(state, "taken")); err == nil {
 		plan = nil
 	}
-	panicOn(runner.Set("v1", plan))
+	panicOn(runner.Set("", "v1", plan))
 	ran := make(chan struct{})
 	go func() { runner.Run(ctx); close(ran) }()
 	for last := ""; ; {

@@ -28,8 +28,9 @@ import (
 )
 
 const (
-	filePlan      = "plan.json"
-	folderJournal = "journal"
+	filePlan       = "plan.json"
+	fileCheckpoint = "checkpoint" // the latest of the hub; it outlives plans
+	folderJournal  = "journal"
 
 	// fileRetry is the time between two attempts to write files.
 	fileRetry = 30 * time.Second
@@ -68,6 +69,7 @@ type Runner struct {
 	mu       sync.Mutex // guards what follows
 	plan     *order     // nil if there is none
 	progress protocol.HostProgress
+	reached  string            // checkpoint of the hub
 	failing  map[string]bool   // probes that are not successful
 	periodic map[string]string // why periodic instructions fail, by ID
 }
@@ -100,6 +102,9 @@ func New(o Options) (*Runner, error) {
 	if err := makeFolder(r.journal.folder); err != nil {
 		return nil, fmt.Errorf("host plan: %w", err)
 	}
+	if err := r.readCheckpoint(); err != nil {
+		return nil, err
+	}
 	raw, err := os.ReadFile(r.stored())
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
@@ -117,19 +122,23 @@ func New(o Options) (*Runner, error) {
 func (r *Runner) stored() string { return filepath.Join(r.options.State, filePlan) }
 
 // Set stores a plan permanently and carries it out in place of the one before. An instruction that runs is not ended. Nil takes the plan away: its
-// Clean instructions run, its files are removed, and the journal is emptied.
-func (r *Runner) Set(version string, plan *protocol.HostPlan) error {
+// Clean instructions run, its files are removed, and the journal is emptied. The checkpoint that came with it is stored before, empty for none.
+func (r *Runner) Set(checkpoint, version string, plan *protocol.HostPlan) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
 	before := r.current()
+	if plan != nil && before != nil && before.Taken {
+		return ErrCleaning
+	}
+	if err := r.reach(checkpoint); err != nil {
+		return err
+	}
 	next := &order{Version: version, Plan: plan}
 	switch {
 	case plan == nil && (before == nil || before.Taken):
 		return nil
 	case plan == nil:
 		next = &order{Version: before.Version, Plan: before.Plan, Taken: true}
-	case before != nil && before.Taken:
-		return ErrCleaning
 	case before != nil && before.Version == version:
 		return nil
 	}
@@ -177,6 +186,7 @@ func (r *Runner) Progress() protocol.HostProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.progress
+	p.Checkpoint = r.reached
 	for name := range r.failing {
 		p.Failing = append(p.Failing, name)
 	}

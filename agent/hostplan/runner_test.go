@@ -47,7 +47,7 @@ func newHost(t *testing.T) *host {
 func (h *host) give(plan *protocol.HostPlan) {
 	h.t.Helper()
 	h.version++
-	if err := h.Set(fmt.Sprint("v", h.version), plan); err != nil {
+	if err := h.Set("", fmt.Sprint("v", h.version), plan); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -200,7 +200,7 @@ func TestPlan(t *testing.T) {
 			if p := h.await("Failed", in(protocol.HostFailed)); p.Instruction != "uninstall" || p.Output != "busy" {
 				t.Errorf("got %+v", p)
 			}
-			if err := h.Set("other", &protocol.HostPlan{}); !errors.Is(err, ErrCleaning) {
+			if err := h.Set("", "other", &protocol.HostPlan{}); !errors.Is(err, ErrCleaning) {
 				t.Errorf("got %v, want ErrCleaning", err)
 			}
 		},
@@ -262,5 +262,43 @@ func TestTheTailHoldsNoPartOfALine(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestTheHubsCheckpointIsKept(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	again := func() protocol.HostProgress {
+		t.Helper()
+		r, err := New(h.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Progress()
+	}
+	plan := &protocol.HostPlan{Instructions: []protocol.HostInstruction{shell("a", "true")}}
+	for _, c := range []struct {
+		what, checkpoint, version string
+		plan                      *protocol.HostPlan
+		want                      string
+	}{
+		{"nothing has come", "", "", nil, ""},
+		{"a host without a plan is to have none", "lease/1/a/1", "", nil, "lease/1/a/1"},
+		{"a plan has come", "lease/1/a/2", "v1", plan, "lease/1/a/2"},
+		{"the same plan has come again", "lease/2/b/1", "v1", plan, "lease/2/b/1"},
+		{"a hub without elections sends none", "", "v2", plan, "lease/2/b/1"},
+		{"one that is no checkpoint is not kept", "a\nb", "v3", plan, "lease/2/b/1"},
+		{"the plan was taken away", "lease/2/b/3", "", nil, "lease/2/b/3"},
+	} {
+		if err := h.Set(c.checkpoint, c.version, c.plan); err != nil {
+			t.Fatal(err)
+		}
+		if got, stored := h.Progress().Checkpoint, again().Checkpoint; got != c.want || stored != c.want {
+			t.Errorf("%s: the checkpoint is %q, and after a restart %q, want %q", c.what, got, stored, c.want)
+		}
+	}
+	h.await("clean", func(p protocol.HostProgress) bool { return p.Version == "" })
+	if got := again().Checkpoint; got != "lease/2/b/3" {
+		t.Errorf("when the host is clean the checkpoint is %q", got)
 	}
 }

@@ -107,7 +107,8 @@ type HostStatus struct {
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions are Ready, and Stalled while a person must act.
+	// conditions are Ready, Stalled while a person must act, and RestoreConfirmed, False, while the hub hands no plan over because its etcd was restored
+	// from a backup and no administrator has confirmed what that would change.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -120,6 +121,11 @@ type HostStatus struct {
 	// plan is how far the host is with its plan, absent without one.
 	// +optional
 	Plan *HostPlanStatus `json:"plan,omitempty"`
+
+	// restore is what the hub, whose etcd was restored from a backup, does on the host only after it was confirmed: its lists have the name of the
+	// plan's Secret. Remove means that the host would be cleaned.
+	// +optional
+	Restore *RestoreStatus `json:"restore,omitempty"`
 
 	// agentVersion is the version of the agent.
 	// +optional

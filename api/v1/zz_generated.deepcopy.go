@@ -851,6 +851,11 @@ func (in *HostStatus) DeepCopyInto(out *HostStatus) {
 		*out = new(HostPlanStatus)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Restore != nil {
+		in, out := &in.Restore, &out.Restore
+		*out = new(RestoreStatus)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.LastSeen != nil {
 		in, out := &in.LastSeen, &out.LastSeen
 		*out = (*in).DeepCopy()

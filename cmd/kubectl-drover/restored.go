@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -25,24 +26,26 @@ import (
 func newRestored(o *options) *cobra.Command {
 	var all, yes, more bool
 	c := &cobra.Command{
-		Use:   "restored CLUSTER... | --all",
-		Short: "Show and confirm what a hub changes in members after its etcd was restored",
-		Long: `Show and confirm what a hub changes in members after its etcd was restored.
+		Use:   "restored CLUSTER|host/NAME... | --all",
+		Short: "Show and confirm what a hub changes in members and hosts after its etcd was restored",
+		Long: `Show and confirm what a hub changes in members and hosts after its etcd was restored.
 
 A hub that was restored from a backup has forgotten what happened since. Where a member's agent knows more than the hub, the hub changes nothing in that
 member. This command lists what it would change: what it would add, because it was deleted after the backup or never arrived; what it would change; and what
 it would remove, because it was created after the backup. Correct the objects on the hub until the list is what you want: delete bindings that were deleted
 before, create again what is missing. The list follows within seconds.
 
-With --yes the hub does what is listed. It takes update on clusters/agent. Without it nothing is changed. A Cluster's status names the first 50 of each kind
+A Host is listed with the Secret of its plan: "remove" means that the machine is cleaned, and what its plan installed is removed.
+
+With --yes the hub does what is listed. It takes update on clusters/agent, or hosts/agent. Without it nothing is changed. A Cluster's status names the first 50 of each kind
 of change. Where there are more, --yes refuses, and --yes --more confirms also those that are not named.
 
 Exit codes: 0 nothing waits, or all that was named is confirmed; 1 something waits; 2 an error.`,
 		Example: `  kubectl drover restored --all
-  kubectl drover restored prod-eu -w team-a --yes`,
+  kubectl drover restored prod-eu host/rack1 -w team-a --yes`,
 		RunE: func(c *cobra.Command, names []string) error {
 			if all == (len(names) > 0) {
-				return errors.New("it is not said for which members: name Clusters, or give --all")
+				return errors.New("it is not said for which members: name Clusters or Hosts, or give --all")
 			}
 			ctx, cancel := bounded(c.Context())
 			defer cancel()
@@ -59,7 +62,7 @@ Exit codes: 0 nothing waits, or all that was named is confirmed; 1 something wai
 		ValidArgsFunction: o.completeClusters,
 	}
 	c.Flags().StringVarP(&o.workspace, "workspace", "w", "", "The workspace: a namespace of the hub (default: that of the kubeconfig's context; with --all, all)")
-	c.Flags().BoolVar(&all, "all", false, "All Clusters that the hub has")
+	c.Flags().BoolVar(&all, "all", false, "All Clusters and Hosts that the hub has")
 	c.Flags().BoolVar(&yes, "yes", false, "Confirm what is listed")
 	c.Flags().BoolVar(&more, "more", false, "With --yes: confirm also what is counted and not named")
 	complete(c, "workspace", o.completeWorkspaces)
@@ -72,42 +75,86 @@ type consent struct {
 	more   bool // also what the status has no place for
 }
 
-// unconfirmed returns the Clusters that wait for a confirmation: those of the names in the hub's workspace, or all of the workspace, "" for all workspaces.
-func (h *hubClient) unconfirmed(ctx context.Context, workspace string, names []string) ([]v1.Cluster, error) {
-	var clusters v1.ClusterList
+// hostArgument begins the name of a Host among those of Clusters.
+const hostArgument = "host/"
+
+// waiter is a Cluster or Host that waits for a confirmation.
+type waiter struct {
+	client.Object
+	restore *v1.RestoreStatus
+	name    string // with the namespace
+}
+
+func waitingCluster(c *v1.Cluster) waiter {
+	return waiter{c, c.Status.Restore, c.Namespace + "/" + c.Name}
+}
+
+func waitingHost(h *v1.Host) waiter {
+	return waiter{h, h.Status.Restore, h.Namespace + "/" + hostArgument + h.Name}
+}
+
+// unconfirmed returns the Clusters and Hosts that wait for a confirmation: those of the names in the hub's workspace, or all of the workspace, "" for all
+// workspaces.
+func (h *hubClient) unconfirmed(ctx context.Context, workspace string, names []string) (waiting []waiter, err error) {
 	if len(names) == 0 {
-		if err := h.List(ctx, &clusters, client.InNamespace(workspace)); err != nil {
-			return nil, fmt.Errorf("list clusters: %w", err)
-		}
+		waiting, err = h.allRestored(ctx, workspace)
 	}
 	for _, name := range names {
-		cluster := v1.Cluster{}
-		if err := h.Get(ctx, types.NamespacedName{Namespace: h.workspace, Name: name}, &cluster); err != nil {
-			return nil, fmt.Errorf("read Cluster %s/%s: %w", h.workspace, name, err)
+		var one waiter
+		if one, err = h.restoredOne(ctx, name); err != nil {
+			return nil, fmt.Errorf("read %s/%s: %w", h.workspace, name, err)
 		}
-		clusters.Items = append(clusters.Items, cluster)
+		waiting = append(waiting, one)
 	}
-	return slices.DeleteFunc(clusters.Items, func(c v1.Cluster) bool { return c.Status.Restore == nil }), nil
+	return slices.DeleteFunc(waiting, func(w waiter) bool { return w.restore == nil }), err
+}
+
+func (h *hubClient) restoredOne(ctx context.Context, name string) (waiter, error) {
+	if name, ok := strings.CutPrefix(name, hostArgument); ok {
+		host := &v1.Host{}
+		err := h.Get(ctx, types.NamespacedName{Namespace: h.workspace, Name: name}, host)
+		return waitingHost(host), err
+	}
+	cluster := &v1.Cluster{}
+	err := h.Get(ctx, types.NamespacedName{Namespace: h.workspace, Name: name}, cluster)
+	return waitingCluster(cluster), err
+}
+
+func (h *hubClient) allRestored(ctx context.Context, workspace string) ([]waiter, error) {
+	var waiting []waiter
+	clusters, hosts := v1.ClusterList{}, v1.HostList{}
+	if err := h.List(ctx, &clusters, client.InNamespace(workspace)); err != nil {
+		return nil, fmt.Errorf("list clusters: %w", err)
+	}
+	for i := range clusters.Items {
+		waiting = append(waiting, waitingCluster(&clusters.Items[i]))
+	}
+	if err := h.List(ctx, &hosts, client.InNamespace(workspace)); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("list hosts: %w", err) // a hub of an older release has none
+	}
+	for i := range hosts.Items {
+		waiting = append(waiting, waitingHost(&hosts.Items[i]))
+	}
+	return waiting, nil
 }
 
 // confirm prints what waits, and confirms it as far as the user consents.
-func (h *hubClient) confirm(ctx context.Context, out io.Writer, waiting []v1.Cluster, user consent) error {
+func (h *hubClient) confirm(ctx context.Context, out io.Writer, waiting []waiter, user consent) error {
 	var errs []error
 	confirmed := 0
-	for i := range waiting {
-		c := &waiting[i]
-		if _, err := io.WriteString(out, describeRestore(c)); err != nil {
+	for _, one := range waiting {
+		if _, err := io.WriteString(out, describeRestore(one)); err != nil {
 			return fmt.Errorf("print the list: %w", err)
 		}
 		if !user.listed {
 			continue
 		}
-		if unnamed(c.Status.Restore) && !user.more {
-			errs = append(errs, fmt.Errorf("confirm the changes in Cluster %s/%s: not all of them are named. Correct the hub until it is, or add --more", c.Namespace, c.Name))
+		if unnamed(one.restore) && !user.more {
+			errs = append(errs, fmt.Errorf("confirm the changes in %s: not all of them are named. Correct the hub until it is, or add --more", one.name))
 			continue
 		}
-		if err := h.confirmOne(ctx, c); err != nil {
-			errs = append(errs, fmt.Errorf("confirm the changes in Cluster %s/%s: %w", c.Namespace, c.Name, err))
+		if err := h.confirmOne(ctx, one); err != nil {
+			errs = append(errs, fmt.Errorf("confirm the changes in %s: %w", one.name, err))
 			continue
 		}
 		confirmed++
@@ -129,11 +176,13 @@ func (h *hubClient) confirm(ctx context.Context, out io.Writer, waiting []v1.Clu
 }
 
 // printHeldPlans prints the Plans that begin in no other member while members of their workspaces wait.
-func (h *hubClient) printHeldPlans(ctx context.Context, out io.Writer, waiting []v1.Cluster) error {
+func (h *hubClient) printHeldPlans(ctx context.Context, out io.Writer, waiting []waiter) error {
 	var held []string
 	workspaces := sets.New[string]()
-	for i := range waiting {
-		workspaces.Insert(waiting[i].Namespace)
+	for _, one := range waiting {
+		if _, isHost := one.Object.(*v1.Host); !isHost {
+			workspaces.Insert(one.GetNamespace())
+		}
 	}
 	for _, workspace := range sets.List(workspaces) {
 		var plans v1.PlanList
@@ -153,21 +202,21 @@ func (h *hubClient) printHeldPlans(ctx context.Context, out io.Writer, waiting [
 	return err
 }
 
-// confirmOne annotates a Cluster with the checkpoint that was listed, if what would change is still what was listed.
-func (h *hubClient) confirmOne(ctx context.Context, c *v1.Cluster) error {
+// confirmOne annotates a Cluster or Host with the checkpoint that was listed, if what would change is still what was listed.
+func (h *hubClient) confirmOne(ctx context.Context, one waiter) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": c.ResourceVersion, "annotations": map[string]string{v1.AnnotationRestored: c.Status.Restore.Checkpoint}}})
+		"resourceVersion": one.GetResourceVersion(), "annotations": map[string]string{v1.AnnotationRestored: one.restore.Checkpoint}}})
 	if err != nil {
 		return err
 	}
-	return h.Patch(ctx, c, client.RawPatch(types.MergePatchType, patch))
+	return h.Patch(ctx, one.Object, client.RawPatch(types.MergePatchType, patch))
 }
 
-// describeRestore returns what a hub would change in a member, as text.
-func describeRestore(c *v1.Cluster) string {
+// describeRestore returns what a hub would change in a member or host, as text.
+func describeRestore(one waiter) string {
 	var text strings.Builder
-	r := c.Status.Restore
-	fmt.Fprintf(&text, "%s/%s: %s\n", c.Namespace, c.Name, visible(r.Summary))
+	r := one.restore
+	fmt.Fprintf(&text, "%s: %s\n", one.name, visible(r.Summary))
 	for _, change := range changesOf(r) {
 		for _, id := range change.sets {
 			fmt.Fprintf(&text, "  %-6s  %s\n", change.verb, visible(id))

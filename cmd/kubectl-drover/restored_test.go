@@ -26,7 +26,9 @@ func TestRestored(t *testing.T) {
 		{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored}}}}
 	elsewhere, runs := held.DeepCopy(), held.DeepCopy()
 	elsewhere.Namespace, runs.Name, runs.Status.Conditions[0].Reason = "team-b", "runs", v1.ReasonApplying
-	c := fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(waiting, other, held, elsewhere, runs).Build()
+	rack := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "rack1"}, Status: v1.HostStatus{Restore: &v1.RestoreStatus{
+		Checkpoint: "lease/1/a/3", Summary: "0 to add, 0 to change, 1 to remove", Remove: []string{"rack1-host-plan"}}}}
+	c := fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(waiting, other, rack, held, elsewhere, runs).Build()
 	h := &hubClient{WithWatch: c, workspace: "team-a"}
 	confirm := func(act consent, names ...string) (string, error) {
 		t.Helper()
@@ -47,7 +49,7 @@ func TestRestored(t *testing.T) {
 		return now.Annotations[v1.AnnotationRestored]
 	}
 	out, err := confirm(consent{})
-	for _, want := range []string{"team-a/prod: 3 to add", "add     crtb/alice", "add     and 2 more", "remove  project/web", "1 members, run it again with --yes", "all of theirs are confirmed: team-a/k3s. Delete", "revoked after the backup"} {
+	for _, want := range []string{"team-a/prod: 3 to add", "add     crtb/alice", "add     and 2 more", "remove  project/web", "team-a/host/rack1: 0 to add", "remove  rack1-host-plan", "2 members, run it again with --yes", "all of theirs are confirmed: team-a/k3s. Delete", "revoked after the backup"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in:\n%s", want, out)
 		}
@@ -62,7 +64,10 @@ func TestRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed := listed[0].DeepCopy()
+	changed, ok := listed[0].DeepCopyObject().(*v1.Cluster)
+	if !ok {
+		t.Fatalf("listed %T first, want the Cluster", listed[0].Object)
+	}
 	changed.Status.Restore.Summary = "4 to add, 0 to change, 1 to remove"
 	if err := h.Update(t.Context(), changed); err != nil {
 		t.Fatal(err)
@@ -75,5 +80,12 @@ func TestRestored(t *testing.T) {
 	}
 	if out, err := confirm(consent{listed: true, more: true}, "prod"); err != nil || !strings.Contains(out, "Confirmed: 1.") || annotation() != "lease/1/a/2" {
 		t.Errorf("confirmed with %v, annotation %q:\n%s", err, annotation(), out)
+	}
+	if out, err := confirm(consent{listed: true}, "host/rack1"); err != nil || !strings.Contains(out, "Confirmed: 1.") {
+		t.Errorf("the host is confirmed with %v:\n%s", err, out)
+	}
+	now := &v1.Host{}
+	if err := h.Get(t.Context(), client.ObjectKeyFromObject(rack), now); err != nil || now.Annotations[v1.AnnotationRestored] != "lease/1/a/3" {
+		t.Errorf("the host has the annotations %v, %v", now.Annotations, err)
 	}
 }

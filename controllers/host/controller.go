@@ -49,6 +49,9 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// Trust is how agents verify the hub.
 	Trust v1.Trust
+	// Checkpoint returns the one that is sent with plans, and Forgot reports whether the hub does not remember one that an agent has: its etcd was restored.
+	Checkpoint func() string
+	Forgot     func(checkpoint string) bool
 	// Started is when this manager began to accept tunnels.
 	Started time.Time
 	Now     func() time.Time
@@ -101,6 +104,8 @@ type input struct {
 	// call is the one that hands the plan over, zero if the host has it.
 	call members.Call
 	err  error // of register
+	// held is what the restored hub does not do on the host before it is confirmed, nil for nothing.
+	held *v1.RestoreStatus
 }
 
 // report is what the host reports, nil if it does not.
@@ -140,6 +145,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		in.err = r.handOver(ctx, in)
 	}
 	writeStatus(in)
+	writeHeld(in, update)
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, in.err
 }
 
@@ -222,25 +228,29 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver gives a connected agent the settings, then the plan, if it has others.
+// handOver gives a connected agent the settings, then the plan, if it has others. A host that knows more than the hub, which was restored, waits for a
+// confirmation; one that has the hub's plan all the same gets the present checkpoint.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {
 		return nil
 	}
+	forgot, agrees, cleaning := r.forgot(in, report), report.Progress.Version == in.version, report.Progress.Phase == protocol.HostCleaning
+	if forgot && !agrees && !cleaning && !confirmed(in, report) {
+		in.held = heldBack(in, report)
+	}
 	if settings := r.Settings(); in.state.Report.SettingsDigest != settings.Digest() {
 		in.call = r.Members.StartSettings(in.member, settings)
 		return nil
 	}
-	switch has := report.Progress.Version; {
-	case has == in.version, report.Progress.Phase == protocol.HostCleaning:
+	if cleaning || in.held != nil || agrees && !forgot {
 		return nil
 	}
 	plan, err := getSecret(ctx, r.Live, planSecret(in.host))
 	if in.version == "" {
 		// The cache may lag behind the plan, and has none without our labels. To clean a machine cannot be undone.
 		if err == nil && !isPlan(plan, in.host) {
-			in.call = r.Members.StartHostPlan(in.member, "", nil)
+			r.give(in, nil)
 		}
 		return err
 	}
@@ -251,8 +261,13 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 		in.invalid = err.Error()
 		return nil
 	}
-	in.call = r.Members.StartHostPlan(in.member, in.version, plan.Data[v1.HostPlanKey])
+	r.give(in, plan.Data[v1.HostPlanKey])
 	return nil
+}
+
+// give gives the agent the plan of the host's version, or takes its plan away if that is empty.
+func (r *Reconciler) give(in *input, content []byte) {
+	in.call = r.Members.StartHostPlan(in.member, members.HostPlan{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
 }
 
 // isPlan reports whether a Secret, which may be nil, holds the plan of a Host.

@@ -42,6 +42,7 @@ type world struct {
 	r        *host.Reconciler
 	name     types.NamespacedName
 	settings protocol.Settings
+	forgot   string // the checkpoint that the hub does not remember
 }
 
 func newWorld(t *testing.T) *world {
@@ -57,6 +58,7 @@ func newWorld(t *testing.T) *world {
 	w.r = &host.Reconciler{
 		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: w.registry, Trust: v1.TrustPinned,
 		Settings: func() protocol.Settings { return w.settings }, Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
+		Checkpoint: func() string { return "lease/2/b/1" }, Forgot: func(checkpoint string) bool { return checkpoint == w.forgot },
 	}
 	w.Apply(t, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}})
 	return w
@@ -246,26 +248,12 @@ func TestHost(t *testing.T) {
 			key := testkit.Key(t)
 			w.connect(w.join(key), key, protocol.HostProgress{Version: string(plan.UID) + "." + plan.ResourceVersion, Phase: protocol.HostApplied})
 			w.r.Client = without{w.Client, plan.Name}
-			asked := func() bool { // this agent refuses, so a reconcile after its answer waits to ask again
-				result, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.name})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return result.RequeueAfter != 0
-			}
-			tick := time.NewTicker(10 * time.Millisecond)
-			defer tick.Stop()
-			for range 100 {
-				<-tick.C // an answer comes within milliseconds
-				if asked() {
-					t.Fatal("the agent was asked to clean the machine")
-				}
-			}
+			w.leavesAlone()
 			if err := w.Client.Delete(t.Context(), plan); err != nil {
 				t.Fatal(err)
 			}
 			testkit.Eventually(t, time.Minute, func(context.Context) error {
-				if !asked() {
+				if !w.asked() {
 					return errors.New("the agent was not asked to clean the machine, whose plan is gone")
 				}
 				return nil
@@ -315,6 +303,28 @@ func TestHost(t *testing.T) {
 			t.Parallel()
 			test(t, newWorld(t))
 		})
+	}
+}
+
+// asked reports whether a reconcile has just asked the agent something about its plan: this agent refuses, so one after its answer waits to ask again.
+func (w *world) asked() bool {
+	w.t.Helper()
+	result, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return result.RequeueAfter != 0
+}
+
+// leavesAlone wants the agent not to be asked. An answer would come within milliseconds.
+func (w *world) leavesAlone() {
+	w.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range 100 {
+		if <-tick.C; w.asked() {
+			w.t.Fatal("the agent was asked to change its plan")
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 // clean takes the plan away and waits until the host is clean.
 func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 	if report.Progress.Phase != protocol.HostCleaning {
-		in.call = r.Members.StartHostPlan(in.member, "", nil)
+		in.call = r.Members.StartHostPlan(in.member, members.HostPlan{Checkpoint: r.Checkpoint()}) // a restored hub, too: to delete a Host cannot be undone
 	}
 	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, planStatus(report)
 	setReady(in.host, false, v1.ReasonRemoving, "the machine is cleaned")

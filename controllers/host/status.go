@@ -76,6 +76,9 @@ func decide(in *input) verdict {
 		return verdict{stateOf(report.Progress), false, v1.ReasonPlanInvalid, in.invalid, true}
 	}
 	v := ofProgress(report.Progress)
+	if in.held != nil {
+		return v // the condition RestoreConfirmed says what waits
+	}
 	if in.version != "" && report.Progress.Version != in.version && report.Progress.Phase != protocol.HostCleaning {
 		v = verdict{v1.HostInstalling, false, v1.ReasonInstalling, "the plan is on its way to the host", false}
 	}

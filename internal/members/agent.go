@@ -98,7 +98,7 @@ func (r *Registry) sendBy(
 	agent, err := way(name)
 	var resp *http.Response
 	if err == nil {
-		resp, err = Ask(ctx, agent, ask.method, ask.path, ask.body)
+		resp, err = Ask(ctx, agent, ask.method, ask.target(), ask.body)
 	}
 	var raw []byte
 	if err == nil {

@@ -40,8 +40,17 @@ func (c Call) Done() bool { return !c.Running && c.Err == nil }
 // agentRequest is what a call asks of an agent.
 type agentRequest struct {
 	method, path string
-	body         []byte // JSON
-	toLeader     bool   // whether only the leader among the agents may be asked
+	query        url.Values // does not tell one call from another
+	body         []byte     // JSON
+	toLeader     bool       // whether only the leader among the agents may be asked
+}
+
+// target returns path and query.
+func (a agentRequest) target() string {
+	if len(a.query) == 0 {
+		return a.path
+	}
+	return a.path + "?" + a.query.Encode()
 }
 
 // StartSettings puts settings to a member in the background, unless that runs or was tried within CallPause. It returns the call's state. When it
@@ -61,14 +70,28 @@ func (r *Registry) StartDeployment(name types.NamespacedName, digest string, dep
 	return r.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
 
-// StartHostPlan gives a host's agent a plan of that version, as JSON, in the background, unless that runs or was tried within CallPause. Nil takes the
-// plan away. It returns the call's state. When it has succeeded, the agent has stored it; its report has the outcome.
-func (r *Registry) StartHostPlan(name types.NamespacedName, version string, plan []byte) Call {
-	if plan == nil {
-		return r.start(name, version, agentRequest{method: http.MethodDelete, path: protocol.PathHostPlan})
+// HostPlan is what StartHostPlan gives a host.
+type HostPlan struct {
+	// Version of the plan, empty for none: the plan that the host has is taken away.
+	Version string
+	// Content is the plan as JSON.
+	Content []byte
+	// Checkpoint of the hub, empty for none. A call with another one is the same call.
+	Checkpoint string
+}
+
+// StartHostPlan gives a host's agent a plan, in the background, unless that runs or was tried within CallPause. It returns the call's state. When it has
+// succeeded, the agent has stored it; its report has the outcome.
+func (r *Registry) StartHostPlan(name types.NamespacedName, plan HostPlan) Call {
+	ask := agentRequest{method: http.MethodDelete, path: protocol.PathHostPlan, query: url.Values{}}
+	if plan.Version != "" {
+		ask.query.Set(protocol.QueryVersion, plan.Version)
+		ask.method, ask.body = http.MethodPut, plan.Content
 	}
-	path := protocol.PathHostPlan + "?" + url.Values{protocol.QueryVersion: {version}}.Encode()
-	return r.start(name, version, agentRequest{method: http.MethodPut, path: path, body: plan})
+	if plan.Checkpoint != "" {
+		ask.query.Set(protocol.QueryCheckpoint, plan.Checkpoint)
+	}
+	return r.start(name, plan.Version, ask)
 }
 
 // StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within CallPause. It returns the

@@ -27,7 +27,8 @@ const (
 // What the hub asks of a host's agent, beside PathReport, PathSettings and PathUninstall.
 const (
 	// PathHostPlan takes a HostPlan by PUT, with its version in the query, and answers 204 when it is stored permanently; 409 means that the host is
-	// being cleaned. DELETE takes the plan away. Progress is in the report.
+	// being cleaned. DELETE takes the plan away. Both may have QueryCheckpoint, the latest of which the agent keeps, also when it has nothing else to
+	// do. Progress is in the report.
 	PathHostPlan = "/v1/host/plan"
 	// QueryVersion is the query parameter with the version of a plan.
 	QueryVersion = "version"
@@ -338,8 +339,10 @@ const (
 // HostProgress is how far the host's plan is.
 type HostProgress struct {
 	// Version of the plan, which the hub has given with it. Empty without a plan.
-	Version string    `json:"version,omitempty"`
-	Phase   HostPhase `json:"phase,omitempty"`
+	Version string `json:"version,omitempty"`
+	// Checkpoint is the latest that the hub has sent.
+	Checkpoint string    `json:"checkpoint,omitempty"`
+	Phase      HostPhase `json:"phase,omitempty"`
 	// Done and Total count the one-time instructions.
 	Done  int32 `json:"done"`
 	Total int32 `json:"total"`
@@ -355,7 +358,7 @@ type HostProgress struct {
 
 // Bound cuts what a host reports to size.
 func (p *HostProgress) Bound() {
-	p.Version, p.Instruction = Cut(p.Version, maxText), Cut(p.Instruction, maxText)
+	p.Version, p.Checkpoint, p.Instruction = Cut(p.Version, maxText), Cut(p.Checkpoint, maxText), Cut(p.Instruction, maxText)
 	p.Phase = HostPhase(Cut(string(p.Phase), maxText))
 	p.Message, p.Output = Cut(p.Message, maxMessage), Cut(p.Output, maxHostOutput)
 	p.Done, p.Total = max(p.Done, 0), max(p.Total, 0)

@@ -62,6 +62,23 @@ func testClusterRestored(t *testing.T, h *fixture) {
 	wantTaken(t, h.as(t, "writer").Create(t.Context(), cluster(t, h.workspace, "held-again", ""), client.DryRunAll))
 }
 
+// testHostRestored: a user who may write Hosts cannot have one cleaned by confirming what a restored hub would do.
+func testHostRestored(t *testing.T, h *fixture) {
+	write := may("hosts", "get", "create", "update", "patch")
+	h.allow(t, "host-writer", h.workspace, write, may("clusters/agent", "update"), may("hosts/plan", "update"))
+	h.allow(t, "host-confirmer", h.workspace, write, may("hosts/agent", "update"))
+	held := object(t, fmt.Sprintf("{kind: Host, metadata: {namespace: %s, name: held}}", h.workspace))
+	h.Apply(t, held)
+	set := func(c client.Client) error {
+		return c.Patch(t.Context(), held.DeepCopy(), merge(`{"metadata":{"annotations":{"cluster.drover.dev/restored":"lease/1/a/2"}}}`), client.DryRunAll)
+	}
+	wantRefused(t, set(h.as(t, "host-writer")), "cannot update hosts/agent held in namespace "+h.workspace)
+	wantRefused(t, set(h.manager(t)), "cannot update hosts/agent held in namespace "+h.workspace)
+	wantTaken(t, set(h.as(t, "host-confirmer")))
+	again := object(t, fmt.Sprintf("{kind: Host, metadata: {namespace: %s, name: again, annotations: {cluster.drover.dev/restored: lease/1/a/2}}}", h.workspace))
+	wantRefused(t, h.as(t, "host-writer").Create(t.Context(), again, client.DryRunAll), "cannot update hosts/agent again")
+}
+
 // testClusterLabels: a label brings a Cluster under the bindings, Projects and Plans of other users, by whatever request it is written.
 func testClusterLabels(t *testing.T, h *fixture) {
 	write := may("clusters", "get", "create", "update", "patch")

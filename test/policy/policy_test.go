@@ -262,6 +262,7 @@ func TestPolicies(t *testing.T) {
 		"deleting a Cluster takes a separate right":                                              testClusterDeletion,
 		"taking the place of an agent takes a separate right":                                    testClusterIdentity,
 		"confirming what a restored hub changes takes a separate right":                          testClusterRestored,
+		"confirming what a restored hub does on a host takes a separate right":                   testHostRestored,
 		"Kubernetes cleans up, under each of its users":                                          testCleanUp,
 		"the agent's identity takes a separate right: an editor patches every field":             testAgent,
 		"an editor changes nothing that decides rights":                                          testEditor,

@@ -1,0 +1,45 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostplan
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// readCheckpoint reads the hub's checkpoint. A host that has lost it would be cleaned by a hub that was restored, so it is no trifle.
+func (r *Runner) readCheckpoint() error {
+	raw, err := os.ReadFile(filepath.Join(r.options.State, fileCheckpoint))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("host plan: %w", err)
+	}
+	if protocol.ValidCheckpoint(string(raw)) {
+		r.reached = string(raw)
+	}
+	return nil
+}
+
+// reach stores the checkpoint that came with a plan, before the plan: a host never has a plan with a checkpoint from before it.
+func (r *Runner) reach(checkpoint string) error {
+	r.mu.Lock()
+	same := r.reached == checkpoint
+	r.mu.Unlock()
+	if same || !protocol.ValidCheckpoint(checkpoint) {
+		return nil
+	}
+	if err := WriteDurably(filepath.Join(r.options.State, fileCheckpoint), []byte(checkpoint)); err != nil {
+		return fmt.Errorf("host plan: %w", err)
+	}
+	r.mu.Lock()
+	r.reached = checkpoint
+	r.mu.Unlock()
+	r.options.step("checkpoint stored")
+	r.changed()
+	return nil
+}

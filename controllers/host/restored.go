@@ -1,0 +1,73 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// forgot reports whether the host has a checkpoint that the hub does not remember: its etcd was restored from a backup that is older. A host that waited
+// for this goes on to wait when the history no longer reaches back to the checkpoint.
+func (r *Reconciler) forgot(in *input, report *protocol.HostReport) bool {
+	has, waits := report.Progress.Checkpoint, in.host.Status.Restore
+	return has != "" && (r.Forgot(has) || waits != nil && waits.Checkpoint == has)
+}
+
+// confirmed reports whether an administrator has confirmed what the restored hub does on the host.
+func confirmed(in *input, report *protocol.HostReport) bool {
+	return in.host.Annotations[v1.AnnotationRestored] == report.Progress.Checkpoint
+}
+
+// heldBack returns what the restored hub would do on a host whose plan is another than the hub's. It is pure.
+func heldBack(in *input, report *protocol.HostReport) *v1.RestoreStatus {
+	name, has := []string{planSecret(in.host).Name}, report.Progress.Version
+	held := &v1.RestoreStatus{Checkpoint: report.Progress.Checkpoint}
+	switch {
+	case in.version == "":
+		held.Remove = name
+	case has == "":
+		held.Add = name
+	default:
+		held.Change = name
+	}
+	held.Summary = fmt.Sprintf("%d to add, %d to change, %d to remove", len(held.Add), len(held.Change), len(held.Remove))
+	digest := sha256.Sum256(fmt.Appendf(nil, "%q %q", has, in.version))
+	held.Digest = hex.EncodeToString(digest[:])
+	return held
+}
+
+// writeHeld writes what waits for a confirmation, and an event when that begins. Of a host that is not known to wait or not, it stays as it was.
+func writeHeld(in *input, update *status.Update) {
+	if in.err != nil || in.report() == nil && in.identity != nil {
+		return
+	}
+	state, conditions := &in.host.Status, &in.host.Status.Conditions
+	state.Restore = in.held
+	if in.held == nil {
+		meta.RemoveStatusCondition(conditions, v1.ConditionRestoreConfirmed)
+		return
+	}
+	would := "given an older plan"
+	switch {
+	case len(in.held.Remove) > 0:
+		would = "cleaned"
+	case len(in.held.Add) > 0:
+		would = "given a plan that was taken away"
+	}
+	message := fmt.Sprintf("The hub's etcd was restored from a backup that is older than what the host has. It would be %s; that waits until an administrator "+
+		"confirms it. Correct Secret %s if it is not what you want, then run \"kubectl drover restored host/%s -w %s\"", would, planSecret(in.host).Name, in.host.Name, in.host.Namespace)
+	if meta.FindStatusCondition(*conditions, v1.ConditionRestoreConfirmed) == nil {
+		update.Event(status.Event{Warning: true, Reason: v1.ReasonHubRestored, Action: "HandOver", Message: message})
+	}
+	setCondition(in.host, v1.ConditionRestoreConfirmed, metav1.ConditionFalse, v1.ReasonHubRestored, message)
+}
