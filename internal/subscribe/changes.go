@@ -64,6 +64,17 @@ func (c *changes) put(o client.Object, gone bool) {
 	if err != nil {
 		c.forgotten.version = ^uint64(0) // versions that cannot be compared resume nothing
 	}
+	c.putLocked(o, gone, version)
+}
+
+// lose records that an object is gone whose deletion was not seen: what it was last says nothing of the version of its deletion.
+func (c *changes) lose(o client.Object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.putLocked(o, true, 0)
+}
+
+func (c *changes) putLocked(o client.Object, gone bool, version uint64) {
 	key := client.ObjectKeyFromObject(o)
 	before, known := c.objects[key]
 	if gone && (!known || before.content == nil) {
@@ -159,6 +170,13 @@ func (c *changes) end() position {
 		return position{c.seq, c.version}
 	}
 	return position{c.seq, c.settled}
+}
+
+// newest is the greatest resource version that was seen.
+func (c *changes) newest() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.version
 }
 
 // since reports whether all deletions after a resource version are known.

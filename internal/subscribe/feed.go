@@ -14,7 +14,6 @@ import (
 	"github.com/gorilla/websocket"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -43,14 +42,11 @@ func kinds() []kind {
 	}
 }
 
-// framesKept bounds the messages that are kept for other streams.
-const framesKept = 1024
-
 // feed is what all streams share of one kind.
 type feed struct {
 	kind
 	*changes
-	frames *lru.Cache // of messages, by seq
+	frames *frames // of messages, for other streams
 
 	mu      sync.Mutex // guards started
 	started bool
@@ -89,11 +85,16 @@ func (f *feed) complete(ctx context.Context, s *Server, handler toolscache.Resou
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
 		return 0, fmt.Errorf("watch %s: %w", f.resource, ctx.Err())
 	}
+	return f.latest(ctx, s.Live)
+}
+
+// latest is the resource version of the API server, the greatest of all if it cannot be compared.
+func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
 	list := f.list.DeepCopyObject().(client.ObjectList)
-	if err := s.Live.List(ctx, list, client.Limit(1)); err != nil {
+	if err := live.List(ctx, list, client.Limit(1)); err != nil {
 		return 0, fmt.Errorf("list %s: %w", f.resource, err)
 	}
-	version, err = strconv.ParseUint(list.GetResourceVersion(), 10, 64)
+	version, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
 	if err != nil {
 		return ^uint64(0), nil
 	}
@@ -102,7 +103,8 @@ func (f *feed) complete(ctx context.Context, s *Server, handler toolscache.Resou
 
 // see records a change and wakes the streams.
 func (f *feed) see(s *Server, o any, gone bool) {
-	if lost, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+	lost, unseen := o.(toolscache.DeletedFinalStateUnknown)
+	if unseen {
 		// When it was deleted is not known, so what resumes at a version cannot know whether it has to be said.
 		f.forget(f.end().version)
 		o = lost.Obj
@@ -111,14 +113,18 @@ func (f *feed) see(s *Server, o any, gone bool) {
 	if !ok {
 		return
 	}
-	f.put(content, gone)
+	if unseen {
+		f.lose(content)
+	} else {
+		f.put(content, gone)
+	}
 	s.wake()
 }
 
 // frame returns the message that says how an object is. One that others will send too is kept.
 func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
-	if kept, ok := f.frames.Get(o.seq); ok {
-		return kept.(*websocket.PreparedMessage), nil
+	if kept := f.frames.get(o); kept != nil {
+		return kept, nil
 	}
 	data, err := f.message(o)
 	if err != nil {
@@ -126,7 +132,7 @@ func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
 	}
 	message, err := websocket.NewPreparedMessage(websocket.TextMessage, data)
 	if err == nil && keep {
-		f.frames.Add(o.seq, message)
+		f.frames.add(o, message, len(data))
 	}
 	return message, err
 }

@@ -17,6 +17,7 @@ type scope struct {
 	all        bool
 	workspaces map[string]bool // whether they may see it there, as far as it was asked; not used if they may see all
 	incomplete bool            // reports whether they may be able to see more
+	unknown    bool            // reports whether something could not be found out
 }
 
 // may asks whether a user may watch a resource in a workspace, or in all if it is empty.
@@ -27,7 +28,7 @@ func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope
 	now := scope{workspaces: map[string]bool{}}
 	all, err := may(ctx, k.resource, "")
 	if err != nil {
-		all, now.incomplete = known.all, !known.all
+		all, now.incomplete, now.unknown = known.all, !known.all, true
 	}
 	now.all = all
 	if all || !k.namespaced {
@@ -54,7 +55,7 @@ func (s *scope) look(ctx context.Context, k kind, may may, workspace string, bef
 	sees, err := may(ctx, k.resource, workspace)
 	if err != nil {
 		sees = before.all || before.workspaces[workspace]
-		s.incomplete = s.incomplete || !sees
+		s.incomplete, s.unknown = s.incomplete || !sees, true
 	}
 	s.workspaces[workspace] = sees
 	return sees

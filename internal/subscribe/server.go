@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -72,6 +71,8 @@ type Server struct {
 	feeds map[string]*feed
 	gate  *limit.Gate
 	every time.Duration // between two looks at the rights of a stream
+	pings time.Duration // between two pings of a stream
+	doubt time.Duration // how long a stream goes on without knowing the rights
 
 	mu      sync.Mutex    // guards changed
 	changed chan struct{} // closed at the next change
@@ -79,9 +80,9 @@ type Server struct {
 
 // New makes a Server. It watches nothing before the first stream.
 func New(o Options) *Server {
-	s := &Server{Options: o, every: rightsEvery, feeds: map[string]*feed{}, changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
+	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{}, changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
 	for _, k := range kinds() {
-		s.feeds[k.resource] = &feed{kind: k, changes: newChanges(o.Now), frames: lru.New(framesKept)}
+		s.feeds[k.resource] = &feed{kind: k, changes: newChanges(o.Now), frames: newFrames()}
 	}
 	return s
 }

@@ -23,6 +23,7 @@ const (
 	pace         = 100 * time.Millisecond // between two looks at what has changed
 	rightsEvery  = 20 * time.Second       // the rights are asked for, and who the user is
 	rightsLimit  = 15 * time.Second       // that may take
+	doubtLimit   = 2 * time.Minute        // after which a stream ends whose rights cannot be found out
 	bookmarks    = time.Second            // between two of them
 	pingEvery    = 25 * time.Second
 	silence      = 60 * time.Second // after which the client is gone
@@ -35,6 +36,7 @@ var (
 	errUnauthorized = errors.New("the token is not valid any more: connect again with another one")
 	errMessage      = errors.New("the stream takes no messages")
 	errSlow         = errors.New("the client does not read")
+	errDoubt        = errors.New("the hub cannot find out who you are or what you may see: connect again later")
 )
 
 // watched is one kind of a stream.
@@ -59,6 +61,7 @@ type stream struct {
 	conn       *websocket.Conn
 	sent       bool // something since the last bookmark
 	bookmarked time.Time
+	certain    time.Time // when the user and their rights were last known
 }
 
 // begin finds out what the user may see, and where the stream begins.
@@ -68,12 +71,23 @@ func (st *stream) begin(ctx context.Context) {
 	}
 	same := bytes.Equal(st.query.resume.Rights, st.digest())
 	for _, k := range st.kinds {
-		if version := st.query.resume.Versions[k.resource]; same && k.since(version) {
+		if version := st.query.resume.Versions[k.resource]; same && k.since(version) && st.reached(ctx, k, version) {
 			k.floor, k.sure = version, version
 		} else {
 			k.restart()
 		}
 	}
+	st.certain = time.Now()
+}
+
+// reached reports whether the hub has had a resource version: one that was restored from an older backup has not, and what it changes until then
+// would be taken for what was sent.
+func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
+	if version <= k.newest() {
+		return true
+	}
+	now, err := k.latest(ctx, st.Live)
+	return err == nil && version <= now
 }
 
 // workspaces are those that the stream is about and that have objects of a kind.
@@ -116,6 +130,7 @@ func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 		defer close(gone)
 		end(st.read())
 	}()
+	go func() { end(st.ping(ctx)) }() // also while much is sent to a client on a slow line, which is gone otherwise
 	err := st.write(ctx)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
@@ -141,6 +156,8 @@ func outcome(err error) (why string, code int) {
 		return "message", websocket.CloseUnsupportedData
 	case errors.Is(err, errSlow):
 		return "slow", websocket.CloseTryAgainLater
+	case errors.Is(err, errDoubt):
+		return "doubt", websocket.CloseTryAgainLater
 	}
 	return "client", 0
 }
@@ -160,10 +177,25 @@ func (st *stream) read() error {
 	return err
 }
 
+// ping asks the client whether it is there, until ctx ends.
+func (st *stream) ping(ctx context.Context) error {
+	ticks := time.NewTicker(st.pings)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticks.C:
+			if err := st.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeLimit)); err != nil {
+				return fmt.Errorf("%w: %w", errSlow, err)
+			}
+		}
+	}
+}
+
 // write sends what changes until ctx ends.
 func (st *stream) write(ctx context.Context) error {
-	ping, rights := time.NewTicker(pingEvery), time.NewTimer(wait.Jitter(st.every, 0.1))
-	defer ping.Stop()
+	rights := time.NewTimer(wait.Jitter(st.every, 0.1))
 	defer rights.Stop()
 	for {
 		changed, begun := st.next(), time.Now()
@@ -184,10 +216,6 @@ func (st *stream) write(ctx context.Context) error {
 		case <-bookmark:
 			if err := st.bookmark(); err != nil {
 				return err
-			}
-		case <-ping.C:
-			if err := st.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeLimit)); err != nil {
-				return fmt.Errorf("%w: %w", errSlow, err)
 			}
 		case <-rights.C:
 			if err := st.again(ctx); err != nil {
@@ -219,13 +247,20 @@ func (st *stream) again(ctx context.Context) error {
 		st.id = id
 	} else if code := refusal.Of(err).Status().Code; code == http.StatusUnauthorized || code == http.StatusForbidden {
 		return errUnauthorized
-	} // else it cannot be found out now, which ends nothing
+	} // else it cannot be found out now, which ends nothing for a while
+	unknown := err != nil
 	for _, k := range st.kinds {
 		now := k.ask(ctx, st.may, st.workspaces(k), k.scope)
 		if !k.same(now) {
 			k.restart()
 		}
 		k.scope = now
+		unknown = unknown || now.unknown
+	}
+	if !unknown {
+		st.certain = time.Now()
+	} else if time.Since(st.certain) > st.doubt {
+		return errDoubt
 	}
 	return nil
 }
@@ -268,7 +303,7 @@ func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err err
 	}
 	for _, o := range changed {
 		k.at = o.seq
-		if o.content == nil && o.seq <= k.until || o.version <= k.floor || !st.query.asks(o.Namespace) || !k.look(ctx, k.kind, st.may, o.Namespace, scope{}) {
+		if o.content == nil && o.seq <= k.until || o.version > 0 && o.version <= k.floor || !st.query.asks(o.Namespace) || !k.look(ctx, k.kind, st.may, o.Namespace, scope{}) {
 			continue
 		}
 		frame, err := k.frame(o, !snapshot)

@@ -1,0 +1,62 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"sync"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/utils/lru"
+)
+
+// Bounds of the messages of one kind that are kept for other streams. Users decide how large their objects are, and how often they change.
+const (
+	framesKept  = 1024
+	framesBytes = 8 << 20
+)
+
+// frames are messages that several streams send: the last of each object, of those that were used last.
+type frames struct {
+	mu    sync.Mutex // guards what follows
+	kept  *lru.Cache // by the name of the object
+	bytes int
+}
+
+// frame is the message about an object at one change.
+type frame struct {
+	message *websocket.PreparedMessage
+	seq     uint64
+	size    int
+}
+
+func newFrames() *frames {
+	f := &frames{}
+	f.kept = lru.NewWithEvictionFunc(framesKept, func(_ lru.Key, evicted any) { f.bytes -= evicted.(frame).size })
+	return f
+}
+
+// get returns the message about an object, nil if there is none of this change.
+func (f *frames) get(o object) *websocket.PreparedMessage {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if kept, found := f.kept.Get(o.NamespacedName); found && kept.(frame).seq == o.seq {
+		return kept.(frame).message
+	}
+	return nil
+}
+
+// add keeps a message in place of an earlier one about the object.
+func (f *frames) add(o object, message *websocket.PreparedMessage, size int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if kept, found := f.kept.Get(o.NamespacedName); found && kept.(frame).seq >= o.seq || size > framesBytes {
+		return
+	}
+	f.kept.Remove(o.NamespacedName)
+	f.bytes += size
+	f.kept.Add(o.NamespacedName, frame{message, o.seq, size})
+	for f.bytes > framesBytes {
+		f.kept.RemoveOldest()
+	}
+}
