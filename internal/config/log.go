@@ -4,6 +4,8 @@
 package config
 
 import (
+	"slices"
+
 	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
 	uberzap "go.uber.org/zap"
@@ -27,16 +29,20 @@ func newLog(options zap.Options) logr.Logger {
 	if options.StacktraceLevel == nil && !options.Development {
 		options.StacktraceLevel = zapcore.PanicLevel
 	}
-	options.ZapOpts = append(options.ZapOpts, uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietConflicts{core} }))
+	options.ZapOpts = append(options.ZapOpts, uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietConflicts{Core: core} }))
 	return zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&options)))
 }
 
 // quietConflicts logs a conflict of optimistic concurrency at level debug: it is not an error, since the write is tried again.
-type quietConflicts struct{ zapcore.Core }
+type quietConflicts struct {
+	zapcore.Core
+	fields []zapcore.Field
+}
 
-// With implements zapcore.Core.
+// With implements zapcore.Core. It keeps the fields until something is logged: each reconcile has a logger with values, most log nothing, and to
+// encode the values takes a buffer of a KiB each time.
 func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
-	return quietConflicts{c.Core.With(fields)}
+	return quietConflicts{c.Core, slices.Concat(c.fields, fields)}
 }
 
 // Check implements zapcore.Core.
@@ -55,7 +61,7 @@ func (c quietConflicts) Write(entry zapcore.Entry, fields []zapcore.Field) error
 			return nil
 		}
 	}
-	return c.Core.Write(entry, fields)
+	return c.Core.Write(entry, slices.Concat(c.fields, fields))
 }
 
 // isConflict reports whether what is logged is that an object has changed since it was read.

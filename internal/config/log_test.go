@@ -31,8 +31,8 @@ func TestTheLogIsForPeople(t *testing.T) {
 		if err := json.Unmarshal([]byte(said(zapcore.InfoLevel, errors.New("no room"))), &line); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := time.Parse(time.RFC3339, line["ts"]); err != nil || line["level"] != "error" || line["error"] != "no room" || line["stacktrace"] != "" {
-			t.Errorf("the line is %v: %v, want a time that people read, the error, and no stack trace", err, line)
+		if _, err := time.Parse(time.RFC3339, line["ts"]); err != nil || line["level"] != "error" || line["error"] != "no room" || line["namespace"] != "team-a" || line["stacktrace"] != "" {
+			t.Errorf("the line is %v: %v, want a time that people read, the error, the logger's values, and no stack trace", err, line)
 		}
 	})
 	t.Run("a conflict is no failure: it is tried again", func(t *testing.T) {
@@ -43,6 +43,17 @@ func TestTheLogIsForPeople(t *testing.T) {
 	t.Run("a conflict is logged at level debug", func(t *testing.T) {
 		if got := said(zapcore.DebugLevel, conflict); !strings.Contains(got, `"level":"debug"`) || !strings.Contains(got, "it has changed") {
 			t.Errorf("logged %v, want a conflict at level debug", got)
+		}
+	})
+	t.Run("values of a logger that logs nothing are not encoded", func(t *testing.T) {
+		encoded := 0
+		value := zapcore.ObjectMarshalerFunc(func(zapcore.ObjectEncoder) error { encoded++; return nil })
+		log := newLog(zap.Options{DestWriter: &bytes.Buffer{}}).WithValues("object", value).WithValues("id", 1)
+		if log.V(1).Info("a detail"); encoded != 0 {
+			t.Errorf("encoded %d times before anything was logged", encoded)
+		}
+		if log.Info("a fact"); encoded != 1 {
+			t.Errorf("encoded %d times in one line", encoded)
 		}
 	})
 	t.Run("client-go writes into the same log", func(t *testing.T) {
