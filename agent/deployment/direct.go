@@ -15,10 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// controlPlane are the labels of nodes that run an API server. One of them is enough.
-func controlPlane() []string {
-	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/controlplane", "node-role.kubernetes.io/master"}
-}
+// controlPlane is the label of nodes that run an API server.
+const controlPlane = "node-role.kubernetes.io/control-plane"
 
 // directSet returns the DaemonSet of what API servers ask about users' tokens, if a Deployment says that they do. Its pods are on the nodes of the control plane, whatever
 // else the Deployment says of nodes, and have an account of their own, which may read what the hub delivers for this and nothing that is the agent's.
@@ -32,13 +30,9 @@ func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	pod.PriorityClassName, pod.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
 	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
-	required := &corev1.NodeSelector{}
-	for _, label := range controlPlane() {
-		required.NodeSelectorTerms = append(required.NodeSelectorTerms, corev1.NodeSelectorTerm{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: label, Operator: corev1.NodeSelectorOpExists}},
-		})
-	}
-	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
+	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: controlPlane, Operator: corev1.NodeSelectorOpExists}},
+	}}}}}
 	main := &pod.Containers[0]
 	main.Command = append(main.Command, "direct")
 	host, port, err := net.SplitHostPort(protocol.DirectAddress)

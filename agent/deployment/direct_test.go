@@ -49,7 +49,7 @@ func TestWhatAPIServersAskRunsBesideThem(t *testing.T) {
 		t.Errorf("host network %t, ports %v, probed at %v: want loopback only", pod.HostNetwork, main.Ports, main.ReadinessProbe.HTTPGet)
 	}
 	terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	if pod.NodeSelector["pool"] != "" || len(terms) != len(controlPlane()) || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" {
+	if pod.NodeSelector["pool"] != "" || len(terms) != 1 || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" {
 		t.Errorf("it runs on nodes with %v, %v, want those of the control plane", pod.NodeSelector, terms)
 	}
 	if pod.Tolerations[0].Operator != corev1.TolerationOpExists || pod.Tolerations[0].Key != "" {

@@ -76,7 +76,7 @@ func New(o Options) *Keeper {
 		options: o, store: store{o.Secrets}, wake: make(chan struct{}, 1),
 		writes: rate.NewLimiter(rate.Every(writeEvery), writesAtOnce), retry: retries(),
 		nodes:  daemonSetKeeper{wanted: nodeAgents, client: o.DaemonSet, lease: o.NodeLease},
-		direct: daemonSetKeeper{wanted: directSet, client: o.Direct, nowhere: "no node has the label " + controlPlane()[0]},
+		direct: daemonSetKeeper{wanted: directSet, client: o.Direct, nowhere: "no node has the label " + controlPlane},
 	}
 }
 

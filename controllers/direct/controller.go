@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +43,8 @@ type Reconciler struct {
 	// Issuer is nil where users do not sign in at the hub: there is no direct access then.
 	Issuer *signin.Server
 	Now    func() time.Time
+
+	denials denials
 }
 
 // Reconcile hands over what the member of one Cluster is to have, at each change and before what it has is too old.
@@ -81,7 +85,7 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 	if err != nil {
 		return protocol.DirectAccess{}, time.Time{}, err
 	}
-	denied, changes, err := r.Issuer.Denied(ctx)
+	denied, changes, err := r.denied(ctx)
 	if err != nil {
 		return protocol.DirectAccess{}, time.Time{}, err
 	}
@@ -129,9 +133,43 @@ func content(access protocol.DirectAccess) (*set.Set, error) {
 	return set.New(set.Direct, nil, set.Content{Objects: []*unstructured.Unstructured{object}})
 }
 
-// Handler wakes the reconciler for all Clusters with direct access, a moment later, so that many changes are delivered once.
-func (r *Reconciler) Handler(later time.Duration) handler.EventHandler {
-	wake := func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+// denials are the list of ended sessions, which is the same for all Clusters. The zero value has none.
+type denials struct {
+	changes atomic.Int64 // that may change the list
+	waking  atomic.Bool  // reports whether all Clusters are about to be woken
+
+	mu    sync.Mutex // guards the rest, and has one caller make the list
+	made  int64      // changes when the list was made, and 1: 0 for none
+	list  []string
+	again time.Time // when the first session leaves it, zero for none
+}
+
+// denied returns the list, and makes it at the first call after a change: all sessions are read once for all Clusters.
+func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
+	d := &r.denials
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.changes.Load() + 1 // a change from here on makes the list anew
+	if d.made == now && (d.again.IsZero() || r.Now().Before(d.again)) {
+		return d.list, d.again, nil
+	}
+	list, again, err := r.Issuer.Denied(ctx)
+	if err != nil {
+		return nil, again, err
+	}
+	d.made, d.list, d.again = now, list, again
+	return list, again, nil
+}
+
+// wake has the list made anew, and wakes the reconciler for all Clusters with direct access, a moment later: once for many changes.
+func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], later time.Duration) {
+	r.denials.changes.Add(1)
+	if !r.denials.waking.CompareAndSwap(false, true) {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	time.AfterFunc(later, func() {
+		r.denials.waking.Store(false)
 		var clusters v1.ClusterList
 		if err := r.Client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "members are not told of sessions that were ended")
@@ -139,24 +177,30 @@ func (r *Reconciler) Handler(later time.Duration) handler.EventHandler {
 		}
 		for i := range clusters.Items {
 			if clusters.Items[i].Spec.AuthorizedEndpoint.On() {
-				queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])}, later)
+				queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
 			}
+		}
+	})
+}
+
+// Handler wakes the reconciler for all Clusters at an event that may change what their members are told.
+func (r *Reconciler) Handler(later time.Duration) handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	on := func(ctx context.Context, q queue, before, after client.Object) {
+		if r.Issuer.Changes(ctx, before, after) {
+			r.wake(ctx, q, later)
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			wake(ctx, q)
-		},
-		UpdateFunc: func(ctx context.Context, _ event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			wake(ctx, q)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			ctx, cancel := context.WithTimeout(ctx, keepLimit)
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { on(ctx, q, nil, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { on(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			keep, cancel := context.WithTimeout(ctx, keepLimit)
 			defer cancel()
-			if err := r.Issuer.KeepDeleted(ctx, e.Object); err != nil {
+			if err := r.Issuer.KeepDeleted(keep, e.Object); err != nil {
 				ctrl.LoggerFrom(ctx).Error(err, "revoke the tokens of that session by deleting the Secret with the keys")
 			}
-			wake(ctx, q)
+			on(ctx, q, e.Object, nil)
 		},
 	}
 }

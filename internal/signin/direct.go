@@ -199,6 +199,32 @@ func (s *Server) sessionStands(ctx context.Context, session *corev1.Secret) (boo
 	return err == nil, err
 }
 
+// Changes reports whether an event of an object that Decides may change what members are told of sessions and keys. before is nil for an object that was created, and
+// after for one that was deleted. That a session which was not ended has another token changes nothing: there are as many such events as users of direct access.
+func (s *Server) Changes(ctx context.Context, before, after client.Object) bool {
+	is := func(o client.Object) (session *corev1.Secret) {
+		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {
+			session = secret
+		}
+		return session
+	}
+	told := func(session *corev1.Secret) bool { // of one whose tokens have not all expired, and that does not stand as the cache has its user
+		if !s.now().Before(timeOf(session, keyDirect)) {
+			return false
+		}
+		stands, err := s.sessionStands(ctx, session)
+		return err != nil || !stands
+	}
+	was, now := is(before), is(after)
+	switch {
+	case was == nil && now == nil: // a user, a provider, a password or the keys
+		return true
+	case now == nil:
+		return s.now().Before(timeOf(was, keyDirect))
+	}
+	return told(now) || was != nil && told(was)
+}
+
 // Decides reports whether a Secret decides about direct access: a session that has tokens for it, the keys, or the password of a user.
 func (s *Server) Decides(o client.Object) bool {
 	if o.GetNamespace() != s.namespace {

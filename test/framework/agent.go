@@ -117,3 +117,22 @@ func DeploymentEnv(manifest []byte) ([]string, error) {
 		return env, nil
 	}
 }
+
+// InstallBeside prepares what the agent keeps beside an API server, as its DaemonSet describes it, at another address. Start starts it.
+func InstallBeside(ctx context.Context, member *Plane, set *appsv1.DaemonSet, name, address string) (*Agent, error) {
+	pod := set.Spec.Template.Spec
+	kubeconfig, err := member.accountKubeconfig(ctx, set.Namespace, pod.ServiceAccountName, filepath.Join(member.dir, name+".kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{Address: address, Log: filepath.Join(member.dir, name+".log"), Socket: filepath.Join(member.dir, name+".sock")}
+	main := pod.Containers[0]
+	a.command = lab.Command{
+		Name: "beside-" + name, Path: member.programs.Agent, Args: append(main.Command[1:], "--kubeconfig="+kubeconfig), LogFile: a.Log, Grace: agentGrace,
+		Env: []string{protocol.EnvDirectListen + "=" + address, protocol.EnvSocket + "=" + a.Socket},
+	}
+	for _, variable := range main.Env {
+		a.command.Env = append(a.command.Env, variable.Name+"="+variable.Value)
+	}
+	return a, nil
+}
