@@ -125,6 +125,9 @@ func (c *conversion) again(seen map[string]bool, what string, where, role string
 // principalOf returns the principal that a binding is for. Without one, it has been reported.
 func (c *conversion) principalOf(s Subject, what string) string {
 	switch {
+	case s.several():
+		c.report.find(LeftOut, "It is for several subjects, and Rancher grants nothing by it.", what, "")
+		return ""
 	case s.ServiceAccount != "":
 		c.report.find(NoCounterpart, "It is for a ServiceAccount of the member: make a RoleBinding there.", what, s.ServiceAccount)
 		return ""
@@ -160,6 +163,17 @@ func (c *conversion) principalOf(s Subject, what string) string {
 		id = "local://" + name
 	}
 	return c.principalOfUsers([]string{name}, id, what)
+}
+
+// several reports whether a binding names more than one subject. A user has two names.
+func (s Subject) several() bool {
+	n := 0
+	for _, name := range []string{s.UserName + s.UserPrincipalName, s.GroupPrincipalName, s.GroupName, s.ServiceAccount} {
+		if name != "" {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // principal returns the only principal by which a user signs in at a provider.
@@ -199,7 +213,8 @@ func (c *conversion) principalOfUsers(users []string, id, what string) string {
 	return id
 }
 
-// nameAll decides what each principal is called in Drover. Of two that would get one name, neither does: one of them would have the other's rights.
+// nameAll decides what each principal is called in Drover. Of two that would get one name, neither does: one of them would have the other's rights, also where
+// no binding is for that other one.
 func (c *conversion) nameAll() {
 	providers := map[string]Provider{}
 	for _, p := range c.Mapping.Providers {
@@ -218,17 +233,28 @@ func (c *conversion) nameAll() {
 			c.subjects.known[id] = &p
 		}
 	}
-	for id, p := range c.subjects.known {
+	hold := func(p Principal) {
 		if name := p.effective(); name != "" && name != NoName {
 			key := string(p.Kind) + name
-			holders[key] = append(holders[key], id)
+			holders[key] = append(holders[key], p.Rancher)
+		}
+	}
+	for _, p := range c.subjects.known {
+		hold(*p)
+	}
+	unnamed := maps.Clone(providers) // those without a binding are not in the file
+	for id := range c.people.seen {
+		if c.subjects.known[id] == nil {
+			hold(c.proposal(id, unnamed))
 		}
 	}
 	for _, ids := range holders {
-		for _, id := range slices.Sorted(slices.Values(ids)) {
+		slices.Sort(ids)
+		for i, id := range ids {
 			p := c.subjects.known[id]
-			if p.Name == "" && len(ids) > 1 {
-				p.Suggested, p.Decided, p.Why = p.Decided, "", "another principal would have the same name"
+			if p != nil && p.Name == "" && len(ids) > 1 {
+				other := ids[(i+1)%len(ids)]
+				p.Suggested, p.Decided, p.Why = p.Decided, "", "another principal would have the same name: "+ascii(other)
 			}
 		}
 	}

@@ -87,6 +87,7 @@ type conversion struct {
 	out    []Output
 	hidden []Output
 	report Report
+	files  map[string]bool // paths of what is written
 
 	mapping  Mapping
 	subjects subjects
@@ -128,7 +129,7 @@ func newConversion(in Objects, o Options) *conversion {
 		in: in, Options: o, people: newPeople(in.Users, in.UserAttributes), report: Report{Workspace: o.Workspace, Exported: map[string]int{}},
 		subjects: subjects{given: map[string]Principal{}, known: map[string]*Principal{}, count: map[string]int{}},
 		roles:    roles{all: map[string]RoleTemplate{}, names: map[string]string{}, state: map[string]int{}},
-		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{},
+		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{}, files: map[string]bool{},
 	}
 	for _, p := range o.Mapping.Principals {
 		if p.Name != "" { // what is open is looked at anew
@@ -150,8 +151,12 @@ func newConversion(in Objects, o Options) *conversion {
 	return c
 }
 
-// add adds an object to what is written.
+// add adds an object to what is written. Of two kinds whose objects have one name in a folder, the kind that comes first has the plain file: users decide on the names.
 func (c *conversion) add(file, origin string, object runtime.Object) {
+	if c.files[file] {
+		file = strings.TrimSuffix(file, ".yaml") + "." + strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind) + ".yaml"
+	}
+	c.files[file] = true
 	c.out = append(c.out, Output{Path: file, Origin: origin, Object: object})
 }
 

@@ -226,10 +226,15 @@ func clock(text string) (string, bool) {
 
 // window converts a window. A Plan whose window cannot be read stays paused, so nothing runs outside of it meanwhile.
 func (c *conversion) window(w PlanWindow, what string) *v1.TimeWindow {
+	const noWindow = "The window of the Plan cannot be read. It is exported without: set it before you resume the Plan."
 	out := &v1.TimeWindow{TimeZone: w.TimeZone}
 	for _, day := range w.Days {
 		known := slices.ContainsFunc(weekDays, func(d string) bool { return len(day) >= 2 && strings.HasPrefix(strings.ToLower(day), d[:2]) }) || len(day) == 1 && day >= "0" && day <= "6"
-		if known && !slices.Contains(out.Days, v1.Day(day)) {
+		if !known {
+			c.report.find(Decide, noWindow, what, day)
+			return nil
+		}
+		if !slices.Contains(out.Days, v1.Day(day)) {
 			out.Days = append(out.Days, v1.Day(day))
 		}
 	}
@@ -242,7 +247,7 @@ func (c *conversion) window(w PlanWindow, what string) *v1.TimeWindow {
 		}
 		at, read := clock(t.text)
 		if !read {
-			c.report.find(Decide, "The window of the Plan cannot be read. It is exported without: set it before you resume the Plan.", what, t.text)
+			c.report.find(Decide, noWindow, what, t.text)
 			return nil
 		}
 		*t.at = at

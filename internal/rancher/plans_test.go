@@ -22,14 +22,15 @@ func TestPlans(t *testing.T) {
 			"clusterName: edge\npaused: true\nupgrade:\n  image: x\n  securityContext: {}\nversion: v1\n", ""},
 		"a window in words": {"  channel: https://x/y\n  window: {days: [monday, su, '6'], startTime: 5pm, endTime: '11:30 PM', timeZone: UTC}\n" + upgrade,
 			"channel: https://x/y\nclusterName: edge\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nwindow:\n  days:\n  - monday\n  - su\n  - \"6\"\n  endTime: \"23:30\"\n  startTime: \"17:00\"\n  timeZone: UTC\n", ""},
-		"a window that cannot be read":           {"  version: v1\n  window: {startTime: noon}\n" + upgrade, "clusterName: edge\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "window of the Plan cannot be read"},
-		"a time that cannot be read":             {"  version: v1\n  drain: {timeout: soon}\n" + upgrade, "clusterName: edge\ndrain: {}\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "duration of the Plan cannot be read"},
-		"its ServiceAccount is Drover's":         {"  version: v1\n  serviceAccountName: system-upgrade\n" + upgrade, "clusterName: edge\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "Its ServiceAccount is left out"},
-		"its Secrets are to be made":             {"  version: v1\n  secrets: [{name: s, path: /x}]\n" + upgrade, "clusterName: edge\npaused: true\nsecrets:\n- name: s\n  path: /x\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "names Secrets"},
-		"several nodes at once":                  {"  version: v1\n  concurrency: 3\n  cordon: true\n" + upgrade, "clusterName: edge\nconcurrency: 3\ncordon: true\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", ""},
-		"without a version nothing is exported":  {upgrade, "", "Drover does not take this Plan"},
-		"without an upgrade nothing is exported": {"  version: v1\n", "", "Drover does not take this Plan"},
-		"both of what only one can be":           {"  version: v1\n  drain: {deleteLocalData: true, deleteEmptydirData: true}\n" + upgrade, "", "Drover does not take this Plan"},
+		"a window that cannot be read":                                  {"  version: v1\n  window: {startTime: noon}\n" + upgrade, "clusterName: edge\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "window of the Plan cannot be read"},
+		"a window on a day that cannot be read, which would be any day": {"  version: v1\n  window: {days: [lundi]}\n" + upgrade, "clusterName: edge\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "window of the Plan cannot be read"},
+		"a time that cannot be read":                                    {"  version: v1\n  drain: {timeout: soon}\n" + upgrade, "clusterName: edge\ndrain: {}\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "duration of the Plan cannot be read"},
+		"its ServiceAccount is Drover's":                                {"  version: v1\n  serviceAccountName: system-upgrade\n" + upgrade, "clusterName: edge\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "Its ServiceAccount is left out"},
+		"its Secrets are to be made":                                    {"  version: v1\n  secrets: [{name: s, path: /x}]\n" + upgrade, "clusterName: edge\npaused: true\nsecrets:\n- name: s\n  path: /x\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", "names Secrets"},
+		"several nodes at once":                                         {"  version: v1\n  concurrency: 3\n  cordon: true\n" + upgrade, "clusterName: edge\nconcurrency: 3\ncordon: true\npaused: true\nupgrade:\n  image: rancher/k3s-upgrade\nversion: v1\n", ""},
+		"without a version nothing is exported":                         {upgrade, "", "Drover does not take this Plan"},
+		"without an upgrade nothing is exported":                        {"  version: v1\n", "", "Drover does not take this Plan"},
+		"both of what only one can be":                                  {"  version: v1\n  drain: {deleteLocalData: true, deleteEmptydirData: true}\n" + upgrade, "", "Drover does not take this Plan"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

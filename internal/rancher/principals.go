@@ -46,14 +46,16 @@ type people struct {
 	logins map[string]map[string]bool // login names by principal, as the provider said at a login
 	groups map[string]map[string]bool // login names of groups by principal
 	orgs   map[string]map[string]bool // for a team of GitHub, the organizations of all of its members
+	seen   map[string]bool            // all principals of users and their groups
 }
 
 func newPeople(users []User, attributes []UserAttribute) *people {
-	p := &people{users: map[string]User{}, owners: map[string][]string{}, logins: map[string]map[string]bool{}, groups: map[string]map[string]bool{}, orgs: map[string]map[string]bool{}}
+	p := &people{users: map[string]User{}, owners: map[string][]string{}, logins: map[string]map[string]bool{}, groups: map[string]map[string]bool{}, orgs: map[string]map[string]bool{}, seen: map[string]bool{}}
 	for _, u := range users {
 		p.users[u.Name] = u
 		for _, id := range u.PrincipalIDs {
 			p.owners[id] = append(p.owners[id], u.Name)
+			p.seen[id] = true
 		}
 	}
 	for _, a := range attributes {
@@ -61,6 +63,7 @@ func newPeople(users []User, attributes []UserAttribute) *people {
 			// Only one of each says whose login it is.
 			if ids, logins := extra["principalid"], extra["username"]; len(ids) == 1 && len(logins) == 1 {
 				note(p.logins, ids[0], logins[0])
+				p.seen[ids[0]] = true
 			}
 		}
 		for _, principals := range a.GroupPrincipals {
@@ -81,6 +84,7 @@ func (p *people) noteGroups(items []GroupPrincipal) {
 	var orgs []string
 	for _, g := range items {
 		s, _ := splitPrincipal(g.Metadata.Name)
+		p.seen[g.Metadata.Name] = true
 		if g.LoginName != "" {
 			note(p.groups, g.Metadata.Name, g.LoginName)
 		}

@@ -36,6 +36,20 @@ func inPlaceOf() map[string]string {
 	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
 }
 
+// wider are the resources on which those of counterparts grant what Rancher's own do not, as far as Kubernetes and Rancher make them.
+func wider() map[string]string {
+	const routes, probes = "grpcroutes, httproutes, tlsroutes", "podmonitors, probes"
+	return map[string]string{
+		"cluster-member": "csidrivers, csinodes, csistoragecapacities, customresourcedefinitions, gatewayclasses, ingressclasses, namespaces, priorityclasses, runtimeclasses, volumeattachments",
+		"project-owner":  routes + ", " + probes, "project-member": routes + ", " + probes, "read-only": routes + ", " + probes,
+		"project-monitoring-readonly": "podmonitors, probes, prometheusrules, servicemonitors",
+		"workloads-view":              "controllerrevisions, poddisruptionbudgets, statefulsets/scale",
+		"workloads-manage":            "controllerrevisions, poddisruptionbudgets, pods/eviction",
+		"ingress-view":                routes, "ingress-manage": routes,
+		"services-view": "endpointslices", "services-manage": "endpointslices",
+	}
+}
+
 const (
 	onTheHub      = "It grants rights on Rancher's own objects. In Drover these are rights on the hub: bind a Role, or Kubernetes' admin, edit or view, in the workspace."
 	listNamespace = "Rancher lets members of a project make namespaces. In Drover spec.namespaces of the Project lists them, or an administrator of the member labels them."
@@ -81,6 +95,7 @@ func (c *conversion) role(name string, context v1.RoleContext, binding string) s
 	}
 	if rt.Builtin {
 		if same, found := counterparts(context)[name]; found {
+			c.instead(name, same)
 			return same
 		}
 		if reason, found := hubOnly()[name]; found {
@@ -89,6 +104,14 @@ func (c *conversion) role(name string, context v1.RoleContext, binding string) s
 		}
 	}
 	return c.write(rt, context)
+}
+
+// instead reports that one of Drover's takes the place of one that comes with Rancher, if it grants anything that that one does not.
+func (c *conversion) instead(name, same string) {
+	if more := wider()[name]; more != "" {
+		c.report.find(Different, "Drover's role template for the same purpose takes the place of one that comes with Rancher. It also grants rights on what is named here: compare them, or have the bindings name another one.",
+			"RoleTemplate "+name, same+": "+more)
+	}
 }
 
 // State of a role template in an export.
@@ -197,6 +220,7 @@ func (c *conversion) parent(name string, context v1.RoleContext, what string) st
 	}
 	if rt.Builtin {
 		if same, found := counterparts(of)[name]; found {
+			c.instead(name, same)
 			return same
 		}
 		if _, found := hubOnly()[name]; found {

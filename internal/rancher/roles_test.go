@@ -5,15 +5,12 @@ package rancher
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -55,7 +52,7 @@ func TestRoleTemplates(t *testing.T) {
 		text     string
 		reported string
 	}{
-		"Rancher's own has Drover's in its place":       {role: template("read-only", "project", builtin), context: "Project", want: "project-viewer"},
+		"Rancher's own has Drover's in its place":       {role: template("read-only", "project", builtin), context: "Project", want: "project-viewer", reported: "compare them"},
 		"one that only has its name does not":           {role: template("read-only", "project", func(rt *RoleTemplate) { rt.Rules = []rbacv1.PolicyRule{rule("*", "", "secrets")} }), context: "Project", want: "rancher-read-only", text: "Project * secrets. external= inherits= locked=false"},
 		"Rancher's own without Drover's is converted":   {role: template("storage-manage", "cluster", builtin), context: "Cluster", want: "rancher-storage-manage", text: "Cluster get pods. external= inherits= locked=false"},
 		"what is about Rancher's objects is on the hub": {role: template("projects-create", "cluster", builtin), context: "Cluster", reported: "rights on the hub"},
@@ -115,18 +112,8 @@ func TestRoleTemplates(t *testing.T) {
 // What stands in for Rancher's own is there, and for the same place: a binding of a role template that is not there grants nothing.
 func TestCounterpartsAreAmongTheRoleTemplatesThatDroverBrings(t *testing.T) {
 	contexts := map[string]v1.RoleContext{}
-	for _, file := range []string{"cluster.yaml", "project.yaml", "parts.yaml"} {
-		text, err := os.ReadFile(filepath.Join("../../config/roles", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for document := range strings.SplitSeq(string(text), "\n---\n") {
-			var rt v1.RoleTemplate
-			if err := yaml.Unmarshal([]byte(document), &rt); err != nil {
-				t.Fatal(err)
-			}
-			contexts[rt.Name] = rt.Spec.Context
-		}
+	for _, rt := range brought(t) {
+		contexts[rt.Name] = rt.Spec.Context
 	}
 	for _, context := range []v1.RoleContext{v1.ContextCluster, v1.ContextProject} {
 		for from, to := range counterparts(context) {

@@ -22,13 +22,14 @@ func (c *conversion) secrets() {
 	for _, s := range oldestFirst(c.in.Secrets, func(s corev1.Secret) metav1.ObjectMeta { return s.ObjectMeta }) {
 		what := describe("Secret", s.ObjectMeta, "")
 		p, id := project{}, s.Labels[LabelSecretCluster]+":"+s.Labels[LabelSecretProject]
-		for _, candidate := range c.inside {
-			if candidate.Name == s.Labels[LabelSecretProject] && s.Namespace == candidate.Namespace+"-"+candidate.Name ||
-				s.Namespace == candidate.Status.BackingNamespace && s.Namespace != "" && candidate.Name == s.Labels[LabelSecretProject] {
-				p = candidate
-			}
+		owners := c.ownersOf(s)
+		if len(owners) == 1 {
+			p = owners[0]
 		}
 		switch {
+		case len(owners) > 1: // CVE-2024-22031
+			c.report.find(Decide, "Projects of several clusters share the namespace that it is in. It is not exported: decide whose it is.", what, id)
+			continue
 		case p.name == "":
 			if !c.other[id] {
 				c.report.find(LeftOut, "It is not in the namespace of the project that its label names, so Rancher does not copy it either.", what, id)
@@ -54,6 +55,19 @@ func (c *conversion) secrets() {
 		}
 		c.hidden = append(c.hidden, Output{Path: path.Join(SecretsFolder, bounded(s.Name)+".secret.yaml"), Origin: what, Object: c.convertSecret(s, p.name)})
 	}
+}
+
+// ownersOf are the projects to which Rancher copies a Secret. Old projects of one name in two clusters have one namespace, and the Secret says whose it is, or does not.
+func (c *conversion) ownersOf(s corev1.Secret) []project {
+	var owners []project
+	for _, p := range c.inside {
+		in := s.Namespace != "" && (s.Namespace == p.Namespace+"-"+p.Name || s.Namespace == p.Status.BackingNamespace)
+		of := s.Labels[LabelSecretCluster]
+		if in && p.Name == s.Labels[LabelSecretProject] && (of == "" || of == p.cluster.Name) {
+			owners = append(owners, p)
+		}
+	}
+	return owners
 }
 
 func (c *conversion) convertSecret(s corev1.Secret, projectName string) *corev1.Secret {

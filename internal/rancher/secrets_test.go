@@ -11,10 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+func secretOf(namespace, name, project string) corev1.Secret {
+	return corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{LabelSecretProject: project, LabelSecretCluster: "c-1"}}, Data: map[string][]byte{"k": []byte("v")}}
+}
+
 func TestSecretsOfProjects(t *testing.T) {
-	secret := func(namespace, name, project string) corev1.Secret {
-		return corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{LabelSecretProject: project, LabelSecretCluster: "c-1"}}, Data: map[string][]byte{"k": []byte("v")}}
-	}
+	secret := secretOf
 	serviceAccount := secret("c-1-p-a", "registry", "p-a")
 	serviceAccount.Type = corev1.SecretTypeServiceAccountToken
 	dying := secret("c-1-p-a", "registry", "p-a")
