@@ -177,7 +177,7 @@ func TestASecretOfASharedNamespaceIsOfTheProjectThatItNames(t *testing.T) {
 	}
 }
 
-// Users of Rancher decide how their bindings are called, so nobody may stop an export, or take another one's file, by a name.
+// Users of Rancher decide how their bindings are called, so no name may stop an export, or take the file of another binding.
 func TestBindingsOfTwoKindsWithOneNameAreExported(t *testing.T) {
 	in := Objects{
 		Clusters: []Cluster{{ObjectMeta: metav1.ObjectMeta{Name: "c-1"}}}, Users: []User{user("u-1", "alice")},
