@@ -4,7 +4,12 @@
 package hostplan
 
 import (
+	"cmp"
+	"encoding/base64"
+	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -17,49 +22,124 @@ const (
 	// found in any text.
 	shortestVariable = 4
 	shortestWord     = 12
+	// longestName is the length from which a word of a command is no name of a secret, but may be one.
+	longestName = 24
 	// reportedLines and reportedBytes bound what is reported of an instruction's output.
 	reportedLines = 20
 	reportedBytes = 2 << 10
 )
 
-// secretsOf returns what must not be reported of a plan: the values of its variables, and the words of files that not all users may read. The longest
-// are first, so that none is hidden by a part of it.
+// secretsOf returns what must not be reported of a plan: the values of its variables, what its commands name as a secret, and the words of files that not
+// all users may read, as they are and encoded. The longest are first, so that none is hidden by a part of it.
 func secretsOf(plan *protocol.HostPlan) []string {
 	var secrets []string
 	for _, instruction := range slices.Concat(plan.Instructions, plan.Periodic, plan.Clean) {
 		for _, value := range instruction.Env {
 			for line := range strings.Lines(value) {
-				if line = strings.TrimSpace(line); len(line) >= shortestVariable {
-					secrets = append(secrets, line)
-				}
+				secrets = add(secrets, line, shortestVariable)
+			}
+			if strings.Contains(strings.TrimSpace(value), "\n") {
+				secrets = append(secrets, encoded(value)...)
 			}
 		}
+		secrets = append(secrets, namedSecrets(instruction.Command)...)
 	}
 	for _, file := range plan.Files {
 		if modeOf(file)&0o004 != 0 {
 			continue
 		}
 		for _, word := range strings.FieldsFunc(string(file.Content), func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`"'=,:`, r) }) {
-			if len(word) >= shortestWord {
-				secrets = append(secrets, word)
-			}
+			secrets = add(secrets, word, shortestWord)
 		}
 	}
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	slices.SortFunc(secrets, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	return slices.Compact(secrets)
+}
+
+// add adds a secret in all forms that are looked for, unless it is short.
+func add(secrets []string, secret string, shortest int) []string {
+	if secret = plain(strings.TrimSpace(secret)); len(secret) < shortest {
+		return secrets
+	}
+	secrets = append(secrets, secret)
+	for _, form := range []string{url.QueryEscape(secret), url.PathEscape(secret), strings.Trim(strconv.Quote(secret), `"`)} {
+		if form != secret {
+			secrets = append(secrets, form)
+		}
+	}
+	return append(secrets, encoded(secret)...)
+}
+
+// encoded returns the parts of a text in base64 that depend on nothing before or after it, wherever it stands in what was encoded.
+func encoded(text string) []string {
+	var forms []string
+	for before := range 3 {
+		whole := base64.StdEncoding.EncodeToString(append(make([]byte, before), text...))
+		form := whole[(before*8+5)/6 : (before+len(text))*8/6]
+		forms = append(forms, form)
+		if other := strings.NewReplacer("+", "-", "/", "_").Replace(form); other != form {
+			forms = append(forms, other)
+		}
+	}
+	return forms
+}
+
+var (
+	secretName = regexp.MustCompile(`(?i)(token|passw|passphrase|secret|credential|api-?_?key|access-?_?key|private-?_?key|auth|^bearer$|^basic$)`)
+	// pathName ends the name of a flag whose value says where a secret is.
+	pathName = regexp.MustCompile(`(?i)(file|dir|path)$`)
+	userInfo = regexp.MustCompile(`[a-z]://([^/@\s]+)@`)
+)
+
+// namedSecrets returns the words of a command that follow a name like "--token" or "PASSWORD=", those of URLs with a user, and those that look random.
+func namedSecrets(command []string) []string {
+	var secrets []string
+	name := ""
+	for _, argument := range command {
+		if namesSecret(name) && !strings.HasPrefix(argument, "-") {
+			secrets = add(secrets, argument, shortestVariable)
+		}
+		for _, user := range userInfo.FindAllStringSubmatch(argument, -1) {
+			for part := range strings.SplitSeq(user[1], ":") {
+				secrets = add(secrets, part, shortestVariable)
+			}
+		}
+		for _, word := range strings.FieldsFunc(argument, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("\"'=,:;()<>|&`", r) }) {
+			switch isName := secretName.MatchString(word) && len(word) < longestName; {
+			case namesSecret(name) && !isName && !strings.HasPrefix(word, "-"):
+				secrets = add(secrets, word, shortestVariable)
+			case random(word):
+				secrets = add(secrets, word, shortestWord)
+			}
+			name = word
+		}
+	}
+	return secrets
+}
+
+func namesSecret(word string) bool { return secretName.MatchString(word) && !pathName.MatchString(word) }
+
+// random reports whether a word looks like a key: long, of letters and digits, and no path or URL.
+func random(word string) bool {
+	return len(word) >= longestName && strings.ContainsFunc(word, unicode.IsDigit) && strings.ContainsFunc(word, unicode.IsLetter) && !strings.ContainsAny(word, "/$")
+}
+
+// plain leaves out of a text what a terminal would obey: a secret is recognized also where that stands within it.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))
 }
 
 // report returns the last lines of an output, without secrets and without what a terminal would obey.
 func report(output string, secrets []string) string {
+	output = plain(output)
 	for _, secret := range secrets {
 		output = strings.ReplaceAll(output, secret, redacted)
 	}
-	output = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(output, ""))
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	text := strings.Join(lines[max(0, len(lines)-reportedLines):], "\n")
 	return strings.ToValidUTF8(text[max(0, len(text)-reportedBytes):], "")

@@ -196,8 +196,9 @@ type HostPlanStatus struct {
 const (
 	// HostJoinSecretSuffix follows the Host's name in the name of the Secret with the join token and command.
 	HostJoinSecretSuffix = "-host-join"
-	// HostAgentSecretSuffix follows it in the name of the Secret with the identity of its agent.
-	HostAgentSecretSuffix = "-host-agent"
+	// HostAgentSecretSuffix follows it in the name of the Secret with the identity of its agent. It does not end as that of Clusters does: the Secrets of a
+	// Cluster "x-host" and of a Host "x" have different names.
+	HostAgentSecretSuffix = "-host-identity"
 	// HostPlanSecretSuffix follows it in the name of the Secret with its plan, which is of the type SecretTypeHostPlan.
 	HostPlanSecretSuffix = "-host-plan"
 )

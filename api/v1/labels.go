@@ -88,8 +88,8 @@ const (
 	SecretKindAgent = "agent"
 	// SecretKindHostJoin marks the Secret "<host>-host-join" with the join token and command of a Host.
 	SecretKindHostJoin = "host-join"
-	// SecretKindHostAgent marks the Secret "<host>-host-agent" with the public key of a Host's agent.
-	SecretKindHostAgent = "host-agent"
+	// SecretKindHostAgent marks the Secret "<host>-host-identity" with the public key of a Host's agent.
+	SecretKindHostAgent = "host-identity"
 	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the plan of a Host, which a person or a controller makes.
 	SecretKindHostPlan = "host-plan"
 	// SecretKindAuthority marks the Secret with the hub's own CA.

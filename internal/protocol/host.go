@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // What the hub serves for machines that are to join, without a credential.
@@ -64,17 +65,17 @@ type HostMachine struct {
 	Taints []string `json:"taints,omitempty"`
 }
 
-// Bound cuts what a host reports to size.
+// Bound cuts what a host reports to size, and leaves out what a terminal would obey: people see it in columns.
 func (r *HostReport) Bound() {
 	m := &r.Machine
 	for _, text := range []*string{&m.Hostname, &m.OS, &m.Architecture, &m.Kernel} {
-		*text = Cut(*text, maxText)
+		*text = Cut(printable(*text, ""), maxText)
 	}
 	m.CPUs, m.MemoryMiB = max(m.CPUs, 0), min(max(m.MemoryMiB, 0), maxMemoryMiB)
 	for list, most := range map[*[]string]int{&m.Addresses: 16, &m.Roles: 3, &m.Labels: 32, &m.Taints: 32} {
 		*list = slices.Clone((*list)[:min(len(*list), most)])
 		for i := range *list {
-			(*list)[i] = Cut((*list)[i], maxHostText)
+			(*list)[i] = Cut(printable((*list)[i], ""), maxHostText)
 		}
 	}
 	r.Progress.Bound()
@@ -358,12 +359,22 @@ type HostProgress struct {
 
 // Bound cuts what a host reports to size.
 func (p *HostProgress) Bound() {
-	p.Version, p.Checkpoint, p.Instruction = Cut(p.Version, maxText), Cut(p.Checkpoint, maxText), Cut(p.Instruction, maxText)
+	p.Version, p.Checkpoint, p.Instruction = Cut(p.Version, maxText), Cut(p.Checkpoint, maxText), Cut(printable(p.Instruction, ""), maxText)
 	p.Phase = HostPhase(Cut(string(p.Phase), maxText))
-	p.Message, p.Output = Cut(p.Message, maxMessage), Cut(p.Output, maxHostOutput)
+	p.Message, p.Output = Cut(printable(p.Message, ""), maxMessage), Cut(printable(p.Output, "\n\t"), maxHostOutput)
 	p.Done, p.Total = max(p.Done, 0), max(p.Total, 0)
 	p.Failing = slices.Clone(p.Failing[:min(len(p.Failing), maxHostFailing)])
 	for i := range p.Failing {
-		p.Failing[i] = Cut(p.Failing[i], maxText)
+		p.Failing[i] = Cut(printable(p.Failing[i], ""), maxText)
 	}
+}
+
+// printable returns the printable runes of a text, and those that are allowed besides.
+func printable(text, besides string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || strings.ContainsRune(besides, r) {
+			return r
+		}
+		return -1
+	}, strings.ToValidUTF8(text, ""))
 }

@@ -5,6 +5,7 @@ package protocol
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -74,5 +75,22 @@ func TestWhatAHostReportsIsCutToSize(t *testing.T) {
 	p.Bound()
 	if raw, _ := json.Marshal(p); len(raw) > 4<<10 || !utf8.Valid(raw) || len(p.Failing) > maxHostFailing || p.Done != 0 {
 		t.Errorf("%d bytes, %d failing, %d done", len(raw), len(p.Failing), p.Done)
+	}
+}
+
+func TestWhatAHostReportsHasNothingThatATerminalObeys(t *testing.T) {
+	const bad = "a\x1b[2J\u202eb\x07\u2028c\xff"
+	r := &Report{Host: &HostReport{
+		Machine:  HostMachine{Hostname: bad, OS: bad, Architecture: bad, Kernel: bad, Addresses: []string{bad}, Roles: []string{bad}, Labels: []string{bad}, Taints: []string{bad}},
+		Progress: HostProgress{Phase: HostFailed, Instruction: bad, Message: bad, Output: bad + "\n\tx", Failing: []string{bad}},
+	}}
+	r.Bound()
+	const good = "a[2Jbc"
+	want := &HostReport{
+		Machine:  HostMachine{Hostname: good, OS: good, Architecture: good, Kernel: good, Addresses: []string{good}, Roles: []string{good}, Labels: []string{good}, Taints: []string{good}},
+		Progress: HostProgress{Phase: HostFailed, Instruction: good, Message: good, Output: good + "\n\tx", Failing: []string{good}},
+	}
+	if !reflect.DeepEqual(r.Host, want) {
+		t.Errorf("it has %+v, want %+v", r.Host, want)
 	}
 }

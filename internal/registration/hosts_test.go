@@ -135,13 +135,18 @@ func TestHostCommandTrustsTheHubsCAAndNoOther(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", command+" --role worker")
-			cmd.Env = append(os.Environ(), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1", "TMPDIR="+t.TempDir())
-			out, err := cmd.CombinedOutput()
+			temporary := t.TempDir()
+			cmd.Env = append(os.Environ(), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1", "TMPDIR="+temporary)
+			out, failed := cmd.CombinedOutput()
 			raw, _ := os.ReadFile(ran)
 			sums, _ := protocol.CertificateChecksums(hub.Cert)
-			given := strings.HasPrefix(string(raw), token+"\n--server "+server.URL+" --ca ") && strings.HasSuffix(string(raw), "--ca-checksum "+sums[0]+" --role worker\n")
-			if (err == nil) != tc.ran || given != tc.ran {
-				t.Errorf("it ended with %v, and the script got %q, want it to run: %t\n%s", err, raw, tc.ran, out)
+			left, err := os.ReadDir(temporary)
+			if err != nil || !tc.ran && len(left) > 0 { // the script removes it otherwise
+				t.Errorf("the command leaves %v, %v", left, err)
+			}
+			given := strings.HasPrefix(string(raw), token+"\n--temporary "+temporary) && strings.Contains(string(raw), " --server "+server.URL+" --ca ") && strings.HasSuffix(string(raw), "--ca-checksum "+sums[0]+" --role worker\n")
+			if (failed == nil) != tc.ran || given != tc.ran {
+				t.Errorf("it ended with %v, and the script got %q, want it to run: %t\n%s", failed, raw, tc.ran, out)
 			}
 		})
 	}

@@ -51,7 +51,7 @@ type machine struct {
 func (s *system) machine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{t: t, s: s, dir: t.TempDir()}
-	for _, folder := range []string{"bin", "root"} {
+	for _, folder := range []string{"bin", "root", "tmp"} {
 		if err := os.Mkdir(filepath.Join(m.dir, folder), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -71,9 +71,12 @@ func (m *machine) env() []string {
 func (m *machine) join(command string) {
 	m.t.Helper()
 	join := exec.CommandContext(within(m.t, time.Minute), "sh", "-c", command+" --role worker --label zone=a --taint dedicated=x:NoSchedule --start=false")
-	join.Env = m.env()
+	join.Env = append(m.env(), "TMPDIR="+m.path("tmp"))
 	if out, err := join.CombinedOutput(); err != nil {
 		m.t.Fatalf("join: %v\n%s", err, out)
+	}
+	if left, err := os.ReadDir(m.path("tmp")); err != nil || len(left) > 0 {
+		m.t.Errorf("the command leaves %v, %v", left, err)
 	}
 }
 

@@ -27,9 +27,8 @@ func testHostPlan(t *testing.T, h *fixture) {
 	wantRefused(t, writer.Create(t.Context(), hostPlan(t, h.workspace, "m1"), client.DryRunAll), refusal)
 	wantTaken(t, holder.Create(t.Context(), hostPlan(t, h.workspace, "m1")))
 	for name, patch := range map[string]string{
-		"another plan":     `{"stringData":{"plan.json":"{\"files\":[]}"}}`,
-		"another label":    `{"metadata":{"labels":{"a":"b"}}}`,
-		"no label of ours": `{"metadata":{"labels":{"cluster.drover.dev/secret":null}}}`,
+		"another plan":  `{"stringData":{"plan.json":"{\"files\":[]}"}}`,
+		"another label": `{"metadata":{"labels":{"a":"b"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantRefused(t, writer.Patch(t.Context(), hostPlan(t, h.workspace, "m1"), merge("%s", patch), client.DryRunAll), refusal)
@@ -38,8 +37,17 @@ func testHostPlan(t *testing.T, h *fixture) {
 	}
 	t.Run("a name that is not that of its host", func(t *testing.T) {
 		other := hostPlan(t, h.workspace, "m2")
-		other.SetLabels(map[string]string{"cluster.drover.dev/host": "m1"})
+		other.SetLabels(map[string]string{"cluster.drover.dev/secret": "host-plan", "cluster.drover.dev/host": "m1"})
 		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), "has the label cluster.drover.dev/host")
+	})
+	t.Run("a plan that the hub would not see", func(t *testing.T) {
+		const unseen = "without which the hub does not see it"
+		other := hostPlan(t, h.workspace, "m2")
+		other.SetLabels(map[string]string{"cluster.drover.dev/host": "m2"})
+		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), unseen)
+		for _, label := range []string{`null`, `"x"`} {
+			wantRefused(t, holder.Patch(t.Context(), hostPlan(t, h.workspace, "m1"), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":%s}}}`, label), client.DryRunAll), unseen)
+		}
 	})
 	t.Run("the right for one host is none for another", func(t *testing.T) {
 		rule := may("hosts/plan", "update")

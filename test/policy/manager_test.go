@@ -78,7 +78,7 @@ func testManager(t *testing.T, h *fixture) {
 		"a join token":        secret(h.workspace, "prod-registration", labels("prod", "registration")+"}, type: Opaque}"),
 		"an agent's identity": secret(h.workspace, "prod-agent", labels("prod", "agent")+"}}"),
 		"a host's join token": secret(h.workspace, "m1-host-join", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-join}}, type: Opaque}"),
-		"a host's identity":   secret(h.workspace, "m1-host-agent", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-agent}}}"),
+		"a host's identity":   secret(h.workspace, "m1-host-identity", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-identity}}}"),
 		"the keys of sign-in": secret("drover-system", "drover-sign-in", ", labels: {cluster.drover.dev/secret: sign-in}}, type: Opaque}"),
 		"a session":           secret("drover-system", "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: session}}, type: Opaque}"),
 		"a token for scripts": secret("drover-system", "drover-token-0123456789abcdef0123456789abcdef01234567", ", labels: {cluster.drover.dev/secret: token}}, type: Opaque}"),
