@@ -117,7 +117,9 @@ func namedSecrets(command []string) []string {
 	return secrets
 }
 
-func namesSecret(word string) bool { return secretName.MatchString(word) && !pathName.MatchString(word) }
+func namesSecret(word string) bool {
+	return secretName.MatchString(word) && !pathName.MatchString(word)
+}
 
 // random reports whether a word looks like a key: long, of letters and digits, and no path or URL.
 func random(word string) bool {

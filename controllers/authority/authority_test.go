@@ -200,6 +200,7 @@ func TestAuthority(t *testing.T) {
 		"an authority that is in order is left alone":                       testIdle,
 		"a member that is away holds up no change":                          testAway,
 		"a revocation waits for connected members, not forever":             testRevoked,
+		"a revocation waits for connected hosts, too":                       testHosts,
 		"a revocation is for one change only":                               testRevokedOnce,
 		"a request counts once":                                             testRequestedOnce,
 		"a replaced authority is announced for 30 days and verifies on":     testRetired,
@@ -257,6 +258,29 @@ func testAway(w *world) {
 	if e := <-w.recorder.Events; !strings.Contains(e, "Change: a change was requested") || !strings.Contains(e, "/v1/cacerts") {
 		w.t.Errorf("event %q", e)
 	}
+}
+
+// testHosts: a change ends once the agents of machines trust the new authority, too.
+func testHosts(w *world) {
+	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.keeper.Secret.Namespace, Name: "rack1"}}
+	w.Apply(w.t, host)
+	secret := &corev1.Secret{}
+	registration.WriteIdentity(secret, host, registration.AgentIdentity{
+		PublicKey: testkit.Key(w.t).Public().(ed25519.PublicKey), ClusterUID: "machine", OwnerUID: host.UID, Joined: time.Now()})
+	w.Apply(w.t, secret)
+	name := types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
+	w.members[name] = "an old digest"
+	before, _ := w.changed("1")
+	<-w.recorder.Events
+	w.annotate(v1.AnnotationRetireNow, "1")
+	w.keep()
+	if e := <-w.recorder.Events; !strings.Contains(e, "waiting for 1 connected member(s)") || !strings.Contains(e, name.String()) {
+		w.t.Errorf("event %q", e)
+	}
+	w.verifies(before, true)
+	w.members[name] = w.settings().Digest()
+	w.keep()
+	w.verifies(before, false)
 }
 
 // testRevoked: what an agent trusts is what its manifest said when it was applied, so a spec that says System proves nothing.

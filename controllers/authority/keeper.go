@@ -124,18 +124,36 @@ func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, erro
 		return []string{"this manager itself"}, nil // the Secret is ahead of what has been loaded
 	}
 	digest := want.Digest()
-	var agents corev1.SecretList
-	if err := k.Client.List(ctx, &agents, client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindAgent}); err != nil {
-		return nil, fmt.Errorf("list agents: %w", err)
+	names, err := k.agents(ctx)
+	if err != nil {
+		return nil, err
 	}
 	var missing []string
-	for i := range agents.Items {
-		name := types.NamespacedName{Namespace: agents.Items[i].Namespace, Name: agents.Items[i].Labels[v1.LabelCluster]}
+	for _, name := range names {
 		if member := k.Member(name); member.Connected() && (member.Report == nil || member.Report.SettingsDigest != digest) {
 			missing = append(missing, name.String())
 		}
 	}
 	return missing, nil
+}
+
+// agents returns the names of all members that have an agent: Clusters and Hosts.
+func (k *Keeper) agents(ctx context.Context) ([]types.NamespacedName, error) {
+	var names []types.NamespacedName
+	for _, kind := range []string{v1.SecretKindAgent, v1.SecretKindHostAgent} {
+		var agents corev1.SecretList
+		if err := k.Client.List(ctx, &agents, client.MatchingLabels{v1.LabelSecretKind: kind}); err != nil {
+			return nil, fmt.Errorf("list agents: %w", err)
+		}
+		for i := range agents.Items {
+			name := types.NamespacedName{Namespace: agents.Items[i].Namespace, Name: agents.Items[i].Labels[v1.LabelCluster]}
+			if kind == v1.SecretKindHostAgent {
+				name.Name = protocol.HostMember(agents.Items[i].Labels[v1.LabelHost])
+			}
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }
 
 func containsCertificate(bundle string, cert []byte) bool {

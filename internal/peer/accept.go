@@ -161,7 +161,7 @@ func (n *Network) leave(id string, p *peer, l *link) bool {
 func (n *Network) follow(session *tunnel.Session, p *peer) error {
 	stop := context.AfterFunc(n.ctx, func() { _ = session.Close() })
 	defer stop()
-	req, err := http.NewRequestWithContext(n.ctx, http.MethodGet, "http://replica"+pathMembers, nil)
+	req, err := http.NewRequestWithContext(n.ctx, http.MethodGet, "http://replica"+pathMembers+"?"+queryHosts+"=true", nil)
 	if err != nil {
 		return err
 	}

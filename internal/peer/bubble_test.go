@@ -4,12 +4,16 @@
 package peer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -111,16 +115,17 @@ func get(n *node, name types.NamespacedName) (string, error) {
 
 func TestMembersOfAnotherReplica(t *testing.T) {
 	for name, test := range map[string]func(*bubble){
-		"are known with their reports, and what changes of them":                            testMirror,
-		"are lost ten seconds after it died, with the reason":                               testDeath,
-		"are lost ten seconds after it was last heard of, if it hangs":                      testHang,
-		"that come back elsewhere in time are never shown as lost":                          testComeBack,
-		"stay as they are if it links again":                                                testRelink,
-		"that it told of before it died and that were lost already stay lost for the cause": testLostBefore,
-		"are no longer routed to once it is out of reach":                                   testUnreachable,
-		"are not reached by two hops":                                                       testOneHop,
-		"that are connected anew are not shown with the loss of long ago":                   testOldLoss,
-		"whose connect token is used here, too, have the later tunnel ended":                testReplay,
+		"are told without hosts to a replica that does not ask for them, as one of a release before": testReleaseBefore,
+		"are known with their reports, and what changes of them":                                     testMirror,
+		"are lost ten seconds after it died, with the reason":                                        testDeath,
+		"are lost ten seconds after it was last heard of, if it hangs":                               testHang,
+		"that come back elsewhere in time are never shown as lost":                                   testComeBack,
+		"stay as they are if it links again":                                                         testRelink,
+		"that it told of before it died and that were lost already stay lost for the cause":          testLostBefore,
+		"are no longer routed to once it is out of reach":                                            testUnreachable,
+		"are not reached by two hops":                                                                testOneHop,
+		"that are connected anew are not shown with the loss of long ago":                            testOldLoss,
+		"whose connect token is used here, too, have the later tunnel ended":                         testReplay,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -325,5 +330,40 @@ func testOldLoss(t *bubble) {
 	synctest.Wait()
 	if state := c.fleet.State(member); !state.LastSeen.IsZero() { // it does not hear b
 		t.Errorf("state %+v, want it never seen", state)
+	}
+}
+
+// testReleaseBefore: a replica of a release before ends the stream, and so forgets all members, at a name that is no Cluster's.
+func testReleaseBefore(t *bubble) {
+	n := newNode(t)
+	for _, name := range []string{"host:rack1", member.Name, "host:rack2", "test"} {
+		agent := testkit.ConnectAgent(t, testkit.HealthyReport())
+		n.fleet.Add(agentOf(types.NamespacedName{Namespace: member.Namespace, Name: name}, name), agent.Session)
+	}
+	t.pass(time.Second)
+	for target, want := range map[string]string{pathMembers: "prod test", pathMembers + "?hosts=true": "host:rack1 host:rack2 prod test", pathMembers + "?hosts=other": "prod test"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		answer, ended := httptest.NewRecorder(), make(chan struct{})
+		go func() {
+			defer close(ended)
+			n.offered(&dial{}).ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodGet, target, nil))
+		}()
+		t.pass(time.Second)
+		cancel()
+		<-ended
+		told := map[string]bool{}
+		complete := false
+		for line := range bytes.Lines(answer.Body.Bytes()) {
+			m, err := parse(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if complete = complete || m.Complete; m.Member != nil {
+				told[m.Member.Name] = true
+			}
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(told)), " "); got != want || !complete {
+			t.Errorf("%s tells of %q, complete: %t; want %q, complete", target, got, complete, want)
+		}
 	}
 }

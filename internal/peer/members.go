@@ -19,6 +19,10 @@ import (
 // "/v1/members/<namespace>/<name>" is the prefix of what is sent to their agents.
 const pathMembers = "/v1/members"
 
+// queryHosts in a request for members says that the replica that asks knows hosts, by the value "true". One of a release before does not: the name of a host is
+// malformed to it, and it would lose all members.
+const queryHosts = "hosts"
+
 // Bounds of the stream.
 const (
 	maxLine = 256 << 10 // bytes: a report of 64 KiB, as it may grow in JSON, and what is around it
@@ -58,10 +62,13 @@ func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 	defer feed.Close()
 	w.Header().Set("Content-Type", "application/jsonl")
 	encoder, control := json.NewEncoder(w), http.NewResponseController(w)
-	complete := false
+	complete, hosts := false, r.URL.Query().Get(queryHosts) == "true"
 	for {
 		records := feed.Take(batch)
 		for i := range records {
+			if _, isHost := protocol.HostOf(records[i].Name); isHost && !hosts {
+				continue
+			}
 			if encoder.Encode(message{Member: &records[i]}) != nil {
 				return // the link has ended
 			}
