@@ -25,7 +25,7 @@ import (
 
 func newRevoked(o *options) *cobra.Command {
 	var yes bool
-	var since string
+	var since, managerNamespace string
 	c := &cobra.Command{
 		Use:   "revoked AUDITLOG...",
 		Short: "Repeat the revocations of agents that a restored hub has forgotten",
@@ -61,34 +61,33 @@ Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something 
 			if failed != nil {
 				return errors.Join(err, failed)
 			}
-			return errors.Join(err, h.repeatRevocations(ctx, c.OutOrStdout(), log, repeat{backup, yes}))
+			return errors.Join(err, h.repeatRevocations(ctx, c.OutOrStdout(), log, repeat{managerNamespace, backup, yes}))
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "Delete the Secrets that are listed")
+	c.Flags().StringVar(&managerNamespace, "manager-namespace", "drover-system", "The namespace of the manager, whose Lease says when the backup was made")
 	c.Flags().StringVar(&since, "since", "", "The time of the backup. Only for objects that the restore made anew; otherwise their own times are better")
 	return c
 }
 
 // repeat says what is to be repeated.
 type repeat struct {
-	since time.Time // zero for what came later than each object itself
-	act   bool
+	managerNamespace string
+	since            time.Time // zero for what came later than each object itself
+	act              bool
 }
 
 // repeatRevocations prints the revocations that the hub has forgotten, and repeats them if that is asked for.
 func (h *hubClient) repeatRevocations(ctx context.Context, out io.Writer, log *auditLog, r repeat) error {
-	hub, backup, err := h.restoredObjects(ctx)
+	hub, backup, err := h.restoredObjects(ctx, r.managerNamespace)
 	if err != nil {
 		return err
 	}
-	secrets, clusters, err := log.revocations(hub, r.since)
-	if err != nil {
-		return err
-	}
+	secrets, clusters, unclear := log.revocations(hub, r.since)
 	if err := listRevocations(out, secrets, clusters); err != nil {
 		return err
 	}
-	errs := []error{log.lacks(latestKnown(backup, r.since))}
+	errs := []error{unclear, log.lacks(latestKnown(backup, r.since))}
 	deleted := 0
 	for _, s := range secrets {
 		if !r.act {
@@ -102,6 +101,8 @@ func (h *hubClient) repeatRevocations(ctx context.Context, out io.Writer, log *a
 	}
 	text := fmt.Sprintf("Deleted: %d.", deleted)
 	switch {
+	case len(secrets) == 0 && unclear != nil:
+		text = "Nothing was changed."
 	case len(secrets) == 0:
 		text = "The audit log has no revocation of an agent that this hub has forgotten."
 	case !r.act:
@@ -129,7 +130,8 @@ func (l *auditLog) lacks(backup time.Time) error {
 }
 
 // restoredObjects reads what says who the hub's agents are, and the latest time that is known to be before the backup: when the leader renewed its Lease.
-func (h *hubClient) restoredObjects(ctx context.Context) (restoredObjects, time.Time, error) {
+// Leases of the same name elsewhere are of users, who would have a log that begins too late taken for whole.
+func (h *hubClient) restoredObjects(ctx context.Context, managerNamespace string) (restoredObjects, time.Time, error) {
 	hub := restoredObjects{clusters: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
 	var clusters, secrets metav1.PartialObjectMetadataList
 	clusters.SetGroupVersionKind(v1.GroupVersion.WithKind("ClusterList"))
@@ -137,7 +139,7 @@ func (h *hubClient) restoredObjects(ctx context.Context) (restoredObjects, time.
 	var leases unstructured.UnstructuredList
 	leases.SetGroupVersionKind(schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "LeaseList"})
 	if err := errors.Join(h.List(ctx, &clusters), h.List(ctx, &secrets, client.HasLabels{v1.LabelSecretKind}),
-		h.List(ctx, &leases, client.MatchingFields{"metadata.name": "drover-manager"})); err != nil {
+		h.List(ctx, &leases, client.InNamespace(managerNamespace), client.MatchingFields{"metadata.name": "drover-manager"})); err != nil {
 		return hub, time.Time{}, fmt.Errorf("list Clusters, their Secrets, and the manager's Lease: %w", err)
 	}
 	for i := range clusters.Items {

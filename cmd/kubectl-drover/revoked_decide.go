@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,24 +31,29 @@ type revocation struct {
 }
 
 // revocations returns the Secrets with the identity or the join token of agents that were revoked since the backup, and the Clusters that were deleted
-// since. It is pure.
+// since. It is pure. With the error for Secrets of which it cannot be told, it returns the others.
 //
 // A request is one that the hub has forgotten if it came later than what the hub has: its etcd brought the times of its objects back. Since is the time
 // of the backup, where objects were made anew by the restore, zero if they were not.
 func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, clusters []revocation, err error) {
+	var foreign []string
 	for i := range hub.secrets {
 		secret := &hub.secrets[i]
 		cluster := hub.clusters[types.NamespacedName{Namespace: secret.Namespace, Name: secret.Labels[v1.LabelCluster]}]
-		if cluster == nil { // no agent can join or connect by it
+		if cluster == nil || !named(secret, cluster) { // no agent can join or connect by it
 			continue
 		}
 		if since.IsZero() && !ownedBy(secret, cluster) {
-			return nil, nil, fmt.Errorf("the Secret %s/%s is of another object than the Cluster of its name: where objects were restored without their UIDs, their times say nothing; "+
-				"give the time of the backup with --since", secret.Namespace, secret.Name)
+			foreign = append(foreign, secret.Namespace+"/"+secret.Name)
 		}
 		if request, revoked := l.revoked(secret, cluster, since); revoked {
 			secrets = append(secrets, revocation{secret, request})
 		}
+	}
+	if n := len(foreign); n > 0 {
+		slices.Sort(foreign)
+		err = fmt.Errorf("%d Secrets are of other objects than the Clusters of their names, as %s: where objects were restored without their UIDs, their times say nothing; "+
+			"give the time of the backup with --since. If the others have theirs, someone made these: delete them", n, strings.Join(foreign[:min(n, 5)], ", "))
 	}
 	for _, cluster := range hub.clusters {
 		if request := l.deletion("clusters", cluster); cluster.DeletionTimestamp.IsZero() && request.done.After(latestKnown(cluster.CreationTimestamp.Time, since)) {
@@ -56,7 +62,13 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, c
 	}
 	slices.SortFunc(secrets, byName)
 	slices.SortFunc(clusters, byName)
-	return secrets, clusters, nil
+	return secrets, clusters, err
+}
+
+// named reports whether a Secret has the name by which the hub looks it up. Users may make others with the same labels.
+func named(secret, cluster *metav1.PartialObjectMetadata) bool {
+	of := client.ObjectKeyFromObject(cluster)
+	return slices.Contains([]types.NamespacedName{registration.AgentSecret(of), registration.RegistrationSecret(of)}, client.ObjectKeyFromObject(secret))
 }
 
 // byName orders by workspace and Cluster, and the join token before the identity: once the identity is deleted, only the log of it says that the token must go.

@@ -147,6 +147,22 @@ func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
 	if _, _, err := (&auditLog{}).revocations(restoredMeta(anew), time.Time{}); err == nil || !strings.Contains(err.Error(), "--since") {
 		t.Errorf("objects that were restored without their UIDs: %v", err)
 	}
+	log, err := readAuditLogs(strings.NewReader(logged(late, "delete", "secrets/team-a/edge-agent")), &bytes.Buffer{}, []string{"-"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"mine-agent": "", "mine-registration": "team-a/mine-registration", "mine-host-agent": ""} {
+		hub := restoredMeta(nil)
+		hub.clusters[types.NamespacedName{Namespace: "team-a", Name: "mine"}] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "mine", UID: "mine-uid"}}
+		hub.secrets = append(hub.secrets, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: map[string]string{v1.LabelCluster: "mine", v1.LabelSecretKind: v1.SecretKindRegistration}}})
+		if name == "mine-agent" {
+			hub.secrets[2].Labels[v1.LabelCluster] = "edge"
+		}
+		secrets, _, err := log.revocations(hub, time.Time{})
+		if len(secrets) != 2 || (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("beside a Secret %s that a user made, %d are revoked, %v", name, len(secrets), err)
+		}
+	}
 }
 
 // anew makes objects ones that Velero restored at minute 50.
@@ -237,6 +253,23 @@ func (h *hubClient) secretNames(t *testing.T) string {
 	return strings.Join(names, " ")
 }
 
+// A user who may write Leases in a workspace, as Kubernetes' edit allows, must not have a log that lacks revocations taken for whole.
+func TestALeaseOfAUserSaysNothingOfTheBackup(t *testing.T) {
+	t.Parallel()
+	h := hubWithSecrets(t, interceptor.Funcs{})
+	renewed := metav1.NewMicroTime(clock(59))
+	if err := h.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "drover-manager"}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := readAuditLogs(strings.NewReader(logged(clock(40), "create", "secrets/team-a/other")), &bytes.Buffer{}, []string{"-"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system"}); err == nil || !strings.Contains(err.Error(), "after the backup of 2026-03-01T02:30:00Z") {
+		t.Errorf("a log that begins ten minutes after the backup ends with %v", err)
+	}
+}
+
 func TestRevocationsAreRepeated(t *testing.T) {
 	t.Parallel()
 	const both = "edge-agent edge-registration"
@@ -266,7 +299,7 @@ func TestRevocationsAreRepeated(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out bytes.Buffer
-			err = h.repeatRevocations(t.Context(), &out, log, repeat{act: tt.act})
+			err = h.repeatRevocations(t.Context(), &out, log, repeat{managerNamespace: "drover-system", act: tt.act})
 			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -291,18 +324,18 @@ func TestRevocationsAreRepeated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{act: true}); !errors.Is(err, refused) || h.secretNames(t) != "edge-agent" {
+		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", act: true}); !errors.Is(err, refused) || h.secretNames(t) != "edge-agent" {
 			t.Errorf("the first try ends with %v and leaves %q", err, h.secretNames(t))
 		}
 		refused = nil
-		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{act: true}); err != nil || h.secretNames(t) != "" {
+		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", act: true}); err != nil || h.secretNames(t) != "" {
 			t.Errorf("the second try ends with %v and leaves %q", err, h.secretNames(t))
 		}
 	})
 	t.Run("a Secret that was changed since it was listed stays", func(t *testing.T) {
 		t.Parallel()
 		h := hubWithSecrets(t, interceptor.Funcs{})
-		hub, _, err := h.restoredObjects(t.Context())
+		hub, _, err := h.restoredObjects(t.Context(), "drover-system")
 		if err != nil {
 			t.Fatal(err)
 		}
