@@ -14,13 +14,12 @@ import (
 // interval is how often the process looks at what it has allocated.
 const interval = 5 * time.Second
 
-// A process is calm if it allocates less than calmBytes in an interval, or than the calmShare of what it holds. Memory is worth returning once worthBytes
-// were allocated, or the worthShare of what is held: a collection costs as much as there is to hold.
+// A process is calm if it allocates less than calmBytes in an interval, or than a share of what it holds. Memory is worth returning once worthBytes
+// were allocated, or that share of what is held: a collection costs as much as there is to hold.
 const (
 	calmBytes  = 512 << 10
-	calmShare  = 16
 	worthBytes = 1 << 20
-	worthShare = 8
+	share      = 16
 )
 
 // ReturnWhenCalm returns memory to the system whenever the process is calm after work, until ctx ends. The runtime would keep what a burst has used: it collects
@@ -49,9 +48,9 @@ type heap struct {
 // calm reports whether memory should be returned: there has been work since the last time, and there is none at the moment. allocated is since the start, live
 // what the last collection has left, in bytes.
 func (h *heap) calm(allocated, live uint64) bool {
-	busy := allocated-h.seen > max(calmBytes, live/calmShare)
+	busy := allocated-h.seen > max(calmBytes, live/share)
 	h.seen = allocated
-	if busy || allocated-h.returned < max(worthBytes, live/worthShare) {
+	if busy || allocated-h.returned < max(worthBytes, live/share) {
 		return false
 	}
 	h.returned = allocated
