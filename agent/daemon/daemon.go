@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/agent/deployment"
+	"github.com/drover-dev/drover/agent/direct"
 	"github.com/drover-dev/drover/agent/forward"
 	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/kube"
@@ -84,7 +85,10 @@ func Run(ctx context.Context, o Options) error {
 	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx)) // while the agent drains it is alive and not ready
 	defer stopProbes()
 	probing := make(chan error, 1)
-	running.Go(func() { defer cancel(); probing <- serveProbes(probed, listener, probes(a.alive, a.ready)) })
+	running.Go(func() {
+		defer cancel()
+		probing <- serveProbes(probed, listener, probes(a.alive, a.ready, http.HandlerFunc(a.serveMetrics)))
+	})
 	a.run(ctx)
 	stopProbes()
 	return <-probing
@@ -97,8 +101,9 @@ type agent struct {
 	pod       string   // UID of the pod that this is, empty outside of one
 	base      *url.URL // of the API server
 	transport http.RoundTripper
-	reported  *stream.Topic             // set before link
-	link      atomic.Pointer[link.Link] // nil until the API server has said which cluster it is
+	reported  *stream.Topic                   // set before link
+	direct    atomic.Pointer[direct.Endpoint] // as link
+	link      atomic.Pointer[link.Link]       // nil until the API server has said which cluster it is
 }
 
 func newAgent(o Options) (*agent, error) {
@@ -219,6 +224,13 @@ func (a *agent) serveLevel(ctx context.Context) {
 	}
 	if err != nil {
 		a.options.Log.Error(err, "the log level cannot be changed while the agent runs")
+	}
+}
+
+// serveMetrics serves those of direct access: none before the API server has said which cluster it is, and in an agent that only reads.
+func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	if e := a.direct.Load(); e != nil {
+		e.Metrics().ServeHTTP(w, r)
 	}
 }
 

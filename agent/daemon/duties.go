@@ -62,6 +62,7 @@ func (a *agent) newDuties(watches context.Context, uid string, keeper *identity.
 			Secrets: a.client.Secrets(env.Namespace), Listen: env.DirectListen, Kubernetes: a.forward(watches), Changed: func() { d.reporter.Touch() }, Now: time.Now, Log: log.WithName("direct"),
 		})
 		authority = d.direct.Authority
+		a.direct.Store(d.direct)
 	}
 	d.reporter = report.New(report.Options{
 		Client: a.client.REST, Stream: d.stream, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,

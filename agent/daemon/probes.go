@@ -17,9 +17,10 @@ const (
 	shutdownTimeout = time.Second     // of a request under way when the agent stops
 )
 
-// probes serves /healthz by alive and /readyz by ready.
-func probes(alive, ready func() bool) http.Handler {
+// probes serves /healthz by alive, /readyz by ready, and /metrics.
+func probes(alive, ready func() bool, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /healthz", answer(alive, "the link to the hub makes no progress"))
 	mux.HandleFunc("GET /readyz", answer(ready, "no tunnel to the hub is open, or the hub has not read a report yet"))
 	return mux

@@ -23,13 +23,14 @@ func TestProbes(t *testing.T) {
 		"stuck":                    {"GET", "/healthz", no, yes, 503},
 		"connected":                {"GET", "/readyz", no, yes, 200},
 		"not connected":            {"GET", "/readyz", yes, no, 503},
+		"metrics":                  {"GET", "/metrics", yes, yes, 200},
 		"nothing else is there":    {"GET", "/", yes, yes, 404},
 		"nothing can be posted to": {"POST", "/healthz", yes, yes, 405},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			answer := httptest.NewRecorder()
-			probes(tc.alive, tc.ready).ServeHTTP(answer, httptest.NewRequest(tc.method, tc.path, nil))
+			probes(tc.alive, tc.ready, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer, httptest.NewRequest(tc.method, tc.path, nil))
 			if answer.Code != tc.want {
 				t.Errorf("got %d", answer.Code)
 			}

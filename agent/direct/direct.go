@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,7 +41,6 @@ const (
 	// headerTimeout bounds a handshake and the header of a request, and idleTimeout a connection without a request.
 	headerTimeout, idleTimeout = 10 * time.Second, 90 * time.Second
 	maxHeader                  = 64 << 10
-	maxConnections             = 1024
 	maxStreams                 = 100 // of one HTTP/2 connection
 	// stopTimeout is how long requests in progress have when the endpoint stops.
 	stopTimeout = 5 * time.Second
@@ -71,6 +69,7 @@ type Endpoint struct {
 	serving    atomic.Pointer[certificate]
 	published  atomic.Pointer[string] // the CA
 	open       open
+	metrics    metrics
 	complaints rate.Sometimes
 	reviewing  chan struct{}            // has an element for each review under way
 	looks      chan struct{}            // another access or certificate may be needed
@@ -235,13 +234,15 @@ func (e *Endpoint) serve(ctx context.Context) {
 // serveAt serves at a listener until ctx ends.
 func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler: e, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		Handler: e, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnContext: withConnection, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(e.options.Log.V(1)), slog.LevelInfo),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return &e.serving.Load().Certificate, nil // there is one before it listens
 		}},
 	}
-	if e.options.APIServer { // no request is a stream
+	bounded := &connections{Listener: listener, all: maxConnections, ofClient: maxClient, within: provenWithin, metrics: &e.metrics}
+	if e.options.APIServer { // no request is a stream, and all clients are of this machine
+		bounded.all, bounded.ofClient, bounded.within = maxClient, maxClient, 0
 		server.Handler, server.ReadTimeout, server.WriteTimeout = e.reviews(), headerTimeout, headerTimeout
 	}
 	stopped := make(chan struct{})
@@ -259,7 +260,7 @@ func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 			_ = server.Close()
 		}
 	})
-	err := server.ServeTLS(netutil.LimitListener(listener, maxConnections), "", "")
+	err := server.ServeTLS(bounded, "", "")
 	if !stop() {
 		<-stopped
 	}

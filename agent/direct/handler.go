@@ -80,15 +80,19 @@ func (o *open) review(stands func(known) error) {
 func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user, err := e.authenticate(r)
 	if err != nil {
-		code := http.StatusUnauthorized
+		code, count := http.StatusUnauthorized, &e.metrics.refusedToken
 		if unusable(err) {
-			code = http.StatusServiceUnavailable
+			code, count = http.StatusServiceUnavailable, &e.metrics.refusedAll
 		}
+		count.Add(1)
+		w.Header().Set("Connection", "close") // a client without a token that is accepted holds none
 		e.complaints.Do(func() { e.options.Log.Info("request refused", "code", code, "reason", err.Error()) })
 		forward.WriteStatus(w, code, err.Error())
 		return
 	}
+	proven(r)
 	if code, message := admissible(r); code != 0 {
+		e.metrics.refusedRequest.Add(1)
 		forward.WriteStatus(w, code, message)
 		return
 	}
@@ -96,18 +100,21 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer end(nil)
 	mine := &opened{known: user, end: end}
 	if !e.open.enter(mine) {
+		e.metrics.refusedPlace.Add(1)
 		w.Header().Set("Retry-After", "1")
 		forward.WriteStatus(w, http.StatusTooManyRequests, "too many requests are open at this cluster's agent; try again, or come by way of the hub")
 		return
 	}
 	defer e.open.leave(mine)
 	if e.stands(user) != nil { // it changed since
+		e.metrics.refusedToken.Add(1)
 		forward.WriteStatus(w, http.StatusUnauthorized, "the token was just refused")
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	}
+	e.metrics.served.Add(1)
 	e.options.Kubernetes.ServeHTTP(w, as(r.WithContext(ctx), user))
 }
 

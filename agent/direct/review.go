@@ -23,6 +23,7 @@ const (
 	pathKeys      = "/keys"
 	pathReview    = "/v1/authenticate"
 	pathReady     = "/readyz"
+	pathMetrics   = "/metrics"
 )
 
 const (
@@ -51,6 +52,7 @@ func (e *Endpoint) reviews() http.Handler {
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)
 	mux.HandleFunc("GET "+pathKeys, e.publish)
 	mux.HandleFunc("POST "+pathReview, e.review)
+	mux.Handle("GET "+pathMetrics, e.Metrics())
 	mux.HandleFunc("GET "+pathReady, func(w http.ResponseWriter, _ *http.Request) {
 		if current := e.access.Load(); current == nil || current.usable(e.options.Now()) != nil {
 			http.Error(w, "there are no keys, or they are too old", http.StatusServiceUnavailable)
@@ -110,10 +112,14 @@ func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err == nil:
+		e.metrics.reviewAccepted.Add(1)
 		out.Status.Authenticated = true
 		out.Status.User = authenticationv1.UserInfo{Username: user.Subject, UID: user.UID, Groups: user.Groups}
 	case unusable(err):
+		e.metrics.reviewUnknown.Add(1)
 		out.Status.Error = err.Error()
+	default:
+		e.metrics.reviewRefused.Add(1)
 	}
 	if err != nil {
 		e.complaints.Do(func() { e.options.Log.Info("token refused", "reason", err.Error()) })

@@ -1,0 +1,135 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package direct
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Bounds of users' connections.
+const (
+	// maxConnections bounds those of all clients, and maxClient those of one address, so that eight addresses are needed to hold all.
+	maxConnections, maxClient = 1024, 128
+	// provenWithin is how long a connection may be open without a request whose token was accepted.
+	provenWithin = 30 * time.Second
+)
+
+// connections is a listener that bounds what clients hold. A connection beyond a bound is closed: one that waited would keep those of others waiting.
+type connections struct {
+	net.Listener
+	all, ofClient int           // bounds
+	within        time.Duration // provenWithin, 0 for no such bound
+	metrics       *metrics
+
+	mu      sync.Mutex // guards the rest
+	open    int
+	clients map[netip.Prefix]int
+}
+
+// Accept waits for a connection that there is room for.
+func (l *connections) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		client := clientOf(conn.RemoteAddr())
+		if !l.enter(client) {
+			_ = conn.Close()
+			continue
+		}
+		c := &connection{Conn: conn, leave: sync.OnceFunc(func() { l.leave(client) })}
+		if l.within > 0 {
+			c.unproven = time.AfterFunc(l.within, func() {
+				l.metrics.unproven.Add(1)
+				_ = conn.Close()
+				c.leave()
+			})
+		}
+		return c, nil
+	}
+}
+
+// clientOf returns what counts as one client: an IPv4 address, or the network of an IPv6 address, of which a machine has as many addresses as it likes.
+func clientOf(a net.Addr) netip.Prefix {
+	from, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.Prefix{} // all others are one
+	}
+	ip, bits := from.Addr().Unmap(), 32
+	if ip.Is6() {
+		bits = 64
+	}
+	client, _ := ip.WithZone("").Prefix(bits)
+	return client
+}
+
+func (l *connections) enter(client netip.Prefix) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.open >= l.all:
+		l.metrics.tooMany.Add(1)
+		return false
+	case l.clients[client] >= l.ofClient:
+		l.metrics.tooManyOfClient.Add(1)
+		return false
+	}
+	if l.clients == nil {
+		l.clients = map[netip.Prefix]int{}
+	}
+	l.open++
+	l.clients[client]++
+	l.metrics.connections.Add(1)
+	return true
+}
+
+func (l *connections) leave(client netip.Prefix) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if l.clients[client]--; l.clients[client] == 0 {
+		delete(l.clients, client)
+	}
+	l.metrics.connections.Add(-1)
+}
+
+// connection is one that counts until it is closed.
+type connection struct {
+	net.Conn
+	leave    func()
+	unproven *time.Timer // closes it; nil for one that need not prove anything
+}
+
+// Close closes the connection.
+func (c *connection) Close() error {
+	if c.unproven != nil {
+		c.unproven.Stop()
+	}
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// connectionKey is that of the connection in the context of its requests.
+type connectionKey struct{}
+
+// withConnection is http.Server.ConnContext.
+func withConnection(ctx context.Context, conn net.Conn) context.Context {
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = secure.NetConn()
+	}
+	return context.WithValue(ctx, connectionKey{}, conn)
+}
+
+// proven lets the connection of a request stay open, whose token was accepted.
+func proven(r *http.Request) {
+	if c, ok := r.Context().Value(connectionKey{}).(*connection); ok && c.unproven != nil {
+		c.unproven.Stop()
+	}
+}

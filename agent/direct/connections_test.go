@@ -1,0 +1,288 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package direct
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// dialFrom connects from an address of the loopback interface.
+func dialFrom(t *testing.T, from, to string) (net.Conn, error) {
+	t.Helper()
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: testkit.Patience * 10 * time.Second}).DialContext(t.Context(), "tcp", to)
+	if err == nil {
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	return conn, err
+}
+
+// closed reports whether the other side closes a connection without a word.
+func closed(conn net.Conn) error {
+	if err := conn.SetReadDeadline(time.Now().Add(testkit.Patience * 10 * time.Second)); err != nil {
+		return err
+	}
+	if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the connection goes on (%d bytes, %w)", n, err)
+	}
+	return nil
+}
+
+// TestOneClientHoldsNotAllConnections has CVE-2024-58259: connections without bound.
+func TestOneClientHoldsNotAllConnections(t *testing.T) {
+	m := newMember(t)
+	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged))
+	r := run(t, m)
+	client := r.client(t)
+	address := (*r.address.Load()).String()
+	var held []net.Conn
+	for range maxClient {
+		conn, err := dialFrom(t, "127.0.0.2", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if n := m.metrics.connections.Load(); n != maxClient {
+			return fmt.Errorf("%d connections are open", n)
+		}
+		return nil
+	})
+	shake := func(conn net.Conn) error { // a client that has a place gets that far
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM([]byte(r.Authority()))
+		return tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: "127.0.0.1"}).HandshakeContext(t.Context())
+	}
+	if conn, err := dialFrom(t, "127.0.0.2", address); err == nil && shake(conn) == nil {
+		t.Errorf("a client has more than %d connections", maxClient)
+	}
+	get := func() error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url()+"/api", nil)
+		if err != nil {
+			return err
+		}
+		req.Header = bearer(m.sign(m.claims()))
+		resp, err := client.Do(req) // from 127.0.0.1
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("it is answered with %s", resp.Status)
+		}
+		return nil
+	}
+	if err := get(); err != nil {
+		t.Errorf("another client is not served: %v", err)
+	}
+	if m.metrics.tooManyOfClient.Load() == 0 {
+		t.Error("the connection is not counted")
+	}
+	for _, conn := range held {
+		_ = conn.Close()
+	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error { // the place of one that was closed is free
+		if n := m.metrics.connections.Load(); n > 1 {
+			return fmt.Errorf("%d connections are open", n)
+		}
+		return nil
+	})
+	conn, err := dialFrom(t, "127.0.0.2", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := shake(conn); err != nil {
+		t.Errorf("it has no place again: %v", err)
+	}
+}
+
+func TestAllClientsTogetherHaveABound(t *testing.T) {
+	l := &connections{all: 3, ofClient: 2, metrics: &metrics{}}
+	a, b := clientOf(&net.TCPAddr{IP: net.ParseIP("10.0.0.1")}), clientOf(&net.TCPAddr{IP: net.ParseIP("10.0.0.2")})
+	if got := []bool{l.enter(a), l.enter(a), l.enter(a), l.enter(b), l.enter(b)}; !slices.Equal(got, []bool{true, true, false, true, false}) {
+		t.Error("places are not two of a client and three in all")
+	}
+	if l.leave(a); !l.enter(b) || l.enter(a) {
+		t.Error("a place that was left is not for all")
+	}
+	for range 2 {
+		l.leave(b)
+	}
+	if l.leave(a); len(l.clients) != 0 || l.open != 0 || l.metrics.connections.Load() != 0 {
+		t.Errorf("left are %d, %v", l.open, l.clients)
+	}
+	if l.metrics.tooMany.Load() != 2 || l.metrics.tooManyOfClient.Load() != 1 {
+		t.Errorf("counted are %d and %d", l.metrics.tooMany.Load(), l.metrics.tooManyOfClient.Load())
+	}
+}
+
+func TestWhoIsOneClient(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		same bool
+	}{
+		{"10.0.0.1", "10.0.0.1", true},
+		{"10.0.0.1", "10.0.0.2", false},
+		{"::ffff:10.0.0.1", "10.0.0.1", true},
+		{"2001:db8::1", "2001:db8::ffff:1", true},
+		{"2001:db8::1", "2001:db8:0:1::1", false},
+	} {
+		a, b := clientOf(&net.TCPAddr{IP: net.ParseIP(tt.a), Port: 1}), clientOf(&net.TCPAddr{IP: net.ParseIP(tt.b), Port: 2})
+		if (a == b) != tt.same {
+			t.Errorf("%s and %s are %v and %v", tt.a, tt.b, a, b)
+		}
+	}
+	if zoned := clientOf(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}); !zoned.IsValid() {
+		t.Error("an address with a zone is none")
+	}
+}
+
+// A connection that proves nothing is closed; one on which a token was accepted stays.
+func TestAConnectionStaysOnlyWithATokenThatWasAccepted(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := &metrics{}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnContext: withConnection, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			proven(r)
+		}
+	})}
+	go func() {
+		_ = server.Serve(&connections{Listener: listener, all: 9, ofClient: 9, within: 500 * time.Millisecond, metrics: counted})
+	}()
+	defer server.Close()
+	ask := func(conn net.Conn, header string) error {
+		if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: a\r\n%s\r\n", header); err != nil {
+			return err
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err
+	}
+	user, err := dialFrom(t, "127.0.0.1", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(user, "Authorization: Bearer a\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	idle, err := dialFrom(t, "127.0.0.1", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := dialFrom(t, "127.0.0.1", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(ask(other, ""), closed(idle), closed(other)); err != nil {
+		t.Errorf("without a token: %v", err)
+	}
+	if err := ask(user, ""); err != nil {
+		t.Errorf("with one that was accepted before: %v", err)
+	}
+	if n := counted.unproven.Load(); n != 2 {
+		t.Errorf("%d are counted", n)
+	}
+}
+
+func TestARefusalEndsTheConnection(t *testing.T) {
+	m := newMember(t)
+	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged))
+	r := run(t, m)
+	client := r.client(t)
+	ask := func(raw string) (code int, reused bool) {
+		t.Helper()
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }})
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url()+"/api", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = bearer(raw)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, reused
+	}
+	if code, _ := ask(m.sign(m.claims())); code != http.StatusOK {
+		t.Fatalf("it is answered with %d", code)
+	}
+	if code, reused := ask(m.sign(m.claims())); code != http.StatusOK || !reused {
+		t.Errorf("with a token that is accepted: %d, on the same connection: %t", code, reused)
+	}
+	if code, _ := ask("x"); code != http.StatusUnauthorized {
+		t.Errorf("it is answered with %d", code)
+	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if n := m.metrics.connections.Load(); n != 0 {
+			return fmt.Errorf("%d connections are open", n)
+		}
+		return nil
+	})
+}
+
+func TestTheMetricsOfTheEndpointAreDocumentedAndNameNoUser(t *testing.T) {
+	m := newMember(t)
+	m.set(m.delivery(unchanged))
+	good := m.sign(m.claims())
+	impersonating := bearer(good)
+	impersonating.Set("Impersonate-User", "root")
+	for _, header := range []http.Header{bearer(good), bearer("x"), impersonating, {}} {
+		m.get(header)
+	}
+	m.set(m.delivery(func(a *protocol.DirectAccess) { a.DenyAll = true }))
+	m.get(bearer(good))
+	m.set(m.delivery(func(a *protocol.DirectAccess) { a.Denied = []string{"s-1"} }))
+	m.ask(http.MethodPost, pathReview, reviewOf("v1", good))
+	w := httptest.NewRecorder()
+	m.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	text := w.Body.String()
+	for _, want := range []string{
+		"drover_direct_requests_total 1\n", "drover_direct_requests_in_progress 0\n", `drover_direct_refused_total{reason="token"} 2`, `drover_direct_refused_total{reason="unavailable"} 1`,
+		`drover_direct_refused_total{reason="request"} 1`, `drover_direct_reviews_total{result="refused"} 1`, `drover_direct_reviews_total{result="accepted"} 0`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "alice") || strings.Contains(text, good) {
+		t.Errorf("a user is in it:\n%s", text)
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations", "monitoring.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range m.families() {
+		if !strings.Contains(string(page), "`"+family.name) {
+			t.Errorf("%s is not in docs/operations/monitoring.md", family.name)
+		}
+	}
+}
