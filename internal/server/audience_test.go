@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/catalog"
+	"github.com/drover-dev/drover/internal/subscribe"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -32,18 +33,18 @@ func testAudiences(t *testing.T, w *world) {
 	}
 	w.user("gitops", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
 	member := func(name string) string { return "/k8s/clusters/" + w.namespace + "/" + name }
-	paths := []string{member("one") + "/version", member("two") + "/version", "/k8s/local/version", catalog.PathWhoAmI, "/version", "/api/v1/namespaces"}
-	const good, forbidden, unknown, nothing = http.StatusOK, http.StatusForbidden, http.StatusUnauthorized, http.StatusNotFound
+	paths := []string{member("one") + "/version", member("two") + "/version", "/k8s/local/version", catalog.PathWhoAmI, "/version", "/api/v1/namespaces", subscribe.Path}
+	const good, forbidden, unknown, nothing, upgrade = http.StatusOK, http.StatusForbidden, http.StatusUnauthorized, http.StatusNotFound, http.StatusUpgradeRequired
 	for name, tt := range map[string]struct {
 		audiences []string
-		want      [6]int
+		want      [7]int
 	}{
-		"made for the API server":    {nil, [6]int{good, good, good, good, nothing, nothing}},
-		"made for one member":        {[]string{hub + member("one")}, [6]int{good, forbidden, forbidden, forbidden, good, good}},
-		"made for the hub":           {[]string{hub}, [6]int{good, good, forbidden, good, nothing, nothing}},
-		"made for something else":    {[]string{"https://vault.example.com"}, [6]int{unknown, unknown, unknown, unknown, nothing, nothing}},
-		"made for an unknown member": {[]string{hub + member("absent")}, [6]int{forbidden, forbidden, forbidden, forbidden, nothing, nothing}},
-		"made for another hub":       {[]string{"https://other.example.com" + member("one")}, [6]int{unknown, unknown, unknown, unknown, nothing, nothing}},
+		"made for the API server":    {nil, [7]int{good, good, good, good, nothing, nothing, upgrade}},
+		"made for one member":        {[]string{hub + member("one")}, [7]int{good, forbidden, forbidden, forbidden, good, good, forbidden}},
+		"made for the hub":           {[]string{hub}, [7]int{good, good, forbidden, good, nothing, nothing, forbidden}},
+		"made for something else":    {[]string{"https://vault.example.com"}, [7]int{unknown, unknown, unknown, unknown, nothing, nothing, unknown}},
+		"made for an unknown member": {[]string{hub + member("absent")}, [7]int{forbidden, forbidden, forbidden, forbidden, nothing, nothing, forbidden}},
+		"made for another hub":       {[]string{"https://other.example.com" + member("one")}, [7]int{unknown, unknown, unknown, unknown, nothing, nothing, unknown}},
 	} {
 		t.Run("a token "+name, func(t *testing.T) {
 			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: tt.audiences}}

@@ -60,7 +60,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	bindings := bound(grants.Bound, connected.alike, time.Now)
 	audiences := identity.Audiences{Hub: cfg.Server.URLs, Clusters: proxy.PathClusters, Member: proxy.MemberOf}
 	users := users{
-		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), audiences).Authenticate,
+		authenticate: identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences)).Authenticate,
 		authorize:    identity.Chain{bindings, access.ClusterProxy}.Authorize,
 		audiences:    audiences,
 	}

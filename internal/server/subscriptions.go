@@ -4,10 +4,25 @@
 package server
 
 import (
+	"net/http"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/subscribe"
 )
+
+// withStreams has streams of changes be the hub's own API: they show its objects, for which tokens that are made for members are not good.
+func withStreams(a identity.Audiences) identity.Audiences {
+	member := a.Member
+	a.Member = func(r *http.Request) string {
+		if r.URL.Path == subscribe.Path || r.URL.Path == subscribe.PathRancher {
+			return identity.Local
+		}
+		return member(r)
+	}
+	return a
+}
 
 // subscriptions makes the metrics of the streams of changes.
 func (t *telemetry) subscriptions() subscribe.Observer {
