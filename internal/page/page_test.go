@@ -111,7 +111,7 @@ func newFleet(t *testing.T, clusters int) *fleet {
 		}
 		f.mu.Lock()
 		f.conn = conn
-		for _, kind := range []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings", "plans"} {
+		for _, kind := range []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings", "plans", "hosts"} {
 			f.sendLocked(map[string]any{"type": "RESET", "kind": kind})
 		}
 		for i := range clusters {
@@ -231,6 +231,13 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 		f.send(plan(2))
 		sees(t, p, "progressbar: canary: 2/2")
 	})
+	t.Run("a Host is seen with its state and why", func(t *testing.T) {
+		f.send(host("True", "Active", ""))
+		p.Evaluate(`location.hash = "#hosts"`, nil)
+		sees(t, p, "table: Machines with an agent", "cell: team/rack1", "cell: Active", "cell: Active: a message <b>", "cell: Debian, amd64")
+		f.send(host("False", "InstructionFailed", "E: no space left"))
+		sees(t, p, "cell: InstructionFailed: a message <b>", "DisclosureTriangle: Last lines")
+	})
 	t.Run("axe finds nothing, light and dark", func(t *testing.T) { accessible(t, p) })
 	t.Run("a stream that is cut is opened again, and begins anew", func(t *testing.T) {
 		f.mu.Lock()
@@ -298,6 +305,17 @@ func plan(done int) map[string]any {
 	}}
 }
 
+// host is one whose agent is connected.
+func host(ready, reason, output string) map[string]any {
+	return map[string]any{"type": "CHANGED", "kind": "hosts", "object": map[string]any{
+		"metadata": map[string]any{"namespace": "team", "name": "rack1"},
+		"status": map[string]any{
+			"state": "Active", "machine": map[string]any{"os": "Debian", "architecture": "amd64"}, "plan": map[string]any{"output": output},
+			"conditions": []any{map[string]any{"type": "Ready", "status": ready, "reason": reason, "message": "a message <b>"}},
+		},
+	}}
+}
+
 // painted is a promise that the page has been painted twice.
 const painted = `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))`
 
@@ -309,6 +327,7 @@ func accessible(t *testing.T, p *chromium.Page) {
 		for _, view := range []struct{ name, hash, open string }{
 			{name: "clusters", hash: "#clusters"},
 			{name: "plans", hash: "#plans", open: `document.querySelectorAll("details").forEach(d => d.open = true)`},
+			{name: "hosts", hash: "#hosts", open: `document.querySelectorAll("details").forEach(d => d.open = true)`},
 			{name: "why", hash: "#can"},
 			{name: "cluster", hash: "#clusters", open: `document.querySelector(".tile").click(); document.querySelectorAll("details").forEach(d => d.open = true)`},
 			{name: "import", hash: "#clusters", open: `document.querySelector("button.main").click()`},

@@ -245,7 +245,7 @@ func TestARightThatIsAsItWasChangesNothing(t *testing.T) {
 	})
 	t.Run("of a kind without workspaces there is one right", func(t *testing.T) {
 		asked, rights = nil, map[string]bool{"users/a": true}
-		users := kinds()[7]
+		users := kinds()[8]
 		if s := users.ask(t.Context(), may, []string{""}, scope{}); s.all || s.look(t.Context(), users, may, "", scope{}) || len(asked) != 1 {
 			t.Errorf("%+v after %v", s, asked)
 		}

@@ -36,6 +36,7 @@ func kinds() []kind {
 		{"clusterroletemplatebindings", "ClusterRoleTemplateBinding", &v1.ClusterRoleTemplateBinding{}, &v1.ClusterRoleTemplateBindingList{}, true},
 		{"projectroletemplatebindings", "ProjectRoleTemplateBinding", &v1.ProjectRoleTemplateBinding{}, &v1.ProjectRoleTemplateBindingList{}, true},
 		{"plans", "Plan", &v1.Plan{}, &v1.PlanList{}, true},
+		{"hosts", "Host", &v1.Host{}, &v1.HostList{}, true},
 		{"roletemplates", "RoleTemplate", &v1.RoleTemplate{}, &v1.RoleTemplateList{}, false},
 		{"authproviders", "AuthProvider", &v1.AuthProvider{}, &v1.AuthProviderList{}, false},
 		{"users", "User", &v1.User{}, &v1.UserList{}, false},

@@ -20,7 +20,7 @@ func TestAQueryIsReadOrRefused(t *testing.T) {
 		many = append(many, fmt.Sprint("namespace=w", i))
 	}
 	for _, tt := range []struct{ name, query, kinds, workspaces, refusal string }{
-		{"nothing is all", "", "clusters projects clusterroletemplatebindings projectroletemplatebindings plans roletemplates authproviders users", "", ""},
+		{"nothing is all", "", "clusters projects clusterroletemplatebindings projectroletemplatebindings plans hosts roletemplates authproviders users", "", ""},
 		{"kinds come in one order, once", "kind=plans&kind=clusters&kind=plans", "clusters plans", "", ""},
 		{"workspaces are sorted, once", "namespace=b&namespace=a&namespace=b&kind=plans", "plans", "a b", ""},
 		{"a Secret is no kind", "kind=secrets", "", "", "not a kind"},

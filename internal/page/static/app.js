@@ -8,11 +8,12 @@ import { can } from "./can.js";
 import { changed as detailChanged } from "./detail.js";
 import { el, field } from "./dom.js";
 import { fleet } from "./fleet.js";
+import { hosts } from "./hosts.js";
 import { plans } from "./plans.js";
 import { paste, resume, signIn, signOut, token } from "./session.js";
 import { follow } from "./stream.js";
 
-const views = { "#clusters": fleet, "#plans": plans, "#can": can };
+const views = { "#clusters": fleet, "#plans": plans, "#hosts": hosts, "#can": can };
 const main = document.getElementById("main");
 const stream = document.getElementById("stream");
 const nav = document.querySelector("nav");

@@ -5,7 +5,7 @@
 
 import { base64url } from "./session.js";
 
-export const kinds = ["clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings", "plans"];
+export const kinds = ["clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings", "plans", "hosts"];
 export const all = Object.fromEntries(kinds.map((kind) => [kind, new Map()]));
 
 const longest = 30_000; // milliseconds between two tries
