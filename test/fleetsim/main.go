@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -36,6 +37,7 @@ type flags struct {
 }
 
 func main() {
+	debug.SetGCPercent(400) // agents have machines of their own: what these take is taken from what is measured
 	f := flags{}
 	set := flag.NewFlagSet("fleetsim", flag.ExitOnError) // a library has put a flag into the global one
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "of the hub's administrator; Clusters are made with it")
