@@ -71,6 +71,7 @@ type Endpoint struct {
 	open       open
 	metrics    metrics
 	complaints rate.Sometimes
+	soon       *time.Timer              // of Run: looks again
 	reviewing  chan struct{}            // has an element for each review under way
 	looks      chan struct{}            // another access or certificate may be needed
 	address    atomic.Pointer[net.Addr] // where it serves, nil while it does not
@@ -191,7 +192,12 @@ func (e *Endpoint) prepare(ctx context.Context) bool {
 	next, authority, err := e.certify(ctx, current)
 	if err != nil {
 		e.options.Log.Error(err, "direct access has no new certificate")
-		time.AfterFunc(again, e.look) // beside an API server, it waits for the agent to make the CA
+		if e.soon != nil { // one of them is enough, whatever else had it look
+			e.soon.Stop()
+		}
+		if e.options.APIServer && apierrors.IsNotFound(err) { // it waits for the agent to make the CA
+			e.soon = time.AfterFunc(again, e.look)
+		}
 		return wanted && before != nil
 	}
 	e.serving.Store(next)

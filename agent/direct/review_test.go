@@ -240,3 +240,34 @@ func FuzzReadReview(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkReview measures what an API server waits for, without the connection, which it keeps.
+func BenchmarkReview(b *testing.B) {
+	m := newMember(b).beside(logr.Discard())
+	m.set(m.delivery(byAPIServer))
+	handler := m.reviews()
+	ask := func(body string) {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, pathReview, strings.NewReader(body)))
+		if !strings.Contains(w.Body.String(), `"authenticated":true`) {
+			b.Fatal(w.Body.String())
+		}
+	}
+	b.Run("a token that was seen before", func(b *testing.B) {
+		body := reviewOf("v1", m.sign(m.claims()))
+		ask(body)
+		for b.Loop() {
+			ask(body)
+		}
+	})
+	b.Run("another token each time", func(b *testing.B) {
+		bodies := make([]string, b.N)
+		for i := range bodies {
+			bodies[i] = reviewOf("v1", m.sign(m.claims()))
+		}
+		b.ResetTimer()
+		for _, body := range bodies {
+			ask(body)
+		}
+	})
+}
