@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -63,6 +64,19 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 			if want := []bool{isCluster || isOther, isCluster || isOther, isOther}; !slices.Equal(got, want) {
 				t.Errorf("%T keeps labels, finalizers, owner references %v, want %v", o, got, want)
 			}
+		}
+	})
+	t.Run("Clusters that say the same share the text", func(t *testing.T) {
+		var messages []*byte
+		for range 2 {
+			c := &v1.Cluster{Status: v1.ClusterStatus{Conditions: []metav1.Condition{{Message: strings.Repeat("ready", 2)}}}}
+			if _, err := trim(c); err != nil || c.Status.Conditions[0].Message != "readyready" {
+				t.Fatalf("the condition is %+v (%v)", c.Status.Conditions[0], err)
+			}
+			messages = append(messages, unsafe.StringData(c.Status.Conditions[0].Message))
+		}
+		if messages[0] != messages[1] {
+			t.Error("each has a copy of its own")
 		}
 	})
 	t.Run("a patch of what was trimmed takes nothing of others away", func(t *testing.T) {
