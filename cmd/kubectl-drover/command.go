@@ -56,7 +56,7 @@ kubeconfig leads to a member through the hub (a server that ends in /k8s/cluster
 	})
 	o.bindConnection(root)
 	root.AddCommand(newWhy(o), newWhoCan(o), newPlan(o), newAgents(o), newUninstall(o), newAdopt(o), newRestored(o), newRevoked(o), newUser(o), newLogin(o), newLogout(o), newGetToken(o), newCredential(o), newWhoAmI(o),
-		newClusters(o), newUse(o), newKubeconfig(o), newToken(o), newImport(o), newExec(o), newRancher(o), &cobra.Command{
+		newClusters(o), newUse(o), newKubeconfig(o), newToken(o), newImport(o), newHost(o), newExec(o), newRancher(o), &cobra.Command{
 			Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				_, err := fmt.Fprintln(c.OutOrStdout(), version)

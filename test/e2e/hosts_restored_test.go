@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -67,11 +68,22 @@ func TestARestoredHubCleansNoHost(t *testing.T) {
 		return h.Status.State == v1.HostActive && h.Status.Restore == nil && because(v1.ReasonActive)(h)
 	})
 	ran("install")
-	if err := s.hub.Client.Delete(t.Context(), planSecret(host, nil)); err != nil {
-		t.Fatal(err)
+	if out, err := s.plugin(t, "host", "clean", "m1", "-w", host.Namespace, "--yes"); err != nil {
+		t.Fatal(out, err)
 	}
 	m.await(host, "available again", func(h *v1.Host) bool {
 		return because(v1.ReasonHostAvailable)(h) && meta.FindStatusCondition(h.Status.Conditions, v1.ConditionRestoreConfirmed) == nil
 	})
 	ran("install uninstall")
+	if out, err := s.plugin(t, "host", "list", "-A"); err != nil || !strings.Contains(out, "default     m1     Available") {
+		t.Error(out, err)
+	}
+	if out, err := s.plugin(t, "host", "release", "m1", "-w", host.Namespace, "--yes"); err != nil {
+		t.Error(out, err)
+	}
+	select {
+	case <-m.process.Exited():
+	case <-within(t, time.Minute).Done():
+		t.Error("the agent still runs")
+	}
 }

@@ -30,7 +30,7 @@ import (
 type flags struct {
 	kubeconfig, server, bundle, control string
 	through                             string
-	join                                bool
+	join, hosts                         bool
 	clusters, workspaces                int
 	latency, apiLatency                 time.Duration
 	rates                               sim.Rates
@@ -47,6 +47,7 @@ func main() {
 	set.StringVar(&f.control, "control", "", "unix socket to answer GET /state, POST /cut?spare=N and POST /rates?churn=R&changes=R on")
 	set.IntVar(&f.clusters, "clusters", 100, "members to simulate")
 	set.IntVar(&f.workspaces, "workspaces", 10, "namespaces to spread them over: fleet-00, fleet-01, …")
+	set.BoolVar(&f.hosts, "hosts", false, "make the members Hosts without plans in place of Clusters")
 	set.BoolVar(&f.join, "join", false, "join with the token of each Cluster, which takes a running manager; otherwise the agents' Secrets are written directly")
 	set.DurationVar(&f.latency, "latency", 0, "of the way from each member to the hub, and of the way back")
 	set.DurationVar(&f.apiLatency, "api-latency", 0, "of each answer of a simulated API server")
@@ -111,7 +112,7 @@ func enrol(ctx context.Context, f flags, bundle []byte) ([]sim.Member, error) {
 	}
 	return sim.Enrolment{
 		Hub: hubClient, Server: f.server, Bundle: bundle,
-		Clusters: f.clusters, Workspaces: f.workspaces, Join: f.join,
+		Clusters: f.clusters, Workspaces: f.workspaces, Join: f.join, Hosts: f.hosts,
 	}.Do(ctx)
 }
 

@@ -87,24 +87,29 @@ func TestWrites(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	t.Run("every row has a cell for every step", func(t *testing.T) {
-		var out bytes.Buffer
-		if err := write(t.Context(), &out, []result{{size: size{100, 1}}, {size: size{1000, 2}}}); err != nil {
-			t.Fatal(err)
-		}
-		lines := 0
-		for line := range strings.Lines(out.String()) {
-			if strings.HasPrefix(line, "|") {
-				lines++
-				if n := strings.Count(line, "|"); n != 5 {
-					t.Errorf("%d bars in %q", n, line)
+	for name, hosts := range map[string]bool{"every row has a cell for every step": false, "so has each of hosts": true} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := write(t.Context(), &out, []result{{size: size{100, 1}}, {size: size{1000, 2}}}, hosts); err != nil {
+				t.Fatal(err)
+			}
+			lines := 0
+			for line := range strings.Lines(out.String()) {
+				if strings.HasPrefix(line, "|") {
+					lines++
+					if n := strings.Count(line, "|"); n != 5 {
+						t.Errorf("%d bars in %q", n, line)
+					}
 				}
 			}
-		}
-		if lines != len(rows())+2 {
-			t.Errorf("%d lines for %d rows", lines, len(rows()))
-		}
-	})
+			if lines != len(rows(hosts))+2 {
+				t.Errorf("%d lines for %d rows", lines, len(rows(hosts)))
+			}
+			if strings.Contains(out.String(), "Storm") == hosts || strings.Contains(out.String(), "| SIGKILL") == hosts || !strings.Contains(out.String(), "| Idle") {
+				t.Errorf("hosts: %t, and the table is\n%s", hosts, out.String())
+			}
+		})
+	}
 }
 
 func TestSample(t *testing.T) {

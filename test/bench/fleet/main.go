@@ -31,6 +31,7 @@ type settings struct {
 	last          size // members and managers of it
 	workspaces    int
 	only, starts  bool
+	hosts         bool
 	idle          time.Duration
 	latency       time.Duration
 	rates         sim.Rates
@@ -44,6 +45,7 @@ func main() {
 	flag.IntVar(&s.last.managers, "managers", 2, "managers in one more step with as many members as the last; 1 for no such step")
 	flag.BoolVar(&s.only, "only", false, "run the last step alone")
 	flag.BoolVar(&s.starts, "starts", false, "measure the first start and the start after an outage alone")
+	flag.BoolVar(&s.hosts, "hosts", false, "measure idle Hosts in place of Clusters: no user's request reaches one, so storm and churn are left out")
 	flag.IntVar(&s.workspaces, "workspaces", 10, "namespaces to spread the Clusters over")
 	flag.DurationVar(&s.idle, "idle", time.Minute, "how long to watch the idle fleet")
 	flag.DurationVar(&s.latency, "latency", 0, "of the way from each member to the hub, and of the way back")
@@ -107,7 +109,7 @@ func run(ctx context.Context, s settings) error {
 	if len(results) == 0 {
 		return failure
 	}
-	return errors.Join(failure, write(context.WithoutCancel(ctx), os.Stdout, results))
+	return errors.Join(failure, write(context.WithoutCancel(ctx), os.Stdout, results, s.hosts))
 }
 
 // steps are the powers of ten from 100 on that are below the number of members, that number, and that number with several managers.

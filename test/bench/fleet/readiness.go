@@ -8,17 +8,19 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/test/framework"
 )
 
-// readiness follows which Clusters the hub shows as Ready.
+// readiness follows which Clusters, or Hosts, the hub shows as Ready.
 type readiness struct {
+	hosts  bool
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -27,9 +29,9 @@ type readiness struct {
 	left  map[types.NamespacedName]bool // were Ready and then not
 }
 
-func watchReadiness(ctx context.Context, c client.WithWatch) *readiness {
+func watchReadiness(ctx context.Context, c client.WithWatch, hosts bool) *readiness {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &readiness{cancel: cancel, done: make(chan struct{})}
+	r := &readiness{hosts: hosts, cancel: cancel, done: make(chan struct{})}
 	r.reset()
 	go func() {
 		defer close(r.done)
@@ -65,37 +67,54 @@ func (r *readiness) count() (ready, left int) {
 
 // follow lists and watches until the watch ends.
 func (r *readiness) follow(ctx context.Context, c client.WithWatch) {
-	list := &v1.ClusterList{}
+	list := r.list()
 	for {
-		page := &v1.ClusterList{}
-		if err := c.List(ctx, page, client.Limit(500), client.Continue(list.Continue)); err != nil {
+		page := r.list()
+		if err := c.List(ctx, page, client.Limit(500), client.Continue(list.GetContinue())); err != nil {
 			return // it is tried again
 		}
-		for i := range page.Items {
-			r.see(&page.Items[i])
+		if meta.EachListItem(page, func(o runtime.Object) error { r.see(o); return nil }) != nil {
+			return
 		}
-		if list = page; list.Continue == "" {
+		if list = page; list.GetContinue() == "" {
 			break
 		}
 	}
-	events, err := c.Watch(ctx, &v1.ClusterList{}, &client.ListOptions{Raw: rawFrom(list)})
+	events, err := c.Watch(ctx, r.list(), &client.ListOptions{Raw: rawFrom(list)})
 	if err != nil {
 		return
 	}
 	defer events.Stop()
 	for event := range events.ResultChan() {
-		if cluster, ok := event.Object.(*v1.Cluster); ok && event.Type != watch.Deleted {
-			r.see(cluster)
+		if event.Type != watch.Deleted {
+			r.see(event.Object)
 		}
 	}
 }
 
-func (r *readiness) see(cluster *v1.Cluster) {
-	name := client.ObjectKeyFromObject(cluster)
+func (r *readiness) list() client.ObjectList {
+	if r.hosts {
+		return &v1.HostList{}
+	}
+	return &v1.ClusterList{}
+}
+
+// see notes whether a Cluster or Host is Ready. An event may have another object.
+func (r *readiness) see(o runtime.Object) {
+	var name types.NamespacedName
+	var conditions []metav1.Condition
+	switch o := o.(type) {
+	case *v1.Cluster:
+		name, conditions = client.ObjectKeyFromObject(o), o.Status.Conditions
+	case *v1.Host:
+		name, conditions = client.ObjectKeyFromObject(o), o.Status.Conditions
+	default:
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case framework.Ready(cluster):
+	case meta.IsStatusConditionTrue(conditions, v1.ConditionReady):
 		r.ready[name] = true
 	case r.ready[name]:
 		delete(r.ready, name)
@@ -104,6 +123,6 @@ func (r *readiness) see(cluster *v1.Cluster) {
 }
 
 // rawFrom has a watch begin where a list ended.
-func rawFrom(list *v1.ClusterList) *metav1.ListOptions {
-	return &metav1.ListOptions{ResourceVersion: list.ResourceVersion}
+func rawFrom(list client.ObjectList) *metav1.ListOptions {
+	return &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}
 }

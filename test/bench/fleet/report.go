@@ -25,7 +25,11 @@ type row struct {
 
 const mib = 1 << 20
 
-func rows() []row {
+// rows are those of a run. Hosts are not measured in all ways.
+func rows(hosts bool) []row {
+	if hosts {
+		return slices.Concat(recoveryRows()[:2*startRowCount], footprintRows())
+	}
 	return slices.Concat(recoveryRows(), footprintRows(), proxyRows(), churnRows())
 }
 
@@ -34,6 +38,9 @@ func recoveryRows() []row {
 	list = append(list, startRows("Start after an outage of a minute, all agents waiting", "< 45 s at 10,000", func(r result) recovery { return r.outage })...)
 	return append(list, startRows("SIGKILL of a manager, and a start if it was the only one", "", func(r result) recovery { return r.killed })...)
 }
+
+// startRowCount is how many rows startRows returns.
+const startRowCount = 7
 
 // startRows are the rows of one recovery. goal is for the time until every Cluster is Ready.
 func startRows(what, goal string, of func(result) recovery) []row {
@@ -109,12 +116,12 @@ func churnRows() []row {
 }
 
 // write prints the table.
-func write(ctx context.Context, out io.Writer, results []result) error {
+func write(ctx context.Context, out io.Writer, results []result, hosts bool) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "Machine: %s\n\nCommit: %s. Date: %s.\n\n", machine(), commit(ctx), time.Now().UTC().Format(time.DateOnly))
 	fmt.Fprintf(&text, "| what | goal |%s\n|---|---|%s\n", cells(results, result.String),
 		strings.Repeat("---|", len(results)))
-	for _, row := range rows() {
+	for _, row := range rows(hosts) {
 		fmt.Fprintf(&text, "| %s | %s |%s\n", row.what, row.goal, cells(results, row.value))
 	}
 	for _, r := range results {

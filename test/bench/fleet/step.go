@@ -108,7 +108,7 @@ func (s *step) run(ctx context.Context) (r result, err error) {
 		return r, err
 	}
 	defer func() { _ = fleet.Kill() }()
-	s.status = watchReadiness(ctx, plane.Client)
+	s.status = watchReadiness(ctx, plane.Client, s.hosts)
 	defer s.status.stop()
 	return r, s.measure(ctx, fleet, &r)
 }
@@ -128,6 +128,9 @@ func (s *step) measure(ctx context.Context, fleet *lab.Process, r *result) (err 
 	}
 	if r.simulator, err = fleet.Usage(); err != nil {
 		return err
+	}
+	if s.hosts {
+		return s.measureOutage(ctx, r)
 	}
 	s.say("requests to random members of the idle fleet")
 	r.proxyIdle = s.load(ctx, func(ctx context.Context) { pause(ctx, proxyWindow) })
@@ -190,12 +193,12 @@ func (s *step) enrol(ctx context.Context) (*lab.Process, error) {
 	if err := errors.Join(s.hub.WriteKubeconfig(kubeconfig), os.WriteFile(ca, bundle, 0o600)); err != nil {
 		return nil, err
 	}
-	s.say("creating the Clusters; the agents start and find no manager")
+	s.say("creating the Clusters, or Hosts; the agents start and find no manager")
 	process, err := lab.Command{
 		Name: "fleetsim", Path: s.simulator, LogFile: filepath.Join(s.dir, "fleetsim.log"),
 		Args: []string{
 			"-kubeconfig", kubeconfig, "-server", s.hub.URL(), "-ca", ca, "-control", socket, "-latency", s.latency.String(),
-			"-clusters", strconv.Itoa(s.members), "-workspaces", strconv.Itoa(s.workspaces), "-through", strings.Join(s.addresses(), ","),
+			"-clusters", strconv.Itoa(s.members), "-workspaces", strconv.Itoa(s.workspaces), "-through", strings.Join(s.addresses(), ","), fmt.Sprintf("-hosts=%t", s.hosts),
 		},
 	}.Start()
 	if err != nil {

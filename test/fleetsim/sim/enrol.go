@@ -27,8 +27,9 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// Member is a Cluster on the hub and the key of its agent.
+// Member is a Cluster, or a Host, on the hub and the key of its agent.
 type Member struct {
+	// Cluster names it as the hub does among members.
 	Cluster protocol.ClusterRef
 	// ClusterUID is the UID of the namespace kube-system that the member would have.
 	ClusterUID string
@@ -48,6 +49,8 @@ type Enrolment struct {
 	Bundle []byte
 	// Clusters is how many to create, over how many Workspaces.
 	Clusters, Workspaces int
+	// Hosts makes Hosts in place of Clusters.
+	Hosts bool
 	// Join has each agent join with the token of its Cluster, which needs a running manager. Otherwise the agents' Secrets are
 	// written as the manager would, which is faster and needs none.
 	Join bool
@@ -101,34 +104,39 @@ func ClusterName(i, workspaces int) types.NamespacedName {
 
 func workspace(i int) string { return fmt.Sprintf("fleet-%02d", i) }
 
-// one creates one Cluster and sets the identity of its member.
+// one creates one Cluster or Host and sets the identity of its member.
 func (e Enrolment) one(ctx context.Context, name types.NamespacedName, m *Member) error {
-	cluster := &v1.Cluster{}
-	cluster.Namespace, cluster.Name = name.Namespace, name.Name
-	if err := e.Hub.Create(ctx, cluster); apierrors.IsAlreadyExists(err) {
-		err = e.Hub.Get(ctx, name, cluster)
+	var owner client.Object = &v1.Cluster{}
+	member := name
+	if e.Hosts {
+		owner, member.Name = &v1.Host{}, protocol.HostMember(name.Name)
+	}
+	owner.SetNamespace(name.Namespace)
+	owner.SetName(name.Name)
+	if err := e.Hub.Create(ctx, owner); apierrors.IsAlreadyExists(err) {
+		err = e.Hub.Get(ctx, name, owner)
 		if err != nil {
 			return err
 		}
 	} else if err != nil {
 		return err
 	}
-	m.Cluster = protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: string(cluster.UID)}
+	m.Cluster = protocol.ClusterRef{Namespace: member.Namespace, Name: member.Name, UID: string(owner.GetUID())}
 	if e.Join {
-		return e.join(ctx, name, m)
+		return e.join(ctx, member, m)
 	}
-	return e.write(ctx, cluster, m)
+	return e.write(ctx, owner, m)
 }
 
 // write stores the member's key as that of the Cluster's agent, without a join.
-func (e Enrolment) write(ctx context.Context, cluster *v1.Cluster, m *Member) error {
+func (e Enrolment) write(ctx context.Context, owner client.Object, m *Member) error {
 	public, ok := m.Key.Public().(ed25519.PublicKey)
 	if !ok {
 		return errors.New("the key is not Ed25519")
 	}
 	secret := &corev1.Secret{}
-	registration.WriteIdentity(secret, cluster, registration.AgentIdentity{
-		PublicKey: public, ClusterUID: m.ClusterUID, OwnerUID: cluster.UID, Joined: time.Now(),
+	registration.WriteIdentity(secret, owner, registration.AgentIdentity{
+		PublicKey: public, ClusterUID: m.ClusterUID, OwnerUID: owner.GetUID(), Joined: time.Now(),
 	})
 	err := e.Hub.Create(ctx, secret)
 	if apierrors.IsAlreadyExists(err) {

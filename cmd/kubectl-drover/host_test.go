@@ -1,0 +1,109 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// hostIn is a Host of team-a with a condition Ready.
+func hostIn(name string, state v1.HostState, status metav1.ConditionStatus, reason, message string) *v1.Host {
+	return &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Status: v1.HostStatus{
+		State: state, Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: status, Reason: reason, Message: message}}}}
+}
+
+func secretOf(name string, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Data: data}
+}
+
+func hostHub(t *testing.T, objects ...client.Object) *hubClient {
+	t.Helper()
+	return &hubClient{WithWatch: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(objects...).Build(), workspace: "team-a"}
+}
+
+func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	failed := hostIn("rack2", v1.HostInstalling, metav1.ConditionFalse, v1.ReasonInstructionFailed, "install: exit code 3\x1b[2J")
+	failed.Status.Machine = &v1.HostMachine{OS: "Debian 12", Architecture: "amd64"}
+	failed.Status.Plan = &v1.HostPlanStatus{Done: 1, Total: 3, Instruction: "install", Output: "E: no space left\x1b[2J\nbye"}
+	held := hostIn("rack3", v1.HostActive, metav1.ConditionTrue, v1.ReasonActive, "")
+	held.Status.Conditions = append(held.Status.Conditions, metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored, Message: "it would be cleaned"})
+	h := hostHub(t, hostIn("rack1", v1.HostAvailable, metav1.ConditionTrue, v1.ReasonHostAvailable, "the host has no plan"), failed, held)
+	list, err := h.hosts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(list.text(), "\n")
+	for i, want := range [][]string{{"WORKSPACE"}, {"team-a", "rack1", "Available", "True"}, {"rack2", "Installing", "False", "InstructionFailed", "Debian 12", "amd64", "exit code 3"}, {"rack3", "Active", "HubRestored", "would be cleaned"}} {
+		for _, word := range want {
+			if !strings.Contains(lines[i], word) || strings.Contains(lines[i], "\x1b") {
+				t.Errorf("line %d is %q, want %q in it", i, lines[i], word)
+			}
+		}
+	}
+	text := describeHost(failed)
+	for _, want := range []string{"team-a/rack2: Installing", "InstructionFailed: install: exit code 3", "1 of 3 done, now install", "E: no space left"} {
+		if !strings.Contains(text, want) || strings.Contains(text, "\x1b") {
+			t.Errorf("%q is not in %q", want, text)
+		}
+	}
+}
+
+func TestTheCommandForAMachineIsPrinted(t *testing.T) {
+	t.Parallel()
+	h := hostHub(t, hostIn("free", v1.HostWaitingToRegister, metav1.ConditionFalse, v1.ReasonAwaitingAgent, "run the command"),
+		secretOf("free-host-join", map[string][]byte{registration.KeyCommand: []byte("curl it")}),
+		hostIn("taken", v1.HostAvailable, metav1.ConditionTrue, v1.ReasonHostAvailable, ""),
+		hostIn("late", v1.HostWaitingToRegister, metav1.ConditionFalse, v1.ReasonTokenExpired, "delete Secret late-host-join"),
+		secretOf("late-host-join", map[string][]byte{registration.KeyCommand: []byte("curl it")}))
+	for name, want := range map[string]string{"free": "", "taken": "a machine has joined", "late": "TokenExpired: delete Secret late-host-join", "No.Name": "cannot have the name"} {
+		var out bytes.Buffer
+		err := h.joinHost(t.Context(), name, "", &out, io.Discard)
+		if want == "" && (err != nil || out.String() != "curl it\n") || want != "" && (err == nil || !strings.Contains(err.Error(), want) || out.Len() > 0) {
+			t.Errorf("%s: %v, printed %q, want %q", name, err, out.String(), want)
+		}
+	}
+}
+
+func TestAHostIsGivenBackOnlyIfThatIsSaid(t *testing.T) {
+	t.Parallel()
+	plan := secretOf("rack1-host-plan", nil)
+	h := hostHub(t, plan, hostIn("rack1", v1.HostAvailable, metav1.ConditionTrue, v1.ReasonHostAvailable, ""))
+	gone := func(o client.Object) bool {
+		t.Helper()
+		err := h.Get(t.Context(), client.ObjectKeyFromObject(o), o)
+		if client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+		return apierrors.IsNotFound(err)
+	}
+	host := hostIn("rack1", "", "", "", "")
+	for _, err := range []error{h.cleanHost(t.Context(), "rack1", false, io.Discard), h.releaseHost(t.Context(), "rack1", false, true, io.Discard)} {
+		if err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+			t.Errorf("without --yes: %v", err)
+		}
+	}
+	if gone(plan) || gone(host) || host.Spec.DeletionPolicy == v1.HostOrphan {
+		t.Errorf("without --yes something has changed: %+v", host.Spec)
+	}
+	if err := h.cleanHost(t.Context(), "rack1", true, io.Discard); err != nil || !gone(plan) || gone(host) {
+		t.Errorf("clean: %v, want the plan gone, and the Host there", err)
+	}
+	if err := h.releaseHost(t.Context(), "rack1", true, true, io.Discard); err != nil || !gone(host) {
+		t.Errorf("release: %v, want the Host gone", err)
+	}
+}
