@@ -218,6 +218,11 @@ func (o Options) Missing(in Objects) []string {
 	return missing
 }
 
+// LabelFrom is on Clusters that come from Rancher: what its global roles grant in all clusters is for those, and not for others of the workspace.
+const LabelFrom = "cluster.drover.dev/from-rancher"
+
+func fromRancher() map[string]string { return map[string]string{LabelFrom: "true"} }
+
 // deleted reports an object that is being deleted, which is not exported.
 func (c *conversion) deleted(what string, meta metav1.ObjectMeta) bool {
 	if meta.DeletionTimestamp == nil {
@@ -246,7 +251,11 @@ func (c *conversion) clusters() {
 		}
 		found := cluster{cl, name}
 		c.chosen[cl.Name] = found
-		c.add(path.Join(found.folder(), "cluster.yaml"), what, &v1.Cluster{TypeMeta: typeMeta("Cluster"), ObjectMeta: c.meta(name)})
+		out := &v1.Cluster{TypeMeta: typeMeta("Cluster"), ObjectMeta: c.meta(name)}
+		if cl.Name != localCluster { // what global roles grant in all clusters does not reach it
+			out.Labels = fromRancher()
+		}
+		c.add(path.Join(found.folder(), "cluster.yaml"), what, out)
 		c.reportCluster(found, what)
 	}
 	for _, p := range c.in.Provisioned {

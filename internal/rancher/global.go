@@ -46,12 +46,8 @@ func (c *conversion) globalBindings() []pending {
 	return todo
 }
 
-// inheritedBinding grants a cluster role of a global role in all members of the workspace.
+// inheritedBinding grants a cluster role of a global role in all members that come from Rancher, but for Rancher's own cluster, as Rancher does.
 func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, taken names, seen map[string]bool) (pending, bool) {
-	if _, local := c.chosen[localCluster]; local {
-		c.report.find(Decide, "Its global role grants a role in all clusters but Rancher's own, which is exported, too: bind it by a selector of labels that leaves that out.", what, inherited)
-		return pending{}, false
-	}
 	principal := c.principalOf(b.Subject, what)
 	role := c.role(inherited, v1.ContextCluster, what)
 	if principal == "" || role == "" {
@@ -63,8 +59,8 @@ func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, t
 			return
 		}
 		out := &v1.ClusterRoleTemplateBinding{TypeMeta: typeMeta("ClusterRoleTemplateBinding"), ObjectMeta: c.meta(name)}
-		out.Spec.ClusterSelector, out.Spec.RoleTemplateName, out.Spec.Subject = &metav1.LabelSelector{}, role, s
+		out.Spec.ClusterSelector, out.Spec.RoleTemplateName, out.Spec.Subject = &metav1.LabelSelector{MatchLabels: fromRancher()}, role, s
 		c.add(path.Join("global", name+".yaml"), what, out)
-		c.report.find(Different, "Its global role grants a role in all clusters. The ClusterRoleTemplateBinding does in all Clusters of the workspace, also in those that do not come from Rancher.", what, name)
+		c.report.find(Different, "Its global role grants a role in all clusters, also in later ones. The ClusterRoleTemplateBinding does in the Clusters of this workspace that have the label "+LabelFrom+", as those of an export: give it to others, or not.", what, name)
 	}}, true
 }
