@@ -9,7 +9,9 @@ cd "$(dirname "$0")/.."
 controller_gen() { go tool -modfile=hack/tools/controller-gen.mod controller-gen "$@"; }
 
 controller_gen object:headerFile=hack/boilerplate.go.txt paths=./api/... paths=./internal/clusterprofile/...
-controller_gen crd paths=./api/... output:crd:artifacts:config=config/crd/bases
+controller_gen crd paths=./api/v1/... output:crd:artifacts:config=config/crd/bases
+# These kinds are for hubs with Cluster API only.
+controller_gen crd paths=./api/infrastructure/... output:crd:artifacts:config=config/clusterapi/bases
 # A Quantity like 1e-2147483648 takes hours to read, wherever an object that has it is read. No marker reaches the schema of a Quantity.
 sed -i -E 's/^( +)pattern: \^\(\\\+\|-\)\?.*numkMGTPE.*$/\1maxLength: 32\n\1pattern: ^-?[0-9]+(\\.[0-9]+)?([KMGTPE]i|[numkMGTPE])?$/' config/crd/bases/*.yaml
 

@@ -44,7 +44,7 @@ const teamSpace = "team"
 // A gitOps is a hub and a member, with a GitOps tool that runs beside the hub and reads a repository on loopback.
 type gitOps struct {
 	*system
-	tool       *lab.GitOpsTool
+	tool       *lab.Tool
 	git        *repository
 	cluster    types.NamespacedName
 	transcript io.Writer
@@ -53,7 +53,7 @@ type gitOps struct {
 }
 
 // startGitOps starts all but the tool's processes. It builds the tool before it takes the place of a hub.
-func startGitOps(t *testing.T, name string, build func(context.Context, io.Writer) (*lab.GitOpsTool, error)) *gitOps {
+func startGitOps(t *testing.T, name string, build func(context.Context, io.Writer) (*lab.Tool, error)) *gitOps {
 	t.Helper()
 	g := &gitOps{git: serveGit(t), cluster: types.NamespacedName{Namespace: teamSpace, Name: "web"}, transcript: io.Discard}
 	var err error

@@ -116,10 +116,11 @@ func TestMinorOf(t *testing.T) {
 	}
 }
 
-func TestGitOpsToolsArePinned(t *testing.T) {
+func TestToolsArePinned(t *testing.T) {
 	for name, modules := range map[string][]string{
-		"flux":   {"github.com/fluxcd/kustomize-controller", "github.com/fluxcd/source-controller", "github.com/fluxcd/kustomize-controller/api"},
-		"argocd": {"github.com/argoproj/argo-cd/v3"},
+		"flux":       {"github.com/fluxcd/kustomize-controller", "github.com/fluxcd/source-controller", "github.com/fluxcd/kustomize-controller/api"},
+		"argocd":     {"github.com/argoproj/argo-cd/v3"},
+		"clusterapi": {ClusterAPIModule, ClusterAPIModule + "/api"},
 	} {
 		for _, path := range modules {
 			if m, err := readModule(name, path); err != nil || !strings.HasPrefix(m.version, "v") || len(m.sum) == 0 {

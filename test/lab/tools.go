@@ -20,8 +20,15 @@ const (
 	ArgoCD              = "argocd"
 )
 
-// A GitOpsTool is the programs of Flux or of Argo CD, built of their modules with the versions of their own go.mod.
-type GitOpsTool struct {
+// Programs of ClusterAPI.
+const (
+	CoreProvider         = "cluster-api-core"
+	BootstrapProvider    = "cluster-api-bootstrap-kubeadm"
+	ControlPlaneProvider = "cluster-api-control-plane-kubeadm"
+)
+
+// A Tool is the programs of Flux, of Argo CD or of Cluster API, built of their modules with the versions of their own go.mod.
+type Tool struct {
 	// Version of the tool's first module.
 	Version string
 	Assets  Assets
@@ -31,22 +38,33 @@ type GitOpsTool struct {
 }
 
 // Flux builds the controllers of Flux if they are not in the user's cache, some three minutes on two cores.
-func Flux(ctx context.Context, progress io.Writer) (*GitOpsTool, error) {
+func Flux(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/fluxcd/"
-	return gitOpsTool(ctx, progress, "flux", map[string]string{
+	return buildTool(ctx, progress, "flux", source+KustomizeController, map[string]string{
 		KustomizeController: source + KustomizeController, SourceController: source + SourceController,
 	})
 }
 
 // ArgoCDTool builds the program of all parts of Argo CD if it is not in the user's cache, some three minutes on two cores.
-func ArgoCDTool(ctx context.Context, progress io.Writer) (*GitOpsTool, error) {
-	return gitOpsTool(ctx, progress, "argocd", map[string]string{ArgoCD: "github.com/argoproj/argo-cd/v3/cmd"})
+func ArgoCDTool(ctx context.Context, progress io.Writer) (*Tool, error) {
+	const source = "github.com/argoproj/argo-cd/v3"
+	return buildTool(ctx, progress, "argocd", source, map[string]string{ArgoCD: source + "/cmd"})
 }
 
-// gitOpsTool builds programs, by name with the import path of each, of one module in a folder of their own.
-func gitOpsTool(ctx context.Context, progress io.Writer, name string, programs map[string]string) (*GitOpsTool, error) {
+// ClusterAPIModule is the module of ClusterAPI: its sources have the CRDs.
+const ClusterAPIModule = "sigs.k8s.io/cluster-api"
+
+// ClusterAPI builds the managers of Cluster API's core and of its providers for kubeadm if they are not in the user's cache, some three minutes on two cores.
+func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
+	return buildTool(ctx, progress, "clusterapi", ClusterAPIModule, map[string]string{
+		CoreProvider: ClusterAPIModule + "/core", BootstrapProvider: ClusterAPIModule + "/bootstrap/kubeadm", ControlPlaneProvider: ClusterAPIModule + "/controlplane/kubeadm",
+	})
+}
+
+// buildTool builds programs, by name with the import path of each, in a folder of their own. The main module gives the tool its version.
+func buildTool(ctx context.Context, progress io.Writer, name, mainModule string, programs map[string]string) (*Tool, error) {
 	names := slices.Sorted(maps.Keys(programs))
-	m, err := readModule(name, strings.TrimSuffix(programs[names[0]], "/cmd"))
+	m, err := readModule(name, mainModule)
 	if err != nil {
 		return nil, err
 	}
@@ -63,11 +81,11 @@ func gitOpsTool(ctx context.Context, progress io.Writer, name string, programs m
 	if err != nil {
 		return nil, err
 	}
-	return &GitOpsTool{Version: m.version, Assets: assets, store: s, module: m}, nil
+	return &Tool{Version: m.version, Assets: assets, store: s, module: m}, nil
 }
 
 // Sources returns the folder of the sources of a module that the tool was built of: they have its CRDs.
-func (g *GitOpsTool) Sources(ctx context.Context, path string) (string, error) {
+func (g *Tool) Sources(ctx context.Context, path string) (string, error) {
 	dir, err := g.store.writeModule(g.module)
 	if err != nil {
 		return "", err

@@ -1,0 +1,55 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+// Conditions of the kinds of this package. Cluster API mirrors Ready as InfrastructureReady of its Cluster or Machine.
+const (
+	// ConditionReady of a DroverCluster: Cluster API can reach the cluster as soon as its agent connects. Of a DroverMachine: the Host has carried out the
+	// bootstrap and is connected.
+	ConditionReady = "Ready"
+	// ConditionPaused is True while Cluster API asks that nothing be done.
+	ConditionPaused = "Paused"
+)
+
+// Reasons of Ready.
+const (
+	// ReasonProvisioned: all is done.
+	ReasonProvisioned = "Provisioned"
+	// ReasonWaitingForOwner: Cluster API has not yet made itself the owner.
+	ReasonWaitingForOwner = "WaitingForOwner"
+	// ReasonPaused: Cluster API has paused the cluster or the object.
+	ReasonPaused = "Paused"
+	// ReasonClusterMissing: there is no Cluster of cluster.drover.dev with the name of that of Cluster API.
+	ReasonClusterMissing = "ClusterMissing"
+	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig" is there and is not Drover's.
+	ReasonSecretConflict = "SecretConflict"
+	// ReasonWaitingForCluster: the DroverCluster is not provisioned yet.
+	ReasonWaitingForCluster = "WaitingForCluster"
+	// ReasonWaitingForBootstrap: the bootstrap provider has not written its data yet.
+	ReasonWaitingForBootstrap = "WaitingForBootstrap"
+	// ReasonBootstrapRefused: the bootstrap data asks for what Drover does not do on Hosts. The message says what.
+	ReasonBootstrapRefused = "BootstrapRefused"
+	// ReasonNoHost: no Host of the workspace is available that the machine may be. The message counts why.
+	ReasonNoHost = "NoHost"
+	// ReasonBootstrapping: the Host carries out the bootstrap.
+	ReasonBootstrapping = "Bootstrapping"
+	// ReasonBootstrapFailed: the Host could not carry out the bootstrap; its status has the last lines. It is not repeated: let Cluster API replace the machine.
+	ReasonBootstrapFailed = "BootstrapFailed"
+	// ReasonHostLost: the Host's agent is not connected.
+	ReasonHostLost = "HostLost"
+	// ReasonHostGone: the Host, or its plan, was deleted.
+	ReasonHostGone = "HostGone"
+	// ReasonReleasing: the machine is being deleted, and its Host cleaned.
+	ReasonReleasing = "Releasing"
+)
+
+// Names that the manager gives.
+const (
+	// ProviderIDPrefix precedes "<workspace>/<host>" in a provider ID.
+	ProviderIDPrefix = "drover://"
+	// FinalizerHost keeps a DroverMachine until its Host was cleaned and given back.
+	FinalizerHost = Group + "/host"
+	// KubeconfigSecretSuffix follows the name of the Cluster in that of the Secret that Cluster API reads.
+	KubeconfigSecretSuffix = "-kubeconfig"
+)

@@ -1,0 +1,33 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v1 contains the kinds with which Drover is an infrastructure provider of Cluster API, by its contract v1beta2.
+//
+// Machines are Hosts.
+//
+// +kubebuilder:object:generate=true
+// +groupName=infrastructure.cluster.drover.dev
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Group is the API group of these kinds. Cluster API leaves it to providers outside of its own project.
+const Group = "infrastructure.cluster.drover.dev"
+
+// GroupVersion is the group and version of this package.
+var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
+
+// AddToScheme registers the kinds of this package with a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&DroverCluster{}, &DroverClusterList{},
+		&DroverMachine{}, &DroverMachineList{},
+		&DroverMachineTemplate{}, &DroverMachineTemplateList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

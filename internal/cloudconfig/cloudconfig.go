@@ -1,0 +1,294 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cloudconfig reads the cloud-config that bootstrap providers of Cluster API make, as far as a Host can carry it out: files and commands.
+package cloudconfig
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxContent is how many bytes all files may have: what a plan has room for.
+const maxContent = 1 << 20
+
+// Config is what to do on a machine, once.
+type Config struct {
+	// Files to write, each path once, before the commands.
+	Files []File
+	// Commands are lines of a script for /bin/sh, in their order. As with cloud-init, one that fails does not end the script.
+	Commands []string
+}
+
+// File is a file to write.
+type File struct {
+	Path     string
+	Content  []byte
+	Mode     string // in octal
+	UID, GID int
+}
+
+// Instance is what templates may ask of the machine.
+type Instance struct {
+	// ID is what "ds.meta_data.instance_id" stands for.
+	ID string
+	// Hostname is what "ds.meta_data.local_hostname" stands for.
+	Hostname string
+}
+
+// document is a cloud-config. What it has no field for is refused by name.
+type document struct {
+	WriteFiles []writeFile       `json:"write_files"`
+	RunCmd     []json.RawMessage `json:"runcmd"`
+}
+
+type writeFile struct {
+	Path        string          `json:"path"`
+	Content     string          `json:"content"`
+	Encoding    string          `json:"encoding"`
+	Owner       string          `json:"owner"`
+	Permissions json.RawMessage `json:"permissions"`
+	Append      bool            `json:"append"`
+	Defer       bool            `json:"defer"` // until users are made, of which there are none
+}
+
+// Parse reads a cloud-config for one machine. Its error holds none of its content.
+func Parse(raw []byte, instance Instance) (*Config, error) {
+	if !header.Match(raw) {
+		return nil, errors.New("the bootstrap data is no cloud-config: it does not begin with #cloud-config")
+	}
+	text, err := render(string(raw), instance)
+	if err != nil {
+		return nil, err
+	}
+	var keys map[string]json.RawMessage
+	if err := yaml.UnmarshalStrict([]byte(text), &keys); err != nil {
+		return nil, errors.New("the bootstrap data is no YAML with keys") // the cause may quote content
+	}
+	if err := onlyKnown(keys); err != nil {
+		return nil, err
+	}
+	doc := document{}
+	decoder := json.NewDecoder(bytes.NewReader(joined(keys)))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&doc); err != nil {
+		return nil, errors.New("write_files or runcmd of the bootstrap data is not of the form that cloud-init documents, or a file asks for more than path, content, encoding, owner, permissions")
+	}
+	config := &Config{}
+	if config.Files, err = files(doc.WriteFiles); err != nil {
+		return nil, err
+	}
+	config.Commands, err = commands(doc.RunCmd)
+	return config, err
+}
+
+// refused are the keys that bootstrap providers write and that are not carried out: they prepare a machine, and a Host was prepared by its owner.
+var refused = map[string]string{
+	"bootcmd":    "commands at each boot (bootCommands): make a unit of systemd with files and preKubeadmCommands",
+	"disk_setup": "partitions (diskSetup): prepare the disks before the machine joins",
+	"fs_setup":   "file systems (diskSetup): prepare the disks before the machine joins",
+	"mounts":     "mounts: write them to /etc/fstab before the machine joins",
+	"ntp":        "NTP: set the clock up before the machine joins",
+	"users":      "users: make them before the machine joins",
+}
+
+func onlyKnown(keys map[string]json.RawMessage) error {
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if key == "write_files" || key == "runcmd" {
+			continue
+		}
+		if why, known := refused[key]; known {
+			return fmt.Errorf("Hosts are not given %s", why)
+		}
+		return fmt.Errorf("the bootstrap data has a key that is neither write_files nor runcmd: %.32q", key)
+	}
+	return nil
+}
+
+func joined(keys map[string]json.RawMessage) []byte {
+	raw, err := json.Marshal(keys)
+	if err != nil { // they were JSON before
+		panic(err)
+	}
+	return raw
+}
+
+// header begins a cloud-config. A script, or what is compressed as a whole, has none.
+var header = regexp.MustCompile(`^(##\s*template:\s*jinja[ \t\r]*\n)?#cloud-config[ \t\r]*(\n|$)`)
+
+// templated is the first line of a cloud-config that is a Jinja template.
+var templated = regexp.MustCompile(`^##\s*template:\s*jinja[ \t\r]*\n`)
+
+var variable = regexp.MustCompile(`\{\{-?\s*([A-Za-z0-9_.]+)\s*-?\}\}`)
+
+// plain is what may be put into a template: nothing that YAML, a shell or a kubelet takes for more than a word.
+var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9./-]{0,253}$`)
+
+// render replaces the variables of a template. Of Jinja it knows nothing else, and refuses the rest.
+func render(text string, instance Instance) (string, error) {
+	if !templated.MatchString(text) {
+		return text, nil
+	}
+	values := map[string]string{"instance_id": instance.ID, "local_hostname": instance.Hostname, "hostname": instance.Hostname}
+	var err error
+	text = variable.ReplaceAllStringFunc(text, func(match string) string {
+		name := variable.FindStringSubmatch(match)[1]
+		value := values[strings.TrimPrefix(strings.TrimPrefix(name, "ds.meta_data."), "v1.")]
+		if !plain.MatchString(value) {
+			err = errors.Join(err, fmt.Errorf("the bootstrap data asks for {{ %.64s }}, which is not known of the Host", name))
+			return ""
+		}
+		return value
+	})
+	if err != nil {
+		return "", err
+	}
+	for _, mark := range []string{"{{", "{%", "{#"} {
+		if strings.Contains(text, mark) {
+			return "", fmt.Errorf("the bootstrap data is a Jinja template with %q for more than a variable: write that content in base64", mark)
+		}
+	}
+	return text, nil
+}
+
+func files(all []writeFile) ([]File, error) {
+	var out []File
+	room := maxContent
+	for i, f := range all {
+		file, err := f.file(room)
+		if err != nil {
+			return nil, fmt.Errorf("write_files[%d]: %w", i, err)
+		}
+		room -= len(file.Content)
+		// Later ones overwrite.
+		out = append(slices.DeleteFunc(out, func(o File) bool { return o.Path == file.Path }), file)
+	}
+	return out, nil
+}
+
+func (f writeFile) file(room int) (File, error) {
+	out := File{Path: f.Path, Mode: "0644"} // what cloud-init defaults to
+	if f.Append {
+		return out, errors.New("append is not supported: write the whole file")
+	}
+	var err error
+	if out.Mode, err = mode(f.Permissions); err != nil {
+		return out, err
+	}
+	if out.UID, out.GID, err = owner(f.Owner); err != nil {
+		return out, err
+	}
+	out.Content, err = decode(f.Content, f.Encoding, room)
+	return out, err
+}
+
+func mode(raw json.RawMessage) (string, error) {
+	var text string
+	if len(raw) == 0 {
+		return "0644", nil
+	}
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return "", errors.New("permissions must be in quotes, like '0640'")
+	}
+	text = strings.TrimPrefix(text, "0o")
+	number, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || number > 0o777 {
+		return "", errors.New("permissions must be octal, at most 0777")
+	}
+	return fmt.Sprintf("%04o", number), nil
+}
+
+// owner reads user and group. Names but root depend on the machine.
+func owner(text string) (uid, gid int, err error) {
+	user, group, both := strings.Cut(text, ":")
+	if !both {
+		group = user
+	}
+	id := func(name string) int {
+		if name == "" || name == "root" {
+			return 0
+		}
+		number, parseErr := strconv.ParseUint(name, 10, 31)
+		if parseErr != nil {
+			err = errors.New("the owner must be root or numbers: Drover makes no users")
+		}
+		return int(number)
+	}
+	uid, gid = id(user), id(group)
+	return uid, gid, err
+}
+
+// decode returns the content of a file, at most so many bytes.
+func decode(content, encoding string, room int) ([]byte, error) {
+	tooMuch := fmt.Errorf("the files have more than %d bytes", maxContent)
+	var out []byte
+	switch encoding = strings.ToLower(strings.TrimSpace(encoding)); encoding {
+	case "", "text/plain":
+		out = []byte(content)
+	case "b64", "base64", "gz+b64", "gz+base64", "gzip+b64", "gzip+base64":
+		decoded, err := base64.StdEncoding.DecodeString(strings.TrimSpace(content))
+		if err != nil {
+			return nil, errors.New("the content is not base64")
+		}
+		if out = decoded; encoding[0] == 'g' {
+			if out, err = unzip(decoded, room); err != nil {
+				return nil, err
+			}
+		}
+	default:
+		return nil, errors.New("the encoding must be base64 or gzip+base64")
+	}
+	if len(out) > room {
+		return nil, tooMuch
+	}
+	return out, nil
+}
+
+// unzip reads at most one byte more than there is room for.
+func unzip(packed []byte, room int) ([]byte, error) {
+	reader, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, errors.New("the content is not gzip")
+	}
+	out, err := io.ReadAll(io.LimitReader(reader, int64(room)+1))
+	if err != nil {
+		return nil, errors.New("the content is not gzip")
+	}
+	return out, nil
+}
+
+// commands returns lines of a script: a string is one already, a list is a command with its arguments.
+func commands(all []json.RawMessage) ([]string, error) {
+	var out []string
+	for i, raw := range all {
+		var line string
+		var words []string
+		switch {
+		case json.Unmarshal(raw, &line) == nil:
+		case json.Unmarshal(raw, &words) == nil && len(words) > 0:
+			for n := range words {
+				words[n] = "'" + strings.ReplaceAll(words[n], "'", `'\''`) + "'"
+			}
+			line = strings.Join(words, " ")
+		default:
+			return nil, fmt.Errorf("runcmd[%d] is neither a text nor a list of texts", i)
+		}
+		if strings.ContainsRune(line, 0) {
+			return nil, fmt.Errorf("runcmd[%d] has a zero byte", i)
+		}
+		out = append(out, line)
+	}
+	return out, nil
+}
