@@ -122,7 +122,8 @@ func New(o Options) (*Runner, error) {
 func (r *Runner) stored() string { return filepath.Join(r.options.State, filePlan) }
 
 // Set stores a plan permanently and carries it out in place of the one before. An instruction that runs is not ended. Nil takes the plan away: its
-// Clean instructions run, its files are removed, and the journal is emptied. The checkpoint that came with it is stored before, empty for none.
+// Clean instructions run, its files are removed, and the journal is emptied. So it is for the plan of another owner, which is not stored: Set returns
+// ErrCleaning until the machine is clean. The checkpoint that came with it is stored before, empty for none.
 func (r *Runner) Set(checkpoint, version string, plan *protocol.HostPlan) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
@@ -134,10 +135,11 @@ func (r *Runner) Set(checkpoint, version string, plan *protocol.HostPlan) error 
 		return err
 	}
 	next := &order{Version: version, Plan: plan}
+	clean := before != nil && (plan == nil || before.Plan.Owner != plan.Owner)
 	switch {
 	case plan == nil && (before == nil || before.Taken):
 		return nil
-	case plan == nil:
+	case clean:
 		next = &order{Version: before.Version, Plan: before.Plan, Taken: true}
 	case before != nil && before.Version == version:
 		return nil
@@ -146,6 +148,9 @@ func (r *Runner) Set(checkpoint, version string, plan *protocol.HostPlan) error 
 		return err
 	}
 	r.take(next)
+	if clean && plan != nil {
+		return ErrCleaning
+	}
 	return nil
 }
 

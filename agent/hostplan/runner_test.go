@@ -193,6 +193,22 @@ func TestPlan(t *testing.T) {
 				t.Errorf("ran %q, want the plan once more on the clean host", got)
 			}
 		},
+		"a host takes the plan of another owner only when it was cleaned": func(t *testing.T, h *host) {
+			ran := filepath.Join(t.TempDir(), "ran")
+			one := &protocol.HostPlan{Owner: "Cluster/one", Instructions: []protocol.HostInstruction{appends("one", ran)}, Clean: []protocol.HostInstruction{appends("clean", ran)}}
+			two := &protocol.HostPlan{Owner: "Cluster/two", Instructions: []protocol.HostInstruction{appends("two", ran)}}
+			h.give(one)
+			h.await("Applied", in(protocol.HostApplied))
+			if err := h.Set("", "other", two); !errors.Is(err, ErrCleaning) {
+				t.Errorf("got %v, want ErrCleaning", err)
+			}
+			h.await("nothing", func(p protocol.HostProgress) bool { return p.Version == "" && p.Phase == "" })
+			h.give(two)
+			h.await("Applied", in(protocol.HostApplied))
+			if got := linesOf(t, ran); got != "one clean two" {
+				t.Errorf("ran %q", got)
+			}
+		},
 		"a host that cannot be cleaned says why and takes no other plan": func(t *testing.T, h *host) {
 			h.give(&protocol.HostPlan{Clean: []protocol.HostInstruction{shell("uninstall", "echo busy; exit 1")}})
 			h.await("Applied", in(protocol.HostApplied))

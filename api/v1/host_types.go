@@ -5,6 +5,7 @@ package v1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Host says that a machine exists which Drover may install something on, through an agent that runs there as root. Its namespace is the workspace that
@@ -23,6 +24,7 @@ import (
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agentVersion`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Address",type=string,priority=1,JSONPath=`.status.machine.addresses[0]`
+// +kubebuilder:printcolumn:name="Consumer",type=string,priority=1,JSONPath=`.spec.consumerRef.name`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value"
 type Host struct {
@@ -51,7 +53,9 @@ type HostList struct {
 	Items           []Host `json:"items"`
 }
 
-// HostSpec is what the user wants of a Host. Every field can be changed at any time.
+// HostSpec is what the user wants of a Host. Every field can be changed at any time, but for consumerRef.
+//
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed: the host is taken; what has taken it gives it back first"
 type HostSpec struct {
 	// tokenTTL is how long a join token can be used, counted from when Drover made it. Default 24h, at least 1m, at most 8760h. It does not matter
 	// any more once an agent has joined.
@@ -66,6 +70,33 @@ type HostSpec struct {
 	// +optional
 	// +kubebuilder:default=Clean
 	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
+
+	// consumerRef names the object that has taken the host and gives it its plan, in the Host's own namespace. The controller of that object sets it, and
+	// removes it once the machine is clean. No other takes a host with it.
+	// +optional
+	ConsumerRef *HostConsumerRef `json:"consumerRef,omitempty"`
+}
+
+// HostConsumerRef names what has taken a Host. Metal3's BareMetalHost has such a field, and what Cluster API expects of infrastructure is written for it.
+type HostConsumerRef struct {
+	// apiVersion of the object.
+	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	APIVersion string `json:"apiVersion"`
+	// kind of the object.
+	// +kubebuilder:validation:Pattern=`^[A-Z][A-Za-z0-9]*$`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Kind string `json:"kind"`
+	// name of the object.
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// uid of the object: one that was made again with the same name has not taken the host.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-A-Za-z0-9]{1,64}$')",message="a UID has 1 to 64 letters, digits and hyphens"
+	UID types.UID `json:"uid"`
 }
 
 // HostDeletionPolicy says what happens on the machine when a Host is deleted.

@@ -91,6 +91,10 @@ func rules() []rule {
 			why: "who a user is does not depend on members: signing in knows of users and what proves who they are",
 		},
 		{
+			from: "internal/hosts", ours: []string{"./api", "./internal/protocol"},
+			why: "hosts knows Hosts and their plans, and nothing of what is installed",
+		},
+		{
 			from: "internal/members", never: []string{"./internal/proxy", "./internal/identity"},
 			why: "members serves controllers and proxy alike and knows neither",
 		},

@@ -117,6 +117,9 @@ const (
 // HostPlan is what a host's agent does on its machine, as root: it writes the files, runs the instructions once each and in their order, and then,
 // again and again, the periodic instructions and the probes.
 type HostPlan struct {
+	// Owner is what the plan is of, for example "Cluster/prod", empty for nothing that Drover knows. A host goes from the plan of one owner to that of
+	// another only when it was cleaned between.
+	Owner string `json:"owner,omitempty"`
 	// Files to write before the instructions run. At most 256.
 	Files []HostFile `json:"files,omitempty"`
 	// Instructions to run once. The first that fails is the last that runs. At most 128.
@@ -198,6 +201,8 @@ func ParseHostPlan(raw []byte) (*HostPlan, error) {
 
 func (p *HostPlan) check() error {
 	switch {
+	case len(p.Owner) > maxHostText || printable(p.Owner, "") != p.Owner:
+		return fmt.Errorf("the owner has more than %d bytes, or characters that are none of text", maxHostText)
 	case len(p.Files) > maxHostFiles:
 		return fmt.Errorf("the plan has %d files, at most %d", len(p.Files), maxHostFiles)
 	case len(p.Instructions) > maxHostInstructions, len(p.Periodic) > maxHostInstructions, len(p.Clean) > maxHostInstructions:

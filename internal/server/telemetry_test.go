@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/drover-dev/drover/agent/direct"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/members"
@@ -131,6 +132,10 @@ func TestMetrics(t *testing.T) {
 	for _, family := range families {
 		known = append(known, family.GetName())
 	}
+	agents := httptest.NewRecorder()
+	new(direct.Endpoint).Metrics().ServeHTTP(agents, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	list.names = append(list.names, metricName.FindAllString(agents.Body.String(), -1)...)
+	known = append(known, list.names...)
 	for _, file := range []string{"config/prometheus/rules.yaml", "config/prometheus/dashboard.json", "config/prometheus/rules_test.yaml"} {
 		t.Run("the manager has each metric that is used in "+file, func(t *testing.T) {
 			used := namesIn(t, file, known)

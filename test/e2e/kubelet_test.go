@@ -61,9 +61,10 @@ func startKubelet(t *testing.T, plane *framework.Plane) *kubelet {
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
 	create(t, plane, node)
+	before := node.DeepCopy()
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: host}}
 	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
-	updateStatus(t, plane, node)
+	patchStatus(t, plane, node, before)
 	k.createPod(t, plane, node.Name)
 	return k
 }
@@ -76,15 +77,17 @@ func (k *kubelet) createPod(t *testing.T, plane *framework.Plane, node string) {
 		Containers:  []corev1.Container{{Name: "main", Image: "none", Stdin: true}},
 	}}
 	create(t, plane, pod)
+	before := pod.DeepCopy()
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Ready: true, ContainerID: "fake://main",
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}
-	updateStatus(t, plane, pod)
+	patchStatus(t, plane, pod, before)
 }
 
-func updateStatus(t *testing.T, plane *framework.Plane, object client.Object) {
+// patchStatus changes what differs from before: the member's controllers change the object at the same time.
+func patchStatus(t *testing.T, plane *framework.Plane, object, before client.Object) {
 	t.Helper()
-	if err := plane.Client.Status().Update(t.Context(), object); err != nil {
+	if err := plane.Client.Status().Patch(t.Context(), object, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,0 +1,203 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hosts takes Hosts for what is to be installed on machines, gives them their plans, and gives them back when they are clean.
+package hosts
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// fieldOwner is the field manager of what this package writes.
+const fieldOwner = client.FieldOwner("drover")
+
+// annotationDigest is on plans that Drover made, with a digest of their content: the manager's cache has none of that.
+const annotationDigest = v1.Group + "/plan-digest"
+
+var (
+	// ErrNotFree says that a Host is not to be had.
+	ErrNotFree = errors.New("the host is not free")
+	// ErrForeignPlan says that a Host has a plan that Drover did not make, and that is neither changed nor removed.
+	ErrForeignPlan = errors.New("the host has a plan that Drover did not make: delete its Secret")
+)
+
+// Hub is where Hosts and their plans are. Client reads from the cache and writes; Live reads from the API server.
+type Hub struct {
+	Client client.Client
+	Live   client.Reader
+}
+
+// TakenBy reports whether a Host is taken by that object, and not by a former one of its name.
+func TakenBy(host *v1.Host, consumer v1.HostConsumerRef) bool {
+	ref := host.Spec.ConsumerRef
+	return ref != nil && *ref == consumer
+}
+
+// NotFree says why a Host is not to be had, "" if it is.
+func NotFree(host *v1.Host) string {
+	ref := host.Spec.ConsumerRef
+	switch {
+	case !host.DeletionTimestamp.IsZero():
+		return "it is being deleted"
+	case ref != nil:
+		return fmt.Sprintf("%s %s has taken it", ref.Kind, ref.Name)
+	}
+	return notClean(host)
+}
+
+// notClean says why nothing is known to be off a Host's machine, "" if that is known.
+func notClean(host *v1.Host) string {
+	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+	switch {
+	case host.Status.State != v1.HostAvailable:
+		return fmt.Sprintf("its state is %s", cmp.Or(string(host.Status.State), "not known yet"))
+	case ready == nil || ready.Status != "True":
+		return "its agent is not connected"
+	case ready.ObservedGeneration != host.Generation:
+		return "its status is not of its spec yet"
+	case meta.IsStatusConditionFalse(host.Status.Conditions, v1.ConditionRestoreConfirmed):
+		return "the hub was restored, and what it would do on the host is not confirmed"
+	}
+	return ""
+}
+
+// Free returns the Hosts that are to be had and have such labels, by their names.
+func Free(all []v1.Host, selector labels.Selector) []*v1.Host {
+	var free []*v1.Host
+	for i := range all {
+		if host := &all[i]; selector.Matches(labels.Set(host.Labels)) && NotFree(host) == "" {
+			free = append(free, host)
+		}
+	}
+	slices.SortFunc(free, func(a, b *v1.Host) int { return cmp.Compare(a.Name, b.Name) })
+	return free
+}
+
+// Take takes a free Host for an object of its namespace. Of two that take it at the same time, one gets an error for which apierrors.IsConflict is true.
+func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) error {
+	if TakenBy(host, consumer) {
+		return nil
+	}
+	why := NotFree(host)
+	if why == "" {
+		switch plan, err := h.plan(ctx, host, h.Live); { // the cache may lag behind a plan that a user made
+		case err != nil:
+			return err
+		case plan != nil:
+			why = "it has a plan in Secret " + plan.Name
+		}
+	}
+	if why != "" {
+		return fmt.Errorf("take Host %s/%s: %w: %s", host.Namespace, host.Name, ErrNotFree, why)
+	}
+	return h.setConsumer(ctx, host, &consumer)
+}
+
+// SetPlan gives a Host that was taken for an object its plan, unless it has it, and reports whether it did.
+func (h Hub) SetPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan) (bool, error) {
+	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
+		return false, fmt.Errorf("give Host %s/%s a plan: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
+	}
+	plan.Owner = consumer.Kind + "/" + consumer.Name
+	content, err := json.Marshal(plan)
+	if err != nil {
+		return false, err
+	}
+	if _, err := protocol.ParseHostPlan(content); err != nil {
+		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, err)
+	}
+	before, err := h.plan(ctx, host, h.Client)
+	sum := sha256.Sum256(content)
+	digest := hex.EncodeToString(sum[:])
+	switch {
+	case err != nil:
+		return false, err
+	case before != nil && before.Annotations[annotationDigest] == "":
+		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, ErrForeignPlan)
+	case before != nil && before.Annotations[annotationDigest] == digest:
+		return false, nil
+	}
+	want := corev1ac.Secret(host.Name+v1.HostPlanSecretSuffix, host.Namespace).
+		WithLabels(map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}).
+		WithAnnotations(map[string]string{annotationDigest: digest}).
+		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(v1.GroupVersion.String()).WithKind("Host").WithName(host.Name).WithUID(host.UID)).
+		WithType(v1.SecretTypeHostPlan).WithData(map[string][]byte{v1.HostPlanKey: content})
+	if err := h.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
+		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, err)
+	}
+	return true, nil
+}
+
+// Release takes a Host's plan away, so that its machine is cleaned, and gives the Host back once that is so. It reports whether the Host is given back,
+// is someone else's, or is being deleted, which cleans it too. Otherwise its status says what it waits for; call Release again when that has changed.
+func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
+	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
+		return true, nil
+	}
+	plan, err := h.plan(ctx, host, h.Live) // to give a Host back that has a plan would let two plans run on it
+	switch {
+	case err != nil:
+		return false, err
+	case plan != nil && plan.Annotations[annotationDigest] == "":
+		return false, fmt.Errorf("give Host %s/%s back: %w", host.Namespace, host.Name, ErrForeignPlan)
+	case plan != nil:
+		err := h.Client.Delete(ctx, plan, client.Preconditions{UID: &plan.UID})
+		return false, client.IgnoreNotFound(err)
+	case notClean(host) != "":
+		return false, nil
+	}
+	return true, h.setConsumer(ctx, host, nil)
+}
+
+// plan reads the Secret with a Host's plan, nil if there is none.
+func (h Hub) plan(ctx context.Context, host *v1.Host, reader client.Reader) (*corev1.Secret, error) {
+	name := types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
+	plan := &corev1.Secret{}
+	if err := reader.Get(ctx, name, plan); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	return plan, nil
+}
+
+func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostConsumerRef) error {
+	before := host.DeepCopy()
+	host.Spec.ConsumerRef = consumer
+	if err := h.Client.Patch(ctx, host, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldOwner); err != nil {
+		return fmt.Errorf("set the consumerRef of Host %s/%s: %w", host.Namespace, host.Name, err)
+	}
+	return nil
+}
+
+// Handler wakes a controller for the objects of a kind that have taken Hosts, when these change, and when they are given back.
+func Handler(kind string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+		host, ok := object.(*v1.Host)
+		if !ok || host.Spec.ConsumerRef == nil || host.Spec.ConsumerRef.Kind != kind {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: host.Namespace, Name: host.Spec.ConsumerRef.Name}}}
+	})
+}
