@@ -44,6 +44,8 @@ type hostRow struct {
 	OS        string `json:"os,omitempty"`
 	Arch      string `json:"arch,omitempty"`
 	Agent     string `json:"agent,omitempty"`
+	// Consumer is the kind and name of what has taken the Host.
+	Consumer string `json:"consumer,omitempty"`
 	// Message says more of a Host that is not ready.
 	Message string `json:"message,omitempty"`
 }
@@ -101,6 +103,9 @@ func (h *hubClient) hosts(ctx context.Context) (hostList, error) {
 		if held := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionRestoreConfirmed); held != nil {
 			row.Reason, row.Message = held.Reason, held.Message
 		}
+		if ref := host.Spec.ConsumerRef; ref != nil {
+			row.Consumer = ref.Kind + "/" + ref.Name
+		}
 		if m := host.Status.Machine; m != nil {
 			row.OS, row.Arch = m.OS, m.Architecture
 		}
@@ -119,9 +124,9 @@ func (l hostList) text() string {
 	}
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "WORKSPACE\tNAME\tSTATE\tREADY\tREASON\tOS\tARCH\tAGENT\tMESSAGE")
+	fmt.Fprintln(table, "WORKSPACE\tNAME\tSTATE\tREADY\tREASON\tCONSUMER\tOS\tARCH\tAGENT\tMESSAGE")
 	for _, r := range l.Hosts {
-		cells := []string{r.Workspace, r.Name, r.State, r.Ready, r.Reason, r.OS, r.Arch, r.Agent, r.Message}
+		cells := []string{r.Workspace, r.Name, r.State, r.Ready, r.Reason, r.Consumer, r.OS, r.Arch, r.Agent, r.Message}
 		for i, cell := range cells {
 			cells[i] = plain(cell)
 		}
@@ -168,6 +173,9 @@ func (h *hubClient) host(ctx context.Context, name string) (*v1.Host, error) {
 func describeHost(host *v1.Host) string {
 	var b strings.Builder
 	say(&b, "%s/%s: %s\n", host.Namespace, host.Name, cmp.Or(string(host.Status.State), "Unknown"))
+	if ref := host.Spec.ConsumerRef; ref != nil {
+		say(&b, "%s %s has taken it\n", ref.Kind, ref.Name)
+	}
 	for _, kind := range []string{v1.ConditionReady, v1.ConditionRestoreConfirmed} {
 		if c := meta.FindStatusCondition(host.Status.Conditions, kind); c != nil {
 			say(&b, "%s is %s: %s: %s\n", kind, string(c.Status), c.Reason, c.Message)

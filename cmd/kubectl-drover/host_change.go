@@ -125,6 +125,9 @@ func (h *hubClient) cleanHost(ctx context.Context, name string, yes bool, says i
 	if err != nil {
 		return err
 	}
+	if ref := host.Spec.ConsumerRef; ref != nil {
+		return fmt.Errorf("nothing was changed: %s %s has taken Host %s/%s, and would install it again: change that, or delete it", ref.Kind, ref.Name, host.Namespace, host.Name)
+	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.workspace, Name: name + v1.HostPlanSecretSuffix}}
 	if !yes {
 		return fmt.Errorf("nothing was changed: what the plan of Host %s/%s installed is removed from the machine; add --yes", host.Namespace, host.Name)
@@ -174,7 +177,11 @@ func (h *hubClient) releaseHost(ctx context.Context, name string, yes, leave boo
 		return err
 	}
 	if !yes {
-		return fmt.Errorf("nothing was changed: Host %s/%s is deleted, and its machine cleaned unless --orphan is given; add --yes", host.Namespace, host.Name)
+		taken := ""
+		if ref := host.Spec.ConsumerRef; ref != nil {
+			taken = fmt.Sprintf(", which %s %s loses", ref.Kind, ref.Name)
+		}
+		return fmt.Errorf("nothing was changed: Host %s/%s%s is deleted, and its machine cleaned unless --orphan is given; add --yes", host.Namespace, host.Name, taken)
 	}
 	if leave {
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"deletionPolicy": v1.HostOrphan}})

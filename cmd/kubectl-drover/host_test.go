@@ -40,6 +40,7 @@ func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 	failed := hostIn("rack2", v1.HostInstalling, metav1.ConditionFalse, v1.ReasonInstructionFailed, "install: exit code 3\x1b[2J")
 	failed.Status.Machine = &v1.HostMachine{OS: "Debian 12", Architecture: "amd64"}
 	failed.Status.Plan = &v1.HostPlanStatus{Done: 1, Total: 3, Instruction: "install", Output: "E: no space left\x1b[2J\nbye"}
+	failed.Spec.ConsumerRef = &v1.HostConsumerRef{Kind: "Cluster", Name: "prod"}
 	held := hostIn("rack3", v1.HostActive, metav1.ConditionTrue, v1.ReasonActive, "")
 	held.Status.Conditions = append(held.Status.Conditions, metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored, Message: "it would be cleaned"})
 	h := hostHub(t, hostIn("rack1", v1.HostAvailable, metav1.ConditionTrue, v1.ReasonHostAvailable, "the host has no plan"), failed, held)
@@ -48,7 +49,7 @@ func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(list.text(), "\n")
-	for i, want := range [][]string{{"WORKSPACE"}, {"team-a", "rack1", "Available", "True"}, {"rack2", "Installing", "False", "InstructionFailed", "Debian 12", "amd64", "exit code 3"}, {"rack3", "Active", "HubRestored", "would be cleaned"}} {
+	for i, want := range [][]string{{"WORKSPACE"}, {"team-a", "rack1", "Available", "True"}, {"rack2", "Installing", "False", "InstructionFailed", "Cluster/prod", "Debian 12", "amd64", "exit code 3"}, {"rack3", "Active", "HubRestored", "would be cleaned"}} {
 		for _, word := range want {
 			if !strings.Contains(lines[i], word) || strings.Contains(lines[i], "\x1b") {
 				t.Errorf("line %d is %q, want %q in it", i, lines[i], word)
@@ -56,7 +57,7 @@ func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 		}
 	}
 	text := describeHost(failed)
-	for _, want := range []string{"team-a/rack2: Installing", "InstructionFailed: install: exit code 3", "1 of 3 done, now install", "E: no space left"} {
+	for _, want := range []string{"team-a/rack2: Installing", "Cluster prod has taken it", "InstructionFailed: install: exit code 3", "1 of 3 done, now install", "E: no space left"} {
 		if !strings.Contains(text, want) || strings.Contains(text, "\x1b") {
 			t.Errorf("%q is not in %q", want, text)
 		}
@@ -92,6 +93,17 @@ func TestAHostIsGivenBackOnlyIfThatIsSaid(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	}
 	host := hostIn("rack1", "", "", "", "")
+	taken := hostIn("rack2", v1.HostActive, metav1.ConditionTrue, v1.ReasonActive, "")
+	taken.Spec.ConsumerRef = &v1.HostConsumerRef{Kind: "Cluster", Name: "prod"}
+	if err := h.Create(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.cleanHost(t.Context(), "rack2", true, io.Discard); err == nil || !strings.Contains(err.Error(), "Cluster prod has taken Host team-a/rack2") {
+		t.Errorf("clean one that is taken: %v, want a refusal", err)
+	}
+	if err := h.releaseHost(t.Context(), "rack2", false, false, io.Discard); err == nil || !strings.Contains(err.Error(), "which Cluster prod loses") {
+		t.Errorf("delete one that is taken: %v", err)
+	}
 	for _, err := range []error{h.cleanHost(t.Context(), "rack1", false, io.Discard), h.releaseHost(t.Context(), "rack1", false, true, io.Discard)} {
 		if err == nil || !strings.Contains(err.Error(), "nothing was changed") {
 			t.Errorf("without --yes: %v", err)
