@@ -18,13 +18,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/authority"
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/controllers/cluster"
 	"github.com/drover-dev/drover/controllers/direct"
 	"github.com/drover-dev/drover/controllers/host"
+	"github.com/drover-dev/drover/controllers/infrastructure"
 	"github.com/drover-dev/drover/controllers/inventory"
+	"github.com/drover-dev/drover/controllers/machine"
 	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/controllers/project"
 	"github.com/drover-dev/drover/controllers/role"
@@ -54,6 +57,7 @@ type parts struct {
 	profiles *inventory.Reconciler
 	machines
 	profile *inventory.Kind
+	provider
 	tenants
 	// runnables run beside the controllers.
 	runnables []manager.Runnable
@@ -63,6 +67,12 @@ type parts struct {
 type machines struct {
 	hosts       *host.Reconciler
 	hostRevoker *host.Revoker
+}
+
+// provider are the reconcilers of the kinds that Cluster API makes clusters of.
+type provider struct {
+	infrastructure *infrastructure.Reconciler
+	nodes          *machine.Reconciler
 }
 
 // authorities are the reconcilers of the hub's CA.
@@ -126,6 +136,8 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 		Trust: cmp.Or(o.Config.Agent.Defaults().Trust, v1.TrustPinned), Started: o.Started, Now: time.Now,
 		Checkpoint: o.Checkpoints.Current, Forgot: o.Checkpoints.Forgot,
 	}
+	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Settings: settings}
+	p.nodes = &machine.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-machine"), Now: time.Now}
 	p.hostRevoker = &host.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.upgrades = &cluster.Upgrades{Client: hub, Recorder: mgr.GetEventRecorder("drover-cluster"), Pace: o.Config.Agent.Rollout.Pace, Now: time.Now}
@@ -221,6 +233,11 @@ func (p *parts) settled(o Options) func() bool {
 // hostNames lists all Hosts.
 func (p *parts) hostNames(ctx context.Context) ([]types.NamespacedName, error) {
 	return listNames(ctx, p.client, &v1.HostList{})
+}
+
+// infrastructureNames lists all DroverClusters.
+func (p *parts) infrastructureNames(ctx context.Context) ([]types.NamespacedName, error) {
+	return listNames(ctx, p.client, &infrav1.DroverClusterList{})
 }
 
 // clusterNames lists all Clusters.

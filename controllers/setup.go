@@ -19,13 +19,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/controllers/host"
+	"github.com/drover-dev/drover/controllers/machine"
 	"github.com/drover-dev/drover/controllers/signin"
 	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/hosts"
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/set"
@@ -71,7 +74,11 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	return p.add(mgr, slices.Concat(p.hub(), p.workspaces(), p.signIn(mgr)))
+	machines, err := p.clusterAPI(mgr)
+	if err != nil {
+		return err
+	}
+	return p.add(mgr, slices.Concat(p.hub(), p.workspaces(), p.signIn(mgr), machines))
 }
 
 // hub lists the controllers of the hub's CA and of Clusters.
@@ -168,6 +175,23 @@ func (p *parts) signIn(mgr ctrl.Manager) []entry {
 			self(&v1.AuthProvider{}, predicate.GenerationChangedPredicate{}), handled(&corev1.Secret{}, providers.Handler())}},
 		{"user", users, 1, false, []trigger{self(&v1.User{}), handled(&corev1.Secret{}, users.Handler())}},
 	}
+}
+
+// clusterAPI lists the controllers of what Cluster API makes clusters of: none unless it is configured.
+func (p *parts) clusterAPI(mgr ctrl.Manager) ([]entry, error) {
+	if !p.options.Config.ClusterAPI.Enabled {
+		return nil, nil
+	}
+	for _, kind := range []string{"DroverCluster", machine.Kind} {
+		if _, err := mgr.GetRESTMapper().RESTMapping(infrav1.GroupVersion.WithKind(kind).GroupKind(), infrav1.GroupVersion.Version); err != nil {
+			return nil, fmt.Errorf("clusterAPI.enabled takes the kinds of config/clusterapi: apply it before: %w", err)
+		}
+	}
+	return []entry{
+		{"drovercluster", p.infrastructure, 4, false, []trigger{self(&infrav1.DroverCluster{}), each(p.infrastructureNames, p.options.Trust.OnChange)}},
+		// One worker: see machine.Reconciler.
+		{"drovermachine", p.nodes, 1, false, []trigger{self(&infrav1.DroverMachine{}), handled(&v1.Host{}, hosts.Handler(machine.Kind))}},
+	}, nil
 }
 
 // add adds the controllers of a list to a manager, and what they are woken by.

@@ -92,6 +92,8 @@ const (
 	SecretKindHostAgent = "host-identity"
 	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the plan of a Host, which a person or a controller makes.
 	SecretKindHostPlan = "host-plan"
+	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", with which Cluster API reaches a cluster through the hub. It holds no credential.
+	SecretKindKubeconfig = "kubeconfig"
 	// SecretKindAuthority marks the Secret with the hub's own CA.
 	SecretKindAuthority = "authority"
 	// SecretKindSignIn marks the Secret with the keys that sign users' tokens.

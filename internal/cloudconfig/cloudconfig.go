@@ -110,7 +110,7 @@ func onlyKnown(keys map[string]json.RawMessage) error {
 			continue
 		}
 		if why, known := refused[key]; known {
-			return fmt.Errorf("Hosts are not given %s", why)
+			return fmt.Errorf("a Host is not given %s", why)
 		}
 		return fmt.Errorf("the bootstrap data has a key that is neither write_files nor runcmd: %.32q", key)
 	}

@@ -54,6 +54,14 @@ type Config struct {
 	Channels Channels `json:"channels,omitempty"`
 	// SignIn is how users sign in at the hub. Off by default.
 	SignIn SignIn `json:"signIn,omitempty"`
+	// ClusterAPI makes the hub an infrastructure provider of Cluster API. Off by default.
+	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
+}
+
+// ClusterAPI lets Cluster API make clusters of Hosts. What it makes is root on them.
+type ClusterAPI struct {
+	// Enabled has the manager reconcile the kinds of config/clusterapi, which must be there. Default: false.
+	Enabled bool `json:"enabled,omitempty"`
 }
 
 // Channels restricts the release channels that the hub asks. Any user who may create a Plan chooses the URL of one.

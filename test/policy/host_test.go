@@ -20,7 +20,8 @@ func hostPlan(t *testing.T, namespace, host string) *unstructured.Unstructured {
 
 // testHostPlan: a plan is root on a machine, so the right to write Secrets, which editors of a workspace have, makes none.
 func testHostPlan(t *testing.T, h *fixture) {
-	const refusal = "cannot update hosts/plan m1"
+	refusalOf := func(host string) string { return "cannot update hosts/plan " + host }
+	refusal := refusalOf("m1")
 	h.allow(t, "hana", h.workspace, may("secrets", "create", "update", "patch"))
 	h.allow(t, "hugo", h.workspace, may("secrets", "create", "update", "patch"), may("hosts/plan", "update"))
 	writer, holder := h.as(t, "hana"), h.as(t, "hugo")
@@ -57,6 +58,18 @@ func testHostPlan(t *testing.T, h *fixture) {
 		wantRefused(t, h.as(t, "hedy").Create(t.Context(), hostPlan(t, h.workspace, "m4"), client.DryRunAll), "cannot update hosts/plan m4")
 	})
 	t.Run("the manager makes none", func(t *testing.T) {
-		wantRefused(t, h.manager(t).Create(t.Context(), hostPlan(t, h.workspace, "m5"), client.DryRunAll), "denied request") // by two policies, and either may be the first
+		wantRefused(t, h.manager(t).Create(t.Context(), hostPlan(t, h.workspace, "m5"), client.DryRunAll), refusalOf("m5"))
+	})
+	t.Run("a manager that makes clusters makes and deletes plans, and no other Secrets of the type", func(t *testing.T) {
+		user := "system:serviceaccount:" + h.other + ":clusters-drover-manager"
+		h.allow(t, user, h.workspace, may("secrets", "create", "update", "patch", "delete"), may("hosts/plan", "update"))
+		maker, plan := h.as(t, user), hostPlan(t, h.workspace, "m6")
+		wantTaken(t, maker.Create(t.Context(), plan))
+		wantRefused(t, maker.Patch(t.Context(), plan.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll), "denied request")
+		wantRefused(t, maker.Patch(t.Context(), plan.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/host":"m7"}}}`), client.DryRunAll), "denied request")
+		wantTaken(t, maker.Delete(t.Context(), plan))
+		for _, kubeconfig := range []string{"{cluster.x-k8s.io/cluster-name: prod, cluster.drover.dev/secret: kubeconfig}", "{cluster.drover.dev/secret: kubeconfig}"} {
+			wantRefused(t, maker.Create(t.Context(), object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: x, labels: %s}}", h.workspace, kubeconfig)), client.DryRunAll), "writes Secrets of type Opaque only")
+		}
 	})
 }

@@ -1,0 +1,111 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/cloudconfig"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Times that the parts of a bootstrap may take, in seconds. kubeadm pulls images.
+const (
+	bootstrapTimeout = 3600
+	installTimeout   = 600
+	resetTimeout     = 1800
+)
+
+// folder is where a machine's script and manifest are, beside the agent's.
+const folder = "/var/lib/drover/machine/"
+
+// sentinel is the file that says that the bootstrap has succeeded, by the contract of bootstrap providers.
+const sentinel = "/run/cluster-api/bootstrap-success.complete"
+
+// bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not there after.
+const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
+
+// install applies the agent's manifest from the machine itself, which has just become a control plane: nothing has to reach it from outside. It tries again until
+// the instruction's time is over.
+const install = `test -e /etc/kubernetes/admin.conf || exit 0
+until kubectl --kubeconfig /etc/kubernetes/admin.conf apply --server-side --force-conflicts -f "$0"; do sleep 5; done`
+
+// reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's.
+const reset = `if command -v kubeadm >/dev/null && test -e /etc/kubernetes; then kubeadm reset --force || exit; fi
+for uninstall in rke2-uninstall.sh k3s-uninstall.sh k3s-agent-uninstall.sh; do
+	for dir in /usr/local/bin /opt/rke2/bin; do if test -x "$dir/$uninstall"; then "$dir/$uninstall" || exit; fi; done
+done
+rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d`
+
+// ProviderID returns the provider ID of the node on a Host.
+func ProviderID(host *v1.Host) string {
+	return infrav1.ProviderIDPrefix + host.Namespace + "/" + host.Name
+}
+
+// input is what a machine's plan is made of.
+type planInput struct {
+	// uid of the DroverMachine: instructions run once for it.
+	uid  string
+	host *v1.Host
+	// data of the bootstrap provider.
+	data []byte
+	// manifest of the agent, nil if the cluster has one already, or the machine is no control plane.
+	manifest []byte
+}
+
+// makePlan returns what turns a Host into a node. It is pure. Its error holds none of the bootstrap data.
+func makePlan(in planInput) (*protocol.HostPlan, error) {
+	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
+	hostname := ""
+	if in.host.Status.Machine != nil {
+		hostname = in.host.Status.Machine.Hostname
+	}
+	config, err := cloudconfig.Parse(in.data, cloudconfig.Instance{ID: id, Hostname: strings.ToLower(cmp.Or(hostname, in.host.Name))})
+	if err != nil {
+		return nil, err
+	}
+	if !named(config, ProviderID(in.host)) {
+		return nil, fmt.Errorf("the bootstrap data gives the kubelet no provider ID, by which Cluster API finds the node: set the kubelet's argument provider-id to %s{{ ds.meta_data.instance_id }}", infrav1.ProviderIDPrefix)
+	}
+	plan := &protocol.HostPlan{}
+	for _, f := range config.Files {
+		plan.Files = append(plan.Files, protocol.HostFile{Path: f.Path, Content: f.Content, Mode: f.Mode, UID: f.UID, GID: f.GID})
+	}
+	script := folder + in.uid + "/bootstrap.sh"
+	text := "#!/bin/sh\nmkdir -p /run/cluster-api\n" + strings.Join(config.Commands, "\n") + "\n"
+	plan.Files = append(plan.Files, protocol.HostFile{Path: script, Content: []byte(text), Mode: "0700"})
+	plan.Instructions = []protocol.HostInstruction{{ID: "bootstrap-" + in.uid, Command: []string{"/bin/sh", "-c", bootstrap, script}, TimeoutSeconds: bootstrapTimeout}}
+	if in.manifest != nil {
+		manifest := folder + in.uid + "/agent.yaml"
+		plan.Files = append(plan.Files, protocol.HostFile{Path: manifest, Content: in.manifest, Mode: "0600"})
+		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", install, manifest}, TimeoutSeconds: installTimeout})
+	}
+	plan.Clean = []protocol.HostInstruction{{ID: "reset-" + in.uid, Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout}}
+	return plan, nil
+}
+
+// named reports whether a file or command has the provider ID as a word of its own.
+func named(config *cloudconfig.Config, id string) bool {
+	texts := []string{strings.Join(config.Commands, "\n")}
+	for _, f := range config.Files {
+		texts = append(texts, string(f.Content))
+	}
+	for _, text := range texts {
+		for rest := text; ; {
+			_, after, found := strings.Cut(rest, id)
+			if !found {
+				break
+			}
+			if after == "" || !strings.ContainsAny(after[:1], "abcdefghijklmnopqrstuvwxyz0123456789.-") {
+				return true
+			}
+			rest = after
+		}
+	}
+	return false
+}

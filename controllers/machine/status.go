@@ -1,0 +1,109 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"fmt"
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// maxAddresses of a machine, as the schema has it.
+const maxAddresses = 32
+
+func provisioned(machine *infrav1.DroverMachine) bool {
+	return machine.Status.Initialization.Provisioned != nil && *machine.Status.Initialization.Provisioned
+}
+
+// isLost reports whether a Host's agent is not connected.
+func isLost(host *v1.Host) bool {
+	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+	return ready != nil && ready.Reason == v1.ReasonTunnelLost
+}
+
+func readyMessage(host *v1.Host) string {
+	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
+		return ready.Message
+	}
+	return "its status is not known yet"
+}
+
+// ofHost says how a machine is by the Host that it has taken. It is pure.
+func ofHost(machine *infrav1.DroverMachine, host *v1.Host) verdict {
+	reason := ""
+	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
+		reason = ready.Reason
+	}
+	say := func(reason, format string) verdict {
+		return verdict{reason: reason, message: fmt.Sprintf(format, host.Name, readyMessage(host))}
+	}
+	switch {
+	case !host.DeletionTimestamp.IsZero():
+		return say(infrav1.ReasonHostGone, "Host %s is being deleted: %s")
+	case isLost(host):
+		return say(infrav1.ReasonHostLost, "Host %s: %s")
+	case reason == v1.ReasonInstructionFailed, reason == v1.ReasonInterrupted, reason == v1.ReasonPlanInvalid:
+		return say(infrav1.ReasonBootstrapFailed, "Host %s: %s")
+	case host.Status.State == v1.HostActive:
+		return verdict{reason: infrav1.ReasonProvisioned, message: "Host " + host.Name + " has carried out the bootstrap"}
+	case provisioned(machine) && (host.Status.State == v1.HostAvailable || host.Status.State == v1.HostCleaning):
+		return say(infrav1.ReasonHostGone, "the plan of Host %s was deleted, and it is cleaned: %s")
+	}
+	return say(infrav1.ReasonBootstrapping, "Host %s: %s")
+}
+
+// writeStatus writes what was decided, and what the Host reports.
+func writeStatus(in *input, v verdict) {
+	machine := in.machine
+	if v.reason == infrav1.ReasonProvisioned && !provisioned(machine) {
+		done := true
+		machine.Status.Initialization.Provisioned = &done
+		in.update.Event(status.Event{Reason: infrav1.ReasonProvisioned, Action: "Bootstrap", Message: protocol.Cut(v.message, 512)})
+	}
+	if in.host != nil && machine.Status.HostName == in.host.Name {
+		machine.Status.Addresses = addresses(in.host)
+		machine.Status.FailureDomain = in.host.Labels[in.domainLabel]
+	}
+	ready := metav1.ConditionFalse
+	if v.reason == infrav1.ReasonProvisioned {
+		ready = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&machine.Status.Conditions, metav1.Condition{
+		Type: infrav1.ConditionReady, Status: ready, Reason: v.reason, Message: protocol.Cut(v.message, 1024), ObservedGeneration: machine.Generation,
+	})
+}
+
+func setPaused(machine *infrav1.DroverMachine, paused bool) {
+	if !paused {
+		meta.RemoveStatusCondition(&machine.Status.Conditions, infrav1.ConditionPaused)
+		return
+	}
+	meta.SetStatusCondition(&machine.Status.Conditions, metav1.Condition{
+		Type: infrav1.ConditionPaused, Status: metav1.ConditionTrue, Reason: infrav1.ReasonPaused, Message: "Cluster API has paused the cluster or the machine", ObservedGeneration: machine.Generation,
+	})
+}
+
+// addresses returns those that a Host reports, as the contract has them. What is no address is left out: a machine may report what it likes.
+func addresses(host *v1.Host) []infrav1.MachineAddress {
+	if host.Status.Machine == nil {
+		return nil
+	}
+	var out []infrav1.MachineAddress
+	if name := host.Status.Machine.Hostname; name != "" && len(name) <= 253 {
+		out = append(out, infrav1.MachineAddress{Type: "Hostname", Address: name})
+	}
+	for _, text := range host.Status.Machine.Addresses {
+		if address, err := netip.ParseAddr(text); err == nil && len(out) < maxAddresses {
+			out = append(out, infrav1.MachineAddress{Type: "InternalIP", Address: address.String()})
+		}
+	}
+	return out
+}

@@ -1,0 +1,133 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clusterapi reads of Cluster API's objects what its contract lets an infrastructure provider rely on.
+package clusterapi
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// GroupVersion of the objects that are read.
+var GroupVersion = schema.GroupVersion{Group: "cluster.x-k8s.io", Version: "v1beta2"}
+
+// Labels and the annotation of the contract, and the type of Secrets that Cluster API makes.
+const (
+	LabelCluster      = "cluster.x-k8s.io/cluster-name"
+	LabelControlPlane = "cluster.x-k8s.io/control-plane"
+	LabelDeployment   = "cluster.x-k8s.io/deployment-name"
+
+	annotationPaused = "cluster.x-k8s.io/paused"
+
+	secretType corev1.SecretType = "cluster.x-k8s.io/secret"
+)
+
+// Cluster is a Cluster of Cluster API.
+type Cluster struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Paused               bool     `json:"paused"`
+		ControlPlaneEndpoint Endpoint `json:"controlPlaneEndpoint"`
+		InfrastructureRef    struct {
+			Name string `json:"name"`
+		} `json:"infrastructureRef"`
+	} `json:"spec"`
+	Status struct {
+		Initialization struct {
+			InfrastructureProvisioned bool `json:"infrastructureProvisioned"`
+		} `json:"initialization"`
+	} `json:"status"`
+}
+
+// Endpoint of a control plane.
+type Endpoint struct {
+	Host string `json:"host"`
+	Port int32  `json:"port"`
+}
+
+// Machine is a Machine of Cluster API.
+type Machine struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		ClusterName   string `json:"clusterName"`
+		FailureDomain string `json:"failureDomain"`
+		Bootstrap     struct {
+			DataSecretName string `json:"dataSecretName"`
+		} `json:"bootstrap"`
+	} `json:"spec"`
+}
+
+// OwnerOf returns the name of the Cluster or Machine that an object of the provider belongs to, "" before Cluster API has written it.
+func OwnerOf(object metav1.Object, kind string) string {
+	for _, ref := range object.GetOwnerReferences() {
+		if group, err := schema.ParseGroupVersion(ref.APIVersion); err == nil && group.Group == GroupVersion.Group && ref.Kind == kind {
+			return ref.Name
+		}
+	}
+	return ""
+}
+
+// IsPaused reports whether Cluster API asks to leave an object alone.
+func IsPaused(cluster *Cluster, object metav1.Object) bool {
+	_, annotated := object.GetAnnotations()[annotationPaused]
+	return annotated || cluster != nil && cluster.Spec.Paused
+}
+
+// GetCluster reads a Cluster.
+func GetCluster(ctx context.Context, reader client.Reader, name types.NamespacedName) (*Cluster, error) {
+	out := &Cluster{}
+	return out, get(ctx, reader, name, "Cluster", out)
+}
+
+// GetMachine reads a Machine.
+func GetMachine(ctx context.Context, reader client.Reader, name types.NamespacedName) (*Machine, error) {
+	out := &Machine{}
+	return out, get(ctx, reader, name, "Machine", out)
+}
+
+func get(ctx context.Context, reader client.Reader, name types.NamespacedName, kind string, into any) error {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(GroupVersion.WithKind(kind))
+	if err := reader.Get(ctx, name, object); err != nil {
+		return fmt.Errorf("read %s %s of Cluster API: %w", kind, name, err)
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into); err != nil {
+		return fmt.Errorf("read %s %s of Cluster API: %w", kind, name, err)
+	}
+	return nil
+}
+
+// GetBootstrap reads what the bootstrap provider made for a Machine. Secrets of another type, or of another cluster, are none: who may write Machines must not read
+// all Secrets of a workspace through a Host.
+func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) ([]byte, error) {
+	name := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.DataSecretName}
+	secret := &corev1.Secret{}
+	if err := reader.Get(ctx, name, secret); err != nil {
+		return nil, fmt.Errorf("read bootstrap data: %w", err)
+	}
+	format := string(secret.Data["format"])
+	switch {
+	case secret.Type != secretType || secret.Labels[LabelCluster] != machine.Spec.ClusterName:
+		return nil, refusal(fmt.Sprintf("Secret %s is not of type %s with the label %s: %s", name.Name, secretType, LabelCluster, machine.Spec.ClusterName))
+	case format != "" && format != "cloud-config":
+		return nil, refusal(fmt.Sprintf("the bootstrap data is of the format %.32q: use cloud-config", format))
+	}
+	return secret.Data["value"], nil
+}
+
+// A refusal is an error that only a person can mend.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// Refused marks it.
+func (r refusal) Refused() bool { return true }

@@ -1,0 +1,79 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testkit
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/drover-dev/drover/internal/clusterapi"
+)
+
+// installing is held while CRDs are installed: tests that begin at the same time share an API server.
+var installing sync.Mutex
+
+// ClusterAPI installs the kinds of config/clusterapi, and Cluster and Machine of Cluster API without their schemas and controllers: test/e2e runs the real ones.
+func (e *Env) ClusterAPI(t testing.TB) {
+	t.Helper()
+	options := envtest.CRDInstallOptions{Paths: []string{Path(t, "config/clusterapi/bases")}, ErrorIfPathMissing: true}
+	for kind, plural := range map[string]string{"Cluster": "clusters", "Machine": "machines"} {
+		anything := true
+		options.CRDs = append(options.CRDs, &apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: plural + "." + clusterapi.GroupVersion.Group},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+				Group: clusterapi.GroupVersion.Group, Scope: apiextensionsv1.NamespaceScoped,
+				Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural, Singular: plural[:len(plural)-1]},
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+					Name: clusterapi.GroupVersion.Version, Served: true, Storage: true,
+					Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &anything}},
+				}},
+			},
+		})
+	}
+	installing.Lock()
+	defer installing.Unlock()
+	if _, err := envtest.InstallCRDs(e.Config, options); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ClusterAPIObject creates a Cluster or Machine of Cluster API.
+func (e *Env) ClusterAPIObject(t testing.TB, kind, namespace, name string, labels map[string]string, content map[string]any) *unstructured.Unstructured {
+	t.Helper()
+	object := &unstructured.Unstructured{Object: content}
+	object.SetGroupVersionKind(clusterapi.GroupVersion.WithKind(kind))
+	object.SetNamespace(namespace)
+	object.SetName(name)
+	object.SetLabels(labels)
+	if err := e.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// Bootstrap creates a Secret as bootstrap providers do.
+func (e *Env) Bootstrap(t testing.TB, namespace, name, cluster, data string) {
+	t.Helper()
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{clusterapi.LabelCluster: cluster}},
+		Type:       "cluster.x-k8s.io/secret", Data: map[string][]byte{"value": []byte(data), "format": []byte("cloud-config")},
+	}
+	if err := e.Client.Create(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// OwnedBy returns the reference to an object of Cluster API that it gives to what belongs to it.
+func OwnedBy(object client.Object) []metav1.OwnerReference {
+	kind := object.GetObjectKind().GroupVersionKind()
+	return []metav1.OwnerReference{{APIVersion: fmt.Sprintf("%s/%s", kind.Group, kind.Version), Kind: kind.Kind, Name: object.GetName(), UID: object.GetUID()}}
+}
