@@ -36,7 +36,7 @@ const install = `test -e /etc/kubernetes/admin.conf || exit 0
 until kubectl --kubeconfig /etc/kubernetes/admin.conf apply --server-side --force-conflicts -f "$0"; do sleep 5; done`
 
 // reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's.
-const reset = `if command -v kubeadm >/dev/null && test -e /etc/kubernetes; then kubeadm reset --force || exit; fi
+const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 for uninstall in rke2-uninstall.sh k3s-uninstall.sh k3s-agent-uninstall.sh; do
 	for dir in /usr/local/bin /opt/rke2/bin; do if test -x "$dir/$uninstall"; then "$dir/$uninstall" || exit; fi; done
 done

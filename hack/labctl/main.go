@@ -26,7 +26,7 @@ const usage = `labctl runs real Kubernetes control planes on this machine.
                               kube-controller-manager, kubectl) and print where
   labctl path [--oldest]      the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS.
                               With --oldest, of the oldest Kubernetes that Drover supports
-  labctl gitops               the same for the programs of Flux, Argo CD and Cluster API
+  labctl gitops               the same for the programs of Flux, Argo CD and Cluster API, and kubeadm
   labctl up --dir D           start a control plane that lives on, with its state in folder D
   labctl down --dir D         stop it; the state stays, so that "up" finds it again
 ` + nodesUsage + `  labctl version              print which sources this was built of
@@ -98,7 +98,7 @@ func build(ctx context.Context, names []string, out, progress io.Writer) error {
 
 func gitops(ctx context.Context, out, progress io.Writer) error {
 	var errs []error
-	for _, build := range []func(context.Context, io.Writer) (*lab.Tool, error){lab.Flux, lab.ArgoCDTool, lab.ClusterAPI} {
+	for _, build := range []func(context.Context, io.Writer) (*lab.Tool, error){lab.Flux, lab.ArgoCDTool, lab.ClusterAPI, lab.KubeadmTool} {
 		tool, err := build(ctx, progress)
 		if err != nil {
 			errs = append(errs, err)

@@ -120,6 +120,7 @@ func TestToolsArePinned(t *testing.T) {
 	for name, modules := range map[string][]string{
 		"flux":       {"github.com/fluxcd/kustomize-controller", "github.com/fluxcd/source-controller", "github.com/fluxcd/kustomize-controller/api"},
 		"argocd":     {"github.com/argoproj/argo-cd/v3"},
+		"kubeadm":    {kubernetesModule},
 		"clusterapi": {ClusterAPIModule, ClusterAPIModule + "/api"},
 	} {
 		for _, path := range modules {

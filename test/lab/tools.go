@@ -25,6 +25,8 @@ const (
 	CoreProvider         = "cluster-api-core"
 	BootstrapProvider    = "cluster-api-bootstrap-kubeadm"
 	ControlPlaneProvider = "cluster-api-control-plane-kubeadm"
+	// Kubeadm is the program of KubeadmTool.
+	Kubeadm = "kubeadm"
 )
 
 // A Tool is the programs of Flux, of Argo CD or of Cluster API, built of their modules with the versions of their own go.mod.
@@ -61,6 +63,14 @@ func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
 	})
 }
 
+const kubernetesModule = "k8s.io/kubernetes"
+
+// KubeadmTool builds kubeadm if it is not in the user's cache, half a minute beside the programs of control planes. It has a module of its own: another program in that of Kubernetes
+// would have all of them built again.
+func KubeadmTool(ctx context.Context, progress io.Writer) (*Tool, error) {
+	return buildTool(ctx, progress, "kubeadm", kubernetesModule, map[string]string{Kubeadm: kubernetesModule + "/cmd/kubeadm"})
+}
+
 // buildTool builds programs, by name with the import path of each, in a folder of their own. The main module gives the tool its version.
 func buildTool(ctx context.Context, progress io.Writer, name, mainModule string, programs map[string]string) (*Tool, error) {
 	names := slices.Sorted(maps.Keys(programs))
@@ -69,6 +79,9 @@ func buildTool(ctx context.Context, progress io.Writer, name, mainModule string,
 		return nil, err
 	}
 	m.ldflags = "-s -w"
+	if mainModule == kubernetesModule {
+		m.ldflags = kubernetesLDFlags(m.version)
+	}
 	c := catalog{}
 	for name, pkg := range programs {
 		c[name] = program{name: name, pkg: pkg, module: m}

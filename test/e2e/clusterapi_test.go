@@ -1,0 +1,421 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/clusterapi"
+	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// isolated runs a command as a machine of its own: with a hostname, and with /run, /etc and /var/lib that no other has. When it ends, all that it started ends.
+const isolated = `set -e
+hostname "$1"
+mount -t tmpfs tmpfs /run
+mkdir "$0/layers"
+mount -t tmpfs tmpfs "$0/layers"
+for of in etc var/lib; do
+	mkdir -p "$0/layers/$of/upper" "$0/layers/$of/work"
+	mount -t overlay overlay -o "lowerdir=/$of,upperdir=$0/layers/$of/upper,workdir=$0/layers/$of/work" "/$of"
+done
+shift
+exec "$@"`
+
+// inNamespaces are the arguments of unshare for it.
+func inNamespaces(dir, hostname string, command ...string) []string {
+	return append([]string{"--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", isolated, dir, hostname}, command...)
+}
+
+// capi is a hub with Cluster API's managers, and machines that are Hosts.
+type capi struct {
+	*gitOps
+	kubeadm  *lab.Tool
+	machines map[string]*machine
+	// port of the new cluster's API server.
+	port string
+}
+
+// TestClusterAPIMakesAClusterOfHosts runs Cluster API's core and its providers for kubeadm, with the rights of their own manifests and their webhooks. The machines
+// are processes in namespaces with host agents, and a stand-in for kubeadm (testdata/kubeadm.sh) in place of container runtimes and kubelets. So what is real is Cluster API, kubeadm's certificates, the API server,
+// and the way from Cluster API to it: through the hub.
+func TestClusterAPIMakesAClusterOfHosts(t *testing.T) {
+	t.Parallel()
+	c := startClusterAPI(t)
+	c.step(t, "machines join", func(t *testing.T) {
+		for _, name := range []string{"m1", "m2", "m3"} {
+			c.join(t, name)
+		}
+	})
+	c.step(t, "the first control plane brings the agent, and Cluster API reaches it through the hub", c.controlPlane)
+	c.step(t, "workers join with tokens that Cluster API makes through the hub", c.workers)
+	c.step(t, "kubectl get clusters means ours", c.names)
+	c.step(t, "a machine that is no longer wanted is cleaned and given back", c.scaleDown)
+	c.step(t, "the cluster is deleted, and all Hosts are free", c.remove)
+}
+
+// startClusterAPI starts hub and Cluster API. It skips where no namespaces can be made, or the programs cannot be built.
+func startClusterAPI(t *testing.T) *capi {
+	t.Helper()
+	if out, err := exec.Command("unshare", inNamespaces(t.TempDir(), "probe", "true")...).CombinedOutput(); err != nil {
+		t.Skipf("no namespaces of its own for a machine: %v %s", err, out)
+	}
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed, which the join command takes")
+	}
+	if err := hostAgent(); err != nil {
+		t.Fatal(err)
+	}
+	kubeadm, err := lab.KubeadmTool(t.Context(), os.Stderr)
+	if err != nil {
+		t.Skipf("kubeadm cannot be built here: %v", err)
+	}
+	tool, err := lab.ClusterAPI(t.Context(), os.Stderr)
+	if err != nil {
+		t.Skipf("Cluster API cannot be built here: %v", err)
+	}
+	c := &capi{gitOps: &gitOps{system: build(t), tool: tool, transcript: discard{}}, kubeadm: kubeadm, machines: map[string]*machine{}}
+	plane, err := c.plane("hub", lab.User{Name: "demo", Token: demoToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = plane.Kill() })
+	if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", "config/clusterapi"); err != nil {
+		t.Fatal(err)
+	}
+	enable := func(configuration *config.Config) { configuration.ClusterAPI.Enabled = true }
+	if c.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: 1, Configure: enable}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.hub.Manager.Kill()
+		if t.Failed() {
+			t.Logf("manager:\n%s", tail(c.hub.Manager.LogFile()))
+		}
+	})
+	create(t, c.hub.Plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: teamSpace}})
+	for _, p := range providers() {
+		c.startProvider(t, p)
+	}
+	return c
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// join makes a Host of a machine in namespaces of its own.
+func (c *capi) join(t *testing.T, name string) {
+	t.Helper()
+	m := c.machine(c.t) // its folders outlive the subtest
+	c.machines[name] = m
+	host := types.NamespacedName{Namespace: teamSpace, Name: name}
+	create(t, c.hub.Plane, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: host.Namespace, Name: host.Name, Labels: map[string]string{"rack": name}}})
+	secret := &corev1.Secret{}
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		return c.hub.Client.Get(ctx, types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostJoinSecretSuffix}, secret)
+	})
+	m.join(string(secret.Data["command"]))
+	tools := m.path("tools")
+	if err := errors.Join(os.Mkdir(tools, 0o700), os.Symlink(c.programs.Kubectl, filepath.Join(tools, "kubectl")), os.WriteFile(filepath.Join(tools, "kubeadm"), c.standIn(t, m), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	process, err := lab.Command{
+		Name: "machine-" + name, Path: "unshare", Args: inNamespaces(m.dir, name, m.path("bin", "drover-host-agent"), "run"),
+		Env: append(m.env(), "PATH="+tools+":"+os.Getenv("PATH")), LogFile: m.path("agent.log"),
+	}.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.process = process
+	c.t.Cleanup(func() {
+		_ = process.Kill()
+		if c.t.Failed() {
+			c.t.Logf("%s:\n%s", name, tail(m.path("agent.log")))
+		}
+	})
+	m.await(host, "available", because(v1.ReasonHostAvailable))
+}
+
+// standIn returns the stand-in for kubeadm of a machine.
+func (c *capi) standIn(t *testing.T, m *machine) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/kubeadm.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	assets, err := lab.Binaries(t.Context(), os.Stderr, lab.Etcd, lab.APIServer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.port == "" {
+		c.port = freePort(t)
+	}
+	return []byte(strings.NewReplacer("@KUBEADM@", c.kubeadm.Assets[lab.Kubeadm], "@OUT@", m.dir, "@ETCD@", assets[lab.Etcd], "@APISERVER@", assets[lab.APIServer], "@VERSION@", c.kubeadm.Version,
+		"@PORT@", c.port, "@ETCDPORT@", freePort(t), "@PEERPORT@", freePort(t)).Replace(string(text)))
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	address, err := lab.FreeAddress("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address[strings.LastIndex(address, ":")+1:]
+}
+
+func (c *capi) apply(t *testing.T, manifest string) {
+	t.Helper()
+	if _, err := c.hub.Kubectl(t.Context(), []byte(manifest), "apply", "--server-side", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitObject waits until an object of Cluster API is as wanted.
+func (c *capi) awaitObject(t *testing.T, group, kind, name string, wanted func(*unstructured.Unstructured) error) {
+	t.Helper()
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion(group + "/v1beta2")
+	object.SetKind(kind)
+	testkit.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
+		if err := c.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: name}, object); err != nil {
+			return err
+		}
+		if err := wanted(object); err != nil {
+			return fmt.Errorf("%s %s: %w: %v\nDroverMachines:\n%s", kind, name, err, object.Object["status"], c.overview(ctx))
+		}
+		return nil
+	})
+}
+
+// overview is what a person would look at.
+func (c *capi) overview(ctx context.Context) string {
+	out, err := c.hub.Kubectl(ctx, nil, "-n", teamSpace, "get", "drovermachines,droverclusters,machines,hosts,clusters", "-o", "wide")
+	return fmt.Sprint(out, err)
+}
+
+// isTrue returns what checks that a field is true.
+func isTrue(path ...string) func(*unstructured.Unstructured) error {
+	return func(o *unstructured.Unstructured) error {
+		if is, _, _ := unstructured.NestedBool(o.Object, path...); !is {
+			return fmt.Errorf("%s is not true", strings.Join(path, "."))
+		}
+		return nil
+	}
+}
+
+// hasCondition returns what checks that a condition is True.
+func hasCondition(name string) func(*unstructured.Unstructured) error {
+	return func(o *unstructured.Unstructured) error {
+		all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		for _, item := range all {
+			if condition, ok := item.(map[string]any); ok && condition["type"] == name && condition["status"] == "True" {
+				return nil
+			}
+		}
+		return fmt.Errorf("the condition %s is not True", name)
+	}
+}
+
+// isNumber returns what checks that a field has a number.
+func isNumber(want int64, path ...string) func(*unstructured.Unstructured) error {
+	return func(o *unstructured.Unstructured) error {
+		if got, _, _ := unstructured.NestedInt64(o.Object, path...); got != want {
+			return fmt.Errorf("%s is %d, want %d", strings.Join(path, "."), got, want)
+		}
+		return nil
+	}
+}
+
+func (c *capi) controlPlane(t *testing.T) {
+	c.apply(t, strings.NewReplacer("@PORT@", c.port, "@VERSION@", c.kubeadm.Version).Replace(clusterManifest))
+	admin := ""
+	testkit.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
+		for _, m := range c.machines {
+			if _, err := os.Stat(m.path("admin.conf")); err == nil {
+				admin = m.path("admin.conf")
+				_, err := framework.Kubectl(ctx, c.programs, admin, nil, "-n", protocol.AgentNamespace, "get", "deployment", protocol.AgentName)
+				return err
+			}
+		}
+		return fmt.Errorf("no machine has initialized the control plane:\n%s", c.overview(ctx))
+	})
+	// In place of a kubelet that starts the Deployment which the machine has applied.
+	c.startInstalledAgent(t, admin)
+	c.await(t, types.NamespacedName{Namespace: teamSpace, Name: "web"}, time.Minute, framework.Ready)
+	c.awaitObject(t, "cluster.x-k8s.io", "Cluster", "web", isTrue("status", "initialization", "controlPlaneInitialized"))
+	c.awaitObject(t, "cluster.x-k8s.io", "Cluster", "web", hasCondition("RemoteConnectionProbe"))
+	// It is not more than initialized: there are no static pods to look at.
+	c.awaitObject(t, "controlplane.cluster.x-k8s.io", "KubeadmControlPlane", "web", isTrue("status", "initialization", "controlPlaneInitialized"))
+	machines := c.machinesOf(t)
+	i := slices.IndexFunc(machines, func(m unstructured.Unstructured) bool {
+		_, is := m.GetLabels()[clusterapi.LabelControlPlane]
+		return is
+	})
+	if i < 0 {
+		t.Fatal("there is no Machine of the control plane")
+	}
+	c.awaitObject(t, "cluster.x-k8s.io", "Machine", machines[i].GetName(), hasCondition("NodeHealthy"))
+	secret := &corev1.Secret{}
+	if err := c.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: "web-kubeconfig"}, secret); err != nil {
+		t.Fatal(err)
+	}
+	if text := string(secret.Data["value"]); !strings.Contains(text, c.hub.URL()+"/k8s/clusters/team/web") || strings.Contains(text, c.port) || strings.Contains(text, "client-key") || strings.Contains(text, "token:") {
+		t.Errorf("Cluster API's kubeconfig is %s, want the hub's proxy and no credential", text)
+	}
+}
+
+// startInstalledAgent starts the agent with what its Deployment in the new cluster says.
+func (c *capi) startInstalledAgent(t *testing.T, admin string) {
+	t.Helper()
+	cluster := &v1.Cluster{}
+	if err := c.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: "web"}, cluster); err != nil {
+		t.Fatal(err)
+	}
+	deployment, err := framework.Kubectl(t.Context(), c.programs, admin, nil, "-n", protocol.AgentNamespace, "get", "deployment", protocol.AgentName, "-o", "yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := framework.DeploymentEnv([]byte(deployment))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := framework.Kubectl(t.Context(), c.programs, admin, nil, "-n", protocol.AgentNamespace, "create", "token", protocol.AgentName, "--duration=24h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := framework.Kubectl(t.Context(), c.programs, admin, nil, "config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.certificate-authority-data}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(c.dir, "agent.kubeconfig")
+	if err := framework.WriteKubeconfig(kubeconfig, "https://127.0.0.1:"+c.port, decoded(t, ca), strings.TrimSpace(token)); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t, lab.Command{Name: "agent-web", Path: c.programs.Agent, Args: []string{"--kubeconfig=" + kubeconfig},
+		Env: append(append(os.Environ(), env...), protocol.EnvNamespace+"="+protocol.AgentNamespace, protocol.EnvListen+"=127.0.0.1:"+freePort(t), protocol.EnvSocket+"="+filepath.Join(c.dir, "agent.sock"))})
+}
+
+func (c *capi) workers(t *testing.T) {
+	c.awaitObject(t, "cluster.x-k8s.io", "MachineDeployment", "web-workers", isNumber(2, "status", "readyReplicas"))
+	machines := c.machinesOf(t)
+	if len(machines) != 3 {
+		t.Fatalf("%d machines, want 3", len(machines))
+	}
+	var nodes []string
+	for _, m := range machines {
+		node, _, _ := unstructured.NestedString(m.Object, "status", "nodeRef", "name")
+		id, _, _ := unstructured.NestedString(m.Object, "spec", "providerID")
+		if id != "drover://team/"+node {
+			t.Errorf("the Machine %s has the Node %q and the provider ID %q", m.GetName(), node, id)
+		}
+		nodes = append(nodes, node)
+	}
+	if slices.Sort(nodes); !slices.Equal(nodes, []string{"m1", "m2", "m3"}) {
+		t.Errorf("nodes %v, want each Host once", nodes)
+	}
+	for name, m := range c.machines {
+		if got := ran(t, m.path("kubeadm-ran")); got != "init" && got != "join" {
+			t.Errorf("%s ran kubeadm %q, want it once", name, got)
+		}
+	}
+}
+
+func (c *capi) machinesOf(t *testing.T) []unstructured.Unstructured {
+	t.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(clusterapi.GroupVersion.WithKind("MachineList"))
+	if err := c.hub.Client.List(t.Context(), list, client.InNamespace(teamSpace)); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+func (c *capi) names(t *testing.T) {
+	for argument, want := range map[string]string{
+		"clusters": "cluster.cluster.drover.dev/web\n", "cluster": "cluster.cluster.drover.dev/web\n", "clusters.cluster.x-k8s.io": "cluster.cluster.x-k8s.io/web\n",
+		"drovercl": "drovercluster.infrastructure.cluster.drover.dev/web\n",
+	} {
+		if out, err := c.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "get", argument, "-o", "name"); err != nil || out != want {
+			t.Errorf("kubectl get %s: %q, %v, want %q", argument, out, err, want)
+		}
+	}
+}
+
+// free waits until that many Hosts are free and clean.
+func (c *capi) free(t *testing.T, want int) {
+	t.Helper()
+	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
+		list := &v1.HostList{}
+		if err := c.hub.Client.List(ctx, list, client.InNamespace(teamSpace)); err != nil {
+			return err
+		}
+		free := 0
+		for _, h := range list.Items {
+			if h.Spec.ConsumerRef == nil && h.Status.State == v1.HostAvailable && meta.IsStatusConditionTrue(h.Status.Conditions, v1.ConditionReady) {
+				free++
+			}
+		}
+		if free != want {
+			return fmt.Errorf("%d Hosts are free, want %d:\n%s", free, want, c.overview(ctx))
+		}
+		return nil
+	})
+}
+
+func (c *capi) scaleDown(t *testing.T) {
+	if _, err := c.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "scale", "machinedeployments.cluster.x-k8s.io", "web-workers", "--replicas=1"); err != nil {
+		t.Fatal(err)
+	}
+	c.free(t, 1)
+	resets := 0
+	for _, m := range c.machines {
+		if ran(t, m.path("kubeadm-ran")) == "join reset" {
+			resets++
+		}
+	}
+	if resets != 1 {
+		t.Errorf("%d machines were reset once after they had joined, want 1", resets)
+	}
+}
+
+func (c *capi) remove(t *testing.T) {
+	if _, err := c.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "delete", "clusters.cluster.x-k8s.io", "web", "--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	c.free(t, 3)
+	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		err := c.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: "web-kubeconfig"}, &corev1.Secret{})
+		if err == nil {
+			return errors.New("the kubeconfig is there after its cluster")
+		}
+		return client.IgnoreNotFound(err)
+	})
+	for name, m := range c.machines {
+		if got := ran(t, m.path("kubeadm-ran")); !strings.HasSuffix(got, " reset") || strings.Count(got, "reset") != 1 {
+			t.Errorf("%s ran kubeadm %q, want one reset at its end", name, got)
+		}
+	}
+}
