@@ -26,6 +26,7 @@ import (
 	"github.com/drover-dev/drover/controllers/direct"
 	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/controllers/infrastructure"
+	"github.com/drover-dev/drover/controllers/installation"
 	"github.com/drover-dev/drover/controllers/inventory"
 	"github.com/drover-dev/drover/controllers/machine"
 	"github.com/drover-dev/drover/controllers/plan"
@@ -58,6 +59,7 @@ type parts struct {
 	machines
 	profile *inventory.Kind
 	provider
+	installer
 	tenants
 	// runnables run beside the controllers.
 	runnables []manager.Runnable
@@ -68,6 +70,9 @@ type machines struct {
 	hosts       *host.Reconciler
 	hostRevoker *host.Revoker
 }
+
+// installer is the reconciler of what is made of Hosts without Cluster API.
+type installer struct{ installations *installation.Reconciler }
 
 // provider are the reconcilers of the kinds that Cluster API makes clusters of.
 type provider struct {
@@ -138,6 +143,7 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 	}
 	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Settings: settings}
 	p.nodes = &machine.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-machine"), Now: time.Now}
+	p.installations = &installation.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-installation"), Now: time.Now}
 	p.hostRevoker = &host.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.upgrades = &cluster.Upgrades{Client: hub, Recorder: mgr.GetEventRecorder("drover-cluster"), Pace: o.Config.Agent.Rollout.Pace, Now: time.Now}

@@ -20,9 +20,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/controllers/host"
+	"github.com/drover-dev/drover/controllers/installation"
 	"github.com/drover-dev/drover/controllers/machine"
 	"github.com/drover-dev/drover/controllers/signin"
 	"github.com/drover-dev/drover/internal/checkpoint"
@@ -78,7 +80,11 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	return p.add(mgr, slices.Concat(p.hub(), p.workspaces(), p.signIn(mgr), machines))
+	installations, err := p.provision(mgr)
+	if err != nil {
+		return err
+	}
+	return p.add(mgr, slices.Concat(p.hub(), p.workspaces(), p.signIn(mgr), machines, installations))
 }
 
 // hub lists the controllers of the hub's CA and of Clusters.
@@ -192,6 +198,18 @@ func (p *parts) clusterAPI(mgr ctrl.Manager) ([]entry, error) {
 		// One worker: see machine.Reconciler.
 		{"drovermachine", p.nodes, 1, false, []trigger{self(&infrav1.DroverMachine{}), handled(&v1.Host{}, hosts.Handler(machine.Kind))}},
 	}, nil
+}
+
+// provision lists the controller of what is made of Hosts without Cluster API: none unless it is configured.
+func (p *parts) provision(mgr ctrl.Manager) ([]entry, error) {
+	if !p.options.Config.Provision.Enabled {
+		return nil, nil
+	}
+	if _, err := mgr.GetRESTMapper().RESTMapping(provisionv1.GroupVersion.WithKind(installation.Kind).GroupKind(), provisionv1.GroupVersion.Version); err != nil {
+		return nil, fmt.Errorf("provision.enabled takes the kind of config/provision: apply it before: %w", err)
+	}
+	wake := p.installations.Handler()
+	return []entry{{"clusterinstallation", p.installations, 4, false, []trigger{self(&provisionv1.ClusterInstallation{}), handled(&v1.Host{}, wake), handled(&v1.Cluster{}, wake)}}}, nil
 }
 
 // add adds the controllers of a list to a manager, and what they are woken by.

@@ -12,6 +12,8 @@ controller_gen object:headerFile=hack/boilerplate.go.txt paths=./api/... paths=.
 controller_gen crd paths=./api/v1/... output:crd:artifacts:config=config/crd/bases
 # These kinds are for hubs with Cluster API only.
 controller_gen crd paths=./api/infrastructure/... output:crd:artifacts:config=config/clusterapi/bases
+# This kind is for hubs that make clusters of Hosts only.
+controller_gen crd paths=./api/provision/... output:crd:artifacts:config=config/provision/bases
 # A Quantity like 1e-2147483648 takes hours to read, wherever an object that has it is read. No marker reaches the schema of a Quantity.
 sed -i -E 's/^( +)pattern: \^\(\\\+\|-\)\?.*numkMGTPE.*$/\1maxLength: 32\n\1pattern: ^-?[0-9]+(\\.[0-9]+)?([KMGTPE]i|[numkMGTPE])?$/' config/crd/bases/*.yaml
 

@@ -18,7 +18,7 @@ check() { # name, command…
 
 generated_files() {
 	find api internal -name 'zz_generated.*.go'
-	find config/crd/bases config/clusterapi/bases -name '*.yaml'
+	find config/crd/bases config/clusterapi/bases config/provision/bases -name '*.yaml'
 	find config/rbac -name role.yaml
 	find config/prometheus -name prometheusrule.yaml
 }

@@ -207,6 +207,9 @@ type HostMachine struct {
 
 // HostPlanStatus is how far a host is with its plan.
 type HostPlanStatus struct {
+	// version is that of the plan which this is about: the UID and resourceVersion of its Secret, with a dot between.
+	// +optional
+	Version string `json:"version,omitempty"`
 	// done and total count the plan's one-time instructions.
 	Done int32 `json:"done"`
 	// total counts all of them.

@@ -94,6 +94,8 @@ const (
 	SecretKindHostPlan = "host-plan"
 	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", with which Cluster API reaches a cluster through the hub. It holds no credential.
 	SecretKindKubeconfig = "kubeconfig"
+	// SecretKindProvision marks the Secret "<installation>-provision" of a ClusterInstallation.
+	SecretKindProvision = "provision"
 	// SecretKindAuthority marks the Secret with the hub's own CA.
 	SecretKindAuthority = "authority"
 	// SecretKindSignIn marks the Secret with the keys that sign users' tokens.

@@ -146,7 +146,7 @@ func planStatus(report *protocol.HostReport) *v1.HostPlanStatus {
 	if p.Version == "" {
 		return nil
 	}
-	return &v1.HostPlanStatus{Done: p.Done, Total: p.Total, Instruction: p.Instruction, Output: p.Output, Failing: p.Failing}
+	return &v1.HostPlanStatus{Version: p.Version, Done: p.Done, Total: p.Total, Instruction: p.Instruction, Output: p.Output, Failing: p.Failing}
 }
 
 func machine(m protocol.HostMachine) *v1.HostMachine {

@@ -91,6 +91,10 @@ func rules() []rule {
 			why: "who a user is does not depend on members: signing in knows of users and what proves who they are",
 		},
 		{
+			from: "internal/installation", ours: []string{"./api", "./internal/protocol"}, never: effects(),
+			why: "installation is pure: the same hosts always get the same plans, and a model of 1,000 machines needs no server",
+		},
+		{
 			from: "internal/hosts", ours: []string{"./api", "./internal/protocol"},
 			why: "hosts knows Hosts and their plans, and nothing of what is installed",
 		},

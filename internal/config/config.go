@@ -56,6 +56,14 @@ type Config struct {
 	SignIn SignIn `json:"signIn,omitempty"`
 	// ClusterAPI makes the hub an infrastructure provider of Cluster API. Off by default.
 	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
+	// Provision has the hub make clusters of Hosts with k3s and RKE2. Off by default.
+	Provision Provision `json:"provision,omitempty"`
+}
+
+// Provision lets ClusterInstallations make clusters of Hosts. Who may write one is root on them.
+type Provision struct {
+	// Enabled has the manager reconcile the kind of config/provision, which must be there. Default: false.
+	Enabled bool `json:"enabled,omitempty"`
 }
 
 // ClusterAPI lets Cluster API make clusters of Hosts. What it makes is root on them.

@@ -35,6 +35,9 @@ const fieldOwner = client.FieldOwner("drover")
 // annotationDigest is on plans that Drover made, with a digest of their content: the manager's cache has none of that.
 const annotationDigest = v1.Group + "/plan-digest"
 
+// annotationNote is on plans of which their controller wants to remember something.
+const annotationNote = v1.Group + "/plan-note"
+
 var (
 	// ErrNotFree says that a Host is not to be had.
 	ErrNotFree = errors.New("the host is not free")
@@ -114,8 +117,22 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.setConsumer(ctx, host, &consumer)
 }
 
+// Note returns what was given with a Host's plan, and the version by which the Host's status names the plan, both empty without a plan that Drover made.
+func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err error) {
+	plan, err := h.plan(ctx, host, h.Client)
+	if err != nil || plan == nil || plan.Annotations[annotationDigest] == "" || !plan.DeletionTimestamp.IsZero() {
+		return "", "", err
+	}
+	return plan.Annotations[annotationNote], string(plan.UID) + "." + plan.ResourceVersion, nil
+}
+
 // SetPlan gives a Host that was taken for an object its plan, unless it has it, and reports whether it did.
 func (h Hub) SetPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan) (bool, error) {
+	return h.SetPlanWithNote(ctx, host, consumer, plan, "")
+}
+
+// SetPlanWithNote does what SetPlan does, and keeps a note with the plan, for Note. The note is no secret.
+func (h Hub) SetPlanWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, note string) (bool, error) {
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
 		return false, fmt.Errorf("give Host %s/%s a plan: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
 	}
@@ -135,12 +152,16 @@ func (h Hub) SetPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 		return false, err
 	case before != nil && before.Annotations[annotationDigest] == "":
 		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, ErrForeignPlan)
-	case before != nil && before.Annotations[annotationDigest] == digest:
+	case before != nil && before.Annotations[annotationDigest] == digest && before.Annotations[annotationNote] == note:
 		return false, nil
+	}
+	annotations := map[string]string{annotationDigest: digest}
+	if note != "" {
+		annotations[annotationNote] = note
 	}
 	want := corev1ac.Secret(host.Name+v1.HostPlanSecretSuffix, host.Namespace).
 		WithLabels(map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}).
-		WithAnnotations(map[string]string{annotationDigest: digest}).
+		WithAnnotations(annotations).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(v1.GroupVersion.String()).WithKind("Host").WithName(host.Name).WithUID(host.UID)).
 		WithType(v1.SecretTypeHostPlan).WithData(map[string][]byte{v1.HostPlanKey: content})
 	if err := h.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {

@@ -46,6 +46,16 @@ func (e *Env) ClusterAPI(t testing.TB) {
 	}
 }
 
+// Provision installs the kind of config/provision.
+func (e *Env) Provision(t testing.TB) {
+	t.Helper()
+	installing.Lock()
+	defer installing.Unlock()
+	if _, err := envtest.InstallCRDs(e.Config, envtest.CRDInstallOptions{Paths: []string{Path(t, "config/provision/bases")}, ErrorIfPathMissing: true}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // ClusterAPIObject creates a Cluster or Machine of Cluster API.
 func (e *Env) ClusterAPIObject(t testing.TB, kind, namespace, name string, labels map[string]string, content map[string]any) *unstructured.Unstructured {
 	t.Helper()

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/lab"
 )
@@ -99,7 +100,7 @@ func Scheme(t testing.TB) *runtime.Scheme {
 
 func newScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
-	return s, errors.Join(scheme.AddToScheme(s), v1.AddToScheme(s), infrav1.AddToScheme(s))
+	return s, errors.Join(scheme.AddToScheme(s), v1.AddToScheme(s), infrav1.AddToScheme(s), provisionv1.AddToScheme(s))
 }
 
 // Path is the path of a file or folder of the repository.

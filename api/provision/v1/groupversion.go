@@ -1,0 +1,27 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v1 contains the kind with which clusters are made of Hosts by k3s and RKE2.
+//
+// +kubebuilder:object:generate=true
+// +groupName=provision.cluster.drover.dev
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Group is the API group of this kind. Its objects are root on machines: the rights to it are given apart from those to the rest of a workspace.
+const Group = "provision.cluster.drover.dev"
+
+// GroupVersion is the group and version of this package.
+var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
+
+// AddToScheme registers the kind of this package with a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &ClusterInstallation{}, &ClusterInstallationList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

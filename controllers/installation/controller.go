@@ -1,0 +1,274 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package installation reconciles ClusterInstallation: it takes Hosts, gives them the plans that internal/installation decides, and gives them back.
+package installation
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/hosts"
+	"github.com/drover-dev/drover/internal/installation"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Kind of the objects, as Hosts have it in spec.consumerRef.
+const Kind = "ClusterInstallation"
+
+// lookAgain is when an installation is looked at that nothing has woken: the Secrets that users make are not watched.
+const lookAgain = 5 * time.Minute
+
+// soon is when it is looked at again after a write that the cache may not have yet.
+const soon = time.Second
+
+// leaveTime is how long an installation that is being deleted waits for Hosts that are not connected.
+const leaveTime = 20 * time.Second
+
+// Reconciler reconciles ClusterInstallations.
+type Reconciler struct {
+	// Client reads from the cache and writes; Live reads from the API server.
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Now      func() time.Time
+
+	written status.Written[*provisionv1.ClusterInstallation]
+}
+
+// input is what one reconcile has read.
+type input struct {
+	installation *provisionv1.ClusterInstallation
+	update       *status.Update
+	cluster      *v1.Cluster // nil if it is not there
+	hosts        map[string]*v1.Host
+	store        *store
+	decide       installation.Input
+	now          time.Time
+}
+
+// verdict is what the status says, and when to look again.
+type verdict struct {
+	ready           bool
+	stalled         bool
+	reason, message string
+	again           time.Duration
+	decision        installation.Decision
+}
+
+// Reconcile takes one step for an installation and writes its status.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
+	object := &provisionv1.ClusterInstallation{}
+	if err := r.Client.Get(ctx, req.NamespacedName, object); apierrors.IsNotFound(err) {
+		r.written.Forget(req.NamespacedName)
+		return ctrl.Result{}, r.releaseFormer(ctx, req.NamespacedName)
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	object = r.written.Newest(object)
+	if object.DeletionTimestamp.IsZero() && !slices.Contains(object.Finalizers, provisionv1.FinalizerHosts) {
+		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
+	}
+	in := &input{installation: object, update: status.Begin(object), now: r.Now(), hosts: map[string]*v1.Host{}}
+	defer func() {
+		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, in.update))
+	}()
+	step := r.advance
+	if !object.DeletionTimestamp.IsZero() {
+		step = r.remove
+	}
+	decided, err := step(ctx, in)
+	if apierrors.IsConflict(err) { // another has taken the Host, or the cache lags
+		return ctrl.Result{RequeueAfter: soon}, nil
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	writeStatus(in, decided)
+	return ctrl.Result{RequeueAfter: cmp.Or(decided.again, lookAgain)}, nil
+}
+
+// consumer names an installation in Hosts.
+func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
+	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
+}
+
+func (r *Reconciler) hub() hosts.Hub { return hosts.Hub{Client: r.Client, Live: r.Live} }
+
+// advance lets the planner decide, and does what it says: what is stored comes before what depends on it.
+func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
+	if why, err := r.gather(ctx, in); err != nil || why != nil {
+		return orNothing(why), err
+	}
+	decision, err := installation.Decide(in.decide)
+	if err != nil {
+		return verdict{}, err
+	}
+	if err := r.act(ctx, in, decision); err != nil {
+		return verdict{}, err
+	}
+	return judge(in, decision), nil
+}
+
+func orNothing(v *verdict) verdict {
+	if v == nil {
+		return verdict{}
+	}
+	return *v
+}
+
+// act does what was decided. What one host refuses keeps no other waiting.
+func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision) error {
+	if err := r.save(ctx, in, d.Stored); err != nil {
+		return err
+	}
+	me := consumer(in.installation)
+	var errs []error
+	for _, name := range d.Release {
+		_, err := r.hub().Release(ctx, in.hosts[name].DeepCopy(), me)
+		errs = append(errs, err)
+	}
+	for _, name := range d.Take {
+		errs = append(errs, r.hub().Take(ctx, in.hosts[name].DeepCopy(), me))
+	}
+	for _, host := range in.decide.Hosts {
+		plan := d.Plans[host.Name]
+		if plan == nil {
+			continue
+		}
+		note, err := json.Marshal(plan.Held)
+		if err != nil {
+			return err
+		}
+		set, err := r.hub().SetPlanWithNote(ctx, in.hosts[host.Name], me, plan.HostPlan, string(note))
+		if errs = append(errs, err); set && host.Held == nil {
+			in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, plan.Roles)})
+		} else if set && host.Held.Start != plan.Start {
+			in.update.Event(status.Event{Reason: "HostChanges", Action: "Change", Message: fmt.Sprintf("Host %s is changed to %s", host.Name, plan.Version)})
+		}
+	}
+	if i := slices.IndexFunc(errs, apierrors.IsConflict); i >= 0 {
+		return errs[i]
+	}
+	return errors.Join(errs...)
+}
+
+// remove gives the Hosts back, and lets the installation go. A Host that is not connected stays taken until its agent is back and has cleaned it.
+func (r *Reconciler) remove(ctx context.Context, in *input) (verdict, error) {
+	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
+		return verdict{reason: provisionv1.ReasonGivingBack, message: "the hosts are given back"}, nil
+	}
+	if err := r.getCluster(ctx, in); err != nil {
+		return verdict{}, err
+	}
+	if in.cluster != nil && in.cluster.Spec.DeletionProtection {
+		return verdict{stalled: true, reason: provisionv1.ReasonDeletionProtected, message: "Cluster " + in.cluster.Name + " has deletionProtection: to give the hosts back would destroy it"}, nil
+	}
+	list := &v1.HostList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
+		return verdict{}, err
+	}
+	left, away := 0, 0
+	for i := range list.Items {
+		host := &list.Items[i]
+		done, err := r.hub().Release(ctx, host.DeepCopy(), consumer(in.installation))
+		switch {
+		case errors.Is(err, hosts.ErrForeignPlan): // a person has made it, and the Host stays taken
+		case err != nil:
+			return verdict{}, err
+		case !done && !connected(host) && in.now.After(in.installation.DeletionTimestamp.Add(leaveTime)):
+			away++
+		case !done:
+			left++
+		}
+	}
+	if left > 0 {
+		return verdict{reason: provisionv1.ReasonGivingBack, message: fmt.Sprintf("%d hosts are being cleaned", left), again: 5 * time.Second}, nil
+	}
+	if away > 0 {
+		in.update.Event(status.Event{Warning: true, Reason: "HostsAway", Action: "Release", Message: fmt.Sprintf(
+			"%d Hosts are not connected. They stay taken until their agents are back and have cleaned them", away)})
+	}
+	return verdict{reason: provisionv1.ReasonGivingBack, message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
+}
+
+// releaseFormer gives back Hosts that an installation of this name has taken which is gone: they were away when it was deleted.
+func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
+	present := &provisionv1.ClusterInstallation{} // the cache may lag behind one that was just made
+	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
+		return err
+	}
+	list := &v1.HostList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list.Items {
+		host := list.Items[i].DeepCopy()
+		if ref := host.Spec.ConsumerRef; ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name.Name {
+			if _, err := r.hub().Release(ctx, host, *ref); !errors.Is(err, hosts.ErrForeignPlan) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
+func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterInstallation, change func(client.Object, string) bool) error {
+	patched := i.DeepCopy()
+	change(patched, provisionv1.FinalizerHosts)
+	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(i, client.MergeFromWithOptimisticLock{})))
+}
+
+// Handler wakes a controller for the installations that a Host or a Cluster may concern: a free Host concerns all of its namespace.
+func (r *Reconciler) Handler() handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+		host, isHost := object.(*v1.Host)
+		if isHost && host.Spec.ConsumerRef != nil {
+			if host.Spec.ConsumerRef.Kind != Kind {
+				return nil
+			}
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: host.Namespace, Name: host.Spec.ConsumerRef.Name}}}
+		}
+		list := &provisionv1.ClusterInstallationList{}
+		if r.Client.List(ctx, list, client.InNamespace(object.GetNamespace())) != nil {
+			return nil // it is looked at again in any case
+		}
+		var all []reconcile.Request
+		for i := range list.Items {
+			if isHost || list.Items[i].Spec.ClusterName == object.GetName() {
+				all = append(all, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			}
+		}
+		return all
+	})
+}
+
+// selectors reads those of the pools.
+func selectors(pools []provisionv1.HostPool) (all []selector, err error) {
+	for i := range pools {
+		s, err := metav1.LabelSelectorAsSelector(&pools[i].Selector)
+		if err != nil {
+			return nil, fmt.Errorf("the selector of pool %s: %w", pools[i].Name, err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}

@@ -1,0 +1,287 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/installation"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// world is a workspace with a Cluster whose agent has not joined.
+type world struct {
+	*testkit.Env
+	t    *testing.T
+	r    *installation.Reconciler
+	name types.NamespacedName
+	now  time.Time
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	env := testkit.Shared(t)
+	env.Provision(t)
+	w := &world{Env: env, t: t, name: types.NamespacedName{Namespace: env.Workspace(t), Name: "prod"}, now: time.Now()}
+	w.r = &installation.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(1000), Now: func() time.Time { return w.now }}
+	w.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"}})
+	w.secret(registration.RegistrationSecret(w.name).Name, nil, map[string]string{registration.KeyManifest: "the agent's manifest"})
+	w.Apply(t, &provisionv1.ClusterInstallation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"},
+		Spec: provisionv1.ClusterInstallationSpec{
+			ClusterName: "prod", Distribution: provisionv1.DistributionK3s, Version: "v1.35.1+k3s1",
+			Config: &runtime.RawExtension{Raw: []byte(`{"node-label":["a=b"]}`)}, ServerConfig: &runtime.RawExtension{Raw: []byte(`{"disable":["traefik"]}`)},
+			Pools: []provisionv1.HostPool{
+				{Name: "servers", Roles: []provisionv1.HostRole{provisionv1.RoleEtcd, provisionv1.RoleControlPlane}, Selector: metav1.LabelSelector{MatchLabels: map[string]string{"for": "server"}}, Replicas: new(int32(1))},
+				{Name: "workers", Roles: []provisionv1.HostRole{provisionv1.RoleWorker}, Selector: metav1.LabelSelector{MatchLabels: map[string]string{"for": "worker"}}},
+			},
+		},
+	})
+	return w
+}
+
+func (w *world) secret(name string, labels, data map[string]string) {
+	w.t.Helper()
+	if err := w.Client.Create(w.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: name, Labels: labels}, StringData: data}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func get[T client.Object](w *world, name string, object T) T {
+	w.t.Helper()
+	if err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: name}, object); err != nil {
+		w.t.Fatal(err)
+	}
+	return object
+}
+
+// host makes a Host that is free.
+func (w *world) host(name, use, address string) {
+	w.t.Helper()
+	w.Apply(w.t, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: name, Labels: map[string]string{"for": use}}})
+	w.report(name, v1.HostAvailable, v1.ReasonHostAvailable, address)
+}
+
+// report writes a Host's status, as its own controller does when its agent reports.
+func (w *world) report(name string, state v1.HostState, reason, address string) {
+	w.t.Helper()
+	h := get(w, name, &v1.Host{})
+	h.Status.State, h.Status.Plan = state, nil
+	if address != "" {
+		h.Status.Machine = &v1.HostMachine{Addresses: []string{"fe80::1", address}, Labels: []string{"disk=fast"}}
+	}
+	if state != v1.HostAvailable {
+		plan := get(w, name+v1.HostPlanSecretSuffix, &corev1.Secret{})
+		h.Status.Plan = &v1.HostPlanStatus{Version: string(plan.UID) + "." + plan.ResourceVersion}
+	}
+	ready := metav1.ConditionFalse
+	if reason == v1.ReasonHostAvailable || reason == v1.ReasonActive {
+		ready = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&h.Status.Conditions, metav1.Condition{Type: v1.ConditionReady, Status: ready, Reason: reason, Message: "it is " + reason, ObservedGeneration: h.Generation})
+	if err := w.Client.Status().Update(w.t.Context(), h); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// reconcile reconciles n times, and returns the object.
+func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
+	w.t.Helper()
+	for range n {
+		if _, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return get(w, "prod", &provisionv1.ClusterInstallation{})
+}
+
+// plan returns that of a Host, nil if it has none.
+func (w *world) plan(host string) *protocol.HostPlan {
+	w.t.Helper()
+	secret := &corev1.Secret{}
+	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: host + v1.HostPlanSecretSuffix}, secret)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		w.t.Fatal(err)
+	}
+	plan := &protocol.HostPlan{}
+	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], plan); err != nil {
+		w.t.Fatal(err)
+	}
+	return plan
+}
+
+func want(t *testing.T, i *provisionv1.ClusterInstallation, summary, reason, message string) {
+	t.Helper()
+	ready := meta.FindStatusCondition(i.Status.Conditions, provisionv1.ConditionReady)
+	if i.Status.Summary != summary || ready == nil || ready.Reason != reason || !strings.Contains(ready.Message, message) || ready.ObservedGeneration != i.Generation {
+		t.Errorf("the status is %s %+v, want %s %s %s", i.Status.Summary, ready, summary, reason, message)
+	}
+}
+
+func TestHostsBecomeACluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	want(t, w.reconcile(2), "0/0", provisionv1.ReasonTooFewHosts, "1 more free Hosts are needed")
+	w.host("s1", "server", "10.1.0.1")
+	w.host("w1", "worker", "10.1.0.2")
+	w.host("other", "nothing", "10.1.0.3")
+	i := w.reconcile(3)
+	want(t, i, "0/2", provisionv1.ReasonHostsWaiting, "0 of 2 hosts are ready; host s1 is given its plan")
+	if w.plan("w1") != nil || get(w, "w1", &v1.Host{}).Spec.ConsumerRef.Name != "prod" || get(w, "other", &v1.Host{}).Spec.ConsumerRef != nil {
+		t.Error("the worker has a plan before there is a cluster, is not taken, or a Host is taken that no pool selects")
+	}
+	if waiting := i.Status.Waiting; len(waiting) != 2 || waiting[1].Message != "waits for host s1, which begins the cluster" {
+		t.Errorf("waiting: %+v", waiting)
+	}
+	w.report("s1", v1.HostInstalling, v1.ReasonInstructionFailed, "")
+	want(t, w.reconcile(1), "0/2", provisionv1.ReasonHostsWaiting, "host s1 has failed: it is InstructionFailed")
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(2)
+	server, worker := w.plan("s1"), w.plan("w1")
+	for file, words := range map[*protocol.HostPlan][]string{
+		server: {"cluster-init: true", "disable:\n- traefik", "node-label:\n- a=b\n- disk=fast", "node-taint:\n- node-role.kubernetes.io/etcd:NoExecute", "node-name: s1"},
+		worker: {"server: https://10.1.0.1:6443", "node-name: w1", "node-label:\n- a=b\n- disk=fast"},
+	} {
+		for _, word := range words {
+			if config := string(file.Files[0].Content); !strings.Contains(config, word) {
+				t.Errorf("%q is not in\n%s", word, config)
+			}
+		}
+	}
+	if strings.Contains(string(worker.Files[0].Content), "traefik") || server.Owner != "ClusterInstallation/prod" || !slices.ContainsFunc(server.Files, func(f protocol.HostFile) bool { return string(f.Content) == "the agent's manifest" }) {
+		t.Errorf("the worker has an option of servers, or the server no manifest: %+v", server)
+	}
+	w.report("w1", v1.HostActive, v1.ReasonActive, "")
+	w.secret(registration.AgentSecret(w.name).Name, nil, nil) // the agent has joined
+	w.reconcile(1)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	i = w.reconcile(2)
+	want(t, i, "2/2", provisionv1.ReasonInstalled, "2 hosts have v1.35.1+k3s1")
+	before := i.ResourceVersion
+	if i = w.reconcile(3); i.ResourceVersion != before || string(w.plan("s1").Files[1].Content) != "" {
+		t.Error("an installation that is as it is to be was written again, or the manifest is still there")
+	}
+}
+
+func TestAnInstallationThatIsDeletedGivesItsHostsBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.host("w1", "worker", "10.1.0.2")
+	w.reconcile(4)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	i := w.reconcile(2)
+	cluster := get(w, "prod", &v1.Cluster{})
+	cluster.Spec.DeletionProtection = true
+	if err := w.Client.Update(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client.Delete(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	if i = w.reconcile(1); !meta.IsStatusConditionTrue(i.Status.Conditions, provisionv1.ConditionStalled) || w.plan("s1") == nil {
+		t.Errorf("a protected cluster is destroyed: %+v", i.Status.Conditions)
+	}
+	cluster.Spec.DeletionProtection = false
+	if err := w.Client.Update(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(1)
+	if w.plan("s1") != nil || w.plan("w1") != nil {
+		t.Error("a Host has its plan still")
+	}
+	w.report("s1", v1.HostAvailable, v1.ReasonHostAvailable, "")
+	away := get(w, "w1", &v1.Host{})
+	away.Status.State = v1.HostCleaning
+	meta.SetStatusCondition(&away.Status.Conditions, metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1.ReasonTunnelLost, ObservedGeneration: away.Generation})
+	if err := w.Client.Status().Update(t.Context(), away); err != nil {
+		t.Fatal(err)
+	}
+	want(t, w.reconcile(1), i.Status.Summary, provisionv1.ReasonGivingBack, "1 hosts are being cleaned")
+	w.now = time.Now().Add(time.Minute)
+	for range 2 {
+		if _, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Client.Get(t.Context(), w.name, i); !apierrors.IsNotFound(err) {
+		t.Errorf("the installation is there still: %v", err)
+	}
+	if get(w, "s1", &v1.Host{}).Spec.ConsumerRef != nil || get(w, "w1", &v1.Host{}).Spec.ConsumerRef == nil {
+		t.Error("the clean Host was not given back, or the one that is away was")
+	}
+	w.report("w1", v1.HostAvailable, v1.ReasonHostAvailable, "")
+	if _, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+		t.Fatal(err)
+	}
+	if get(w, "w1", &v1.Host{}).Spec.ConsumerRef != nil {
+		t.Error("a Host that has come back stays taken")
+	}
+}
+
+func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change  func(*provisionv1.ClusterInstallationSpec)
+		message string
+	}{
+		"an option that Drover decides": {func(s *provisionv1.ClusterInstallationSpec) { s.Config.Raw = []byte(`{"token":"hush-hush"}`) }, "spec.config.token cannot be set"},
+		"an option that adds to it":     {func(s *provisionv1.ClusterInstallationSpec) { s.ServerConfig.Raw = []byte(`{"server+":"x"}`) }, "spec.serverConfig.server cannot be set"},
+		"a Secret that is not there":    {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "none" }, "there is no Secret none"},
+		"a Secret that is not for it":   {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "mine" }, "has not the label provision.cluster.drover.dev/use"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.secret("mine", nil, map[string]string{"registries.yaml": "hush-hush"})
+			i := get(w, "prod", &provisionv1.ClusterInstallation{})
+			tt.change(&i.Spec)
+			if err := w.Client.Update(t.Context(), i); err != nil {
+				t.Fatal(err)
+			}
+			i = w.reconcile(2)
+			stalled := meta.FindStatusCondition(i.Status.Conditions, provisionv1.ConditionStalled)
+			if stalled == nil || !strings.Contains(stalled.Message, tt.message) || strings.Contains(fmt.Sprint(i.Status), "hush") {
+				t.Errorf("stalled: %+v, want %s", stalled, tt.message)
+			}
+		})
+	}
+}
+
+func TestASecretThatIsNotTheInstallationsIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.secret("prod-provision", nil, map[string]string{"mine": "x"})
+	i := w.reconcile(3)
+	if stalled := meta.FindStatusCondition(i.Status.Conditions, provisionv1.ConditionStalled); stalled == nil || stalled.Reason != provisionv1.ReasonSecretConflict {
+		t.Errorf("stalled: %+v", stalled)
+	}
+	if got := get(w, "prod-provision", &corev1.Secret{}); len(got.Data) != 1 || w.plan("s1") != nil {
+		t.Errorf("the Secret was changed, or a host has a plan: %+v", got.Data)
+	}
+}

@@ -1,0 +1,257 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/hosts"
+	"github.com/drover-dev/drover/internal/installation"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+type selector = labels.Selector
+
+// Keys of Secrets.
+const (
+	keyState      = "state.json"
+	keyRegistries = "registries.yaml"
+)
+
+// labelInstallation is on the Secret of an installation, with its name.
+const labelInstallation = provisionv1.Group + "/installation"
+
+// store is the Secret with what was decided once.
+type store struct {
+	secret *corev1.Secret // nil if it is not there
+	stored installation.Stored
+}
+
+// gather reads all that the planner is asked with. A verdict says what is missing or wrong.
+func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
+	spec := &in.installation.Spec
+	in.decide.Spec.ClusterInstallationSpec = *spec
+	var err error
+	if in.decide.Spec.Selectors, err = selectors(spec.Pools); err != nil {
+		return invalid(err.Error()), nil
+	}
+	if spec.Config != nil {
+		if in.decide.Spec.Config, err = installation.CheckConfig("spec.config", spec.Config.Raw); err != nil {
+			return invalid(err.Error()), nil
+		}
+	}
+	if spec.ServerConfig != nil {
+		if in.decide.Spec.ServerConfig, err = installation.CheckConfig("spec.serverConfig", spec.ServerConfig.Raw); err != nil {
+			return invalid(err.Error()), nil
+		}
+	}
+	for _, read := range []func(context.Context, *input) (*verdict, error){r.gatherCluster, r.gatherRegistries, r.gatherStored} {
+		if v, err := read(ctx, in); v != nil || err != nil {
+			return v, err
+		}
+	}
+	return nil, r.gatherHosts(ctx, in)
+}
+
+func invalid(message string) *verdict {
+	return &verdict{stalled: true, reason: provisionv1.ReasonSpecInvalid, message: message}
+}
+
+func (r *Reconciler) getCluster(ctx context.Context, in *input) error {
+	cluster := &v1.Cluster{}
+	err := r.Client.Get(ctx, in.named(in.installation.Spec.ClusterName), cluster)
+	if err == nil {
+		in.cluster = cluster
+	}
+	return client.IgnoreNotFound(err)
+}
+
+func (in *input) named(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: in.installation.Namespace, Name: name}
+}
+
+// gatherCluster reads the Cluster, and the manifest of its agent unless one has joined.
+func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*verdict, error) {
+	if err := r.getCluster(ctx, in); err != nil {
+		return nil, err
+	}
+	name := in.named(in.installation.Spec.ClusterName)
+	if in.cluster == nil {
+		return &verdict{reason: provisionv1.ReasonClusterMissing, message: "there is no Cluster " + name.Name + ": make it beside the installation"}, nil
+	}
+	agent := &corev1.Secret{}
+	if err := r.Live.Get(ctx, registration.AgentSecret(name), agent); !apierrors.IsNotFound(err) {
+		return nil, err // it has joined, or cannot be read
+	}
+	secret := &corev1.Secret{}
+	err := r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
+	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[registration.KeyManifest]) == 0 {
+		return &verdict{reason: provisionv1.ReasonClusterMissing, message: "waiting for the manifest of the agent of Cluster " + name.Name, again: soon}, nil
+	}
+	in.decide.Manifest = secret.Data[registration.KeyManifest]
+	return nil, err
+}
+
+// gatherRegistries reads the Secret that spec names.
+func (r *Reconciler) gatherRegistries(ctx context.Context, in *input) (*verdict, error) {
+	name := in.installation.Spec.RegistriesSecretName
+	if name == "" {
+		return nil, nil
+	}
+	secret := &corev1.Secret{}
+	err := r.Live.Get(ctx, in.named(name), secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return invalid(fmt.Sprintf("there is no Secret %s, which spec.registriesSecretName names", name)), nil
+	case err != nil:
+		return nil, err
+	case secret.Labels[provisionv1.LabelUse] != "true":
+		return invalid(fmt.Sprintf("Secret %s has not the label %s: \"true\", without which an installation does not use it", name, provisionv1.LabelUse)), nil
+	case len(secret.Data[keyRegistries]) == 0:
+		return invalid(fmt.Sprintf("Secret %s has no key %s", name, keyRegistries)), nil
+	}
+	in.decide.Registries = secret.Data[keyRegistries]
+	return nil, nil
+}
+
+// gatherStored reads what was decided once, from the API server: to decide it again would begin a second cluster.
+func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*verdict, error) {
+	secret := &corev1.Secret{}
+	name := in.named(in.installation.Name + provisionv1.SecretSuffix)
+	err := r.Live.Get(ctx, name, secret)
+	if apierrors.IsNotFound(err) {
+		in.store = &store{}
+		in.decide.Stored = installation.Stored{Token: rand.Text() + rand.Text(), AgentToken: rand.Text() + rand.Text()}
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	in.store = &store{secret: secret}
+	if secret.Labels[labelInstallation] != in.installation.Name || json.Unmarshal(secret.Data[keyState], &in.store.stored) != nil || in.store.stored.Token == "" {
+		return &verdict{stalled: true, reason: provisionv1.ReasonSecretConflict, message: fmt.Sprintf(
+			"Secret %s is there and is not of this installation, or cannot be read: it has the tokens by which hosts join; restore it, or delete the installation", name.Name)}, nil
+	}
+	in.decide.Stored = in.store.stored
+	return nil, nil
+}
+
+// save stores what was decided, if it has changed. Of two managers that do, one fails.
+func (r *Reconciler) save(ctx context.Context, in *input, stored installation.Stored) error {
+	if in.store.secret != nil && reflect.DeepEqual(stored, in.store.stored) {
+		return nil
+	}
+	raw, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
+	secret := in.store.secret
+	if secret == nil {
+		i := in.installation
+		secret = &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: i.Namespace, Name: i.Name + provisionv1.SecretSuffix, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}},
+			},
+			Type: corev1.SecretTypeOpaque, Data: map[string][]byte{keyState: raw},
+		}
+		err = r.Client.Create(ctx, secret)
+	} else {
+		secret = secret.DeepCopy()
+		secret.Data = map[string][]byte{keyState: raw}
+		err = r.Client.Update(ctx, secret)
+	}
+	if err != nil {
+		return fmt.Errorf("store what was decided in Secret %s: %w", client.ObjectKeyFromObject(secret), err)
+	}
+	return nil
+}
+
+// gatherHosts reads the Hosts of the namespace that are taken for the installation, or free.
+func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
+	list := &v1.HostList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		host := &list.Items[i]
+		taken := hosts.TakenBy(host, consumer(in.installation))
+		if !taken && hosts.NotFree(host) != "" {
+			continue
+		}
+		in.hosts[host.Name] = host
+		known := installation.Host{
+			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(), Connected: connected(host), Detail: detail(host),
+		}
+		if m := host.Status.Machine; m != nil {
+			known.Address, known.NodeLabels, known.NodeTaints = address(m.Addresses), m.Labels, m.Taints
+		}
+		note, version, err := r.hub().Note(ctx, host)
+		if err != nil {
+			return err
+		}
+		if taken && note != "" {
+			known.Held = &installation.Held{}
+			if err := json.Unmarshal([]byte(note), known.Held); err != nil {
+				return fmt.Errorf("the plan of Host %s/%s has an annotation that is not Drover's: remove the Secret, which cleans the host: %w", host.Namespace, host.Name, err)
+			}
+			known.Progress = progress(host, version)
+		}
+		in.decide.Hosts = append(in.decide.Hosts, known)
+	}
+	return nil
+}
+
+// connected reports whether a Host's agent is, as far as its status says.
+func connected(host *v1.Host) bool {
+	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+	return ready != nil && ready.Reason != v1.ReasonTunnelLost && host.Status.State != "" && host.Status.State != v1.HostWaitingToRegister && host.Status.LastSeen == nil
+}
+
+func detail(host *v1.Host) string {
+	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
+		return ready.Message
+	}
+	return ""
+}
+
+// progress says how far a Host is with the plan of a version.
+func progress(host *v1.Host, version string) installation.Progress {
+	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+	switch {
+	case ready == nil || host.Status.Plan == nil || host.Status.Plan.Version != version:
+		return installation.None
+	case ready.Reason == v1.ReasonInstructionFailed || ready.Reason == v1.ReasonInterrupted || ready.Reason == v1.ReasonPlanInvalid:
+		return installation.Failed
+	case host.Status.State == v1.HostActive:
+		return installation.Up
+	case host.Status.State == v1.HostWaitingForKubernetes:
+		return installation.Unwell
+	}
+	return installation.Running
+}
+
+// address returns the first at which another machine may reach a host, "" for none. A machine may report what it likes.
+func address(all []string) string {
+	for _, text := range all {
+		if a, err := netip.ParseAddr(text); err == nil && a.IsGlobalUnicast() {
+			return a.String()
+		}
+	}
+	return ""
+}

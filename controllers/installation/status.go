@@ -1,0 +1,75 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/installation"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// maxWaiting is how many hosts a status names, as the schema has it.
+const maxWaiting = 16
+
+// judge says how an installation is by what was decided. It is pure.
+func judge(in *input, d installation.Decision) verdict {
+	v := verdict{decision: d}
+	if len(d.Take)+len(d.Release) > 0 {
+		v.again = soon
+	}
+	first := ""
+	for _, host := range slices.Sorted(maps.Keys(d.Waiting)) {
+		if why := d.Waiting[host]; why != "" {
+			first = fmt.Sprintf("; host %s %s", host, why)
+			break
+		}
+	}
+	switch {
+	case d.Lost:
+		v.stalled, v.reason = true, provisionv1.ReasonEtcdLost
+		v.message = "no host has the cluster's data any more, and nothing is installed anew in its place: delete the installation to begin again, or restore a snapshot by the distribution's own means"
+	case d.Missing > 0:
+		v.reason, v.message = provisionv1.ReasonTooFewHosts, fmt.Sprintf("%d more free Hosts are needed that the pools select%s", d.Missing, first)
+	case d.Hosts == 0:
+		v.reason, v.message = provisionv1.ReasonTooFewHosts, "the pools select no Host that is free"
+	case d.Ready < d.Hosts || len(d.Take) > 0:
+		v.reason, v.message = provisionv1.ReasonHostsWaiting, fmt.Sprintf("%d of %d hosts are ready%s", d.Ready, d.Hosts, first)
+	default:
+		v.ready, v.reason, v.message = true, provisionv1.ReasonInstalled, fmt.Sprintf("%d hosts have %s", d.Hosts, in.installation.Spec.Version)
+	}
+	return v
+}
+
+// writeStatus writes what was decided.
+func writeStatus(in *input, v verdict) {
+	s := &in.installation.Status
+	if v.decision.Plans != nil { // the planner was asked
+		s.Hosts, s.Ready, s.Summary, s.Waiting = int32(v.decision.Hosts), int32(v.decision.Ready), fmt.Sprintf("%d/%d", v.decision.Ready, v.decision.Hosts), nil
+		for _, host := range slices.Sorted(maps.Keys(v.decision.Waiting)) {
+			if why := v.decision.Waiting[host]; why != "" && len(s.Waiting) < maxWaiting {
+				s.Waiting = append(s.Waiting, provisionv1.WaitingHost{Host: host, Message: protocol.Cut(why, 512)})
+			}
+		}
+	}
+	set := func(kind string, is bool) {
+		state := metav1.ConditionFalse
+		if is {
+			state = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: state, Reason: v.reason, Message: protocol.Cut(v.message, 1024), ObservedGeneration: in.installation.Generation})
+	}
+	set(provisionv1.ConditionReady, v.ready)
+	if v.stalled {
+		set(provisionv1.ConditionStalled, true)
+	} else {
+		meta.RemoveStatusCondition(&s.Conditions, provisionv1.ConditionStalled)
+	}
+}

@@ -1,0 +1,244 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+)
+
+// removals finds the nodes that are to be removed from the cluster, and gives back the hosts of those that were. A node is removed before its host is cleaned:
+// etcd would count a member that is gone.
+func (d *decision) removals() []removal {
+	operator := d.operator()
+	var all []removal
+	for _, name := range slices.Sorted(maps.Keys(d.out.Stored.Nodes)) {
+		node := d.out.Stored.Nodes[name]
+		if m := d.named(name); m != nil && m.UID == node.UID {
+			continue
+		}
+		r := removal{Node: name, Join: node.Join, host: d.leaving(name, node.UID)}
+		if operator != nil && operator.up() && slices.Contains(operator.Held.Removes, r.id()) {
+			delete(d.out.Stored.Nodes, name)
+			continue
+		}
+		all = append(all, r)
+	}
+	for _, host := range d.leave {
+		if node, joined := d.out.Stored.Nodes[host.Name]; !joined || node.UID != host.UID {
+			d.release(host)
+		}
+	}
+	d.out.stuck = len(all) > 0 && operator == nil
+	return d.removable(all, operator)
+}
+
+// removable are the removals that may be now: of hosts that have a part in etcd one at a time, and only while those that stay have a quorum.
+func (d *decision) removable(all []removal, operator *member) (now []removal) {
+	members, work := d.etcd()
+	for _, r := range all {
+		why := ""
+		switch {
+		case operator == nil:
+			why = "a server that is up, to remove its node from the cluster"
+		case r.host != nil && (r.host.Progress == None || r.host.Progress == Running):
+			why = "what runs on it to end: it would join again"
+		case r.host == nil || !isEtcd(r.host):
+		case slices.ContainsFunc(now, func(o removal) bool { return o.host != nil && isEtcd(o.host) }):
+			why = "the host before it: servers with etcd leave one at a time"
+		case r.host.Progress == Failed && !r.host.Held.Changed: // it is no member
+		case work < quorum(members) || work-count(r.host.working()) < quorum(members-1):
+			why = fmt.Sprintf("more of the %d servers with etcd to be up: it would have no quorum", members)
+		}
+		if why == "" {
+			now = append(now, r)
+			why = "its node to be removed from the cluster"
+		}
+		if r.host != nil {
+			d.out.Waiting[r.Node] = "leaves, and waits for " + why
+		}
+	}
+	return now
+}
+
+// operator is the server that removes nodes: one that works and is as it is to be. One that has begun goes on.
+func (d *decision) operator() *member {
+	var best *member
+	for _, m := range d.ordered() {
+		if !m.is(provisionv1.RoleControlPlane) || !m.working() {
+			continue
+		}
+		plan, err := d.plan(m, m.Held.Join, nil)
+		if err != nil || plan.Start != m.Held.Start {
+			continue
+		}
+		if best == nil || len(best.Held.Removes) == 0 && len(m.Held.Removes) > 0 {
+			best = m
+		}
+	}
+	return best
+}
+
+// change gives hosts that have joined the plan that they are to have now, if they may change now.
+func (d *decision) change(removes []removal) error {
+	operator, changing := d.operator(), d.changing()
+	unavailable := d.unavailable()
+	for _, m := range d.ordered() {
+		if m.Held == nil {
+			continue
+		}
+		var mine []removal
+		if operator != nil && m.Name == operator.Name {
+			mine = removes
+		}
+		plan, err := d.plan(m, m.Held.Join, mine)
+		if err != nil {
+			return err
+		}
+		d.out.Waiting[m.Name] = busy(m)
+		plan.Changed = plan.Start != m.Held.Start || m.Held.Changed
+		if plan.Start == m.Held.Start {
+			d.out.Plans[m.Name] = plan
+			continue
+		}
+		why := d.mayChange(m, changing, unavailable)
+		if why != "" {
+			d.out.Waiting[m.Name] = "waits for " + why + ", to be changed"
+			continue
+		}
+		d.out.Plans[m.Name] = plan
+		d.out.Waiting[m.Name] = "is changed"
+		if m.server() {
+			changing = m.Name
+		} else {
+			unavailable++
+		}
+	}
+	return nil
+}
+
+// mayChange says what a host waits for before it is started again, "" if it need not wait. One that does not work has nothing to lose.
+func (d *decision) mayChange(m *member, changing string, unavailable int) (why string) {
+	members, work := d.etcd()
+	switch {
+	case !m.Connected:
+		return "its agent, which is not connected"
+	case m.server() && changing != "" && changing != m.Name:
+		return fmt.Sprintf("server %s: one is changed at a time", changing)
+	case !m.up(), m.server() && d.out.stuck: // a moment without a quorum is better than none that can remove what is dead
+		return ""
+	case m.is(provisionv1.RoleEtcd) && members > 2 && work-1 < quorum(members), m.is(provisionv1.RoleEtcd) && members <= 2 && work < members:
+		return "the other servers with etcd to be up: without it etcd would have no quorum"
+	case m.server():
+		return ""
+	}
+	if m.Held.Version != d.Spec.Version {
+		if server := d.behind(); server != "" {
+			return fmt.Sprintf("server %s to have version %s: no worker is newer than a server", server, d.Spec.Version)
+		}
+	}
+	if unavailable >= int(max(d.Spec.MaxUnavailable, 1)) {
+		return fmt.Sprintf("other workers: at most %d are changed at a time", max(d.Spec.MaxUnavailable, 1))
+	}
+	return ""
+}
+
+// changing is a server that is being started, "" for none. One that has failed, or is away, holds up no other by that.
+func (d *decision) changing() string {
+	for _, m := range d.ordered() {
+		if m.server() && m.Held != nil && m.Connected && m.Progress.busy() {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// unavailable counts workers that are being changed, and those that this change has broken: it is not to break them all. Others that do not work hold up none.
+func (d *decision) unavailable() (n int) {
+	for _, m := range d.stay {
+		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {
+			continue
+		}
+		plan, err := d.plan(m, m.Held.Join, nil)
+		if isNew := err == nil && plan.Start == m.Held.Start; isNew && m.Connected {
+			n++
+		}
+	}
+	return n
+}
+
+// behind is a server of the control plane that is not up with the version of spec, "" for none. One that is away serves no one.
+func (d *decision) behind() string {
+	for _, m := range d.ordered() {
+		if m.is(provisionv1.RoleControlPlane) && m.Held != nil && m.Connected && (m.Held.Version != d.Spec.Version || !m.working()) {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// busy says what a host that has a plan is busy with, "" if it is as it is to be.
+func busy(m *member) string {
+	switch {
+	case !m.Connected:
+		return "its agent is not connected"
+	case m.Progress == Up:
+		return ""
+	case m.Progress == Failed:
+		return "has failed: " + m.Detail
+	}
+	return cmp.Or(m.Detail, "carries out its plan")
+}
+
+// etcd counts the members of etcd, and those of them that work. A host that was removed from no cluster, and is gone, is a member. One that could not join is none.
+func (d *decision) etcd() (members, work int) {
+	for name, node := range d.out.Stored.Nodes {
+		if !node.Etcd {
+			continue
+		}
+		host := d.leaving(name, node.UID)
+		if m := d.named(name); m != nil && m.UID == node.UID {
+			host = &m.Host
+		}
+		if host != nil && (host.Held == nil || host.Progress == Failed && !host.Held.Changed) {
+			continue
+		}
+		members++
+		work += count(host != nil && host.working())
+	}
+	return members, work
+}
+
+// working reports whether a host does its part in the cluster. One that removes a node does: it is not started again for that.
+func (h *Host) working() bool {
+	return h.Connected && !h.Leaving && h.Held != nil && (h.Progress == Up || len(h.Held.Removes) > 0 && h.Progress != Failed)
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// leaving returns the host that leaves by that name, nil if it is gone, or has left etcd already.
+func (d *decision) leaving(name, uid string) *Host {
+	for i := range d.leave {
+		if host := &d.leave[i]; host.Name == name && host.UID == uid && d.out.Stored.Nodes[name].UID == uid {
+			return host
+		}
+	}
+	return nil
+}
+
+func isEtcd(host *Host) bool {
+	return host.Held != nil && slices.Contains(strings.Split(host.Held.Roles, ","), string(provisionv1.RoleEtcd))
+}
+
+func quorum(members int) int { return members/2 + 1 }

@@ -1,0 +1,421 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package installation decides, for a cluster of Hosts that k3s or RKE2 is installed on, which Hosts it has and what each of them is to do now.
+//
+// It is pure. The caller stores what was decided once, takes and gives back Hosts, and writes their plans, in this order; then it asks again.
+package installation
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+)
+
+// Input is all that a decision depends on.
+type Input struct {
+	Spec   Spec
+	Stored Stored
+	// Hosts of the workspace that are taken for this cluster, or free.
+	Hosts []Host
+	// Registries is the content of registries.yaml, nil for none.
+	Registries []byte
+	// Manifest installs the agent of the Cluster. Nil once an agent has joined.
+	Manifest []byte
+}
+
+// Spec is what the user wants, as it was read.
+type Spec struct {
+	provisionv1.ClusterInstallationSpec
+	// Config and ServerConfig are what CheckConfig returned.
+	Config, ServerConfig map[string]any
+	// Selectors of the pools.
+	Selectors []labels.Selector
+}
+
+// Stored is what was decided once, and the tokens by which hosts join. It is kept in a Secret.
+type Stored struct {
+	Token      string `json:"token"`
+	AgentToken string `json:"agentToken"`
+	// First is the host that begins the cluster: of two that did, there would be two clusters.
+	First string `json:"first,omitempty"`
+	// Begun is true once that host was up: from then on none begins the cluster again.
+	Begun bool `json:"begun,omitempty"`
+	// Nodes are the hosts that have been given a plan to join, by name, until their nodes were removed.
+	Nodes map[string]Node `json:"nodes,omitempty"`
+	// Joins counts them.
+	Joins int64 `json:"joins,omitempty"`
+}
+
+// Node is a host that was given a plan to join.
+type Node struct {
+	// UID of the Host: another one of its name is another machine.
+	UID string `json:"uid"`
+	// Join is its number.
+	Join int64 `json:"join"`
+	// Etcd reports whether it is to have a part in etcd.
+	Etcd bool `json:"etcd,omitempty"`
+}
+
+// Progress is how far a host is with the plan that it has.
+type Progress int
+
+// Progress of a host.
+const (
+	// None: it has no plan, or does not have the newest yet.
+	None Progress = iota
+	// Running: its instructions run.
+	Running
+	// Unwell: they have succeeded, and a probe is not successful yet, or no longer.
+	Unwell
+	// Up: all is done, and works.
+	Up
+	// Failed: an instruction has failed, or was interrupted. It is not repeated.
+	Failed
+)
+
+// busy reports whether a host is on its way to being up.
+func (p Progress) busy() bool { return p == None || p == Running || p == Unwell }
+
+// Host is what is known of one.
+type Host struct {
+	Name, UID string
+	Labels    map[string]string
+	// Address at which other hosts reach it, "" if it reports none.
+	Address string
+	// NodeLabels and NodeTaints are what its join command gave.
+	NodeLabels, NodeTaints []string
+	// Taken for this cluster; any other is free.
+	Taken bool
+	// Leaving hosts are being deleted.
+	Leaving   bool
+	Connected bool
+	// Held is what is remembered with its plan, nil without one.
+	Held     *Held
+	Progress Progress
+	// Detail says what it is busy with, or what has failed.
+	Detail string
+}
+
+// Decision is what to do now.
+type Decision struct {
+	// Stored is to be stored before anything else is done, if it has changed.
+	Stored Stored
+	// Take and Release are names of Hosts.
+	Take, Release []string
+	// Plans that hosts are to have now, by name.
+	Plans map[string]*Plan
+	// Waiting says what hosts wait for that are not ready, by name.
+	Waiting map[string]string
+	// Hosts and Ready count those of the cluster, with those that leave it.
+	Hosts, Ready int
+	// Missing is how many Hosts the pools lack, of which none is free.
+	Missing int
+	// Lost reports that no host has the cluster's data any more.
+	Lost bool
+	// stuck reports that nodes are to be removed, and that no server can do that before it is changed.
+	stuck bool
+}
+
+// member is a taken Host in its pool.
+type member struct {
+	Host
+	pool *provisionv1.HostPool
+}
+
+func (m *member) is(role provisionv1.HostRole) bool { return slices.Contains(m.pool.Roles, role) }
+
+func (m *member) server() bool {
+	return m.is(provisionv1.RoleEtcd) || m.is(provisionv1.RoleControlPlane)
+}
+
+func (m *member) roles() string { return rolesOf(m.pool) }
+
+func rolesOf(pool *provisionv1.HostPool) string {
+	roles := slices.Sorted(slices.Values(pool.Roles))
+	var names []string
+	for _, role := range roles {
+		names = append(names, string(role))
+	}
+	return strings.Join(names, ",")
+}
+
+// up reports whether a host works as its plan says.
+func (m *member) up() bool { return m.Connected && m.Held != nil && m.Progress == Up }
+
+// removal is a node that is to be removed from the cluster.
+type removal struct {
+	Node string
+	Join int64
+	// host that leaves, nil if it is gone.
+	host *Host
+}
+
+// id is another one whenever the node has joined again.
+func (r removal) id() string { return "remove-" + digest(r.Node, r.Join) }
+
+// decision is the state of one Decide.
+type decision struct {
+	*Input
+	out Decision
+	// stay are the members, and leave the taken hosts that are to be none, both by name.
+	stay  []*member
+	leave []Host
+	// byName are those of stay.
+	byName map[string]*member
+}
+
+// Decide decides what to do now. The same input always gives the same decision.
+func Decide(in Input) (Decision, error) {
+	d := &decision{Input: &in}
+	d.out = Decision{Stored: in.Stored, Plans: map[string]*Plan{}, Waiting: map[string]string{}}
+	d.out.Stored.Nodes = maps.Clone(in.Stored.Nodes)
+	in.Hosts = slices.Clone(in.Hosts)
+	slices.SortFunc(in.Hosts, func(a, b Host) int { return cmp.Compare(a.Name, b.Name) })
+	d.sort()
+	if !d.begin() {
+		d.count()
+		return d.out, nil
+	}
+	if err := d.change(d.removals()); err != nil {
+		return Decision{}, err
+	}
+	if err := d.join(); err != nil {
+		return Decision{}, err
+	}
+	d.count()
+	return d.out, nil
+}
+
+// sort puts Hosts into pools, takes those that pools lack, and finds those that are to leave.
+func (d *decision) sort() {
+	for i := range d.Spec.Pools {
+		pool := &d.Spec.Pools[i]
+		var have []*member
+		var free []string
+		for _, host := range d.Hosts {
+			if d.poolOf(host) != pool || host.Leaving {
+				continue
+			}
+			switch {
+			case !host.Taken:
+				free = append(free, host.Name)
+			case host.Held == nil || host.Held.Roles == rolesOf(pool):
+				have = append(have, &member{host, pool})
+			}
+		}
+		want := len(have) + len(free)
+		if pool.Replicas != nil {
+			want = int(*pool.Replicas)
+			d.out.Missing += max(want-len(have)-len(free), 0)
+		}
+		slices.SortStableFunc(have, func(a, b *member) int { return cmp.Compare(worth(b, d.Stored), worth(a, d.Stored)) })
+		d.stay = append(d.stay, have[:min(want, len(have))]...)
+		d.out.Take = append(d.out.Take, free[:min(max(want-len(have), 0), len(free))]...)
+	}
+	slices.SortFunc(d.stay, func(a, b *member) int { return cmp.Compare(a.Name, b.Name) })
+	slices.Sort(d.out.Take)
+	d.byName = make(map[string]*member, len(d.stay))
+	for _, m := range d.stay {
+		d.byName[m.Name] = m
+	}
+	for _, host := range d.Hosts {
+		if host.Taken && d.named(host.Name) == nil {
+			d.leave = append(d.leave, host)
+		}
+	}
+}
+
+// worth says which hosts of a pool are to stay where it has too many: those that work.
+func worth(m *member, stored Stored) int {
+	switch {
+	case m.up() && m.Name == stored.First:
+		return 3
+	case m.up():
+		return 2
+	case m.Held != nil && m.Connected:
+		return 1
+	}
+	return 0
+}
+
+// poolOf returns the first pool that selects a host, nil for none.
+func (d *decision) poolOf(host Host) *provisionv1.HostPool {
+	for i, selector := range d.Spec.Selectors {
+		if selector.Matches(labels.Set(host.Labels)) {
+			return &d.Spec.Pools[i]
+		}
+	}
+	return nil
+}
+
+// begin chooses the host that begins the cluster, and reports whether hosts may have plans. The choice is stored before that host has one.
+func (d *decision) begin() bool {
+	s, etcd := &d.out.Stored, d.with(provisionv1.RoleEtcd)
+	first := d.named(s.First)
+	if first != nil && first.up() && first.Held.Join == "" {
+		s.Begun = true
+	}
+	if s.Begun {
+		if d.out.Lost = !slices.ContainsFunc(etcd, func(m *member) bool { return m.Held != nil }); d.out.Lost {
+			d.waitAll("a decision: no host has the cluster's data any more")
+		}
+		return !d.out.Lost
+	}
+	// There is no cluster yet that a node could be removed from.
+	for _, host := range d.leave {
+		d.release(host)
+	}
+	maps.DeleteFunc(s.Nodes, func(name string, n Node) bool { m := d.named(name); return m == nil || m.UID != n.UID })
+	switch {
+	case first != nil:
+		return true
+	case len(d.leave) > 0:
+		d.waitAll("the hosts that leave to be clean, before one begins the cluster")
+		return false
+	}
+	slices.SortStableFunc(etcd, func(a, b *member) int {
+		return count(b.is(provisionv1.RoleControlPlane)) - count(a.is(provisionv1.RoleControlPlane))
+	})
+	if i := slices.IndexFunc(etcd, func(m *member) bool { return m.Connected && m.Address != "" }); i >= 0 {
+		s.First = etcd[i].Name
+	}
+	d.waitAll("a connected host with the role etcd that reports an address, to begin the cluster")
+	return false
+}
+
+// join gives hosts their first plan.
+func (d *decision) join() error {
+	joining := ""
+	for _, m := range d.with(provisionv1.RoleEtcd) {
+		if m.Held != nil && m.Connected && m.Progress.busy() {
+			joining = m.Name
+		}
+	}
+	for _, m := range d.ordered() {
+		if m.Held != nil {
+			continue
+		}
+		url, why := d.wayIn(m)
+		known, isKnown := d.out.Stored.Nodes[m.Name]
+		switch {
+		case !m.Connected:
+			why = "its agent, which is not connected"
+		case isKnown && known.UID != m.UID:
+			why = "the node of the Host that had its name to be removed from the cluster"
+		case why == "" && url != "" && m.is(provisionv1.RoleEtcd) && joining != "":
+			why = fmt.Sprintf("host %s: servers with etcd join one at a time", joining)
+		}
+		if why != "" {
+			d.out.Waiting[m.Name] = "waits for " + why
+			continue
+		}
+		if !isKnown {
+			d.out.Stored.Joins++
+			if d.out.Stored.Nodes == nil {
+				d.out.Stored.Nodes = map[string]Node{}
+			}
+			d.out.Stored.Nodes[m.Name] = Node{m.UID, d.out.Stored.Joins, m.is(provisionv1.RoleEtcd)}
+		}
+		if m.is(provisionv1.RoleEtcd) {
+			joining = m.Name
+		}
+		d.out.Waiting[m.Name] = "is given its plan"
+		if err := d.give(m, url, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wayIn returns the URL by which a host joins, "" for the one that begins the cluster, or what it waits for.
+func (d *decision) wayIn(m *member) (url, why string) {
+	if m.Name == d.out.Stored.First && !d.out.Stored.Begun {
+		return "", ""
+	}
+	role := provisionv1.RoleEtcd
+	if !m.server() { // the kubelet registers with an API server
+		role = provisionv1.RoleControlPlane
+	}
+	if !d.out.Stored.Begun {
+		return "", fmt.Sprintf("host %s, which begins the cluster", d.out.Stored.First)
+	}
+	up := slices.DeleteFunc(d.with(role), func(s *member) bool { return !s.up() || s.Address == "" })
+	if len(up) == 0 {
+		return "", fmt.Sprintf("a host with the role %s that is up", role)
+	}
+	if first := slices.IndexFunc(up, func(s *member) bool { return s.Name == d.out.Stored.First }); first > 0 {
+		up[0] = up[first]
+	}
+	return d.joinURL(up[0]), ""
+}
+
+// give gives a host the plan that it is to have.
+func (d *decision) give(m *member, join string, removes []removal) error {
+	plan, err := d.plan(m, join, removes)
+	if err == nil {
+		d.out.Plans[m.Name] = plan
+	}
+	return err
+}
+
+// ordered are the members as they join and change: the first host, other servers with etcd, other servers, workers.
+func (d *decision) ordered() []*member {
+	rank := func(m *member) int {
+		switch {
+		case m.Name == d.out.Stored.First:
+			return 0
+		case m.is(provisionv1.RoleEtcd):
+			return 1
+		case m.server():
+			return 2
+		}
+		return 3
+	}
+	all := slices.Clone(d.stay)
+	slices.SortStableFunc(all, func(a, b *member) int { return cmp.Compare(rank(a), rank(b)) })
+	return all
+}
+
+func (d *decision) with(role provisionv1.HostRole) (all []*member) {
+	for _, m := range d.stay {
+		if m.is(role) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// named returns the host that stays by that name, nil for none.
+func (d *decision) named(name string) *member { return d.byName[name] }
+
+// release gives a host back, unless its own deletion does.
+func (d *decision) release(host Host) {
+	d.out.Waiting[host.Name] = "leaves, and is cleaned"
+	if !host.Leaving {
+		d.out.Release = append(d.out.Release, host.Name)
+	}
+}
+
+func (d *decision) waitAll(why string) {
+	for _, m := range d.stay {
+		d.out.Waiting[m.Name] = "waits for " + why
+	}
+}
+
+// count counts the hosts, and those that are ready.
+func (d *decision) count() {
+	d.out.Hosts = len(d.stay) + len(d.leave)
+	for _, m := range d.stay {
+		if d.out.Waiting[m.Name] == "" {
+			d.out.Ready++
+		}
+	}
+	slices.Sort(d.out.Release)
+}

@@ -1,0 +1,330 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+)
+
+// machine is a Host of the model with its machine.
+type machine struct {
+	Host
+	plan *Plan
+	// registered is the start with which its node became part of the cluster.
+	registered string
+}
+
+// world is a workspace of the model.
+type world struct {
+	t        *testing.T
+	random   *rand.Rand
+	spec     Spec
+	stored   Stored
+	machines map[string]*machine
+	made     int
+	// begun are the hosts that were told to begin a cluster, and nodes those that are part of it.
+	begun map[string]bool
+	nodes map[string]bool
+	// trouble has machines fail and go away.
+	trouble bool
+}
+
+func newWorld(t *testing.T, seed uint64, pools ...provisionv1.HostPool) *world {
+	t.Helper()
+	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), machines: map[string]*machine{}, begun: map[string]bool{}, nodes: map[string]bool{}}
+	w.stored = Stored{Token: "t", AgentToken: "a"}
+	w.spec.ClusterInstallationSpec = provisionv1.ClusterInstallationSpec{Distribution: provisionv1.DistributionK3s, Version: "v1.35.1+k3s1", Pools: pools, MaxUnavailable: 3}
+	for i := range pools {
+		selector, err := metav1.LabelSelectorAsSelector(&pools[i].Selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.spec.Selectors = append(w.spec.Selectors, selector)
+	}
+	return w
+}
+
+func pool(name string, replicas int32, roles ...provisionv1.HostRole) provisionv1.HostPool {
+	p := provisionv1.HostPool{Name: name, Roles: roles, Selector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": name}}}
+	if replicas >= 0 {
+		p.Replicas = &replicas
+	}
+	return p
+}
+
+// add adds free machines for a pool.
+func (w *world) add(pool string, n int) {
+	for range n {
+		w.made++
+		name := fmt.Sprintf("m%04d", w.made)
+		w.machines[name] = &machine{Host: Host{
+			Name: name, UID: fmt.Sprint("u", w.made), Labels: labels.Set{"pool": pool}, Address: fmt.Sprintf("10.0.%d.%d", w.made/250, w.made%250), Connected: true}}
+	}
+}
+
+func (w *world) names() []string {
+	var names []string
+	for name := range w.machines {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (w *world) input() Input {
+	in := Input{Spec: w.spec, Stored: w.stored, Manifest: []byte("manifest")}
+	for _, name := range w.names() {
+		in.Hosts = append(in.Hosts, w.machines[name].Host)
+	}
+	return in
+}
+
+// decide decides, checks what must always hold, and does what was decided.
+func (w *world) decide() Decision {
+	w.t.Helper()
+	out, err := Decide(w.input())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	shuffled := w.input()
+	w.random.Shuffle(len(shuffled.Hosts), func(i, j int) { shuffled.Hosts[i], shuffled.Hosts[j] = shuffled.Hosts[j], shuffled.Hosts[i] })
+	if again, err := Decide(shuffled); err != nil || !reflect.DeepEqual(out, again) {
+		w.t.Fatalf("the same input gave another decision (%v)", err)
+	}
+	w.check(out)
+	w.stored = out.Stored
+	for _, name := range out.Take {
+		w.machines[name].Taken = true
+	}
+	for _, name := range out.Release {
+		m := w.machines[name]
+		if m.Held != nil && w.nodes[name] && w.stored.Begun {
+			w.t.Fatalf("%s is given back, and its node is part of the cluster", name)
+		}
+		delete(w.nodes, name)
+		*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected}}
+	}
+	for name, plan := range out.Plans {
+		m := w.machines[name]
+		if m.Held == nil || m.Held.Start != plan.Start || !slices.Equal(m.Held.Removes, plan.Removes) {
+			m.Progress = None
+		}
+		held := plan.Held
+		m.Held, m.plan = &held, plan
+	}
+	return out
+}
+
+// check wants what must hold of every decision.
+func (w *world) check(out Decision) {
+	w.t.Helper()
+	etcd, up := 0, 0
+	for name, node := range out.Stored.Nodes {
+		m := w.machines[name]
+		if present := m != nil && m.UID == node.UID; node.Etcd && (!present || m.Held != nil && (m.Progress != Failed || m.Held.Changed)) {
+			etcd++
+			up += count(present && m.working())
+		}
+	}
+	servers, workers, joins := 0, 0, 0
+	for name, plan := range out.Plans {
+		m := w.machines[name]
+		isServer := plan.Roles != "worker"
+		switch {
+		case m.Held == nil && plan.Join == "":
+			if w.begun[name] = true; len(w.begun) > 1 && w.stored.Begun {
+				w.t.Fatalf("%v begin a cluster each", w.begun)
+			}
+		case m.Held == nil && isServer:
+			joins++
+		case m.Held != nil && plan.Start != m.Held.Start && m.Connected && m.Progress == Up && isServer:
+			servers++
+			if isEtcd(&m.Host) && etcd > 2 && up-1 < etcd/2+1 && !out.stuck {
+				w.t.Fatalf("%s is changed, and %d of %d servers with etcd are up", name, up, etcd)
+			}
+		case m.Held != nil && plan.Start != m.Held.Start && m.Connected && m.Progress == Up:
+			workers++
+		}
+		if !m.Taken || m.Leaving {
+			w.t.Fatalf("%s is given a plan, and is not taken", name)
+		}
+	}
+	busy := 0
+	for _, m := range w.machines {
+		if m.Taken && m.Held != nil && m.Held.Roles == "worker" && m.Held.Changed && m.Connected && m.Progress != Up && !m.Leaving && m.Labels["pool"] == "worker" {
+			busy++
+		}
+	}
+	if servers > 1 || workers > 0 && workers+busy > int(w.spec.MaxUnavailable)+w.stale() {
+		w.t.Fatalf("%d servers and %d workers are changed while %d are", servers, workers, busy)
+	}
+}
+
+// stale counts workers that were changed to what is no longer wanted: they hold up no other.
+func (w *world) stale() (n int) {
+	for _, m := range w.machines {
+		if m.Taken && m.Held != nil && m.Held.Roles == "worker" && m.Progress != Up && m.Held.Version != w.spec.Version {
+			n++
+		}
+	}
+	return n
+}
+
+// pass lets time pass on the machines.
+func (w *world) pass() {
+	for _, name := range w.names() {
+		m := w.machines[name]
+		if w.trouble && w.random.IntN(40) == 0 {
+			m.Connected = !m.Connected
+		}
+		if !w.trouble {
+			m.Connected = true
+		}
+		if m.Held == nil || !m.Connected || m.Leaving {
+			continue
+		}
+		switch {
+		case m.Progress == None:
+			m.Progress = Running
+		case m.Progress == Running && w.trouble && w.random.IntN(30) == 0:
+			m.Progress = Failed
+		case m.Progress == Running && w.random.IntN(2) == 0:
+			m.Progress = Unwell
+		case m.Progress == Up && w.trouble && w.random.IntN(50) == 0:
+			m.Progress = Unwell
+		case m.Progress == Unwell && w.random.IntN(2) == 0:
+			if m.Progress = Up; m.registered != m.Held.Start { // the kubelet registers when it is started
+				m.registered, w.nodes[name] = m.Held.Start, true
+			}
+			w.removeNodes(m)
+		}
+	}
+}
+
+// removeNodes does what a server's plan says of nodes.
+func (w *world) removeNodes(m *machine) {
+	for name, node := range w.stored.Nodes {
+		if slices.Contains(m.Held.Removes, removal{Node: name, Join: node.Join}.id()) {
+			delete(w.nodes, name)
+		}
+	}
+}
+
+// settle decides until nothing is left to do.
+func (w *world) settle(within int) Decision {
+	w.t.Helper()
+	var out Decision
+	for range within {
+		out = w.decide()
+		w.pass()
+		if out.Ready == out.Hosts && out.Hosts > 0 && len(out.Take)+len(out.Release) == 0 && len(out.Stored.Nodes) == out.Hosts {
+			return out
+		}
+	}
+	shown := 0
+	for host, why := range out.Waiting {
+		if shown++; why != "" && shown < 40 {
+			w.t.Logf("%s %s (%+v)", host, why, w.machines[host].Host)
+		}
+	}
+	w.t.Fatalf("after %d rounds %d of %d hosts are ready, %d missing, stored %+v", within, out.Ready, out.Hosts, out.Missing, out.Stored.Nodes)
+	return out
+}
+
+func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ seeds, servers, controls, workers, rounds int }{{24, 3, 2, 12, 120}, {4, 5, 0, 60, 150}, {1, 5, 3, 992, 12}} {
+		for seed := range tt.seeds {
+			t.Run(fmt.Sprintf("%d workers, seed %d", tt.workers, seed), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, uint64(seed), pool("server", int32(tt.servers), provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("control", -1, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker))
+				w.spec.MaxUnavailable = int32(max(3, tt.workers/5))
+				w.add("server", tt.servers)
+				w.add("control", tt.controls)
+				w.add("worker", tt.workers)
+				w.settle(4*tt.servers + 60)
+				w.trouble = true
+				for range tt.rounds {
+					w.disturb()
+					w.decide()
+					w.pass()
+				}
+				w.trouble = false
+				w.spec.Version, w.spec.CertificateRotation = "v1.36.0+k3s1", w.spec.CertificateRotation+1
+				w.add("server", tt.servers)
+				if out := w.decide(); out.Lost { // all of etcd was deleted: nothing is installed anew
+					return
+				}
+				w.repair()
+				w.settle(8*len(w.machines) + 400)
+				for name, m := range w.machines {
+					if m.Taken && m.Held.Version != w.spec.Version {
+						t.Errorf("%s has version %s", name, m.Held.Version)
+					}
+				}
+			})
+		}
+	}
+}
+
+// disturb does what users and machines do to a fleet.
+func (w *world) disturb() {
+	names := w.names()
+	m := w.machines[names[w.random.IntN(len(names))]]
+	switch w.random.IntN(12) {
+	case 0:
+		delete(w.machines, m.Name) // its Host was deleted
+		delete(w.nodes, m.Name)
+	case 1:
+		m.Leaving = true
+	case 2:
+		w.add("worker", 1)
+	case 3:
+		w.add("server", 1)
+	case 4:
+		w.spec.Version = fmt.Sprintf("v1.35.%d+k3s1", w.random.IntN(5))
+	case 5:
+		w.spec.CertificateRotation++
+	case 6:
+		n := int32(1 + 2*w.random.IntN(3))
+		w.spec.Pools[0].Replicas = &n
+	case 7:
+		if m.Labels["pool"] == "worker" {
+			m.Labels = labels.Set{"pool": "none"}
+		}
+	}
+}
+
+// repair deletes the Hosts whose machines were given away, and servers that do not work, as a user does.
+func (w *world) repair() {
+	for name, m := range w.machines {
+		if m.Leaving || m.Progress == Failed && isEtcd(&m.Host) {
+			delete(w.machines, name)
+			delete(w.nodes, name)
+		}
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	w := newWorld(&testing.T{}, 1, pool("server", 5, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker))
+	w.add("server", 5)
+	w.add("worker", 995)
+	w.settle(200)
+	in := w.input()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decide(in); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

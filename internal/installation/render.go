@@ -1,0 +1,300 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Times that the parts of an installation may take, in seconds. A server that starts pulls images.
+const (
+	installTimeout = 1800
+	startTimeout   = 1800
+	cleanTimeout   = 1800
+	removeTimeout  = 900
+)
+
+// flavor is what differs between the distributions, by their documentation: docs.k3s.io and docs.rke2.io.
+type flavor struct {
+	// name of folders and programs.
+	name string
+	// script is the distribution's own installer.
+	script string
+	// joinPort is where servers let other hosts join.
+	joinPort int
+	// server and agent are the systemd units.
+	server, agent string
+	// cleanServer and cleanAgent are the scripts that remove it.
+	cleanServer, cleanAgent []string
+	// kubectl is how a server runs it.
+	kubectl string
+}
+
+func flavorOf(d provisionv1.Distribution) flavor {
+	if d == provisionv1.DistributionRKE2 {
+		uninstall := []string{"/usr/local/bin/rke2-uninstall.sh", "/opt/rke2/bin/rke2-uninstall.sh", "/usr/bin/rke2-uninstall.sh"}
+		return flavor{
+			name: "rke2", script: "https://get.rke2.io", joinPort: 9345, server: "rke2-server", agent: "rke2-agent",
+			cleanServer: uninstall, cleanAgent: uninstall, kubectl: `"$DATA/bin/kubectl" --kubeconfig /etc/rancher/rke2/rke2.yaml`,
+		}
+	}
+	return flavor{
+		name: "k3s", script: "https://get.k3s.io", joinPort: 6443, server: "k3s", agent: "k3s-agent",
+		cleanServer: []string{"/usr/local/bin/k3s-uninstall.sh"}, cleanAgent: []string{"/usr/local/bin/k3s-agent-uninstall.sh"}, kubectl: "k3s kubectl",
+	}
+}
+
+// reserved are the options of config.yaml that Drover decides.
+func reserved() []string {
+	return []string{
+		"server", "token", "token-file", "agent-token", "agent-token-file", "cluster-init", "cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
+		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent", "datastore-endpoint", "config", "private-registry",
+	}
+}
+
+// CheckConfig reads spec.config or spec.serverConfig, which field says. Its error says what cannot be in it, and has no value of it.
+func CheckConfig(field string, raw []byte) (map[string]any, error) {
+	config := map[string]any{}
+	if len(raw) == 0 {
+		return config, nil
+	}
+	if err := json.Unmarshal(raw, &config); err != nil {
+		return nil, fmt.Errorf("%s is no object", field)
+	}
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		if name := strings.TrimSuffix(key, "+"); slices.Contains(reserved(), name) {
+			return nil, fmt.Errorf("%s.%s cannot be set: Drover decides it", field, name)
+		}
+	}
+	return config, nil
+}
+
+// config returns the config.yaml of a host.
+func (in *Input) config(host *member, join string) ([]byte, error) {
+	config := map[string]any{}
+	maps.Copy(config, in.Spec.Config)
+	labels, taints := slices.Clone(host.NodeLabels), slices.Clone(host.NodeTaints)
+	if !host.server() {
+		config["token"] = in.Stored.AgentToken
+	} else {
+		maps.Copy(config, in.Spec.ServerConfig)
+		config["token"], config["agent-token"] = in.Stored.Token, in.Stored.AgentToken
+		taints = append(taints, host.taints()...)
+		for option, on := range map[string]bool{
+			"disable-etcd": !host.is(provisionv1.RoleEtcd), "disable-apiserver": !host.is(provisionv1.RoleControlPlane),
+			"disable-controller-manager": !host.is(provisionv1.RoleControlPlane), "disable-scheduler": !host.is(provisionv1.RoleControlPlane),
+		} {
+			if on {
+				config[option] = true
+			}
+		}
+	}
+	config["node-name"] = host.Name
+	if in.Spec.DataDir != "" {
+		config["data-dir"] = in.Spec.DataDir
+	}
+	switch {
+	case join != "":
+		config["server"] = join
+	case in.Spec.Distribution == provisionv1.DistributionK3s: // RKE2 always has etcd
+		config["cluster-init"] = true
+	}
+	for key, more := range map[string][]string{"node-label": labels, "node-taint": taints} {
+		if all := append(texts(config[key]), more...); len(all) > 0 {
+			config[key] = all
+		}
+	}
+	return yaml.Marshal(config)
+}
+
+// texts returns what an option of the user has, which may be one text or a list.
+func texts(value any) (all []string) {
+	switch v := value.(type) {
+	case string:
+		return []string{v}
+	case []any:
+		for _, text := range v {
+			all = append(all, fmt.Sprint(text))
+		}
+	}
+	return all
+}
+
+// Scripts of the instructions. Their words come as arguments and variables, and never as text of the script.
+const (
+	// fetch runs the installer that a URL leads to.
+	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT && curl -fsSL --proto =https --retry 3 -o "$file" "$0" || exit
+if test -n "$1"; then echo "$1  $file" | sha256sum -c - || exit; fi
+sh "$file"`
+	// start starts a unit, or starts it again. It returns when the distribution says that it is up.
+	start = `systemctl daemon-reload && systemctl enable "$0" && systemctl restart $1 "$0"`
+	// rotate renews certificates. A host that was never started has none.
+	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA"; }`
+	// clean runs the first of the scripts that is there: an installation that failed early has left none.
+	clean = `for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
+)
+
+// Plan is what a host is to do, and what is remembered with it.
+type Plan struct {
+	protocol.HostPlan
+	Held
+}
+
+// Held is what is remembered with a host's plan.
+type Held struct {
+	// Roles of the host, sorted, with commas between.
+	Roles string `json:"roles"`
+	// Join is the URL by which the host has joined, empty for the one that began the cluster.
+	Join string `json:"join,omitempty"`
+	// Version that the plan installs.
+	Version string `json:"version"`
+	// Start identifies all that the host is started again for.
+	Start string `json:"start"`
+	// Changed reports that the host was part of the cluster before it was given this plan.
+	Changed bool `json:"changed,omitempty"`
+	// Removes are the IDs of the instructions that remove nodes.
+	Removes []string `json:"removes,omitempty"`
+}
+
+// plan returns what a host is to do.
+func (in *Input) plan(host *member, join string, removes []removal) (*Plan, error) {
+	config, err := in.config(host, join)
+	if err != nil {
+		return nil, fmt.Errorf("write config.yaml: %w", err)
+	}
+	f := in.flavor()
+	folder := "/etc/rancher/" + f.name
+	p := &Plan{Held: Held{Roles: host.roles(), Join: join, Version: in.Spec.Version}}
+	p.Files = []protocol.HostFile{{Path: folder + "/config.yaml", Content: config, Mode: "0600"}}
+	if len(in.Registries) > 0 {
+		p.Files = append(p.Files, protocol.HostFile{Path: folder + "/registries.yaml", Content: in.Registries, Mode: "0600"})
+	}
+	unit, kind, uninstall := f.agent, "agent", f.cleanAgent
+	if host.server() {
+		unit, kind, uninstall = f.server, "server", f.cleanServer
+	}
+	data := map[string]string{"DATA": in.dataDir()}
+	install := in.install(f, kind)
+	install.ID = "install-" + digest(install.Command, install.Env)
+	p.Instructions = append(p.Instructions, install)
+	rotation := int64(0)
+	if host.server() {
+		rotation = in.Spec.CertificateRotation
+	}
+	if rotation > 0 {
+		p.Instructions = append(p.Instructions, protocol.HostInstruction{
+			ID: "certificates-" + strconv.FormatInt(rotation, 10), Command: []string{"/bin/sh", "-c", rotate, unit, f.name}, Env: data, TimeoutSeconds: installTimeout})
+	}
+	p.Start = digest(p.Files, install.ID, rotation, unit)
+	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: "start-" + p.Start, Command: append([]string{"/bin/sh", "-c", start, unit}, host.startOptions()...), TimeoutSeconds: startTimeout})
+	if host.is(provisionv1.RoleControlPlane) { // it takes effect without a start
+		p.Files = append(p.Files, protocol.HostFile{Path: in.dataDir() + "/server/manifests/drover-agent.yaml", Content: in.Manifest, Mode: "0600", Absent: in.Manifest == nil})
+	}
+	for _, r := range removes {
+		p.Removes = append(p.Removes, r.id())
+		p.Instructions = append(p.Instructions, protocol.HostInstruction{
+			ID: r.id(), Command: []string{"/bin/sh", "-c", removeScript(f), r.Node}, Env: data, TimeoutSeconds: removeTimeout})
+	}
+	p.Probes = in.probes(host)
+	p.Clean = []protocol.HostInstruction{{ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", clean, "clean"}, uninstall...), TimeoutSeconds: cleanTimeout}}
+	return p, nil
+}
+
+// install returns the instruction that installs the distribution, and does not start it.
+func (in *Input) install(f flavor, kind string) protocol.HostInstruction {
+	i, name := in.Spec.Installer, "INSTALL_"+strings.ToUpper(f.name)
+	env := map[string]string{name + "_VERSION": in.Spec.Version}
+	if f.name == "rke2" {
+		env[name+"_TYPE"] = kind
+	} else {
+		env[name+"_EXEC"], env[name+"_SKIP_START"], env[name+"_SKIP_ENABLE"] = kind, "true", "true"
+	}
+	command := []string{"/bin/sh", "-c", fetch, cmp.Or(i.URL, f.script), i.SHA256}
+	if i.Path != "" {
+		command = []string{"/bin/sh", i.Path}
+	}
+	return protocol.HostInstruction{Command: command, Env: env, TimeoutSeconds: installTimeout}
+}
+
+// removeScript removes a node, on which the distribution removes its member of etcd, too. The API server may be away for a moment.
+func removeScript(f flavor) string {
+	return `for i in $(seq 60); do ` + f.kubectl + ` delete node "$0" --ignore-not-found --timeout=60s && exit; sleep 5; done; exit 1`
+}
+
+// probes say whether a host works: what answers on the loopback of each.
+func (in *Input) probes(host *member) []protocol.HostProbe {
+	tls := path.Join(in.dataDir(), "server/tls")
+	var probes []protocol.HostProbe
+	if len(host.startOptions()) == 0 {
+		probes = append(probes, protocol.HostProbe{Name: "kubelet", URL: "http://127.0.0.1:10248/healthz"})
+	}
+	if host.is(provisionv1.RoleEtcd) {
+		probes = append(probes, protocol.HostProbe{Name: "etcd", URL: "http://127.0.0.1:2381/health"})
+	}
+	if host.is(provisionv1.RoleControlPlane) {
+		probes = append(probes, protocol.HostProbe{
+			Name: "kube-apiserver", URL: "https://127.0.0.1:6443/readyz",
+			CAFile: tls + "/server-ca.crt", CertFile: tls + "/client-kube-apiserver.crt", KeyFile: tls + "/client-kube-apiserver.key",
+		})
+	}
+	return probes
+}
+
+func (in *Input) flavor() flavor { return flavorOf(in.Spec.Distribution) }
+
+func (in *Input) dataDir() string {
+	return cmp.Or(in.Spec.DataDir, "/var/lib/rancher/"+in.flavor().name)
+}
+
+// joinURL is where a host joins by a server.
+func (in *Input) joinURL(server *member) string {
+	host := server.Address
+	if strings.Contains(host, ":") { // IPv6
+		host = "[" + host + "]"
+	}
+	return fmt.Sprintf("https://%s:%d", host, in.flavor().joinPort)
+}
+
+// startOptions are those of systemctl. A server with etcd alone is not up before one with an API server has joined, which waits for it.
+func (m *member) startOptions() []string {
+	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
+		return []string{"--no-block"}
+	}
+	return nil
+}
+
+// taints of a server that is no worker, as Rancher gives them.
+func (m *member) taints() (taints []string) {
+	if m.is(provisionv1.RoleWorker) {
+		return nil
+	}
+	if m.is(provisionv1.RoleEtcd) {
+		taints = append(taints, "node-role.kubernetes.io/etcd:NoExecute")
+	}
+	if m.is(provisionv1.RoleControlPlane) {
+		taints = append(taints, "node-role.kubernetes.io/control-plane:NoSchedule")
+	}
+	return taints
+}
+
+// digest is a short one of values that JSON can hold.
+func digest(values ...any) string {
+	raw, _ := json.Marshal(values) // strings, numbers and structs of these
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:10])
+}

@@ -1,0 +1,163 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+func inputOf(d provisionv1.Distribution, version string, installer provisionv1.Installer) *Input {
+	in := &Input{Stored: Stored{Token: "server-token", AgentToken: "agent-token"}, Manifest: []byte("manifest")}
+	in.Spec.ClusterInstallationSpec = provisionv1.ClusterInstallationSpec{Distribution: d, Version: version, Installer: installer}
+	return in
+}
+
+func memberOf(roles ...provisionv1.HostRole) *member {
+	return &member{Host: Host{Name: "m1", Address: "10.0.0.1"}, pool: &provisionv1.HostPool{Roles: roles}}
+}
+
+func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
+	t.Parallel()
+	k3s, rke2 := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), inputOf(provisionv1.DistributionRKE2, "v1.35.1+rke2r1", provisionv1.Installer{Path: "/opt/install.sh"})
+	etcd, control, worker := provisionv1.RoleEtcd, provisionv1.RoleControlPlane, provisionv1.RoleWorker
+	for name, tt := range map[string]struct {
+		in       *Input
+		host     *member
+		join     string
+		config   string
+		commands []string
+		env      string
+		probes   []string
+		clean    string
+	}{
+		"the first server of k3s": {k3s, memberOf(etcd, control, worker), "", `{"agent-token":"agent-token","cluster-init":true,"node-name":"m1","token":"server-token"}`,
+			[]string{"https://get.k3s.io", "systemctl restart"}, "INSTALL_K3S_EXEC=server INSTALL_K3S_SKIP_ENABLE=true INSTALL_K3S_SKIP_START=true INSTALL_K3S_VERSION=v1.35.1+k3s1",
+			[]string{"kubelet", "etcd", "kube-apiserver"}, "/usr/local/bin/k3s-uninstall.sh"},
+		"a server of k3s with etcd alone": {k3s, memberOf(etcd), "https://10.0.0.2:6443",
+			`{"agent-token":"agent-token","disable-apiserver":true,"disable-controller-manager":true,"disable-scheduler":true,"node-name":"m1","node-taint":["node-role.kubernetes.io/etcd:NoExecute"],"server":"https://10.0.0.2:6443","token":"server-token"}`,
+			[]string{"https://get.k3s.io", "--no-block"}, "", []string{"etcd"}, "/usr/local/bin/k3s-uninstall.sh"},
+		"a server of k3s without etcd": {k3s, memberOf(control), "https://10.0.0.2:6443",
+			`{"agent-token":"agent-token","disable-etcd":true,"node-name":"m1","node-taint":["node-role.kubernetes.io/control-plane:NoSchedule"],"server":"https://10.0.0.2:6443","token":"server-token"}`,
+			nil, "", []string{"kubelet", "kube-apiserver"}, "/usr/local/bin/k3s-uninstall.sh"},
+		"a worker of k3s": {k3s, memberOf(worker), "https://10.0.0.2:6443", `{"node-name":"m1","server":"https://10.0.0.2:6443","token":"agent-token"}`,
+			nil, "INSTALL_K3S_EXEC=agent INSTALL_K3S_SKIP_ENABLE=true INSTALL_K3S_SKIP_START=true INSTALL_K3S_VERSION=v1.35.1+k3s1", []string{"kubelet"}, "/usr/local/bin/k3s-agent-uninstall.sh"},
+		"the first server of RKE2": {rke2, memberOf(etcd, control, worker), "", `{"agent-token":"agent-token","node-name":"m1","token":"server-token"}`,
+			[]string{"/bin/sh /opt/install.sh", "systemctl restart"}, "INSTALL_RKE2_TYPE=server INSTALL_RKE2_VERSION=v1.35.1+rke2r1", []string{"kubelet", "etcd", "kube-apiserver"}, "/usr/local/bin/rke2-uninstall.sh"},
+		"a worker of RKE2": {rke2, memberOf(worker), "https://10.0.0.2:9345", `{"node-name":"m1","server":"https://10.0.0.2:9345","token":"agent-token"}`,
+			nil, "INSTALL_RKE2_TYPE=agent INSTALL_RKE2_VERSION=v1.35.1+rke2r1", []string{"kubelet"}, "/usr/local/bin/rke2-uninstall.sh"},
+	} {
+		plan, err := tt.in.plan(tt.host, tt.join, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := yaml.YAMLToJSON(plan.Files[0].Content)
+		if err != nil || string(config) != tt.config {
+			t.Errorf("%s: %v\n%s, want\n%s", name, err, config, tt.config)
+		}
+		if plan.Files[0].Mode != "0600" || !strings.HasSuffix(plan.Files[0].Path, "/config.yaml") {
+			t.Errorf("%s: %+v", name, plan.Files[0].Path)
+		}
+		for i, words := range tt.commands {
+			if got := strings.Join(plan.Instructions[i].Command, " "); !strings.Contains(got, words) {
+				t.Errorf("%s: %q is not in %q", name, words, got)
+			}
+		}
+		var env []string
+		for key, value := range plan.Instructions[0].Env {
+			env = append(env, key+"="+value)
+		}
+		if slices.Sort(env); tt.env != "" && strings.Join(env, " ") != tt.env {
+			t.Errorf("%s: env %v, want %s", name, env, tt.env)
+		}
+		var probes []string
+		for _, probe := range plan.Probes {
+			probes = append(probes, probe.Name)
+		}
+		if !slices.Equal(probes, tt.probes) || !slices.Contains(plan.Clean[0].Command, tt.clean) {
+			t.Errorf("%s: probes %v, clean %v", name, probes, plan.Clean[0].Command)
+		}
+		if manifest := slices.ContainsFunc(plan.Files, func(f protocol.HostFile) bool { return string(f.Content) == "manifest" }); manifest != tt.host.is(control) {
+			t.Errorf("%s: the agent's manifest is there: %t", name, manifest)
+		}
+		raw, err := json.Marshal(plan.HostPlan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := protocol.ParseHostPlan(raw); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, instruction := range slices.Concat(plan.Instructions, plan.Clean) {
+			if text := strings.Join(instruction.Command, " "); strings.Contains(text, "-token") {
+				t.Errorf("%s: a token is in a command: %s", name, text)
+			}
+		}
+	}
+}
+
+func TestWhatAHostIsStartedAgainFor(t *testing.T) {
+	t.Parallel()
+	base := func() (*Input, *member) {
+		return inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane)
+	}
+	in, host := base()
+	before, err := in.plan(host, "https://10.0.0.2:6443", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		change func(*Input, *member)
+		again  bool
+	}{
+		"another version":            {func(in *Input, _ *member) { in.Spec.Version = "v1.36.0+k3s1" }, true},
+		"another option":             {func(in *Input, _ *member) { in.Spec.Config = map[string]any{"debug": true} }, true},
+		"an option of servers":       {func(in *Input, _ *member) { in.Spec.ServerConfig = map[string]any{"tls-san": "a"} }, true},
+		"registries":                 {func(in *Input, _ *member) { in.Registries = []byte("{}") }, true},
+		"a rotation of certificates": {func(in *Input, _ *member) { in.Spec.CertificateRotation = 1 }, true},
+		"another installer":          {func(in *Input, _ *member) { in.Spec.Installer.Path = "/install.sh" }, true},
+		"another role":               {func(_ *Input, m *member) { m.pool.Roles = []provisionv1.HostRole{provisionv1.RoleEtcd} }, true},
+		"an agent that has joined":   {func(in *Input, _ *member) { in.Manifest = nil }, false},
+		"another address of its own": {func(_ *Input, m *member) { m.Address = "10.0.0.9" }, false},
+	} {
+		in, host := base()
+		tt.change(in, host)
+		after, err := in.plan(host, "https://10.0.0.2:6443", nil)
+		if err != nil || (after.Start != before.Start) != tt.again {
+			t.Errorf("%s: started again %t, want %t (%v)", name, after.Start != before.Start, tt.again, err)
+		}
+	}
+	after, err := in.plan(host, "https://10.0.0.2:6443", []removal{{Node: "gone", Join: 2}})
+	if err != nil || after.Start != before.Start || !slices.Contains(after.Instructions[len(after.Instructions)-1].Command, "gone") {
+		t.Errorf("to remove a node: %v, %+v", err, after)
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte(`{"disable":["traefik"],"node-label":"a=b"}`))
+	f.Add([]byte(`{"token":"x"}`))
+	f.Add([]byte(`{"node-taint+":[1,null,{"a":[]}]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		config, err := CheckConfig("spec.config", raw)
+		if err != nil {
+			return
+		}
+		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
+		in.Spec.Config = config
+		plan, err := in.plan(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := yaml.Unmarshal(plan.Files[0].Content, &got); err != nil || got["token"] != "agent-token" || got["server"] != "https://10.0.0.2:6443" || got["node-name"] != "m1" {
+			t.Errorf("%s: %v, %v", plan.Files[0].Content, got, err)
+		}
+	})
+}
