@@ -31,11 +31,11 @@ func (d *decision) removals() []removal {
 		all = append(all, r)
 	}
 	for _, host := range d.leave {
-		if node, joined := d.out.Stored.Nodes[host.Name]; !joined || node.UID != host.UID {
+		if node, joined := d.out.Stored.Nodes[host.Name]; !joined || node.UID != host.UID || host.Gone {
 			d.release(host)
 		}
 	}
-	d.out.stuck = len(all) > 0 && operator == nil
+	d.out.stuck = operator == nil && slices.ContainsFunc(all, func(r removal) bool { return d.out.Stored.Nodes[r.Node].Etcd })
 	return d.removable(all, operator)
 }
 
@@ -47,6 +47,7 @@ func (d *decision) removable(all []removal, operator *member) (now []removal) {
 		switch {
 		case operator == nil:
 			why = "a server that is up, to remove its node from the cluster"
+		case slices.Contains(operator.Held.Removes, r.id()): // what has begun goes on
 		case r.host != nil && (r.host.Progress == None || r.host.Progress == Running):
 			why = "what runs on it to end: it would join again"
 		case r.host == nil || !isEtcd(r.host):
@@ -98,6 +99,9 @@ func (d *decision) change(removes []removal) error {
 			mine = removes
 		}
 		plan, err := d.plan(m, m.Held.Join, mine)
+		if err == nil && plan.Start != m.Held.Start {
+			plan, err = d.plan(m, d.rejoin(m), mine)
+		}
 		if err != nil {
 			return err
 		}
@@ -123,6 +127,17 @@ func (d *decision) change(removes []removal) error {
 	return nil
 }
 
+// rejoin returns the URL by which a host that is started again anyway finds the cluster: another one if the server that it joined by is gone. One that is part of
+// etcd finds the others by that.
+func (d *decision) rejoin(m *member) string {
+	known := func(s *member) bool { return s.Address != "" && d.joinURL(s) == m.Held.Join }
+	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {
+		return m.Held.Join
+	}
+	url, _ := d.wayIn(m)
+	return cmp.Or(url, m.Held.Join)
+}
+
 // mayChange says what a host waits for before it is started again, "" if it need not wait. One that does not work has nothing to lose.
 func (d *decision) mayChange(m *member, changing string, unavailable int) (why string) {
 	members, work := d.etcd()
@@ -131,8 +146,10 @@ func (d *decision) mayChange(m *member, changing string, unavailable int) (why s
 		return "its agent, which is not connected"
 	case m.server() && changing != "" && changing != m.Name:
 		return fmt.Sprintf("server %s: one is changed at a time", changing)
-	case !m.up(), m.server() && d.out.stuck: // a moment without a quorum is better than none that can remove what is dead
+	case !m.up(), m.is(provisionv1.RoleControlPlane) && d.out.stuck: // a moment without a quorum is better than none that can remove what is dead
 		return ""
+	case m.server() && d.broken(m) != "":
+		return fmt.Sprintf("server %s: this change has broken it, and is not done to another before that is mended", d.broken(m))
 	case m.is(provisionv1.RoleEtcd) && members > 2 && work-1 < quorum(members), m.is(provisionv1.RoleEtcd) && members <= 2 && work < members:
 		return "the other servers with etcd to be up: without it etcd would have no quorum"
 	case m.server():
@@ -145,6 +162,19 @@ func (d *decision) mayChange(m *member, changing string, unavailable int) (why s
 	}
 	if unavailable >= int(max(d.Spec.MaxUnavailable, 1)) {
 		return fmt.Sprintf("other workers: at most %d are changed at a time", max(d.Spec.MaxUnavailable, 1))
+	}
+	return ""
+}
+
+// broken is a server that the change which another is to have has broken, "" for none.
+func (d *decision) broken(other *member) string {
+	for _, m := range d.ordered() {
+		if !m.server() || m.Name == other.Name || m.Held == nil || !m.Held.Changed || !m.Connected || m.Progress != Failed {
+			continue
+		}
+		if plan, err := d.plan(m, m.Held.Join, nil); err == nil && plan.Start == m.Held.Start {
+			return m.Name
+		}
 	}
 	return ""
 }
@@ -217,7 +247,7 @@ func (d *decision) etcd() (members, work int) {
 
 // working reports whether a host does its part in the cluster. One that removes a node does: it is not started again for that.
 func (h *Host) working() bool {
-	return h.Connected && !h.Leaving && h.Held != nil && (h.Progress == Up || len(h.Held.Removes) > 0 && h.Progress != Failed)
+	return h.Connected && h.Held != nil && (h.Progress == Up || len(h.Held.Removes) > 0 && h.Progress != Failed)
 }
 
 func count(is bool) int {
@@ -227,10 +257,10 @@ func count(is bool) int {
 	return 0
 }
 
-// leaving returns the host that leaves by that name, nil if it is gone, or has left etcd already.
+// leaving returns the host that leaves by that name, nil if it is gone.
 func (d *decision) leaving(name, uid string) *Host {
 	for i := range d.leave {
-		if host := &d.leave[i]; host.Name == name && host.UID == uid && d.out.Stored.Nodes[name].UID == uid {
+		if host := &d.leave[i]; host.Name == name && host.UID == uid && !host.Gone {
 			return host
 		}
 	}

@@ -93,8 +93,10 @@ type Host struct {
 	NodeLabels, NodeTaints []string
 	// Taken for this cluster; any other is free.
 	Taken bool
-	// Leaving hosts are being deleted.
-	Leaving   bool
+	// Leaving hosts are being deleted. They are cleaned once they are given back.
+	Leaving bool
+	// Gone hosts are being deleted and have not been connected since: they are not waited for.
+	Gone      bool
 	Connected bool
 	// Held is what is remembered with its plan, nil without one.
 	Held     *Held
@@ -119,7 +121,9 @@ type Decision struct {
 	Missing int
 	// Lost reports that no host has the cluster's data any more.
 	Lost bool
-	// stuck reports that nodes are to be removed, and that no server can do that before it is changed.
+	// Unselected reports that hosts have the cluster's data, and no pool selects one of them.
+	Unselected bool
+	// stuck reports that members of etcd are to be removed, and that no server can do that before it is changed.
 	stuck bool
 }
 
@@ -263,10 +267,7 @@ func (d *decision) begin() bool {
 		s.Begun = true
 	}
 	if s.Begun {
-		if d.out.Lost = !slices.ContainsFunc(etcd, func(m *member) bool { return m.Held != nil }); d.out.Lost {
-			d.waitAll("a decision: no host has the cluster's data any more")
-		}
-		return !d.out.Lost
+		return slices.ContainsFunc(etcd, func(m *member) bool { return m.Held != nil }) || d.stop()
 	}
 	// There is no cluster yet that a node could be removed from.
 	for _, host := range d.leave {
@@ -287,6 +288,24 @@ func (d *decision) begin() bool {
 		s.First = etcd[i].Name
 	}
 	d.waitAll("a connected host with the role etcd that reports an address, to begin the cluster")
+	return false
+}
+
+// stop leaves everything as it is, since no host stays that has the cluster's data. Hosts that are being deleted are let go. It returns false.
+func (d *decision) stop() bool {
+	why := "a decision: no host has the cluster's data any more"
+	d.out.Unselected = slices.ContainsFunc(d.leave, func(h Host) bool { return isEtcd(&h) && !h.Leaving })
+	if d.out.Lost = !d.out.Unselected; d.out.Unselected {
+		why = "a decision: no pool selects a host that has the cluster's data"
+	}
+	d.out.Take = nil
+	d.waitAll(why)
+	for _, host := range d.leave {
+		d.out.Waiting[host.Name] = "waits for " + why
+		if host.Leaving {
+			d.release(host)
+		}
+	}
 	return false
 }
 
@@ -395,12 +414,10 @@ func (d *decision) with(role provisionv1.HostRole) (all []*member) {
 // named returns the host that stays by that name, nil for none.
 func (d *decision) named(name string) *member { return d.byName[name] }
 
-// release gives a host back, unless its own deletion does.
+// release gives a host back, or lets one go that is being deleted.
 func (d *decision) release(host Host) {
 	d.out.Waiting[host.Name] = "leaves, and is cleaned"
-	if !host.Leaving {
-		d.out.Release = append(d.out.Release, host.Name)
-	}
+	d.out.Release = append(d.out.Release, host.Name)
 }
 
 func (d *decision) waitAll(why string) {

@@ -108,10 +108,14 @@ func (w *world) decide() Decision {
 	}
 	for _, name := range out.Release {
 		m := w.machines[name]
-		if m.Held != nil && w.nodes[name] && w.stored.Begun {
+		if m.Held != nil && w.nodes[name] && w.stored.Begun && !m.Gone && !out.Lost && !out.Unselected {
 			w.t.Fatalf("%s is given back, and its node is part of the cluster", name)
 		}
 		delete(w.nodes, name)
+		if m.Leaving {
+			delete(w.machines, name)
+			continue
+		}
 		*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected}}
 	}
 	for name, plan := range out.Plans {
@@ -156,7 +160,7 @@ func (w *world) check(out Decision) {
 			workers++
 		}
 		if !m.Taken || m.Leaving {
-			w.t.Fatalf("%s is given a plan, and is not taken", name)
+			w.t.Fatalf("%s is given a plan, and is not taken, or is being deleted", name)
 		}
 	}
 	busy := 0
@@ -190,7 +194,11 @@ func (w *world) pass() {
 		if !w.trouble {
 			m.Connected = true
 		}
-		if m.Held == nil || !m.Connected || m.Leaving {
+		if m.Gone = m.Leaving && !m.Connected; !m.Taken && m.Leaving {
+			delete(w.machines, name)
+			continue
+		}
+		if m.Held == nil || !m.Connected {
 			continue
 		}
 		switch {
@@ -199,13 +207,13 @@ func (w *world) pass() {
 		case m.Progress == Running && w.trouble && w.random.IntN(30) == 0:
 			m.Progress = Failed
 		case m.Progress == Running && w.random.IntN(2) == 0:
-			m.Progress = Unwell
+			if m.Progress = Unwell; m.registered != m.Held.Start { // systemctl returns when the distribution says that its node is up
+				m.registered, w.nodes[name] = m.Held.Start, true
+			}
 		case m.Progress == Up && w.trouble && w.random.IntN(50) == 0:
 			m.Progress = Unwell
 		case m.Progress == Unwell && w.random.IntN(2) == 0:
-			if m.Progress = Up; m.registered != m.Held.Start { // the kubelet registers when it is started
-				m.registered, w.nodes[name] = m.Held.Start, true
-			}
+			m.Progress = Up
 			w.removeNodes(m)
 		}
 	}
@@ -262,10 +270,11 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 				w.trouble = false
 				w.spec.Version, w.spec.CertificateRotation = "v1.36.0+k3s1", w.spec.CertificateRotation+1
 				w.add("server", tt.servers)
+				w.decide()
+				w.repair()
 				if out := w.decide(); out.Lost { // all of etcd was deleted: nothing is installed anew
 					return
 				}
-				w.repair()
 				w.settle(8*len(w.machines) + 400)
 				for name, m := range w.machines {
 					if m.Taken && m.Held.Version != w.spec.Version {

@@ -41,6 +41,8 @@ type flavor struct {
 	server, agent string
 	// cleanServer and cleanAgent are the scripts that remove it.
 	cleanServer, cleanAgent []string
+	// dataDir is the variable by which these scripts know where the data is.
+	dataDir string
 	// kubectl is how a server runs it.
 	kubectl string
 }
@@ -50,12 +52,14 @@ func flavorOf(d provisionv1.Distribution) flavor {
 		uninstall := []string{"/usr/local/bin/rke2-uninstall.sh", "/opt/rke2/bin/rke2-uninstall.sh", "/usr/bin/rke2-uninstall.sh"}
 		return flavor{
 			name: "rke2", script: "https://get.rke2.io", joinPort: 9345, server: "rke2-server", agent: "rke2-agent",
-			cleanServer: uninstall, cleanAgent: uninstall, kubectl: `"$DATA/bin/kubectl" --kubeconfig /etc/rancher/rke2/rke2.yaml`,
+			cleanServer: uninstall, cleanAgent: uninstall, dataDir: "RKE2_DATA_DIR", kubectl: `"$DATA/bin/kubectl" --kubeconfig /etc/rancher/rke2/rke2.yaml`,
 		}
 	}
 	return flavor{
 		name: "k3s", script: "https://get.k3s.io", joinPort: 6443, server: "k3s", agent: "k3s-agent",
-		cleanServer: []string{"/usr/local/bin/k3s-uninstall.sh"}, cleanAgent: []string{"/usr/local/bin/k3s-agent-uninstall.sh"}, kubectl: "k3s kubectl",
+		cleanServer: []string{"/usr/local/bin/k3s-uninstall.sh", "/opt/bin/k3s-uninstall.sh"},
+		cleanAgent:  []string{"/usr/local/bin/k3s-agent-uninstall.sh", "/opt/bin/k3s-agent-uninstall.sh"},
+		dataDir:     "K3S_DATA_DIR", kubectl: "k3s kubectl",
 	}
 }
 
@@ -64,6 +68,7 @@ func reserved() []string {
 	return []string{
 		"server", "token", "token-file", "agent-token", "agent-token-file", "cluster-init", "cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
 		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent", "datastore-endpoint", "config", "private-registry",
+		"https-listen-port", "bind-address", // hosts join by that port, and the probe asks it on the loopback
 	}
 }
 
@@ -137,10 +142,19 @@ func texts(value any) (all []string) {
 
 // Scripts of the instructions. Their words come as arguments and variables, and never as text of the script.
 const (
+	// try runs "attempt" up to five times: an instruction that has failed is not repeated, and what an installer fetches may fail for a moment.
+	try = `for i in 1 2 3 4 5; do attempt && exit; code=$?; echo "attempt $i of 5 has failed: exit code $code" >&2; sleep 10; done; exit $code`
 	// fetch runs the installer that a URL leads to.
-	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT && curl -fsSL --proto =https --retry 3 -o "$file" "$0" || exit
-if test -n "$1"; then echo "$1  $file" | sha256sum -c - || exit; fi
-sh "$file"`
+	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT || exit
+url=$0 sum=$1
+attempt() {
+	curl -fsSL --proto =https --retry 3 -o "$file" "$url" || return
+	test -z "$sum" || echo "$sum  $file" | sha256sum -c - || return
+	sh "$file"
+}
+` + try
+	// run runs the installer that is on the machine.
+	run = `script=$0; attempt() { sh "$script"; }; ` + try
 	// start starts a unit, or starts it again. It returns when the distribution says that it is up.
 	start = `systemctl daemon-reload && systemctl enable "$0" && systemctl restart $1 "$0"`
 	// rotate renews certificates. A host that was never started has none.
@@ -211,7 +225,8 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 			ID: r.id(), Command: []string{"/bin/sh", "-c", removeScript(f), r.Node}, Env: data, TimeoutSeconds: removeTimeout})
 	}
 	p.Probes = in.probes(host)
-	p.Clean = []protocol.HostInstruction{{ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", clean, "clean"}, uninstall...), TimeoutSeconds: cleanTimeout}}
+	p.Clean = []protocol.HostInstruction{{
+		ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", clean, "clean"}, uninstall...), Env: map[string]string{f.dataDir: in.dataDir()}, TimeoutSeconds: cleanTimeout}}
 	return p, nil
 }
 
@@ -226,7 +241,7 @@ func (in *Input) install(f flavor, kind string) protocol.HostInstruction {
 	}
 	command := []string{"/bin/sh", "-c", fetch, cmp.Or(i.URL, f.script), i.SHA256}
 	if i.Path != "" {
-		command = []string{"/bin/sh", i.Path}
+		command = []string{"/bin/sh", "-c", run, i.Path}
 	}
 	return protocol.HostInstruction{Command: command, Env: env, TimeoutSeconds: installTimeout}
 }

@@ -51,7 +51,7 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 		"a worker of k3s": {k3s, memberOf(worker), "https://10.0.0.2:6443", `{"node-name":"m1","server":"https://10.0.0.2:6443","token":"agent-token"}`,
 			nil, "INSTALL_K3S_EXEC=agent INSTALL_K3S_SKIP_ENABLE=true INSTALL_K3S_SKIP_START=true INSTALL_K3S_VERSION=v1.35.1+k3s1", []string{"kubelet"}, "/usr/local/bin/k3s-agent-uninstall.sh"},
 		"the first server of RKE2": {rke2, memberOf(etcd, control, worker), "", `{"agent-token":"agent-token","node-name":"m1","token":"server-token"}`,
-			[]string{"/bin/sh /opt/install.sh", "systemctl restart"}, "INSTALL_RKE2_TYPE=server INSTALL_RKE2_VERSION=v1.35.1+rke2r1", []string{"kubelet", "etcd", "kube-apiserver"}, "/usr/local/bin/rke2-uninstall.sh"},
+			[]string{"exit $code /opt/install.sh", "systemctl restart"}, "INSTALL_RKE2_TYPE=server INSTALL_RKE2_VERSION=v1.35.1+rke2r1", []string{"kubelet", "etcd", "kube-apiserver"}, "/usr/local/bin/rke2-uninstall.sh"},
 		"a worker of RKE2": {rke2, memberOf(worker), "https://10.0.0.2:9345", `{"node-name":"m1","server":"https://10.0.0.2:9345","token":"agent-token"}`,
 			nil, "INSTALL_RKE2_TYPE=agent INSTALL_RKE2_VERSION=v1.35.1+rke2r1", []string{"kubelet"}, "/usr/local/bin/rke2-uninstall.sh"},
 	} {
