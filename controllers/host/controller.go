@@ -135,10 +135,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if !host.DeletionTimestamp.IsZero() {
+	deleted := !host.DeletionTimestamp.IsZero()
+	if deleted && len(in.inUse()) == 0 {
 		return r.remove(ctx, in, update)
 	}
-	if !slices.Contains(host.Finalizers, v1.FinalizerUninstall) {
+	if !deleted && !slices.Contains(host.Finalizers, v1.FinalizerUninstall) {
 		return ctrl.Result{}, r.setFinalizer(ctx, host, controllerutil.AddFinalizer)
 	}
 	if in.err = r.register(ctx, in, update); in.err == nil {

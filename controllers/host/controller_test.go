@@ -283,6 +283,42 @@ func TestHost(t *testing.T) {
 				t.Error("it is still Stalled")
 			}
 		},
+		"a host that is in use is not cleaned before it was given back": func(t *testing.T, w *world) {
+			w.reconcile()
+			plan := &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
+				Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
+			}
+			if err := w.Client.Create(t.Context(), plan); err != nil {
+				t.Fatal(err)
+			}
+			key := testkit.Key(t)
+			w.connect(w.join(key), key, protocol.HostProgress{Version: string(plan.UID) + "." + plan.ResourceVersion, Phase: protocol.HostApplied})
+			w.reconcile()
+			h := w.want(v1.HostActive, v1.ReasonActive)
+			h.Finalizers = append(h.Finalizers, "provision.cluster.drover.dev/node")
+			if err := w.Client.Update(t.Context(), h); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Client.Delete(t.Context(), h); err != nil {
+				t.Fatal(err)
+			}
+			w.leavesAlone()
+			h = w.want(v1.HostActive, v1.ReasonActive)
+			if message := meta.FindStatusCondition(h.Status.Conditions, v1.ConditionReady).Message; !strings.Contains(message, "waits for what uses it: provision.cluster.drover.dev/node") {
+				t.Errorf("the message is %q", message)
+			}
+			h.Finalizers = []string{v1.FinalizerUninstall}
+			if err := w.Client.Update(t.Context(), h); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, time.Minute, func(context.Context) error {
+				if w.reconcile(); !w.asked() {
+					return errors.New("the agent was not asked to clean the machine")
+				}
+				return nil
+			})
+		},
 		"a host that never joined is gone at once, and one that is away after a moment": func(t *testing.T, w *world) {
 			w.reconcile()
 			w.join(testkit.Key(t))

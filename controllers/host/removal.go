@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -20,6 +21,16 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
 )
+
+// inUse returns the finalizers of those who use the Host: a machine that is part of a cluster is cleaned when its node was removed from that.
+func (in *input) inUse() (others []string) {
+	for _, f := range in.host.Finalizers {
+		if f != v1.FinalizerUninstall && f != metav1.FinalizerDeleteDependents && f != metav1.FinalizerOrphanDependents {
+			others = append(others, f)
+		}
+	}
+	return others
+}
 
 // remove cleans the machine, removes its agent, and lets the Host go. A machine that is not connected is left as it is.
 func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Update) (ctrl.Result, error) {

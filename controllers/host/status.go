@@ -43,6 +43,9 @@ func writeStatus(in *input) {
 	}
 	v := decide(in)
 	s.State = v.state
+	if others := in.inUse(); !in.host.DeletionTimestamp.IsZero() && len(others) > 0 {
+		v.message = strings.TrimPrefix(v.message+"; it is being deleted, which waits for what uses it: "+strings.Join(others, ", "), "; ")
+	}
 	setReady(in.host, v.ready, v.reason, v.message)
 	if v.stalled {
 		setCondition(in.host, v1.ConditionStalled, metav1.ConditionTrue, v.reason, v.message)

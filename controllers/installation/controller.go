@@ -59,6 +59,7 @@ type input struct {
 	update       *status.Update
 	cluster      *v1.Cluster // nil if it is not there
 	hosts        map[string]*v1.Host
+	former       []*v1.Host // taken by an installation of this name that is gone
 	store        *store
 	decide       installation.Input
 	now          time.Time
@@ -109,7 +110,9 @@ func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
 }
 
-func (r *Reconciler) hub() hosts.Hub { return hosts.Hub{Client: r.Client, Live: r.Live} }
+func (r *Reconciler) hub() hosts.Hub {
+	return hosts.Hub{Client: r.Client, Live: r.Live, Finalizer: provisionv1.FinalizerNode}
+}
 
 // advance lets the planner decide, and does what it says: what is stored comes before what depends on it.
 func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
@@ -120,10 +123,18 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	if err := r.act(ctx, in, decision); err != nil {
+	failed, err := r.act(ctx, in, decision)
+	if err != nil {
 		return verdict{}, err
 	}
-	return judge(in, decision), nil
+	for name, err := range failed {
+		decision.Waiting[name] = "cannot be changed: " + err.Error()
+	}
+	v := judge(in, decision)
+	if len(failed) > 0 {
+		v.again = cmp.Or(v.again, leaveTime)
+	}
+	return v, nil
 }
 
 func orNothing(v *verdict) verdict {
@@ -133,40 +144,52 @@ func orNothing(v *verdict) verdict {
 	return *v
 }
 
-// act does what was decided. What one host refuses keeps no other waiting.
-func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision) error {
+// act does what was decided. What one host refuses keeps no other waiting: it returns the errors of hosts by their names.
+func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision) (map[string]error, error) {
 	if err := r.save(ctx, in, d.Stored); err != nil {
-		return err
+		return nil, err
 	}
-	me := consumer(in.installation)
-	var errs []error
+	me, failed := consumer(in.installation), map[string]error{}
+	var conflict error
+	note := func(host string, err error) {
+		if apierrors.IsConflict(err) {
+			conflict = err
+		} else if err != nil {
+			failed[host] = err
+		}
+	}
+	for _, host := range in.former {
+		_, err := r.hub().Release(ctx, host.DeepCopy(), *host.Spec.ConsumerRef)
+		note(host.Name, err)
+	}
 	for _, name := range d.Release {
 		_, err := r.hub().Release(ctx, in.hosts[name].DeepCopy(), me)
-		errs = append(errs, err)
+		note(name, err)
 	}
 	for _, name := range d.Take {
-		errs = append(errs, r.hub().Take(ctx, in.hosts[name].DeepCopy(), me))
+		note(name, r.hub().Take(ctx, in.hosts[name].DeepCopy(), me))
 	}
 	for _, host := range in.decide.Hosts {
-		plan := d.Plans[host.Name]
-		if plan == nil {
-			continue
-		}
-		note, err := json.Marshal(plan.Held)
-		if err != nil {
-			return err
-		}
-		set, err := r.hub().SetPlanWithNote(ctx, in.hosts[host.Name], me, plan.HostPlan, string(note))
-		if errs = append(errs, err); set && host.Held == nil {
-			in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, plan.Roles)})
-		} else if set && host.Held.Start != plan.Start {
-			in.update.Event(status.Event{Reason: "HostChanges", Action: "Change", Message: fmt.Sprintf("Host %s is changed to %s", host.Name, plan.Version)})
+		if plan := d.Plans[host.Name]; plan != nil {
+			note(host.Name, r.give(ctx, in, host, plan))
 		}
 	}
-	if i := slices.IndexFunc(errs, apierrors.IsConflict); i >= 0 {
-		return errs[i]
+	return failed, conflict
+}
+
+// give gives a host its plan, unless it has it.
+func (r *Reconciler) give(ctx context.Context, in *input, host installation.Host, plan *installation.Plan) error {
+	held, err := json.Marshal(plan.Held)
+	if err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	set, err := r.hub().SetPlanWithNote(ctx, in.hosts[host.Name], consumer(in.installation), plan.HostPlan, string(held))
+	if set && host.Held == nil {
+		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, plan.Roles)})
+	} else if set && host.Held.Start != plan.Start {
+		in.update.Event(status.Event{Reason: "HostChanges", Action: "Change", Message: fmt.Sprintf("Host %s is changed to %s", host.Name, plan.Version)})
+	}
+	return err
 }
 
 // remove gives the Hosts back, and lets the installation go. A Host that is not connected stays taken until its agent is back and has cleaned it.
@@ -221,13 +244,19 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 	var errs []error
 	for i := range list.Items {
 		host := list.Items[i].DeepCopy()
-		if ref := host.Spec.ConsumerRef; ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name.Name {
+		if ref := host.Spec.ConsumerRef; takenByName(host, name.Name) {
 			if _, err := r.hub().Release(ctx, host, *ref); !errors.Is(err, hosts.ErrForeignPlan) {
 				errs = append(errs, err)
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// takenByName reports whether a Host is taken by an installation of that name, which may be a former one.
+func takenByName(host *v1.Host, name string) bool {
+	ref := host.Spec.ConsumerRef
+	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name
 }
 
 // setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.

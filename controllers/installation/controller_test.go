@@ -285,3 +285,103 @@ func TestASecretThatIsNotTheInstallationsIsLeftAlone(t *testing.T) {
 		t.Errorf("the Secret was changed, or a host has a plan: %+v", got.Data)
 	}
 }
+
+// stalled returns the condition of that name of the installation, after n reconciles.
+func (w *world) stalled(n int) metav1.Condition {
+	w.t.Helper()
+	stalled := meta.FindStatusCondition(w.reconcile(n).Status.Conditions, provisionv1.ConditionStalled)
+	if stalled == nil {
+		return metav1.Condition{}
+	}
+	return *stalled
+}
+
+func TestAClusterIsMadeByOneInstallation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.reconcile(2)
+	second := get(w, "prod", &provisionv1.ClusterInstallation{}).DeepCopy()
+	second.ObjectMeta = metav1.ObjectMeta{Namespace: second.Namespace, Name: "zweite"}
+	if err := w.Client.Create(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	w.host("s1", "server", "10.1.0.1")
+	w.name.Name = "zweite"
+	for range 2 {
+		if _, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second = get(w, "zweite", second)
+	if c := meta.FindStatusCondition(second.Status.Conditions, provisionv1.ConditionStalled); c == nil || c.Reason != provisionv1.ReasonClusterTaken || !strings.Contains(c.Message, "ClusterInstallation prod makes") {
+		t.Errorf("the second one: %+v", second.Status.Conditions)
+	}
+	if get(w, "s1", &v1.Host{}).Spec.ConsumerRef != nil {
+		t.Error("it has taken a Host")
+	}
+}
+
+func TestAClusterThatHasAnAgentIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.secret(registration.AgentSecret(w.name).Name, nil, nil)
+	w.host("s1", "server", "10.1.0.1")
+	if c := w.stalled(3); c.Reason != provisionv1.ReasonClusterTaken || !strings.Contains(c.Message, "has an agent already") {
+		t.Errorf("stalled: %+v", c)
+	}
+}
+
+func TestHostsOfAFormerInstallationAreGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("w1", "worker", "10.1.0.2")
+	host := get(w, "w1", &v1.Host{})
+	host.Spec.ConsumerRef = &v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: installation.Kind, Name: "prod", UID: "former"}
+	if err := w.Client.Update(t.Context(), host); err != nil {
+		t.Fatal(err)
+	}
+	w.report("w1", v1.HostAvailable, v1.ReasonHostAvailable, "")
+	w.reconcile(2)
+	if ref := get(w, "w1", &v1.Host{}).Spec.ConsumerRef; ref != nil && ref.UID == "former" {
+		t.Error("it is taken by the former one still")
+	}
+}
+
+func TestAHostThatRefusesItsPlanKeepsNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.host("w1", "worker", "10.1.0.2")
+	w.host("w2", "worker", "10.1.0.3")
+	w.reconcile(4)
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "w1-host-plan"}, Type: v1.SecretTypeHostPlan}
+	if err := w.Client.Create(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	i := w.reconcile(2)
+	if w.plan("w2") == nil {
+		t.Error("w2 has no plan")
+	}
+	if !slices.ContainsFunc(i.Status.Waiting, func(h provisionv1.WaitingHost) bool {
+		return h.Host == "w1" && strings.Contains(h.Message, "a plan that Drover did not make")
+	}) {
+		t.Errorf("waiting: %+v", i.Status.Waiting)
+	}
+}
+
+func TestAMinorVersionIsNotLeftOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.reconcile(4)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	i := w.reconcile(2)
+	i.Spec.Version = "v1.37.0+k3s1"
+	if err := w.Client.Update(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	if c := w.stalled(1); c.Reason != provisionv1.ReasonSpecInvalid || !strings.Contains(c.Message, "more than one minor version above the v1.35.1+k3s1 of server s1") {
+		t.Errorf("stalled: %+v", c)
+	}
+}

@@ -61,12 +61,18 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 			return invalid(err.Error()), nil
 		}
 	}
-	for _, read := range []func(context.Context, *input) (*verdict, error){r.gatherCluster, r.gatherRegistries, r.gatherStored} {
+	for _, read := range []func(context.Context, *input) (*verdict, error){r.gatherStored, r.gatherCluster, r.gatherRegistries} {
 		if v, err := read(ctx, in); v != nil || err != nil {
 			return v, err
 		}
 	}
-	return nil, r.gatherHosts(ctx, in)
+	if err := r.gatherHosts(ctx, in); err != nil {
+		return nil, err
+	}
+	if err := installation.CheckVersion(in.decide); err != nil {
+		return invalid(err.Error()), nil
+	}
+	return nil, nil
 }
 
 func invalid(message string) *verdict {
@@ -95,8 +101,15 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*verdict, er
 	if in.cluster == nil {
 		return &verdict{reason: provisionv1.ReasonClusterMissing, message: "there is no Cluster " + name.Name + ": make it beside the installation"}, nil
 	}
+	if other, err := r.olderOf(ctx, in); err != nil || other != "" {
+		return &verdict{stalled: true, reason: provisionv1.ReasonClusterTaken, message: fmt.Sprintf("ClusterInstallation %s makes the Cluster %s: one can", other, name.Name)}, err
+	}
 	agent := &corev1.Secret{}
-	if err := r.Live.Get(ctx, registration.AgentSecret(name), agent); !apierrors.IsNotFound(err) {
+	switch err := r.Live.Get(ctx, registration.AgentSecret(name), agent); {
+	case err == nil && in.decide.Stored.First == "":
+		return &verdict{stalled: true, reason: provisionv1.ReasonClusterTaken, message: fmt.Sprintf(
+			"Cluster %s has an agent already, in a cluster that this installation did not make: name a Cluster of its own", name.Name)}, nil
+	case !apierrors.IsNotFound(err):
 		return nil, err // it has joined, or cannot be read
 	}
 	secret := &corev1.Secret{}
@@ -106,6 +119,23 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*verdict, er
 	}
 	in.decide.Manifest = secret.Data[registration.KeyManifest]
 	return nil, err
+}
+
+// olderOf returns the name of an older installation that makes the same Cluster, "" for none.
+func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
+	list := &provisionv1.ClusterInstallationList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
+		return "", err
+	}
+	me := in.installation
+	for i := range list.Items {
+		other := &list.Items[i]
+		age := other.CreationTimestamp.Compare(me.CreationTimestamp.Time)
+		if other.Spec.ClusterName == me.Spec.ClusterName && (age < 0 || age == 0 && other.Name < me.Name) {
+			return other.Name, nil
+		}
+	}
+	return "", nil
 }
 
 // gatherRegistries reads the Secret that spec names.
@@ -192,12 +222,16 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 		host := &list.Items[i]
 		taken := hosts.TakenBy(host, consumer(in.installation))
 		if !taken && hosts.NotFree(host) != "" {
+			if takenByName(host, in.installation.Name) {
+				in.former = append(in.former, host)
+			}
 			continue
 		}
 		in.hosts[host.Name] = host
 		known := installation.Host{
 			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(), Connected: connected(host), Detail: detail(host),
 		}
+		known.Gone = known.Leaving && !known.Connected && in.now.After(host.DeletionTimestamp.Add(leaveTime))
 		if m := host.Status.Machine; m != nil {
 			known.Address, known.NodeLabels, known.NodeTaints = address(m.Addresses), m.Labels, m.Taints
 		}

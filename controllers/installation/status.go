@@ -22,8 +22,11 @@ const maxWaiting = 16
 // judge says how an installation is by what was decided. It is pure.
 func judge(in *input, d installation.Decision) verdict {
 	v := verdict{decision: d}
-	if len(d.Take)+len(d.Release) > 0 {
+	switch {
+	case len(d.Take)+len(d.Release) > 0:
 		v.again = soon
+	case len(in.former) > 0, slices.ContainsFunc(in.decide.Hosts, func(h installation.Host) bool { return h.Leaving && !h.Connected }):
+		v.again = leaveTime
 	}
 	first := ""
 	for _, host := range slices.Sorted(maps.Keys(d.Waiting)) {
@@ -36,6 +39,9 @@ func judge(in *input, d installation.Decision) verdict {
 	case d.Lost:
 		v.stalled, v.reason = true, provisionv1.ReasonEtcdLost
 		v.message = "no host has the cluster's data any more, and nothing is installed anew in its place: delete the installation to begin again, or restore a snapshot by the distribution's own means"
+	case d.Unselected:
+		v.stalled, v.reason = true, provisionv1.ReasonEtcdUnselected
+		v.message = "hosts have the cluster's data, and no pool selects one of them: nothing is changed; mend the selectors or the labels, or delete the installation"
 	case d.Missing > 0:
 		v.reason, v.message = provisionv1.ReasonTooFewHosts, fmt.Sprintf("%d more free Hosts are needed that the pools select%s", d.Missing, first)
 	case d.Hosts == 0:

@@ -22,6 +22,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -49,6 +50,8 @@ var (
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
+	// Finalizer is on Hosts while they are taken, if it is not empty: one that is deleted is then cleaned only after Release.
+	Finalizer string
 }
 
 // TakenBy reports whether a Host is taken by that object, and not by a former one of its name.
@@ -171,10 +174,13 @@ func (h Hub) SetPlanWithNote(ctx context.Context, host *v1.Host, consumer v1.Hos
 }
 
 // Release takes a Host's plan away, so that its machine is cleaned, and gives the Host back once that is so. It reports whether the Host is given back,
-// is someone else's, or is being deleted, which cleans it too. Otherwise its status says what it waits for; call Release again when that has changed.
+// is another's, or is being deleted, which cleans it too. Otherwise its status says what it waits for; call Release again when that has changed.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
-	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
+	switch {
+	case !TakenBy(host, consumer):
 		return true, nil
+	case !host.DeletionTimestamp.IsZero():
+		return true, h.letGo(ctx, host)
 	}
 	plan, err := h.plan(ctx, host, h.Live) // to give a Host back that has a plan would let two plans run on it
 	switch {
@@ -206,8 +212,28 @@ func (h Hub) plan(ctx context.Context, host *v1.Host, reader client.Reader) (*co
 func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostConsumerRef) error {
 	before := host.DeepCopy()
 	host.Spec.ConsumerRef = consumer
+	switch {
+	case h.Finalizer == "":
+	case consumer != nil:
+		controllerutil.AddFinalizer(host, h.Finalizer)
+	default:
+		controllerutil.RemoveFinalizer(host, h.Finalizer)
+	}
 	if err := h.Client.Patch(ctx, host, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldOwner); err != nil {
 		return fmt.Errorf("set the consumerRef of Host %s/%s: %w", host.Namespace, host.Name, err)
+	}
+	return nil
+}
+
+// letGo lets a Host that is being deleted be cleaned.
+func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
+	before := host.DeepCopy()
+	if h.Finalizer == "" || !controllerutil.RemoveFinalizer(host, h.Finalizer) {
+		return nil
+	}
+	err := h.Client.Patch(ctx, host, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldOwner)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the finalizer %s of Host %s/%s: %w", h.Finalizer, host.Namespace, host.Name, err)
 	}
 	return nil
 }

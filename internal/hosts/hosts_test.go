@@ -6,6 +6,7 @@ package hosts_test
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -182,6 +183,28 @@ func TestAHostIsGivenBackWhenItsPlanIsGoneAndItsMachineClean(t *testing.T) {
 		if taken := w.look(step.status).Spec.ConsumerRef != nil; taken == done {
 			t.Errorf("%s: the host is taken: %t", step.what, taken)
 		}
+	}
+}
+
+func TestATakenHostThatIsDeletedIsKeptUntilItIsReleased(t *testing.T) {
+	t.Parallel()
+	w, prod := newWorld(t), consumer("prod")
+	w.Finalizer = "provision.cluster.drover.dev/node"
+	if err := w.Take(t.Context(), w.host, prod); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Env.Client.Delete(t.Context(), w.host); err != nil {
+		t.Fatal(err)
+	}
+	host := w.look(clean)
+	if !slices.Contains(host.Finalizers, w.Finalizer) {
+		t.Fatalf("finalizers %v", host.Finalizers)
+	}
+	if done, err := w.Release(t.Context(), host, prod); err != nil || !done {
+		t.Errorf("release: %t, %v", done, err)
+	}
+	if err := w.Env.Client.Get(t.Context(), client.ObjectKeyFromObject(host), host); !apierrors.IsNotFound(err) {
+		t.Errorf("it is there still: %v, finalizers %v", err, host.Finalizers)
 	}
 }
 

@@ -63,6 +63,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="self.distribution == oldSelf.distribution && self.clusterName == oldSelf.clusterName",message="distribution and clusterName cannot be changed: make another installation"
 // +kubebuilder:validation:XValidation:rule="has(self.dataDir) == has(oldSelf.dataDir) && (!has(self.dataDir) || self.dataDir == oldSelf.dataDir)",message="dataDir cannot be changed: make another installation"
+// +kubebuilder:validation:XValidation:rule="(has(oldSelf.certificateRotation) ? oldSelf.certificateRotation : 0) <= (has(self.certificateRotation) ? self.certificateRotation : 0)",message="certificateRotation can only be raised"
 // +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.roles.exists(r, r == 'etcd')) && self.pools.exists(p, p.roles.exists(r, r == 'control-plane'))",message="a cluster needs a pool with the role etcd and one with the role control-plane; a pool may have both"
 // +kubebuilder:validation:XValidation:rule="self.distribution == 'k3s' ? self.version.contains('+k3s') : self.version.contains('+rke2')",message="version is one of the distribution's releases, for example v1.35.3+k3s1 or v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
@@ -75,8 +76,8 @@ type ClusterInstallationSpec struct {
 	// distribution is k3s or rke2.
 	Distribution Distribution `json:"distribution"`
 
-	// version is the release that all hosts have, for example "v1.35.3+k3s1". A change updates the servers one at a time, then the workers. Updates over more than one
-	// minor version of Kubernetes, or back, are the distribution's to refuse.
+	// version is the release that all hosts have, for example "v1.35.3+k3s1". A change updates the servers one at a time, then the workers: to a patch release, or to
+	// the next minor version of Kubernetes. No host that works gets a minor version that is older than its own.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+[.][0-9]+[.][0-9]+[+](k3s|rke2r)[0-9]+$`
 	Version string `json:"version"`
@@ -223,6 +224,8 @@ type WaitingHost struct {
 const (
 	// FinalizerHosts keeps a ClusterInstallation until its Hosts were cleaned and given back.
 	FinalizerHosts = Group + "/hosts"
+	// FinalizerNode keeps a Host that is deleted until its node was removed from the cluster.
+	FinalizerNode = Group + "/node"
 	// LabelUse, "true", lets an installation of the namespace use a Secret: who writes installations need not be allowed to read all Secrets.
 	LabelUse = Group + "/use"
 	// SecretSuffix follows the name of an installation in that of the Secret with the tokens by which hosts join, and what was decided of the cluster once.
@@ -255,6 +258,10 @@ const (
 	ReasonSpecInvalid = "SpecInvalid"
 	// ReasonEtcdLost: no host has the cluster's data any more. Nothing is installed anew in its place. Stalled.
 	ReasonEtcdLost = "EtcdLost"
+	// ReasonEtcdUnselected: hosts have the cluster's data, and no pool selects one of them. Nothing is changed. Stalled.
+	ReasonEtcdUnselected = "EtcdUnselected"
+	// ReasonClusterTaken: the Cluster is of another installation, or has an agent already. Stalled.
+	ReasonClusterTaken = "ClusterTaken"
 	// ReasonDeletionProtected: the Cluster has deletionProtection, and deleting the installation would destroy it. Stalled.
 	ReasonDeletionProtected = "DeletionProtected"
 	// ReasonGivingBack: the installation is being deleted, and its hosts are cleaned.

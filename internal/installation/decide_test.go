@@ -1,0 +1,107 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+)
+
+// settled is a world with so many servers and workers, all up.
+func settled(t *testing.T, servers, workers int) *world {
+	t.Helper()
+	w := newWorld(t, 1, pool("server", -1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker))
+	w.add("server", servers)
+	w.add("worker", workers)
+	w.settle(200)
+	return w
+}
+
+func TestAChangeThatBreaksAServerIsNotDoneToTheNext(t *testing.T) {
+	t.Parallel()
+	w := settled(t, 5, 2)
+	w.spec.Version = "v1.36.0+k3s1"
+	w.decide()
+	first := w.machines["m0001"]
+	if first.Held.Version != w.spec.Version {
+		t.Fatalf("the first server has not begun: %+v", first.Held)
+	}
+	first.Progress = Failed
+	for range 20 {
+		w.decide()
+	}
+	for name, m := range w.machines {
+		if name != "m0001" && m.Held.Version == w.spec.Version {
+			t.Errorf("%s was changed, too", name)
+		}
+	}
+	if why := w.decide().Waiting["m0002"]; !strings.Contains(why, "server m0001: this change has broken it") {
+		t.Errorf("m0002 %s", why)
+	}
+	w.spec.Version = "v1.36.1+k3s1"
+	w.settle(200)
+}
+
+func TestAClusterOfWhichNoPoolSelectsAServerIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
+	w := settled(t, 3, 2)
+	for _, m := range w.machines {
+		if m.Labels["pool"] == "server" {
+			m.Labels = labels.Set{"pool": "typo"}
+		}
+	}
+	if out := w.decide(); !out.Unselected || out.Lost || len(out.Release)+len(out.Plans)+len(out.Take) > 0 {
+		t.Errorf("it was changed: %+v", out)
+	}
+	for _, name := range []string{"m0001", "m0002", "m0003"} {
+		w.machines[name].Leaving = true
+	}
+	if out := w.decide(); !out.Lost || len(out.Release) != 3 {
+		t.Errorf("servers that are deleted by their Hosts are kept: %+v", out.Release)
+	}
+}
+
+func TestAHostThatIsDeletedIsLetGoWhenItsNodeWasRemoved(t *testing.T) {
+	t.Parallel()
+	w := settled(t, 3, 1)
+	w.machines["m0002"].Leaving = true
+	out := w.decide()
+	if slices.Contains(out.Release, "m0002") || !strings.Contains(out.Waiting["m0002"], "its node to be removed") {
+		t.Errorf("it is let go: %v, %s", out.Release, out.Waiting["m0002"])
+	}
+	w.settle(50)
+	if w.machines["m0002"] != nil || w.nodes["m0002"] {
+		t.Error("it is there still")
+	}
+	w.machines["m0003"].Leaving, w.machines["m0003"].Gone, w.machines["m0003"].Connected = true, true, false
+	if out := w.decide(); !slices.Contains(out.Release, "m0003") {
+		t.Errorf("one that is gone is waited for: %s", out.Waiting["m0003"])
+	}
+	w.settle(50)
+}
+
+func TestAWorkerThatIsStartedAgainJoinsByAServerThatIsThere(t *testing.T) {
+	t.Parallel()
+	w := settled(t, 2, 1)
+	w.add("server", 1)
+	w.settle(50)
+	worker := w.machines["m0003"]
+	before := worker.Held.Join
+	delete(w.machines, "m0001")
+	delete(w.nodes, "m0001")
+	w.settle(50)
+	if worker.Held.Join != before {
+		t.Error("it was started again for the server alone")
+	}
+	w.spec.Version = "v1.36.0+k3s1"
+	w.settle(100)
+	if worker.Held.Join == before {
+		t.Errorf("it joins by %s, which is gone", before)
+	}
+}
