@@ -385,3 +385,26 @@ func TestAMinorVersionIsNotLeftOut(t *testing.T) {
 		t.Errorf("stalled: %+v", c)
 	}
 }
+
+func TestRotationsAreOnlyRaised(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := get(w, "prod", &provisionv1.ClusterInstallation{})
+	i.Spec.CertificateRotation, i.Spec.EncryptionKeyRotation = 2, 2
+	if err := w.Client.Update(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	for field, lower := range map[string]func(*provisionv1.ClusterInstallationSpec){
+		"certificateRotation":   func(s *provisionv1.ClusterInstallationSpec) { s.CertificateRotation = 1 },
+		"encryptionKeyRotation": func(s *provisionv1.ClusterInstallationSpec) { s.EncryptionKeyRotation = 0 },
+	} {
+		changed := i.DeepCopy()
+		lower(&changed.Spec)
+		if err := w.Client.Update(t.Context(), changed); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), field+" can only be raised") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if c := w.stalled(3); c.Reason != provisionv1.ReasonSpecInvalid || !strings.Contains(c.Message, "secrets-encryption: true") {
+		t.Errorf("a rotation of keys that there are none of: %+v", c)
+	}
+}

@@ -69,8 +69,10 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 	if err := r.gatherHosts(ctx, in); err != nil {
 		return nil, err
 	}
-	if err := installation.CheckVersion(in.decide); err != nil {
-		return invalid(err.Error()), nil
+	for _, err := range []error{installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec)} {
+		if err != nil {
+			return invalid(err.Error()), nil
+		}
 	}
 	return nil, nil
 }

@@ -46,6 +46,9 @@ func judge(in *input, d installation.Decision) verdict {
 		v.reason, v.message = provisionv1.ReasonTooFewHosts, fmt.Sprintf("%d more free Hosts are needed that the pools select%s", d.Missing, first)
 	case d.Hosts == 0:
 		v.reason, v.message = provisionv1.ReasonTooFewHosts, "the pools select no Host that is free"
+	case d.Stored.KeysProblem != "" && d.Stored.KeysFailed == in.installation.Spec.EncryptionKeyRotation:
+		v.stalled, v.reason = true, provisionv1.ReasonKeysNotRotated
+		v.message = "the encryption keys were not rotated; raise spec.encryptionKeyRotation to try it again: " + d.Stored.KeysProblem
 	case d.Ready < d.Hosts || len(d.Take) > 0:
 		v.reason, v.message = provisionv1.ReasonHostsWaiting, fmt.Sprintf("%d of %d hosts are ready%s", d.Ready, d.Hosts, first)
 	default:

@@ -75,8 +75,7 @@ func (d *decision) operator() *member {
 		if !m.is(provisionv1.RoleControlPlane) || !m.working() {
 			continue
 		}
-		plan, err := d.plan(m, m.Held.Join, nil)
-		if err != nil || plan.Start != m.Held.Start {
+		if !d.current(m) {
 			continue
 		}
 		if best == nil || len(best.Held.Removes) == 0 && len(m.Held.Removes) > 0 {
@@ -88,6 +87,7 @@ func (d *decision) operator() *member {
 
 // change gives hosts that have joined the plan that they are to have now, if they may change now.
 func (d *decision) change(removes []removal) error {
+	d.decideKeys(len(removes))
 	operator, changing := d.operator(), d.changing()
 	unavailable := d.unavailable()
 	for _, m := range d.ordered() {
@@ -106,6 +106,9 @@ func (d *decision) change(removes []removal) error {
 			return err
 		}
 		d.out.Waiting[m.Name] = busy(m)
+		if m.Name == d.rotates && m.up() {
+			d.out.Waiting[m.Name] = "is told to rotate the encryption keys"
+		}
 		plan.Changed = plan.Start != m.Held.Start || m.Held.Changed
 		if plan.Start == m.Held.Start {
 			d.out.Plans[m.Name] = plan
@@ -169,10 +172,7 @@ func (d *decision) mayChange(m *member, changing string, unavailable int) (why s
 // broken is a server that the change which another is to have has broken, "" for none.
 func (d *decision) broken(other *member) string {
 	for _, m := range d.ordered() {
-		if !m.server() || m.Name == other.Name || m.Held == nil || !m.Held.Changed || !m.Connected || m.Progress != Failed {
-			continue
-		}
-		if plan, err := d.plan(m, m.Held.Join, nil); err == nil && plan.Start == m.Held.Start {
+		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.Progress == Failed && d.current(m) {
 			return m.Name
 		}
 	}
@@ -195,8 +195,7 @@ func (d *decision) unavailable() (n int) {
 		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {
 			continue
 		}
-		plan, err := d.plan(m, m.Held.Join, nil)
-		if isNew := err == nil && plan.Start == m.Held.Start; isNew && m.Connected {
+		if m.Connected && d.current(m) {
 			n++
 		}
 	}

@@ -28,6 +28,8 @@ type Input struct {
 	Registries []byte
 	// Manifest installs the agent of the Cluster. Nil once an agent has joined.
 	Manifest []byte
+
+	rotates string // the server that rotates encryption keys now
 }
 
 // Spec is what the user wants, as it was read.
@@ -51,6 +53,10 @@ type Stored struct {
 	Nodes map[string]Node `json:"nodes,omitempty"`
 	// Joins counts them.
 	Joins int64 `json:"joins,omitempty"`
+	// Keys is the last rotation of encryption keys that was done, and KeysFailed the last that was not, with KeysProblem for people.
+	Keys        int64  `json:"keys,omitempty"`
+	KeysFailed  int64  `json:"keysFailed,omitempty"`
+	KeysProblem string `json:"keysProblem,omitempty"`
 }
 
 // Node is a host that was given a plan to join.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // settled is a world with so many servers and workers, all up.
@@ -103,5 +104,66 @@ func TestAWorkerThatIsStartedAgainJoinsByAServerThatIsThere(t *testing.T) {
 	w.settle(100)
 	if worker.Held.Join == before {
 		t.Errorf("it joins by %s, which is gone", before)
+	}
+}
+
+func TestEncryptionKeysAreRotatedByOneServerAndReadByAll(t *testing.T) {
+	t.Parallel()
+	w := settled(t, 3, 1)
+	w.spec.EncryptionKeyRotation = 1
+	out := w.decide()
+	var rotates []string
+	for name, plan := range out.Plans {
+		if i := slices.IndexFunc(plan.Instructions, func(i protocol.HostInstruction) bool { return i.ID == "keys-1" }); i >= 0 {
+			rotates = append(rotates, name)
+			if i != len(plan.Instructions)-1 || plan.Start != w.machines[name].Held.Start {
+				t.Errorf("it is instruction %d of %d, or the server is started again for it", i, len(plan.Instructions))
+			}
+		}
+	}
+	if !slices.Equal(rotates, []string{"m0001"}) {
+		t.Fatalf("the keys are rotated by %v", rotates)
+	}
+	before := map[string]string{}
+	for name, m := range w.machines {
+		before[name] = m.Held.Start
+	}
+	w.machines["m0001"].Progress = Failed
+	w.machines["m0001"].Detail = "keys-1: exit code 1"
+	if out = w.decide(); out.Stored.KeysFailed != 1 || !strings.Contains(out.Stored.KeysProblem, "host m0001: keys-1: exit code 1") || out.Plans["m0001"].Keys != 0 {
+		t.Errorf("what has failed is not remembered, or tried again: %+v", out.Stored)
+	}
+	w.settle(50)
+	w.spec.EncryptionKeyRotation = 2
+	w.settle(100)
+	for name, m := range w.machines {
+		if again := m.Held.Start != before[name]; again != (m.Labels["pool"] == "server") {
+			t.Errorf("%s is started again: %t", name, again)
+		}
+	}
+	if w.stored.Keys != 2 || w.stored.KeysProblem != "" {
+		t.Errorf("stored %+v", w.stored)
+	}
+}
+
+func TestKeysThatAClusterDoesNotHaveAreNotRotated(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		distribution provisionv1.Distribution
+		rotation     int64
+		config       map[string]any
+		fine         bool
+	}{
+		"none is wanted":      {provisionv1.DistributionK3s, 0, nil, true},
+		"k3s has none":        {provisionv1.DistributionK3s, 1, nil, false},
+		"k3s has been told":   {provisionv1.DistributionK3s, 1, map[string]any{"secrets-encryption": true}, true},
+		"RKE2 always has":     {provisionv1.DistributionRKE2, 1, nil, true},
+		"k3s was told not to": {provisionv1.DistributionK3s, 1, map[string]any{"secrets-encryption": false}, false},
+	} {
+		spec := Spec{ServerConfig: tt.config}
+		spec.Distribution, spec.EncryptionKeyRotation = tt.distribution, tt.rotation
+		if err := CheckKeys(spec); (err == nil) != tt.fine {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

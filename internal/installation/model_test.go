@@ -120,7 +120,7 @@ func (w *world) decide() Decision {
 	}
 	for name, plan := range out.Plans {
 		m := w.machines[name]
-		if m.Held == nil || m.Held.Start != plan.Start || !slices.Equal(m.Held.Removes, plan.Removes) {
+		if m.Held == nil || m.Held.Start != plan.Start || m.Held.Keys != plan.Keys || !slices.Equal(m.Held.Removes, plan.Removes) {
 			m.Progress = None
 		}
 		held := plan.Held
@@ -140,9 +140,12 @@ func (w *world) check(out Decision) {
 			up += count(present && m.working())
 		}
 	}
-	servers, workers, joins := 0, 0, 0
+	servers, workers, joins, rotate := 0, 0, 0, 0
 	for name, plan := range out.Plans {
 		m := w.machines[name]
+		if rotate += count(plan.Keys > 0); rotate > 1 {
+			w.t.Fatalf("%s rotates the encryption keys, and another does, too", name)
+		}
 		isServer := plan.Roles != "worker"
 		switch {
 		case m.Held == nil && plan.Join == "":
@@ -269,6 +272,7 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 				}
 				w.trouble = false
 				w.spec.Version, w.spec.CertificateRotation = "v1.36.0+k3s1", w.spec.CertificateRotation+1
+				w.spec.EncryptionKeyRotation++
 				w.add("server", tt.servers)
 				w.decide()
 				w.repair()
@@ -276,6 +280,9 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 					return
 				}
 				w.settle(8*len(w.machines) + 400)
+				if w.stored.Keys != w.spec.EncryptionKeyRotation {
+					t.Errorf("the keys are those of rotation %d (%d failed), want %d", w.stored.Keys, w.stored.KeysFailed, w.spec.EncryptionKeyRotation)
+				}
 				for name, m := range w.machines {
 					if m.Taken && m.Held.Version != w.spec.Version {
 						t.Errorf("%s has version %s", name, m.Held.Version)
@@ -289,8 +296,14 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 // disturb does what users and machines do to a fleet.
 func (w *world) disturb() {
 	names := w.names()
+	if len(names) == 0 {
+		w.add("server", 1)
+		return
+	}
 	m := w.machines[names[w.random.IntN(len(names))]]
-	switch w.random.IntN(12) {
+	switch w.random.IntN(13) {
+	case 12:
+		w.spec.EncryptionKeyRotation++
 	case 0:
 		delete(w.machines, m.Name) // its Host was deleted
 		delete(w.nodes, m.Name)

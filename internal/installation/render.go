@@ -181,6 +181,8 @@ type Held struct {
 	Start string `json:"start"`
 	// Changed reports that the host was part of the cluster before it was given this plan.
 	Changed bool `json:"changed,omitempty"`
+	// Keys is the rotation of encryption keys that the plan has, 0 for none.
+	Keys int64 `json:"keys,omitempty"`
 	// Removes are the IDs of the instructions that remove nodes.
 	Removes []string `json:"removes,omitempty"`
 }
@@ -214,7 +216,11 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 		p.Instructions = append(p.Instructions, protocol.HostInstruction{
 			ID: "certificates-" + strconv.FormatInt(rotation, 10), Command: []string{"/bin/sh", "-c", rotate, unit, f.name}, Env: data, TimeoutSeconds: installTimeout})
 	}
-	p.Start = digest(p.Files, install.ID, rotation, unit)
+	takesEffect := []any{p.Files, install.ID, rotation, unit}
+	if host.server() && in.Stored.Keys > 0 { // a server reads new encryption keys when it starts
+		takesEffect = append(takesEffect, in.Stored.Keys)
+	}
+	p.Start = digest(takesEffect...)
 	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: "start-" + p.Start, Command: append([]string{"/bin/sh", "-c", start, unit}, host.startOptions()...), TimeoutSeconds: startTimeout})
 	if host.is(provisionv1.RoleControlPlane) { // it takes effect without a start
 		p.Files = append(p.Files, protocol.HostFile{Path: in.dataDir() + "/server/manifests/drover-agent.yaml", Content: in.Manifest, Mode: "0600", Absent: in.Manifest == nil})
@@ -224,6 +230,7 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 		p.Instructions = append(p.Instructions, protocol.HostInstruction{
 			ID: r.id(), Command: []string{"/bin/sh", "-c", removeScript(f), r.Node}, Env: data, TimeoutSeconds: removeTimeout})
 	}
+	in.keys(p, f, host, data)
 	p.Probes = in.probes(host)
 	p.Clean = []protocol.HostInstruction{{
 		ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", clean, "clean"}, uninstall...), Env: map[string]string{f.dataDir: in.dataDir()}, TimeoutSeconds: cleanTimeout}}

@@ -64,6 +64,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.distribution == oldSelf.distribution && self.clusterName == oldSelf.clusterName",message="distribution and clusterName cannot be changed: make another installation"
 // +kubebuilder:validation:XValidation:rule="has(self.dataDir) == has(oldSelf.dataDir) && (!has(self.dataDir) || self.dataDir == oldSelf.dataDir)",message="dataDir cannot be changed: make another installation"
 // +kubebuilder:validation:XValidation:rule="(has(oldSelf.certificateRotation) ? oldSelf.certificateRotation : 0) <= (has(self.certificateRotation) ? self.certificateRotation : 0)",message="certificateRotation can only be raised"
+// +kubebuilder:validation:XValidation:rule="(has(oldSelf.encryptionKeyRotation) ? oldSelf.encryptionKeyRotation : 0) <= (has(self.encryptionKeyRotation) ? self.encryptionKeyRotation : 0)",message="encryptionKeyRotation can only be raised"
 // +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.roles.exists(r, r == 'etcd')) && self.pools.exists(p, p.roles.exists(r, r == 'control-plane'))",message="a cluster needs a pool with the role etcd and one with the role control-plane; a pool may have both"
 // +kubebuilder:validation:XValidation:rule="self.distribution == 'k3s' ? self.version.contains('+k3s') : self.version.contains('+rke2')",message="version is one of the distribution's releases, for example v1.35.3+k3s1 or v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
@@ -129,6 +130,12 @@ type ClusterInstallationSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
+
+	// encryptionKeyRotation has one server rotate the keys that encrypt Secrets, whenever it is raised, and then starts the servers again, one at a time. Default 0.
+	// It takes serverConfig {secrets-encryption: true} from the beginning with k3s; RKE2 always encrypts.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	EncryptionKeyRotation int64 `json:"encryptionKeyRotation,omitempty"`
 }
 
 // Installer is a script that installs a distribution. It is run with the variables that the distribution's own takes.
@@ -260,6 +267,8 @@ const (
 	ReasonEtcdLost = "EtcdLost"
 	// ReasonEtcdUnselected: hosts have the cluster's data, and no pool selects one of them. Nothing is changed. Stalled.
 	ReasonEtcdUnselected = "EtcdUnselected"
+	// ReasonKeysNotRotated: the encryption keys could not be rotated. Raise encryptionKeyRotation to try it again. Stalled.
+	ReasonKeysNotRotated = "KeysNotRotated"
 	// ReasonClusterTaken: the Cluster is of another installation, or has an agent already. Stalled.
 	ReasonClusterTaken = "ClusterTaken"
 	// ReasonDeletionProtected: the Cluster has deletionProtection, and deleting the installation would destroy it. Stalled.
