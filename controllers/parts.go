@@ -6,6 +6,7 @@ package controllers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -138,7 +139,7 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 	p.profiles = &inventory.Reconciler{Client: hub, Recorder: mgr.GetEventRecorder("drover-inventory"), Settings: settings, Served: p.profile.Served}
 	p.hosts = &host.Reconciler{
 		Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-host"), Members: o.Members, Settings: settings,
-		Trust: cmp.Or(o.Config.Agent.Defaults().Trust, v1.TrustPinned), Started: o.Started, Now: time.Now,
+		Trust: cmp.Or(o.Config.Agent.Defaults().Trust, v1.TrustPinned), Settled: p.settled(o), Now: time.Now,
 		Checkpoint: o.Checkpoints.Current, Forgot: o.Checkpoints.Forgot,
 	}
 	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Settings: settings}
@@ -229,8 +230,9 @@ func (p *parts) settled(o Options) func() bool {
 	var returned atomic.Bool // it stays so
 	return func() bool {
 		if since := time.Since(o.Started); !returned.Load() && since > returnTime(0) {
-			names, err := p.clusterNames(context.Background()) // from the cache
-			returned.Store(err == nil && since > returnTime(len(names)))
+			clusters, err := p.clusterNames(context.Background()) // from the cache
+			hosts, errHosts := p.hostNames(context.Background())
+			returned.Store(errors.Join(err, errHosts) == nil && since > returnTime(len(clusters)+len(hosts)))
 		}
 		return returned.Load() && (o.Synced == nil || o.Synced())
 	}

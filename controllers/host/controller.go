@@ -31,12 +31,8 @@ import (
 // fieldOwner is the field manager of what this controller applies on the hub.
 const fieldOwner = client.FieldOwner("drover")
 
-// settleTime is how long after its start a manager waits for agents to come back before it calls them lost. removalTime is how long a Host that is
-// being deleted waits for an agent that is not connected.
-const (
-	settleTime  = 25 * time.Second
-	removalTime = 20 * time.Second
-)
+// removalTime is how long a Host that is being deleted waits for an agent that is not connected.
+const removalTime = 20 * time.Second
 
 // Reconciler reconciles Hosts.
 type Reconciler struct {
@@ -52,8 +48,8 @@ type Reconciler struct {
 	// Checkpoint returns the one that is sent with plans, and Forgot reports whether the hub does not remember one that an agent has: its etcd was restored.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
-	// Started is when this manager began to accept tunnels.
-	Started time.Time
+	// Settled reports whether agents have had time to come back since this manager began to accept tunnels: before, one that is missing is not lost.
+	Settled func() bool
 	Now     func() time.Time
 
 	written status.Written[*v1.Host]
@@ -154,7 +150,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) {
 	member := Member(client.ObjectKeyFromObject(host))
 	in := &input{host: host, member: member, now: r.Now(), state: r.Members.State(member)}
-	in.settling = in.now.Before(r.Started.Add(settleTime))
+	in.settling = !r.Settled()
 	err := r.gatherSecret(ctx, in, r.Client)
 	if err == nil {
 		in.identity, err = Identify(ctx, r.Client, host)

@@ -43,6 +43,7 @@ type world struct {
 	name     types.NamespacedName
 	settings protocol.Settings
 	forgot   string // the checkpoint that the hub does not remember
+	settling bool   // the manager has just started
 }
 
 func newWorld(t *testing.T) *world {
@@ -57,7 +58,7 @@ func newWorld(t *testing.T) *world {
 	w.name = types.NamespacedName{Namespace: w.Workspace(t), Name: "m1"}
 	w.r = &host.Reconciler{
 		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: w.registry, Trust: v1.TrustPinned,
-		Settings: func() protocol.Settings { return w.settings }, Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
+		Settings: func() protocol.Settings { return w.settings }, Settled: func() bool { return !w.settling }, Now: w.clock.Now,
 		Checkpoint: func() string { return "lease/2/b/1" }, Forgot: func(checkpoint string) bool { return checkpoint == w.forgot },
 	}
 	w.Apply(t, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}})
@@ -281,6 +282,28 @@ func TestHost(t *testing.T) {
 			w.reconcile()
 			if h := w.want(v1.HostActive, v1.ReasonActive); meta.FindStatusCondition(h.Status.Conditions, v1.ConditionStalled) != nil {
 				t.Error("it is still Stalled")
+			}
+		},
+		"a host is not lost, and not left behind, before agents had time to come back after the manager's start": func(t *testing.T, w *world) {
+			w.reconcile()
+			key := testkit.Key(t)
+			w.connect(w.join(key), key, protocol.HostProgress{})
+			w.reconcile()
+			w.registry.Disconnect(host.Member(w.name), func(members.Peer) bool { return false })
+			testkit.Eventually(t, time.Minute, w.disconnected)
+			w.settling = true
+			w.reconcile()
+			h := w.want(v1.HostAvailable, v1.ReasonHostAvailable)
+			if err := w.Client.Delete(t.Context(), h); err != nil {
+				t.Fatal(err)
+			}
+			w.clock.Advance(time.Minute)
+			w.reconcile()
+			w.want(v1.HostAvailable, v1.ReasonRemoving)
+			w.settling = false
+			w.reconcile()
+			if err := w.Client.Get(t.Context(), w.name, h); !apierrors.IsNotFound(err) {
+				t.Errorf("got %v, want the Host gone", err)
 			}
 		},
 		"a host that is in use is not cleaned before it was given back": func(t *testing.T, w *world) {

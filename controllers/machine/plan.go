@@ -35,12 +35,13 @@ const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstr
 const install = `test -e /etc/kubernetes/admin.conf || exit 0
 until kubectl --kubeconfig /etc/kubernetes/admin.conf apply --server-side --force-conflicts -f "$0"; do sleep 5; done`
 
-// reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's.
+// reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
+// and would not see another one.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 for uninstall in rke2-uninstall.sh k3s-uninstall.sh k3s-agent-uninstall.sh; do
 	for dir in /usr/local/bin /opt/rke2/bin; do if test -x "$dir/$uninstall"; then "$dir/$uninstall" || exit; fi; done
 done
-rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d`
+rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/*`
 
 // ProviderID returns the provider ID of the node on a Host.
 func ProviderID(host *v1.Host) string {
