@@ -36,7 +36,7 @@ const (
 )
 
 // usualLine is the size of the buffer that each stream keeps for its next line, in bytes. It grows for a longer one.
-const usualLine = 512
+const usualLine = 128
 
 // errRestart ends a request whose stream is opened again.
 var errRestart = errors.New("the stream is opened again")

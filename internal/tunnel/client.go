@@ -28,7 +28,7 @@ const (
 	headerTable     = 4 << 10   // bytes of the table of either hpack at most
 	reportRead      = 4 << 10   // so many bytes that were read are reported at once
 	bodyPiece       = 32 << 10  // bytes of a request's body in one frame, which fits into a WebSocket frame
-	readBuffer      = 1 << 10   // bytes that each tunnel holds; more than that is read past it, to where it belongs
+	readBuffer      = 512       // bytes that each tunnel holds; more than that is read past it, to where it belongs
 )
 
 var (
