@@ -209,7 +209,9 @@ func (p *parts) provision(mgr ctrl.Manager) ([]entry, error) {
 		return nil, fmt.Errorf("provision.enabled takes the kind of config/provision: apply it before: %w", err)
 	}
 	wake := p.installations.Handler()
-	return []entry{{"clusterinstallation", p.installations, 4, false, []trigger{self(&provisionv1.ClusterInstallation{}), handled(&v1.Host{}, wake), handled(&v1.Cluster{}, wake)}}}, nil
+	return []entry{{"clusterinstallation", p.installations, 4, false, []trigger{
+		self(&provisionv1.ClusterInstallation{}), handled(&v1.Host{}, wake), handled(&v1.Cluster{}, wake), handled(&provisionv1.EtcdSnapshot{}, wake),
+	}}}, nil
 }
 
 // add adds the controllers of a list to a manager, and what they are woken by.

@@ -59,6 +59,7 @@ type input struct {
 	update       *status.Update
 	cluster      *v1.Cluster // nil if it is not there
 	hosts        map[string]*v1.Host
+	snapshots    []*provisionv1.EtcdSnapshot
 	former       []*v1.Host // taken by an installation of this name that is gone
 	store        *store
 	decide       installation.Input
@@ -124,6 +125,9 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
 		return verdict{}, err
 	}
 	failed, err := r.act(ctx, in, decision)
+	if err == nil {
+		err = r.writeSnapshots(ctx, in, decision)
+	}
 	if err != nil {
 		return verdict{}, err
 	}
@@ -266,9 +270,12 @@ func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterIns
 	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(i, client.MergeFromWithOptimisticLock{})))
 }
 
-// Handler wakes a controller for the installations that a Host or a Cluster may concern: a free Host concerns all of its namespace.
+// Handler wakes a controller for the installations that a Host, a Cluster or a snapshot may concern: a free Host concerns all of its namespace.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+		if snap, is := object.(*provisionv1.EtcdSnapshot); is {
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: snap.Namespace, Name: snap.Spec.InstallationName}}}
+		}
 		host, isHost := object.(*v1.Host)
 		if isHost && host.Spec.ConsumerRef != nil {
 			if host.Spec.ConsumerRef.Kind != Kind {

@@ -252,12 +252,19 @@ func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
 		"an option that Drover decides": {func(s *provisionv1.ClusterInstallationSpec) { s.Config.Raw = []byte(`{"token":"hush-hush"}`) }, "spec.config.token cannot be set"},
 		"an option that adds to it":     {func(s *provisionv1.ClusterInstallationSpec) { s.ServerConfig.Raw = []byte(`{"server+":"x"}`) }, "spec.serverConfig.server cannot be set"},
 		"a Secret that is not there":    {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "none" }, "there is no Secret none"},
-		"a Secret that is not for it":   {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "mine" }, "has not the label provision.cluster.drover.dev/use"},
+		"a store's key in the open": {func(s *provisionv1.ClusterInstallationSpec) {
+			s.ServerConfig.Raw = []byte(`{"etcd-s3-secret-key":"hush-hush"}`)
+		}, "spec.serverConfig.etcd-s3-secret-key cannot be set"},
+		"a store without its keys": {func(s *provisionv1.ClusterInstallationSpec) {
+			s.Etcd.S3 = &provisionv1.EtcdS3{Bucket: "b", CredentialsSecretName: "ours"}
+		}, "Secret ours has no key accessKey"},
+		"a Secret that is not for it": {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "mine" }, "has not the label provision.cluster.drover.dev/use"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.secret("mine", nil, map[string]string{"registries.yaml": "hush-hush"})
+			w.secret("ours", map[string]string{provisionv1.LabelUse: "true"}, map[string]string{"secretKey": "hush-hush"})
 			i := get(w, "prod", &provisionv1.ClusterInstallation{})
 			tt.change(&i.Spec)
 			if err := w.Client.Update(t.Context(), i); err != nil {
@@ -406,5 +413,47 @@ func TestRotationsAreOnlyRaised(t *testing.T) {
 	}
 	if c := w.stalled(3); c.Reason != provisionv1.ReasonSpecInvalid || !strings.Contains(c.Message, "secrets-encryption: true") {
 		t.Errorf("a rotation of keys that there are none of: %+v", c)
+	}
+}
+
+func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	snap := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}}
+	if err := w.Client.Create(t.Context(), snap); err != nil {
+		t.Fatal(err)
+	}
+	// phase wants one, a reason and a word of the message.
+	phase := func(want provisionv1.EtcdSnapshotPhase, reason, message string) {
+		t.Helper()
+		snap = get(w, "before", snap)
+		ready := meta.FindStatusCondition(snap.Status.Conditions, provisionv1.ConditionReady)
+		if snap.Status.Phase != want || ready == nil || ready.Reason != reason || !strings.Contains(ready.Message, message) {
+			t.Errorf("%s, %+v, want %s, %s, %s", snap.Status.Phase, ready, want, reason, message)
+		}
+	}
+	phase(provisionv1.SnapshotPending, provisionv1.ReasonPending, "waiting for its ClusterInstallation")
+	w.reconcile(4)
+	phase(provisionv1.SnapshotPending, provisionv1.ReasonWaiting, "waits for a server with etcd")
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(2)
+	phase(provisionv1.SnapshotRunning, provisionv1.ReasonRunning, "host s1 makes it")
+	plan := w.plan("s1")
+	if last := plan.Instructions[len(plan.Instructions)-1]; last.ID != "snapshot-"+string(snap.UID) || last.Command[4] != snap.Status.Snapshot || !strings.HasPrefix(snap.Status.Snapshot, "before-") {
+		t.Errorf("the instruction is %+v, the snapshot %s", last, snap.Status.Snapshot)
+	}
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(2)
+	phase(provisionv1.SnapshotSucceeded, provisionv1.ReasonSucceeded, "host s1 has made it")
+	version := snap.ResourceVersion
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(3)
+	if get(w, "before", snap).ResourceVersion != version || len(w.plan("s1").Instructions) == len(plan.Instructions) {
+		t.Error("it is written again, or its instruction is there still")
+	}
+	snap.Spec.InstallationName = "other"
+	if err := w.Client.Update(t.Context(), snap); !apierrors.IsInvalid(err) {
+		t.Errorf("its spec is changed: %v", err)
 	}
 }

@@ -32,6 +32,9 @@ type selector = labels.Selector
 const (
 	keyState      = "state.json"
 	keyRegistries = "registries.yaml"
+	keyAccess     = "accessKey"
+	keySecret     = "secretKey"
+	keyCA         = "ca.crt"
 )
 
 // labelInstallation is on the Secret of an installation, with its name.
@@ -61,7 +64,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 			return invalid(err.Error()), nil
 		}
 	}
-	for _, read := range []func(context.Context, *input) (*verdict, error){r.gatherStored, r.gatherCluster, r.gatherRegistries} {
+	for _, read := range []func(context.Context, *input) (*verdict, error){r.gatherStored, r.gatherCluster, r.gatherSecrets, r.gatherSnapshots} {
 		if v, err := read(ctx, in); v != nil || err != nil {
 			return v, err
 		}
@@ -140,26 +143,44 @@ func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
 	return "", nil
 }
 
-// gatherRegistries reads the Secret that spec names.
-func (r *Reconciler) gatherRegistries(ctx context.Context, in *input) (*verdict, error) {
-	name := in.installation.Spec.RegistriesSecretName
-	if name == "" {
-		return nil, nil
+// gatherSecrets reads the Secrets that spec names.
+func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*verdict, error) {
+	spec := in.installation.Spec
+	if spec.RegistriesSecretName != "" {
+		data, v, err := r.usable(ctx, in.named(spec.RegistriesSecretName), "spec.registriesSecretName", keyRegistries)
+		if v != nil || err != nil {
+			return v, err
+		}
+		in.decide.Registries = data[keyRegistries]
 	}
+	if s3 := spec.Etcd.S3; s3 != nil && s3.CredentialsSecretName != "" {
+		data, v, err := r.usable(ctx, in.named(s3.CredentialsSecretName), "spec.etcd.s3.credentialsSecretName", keyAccess, keySecret)
+		if v != nil || err != nil {
+			return v, err
+		}
+		in.decide.S3 = installation.S3Credentials{AccessKey: string(data[keyAccess]), SecretKey: string(data[keySecret]), CA: data[keyCA]}
+	}
+	return nil, nil
+}
+
+// usable reads a Secret that a field names. It must have such keys, and be for installations.
+func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, field string, keys ...string) (map[string][]byte, *verdict, error) {
 	secret := &corev1.Secret{}
-	err := r.Live.Get(ctx, in.named(name), secret)
+	err := r.Live.Get(ctx, name, secret)
 	switch {
 	case apierrors.IsNotFound(err):
-		return invalid(fmt.Sprintf("there is no Secret %s, which spec.registriesSecretName names", name)), nil
+		return nil, invalid(fmt.Sprintf("there is no Secret %s, which %s names", name.Name, field)), nil
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	case secret.Labels[provisionv1.LabelUse] != "true":
-		return invalid(fmt.Sprintf("Secret %s has not the label %s: \"true\", without which an installation does not use it", name, provisionv1.LabelUse)), nil
-	case len(secret.Data[keyRegistries]) == 0:
-		return invalid(fmt.Sprintf("Secret %s has no key %s", name, keyRegistries)), nil
+		return nil, invalid(fmt.Sprintf("Secret %s has not the label %s: \"true\", without which an installation does not use it", name.Name, provisionv1.LabelUse)), nil
 	}
-	in.decide.Registries = secret.Data[keyRegistries]
-	return nil, nil
+	for _, key := range keys {
+		if len(secret.Data[key]) == 0 {
+			return nil, invalid(fmt.Sprintf("Secret %s has no key %s", name.Name, key)), nil
+		}
+	}
+	return secret.Data, nil, nil
 }
 
 // gatherStored reads what was decided once, from the API server: to decide it again would begin a second cluster.

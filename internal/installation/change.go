@@ -20,10 +20,15 @@ func (d *decision) removals() []removal {
 	var all []removal
 	for _, name := range slices.Sorted(maps.Keys(d.out.Stored.Nodes)) {
 		node := d.out.Stored.Nodes[name]
+		r := removal{Node: name, Join: node.Join, host: d.leaving(name, node.UID)}
 		if m := d.named(name); m != nil && m.UID == node.UID {
+			if d.given(r) { // it was to leave, and stays: a removal that has run already would remove it from nothing later
+				d.out.Stored.Joins++
+				node.Join = d.out.Stored.Joins
+				d.out.Stored.Nodes[name] = node
+			}
 			continue
 		}
-		r := removal{Node: name, Join: node.Join, host: d.leaving(name, node.UID)}
 		if operator != nil && operator.up() && slices.Contains(operator.Held.Removes, r.id()) {
 			delete(d.out.Stored.Nodes, name)
 			continue
@@ -37,6 +42,11 @@ func (d *decision) removals() []removal {
 	}
 	d.out.stuck = operator == nil && slices.ContainsFunc(all, func(r removal) bool { return d.out.Stored.Nodes[r.Node].Etcd })
 	return d.removable(all, operator)
+}
+
+// given reports whether a host was told to remove a node.
+func (d *decision) given(r removal) bool {
+	return slices.ContainsFunc(d.Hosts, func(h Host) bool { return h.Held != nil && slices.Contains(h.Held.Removes, r.id()) })
 }
 
 // removable are the removals that may be now: of hosts that have a part in etcd one at a time, and only while those that stay have a quorum.
@@ -87,7 +97,7 @@ func (d *decision) operator() *member {
 
 // change gives hosts that have joined the plan that they are to have now, if they may change now.
 func (d *decision) change(removes []removal) error {
-	d.decideKeys(len(removes))
+	d.decideTask(len(removes))
 	operator, changing := d.operator(), d.changing()
 	unavailable := d.unavailable()
 	for _, m := range d.ordered() {
@@ -106,8 +116,8 @@ func (d *decision) change(removes []removal) error {
 			return err
 		}
 		d.out.Waiting[m.Name] = busy(m)
-		if m.Name == d.rotates && m.up() {
-			d.out.Waiting[m.Name] = "is told to rotate the encryption keys"
+		if d.task != nil && m.Name == d.task.host && m.up() {
+			d.out.Waiting[m.Name] = "is told to " + d.task.what
 		}
 		plan.Changed = plan.Start != m.Held.Start || m.Held.Changed
 		if plan.Start == m.Held.Start {
@@ -244,9 +254,9 @@ func (d *decision) etcd() (members, work int) {
 	return members, work
 }
 
-// working reports whether a host does its part in the cluster. One that removes a node does: it is not started again for that.
+// working reports whether a host does its part in the cluster. One that removes a node or has a task does: it is not started again for that.
 func (h *Host) working() bool {
-	return h.Connected && h.Held != nil && (h.Progress == Up || len(h.Held.Removes) > 0 && h.Progress != Failed)
+	return h.Connected && h.Held != nil && (h.Progress == Up || (len(h.Held.Removes) > 0 || h.Held.Task != "") && h.Progress != Failed)
 }
 
 func count(is bool) int {

@@ -28,8 +28,18 @@ type Input struct {
 	Registries []byte
 	// Manifest installs the agent of the Cluster. Nil once an agent has joined.
 	Manifest []byte
+	// S3 has the credentials of spec.etcd.s3.
+	S3 S3Credentials
+	// Snapshots that are wanted, or were made, in the order in which they are made.
+	Snapshots []Snapshot
 
-	rotates string // the server that rotates encryption keys now
+	task *task // that a server does now, nil for none
+}
+
+// S3Credentials are those of a store. All are optional.
+type S3Credentials struct {
+	AccessKey, SecretKey string
+	CA                   []byte
 }
 
 // Spec is what the user wants, as it was read.
@@ -57,6 +67,8 @@ type Stored struct {
 	Keys        int64  `json:"keys,omitempty"`
 	KeysFailed  int64  `json:"keysFailed,omitempty"`
 	KeysProblem string `json:"keysProblem,omitempty"`
+	// Outcomes of snapshots, by their IDs.
+	Outcomes map[string]Outcome `json:"outcomes,omitempty"`
 }
 
 // Node is a host that was given a plan to join.
@@ -129,6 +141,8 @@ type Decision struct {
 	Lost bool
 	// Unselected reports that hosts have the cluster's data, and no pool selects one of them.
 	Unselected bool
+	// Task is the ID of the task that TaskHost does now, empty for none.
+	Task, TaskHost string
 	// stuck reports that members of etcd are to be removed, and that no server can do that before it is changed.
 	stuck bool
 }
@@ -245,9 +259,9 @@ func (d *decision) sort() {
 // worth says which hosts of a pool are to stay where it has too many: those that work.
 func worth(m *member, stored Stored) int {
 	switch {
-	case m.up() && m.Name == stored.First:
+	case m.working() && m.Name == stored.First:
 		return 3
-	case m.up():
+	case m.working():
 		return 2
 	case m.Held != nil && m.Connected:
 		return 1

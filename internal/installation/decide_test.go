@@ -130,7 +130,7 @@ func TestEncryptionKeysAreRotatedByOneServerAndReadByAll(t *testing.T) {
 	}
 	w.machines["m0001"].Progress = Failed
 	w.machines["m0001"].Detail = "keys-1: exit code 1"
-	if out = w.decide(); out.Stored.KeysFailed != 1 || !strings.Contains(out.Stored.KeysProblem, "host m0001: keys-1: exit code 1") || out.Plans["m0001"].Keys != 0 {
+	if out = w.decide(); out.Stored.KeysFailed != 1 || !strings.Contains(out.Stored.KeysProblem, "host m0001: keys-1: exit code 1") || out.Plans["m0001"].Task != "" {
 		t.Errorf("what has failed is not remembered, or tried again: %+v", out.Stored)
 	}
 	w.settle(50)
@@ -165,5 +165,39 @@ func TestKeysThatAClusterDoesNotHaveAreNotRotated(t *testing.T) {
 		if err := CheckKeys(spec); (err == nil) != tt.fine {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestASnapshotIsMadeByOneServerThatWorks(t *testing.T) {
+	t.Parallel()
+	w := settled(t, 3, 1)
+	w.machines["m0001"].Progress = Failed // one that is broken keeps no snapshot waiting
+	w.snapshots = []Snapshot{{"u1", "before-u1"}, {"u2", "later-u2"}}
+	out := w.decide()
+	plan := out.Plans["m0002"]
+	if out.SnapshotOn("u1") != "m0002" || out.SnapshotOn("u2") != "" || plan.Task != "snapshot-u1" || plan.Instructions[len(plan.Instructions)-1].ID != "snapshot-u1" {
+		t.Fatalf("%s on %s: %+v", out.Task, out.TaskHost, plan.Held)
+	}
+	if command := plan.Instructions[len(plan.Instructions)-1].Command; !slices.Equal(command[3:], []string{"k3s", "before-u1"}) {
+		t.Errorf("the command is %v", command)
+	}
+	w.machines["m0002"].Progress = Up
+	w.machines["m0002"].Connected = false
+	if out = w.decide(); out.SnapshotOn("u1") != "m0002" {
+		t.Errorf("another makes it, too, while the first is away: %s", out.TaskHost)
+	}
+	w.machines["m0002"].Connected = true
+	out = w.decide()
+	if got := out.Stored.Outcomes["u1"]; got != (Outcome{Host: "m0002"}) || out.SnapshotOn("u2") == "" {
+		t.Fatalf("outcome %+v, the next is made by %q", got, out.SnapshotOn("u2"))
+	}
+	next := w.machines[out.SnapshotOn("u2")]
+	next.Progress, next.Detail = Failed, "no room"
+	if out = w.decide(); out.Stored.Outcomes["u2"] != (Outcome{Host: next.Name, Problem: "no room"}) || out.Task != "" {
+		t.Errorf("outcomes %+v, task %q", out.Stored.Outcomes, out.Task)
+	}
+	w.snapshots = nil
+	if out = w.decide(); out.Stored.Outcomes != nil {
+		t.Errorf("outcomes %+v", out.Stored.Outcomes)
 	}
 }

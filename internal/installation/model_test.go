@@ -33,8 +33,9 @@ type world struct {
 	machines map[string]*machine
 	made     int
 	// begun are the hosts that were told to begin a cluster, and nodes those that are part of it.
-	begun map[string]bool
-	nodes map[string]bool
+	begun     map[string]bool
+	nodes     map[string]bool
+	snapshots []Snapshot
 	// trouble has machines fail and go away.
 	trouble bool
 }
@@ -82,7 +83,7 @@ func (w *world) names() []string {
 }
 
 func (w *world) input() Input {
-	in := Input{Spec: w.spec, Stored: w.stored, Manifest: []byte("manifest")}
+	in := Input{Spec: w.spec, Stored: w.stored, Manifest: []byte("manifest"), Snapshots: w.snapshots}
 	for _, name := range w.names() {
 		in.Hosts = append(in.Hosts, w.machines[name].Host)
 	}
@@ -120,7 +121,7 @@ func (w *world) decide() Decision {
 	}
 	for name, plan := range out.Plans {
 		m := w.machines[name]
-		if m.Held == nil || m.Held.Start != plan.Start || m.Held.Keys != plan.Keys || !slices.Equal(m.Held.Removes, plan.Removes) {
+		if m.Held == nil || m.Held.Start != plan.Start || m.Held.Task != plan.Task || !slices.Equal(m.Held.Removes, plan.Removes) {
 			m.Progress = None
 		}
 		held := plan.Held
@@ -140,11 +141,11 @@ func (w *world) check(out Decision) {
 			up += count(present && m.working())
 		}
 	}
-	servers, workers, joins, rotate := 0, 0, 0, 0
+	servers, workers, joins, tasks := 0, 0, 0, 0
 	for name, plan := range out.Plans {
 		m := w.machines[name]
-		if rotate += count(plan.Keys > 0); rotate > 1 {
-			w.t.Fatalf("%s rotates the encryption keys, and another does, too", name)
+		if tasks += count(plan.Task != ""); tasks > 1 {
+			w.t.Fatalf("%s has a task, and another has one, too", name)
 		}
 		isServer := plan.Roles != "worker"
 		switch {
@@ -283,6 +284,9 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 				if w.stored.Keys != w.spec.EncryptionKeyRotation {
 					t.Errorf("the keys are those of rotation %d (%d failed), want %d", w.stored.Keys, w.stored.KeysFailed, w.spec.EncryptionKeyRotation)
 				}
+				if len(w.stored.Outcomes) != len(w.snapshots) {
+					t.Errorf("%d of %d snapshots have ended", len(w.stored.Outcomes), len(w.snapshots))
+				}
 				for name, m := range w.machines {
 					if m.Taken && m.Held.Version != w.spec.Version {
 						t.Errorf("%s has version %s", name, m.Held.Version)
@@ -301,7 +305,9 @@ func (w *world) disturb() {
 		return
 	}
 	m := w.machines[names[w.random.IntN(len(names))]]
-	switch w.random.IntN(13) {
+	switch w.random.IntN(14) {
+	case 13:
+		w.snapshots = append(w.snapshots, Snapshot{ID: fmt.Sprint(len(w.snapshots)), Name: "a"})
 	case 12:
 		w.spec.EncryptionKeyRotation++
 	case 0:

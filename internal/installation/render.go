@@ -69,6 +69,8 @@ func reserved() []string {
 		"server", "token", "token-file", "agent-token", "agent-token-file", "cluster-init", "cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
 		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent", "datastore-endpoint", "config", "private-registry",
 		"https-listen-port", "bind-address", // hosts join by that port, and the probe asks it on the loopback
+		"etcd-snapshot-schedule-cron", "etcd-snapshot-retention", "etcd-snapshot-dir", "etcd-s3", "etcd-s3-endpoint", "etcd-s3-endpoint-ca", "etcd-s3-access-key", // spec.etcd
+		"etcd-s3-secret-key", "etcd-s3-bucket", "etcd-s3-region", "etcd-s3-folder", "etcd-s3-config-secret", "etcd-s3-session-token",
 	}
 }
 
@@ -99,6 +101,9 @@ func (in *Input) config(host *member, join string) ([]byte, error) {
 	} else {
 		maps.Copy(config, in.Spec.ServerConfig)
 		config["token"], config["agent-token"] = in.Stored.Token, in.Stored.AgentToken
+		if host.is(provisionv1.RoleEtcd) {
+			in.etcdConfig(config)
+		}
 		taints = append(taints, host.taints()...)
 		for option, on := range map[string]bool{
 			"disable-etcd": !host.is(provisionv1.RoleEtcd), "disable-apiserver": !host.is(provisionv1.RoleControlPlane),
@@ -126,6 +131,36 @@ func (in *Input) config(host *member, join string) ([]byte, error) {
 	}
 	return yaml.Marshal(config)
 }
+
+// etcdConfig adds the options of snapshots.
+func (in *Input) etcdConfig(config map[string]any) {
+	set := func(option string, value string) {
+		if value != "" {
+			config[option] = value
+		}
+	}
+	e := in.Spec.Etcd
+	set("etcd-snapshot-schedule-cron", e.Schedule)
+	if e.Retention > 0 {
+		config["etcd-snapshot-retention"] = e.Retention
+	}
+	if e.S3 == nil {
+		return
+	}
+	config["etcd-s3"] = true
+	set("etcd-s3-endpoint", e.S3.Endpoint)
+	set("etcd-s3-bucket", e.S3.Bucket)
+	set("etcd-s3-region", e.S3.Region)
+	set("etcd-s3-folder", e.S3.Folder)
+	set("etcd-s3-access-key", in.S3.AccessKey)
+	set("etcd-s3-secret-key", in.S3.SecretKey)
+	if len(in.S3.CA) > 0 {
+		config["etcd-s3-endpoint-ca"] = in.s3CA()
+	}
+}
+
+// s3CA is the file with the CA of the store.
+func (in *Input) s3CA() string { return "/etc/rancher/" + in.flavor().name + "/etcd-s3-ca.crt" }
 
 // texts returns what an option of the user has, which may be one text or a list.
 func texts(value any) (all []string) {
@@ -181,8 +216,8 @@ type Held struct {
 	Start string `json:"start"`
 	// Changed reports that the host was part of the cluster before it was given this plan.
 	Changed bool `json:"changed,omitempty"`
-	// Keys is the rotation of encryption keys that the plan has, 0 for none.
-	Keys int64 `json:"keys,omitempty"`
+	// Task is the ID of the task that the plan has, empty for none.
+	Task string `json:"task,omitempty"`
 	// Removes are the IDs of the instructions that remove nodes.
 	Removes []string `json:"removes,omitempty"`
 }
@@ -199,6 +234,9 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	p.Files = []protocol.HostFile{{Path: folder + "/config.yaml", Content: config, Mode: "0600"}}
 	if len(in.Registries) > 0 {
 		p.Files = append(p.Files, protocol.HostFile{Path: folder + "/registries.yaml", Content: in.Registries, Mode: "0600"})
+	}
+	if len(in.S3.CA) > 0 && host.is(provisionv1.RoleEtcd) {
+		p.Files = append(p.Files, protocol.HostFile{Path: in.s3CA(), Content: in.S3.CA, Mode: "0600"})
 	}
 	unit, kind, uninstall := f.agent, "agent", f.cleanAgent
 	if host.server() {
@@ -230,7 +268,7 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 		p.Instructions = append(p.Instructions, protocol.HostInstruction{
 			ID: r.id(), Command: []string{"/bin/sh", "-c", removeScript(f), r.Node}, Env: data, TimeoutSeconds: removeTimeout})
 	}
-	in.keys(p, f, host, data)
+	in.addTask(p, host)
 	p.Probes = in.probes(host)
 	p.Clean = []protocol.HostInstruction{{
 		ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", clean, "clean"}, uninstall...), Env: map[string]string{f.dataDir: in.dataDir()}, TimeoutSeconds: cleanTimeout}}

@@ -103,6 +103,41 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 	}
 }
 
+func TestServersWithEtcdGetTheOptionsOfSnapshots(t *testing.T) {
+	t.Parallel()
+	in := inputOf(provisionv1.DistributionRKE2, "v1.35.1+rke2r1", provisionv1.Installer{})
+	in.Spec.Etcd = provisionv1.Etcd{Schedule: "0 */6 * * *", Retention: 7, S3: &provisionv1.EtcdS3{Endpoint: "s3.example.com:9000", Bucket: "b", Region: "r", Folder: "f/g"}}
+	in.S3 = S3Credentials{AccessKey: "access", SecretKey: "secret", CA: []byte("ca")}
+	for name, tt := range map[string]struct {
+		host *member
+		want bool
+	}{
+		"with etcd":            {memberOf(provisionv1.RoleEtcd), true},
+		"with a control plane": {memberOf(provisionv1.RoleControlPlane), false},
+		"worker":               {memberOf(provisionv1.RoleWorker), false},
+	} {
+		plan, err := in.plan(tt.host, "https://10.0.0.2:9345", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := yaml.Unmarshal(plan.Files[0].Content, &got); err != nil {
+			t.Fatal(err)
+		}
+		for option, value := range map[string]any{
+			"etcd-snapshot-schedule-cron": "0 */6 * * *", "etcd-snapshot-retention": float64(7), "etcd-s3": true, "etcd-s3-endpoint": "s3.example.com:9000", "etcd-s3-bucket": "b",
+			"etcd-s3-region": "r", "etcd-s3-folder": "f/g", "etcd-s3-access-key": "access", "etcd-s3-secret-key": "secret", "etcd-s3-endpoint-ca": "/etc/rancher/rke2/etcd-s3-ca.crt",
+		} {
+			if has := got[option] == value; has != tt.want {
+				t.Errorf("%s: %s is %v", name, option, got[option])
+			}
+		}
+		if ca := slices.ContainsFunc(plan.Files, func(f protocol.HostFile) bool { return string(f.Content) == "ca" }); ca != tt.want {
+			t.Errorf("%s: the store's CA is there: %t", name, ca)
+		}
+	}
+}
+
 func TestWhatAHostIsStartedAgainFor(t *testing.T) {
 	t.Parallel()
 	base := func() (*Input, *member) {

@@ -78,14 +78,15 @@ func New(reach Reach) *Client {
 func (r Reach) dialer() *net.Dialer {
 	return &net.Dialer{Timeout: timeout, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
-		if err != nil || !r.includes(to.Addr()) {
+		if err != nil || !r.Includes(to.Addr()) {
 			return r.refusal()
 		}
 		return nil
 	}}
 }
 
-func (r Reach) includes(a netip.Addr) bool {
+// Includes reports whether an address is one that is connected to.
+func (r Reach) Includes(a netip.Addr) bool {
 	a = a.Unmap()
 	switch {
 	case r == Anywhere:

@@ -253,7 +253,7 @@ func TestReach(t *testing.T) {
 		"100.100.100.201": Private, "fd00:ec3::1": Private, "168.63.129.17": Public, "192.0.0.192": Anywhere, "198.18.0.1": Anywhere, "240.0.0.1": Anywhere, "::7f00:1": Anywhere, "2001:0:1::1": Anywhere, "fec0::1": Anywhere, "2001:db9::1": Public,
 	} {
 		for _, reach := range []Reach{Public, Private, Anywhere} {
-			if got, want := reach.includes(netip.MustParseAddr(address)), reach >= from; got != want {
+			if got, want := reach.Includes(netip.MustParseAddr(address)), reach >= from; got != want {
 				t.Errorf("reach %d includes %s: %v, want %v", reach, address, got, want)
 			}
 		}

@@ -131,6 +131,10 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
 
+	// etcd says where and when snapshots are made. A change restarts the servers with etcd, one after another.
+	// +optional
+	Etcd Etcd `json:"etcd,omitempty,omitzero"`
+
 	// encryptionKeyRotation has one server rotate the keys that encrypt Secrets, whenever it is raised, and then starts the servers again, one at a time. Default 0.
 	// It takes serverConfig {secrets-encryption: true} from the beginning with k3s; RKE2 always encrypts.
 	// +optional

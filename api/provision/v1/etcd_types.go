@@ -1,0 +1,145 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Etcd says where and when snapshots of a cluster's etcd are made. The distribution makes them.
+type Etcd struct {
+	// schedule of snapshots, in the form of cron: "0 */12 * * *". Default: the distribution's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@]+$`
+	Schedule string `json:"schedule,omitempty"`
+	// retention is how many scheduled snapshots each server keeps. Default: the distribution's.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	Retention int32 `json:"retention,omitempty"`
+	// s3 is where snapshots are copied to. They stay on the servers, too.
+	// +optional
+	S3 *EtcdS3 `json:"s3,omitempty"`
+}
+
+// EtcdS3 is an S3-compatible store.
+type EtcdS3 struct {
+	// endpoint is its host, with a port if it is not 443. Default: that of AWS.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9.:\[\]]+$`
+	Endpoint string `json:"endpoint,omitempty"`
+	// bucket for the snapshots.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[-a-z0-9.]+$`
+	Bucket string `json:"bucket"`
+	// region of the bucket.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
+	Region string `json:"region,omitempty"`
+	// folder in the bucket.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
+	Folder string `json:"folder,omitempty"`
+	// credentialsSecretName names a Secret of the same namespace with the keys accessKey and secretKey, ca.crt if the endpoint has a CA of its own, and the label
+	// provision.cluster.drover.dev/use: "true". Without it the servers use what their machines are allowed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	CredentialsSecretName string `json:"credentialsSecretName,omitempty"`
+}
+
+// EtcdSnapshot has one server of a ClusterInstallation make a snapshot of etcd now. To delete it leaves the snapshot where it is.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=drover,shortName=esnap
+// +kubebuilder:printcolumn:name="Installation",type=string,JSONPath=`.spec.installationName`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.status.host`
+// +kubebuilder:printcolumn:name="Snapshot",type=string,JSONPath=`.status.snapshot`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+type EtcdSnapshot struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says of what the snapshot is. It cannot be changed.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed: make another EtcdSnapshot"
+	Spec EtcdSnapshotSpec `json:"spec"`
+
+	// status says how far it is, and where it is.
+	// +optional
+	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its ClusterInstallation to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status EtcdSnapshotStatus `json:"status,omitempty"`
+}
+
+// EtcdSnapshotList is a list of EtcdSnapshots.
+//
+// +kubebuilder:object:root=true
+type EtcdSnapshotList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []EtcdSnapshot `json:"items"`
+}
+
+// EtcdSnapshotSpec says of what a snapshot is.
+type EtcdSnapshotSpec struct {
+	// installationName names the ClusterInstallation, in the same namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	InstallationName string `json:"installationName"`
+}
+
+// EtcdSnapshotPhase is how far a snapshot is.
+//
+// +kubebuilder:validation:Enum=Pending;Running;Succeeded;Failed
+type EtcdSnapshotPhase string
+
+// Phases of a snapshot.
+const (
+	SnapshotPending   EtcdSnapshotPhase = "Pending"
+	SnapshotRunning   EtcdSnapshotPhase = "Running"
+	SnapshotSucceeded EtcdSnapshotPhase = "Succeeded"
+	SnapshotFailed    EtcdSnapshotPhase = "Failed"
+)
+
+// EtcdSnapshotStatus is what is known of a snapshot.
+type EtcdSnapshotStatus struct {
+	// conditions are Ready, and Stalled if it has failed: it is not tried again.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// phase is how far it is.
+	// +optional
+	Phase EtcdSnapshotPhase `json:"phase,omitempty"`
+	// host that makes it, or has made it.
+	// +optional
+	Host string `json:"host,omitempty"`
+	// snapshot is what its file's name begins with; the distribution adds the node's name and the time. The file is in server/db/snapshots of the host's data
+	// directory, and in the bucket of spec.etcd.s3.
+	// +optional
+	Snapshot string `json:"snapshot,omitempty"`
+}
+
+// Reasons of the condition Ready of an EtcdSnapshot.
+const (
+	// ReasonWaiting: the message says what it waits for.
+	ReasonWaiting = "Waiting"
+	// ReasonRunning: a host carries it out.
+	ReasonRunning = "Running"
+	// ReasonSucceeded: it is done.
+	ReasonSucceeded = "Succeeded"
+	// ReasonFailed: it has failed, and is not tried again. Stalled.
+	ReasonFailed = "Failed"
+)
