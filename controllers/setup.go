@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -23,16 +24,19 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/binding"
+	"github.com/drover-dev/drover/controllers/clusterimport"
 	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/controllers/installation"
 	"github.com/drover-dev/drover/controllers/machine"
 	"github.com/drover-dev/drover/controllers/signin"
 	"github.com/drover-dev/drover/internal/checkpoint"
+	"github.com/drover-dev/drover/internal/clusterapi"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/hosts"
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/set"
 	issuer "github.com/drover-dev/drover/internal/signin"
 	"github.com/drover-dev/drover/internal/signin/upstream"
@@ -185,19 +189,33 @@ func (p *parts) signIn(mgr ctrl.Manager) []entry {
 
 // clusterAPI lists the controllers of what Cluster API makes clusters of: none unless it is configured.
 func (p *parts) clusterAPI(mgr ctrl.Manager) ([]entry, error) {
-	if !p.options.Config.ClusterAPI.Enabled {
-		return nil, nil
+	entries, err := p.imports(mgr)
+	if err != nil || !p.options.Config.ClusterAPI.Enabled {
+		return entries, err
 	}
 	for _, kind := range []string{"DroverCluster", machine.Kind} {
 		if _, err := mgr.GetRESTMapper().RESTMapping(infrav1.GroupVersion.WithKind(kind).GroupKind(), infrav1.GroupVersion.Version); err != nil {
 			return nil, fmt.Errorf("clusterAPI.enabled takes the kinds of config/clusterapi: apply it before: %w", err)
 		}
 	}
-	return []entry{
+	return append(entries, []entry{
 		{"drovercluster", p.infrastructure, 4, false, []trigger{self(&infrav1.DroverCluster{}), each(p.infrastructureNames, p.options.Trust.OnChange)}},
 		// One worker: see machine.Reconciler.
 		{"drovermachine", p.nodes, 1, false, []trigger{self(&infrav1.DroverMachine{}), handled(&v1.Host{}, hosts.Handler(machine.Kind))}},
-	}, nil
+	}...), nil
+}
+
+// imports lists the controller of clusters that Cluster API makes anywhere: none unless it is configured.
+func (p *parts) imports(mgr ctrl.Manager) ([]entry, error) {
+	if !p.options.Config.ClusterAPI.Import {
+		return nil, nil
+	}
+	source := clusterimport.Outline()
+	if _, err := mgr.GetRESTMapper().RESTMapping(source.GroupVersionKind().GroupKind(), source.GroupVersionKind().Version); err != nil {
+		return nil, fmt.Errorf("clusterAPI.import takes Cluster API, with %s: %w", clusterapi.GroupVersion, err)
+	}
+	r := &clusterimport.Reconciler{Client: p.client, Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-import"), Reach: release.Private}
+	return []entry{{"clusterimport", r, 4, false, []trigger{self(source), handled(&v1.Cluster{}, &handler.EnqueueRequestForObject{})}}}, nil
 }
 
 // provision lists the controller of what is made of Hosts without Cluster API: none unless it is configured.

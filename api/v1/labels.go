@@ -118,6 +118,9 @@ const (
 	AgentSecretSuffix = "-agent"
 )
 
+// LabelImport, "true", on a Cluster of Cluster API has that cluster imported, and on a Cluster has its agent installed by Cluster API's kubeconfig.
+const LabelImport = Group + "/import"
+
 // FinalizerUninstall keeps a deleted Cluster until its agent has removed what Drover put into the
 // member, or until it is clear that the member cannot be reached.
 const FinalizerUninstall = Group + "/uninstall"

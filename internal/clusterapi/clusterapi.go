@@ -124,6 +124,23 @@ func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) (
 	return secret.Data["value"], nil
 }
 
+// KubeconfigSecret names the Secret with the kubeconfig of a cluster.
+func KubeconfigSecret(cluster types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}
+}
+
+// GetKubeconfig reads the kubeconfig of a cluster, nil for none yet. Secrets of another type, or of another cluster, are none.
+func GetKubeconfig(ctx context.Context, reader client.Reader, cluster types.NamespacedName) ([]byte, error) {
+	secret := &corev1.Secret{}
+	if err := reader.Get(ctx, KubeconfigSecret(cluster), secret); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", KubeconfigSecret(cluster), err)
+	}
+	if secret.Type != secretType || secret.Labels[LabelCluster] != cluster.Name || len(secret.Data["value"]) == 0 {
+		return nil, nil
+	}
+	return secret.Data["value"], nil
+}
+
 // A refusal is an error that only a person can mend.
 type refusal string
 

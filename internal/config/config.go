@@ -70,6 +70,8 @@ type Provision struct {
 type ClusterAPI struct {
 	// Enabled has the manager reconcile the kinds of config/clusterapi, which must be there. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
+	// Import has the manager import the clusters of Cluster API that have the label cluster.drover.dev/import. It takes config/clusterapi/import. Default: false.
+	Import bool `json:"import,omitempty"`
 }
 
 // Channels restricts the release channels that the hub asks. Any user who may create a Plan chooses the URL of one.

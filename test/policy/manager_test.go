@@ -47,6 +47,14 @@ func (h *fixture) deployManager(t *testing.T) {
 	h.AwaitRights(t, managerUser(t), h.workspace, may("clusters", "patch"), may("clusters/status", "update"), may("secrets", "create"))
 }
 
+// ownedCluster is a Cluster that belongs to an object of kind Cluster.
+func ownedCluster(t *testing.T, namespace, name, apiVersion, owner string) client.Object {
+	t.Helper()
+	c := cluster(t, namespace, name, "")
+	c.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: apiVersion, Kind: "Cluster", Name: owner, UID: "u"}})
+	return c
+}
+
 // testManager: the manager may create and change only what it makes. A compromised manager mints no token and grants no right.
 func testManager(t *testing.T, h *fixture) {
 	manager := h.manager(t)
@@ -197,9 +205,12 @@ func testManager(t *testing.T, h *fixture) {
 			{secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},
 			{rule("drover:crtb:b", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), roles},
 			{cluster(t, h.workspace, "made", ""), "makes no Cluster"},
+			{ownedCluster(t, h.workspace, "made", "apps/v1", "made"), "makes no Cluster"},
+			{ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "another"), "makes no Cluster"},
 		} {
 			wantRefused(t, renamed.Create(t.Context(), tt.object, client.DryRunAll), tt.want)
 		}
+		wantTaken(t, renamed.Create(t.Context(), ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "made"), client.DryRunAll))
 		wantTaken(t, renamed.Create(t.Context(), secret(h.other, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"), client.DryRunAll))
 	})
 	t.Run("it has no other way to a token or to rights", func(t *testing.T) {

@@ -1,0 +1,214 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterimport_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/clusterimport"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/release"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// world is a workspace with a Cluster of Cluster API, whose API server is the hub's own.
+type world struct {
+	*testkit.Env
+	t      *testing.T
+	r      *clusterimport.Reconciler
+	name   types.NamespacedName
+	events chan string
+	source *unstructured.Unstructured
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	env := testkit.Shared(t)
+	env.ClusterAPI(t)
+	w := &world{Env: env, t: t, name: types.NamespacedName{Namespace: env.Workspace(t), Name: "prod"}}
+	recorder := events.NewFakeRecorder(100)
+	w.events = recorder.Events
+	w.r = &clusterimport.Reconciler{Client: env.Client, Live: env.Client, Recorder: recorder, Reach: release.Anywhere}
+	w.source = env.ClusterAPIObject(t, "Cluster", w.name.Namespace, "prod", map[string]string{v1.LabelImport: "true"}, map[string]any{"spec": map[string]any{}})
+	return w
+}
+
+// reconcile reconciles once, and returns the events.
+func (w *world) reconcile() string {
+	w.t.Helper()
+	if _, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+		w.t.Fatal(err)
+	}
+	var all []string
+	for len(w.events) > 0 {
+		all = append(all, <-w.events)
+	}
+	return strings.Join(all, "\n")
+}
+
+// kubeconfig makes the Secret as Cluster API does.
+func (w *world) kubeconfig(change func(*api.Cluster, *api.AuthInfo)) *corev1.Secret {
+	w.t.Helper()
+	c := w.Config
+	cluster, user := &api.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData}, &api.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData, Token: c.BearerToken}
+	if !strings.HasPrefix(cluster.Server, "https://") {
+		cluster.Server = "https://" + cluster.Server
+	}
+	change(cluster, user)
+	raw, err := clientcmd.Write(api.Config{
+		Clusters: map[string]*api.Cluster{"c": cluster}, AuthInfos: map[string]*api.AuthInfo{"u": user}, Contexts: map[string]*api.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod-kubeconfig", Labels: map[string]string{"cluster.x-k8s.io/cluster-name": "prod"}},
+		Type:       "cluster.x-k8s.io/secret", Data: map[string][]byte{"value": raw},
+	}
+	if err := w.Client.Create(w.t.Context(), secret); err != nil {
+		w.t.Fatal(err)
+	}
+	return secret
+}
+
+// registered makes the Secret with the manifest of the agent, which is a ConfigMap here.
+func (w *world) registered() {
+	w.t.Helper()
+	name := registration.RegistrationSecret(w.name)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration, v1.LabelCluster: "prod"}},
+		StringData: map[string]string{registration.KeyManifest: "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: agent, namespace: " + w.name.Namespace + "}\ndata: {a: b}\n---\n"},
+	}
+	if err := w.Client.Create(w.t.Context(), secret); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) installed() bool {
+	w.t.Helper()
+	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: "agent"}, &corev1.ConfigMap{})
+	if client.IgnoreNotFound(err) != nil {
+		w.t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestAClusterOfClusterAPIIsImportedByItsLabel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.reconcile()
+	cluster := &v1.Cluster{}
+	if err := w.Client.Get(t.Context(), w.name, cluster); err != nil {
+		t.Fatal(err)
+	}
+	if owners := cluster.OwnerReferences; len(owners) != 1 || owners[0].UID != w.source.GetUID() || owners[0].Kind != "Cluster" || owners[0].APIVersion != "cluster.x-k8s.io/v1beta2" {
+		t.Errorf("the owners are %+v", owners)
+	}
+	w.reconcile() // neither manifest nor kubeconfig
+	w.registered()
+	w.reconcile()
+	if w.installed() {
+		t.Fatal("the agent is installed without a kubeconfig")
+	}
+	secret := w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
+	if said := w.reconcile(); !w.installed() || !strings.Contains(said, "AgentInstalled") {
+		t.Errorf("the agent is installed: %t, %s", w.installed(), said)
+	}
+	joined := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: registration.AgentSecret(w.name).Name}}
+	if err := w.Client.Create(t.Context(), joined); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "agent"}}); err != nil {
+		t.Fatal(err)
+	}
+	if w.reconcile(); w.installed() {
+		t.Error("the kubeconfig is used after the agent has joined")
+	}
+	if err := w.Client.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile()
+}
+
+func TestWhatIsNotToBeImportedIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		prepare func(*world)
+		said    string
+	}{
+		"a Cluster that was there before": {func(w *world) {
+			w.Apply(w.t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"}})
+			w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
+		}, "ImportRefused"},
+		"a kubeconfig that runs a program": {func(w *world) {
+			w.kubeconfig(func(_ *api.Cluster, u *api.AuthInfo) {
+				u.Exec = &api.ExecConfig{Command: "/bin/sh", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: api.NeverExecInteractiveMode}
+			})
+		}, "it has exec, which is not used here"},
+		"a kubeconfig that leads to this machine": {func(w *world) {
+			w.r.Reach = release.Private
+			w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
+		}, "AgentNotInstalled"},
+		"a kubeconfig without rights": {func(w *world) {
+			w.kubeconfig(func(_ *api.Cluster, u *api.AuthInfo) { *u = api.AuthInfo{Token: "hush-hush"} })
+		}, "the API server answered 401"},
+		"a Secret of another kind": {func(w *world) {
+			secret := w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
+			if err := w.Client.Delete(w.t.Context(), secret); err != nil {
+				w.t.Fatal(err)
+			}
+			secret.Type, secret.ResourceVersion, secret.UID = corev1.SecretTypeOpaque, "", ""
+			if err := w.Client.Create(w.t.Context(), secret); err != nil {
+				w.t.Fatal(err)
+			}
+		}, ""},
+		"a cluster that is being deleted": {func(w *world) {
+			w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
+			w.source.SetFinalizers([]string{"a.b/c"})
+			if err := w.Client.Update(w.t.Context(), w.source); err != nil {
+				w.t.Fatal(err)
+			}
+			if err := w.Client.Delete(w.t.Context(), w.source); err != nil {
+				w.t.Fatal(err)
+			}
+		}, ""},
+		"a cluster without the label": {func(w *world) {
+			w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
+			w.source.SetLabels(nil)
+			if err := w.Client.Update(w.t.Context(), w.source); err != nil {
+				w.t.Fatal(err)
+			}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.registered()
+			tt.prepare(w)
+			said := w.reconcile() + w.reconcile()
+			if w.installed() || !strings.Contains(said, tt.said) || strings.Contains(said, "hush") || tt.said == "" && said != "" {
+				t.Errorf("installed: %t, %q, want %q", w.installed(), said, tt.said)
+			}
+			cluster := &v1.Cluster{}
+			if err := w.Client.Get(t.Context(), w.name, cluster); err != nil && !apierrors.IsNotFound(err) {
+				t.Fatal(err)
+			}
+		})
+	}
+}

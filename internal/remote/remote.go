@@ -1,0 +1,105 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package remote makes clients of clusters by kubeconfigs that others have written, which may lead to no other place and run nothing here.
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/drover-dev/drover/internal/release"
+)
+
+// Times that a server may take.
+const (
+	dialTimeout    = 5 * time.Second
+	requestTimeout = 15 * time.Second
+)
+
+// errAddress is the same for each address, so that it does not disclose it.
+var errAddress = errors.New("the server's address is of this machine, of its link or reserved")
+
+// Config reads the current context of a kubeconfig. It refuses all that would read files here, run programs here, lead through other servers, or trust any server.
+// Its errors have nothing of the kubeconfig in them. Addresses are checked when they are dialed.
+func Config(content []byte, reach release.Reach) (*rest.Config, error) {
+	config, err := clientcmd.Load(content)
+	if err != nil {
+		return nil, errors.New("it is no kubeconfig")
+	}
+	current := config.Contexts[config.CurrentContext]
+	if current == nil {
+		return nil, errors.New("its current-context is not there")
+	}
+	cluster, user := config.Clusters[current.Cluster], config.AuthInfos[current.AuthInfo]
+	if cluster == nil || user == nil {
+		return nil, errors.New("the cluster or the user of its current context is not there")
+	}
+	if err := errors.Join(checkCluster(cluster), checkUser(user)); err != nil {
+		return nil, err
+	}
+	dialer := &net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil || !reach.Includes(to.Addr()) {
+			return errAddress
+		}
+		return nil
+	}}
+	return &rest.Config{
+		Host: cluster.Server, Dial: dialer.DialContext, Timeout: requestTimeout, Proxy: noProxy,
+		BearerToken: user.Token, Username: user.Username, Password: user.Password,
+		TLSClientConfig: rest.TLSClientConfig{
+			ServerName: cluster.TLSServerName, CAData: cluster.CertificateAuthorityData, CertData: user.ClientCertificateData, KeyData: user.ClientKeyData,
+		},
+	}, nil
+}
+
+func checkCluster(c *api.Cluster) error {
+	server, err := url.Parse(c.Server)
+	switch {
+	case err != nil || server.Scheme != "https" || server.Host == "" || server.User != nil:
+		return errors.New("its server is no https URL")
+	case c.InsecureSkipTLSVerify:
+		return refused("insecure-skip-tls-verify")
+	case c.CertificateAuthority != "":
+		return refused("certificate-authority")
+	case c.ProxyURL != "":
+		return refused("proxy-url")
+	}
+	return nil
+}
+
+func checkUser(u *api.AuthInfo) error {
+	switch {
+	case u.Exec != nil:
+		return refused("exec")
+	case u.AuthProvider != nil:
+		return refused("auth-provider")
+	case u.TokenFile != "":
+		return refused("tokenFile")
+	case u.ClientCertificate != "":
+		return refused("client-certificate")
+	case u.ClientKey != "":
+		return refused("client-key")
+	case u.Impersonate != "" || u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0:
+		return refused("as")
+	}
+	return nil
+}
+
+func refused(field string) error {
+	return fmt.Errorf("it has %s, which is not used here: give certificates and tokens as data", field)
+}
+
+// noProxy has the server dialed directly: the dialer checks its address, and a proxy would not.
+func noProxy(*http.Request) (*url.URL, error) { return nil, nil }

@@ -1,0 +1,118 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package remote
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/drover-dev/drover/internal/release"
+)
+
+// kubeconfig is one that is taken, but for what change does.
+func kubeconfig(t testing.TB, change func(*api.Cluster, *api.AuthInfo)) []byte {
+	t.Helper()
+	cluster, user := &api.Cluster{Server: "https://prod.example.com:6443", CertificateAuthorityData: []byte("ca")}, &api.AuthInfo{Token: "hush-hush"}
+	change(cluster, user)
+	raw, err := clientcmd.Write(api.Config{
+		Clusters: map[string]*api.Cluster{"c": cluster}, AuthInfos: map[string]*api.AuthInfo{"u": user}, Contexts: map[string]*api.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func TestAKubeconfigRunsAndReadsNothingHere(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change  func(*api.Cluster, *api.AuthInfo)
+		refused string
+	}{
+		"a token": {func(*api.Cluster, *api.AuthInfo) {}, ""},
+		"a certificate": {func(_ *api.Cluster, u *api.AuthInfo) {
+			u.ClientCertificateData, u.ClientKeyData = []byte("c"), []byte("k")
+		}, ""},
+		"a program": {func(_ *api.Cluster, u *api.AuthInfo) {
+			u.Exec = &api.ExecConfig{Command: "/bin/sh", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: "Never"}
+		}, "exec"},
+		"an auth provider": {func(_ *api.Cluster, u *api.AuthInfo) { u.AuthProvider = &api.AuthProviderConfig{Name: "gcp"} }, "auth-provider"},
+		"a token's file": {func(_ *api.Cluster, u *api.AuthInfo) {
+			u.TokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+		}, "tokenFile"},
+		"a certificate file": {func(_ *api.Cluster, u *api.AuthInfo) { u.ClientCertificate = "/etc/x" }, "client-certificate"},
+		"a key's file":       {func(_ *api.Cluster, u *api.AuthInfo) { u.ClientKey = "/etc/x" }, "client-key"},
+		"another user":       {func(_ *api.Cluster, u *api.AuthInfo) { u.Impersonate = "root" }, "as"},
+		"a CA's file":        {func(c *api.Cluster, _ *api.AuthInfo) { c.CertificateAuthority = "/etc/x" }, "certificate-authority"},
+		"any server":         {func(c *api.Cluster, _ *api.AuthInfo) { c.InsecureSkipTLSVerify, c.CertificateAuthorityData = true, nil }, "insecure-skip-tls-verify"},
+		"a proxy":            {func(c *api.Cluster, _ *api.AuthInfo) { c.ProxyURL = "http://10.0.0.1:3128" }, "proxy-url"},
+		"no TLS":             {func(c *api.Cluster, _ *api.AuthInfo) { c.Server = "http://prod.example.com" }, "no https URL"},
+		"a user in the URL":  {func(c *api.Cluster, _ *api.AuthInfo) { c.Server = "https://a:b@prod.example.com" }, "no https URL"},
+	} {
+		config, err := Config(kubeconfig(t, tt.change), release.Private)
+		switch {
+		case tt.refused == "" && (err != nil || config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" || config.CAFile != ""):
+			t.Errorf("%s: %v, %+v", name, err, config)
+		case tt.refused != "" && (err == nil || !strings.Contains(err.Error(), tt.refused)):
+			t.Errorf("%s: %v, want %s", name, err, tt.refused)
+		case err != nil && strings.Contains(err.Error(), "hush"):
+			t.Errorf("%s: the error has a secret: %v", name, err)
+		}
+	}
+	if _, err := Config([]byte("no: [kubeconfig"), release.Private); err == nil {
+		t.Error("what is no kubeconfig was read")
+	}
+}
+
+func TestAServerOfThisMachineIsNotAsked(t *testing.T) {
+	t.Parallel()
+	asked := false
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	t.Cleanup(server.Close)
+	for _, reach := range []release.Reach{release.Private, release.Anywhere} {
+		want := reach == release.Anywhere
+		config, err := Config(kubeconfig(t, func(c *api.Cluster, _ *api.AuthInfo) {
+			c.Server, c.TLSServerName, c.CertificateAuthorityData = server.URL, "example.com", pemOf(server)
+		}), reach)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Get(server.URL)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if asked != want || (err == nil) != want {
+			t.Errorf("asked %t (%v), want %t", asked, err, want)
+		}
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add(kubeconfig(f, func(*api.Cluster, *api.AuthInfo) {}))
+	f.Add(kubeconfig(f, func(_ *api.Cluster, u *api.AuthInfo) {
+		u.Exec = &api.ExecConfig{Command: "x", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: "Never"}
+	}))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		config, err := Config(raw, release.Private)
+		if err == nil && (config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" || config.CAFile != "" || config.CertFile != "" || config.KeyFile != "" || config.Insecure || !strings.HasPrefix(strings.ToLower(config.Host), "https://")) {
+			t.Errorf("%+v", config)
+		}
+	})
+}
+
+// pemOf is the certificate of a server.
+func pemOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
