@@ -31,9 +31,13 @@ const sentinel = "/run/cluster-api/bootstrap-success.complete"
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
 // install applies the agent's manifest from the machine itself, which has just become a control plane: nothing has to reach it from outside. It tries again until
-// the instruction's time is over.
-const install = `test -e /etc/kubernetes/admin.conf || exit 0
-until kubectl --kubeconfig /etc/kubernetes/admin.conf apply --server-side --force-conflicts -f "$0"; do sleep 5; done`
+// the instruction's time is over. kubeadm, RKE2 and k3s leave the administrator's kubeconfig each in a place of its own, and the last two kubectl.
+const install = `PATH=$PATH:/usr/local/bin:/var/lib/rancher/rke2/bin
+for config in /etc/kubernetes/admin.conf /etc/rancher/rke2/rke2.yaml /etc/rancher/k3s/k3s.yaml; do
+	test -e "$config" || continue
+	until kubectl --kubeconfig "$config" apply --server-side --force-conflicts -f "$0"; do sleep 5; done
+	exit
+done`
 
 // reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
 // and would not see another one.
