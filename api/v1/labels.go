@@ -118,7 +118,7 @@ const (
 	AgentSecretSuffix = "-agent"
 )
 
-// LabelImport, "true", on a Cluster of Cluster API has that cluster imported, and on a Cluster has its agent installed by Cluster API's kubeconfig.
+// LabelImport with the value "true" on a Cluster of Cluster API has that cluster imported, and on a Cluster has its agent installed by Cluster API's kubeconfig.
 const LabelImport = Group + "/import"
 
 // FinalizerUninstall keeps a deleted Cluster until its agent has removed what Drover put into the
