@@ -29,7 +29,7 @@ tool = go tool -modfile=hack/tools/$(1).mod $(1)
 release = cd hack/release && go run .
 
 # Long tests: failures, restarts and upgrades of whole systems, and every field of every kind in turn. "make test" leaves them out.
-long := TestBothProgramsRunOnAReadOnlyFileSystem|TestTwoAgents|TestNodeAgents|TestAgentsAreUpgradedInStages|TestReplicas|TestUsersSignInWhileReplicasAreRestarted|TestStrangersLeaveNothing|TestAHubIsRestoredIntoAnotherCluster|TestAHubsEtcdIsRestored|TestARevokedAgentStaysOutOfARestoredHub|TestAMemberMovesToAnotherHub|TestAMemberMovesToAnotherWorkspace|TestAHubIsSplit|TestAPlanOfAFleet|TestWhatIsDeliveredIsKept|TestChanges|TestFluxDeliversFromGitToHubAndMember|TestArgoCDDeliversFromGitToHubAndMember|TestClusterAPIMakesAClusterOfHosts|TestEveryKindIsAppliedOnEitherSide
+long := TestBothProgramsRunOnAReadOnlyFileSystem|TestTwoAgents|TestNodeAgents|TestAgentsAreUpgradedInStages|TestReplicas|TestUsersSignInWhileReplicasAreRestarted|TestStrangersLeaveNothing|TestAHubIsRestoredIntoAnotherCluster|TestAHubsEtcdIsRestored|TestARevokedAgentStaysOutOfARestoredHub|TestAMemberMovesToAnotherHub|TestAMemberMovesToAnotherWorkspace|TestAHubIsSplit|TestAPlanOfAFleet|TestWhatIsDeliveredIsKept|TestChanges|TestFluxDeliversFromGitToHubAndMember|TestArgoCDDeliversFromGitToHubAndMember|TestClusterAPIMakesAClusterOfHosts|TestAClusterOfHostsIsInstalledByK3s|TestEveryKindIsAppliedOnEitherSide
 
 # What "make e2e" did.
 transcript := dist/e2e.md

@@ -33,13 +33,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// isolated runs a command as a machine of its own: with a hostname, and with /run, /etc and /var/lib that no other has. When it ends, all that it started ends.
+// isolated runs a command as a machine of its own: with a hostname, and with /run, /etc, /var/lib and /usr/local that no other has. When it ends, all that it started ends.
 const isolated = `set -e
 hostname "$1"
 mount -t tmpfs tmpfs /run
 mkdir "$0/layers"
 mount -t tmpfs tmpfs "$0/layers"
-for of in etc var/lib; do
+for of in etc var/lib usr/local; do
 	mkdir -p "$0/layers/$of/upper" "$0/layers/$of/work"
 	mount -t overlay overlay -o "lowerdir=/$of,upperdir=$0/layers/$of/upper,workdir=$0/layers/$of/work" "/$of"
 done

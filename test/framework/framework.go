@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/lab"
 )
@@ -96,7 +97,7 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 		return nil, err
 	}
 	kinds := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(kinds), v1.AddToScheme(kinds), infrav1.AddToScheme(kinds)); err != nil {
+	if err := errors.Join(scheme.AddToScheme(kinds), v1.AddToScheme(kinds), infrav1.AddToScheme(kinds), provisionv1.AddToScheme(kinds)); err != nil {
 		return nil, err
 	}
 	config := plane.RESTConfig()

@@ -1,0 +1,309 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// k3sVersions are those that the cluster has, one after another.
+var k3sVersions = []string{"v1.35.1+k3s1", "v1.36.0+k3s1"}
+
+// TestAClusterOfHostsIsInstalledByK3s makes a cluster of five machines, each in a network of its own which nothing leads into. What plays k3s (test/k3s) has a real etcd and kube-apiserver on each
+// server; the hub, the host agents, the cluster's agent and the way through the hub are real.
+func TestAClusterOfHostsIsInstalledByK3s(t *testing.T) {
+	t.Parallel()
+	k := startK3s(t)
+	k.step("machines join", func(t *testing.T) {
+		for _, name := range []string{"s1", "s2", "s3", "w1", "w2"} {
+			k.join(t, name)
+		}
+	})
+	k.step("one server and the workers become a cluster, though the hub is killed in the middle", k.install)
+	k.step("users reach it through the hub", k.reach)
+	k.step("one server becomes three", k.grow)
+	k.step("a snapshot is made", k.snapshot)
+	k.step("another version comes to servers, then to workers", k.update)
+	k.step("certificates are rotated on each server once", k.rotate)
+	k.step("a worker that is gone is removed with its Host", k.lose)
+	k.step("a server whose Host is deleted leaves etcd before it is cleaned", k.leave)
+	k.step("the installation is deleted, and its Hosts are clean", k.remove)
+}
+
+func (k *k3s) step(name string, run func(t *testing.T)) {
+	if !k.t.Run(name, run) {
+		k.t.FailNow() // the next steps build on this one
+	}
+}
+
+func k3sPool(name string, replicas int32, roles ...provisionv1.HostRole) provisionv1.HostPool {
+	return provisionv1.HostPool{Name: name, Roles: roles, Selector: metav1.LabelSelector{MatchLabels: map[string]string{"use": name}}, Replicas: &replicas}
+}
+
+func (k *k3s) install(t *testing.T) {
+	create(t, k.hub.Plane, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "prod"}})
+	create(t, k.hub.Plane, &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "demo"}, Spec: v1.ClusterRoleTemplateBindingSpec{
+		ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, RoleTemplateName: "cluster-owner", Subject: v1.Subject{Kind: "User", Name: "hub:demo"}}})
+	create(t, k.hub.Plane, &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "prod"}, Spec: provisionv1.ClusterInstallationSpec{
+		ClusterName: "prod", Distribution: provisionv1.DistributionK3s, Version: k3sVersions[0], Installer: provisionv1.Installer{Path: "/usr/local/install.sh"}, MaxUnavailable: 1,
+		Pools: []provisionv1.HostPool{k3sPool("server", 1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), k3sPool("worker", 2, provisionv1.RoleWorker)},
+	}})
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if got := k.ran(t, "s1"); !strings.Contains(got, "install") {
+			return fmt.Errorf("s1 ran %q", got)
+		}
+		return nil
+	})
+	kill(t, k.hub.Manager)
+	if err := k.hub.StartManager(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	k.await(t, "3/3")
+	for name, want := range map[string]string{"s1": "server", "w1": "agent", "w2": "agent"} {
+		if got, want := k.ran(t, name), "install "+want+" "+k3sVersions[0]+" start "+want+" "+k3sVersions[0]; got != want {
+			t.Errorf("%s ran %q, want %q", name, got, want)
+		}
+	}
+	if got := k.ran(t, "s2"); got != "" {
+		t.Errorf("s2, which is not wanted yet, ran %q", got)
+	}
+}
+
+func (k *k3s) reach(t *testing.T) {
+	k.awaitCluster(t)
+	k.nodes(t, "s1 w1 w2")
+}
+
+func (k *k3s) awaitCluster(t *testing.T) {
+	t.Helper()
+	k.system.await(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, 2*time.Minute, framework.Ready)
+}
+
+// nodes waits until the cluster has such nodes, as users see them.
+func (k *k3s) nodes(t *testing.T, want string) {
+	t.Helper()
+	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
+		out, err := k.kubectl(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, demoToken, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")
+		if err == nil && out != want {
+			err = fmt.Errorf("the nodes are %s, want %s", out, want)
+		}
+		return err
+	})
+}
+
+func (k *k3s) change(t *testing.T, change func(*provisionv1.ClusterInstallationSpec)) {
+	t.Helper()
+	testkit.Update(t, k.hub.Client, &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "prod"}}, func(i *provisionv1.ClusterInstallation) { change(&i.Spec) })
+}
+
+func (k *k3s) grow(t *testing.T) {
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Pools[0].Replicas = new(int32(3)) })
+	k.await(t, "5/5")
+	k.nodes(t, "s1 s2 s3 w1 w2")
+}
+
+func (k *k3s) snapshot(t *testing.T) {
+	snap := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}}
+	create(t, k.hub.Plane, snap)
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(snap), snap); err != nil || snap.Status.Phase != provisionv1.SnapshotSucceeded {
+			return fmt.Errorf("%+v: %w", snap.Status, err)
+		}
+		return nil
+	})
+	if got := k.ran(t, snap.Status.Host); strings.Count(got, "etcd-snapshot save") != 1 {
+		t.Errorf("%s ran %q", snap.Status.Host, got)
+	}
+	k.await(t, "5/5")
+}
+
+func (k *k3s) update(t *testing.T) {
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Version = k3sVersions[1] })
+	k.await(t, "5/5")
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		out, err := k.kubectl(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, demoToken, "get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
+		if err == nil && out != strings.TrimSpace(strings.Repeat(k3sVersions[1]+" ", 5)) {
+			err = errors.New("the nodes have " + out)
+		}
+		return err
+	})
+	for name := range k.machines {
+		if got := k.ran(t, name); strings.Count(got, "start") != 2 || strings.Count(got, "install") != 2 {
+			t.Errorf("%s ran %q, want two installations and two starts", name, got)
+		}
+	}
+}
+
+func (k *k3s) rotate(t *testing.T) {
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.CertificateRotation = 1 })
+	k.await(t, "5/5")
+	for name := range k.machines {
+		if got, want := strings.Count(k.ran(t, name), "certificate rotate"), strings.Count(name, "s"); got != want {
+			t.Errorf("%s has rotated certificates %d times, want %d", name, got, want)
+		}
+	}
+}
+
+func (k *k3s) lose(t *testing.T) {
+	kill(t, k.machines["w2"].process)
+	delete(k.machines, "w2")
+	if err := k.hub.Client.Delete(t.Context(), &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "w2"}}); err != nil {
+		t.Fatal(err)
+	}
+	k.nodes(t, "s1 s2 s3 w1")
+	k.awaitReason(t, provisionv1.ReasonTooFewHosts)
+}
+
+func (k *k3s) leave(t *testing.T) {
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) {
+		s.Pools[0].Replicas, s.Pools[1].Replicas = new(int32(2)), new(int32(1))
+	})
+	k.await(t, "3/3")
+	var left []string
+	for _, name := range []string{"s1", "s2", "s3"} {
+		if strings.Contains(k.ran(t, name), "uninstall") {
+			left = append(left, name)
+		}
+	}
+	if len(left) != 1 {
+		t.Fatalf("%v were cleaned, want one", left)
+	}
+	removed := 0
+	for name := range k.machines {
+		removed += strings.Count(k.ran(t, name), "remove "+left[0])
+	}
+	if removed != 1 {
+		t.Errorf("%s was removed %d times from the cluster", left[0], removed)
+	}
+	if err := k.hub.Client.Delete(t.Context(), &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "w1"}}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		err := k.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: "w1"}, &v1.Host{})
+		if err == nil {
+			return errors.New("the Host w1 is there:\n" + k.overview(ctx))
+		}
+		return client.IgnoreNotFound(err)
+	})
+	if got := k.ran(t, "w1"); !strings.HasSuffix(got, "uninstall") {
+		t.Errorf("w1 ran %q", got)
+	}
+	delete(k.machines, "w1")
+	k.nodes(t, strings.Join(slices.DeleteFunc([]string{"s1", "s2", "s3"}, func(s string) bool { return s == left[0] }), " "))
+}
+
+func (k *k3s) remove(t *testing.T) {
+	if err := k.hub.Client.Delete(t.Context(), k.installation(t)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
+		err := k.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, &provisionv1.ClusterInstallation{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there (%w):\n%s", err, k.overview(ctx))
+		}
+		return nil
+	})
+	for name, m := range k.machines {
+		m.await(types.NamespacedName{Namespace: teamSpace, Name: name}, "free", because(v1.ReasonHostAvailable))
+		if got := k.ran(t, name); !strings.HasSuffix(got, "uninstall") || strings.Count(got, "uninstall") != 1 {
+			t.Errorf("%s ran %q, want it to be uninstalled once, at last", name, got)
+		}
+	}
+}
+
+func (k *k3s) installation(t *testing.T) *provisionv1.ClusterInstallation {
+	t.Helper()
+	i := &provisionv1.ClusterInstallation{}
+	if err := k.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: "prod"}, i); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// await waits until the installation is Ready with such a summary.
+func (k *k3s) await(t *testing.T, summary string) {
+	t.Helper()
+	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
+		i := k.installation(t)
+		ready := meta.FindStatusCondition(i.Status.Conditions, provisionv1.ConditionReady)
+		if i.Status.Summary != summary || ready == nil || ready.Status != metav1.ConditionTrue || ready.ObservedGeneration != i.Generation {
+			return fmt.Errorf("the installation is %s, %+v, %+v\n%s", i.Status.Summary, ready, i.Status.Waiting, k.overview(ctx))
+		}
+		return nil
+	})
+}
+
+func (k *k3s) awaitReason(t *testing.T, reason string) {
+	t.Helper()
+	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		ready := meta.FindStatusCondition(k.installation(t).Status.Conditions, provisionv1.ConditionReady)
+		if ready == nil || ready.Reason != reason {
+			return fmt.Errorf("the installation is %+v\n%s", ready, k.overview(ctx))
+		}
+		return nil
+	})
+}
+
+// overview is what a person would look at.
+func (k *k3s) overview(ctx context.Context) string {
+	out, err := k.hub.Kubectl(ctx, nil, "-n", teamSpace, "get", "clusterinstallations,hosts,clusters", "-o", "wide")
+	return fmt.Sprint(out, err)
+}
+
+// ran is what a machine has run.
+func (k *k3s) ran(t *testing.T, name string) string {
+	t.Helper()
+	return ran(t, k.machines[name].path("ran"))
+}
+
+// join makes a Host of a machine, and lets it join.
+func (k *k3s) join(t *testing.T, name string) {
+	t.Helper()
+	use := map[bool]string{true: "server", false: "worker"}[strings.HasPrefix(name, "s")]
+	create(t, k.hub.Plane, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name, Labels: map[string]string{"use": use}}})
+	secret := &corev1.Secret{}
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		return k.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: name + v1.HostJoinSecretSuffix}, secret)
+	})
+	k.start(t, name, string(secret.Data["command"]))
+	k.machines[name].await(types.NamespacedName{Namespace: teamSpace, Name: name}, "available", because(v1.ReasonHostAvailable))
+}
+
+// prerequisites skips where no machines can be made.
+func prerequisites(t *testing.T) {
+	t.Helper()
+	for _, program := range []string{"curl", "ip", "nsenter"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed", program)
+		}
+	}
+	if out, err := exec.Command("unshare", inNamespaces(t.TempDir(), "probe", "true")...).CombinedOutput(); err != nil {
+		t.Skipf("no namespaces of its own for a machine: %v %s", err, out)
+	}
+	if out, err := exec.Command("unshare", "--net", "ip", "link", "add", "br0", "type", "bridge").CombinedOutput(); err != nil {
+		t.Skipf("no network of its own for a machine: %v %s", err, out)
+	}
+	if err := hostAgent(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,248 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+// Command k3s is a stand-in for k3s on machines without a container runtime.
+//
+// etcd and kube-apiserver are real, and join as those of k3s do; kubelets and what pods would run are played. By the name systemctl it starts and stops that.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// settings is what the test says, in settings.json beside the program.
+type settings struct {
+	// Out has the file "ran", to which each command appends a line. Shared is a folder of all machines, with the certificates.
+	Out, Shared string
+	// Address of the machine.
+	Address string
+	// Programs.
+	Etcd, APIServer, Kubectl, Agent string
+}
+
+// configuration is what k3s reads.
+type configuration struct {
+	Node        string   `json:"node-name"`
+	Server      string   `json:"server"`
+	ClusterInit bool     `json:"cluster-init"`
+	Token       string   `json:"token"`
+	Labels      []string `json:"node-label"`
+}
+
+const (
+	configFile = "/etc/rancher/k3s/config.yaml"
+	data       = "/var/lib/rancher/k3s"
+	upFile     = "/run/k3s.up"
+	pidFile    = "/run/k3s.pid"
+	kubeconfig = "/etc/rancher/k3s/k3s.yaml"
+	adminToken = "stand-in-admin"
+)
+
+var set settings
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "k3s (a stand-in):", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(filepath.Join(filepath.Dir(self), "settings.json"))
+	if err == nil {
+		err = json.Unmarshal(raw, &set)
+	}
+	if err != nil {
+		return err
+	}
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == "systemctl" {
+		return systemctl(args)
+	}
+	switch args[0] {
+	case "server", "agent":
+		return serve(args[0])
+	case "relay":
+		return relay(args[1], args[2])
+	case "kubectl":
+		return kubectl(args[1:])
+	case "certificate", "etcd-snapshot":
+		note(args[0], args[1])
+		if args[0] == "etcd-snapshot" {
+			return saveSnapshot(args)
+		}
+		return nil
+	}
+	return fmt.Errorf("the stand-in does not know %v", args)
+}
+
+// note appends a line to what the machine has run.
+func note(words ...string) {
+	f, err := os.OpenFile(filepath.Join(set.Out, "ran"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, _ = fmt.Fprintln(f, strings.Join(words, " "))
+		_ = f.Close()
+	}
+}
+
+// systemctl starts and stops k3s as a unit of the type notify does: a start returns when it is up.
+func systemctl(args []string) error {
+	unit := args[len(args)-1]
+	switch args[0] {
+	case "daemon-reload", "enable", "disable":
+		return nil
+	case "stop":
+		stop()
+		return nil
+	case "restart":
+	default:
+		return fmt.Errorf("the stand-in does not know systemctl %v", args)
+	}
+	stop()
+	kind := "server"
+	if unit == "k3s-agent" {
+		kind = "agent"
+	}
+	version, err := os.ReadFile("/usr/local/k3s-version")
+	if err != nil {
+		return fmt.Errorf("k3s is not installed: %w", err)
+	}
+	note("start", kind, strings.TrimSpace(string(version)))
+	log, err := os.OpenFile(filepath.Join(set.Out, "k3s.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	command := exec.Command("/usr/local/bin/k3s", kind)
+	command.Stdout, command.Stderr = log, log
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	for range 600 {
+		if _, err := os.Stat(upFile); err == nil {
+			return nil
+		}
+		if command.ProcessState != nil {
+			break
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+	return fmt.Errorf("%s did not start", unit)
+}
+
+// stop ends k3s with all that it has started.
+func stop() {
+	raw, err := os.ReadFile(pidFile)
+	if err != nil {
+		return
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(raw), &pid); err == nil {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		for range 100 {
+			if syscall.Kill(-pid, 0) != nil {
+				break
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+	}
+	_ = os.Remove(pidFile)
+	_ = os.Remove(upFile)
+}
+
+// serve is k3s itself.
+func serve(kind string) error {
+	_ = os.Remove(upFile)
+	if err := os.WriteFile(pidFile, []byte(fmt.Sprint(os.Getpid())), 0o600); err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(configFile)
+	if err != nil {
+		return err
+	}
+	var config configuration
+	if err := yaml.Unmarshal(raw, &config); err != nil {
+		return err
+	}
+	go func() { // the kubelet's
+		kubelet := &http.Server{Addr: "127.0.0.1:10248", ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+		_ = kubelet.ListenAndServe()
+	}()
+	server := "https://127.0.0.1:6443"
+	if kind == "server" {
+		if err := startServer(config); err != nil {
+			return err
+		}
+	} else {
+		server = config.Server
+	}
+	if err := writeKubeconfig(server); err != nil {
+		return err
+	}
+	if err := register(config); err != nil {
+		return err
+	}
+	if err := os.WriteFile(upFile, nil, 0o600); err != nil {
+		return err
+	}
+	if kind == "server" {
+		go deploy()
+	}
+	select {}
+}
+
+// register makes the Node of this machine, and says that it is Ready.
+func register(config configuration) error {
+	labels := map[string]string{}
+	for _, label := range config.Labels {
+		key, value, _ := strings.Cut(label, "=")
+		labels[key] = value
+	}
+	node, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": config.Node, "labels": labels}})
+	if err != nil {
+		return err
+	}
+	version, _ := os.ReadFile("/usr/local/k3s-version")
+	status := fmt.Sprintf(`{"status":{"nodeInfo":{"kubeletVersion":%q,"architecture":"","bootID":"","containerRuntimeVersion":"","kernelVersion":"","kubeProxyVersion":"","machineID":"","operatingSystem":"linux","osImage":"","systemUUID":""},"conditions":[{"type":"Ready","status":"True","reason":"StandIn","message":"there is no kubelet"}]}}`, strings.TrimSpace(string(version)))
+	for range 300 {
+		apply := exec.Command(set.Kubectl, "--kubeconfig", kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-")
+		apply.Stdin = strings.NewReader(string(node))
+		if out, err := apply.CombinedOutput(); err != nil {
+			fmt.Println("register:", string(out))
+			<-time.After(500 * time.Millisecond)
+			continue
+		}
+		if out, err := exec.Command(set.Kubectl, "--kubeconfig", kubeconfig, "patch", "node", config.Node, "--subresource=status", "--type=merge", "-p", status).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	return fmt.Errorf("the node %s could not be registered", config.Node)
+}
+
+func writeKubeconfig(server string) error {
+	return os.WriteFile(kubeconfig, []byte(fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: x
+contexts: [{name: x, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "%s", certificate-authority: %s/ca.crt}}]
+users: [{name: u, user: {token: %s}}]
+`, server, set.Shared, adminToken)), 0o600)
+}

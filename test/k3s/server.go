@@ -1,0 +1,298 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// startServer starts etcd, which joins that of the server that the configuration names, and kube-apiserver.
+func startServer(config configuration) error {
+	if err := errors.Join(os.MkdirAll(data+"/server/tls", 0o700), os.MkdirAll(data+"/server/manifests", 0o700), os.MkdirAll(data+"/server/db/snapshots", 0o700)); err != nil {
+		return err
+	}
+	for file, from := range map[string]string{"server-ca.crt": "ca.crt", "client-kube-apiserver.crt": "admin.crt", "client-kube-apiserver.key": "admin.key"} {
+		raw, err := os.ReadFile(filepath.Join(set.Shared, from))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(data, "server/tls", file), raw, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	peer := "http://" + set.Address + ":2380"
+	members, state := []string{config.Node + "=" + peer}, "new"
+	dir := data + "/server/db/etcd"
+	if _, err := os.Stat(dir); err != nil && config.Server != "" {
+		if members, err = join(config, peer); err != nil {
+			return err
+		}
+		state = "existing"
+	}
+	if err := start(set.Etcd, "--name="+config.Node, "--data-dir="+dir, "--log-level=warn", "--unsafe-no-fsync",
+		"--listen-client-urls=http://127.0.0.1:2379,http://"+set.Address+":2379", "--advertise-client-urls=http://"+set.Address+":2379", "--listen-metrics-urls=http://127.0.0.1:2381",
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster="+strings.Join(members, ","), "--initial-cluster-state="+state); err != nil {
+		return err
+	}
+	tokens := data + "/server/tokens.csv"
+	if err := os.WriteFile(tokens, []byte(adminToken+",admin,admin,system:masters\n"), 0o600); err != nil {
+		return err
+	}
+	if err := start(set.APIServer, "--bind-address=0.0.0.0", "--advertise-address="+set.Address, "--secure-port=6443", "--etcd-servers=http://127.0.0.1:2379",
+		"--tls-cert-file="+set.Shared+"/server.crt", "--tls-private-key-file="+set.Shared+"/server.key", "--client-ca-file="+set.Shared+"/ca.crt", "--token-auth-file="+tokens,
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+set.Shared+"/server.key", "--service-account-signing-key-file="+set.Shared+"/server.key",
+		"--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--allow-privileged", "--profiling=false", "--endpoint-reconciler-type=none"); err != nil {
+		return err
+	}
+	if err := writeKubeconfig("https://127.0.0.1:6443"); err != nil {
+		return err
+	}
+	for range 600 {
+		if exec.Command(set.Kubectl, "--kubeconfig", kubeconfig, "get", "--raw", "/readyz").Run() == nil {
+			return nil
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+	return errors.New("kube-apiserver is not ready")
+}
+
+// start starts a program in the process group of k3s.
+func start(program string, args ...string) error {
+	command := exec.Command(program, args...)
+	command.Stdout, command.Stderr = os.Stdout, os.Stderr
+	if err := command.Start(); err != nil {
+		return err
+	}
+	go func() {
+		err := command.Wait()
+		fmt.Println(program, "has ended:", err)
+		os.Exit(1)
+	}()
+	return nil
+}
+
+// member is one of etcd.
+type member struct {
+	ID       string
+	Name     string
+	PeerURLs []string
+}
+
+// etcd asks the etcd of a machine, by its gateway.
+func etcd(host, path string, request any) ([]member, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Post("http://"+host+":2379/v3/cluster/member/"+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("etcd %s: %s %s (%w)", path, resp.Status, raw, err)
+	}
+	var answer struct{ Members []member }
+	return answer.Members, json.Unmarshal(raw, &answer)
+}
+
+// join adds this machine to the etcd of a server, and returns all members.
+func join(config configuration, peer string) (all []string, err error) {
+	to, err := url.Parse(config.Server)
+	if err != nil {
+		return nil, err
+	}
+	var members []member
+	for range 60 { // etcd takes one while the others are healthy
+		if members, err = etcd(to.Hostname(), "add", map[string]any{"peerURLs": []string{peer}}); err == nil {
+			break
+		}
+		fmt.Println("join:", err)
+		<-time.After(time.Second)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range members {
+		name := m.Name
+		if slices.Contains(m.PeerURLs, peer) {
+			name = config.Node
+		}
+		all = append(all, name+"="+m.PeerURLs[0])
+	}
+	return all, nil
+}
+
+// kubectl is that of k3s. Where a node is deleted, k3s removes the member of etcd, too.
+func kubectl(args []string) error {
+	if len(args) > 2 && args[0] == "delete" && args[1] == "node" {
+		note("remove", args[2])
+		members, err := etcd("127.0.0.1", "list", map[string]any{})
+		if err != nil {
+			return err
+		}
+		for _, m := range members {
+			if m.Name == args[2] {
+				if _, err := etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return syscall.Exec(set.Kubectl, append([]string{"kubectl", "--kubeconfig", kubeconfig}, args...), os.Environ())
+}
+
+// saveSnapshot writes a real snapshot of etcd.
+func saveSnapshot(args []string) error {
+	i := slices.Index(args, "--name")
+	if i < 0 || args[1] != "save" {
+		return fmt.Errorf("the stand-in does not know %v", args)
+	}
+	resp, err := (&http.Client{Timeout: time.Minute}).Post("http://127.0.0.1:2379/v3/maintenance/snapshot", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	file, err := os.Create(fmt.Sprintf("%s/server/db/snapshots/%s-node-%d", data, args[i+1], time.Now().Unix()))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	lines, written := bufio.NewReaderSize(resp.Body, 1<<20), 0
+	for {
+		var part struct{ Result struct{ Blob string } }
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			if written == 0 {
+				return errors.New("the snapshot is empty")
+			}
+			return file.Sync()
+		} else if err := json.Unmarshal(line, &part); err != nil {
+			return err
+		}
+		blob, err := base64.StdEncoding.DecodeString(part.Result.Blob)
+		if err == nil {
+			_, err = file.Write(blob)
+		}
+		if err != nil {
+			return err
+		}
+		written += len(blob)
+	}
+}
+
+// deploy applies the manifests, as k3s does, and runs the agent on one server, in place of a kubelet that starts its pod.
+func deploy() {
+	for ; ; <-time.After(time.Second) {
+		file := data + "/server/manifests/drover-agent.yaml"
+		if _, err := os.Stat(file); err == nil {
+			if out, err := exec.Command(set.Kubectl, "--kubeconfig", kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", file).CombinedOutput(); err != nil {
+				fmt.Println("deploy:", string(out))
+				continue
+			}
+		}
+		if err := runAgent(); err != nil {
+			fmt.Println("agent:", err)
+		}
+	}
+}
+
+// runAgent runs the agent as its Deployment says, if no other server does.
+func runAgent() error {
+	lock, err := os.OpenFile(filepath.Join(set.Shared, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		return nil
+	}
+	get := func(args ...string) (string, error) {
+		out, err := exec.Command(set.Kubectl, append([]string{"--kubeconfig", kubeconfig, "-n", "drover-agent"}, args...)...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	deployment, err := get("get", "deployment", "drover-agent", "-o", "json", "--ignore-not-found")
+	if err != nil || deployment == "" {
+		return err
+	}
+	var object struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Env []struct{ Name, Value string }
+					}
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(deployment), &object); err != nil {
+		return err
+	}
+	token, err := get("create", "token", "drover-agent", "--duration=24h")
+	if err != nil {
+		return err
+	}
+	own := "/run/agent.kubeconfig"
+	raw, err := os.ReadFile(kubeconfig)
+	if err == nil {
+		err = os.WriteFile(own, bytes.ReplaceAll(raw, []byte(adminToken), []byte(token)), 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	agent := exec.Command(set.Agent, "--kubeconfig="+own)
+	agent.Env = append(os.Environ(), "DROVER_NAMESPACE=drover-agent", "DROVER_LISTEN=127.0.0.1:18080", "DROVER_SOCKET=/run/drover-agent.sock")
+	for _, e := range object.Spec.Template.Spec.Containers[0].Env {
+		if e.Value != "" {
+			agent.Env = append(agent.Env, e.Name+"="+e.Value)
+		}
+	}
+	agent.Stdout, agent.Stderr = os.Stdout, os.Stderr
+	return agent.Run()
+}
+
+// relay carries connections to an address of this machine to a socket, behind which is the hub: nothing else leads out of the machine's network.
+func relay(address, socket string) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	for {
+		in, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer in.Close()
+			out, err := net.Dial("unix", socket)
+			if err != nil {
+				return
+			}
+			defer out.Close()
+			go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+			_, _ = io.Copy(in, out)
+		}()
+	}
+}
