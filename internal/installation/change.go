@@ -10,19 +10,21 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
 // removals finds the nodes that are to be removed from the cluster, and gives back the hosts of those that were. A node is removed before its host is cleaned:
 // etcd would count a member that is gone.
 func (d *decision) removals() []removal {
-	operator := d.operator()
+	operator, told := d.operator(), d.told()
 	var all []removal
 	for _, name := range slices.Sorted(maps.Keys(d.out.Stored.Nodes)) {
 		node := d.out.Stored.Nodes[name]
 		r := removal{Node: name, Join: node.Join, host: d.leaving(name, node.UID)}
 		if m := d.named(name); m != nil && m.UID == node.UID {
-			if d.given(r) { // it was to leave, and stays: a removal that has run already would remove it from nothing later
+			if len(told) > 0 && told.Has(r.id()) { // it was to leave, and stays: a removal that has run already would remove it from nothing later
 				d.out.Stored.Joins++
 				node.Join = d.out.Stored.Joins
 				d.out.Stored.Nodes[name] = node
@@ -44,9 +46,15 @@ func (d *decision) removals() []removal {
 	return d.removable(all, operator)
 }
 
-// given reports whether a host was told to remove a node.
-func (d *decision) given(r removal) bool {
-	return slices.ContainsFunc(d.Hosts, func(h Host) bool { return h.Held != nil && slices.Contains(h.Held.Removes, r.id()) })
+// told returns the IDs of the removals that hosts have in their plans.
+func (d *decision) told() sets.Set[string] {
+	ids := sets.New[string]()
+	for _, h := range d.Hosts {
+		if h.Held != nil {
+			ids.Insert(h.Held.Removes...)
+		}
+	}
+	return ids
 }
 
 // removable are the removals that may be now: of hosts that have a part in etcd one at a time, and only while those that stay have a quorum.
