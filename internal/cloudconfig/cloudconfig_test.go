@@ -74,6 +74,39 @@ func TestWhatKubeadmsBootstrapProviderMakes(t *testing.T) {
 	})
 }
 
+// TestWhatTheBootstrapProvidersOfRKE2AndK3sMake reads data of the form that the templates of these providers have.
+func TestWhatTheBootstrapProvidersOfRKE2AndK3sMake(t *testing.T) {
+	const done = "/run/cluster-api/bootstrap-success.complete"
+	for name, want := range map[string][]string{
+		"rke2": {`echo "before" 'it'`, "curl -sfL https://get.rke2.io | INSTALL_RKE2_VERSION=v1.35.3+rke2r1 sh -s - server", "systemctl mask rke2-agent.service || true",
+			"systemctl enable rke2-server.service", "systemctl start rke2-server.service", "mkdir -p /run/cluster-api", "echo success > " + done, "echo after"},
+		"k3s": {`echo "before" 'it'`, "curl -sfL https://get.k3s.io | INSTALL_K3S_VERSION=v1.35.3+k3s1 sh -s - server  && mkdir -p /run/cluster-api && echo success > " + done, "echo after"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config, err := cloudconfig.Parse(golden(t, name+"-init.yaml"), instance)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Join(config.Commands, "\n") != strings.Join(want, "\n") {
+				t.Errorf("commands %q, want %q", config.Commands, want)
+			}
+			files := map[string]cloudconfig.File{}
+			for _, f := range config.Files {
+				files[f.Path] = f
+			}
+			if f := files["/etc/rancher/"+name+"/config.yaml"]; f.Mode != "0640" || !strings.Contains(string(f.Content), "- provider-id=drover://team-a/rack1\n") {
+				t.Errorf("config.yaml is %q of mode %s, want the provider ID and 0640", f.Content, f.Mode)
+			}
+			if key := files["/var/lib/rancher/"+name+"/server/tls/server-ca.key"]; key.Mode != "0600" || !bytes.Contains(key.Content, []byte("EC PRIVATE KEY")) {
+				t.Errorf("the CA's key is %q of mode %s", key.Content, key.Mode)
+			}
+			if len(files) != 4 {
+				t.Errorf("%d files, want 4", len(files))
+			}
+		})
+	}
+}
+
 func TestWhatIsRefusedIsNamedAndNotQuoted(t *testing.T) {
 	bomb := &bytes.Buffer{}
 	w := gzip.NewWriter(bomb)
