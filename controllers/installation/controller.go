@@ -163,7 +163,7 @@ func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision
 		}
 	}
 	for _, host := range in.former {
-		_, err := r.hub().Release(ctx, host.DeepCopy(), *host.Spec.ConsumerRef)
+		_, err := r.hub().ReleaseFormer(ctx, host.DeepCopy())
 		note(host.Name, err)
 	}
 	for _, name := range d.Release {
@@ -247,9 +247,8 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 	}
 	var errs []error
 	for i := range list.Items {
-		host := list.Items[i].DeepCopy()
-		if ref := host.Spec.ConsumerRef; takenByName(host, name.Name) {
-			if _, err := r.hub().Release(ctx, host, *ref); !errors.Is(err, hosts.ErrForeignPlan) {
+		if host := list.Items[i].DeepCopy(); takenByName(host, name.Name) {
+			if _, err := r.hub().ReleaseFormer(ctx, host); !errors.Is(err, hosts.ErrForeignPlan) && !errors.Is(err, hosts.ErrFormerPlan) {
 				errs = append(errs, err)
 			}
 		}

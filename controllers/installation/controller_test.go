@@ -5,6 +5,7 @@ package installation_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -351,6 +352,40 @@ func TestHostsOfAFormerInstallationAreGivenBack(t *testing.T) {
 	w.reconcile(2)
 	if ref := get(w, "w1", &v1.Host{}).Spec.ConsumerRef; ref != nil && ref.UID == "former" {
 		t.Error("it is taken by the former one still")
+	}
+}
+
+func TestAHostThatHasThePlanOfAFormerInstallationKeepsIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.reconcile(4)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(1)
+	plan := get(w, "s1-host-plan", &corev1.Secret{}).UID
+	// A restored hub has the installation with another UID.
+	i := get(w, "prod", &provisionv1.ClusterInstallation{})
+	i.Finalizers = nil
+	if err := errors.Join(w.Client.Update(t.Context(), i), w.Client.Delete(t.Context(), i)); err != nil {
+		t.Fatal(err)
+	}
+	again := &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: i.Name}, Spec: i.Spec}
+	for _, there := range []bool{false, true} {
+		if there {
+			w.Apply(t, again)
+		}
+		for range 3 {
+			if _, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if now := get(w, "s1-host-plan", &corev1.Secret{}).UID; now != plan {
+			t.Errorf("the installation is there %t: the plan was replaced", there)
+		}
+	}
+	status := get(w, "prod", &provisionv1.ClusterInstallation{}).Status
+	if c := meta.FindStatusCondition(status.Conditions, provisionv1.ConditionStalled); c == nil || !strings.Contains(c.Message, "former") {
+		t.Errorf("%+v: want a condition that says who has the Host", status)
 	}
 }
 

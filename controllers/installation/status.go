@@ -36,6 +36,10 @@ func judge(in *input, d installation.Decision) verdict {
 		}
 	}
 	switch {
+	case d.Lost && len(in.former) > 0:
+		v.stalled, v.reason = true, provisionv1.ReasonEtcdLost
+		v.message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their plans: nothing is changed; if nothing runs on them any more, delete the Secrets with their plans, which cleans the machines",
+			len(in.former), in.former[0].Name)
 	case d.Lost:
 		v.stalled, v.reason = true, provisionv1.ReasonEtcdLost
 		v.message = "no host has the cluster's data any more, and nothing is installed anew in its place: delete the installation to begin again, or restore a snapshot by the distribution's own means"

@@ -178,7 +178,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue
 		}
-		if _, err := r.hub().Release(ctx, host, *ref); err != nil && !errors.Is(err, hosts.ErrForeignPlan) {
+		if _, err := r.hub().ReleaseFormer(ctx, host); err != nil && !errors.Is(err, hosts.ErrForeignPlan) && !errors.Is(err, hosts.ErrFormerPlan) {
 			errs = append(errs, err)
 		}
 	}

@@ -44,6 +44,8 @@ var (
 	ErrNotFree = errors.New("the host is not free")
 	// ErrForeignPlan says that a Host has a plan that Drover did not make, and that is neither changed nor removed.
 	ErrForeignPlan = errors.New("the host has a plan that Drover did not make: delete its Secret")
+	// ErrFormerPlan says that a Host has a plan of an object that is gone, which a hub that was restored may have made again under another UID.
+	ErrFormerPlan = errors.New("the host has a plan of a former consumer, which may run there: delete the plan's Secret to have the machine cleaned")
 )
 
 // Hub is where Hosts and their plans are. Client reads from the cache and writes; Live reads from the API server.
@@ -195,6 +197,19 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 		return false, nil
 	}
 	return true, h.setConsumer(ctx, host, nil)
+}
+
+// ReleaseFormer gives back a Host whose consumer is gone, once it is clean, and reports whether it is given back. A consumer takes the plan away before it goes. A plan that is
+// there all the same is kept, with ErrFormerPlan: in a hub whose objects were restored the consumer may be there with another UID, and what it has installed runs.
+func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
+	if host.DeletionTimestamp.IsZero() {
+		if plan, err := h.plan(ctx, host, h.Live); err != nil {
+			return false, err
+		} else if plan != nil && plan.DeletionTimestamp.IsZero() {
+			return false, fmt.Errorf("give Host %s/%s back: Secret %s: %w", host.Namespace, host.Name, plan.Name, ErrFormerPlan)
+		}
+	}
+	return h.Release(ctx, host, *host.Spec.ConsumerRef)
 }
 
 // plan reads the Secret with a Host's plan, nil if there is none.

@@ -186,6 +186,27 @@ func TestAHostIsGivenBackWhenItsPlanIsGoneAndItsMachineClean(t *testing.T) {
 	}
 }
 
+// A hub whose objects were restored has the consumer under another UID.
+func TestThePlanOfAFormerConsumerIsKept(t *testing.T) {
+	t.Parallel()
+	w, former := newWorld(t), consumer("prod")
+	if err := w.Take(t.Context(), w.host, former); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.SetPlan(t.Context(), w.host, former, protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := w.ReleaseFormer(t.Context(), w.look(clean)); !errors.Is(err, hosts.ErrFormerPlan) || done || w.plan() == nil {
+		t.Errorf("done %t, %v: want the plan to be there, and an error that says so", done, err)
+	}
+	if err := w.Env.Client.Delete(t.Context(), w.plan()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := w.ReleaseFormer(t.Context(), w.look(clean)); err != nil || !done || w.look(clean).Spec.ConsumerRef != nil {
+		t.Errorf("done %t, %v: want the host to be given back once a person has deleted its plan", done, err)
+	}
+}
+
 func TestATakenHostThatIsDeletedIsKeptUntilItIsReleased(t *testing.T) {
 	t.Parallel()
 	w, prod := newWorld(t), consumer("prod")
