@@ -30,9 +30,16 @@ const (
 )
 
 // secretsOf returns what must not be reported of a plan: the values of its variables, what its commands name as a secret, and the words of files that not
-// all users may read, as they are and encoded. The longest are first, so that none is hidden by a part of it.
+// all users may read, as they are and encoded; and passwords of proxies. The longest are first, so that none is hidden by a part of it.
 func secretsOf(plan *protocol.HostPlan) []string {
 	var secrets []string
+	for _, variable := range inherited() {
+		_, value, _ := strings.Cut(variable, "=")
+		if proxy, err := url.Parse(value); err == nil {
+			password, _ := proxy.User.Password()
+			secrets = add(secrets, password, shortestVariable)
+		}
+	}
 	for _, instruction := range slices.Concat(plan.Instructions, plan.Periodic, plan.Clean) {
 		for _, value := range instruction.Env {
 			for line := range strings.Lines(value) {

@@ -77,3 +77,18 @@ func FuzzReport(f *testing.F) {
 		}
 	})
 }
+
+func TestCommandsHaveTheMachinesProxiesAndItsInstallersVariables(t *testing.T) {
+	for name, value := range map[string]string{"https_proxy": "http://bob:whisper@proxy.example.com:3128", "INSTALL_K3S_SKIP_DOWNLOAD": "true", "DROVER_SERVER": "https://hub.example.com"} {
+		t.Setenv(name, value)
+	}
+	got := strings.Join(environment(protocol.HostInstruction{ID: "a", Env: map[string]string{"NO_PROXY": "x"}}), "\n") + "\n"
+	for words, want := range map[string]bool{"\nhttps_proxy=http://bob:whisper@proxy": true, "\nINSTALL_K3S_SKIP_DOWNLOAD=true\n": true, "\nNO_PROXY=x\n": true, "DROVER_SERVER": false} {
+		if strings.Contains(got, words) != want {
+			t.Errorf("%q is in the environment: %t, want %t:\n%s", words, !want, want, got)
+		}
+	}
+	if report := report("407 for bob:whisper", secretsOf(&protocol.HostPlan{})); strings.Contains(report, "whisper") {
+		t.Errorf("the proxy's password is reported: %s", report)
+	}
+}

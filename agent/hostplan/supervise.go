@@ -90,14 +90,24 @@ func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	return result
 }
 
+// environment returns the variables of a command.
 func environment(instruction protocol.HostInstruction) []string {
 	env := []string{
 		"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath), "HOME=" + cmp.Or(os.Getenv("HOME"), defaultHome), "DROVER_INSTRUCTION=" + instruction.ID,
 	}
+	env = append(env, inherited()...)
 	for name, value := range instruction.Env {
 		env = append(env, name+"="+value)
 	}
 	return env
+}
+
+// inherited returns what commands have of the agent's own variables: proxies, and those of installers. The owner of the machine has set them.
+func inherited() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return !strings.HasPrefix(name, "INSTALL_") && !slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}, strings.ToUpper(name))
+	})
 }
 
 // tail keeps the last bytes that are written to it.
