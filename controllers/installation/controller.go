@@ -39,6 +39,9 @@ const lookAgain = 5 * time.Minute
 // soon is when it is looked at again after a write that the cache may not have yet.
 const soon = time.Second
 
+// lostTime is after how long what a Host that is not connected was told to do once is given up, such as a snapshot.
+const lostTime = 10 * time.Minute
+
 // leaveTime is how long an installation that is being deleted waits for Hosts that are not connected.
 const leaveTime = 20 * time.Second
 
@@ -204,12 +207,13 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (verdict, error) {
 	if err := r.getCluster(ctx, in); err != nil {
 		return verdict{}, err
 	}
-	if in.cluster != nil && in.cluster.Spec.DeletionProtection {
-		return verdict{stalled: true, reason: provisionv1.ReasonDeletionProtected, message: "Cluster " + in.cluster.Name + " has deletionProtection: to give the hosts back would destroy it"}, nil
-	}
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
 		return verdict{}, err
+	}
+	holds := slices.ContainsFunc(list.Items, func(h v1.Host) bool { return hosts.TakenBy(&h, consumer(in.installation)) })
+	if holds && in.cluster != nil && in.cluster.Spec.DeletionProtection {
+		return verdict{stalled: true, reason: provisionv1.ReasonDeletionProtected, message: "Cluster " + in.cluster.Name + " has deletionProtection: to give the hosts back would destroy it"}, nil
 	}
 	left, away := 0, 0
 	for i := range list.Items {

@@ -475,7 +475,7 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 	w.reconcile(2)
 	phase(provisionv1.SnapshotRunning, provisionv1.ReasonRunning, "host s1 makes it")
 	plan := w.plan("s1")
-	if last := plan.Instructions[len(plan.Instructions)-1]; last.ID != "snapshot-"+string(snap.UID) || last.Command[4] != snap.Status.Snapshot || !strings.HasPrefix(snap.Status.Snapshot, "before-") {
+	if last := plan.Instructions[len(plan.Instructions)-1]; last.ID != "snapshot-"+string(snap.UID) || last.Command[len(last.Command)-1] != snap.Status.Snapshot || !strings.HasPrefix(snap.Status.Snapshot, "before-") {
 		t.Errorf("the instruction is %+v, the snapshot %s", last, snap.Status.Snapshot)
 	}
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")

@@ -72,6 +72,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 	if err := r.gatherHosts(ctx, in); err != nil {
 		return nil, err
 	}
+	in.decide.Now = in.now.Unix()
 	for _, err := range []error{installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec)} {
 		if err != nil {
 			return invalid(err.Error()), nil
@@ -255,6 +256,7 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(), Connected: connected(host), Detail: detail(host),
 		}
 		known.Gone = known.Leaving && !known.Connected && in.now.After(host.DeletionTimestamp.Add(leaveTime))
+		known.Lost = host.Status.LastSeen != nil && in.now.After(host.Status.LastSeen.Add(lostTime))
 		if m := host.Status.Machine; m != nil {
 			known.Address, known.NodeLabels, known.NodeTaints = address(m.Addresses), m.Labels, m.Taints
 		}

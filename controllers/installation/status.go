@@ -42,10 +42,10 @@ func judge(in *input, d installation.Decision) verdict {
 			len(in.former), in.former[0].Name)
 	case d.Lost:
 		v.stalled, v.reason = true, provisionv1.ReasonEtcdLost
-		v.message = "no host has the cluster's data any more, and nothing is installed anew in its place: delete the installation to begin again, or restore a snapshot by the distribution's own means"
+		v.message = "no host has the cluster's data any more, and nothing is installed anew in its place: delete the installation and the Cluster to begin again, or restore a snapshot by the distribution's own means"
 	case d.Unselected:
 		v.stalled, v.reason = true, provisionv1.ReasonEtcdUnselected
-		v.message = "hosts have the cluster's data, and no pool selects one of them: nothing is changed; mend the selectors or the labels, or delete the installation"
+		v.message = "hosts have the cluster's data, and no pool selects one of them: nothing is changed; mend the selectors, the roles or the labels, or delete the installation"
 	case d.Missing > 0:
 		v.reason, v.message = provisionv1.ReasonTooFewHosts, fmt.Sprintf("%d more free Hosts are needed that the pools select%s", d.Missing, first)
 	case d.Hosts == 0:

@@ -18,19 +18,26 @@ import (
 // removals finds the nodes that are to be removed from the cluster, and gives back the hosts of those that were. A node is removed before its host is cleaned:
 // etcd would count a member that is gone.
 func (d *decision) removals() []removal {
-	operator, told := d.operator(), d.told()
+	operator := d.operator()
+	told, failed := d.told()
 	var all []removal
 	for _, name := range slices.Sorted(maps.Keys(d.out.Stored.Nodes)) {
 		node := d.out.Stored.Nodes[name]
-		r := removal{Node: name, Join: node.Join, host: d.leaving(name, node.UID)}
-		if m := d.named(name); m != nil && m.UID == node.UID {
-			if len(told) > 0 && told.Has(r.id()) { // it was to leave, and stays: a removal that has run already would remove it from nothing later
-				d.out.Stored.Joins++
-				node.Join = d.out.Stored.Joins
-				d.out.Stored.Nodes[name] = node
-			}
+		m, id := d.named(name), ""
+		if len(told) > 0 {
+			id = removal{Node: name, Join: node.Join}.id()
+		}
+		stays := m != nil && m.UID == node.UID
+		// One that was to leave, and stays: a removal that has run already would remove it from nothing later. And what has failed runs again by another ID only.
+		if stays && told.Has(id) || failed.Has(id) {
+			node.Join = d.nextJoin()
+		}
+		node.Planned = node.Planned || stays && m.Held != nil
+		d.out.Stored.Nodes[name] = node
+		if stays {
 			continue
 		}
+		r := removal{Node: name, Join: node.Join, host: d.leaving(name, node.UID)}
 		if operator != nil && operator.up() && slices.Contains(operator.Held.Removes, r.id()) {
 			delete(d.out.Stored.Nodes, name)
 			continue
@@ -46,32 +53,39 @@ func (d *decision) removals() []removal {
 	return d.removable(all, operator)
 }
 
-// told returns the IDs of the removals that hosts have in their plans.
-func (d *decision) told() sets.Set[string] {
-	ids := sets.New[string]()
+// told returns the IDs of the removals that hosts have in their plans, and of those that may have failed.
+func (d *decision) told() (all, failed sets.Set[string]) {
+	all, failed = sets.New[string](), sets.New[string]()
 	for _, h := range d.Hosts {
-		if h.Held != nil {
-			ids.Insert(h.Held.Removes...)
+		if h.Held == nil {
+			continue
+		}
+		all.Insert(h.Held.Removes...)
+		if h.Connected && h.Progress == Failed {
+			failed.Insert(h.Held.Removes...)
 		}
 	}
-	return ids
+	return all, failed
 }
 
 // removable are the removals that may be now: of hosts that have a part in etcd one at a time, and only while those that stay have a quorum.
 func (d *decision) removable(all []removal, operator *member) (now []removal) {
 	members, work := d.etcd()
+	begun := func(r removal) bool { return operator != nil && slices.Contains(operator.Held.Removes, r.id()) }
+	etcd := func(r removal) bool { return r.host != nil && d.out.Stored.Nodes[r.Node].Etcd }
+	one := slices.ContainsFunc(all, func(r removal) bool { return etcd(r) && begun(r) })
 	for _, r := range all {
 		why := ""
 		switch {
 		case operator == nil:
 			why = "a server that is up, to remove its node from the cluster"
-		case slices.Contains(operator.Held.Removes, r.id()): // what has begun goes on
-		case r.host != nil && (r.host.Progress == None || r.host.Progress == Running):
+		case begun(r): // it goes on
+		case r.host != nil && r.host.Held != nil && (r.host.Progress == None || r.host.Progress == Running):
 			why = "what runs on it to end: it would join again"
-		case r.host == nil || !isEtcd(r.host):
-		case slices.ContainsFunc(now, func(o removal) bool { return o.host != nil && isEtcd(o.host) }):
-			why = "the host before it: servers with etcd leave one at a time"
-		case r.host.Progress == Failed && !r.host.Held.Changed: // it is no member
+		case !etcd(r) || r.host.Held == nil: // what has been cleaned is dead for etcd
+		case one || slices.ContainsFunc(now, etcd):
+			why = "another host: servers with etcd leave one at a time"
+		case r.host.neverJoined(): // it is no member
 		case work < quorum(members) || work-count(r.host.working()) < quorum(members-1):
 			why = fmt.Sprintf("more of the %d servers with etcd to be up: it would have no quorum", members)
 		}
@@ -165,12 +179,16 @@ func (d *decision) mayChange(m *member, changing string, unavailable int) (why s
 	switch {
 	case !m.Connected:
 		return "its agent, which is not connected"
+	case m.server() && d.task != nil && d.task.calm:
+		return fmt.Sprintf("server %s to %s", d.task.host, d.task.what)
 	case m.server() && changing != "" && changing != m.Name:
-		return fmt.Sprintf("server %s: one is changed at a time", changing)
-	case !m.up(), m.is(provisionv1.RoleControlPlane) && d.out.stuck: // a moment without a quorum is better than none that can remove what is dead
+		return fmt.Sprintf("server %s: one is changed at a time; if it is away for good, delete its Host", changing)
+	case !m.working():
 		return ""
 	case m.server() && d.broken(m) != "":
-		return fmt.Sprintf("server %s: this change has broken it, and is not done to another before that is mended", d.broken(m))
+		return fmt.Sprintf("server %s: this change has broken it, and is not done to another before that is mended, or spec is changed back", d.broken(m))
+	case m.is(provisionv1.RoleControlPlane) && d.out.stuck: // a moment without a quorum is better than none that can remove what is dead
+		return ""
 	case m.is(provisionv1.RoleEtcd) && members > 2 && work-1 < quorum(members), m.is(provisionv1.RoleEtcd) && members <= 2 && work < members:
 		return "the other servers with etcd to be up: without it etcd would have no quorum"
 	case m.server():
@@ -187,9 +205,9 @@ func (d *decision) mayChange(m *member, changing string, unavailable int) (why s
 	return ""
 }
 
-// broken is a server that the change which another is to have has broken, "" for none.
+// broken is a server that the change which another is to have has broken, "" for none. One that is to leave is a warning, too.
 func (d *decision) broken(other *member) string {
-	for _, m := range d.ordered() {
+	for _, m := range slices.Concat(d.ordered(), d.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.Progress == Failed && d.current(m) {
 			return m.Name
 		}
@@ -197,23 +215,37 @@ func (d *decision) broken(other *member) string {
 	return ""
 }
 
-// changing is a server that is being started, "" for none. One that has failed, or is away, holds up no other by that.
+// leavers are the hosts that leave, in the pool that has their roles.
+func (d *decision) leavers() (all []*member) {
+	for _, host := range d.leave {
+		for i := range d.Spec.Pools {
+			if pool := &d.Spec.Pools[i]; host.Held != nil && host.Held.Roles == rolesOf(pool) {
+				all = append(all, &member{host, pool})
+				break
+			}
+		}
+	}
+	return all
+}
+
+// changing is a server that is being started, "" for none. One that has failed holds up no other by that, nor one that is away, unless it went away in the change.
 func (d *decision) changing() string {
 	for _, m := range d.ordered() {
-		if m.server() && m.Held != nil && m.Connected && m.Progress.busy() {
+		if m.server() && m.Held != nil && m.Progress.busy() && (m.Connected || m.Held.Changed && d.current(m)) {
 			return m.Name
 		}
 	}
 	return ""
 }
 
-// unavailable counts workers that are being changed, and those that this change has broken: it is not to break them all. Others that do not work hold up none.
+// unavailable counts workers that are being changed, and those that this change has broken or that went away in it: it is not to break them all. Others that do
+// not work hold up none.
 func (d *decision) unavailable() (n int) {
 	for _, m := range d.stay {
 		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {
 			continue
 		}
-		if m.Connected && d.current(m) {
+		if (m.Connected || m.Progress.busy()) && d.current(m) {
 			n++
 		}
 	}
@@ -253,13 +285,24 @@ func (d *decision) etcd() (members, work int) {
 		if m := d.named(name); m != nil && m.UID == node.UID {
 			host = &m.Host
 		}
-		if host != nil && (host.Held == nil || host.Progress == Failed && !host.Held.Changed) {
+		if host != nil && (host.Held == nil && !node.Planned || host.neverJoined()) {
 			continue
 		}
 		members++
 		work += count(host != nil && host.working())
 	}
 	return members, work
+}
+
+// neverJoined reports whether a host has failed before it was part of the cluster.
+func (h *Host) neverJoined() bool {
+	return h.Held != nil && h.Progress == Failed && !h.Held.Changed && len(h.Held.Removes) == 0 && h.Held.Task == ""
+}
+
+// unplanned reports whether a host's plan was taken away, by which it is cleaned: its node is to be removed before it joins again.
+func (d *decision) unplanned(host *Host) bool {
+	node := d.Stored.Nodes[host.Name]
+	return host.Taken && host.Held == nil && node.Planned && node.UID == host.UID && d.Stored.Begun
 }
 
 // working reports whether a host does its part in the cluster. One that removes a node or has a task does: it is not started again for that.

@@ -32,6 +32,8 @@ type Input struct {
 	S3 S3Credentials
 	// Snapshots that are wanted, or were made, in the order in which they are made.
 	Snapshots []Snapshot
+	// Now is the time in seconds since 1970. Numbers that become part of IDs are not below it: a hub that was restored gives none a second time.
+	Now int64
 
 	task *task // that a server does now, nil for none
 }
@@ -79,6 +81,8 @@ type Node struct {
 	Join int64 `json:"join"`
 	// Etcd reports whether it is to have a part in etcd.
 	Etcd bool `json:"etcd,omitempty"`
+	// Planned reports that the host had a plan: one without it is being cleaned.
+	Planned bool `json:"planned,omitempty"`
 }
 
 // Progress is how far a host is with the plan that it has.
@@ -116,6 +120,8 @@ type Host struct {
 	// Gone hosts are being deleted and have not been connected since: they are not waited for.
 	Gone      bool
 	Connected bool
+	// Lost hosts have not been connected for so long that what runs on them is given up.
+	Lost bool
 	// Held is what is remembered with its plan, nil without one.
 	Held     *Held
 	Progress Progress
@@ -224,7 +230,7 @@ func (d *decision) sort() {
 		var have []*member
 		var free []string
 		for _, host := range d.Hosts {
-			if d.poolOf(host) != pool || host.Leaving {
+			if d.poolOf(host) != pool || host.Leaving || d.unplanned(&host) {
 				continue
 			}
 			switch {
@@ -346,6 +352,8 @@ func (d *decision) join() error {
 		switch {
 		case !m.Connected:
 			why = "its agent, which is not connected"
+		case m.server() && d.task != nil && d.task.calm:
+			why = fmt.Sprintf("server %s to %s", d.task.host, d.task.what)
 		case isKnown && known.UID != m.UID:
 			why = "the node of the Host that had its name to be removed from the cluster"
 		case why == "" && url != "" && m.is(provisionv1.RoleEtcd) && joining != "":
@@ -356,11 +364,10 @@ func (d *decision) join() error {
 			continue
 		}
 		if !isKnown {
-			d.out.Stored.Joins++
 			if d.out.Stored.Nodes == nil {
 				d.out.Stored.Nodes = map[string]Node{}
 			}
-			d.out.Stored.Nodes[m.Name] = Node{m.UID, d.out.Stored.Joins, m.is(provisionv1.RoleEtcd)}
+			d.out.Stored.Nodes[m.Name] = Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
 		}
 		if m.is(provisionv1.RoleEtcd) {
 			joining = m.Name
@@ -371,6 +378,12 @@ func (d *decision) join() error {
 		}
 	}
 	return nil
+}
+
+// nextJoin numbers a node that joins.
+func (d *decision) nextJoin() int64 {
+	d.out.Stored.Joins = max(d.out.Stored.Joins+1, d.Now)
+	return d.out.Stored.Joins
 }
 
 // wayIn returns the URL by which a host joins, "" for the one that begins the cluster, or what it waits for.

@@ -20,8 +20,10 @@ import (
 type machine struct {
 	Host
 	plan *Plan
-	// registered is the start with which its node became part of the cluster.
-	registered string
+	// registered is the start with which its node became part of the cluster, and runs the last one that was carried out.
+	registered, runs string
+	// journal has how instructions have ended, by their IDs: none runs twice.
+	journal map[string]bool
 }
 
 // world is a workspace of the model.
@@ -130,13 +132,37 @@ func (w *world) decide() Decision {
 	return out
 }
 
+// carryOut runs what a machine has not run, and reports whether all has succeeded. With trouble something new may fail.
+func (w *world) carryOut(m *machine) bool {
+	for _, i := range m.plan.Instructions {
+		if ok, ended := m.journal[i.ID]; ended && !ok {
+			return false
+		} else if ended {
+			continue
+		}
+		if m.journal == nil {
+			m.journal = map[string]bool{}
+		}
+		m.journal[i.ID] = !w.trouble || w.random.IntN(20) > 0
+		switch {
+		case !m.journal[i.ID]:
+			return false
+		case i.ID == m.Held.startID():
+			m.runs = m.Held.Start
+		case slices.Contains(m.Held.Removes, i.ID):
+			w.removeNode(i.ID)
+		}
+	}
+	return true
+}
+
 // check wants what must hold of every decision.
 func (w *world) check(out Decision) {
 	w.t.Helper()
 	etcd, up := 0, 0
 	for name, node := range out.Stored.Nodes {
 		m := w.machines[name]
-		if present := m != nil && m.UID == node.UID; node.Etcd && (!present || m.Held != nil && (m.Progress != Failed || m.Held.Changed)) {
+		if present := m != nil && m.UID == node.UID; node.Etcd && (!present || (m.Held != nil || node.Planned) && !m.neverJoined()) {
 			etcd++
 			up += count(present && m.working())
 		}
@@ -148,6 +174,9 @@ func (w *world) check(out Decision) {
 			w.t.Fatalf("%s has a task, and another has one, too", name)
 		}
 		isServer := plan.Roles != "worker"
+		if m.Held == nil && w.nodes[name] && w.stored.Begun {
+			w.t.Fatalf("%s joins, and its former node is part of the cluster", name)
+		}
 		switch {
 		case m.Held == nil && plan.Join == "":
 			if w.begun[name] = true; len(w.begun) > 1 && w.stored.Begun {
@@ -155,7 +184,7 @@ func (w *world) check(out Decision) {
 			}
 		case m.Held == nil && isServer:
 			joins++
-		case m.Held != nil && plan.Start != m.Held.Start && m.Connected && m.Progress == Up && isServer:
+		case m.Held != nil && plan.Start != m.Held.Start && m.working() && isServer:
 			servers++
 			if isEtcd(&m.Host) && etcd > 2 && up-1 < etcd/2+1 && !out.stuck {
 				w.t.Fatalf("%s is changed, and %d of %d servers with etcd are up", name, up, etcd)
@@ -208,25 +237,24 @@ func (w *world) pass() {
 		switch {
 		case m.Progress == None:
 			m.Progress = Running
-		case m.Progress == Running && w.trouble && w.random.IntN(30) == 0:
-			m.Progress = Failed
 		case m.Progress == Running && w.random.IntN(2) == 0:
-			if m.Progress = Unwell; m.registered != m.Held.Start { // systemctl returns when the distribution says that its node is up
+			if !w.carryOut(m) {
+				m.Progress = Failed
+			} else if m.Progress = Unwell; m.registered != m.Held.Start { // systemctl returns when the distribution says that its node is up
 				m.registered, w.nodes[name] = m.Held.Start, true
 			}
 		case m.Progress == Up && w.trouble && w.random.IntN(50) == 0:
 			m.Progress = Unwell
 		case m.Progress == Unwell && w.random.IntN(2) == 0:
 			m.Progress = Up
-			w.removeNodes(m)
 		}
 	}
 }
 
-// removeNodes does what a server's plan says of nodes.
-func (w *world) removeNodes(m *machine) {
+// removeNode does what a removal says.
+func (w *world) removeNode(id string) {
 	for name, node := range w.stored.Nodes {
-		if slices.Contains(m.Held.Removes, removal{Node: name, Join: node.Join}.id()) {
+		if id == (removal{Node: name, Join: node.Join}).id() {
 			delete(w.nodes, name)
 		}
 	}
@@ -288,8 +316,8 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 					t.Errorf("%d of %d snapshots have ended", len(w.stored.Outcomes), len(w.snapshots))
 				}
 				for name, m := range w.machines {
-					if m.Taken && m.Held.Version != w.spec.Version {
-						t.Errorf("%s has version %s", name, m.Held.Version)
+					if m.Taken && (m.Held.Version != w.spec.Version || m.runs != m.Held.Start) {
+						t.Errorf("%s has version %s, and runs what was started as %s, want %s", name, m.Held.Version, m.runs, m.Held.Start)
 					}
 				}
 			})
@@ -305,7 +333,11 @@ func (w *world) disturb() {
 		return
 	}
 	m := w.machines[names[w.random.IntN(len(names))]]
-	switch w.random.IntN(14) {
+	switch w.random.IntN(15) {
+	case 14:
+		if m.Taken && m.Held != nil { // its plan was deleted, by which it is cleaned
+			*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected, Taken: true}}
+		}
 	case 13:
 		w.snapshots = append(w.snapshots, Snapshot{ID: fmt.Sprint(len(w.snapshots)), Name: "a"})
 	case 12:

@@ -68,6 +68,7 @@ func reserved() []string {
 	return []string{
 		"server", "token", "token-file", "agent-token", "agent-token-file", "cluster-init", "cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
 		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent", "datastore-endpoint", "config", "private-registry",
+		"write-kubeconfig",                  // by which nodes are removed
 		"https-listen-port", "bind-address", // hosts join by that port, and the probe asks it on the loopback
 		"etcd-snapshot-schedule-cron", "etcd-snapshot-retention", "etcd-snapshot-dir", "etcd-s3", "etcd-s3-endpoint", "etcd-s3-endpoint-ca", "etcd-s3-access-key", // spec.etcd
 		"etcd-s3-secret-key", "etcd-s3-bucket", "etcd-s3-region", "etcd-s3-folder", "etcd-s3-config-secret", "etcd-s3-session-token",
@@ -190,10 +191,15 @@ attempt() {
 ` + try
 	// run runs the installer that is on the machine.
 	run = `script=$0; attempt() { sh "$script"; }; ` + try
-	// start starts a unit, or starts it again. It returns when the distribution says that it is up.
-	start = `systemctl daemon-reload && systemctl enable "$0" && systemctl restart $1 "$0"`
+	// start starts a unit, or starts it again. It returns when the distribution says that it is up. systemd starts one again that has failed, so a first failure is
+	// not the last word. One that is not waited for is stopped before, so that no probe finds the former one.
+	start = `systemctl daemon-reload && systemctl enable "$0" || exit
+test -z "$1" || systemctl stop "$0"
+systemctl restart $1 "$0" && exit; code=$?
+for i in $(seq 60); do sleep 5; systemctl is-active --quiet "$0" && exit; done
+journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
 	// rotate renews certificates. A host that was never started has none.
-	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA"; }`
+	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
 	// clean runs the first of the scripts that is there: an installation that failed early has left none.
 	clean = `for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
 )
@@ -212,8 +218,12 @@ type Held struct {
 	Join string `json:"join,omitempty"`
 	// Version that the plan installs.
 	Version string `json:"version"`
-	// Start identifies all that the host is started again for.
-	Start string `json:"start"`
+	// Install identifies what is installed, and Start all that the host is started again for.
+	Install string `json:"install"`
+	Start   string `json:"start"`
+	// Installs and Starts are numbers of these: what was there before, and is to be again, is another instruction.
+	Installs int64 `json:"installs"`
+	Starts   int64 `json:"starts"`
 	// Changed reports that the host was part of the cluster before it was given this plan.
 	Changed bool `json:"changed,omitempty"`
 	// Task is the ID of the task that the plan has, empty for none.
@@ -242,9 +252,8 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	if host.server() {
 		unit, kind, uninstall = f.server, "server", f.cleanServer
 	}
-	data := map[string]string{"DATA": in.dataDir()}
 	install := in.install(f, kind)
-	install.ID = "install-" + digest(install.Command, install.Env)
+	p.Install = digest(install.Command)
 	p.Instructions = append(p.Instructions, install)
 	rotation := int64(0)
 	if host.server() {
@@ -252,21 +261,23 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	}
 	if rotation > 0 {
 		p.Instructions = append(p.Instructions, protocol.HostInstruction{
-			ID: "certificates-" + strconv.FormatInt(rotation, 10), Command: []string{"/bin/sh", "-c", rotate, unit, f.name}, Env: data, TimeoutSeconds: installTimeout})
+			ID: "certificates-" + strconv.FormatInt(rotation, 10), Command: in.script(rotate, unit, f.name), TimeoutSeconds: installTimeout})
 	}
-	takesEffect := []any{p.Files, install.ID, rotation, unit}
-	if host.server() && in.Stored.Keys > 0 { // a server reads new encryption keys when it starts
-		takesEffect = append(takesEffect, in.Stored.Keys)
+	takesEffect := []any{p.Files, p.Install, rotation, unit}
+	if keys := max(in.Stored.Keys, in.Stored.KeysFailed); host.server() && keys > 0 { // a server reads new encryption keys when it starts
+		takesEffect = append(takesEffect, keys)
 	}
 	p.Start = digest(takesEffect...)
-	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: "start-" + p.Start, Command: append([]string{"/bin/sh", "-c", start, unit}, host.startOptions()...), TimeoutSeconds: startTimeout})
+	in.number(p, host.Held)
+	p.Instructions[0].ID = fmt.Sprintf("install-%s-%d", p.Install, p.Installs)
+	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: p.startID(), Command: in.script(append([]string{start, unit}, host.startOptions()...)...), TimeoutSeconds: startTimeout})
 	if host.is(provisionv1.RoleControlPlane) { // it takes effect without a start
 		p.Files = append(p.Files, protocol.HostFile{Path: in.dataDir() + "/server/manifests/drover-agent.yaml", Content: in.Manifest, Mode: "0600", Absent: in.Manifest == nil})
 	}
 	for _, r := range removes {
 		p.Removes = append(p.Removes, r.id())
 		p.Instructions = append(p.Instructions, protocol.HostInstruction{
-			ID: r.id(), Command: []string{"/bin/sh", "-c", removeScript(f), r.Node}, Env: data, TimeoutSeconds: removeTimeout})
+			ID: r.id(), Command: in.script(removeScript(f), r.Node), TimeoutSeconds: removeTimeout})
 	}
 	in.addTask(p, host)
 	p.Probes = in.probes(host)
@@ -275,25 +286,52 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	return p, nil
 }
 
+// number numbers what a plan installs and starts: what the host has not been told last has a number that it never had.
+func (in *Input) number(p *Plan, held *Held) {
+	before := Held{}
+	if held != nil {
+		before = *held
+	}
+	next := max(before.Starts+1, in.Now)
+	if p.Starts = before.Starts; p.Start != before.Start {
+		p.Starts = next
+	}
+	if p.Installs = before.Installs; p.Install != before.Install {
+		p.Installs = next
+	}
+}
+
+func (h *Held) startID() string { return fmt.Sprintf("start-%s-%d", h.Start, h.Starts) }
+
+// paths are where the distributions' installers put programs, beside the usual places.
+const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
+
+// script returns a command that runs a script with arguments. What it is told by variables comes as words: the variables of an instruction are secrets to the host,
+// which would cut them out of what it reports.
+func (in *Input) script(words ...string) []string {
+	return append([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + in.dataDir(), "/bin/sh", "-c"}, words...)
+}
+
 // install returns the instruction that installs the distribution, and does not start it.
 func (in *Input) install(f flavor, kind string) protocol.HostInstruction {
 	i, name := in.Spec.Installer, "INSTALL_"+strings.ToUpper(f.name)
-	env := map[string]string{name + "_VERSION": in.Spec.Version}
+	command := []string{"/usr/bin/env", name + "_VERSION=" + in.Spec.Version}
 	if f.name == "rke2" {
-		env[name+"_TYPE"] = kind
+		command = append(command, name+"_TYPE="+kind)
 	} else {
-		env[name+"_EXEC"], env[name+"_SKIP_START"], env[name+"_SKIP_ENABLE"] = kind, "true", "true"
+		command = append(command, name+"_EXEC="+kind, name+"_SKIP_START=true", name+"_SKIP_ENABLE=true")
 	}
-	command := []string{"/bin/sh", "-c", fetch, cmp.Or(i.URL, f.script), i.SHA256}
 	if i.Path != "" {
-		command = []string{"/bin/sh", "-c", run, i.Path}
+		command = append(command, "/bin/sh", "-c", run, i.Path)
+	} else {
+		command = append(command, "/bin/sh", "-c", fetch, cmp.Or(i.URL, f.script), i.SHA256)
 	}
-	return protocol.HostInstruction{Command: command, Env: env, TimeoutSeconds: installTimeout}
+	return protocol.HostInstruction{Command: command, TimeoutSeconds: installTimeout}
 }
 
 // removeScript removes a node, on which the distribution removes its member of etcd, too. The API server may be away for a moment.
 func removeScript(f flavor) string {
-	return `for i in $(seq 60); do ` + f.kubectl + ` delete node "$0" --ignore-not-found --timeout=60s && exit; sleep 5; done; exit 1`
+	return `for i in $(seq 60); do ` + f.kubectl + ` delete node --ignore-not-found --timeout=60s -- "$0" && exit; sleep 5; done; exit 1`
 }
 
 // probes say whether a host works: what answers on the loopback of each.

@@ -4,6 +4,7 @@
 package installation
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -19,7 +20,12 @@ const (
 
 const (
 	// rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted by the new one: until then a server that is started again reads none.
-	rotateKeys = `"$0" secrets-encrypt rotate-keys --data-dir "$DATA" || exit
+	// The command may give up while the server goes on, so the active key decides.
+	rotateKeys = `active() { "$0" secrets-encrypt status --data-dir "$DATA" | awk '$1 == "*" { print $3 }'; }
+before=$(active)
+test -n "$before" || { echo "there is no active encryption key" >&2; exit 1; }
+"$0" secrets-encrypt rotate-keys --data-dir "$DATA"; code=$?
+for i in $(seq 120); do now=$(active); test -n "$now" && test "$now" != "$before" && break; test "$i" -lt 120 || exit "$((code ? code : 1))"; sleep 5; done
 until "$0" secrets-encrypt status --data-dir "$DATA" | grep reencrypt_finished; do sleep 5; done`
 	// snapshot makes a snapshot of etcd. Where it is copied to stands in the configuration.
 	snapshot = `"$0" etcd-snapshot save --name "$1" --data-dir "$DATA"`
@@ -73,9 +79,10 @@ func (d *decision) tasks() (all []*task) {
 			ended: func(o Outcome) {
 				if s.KeysProblem = ""; o.Problem != "" {
 					s.KeysFailed, s.KeysProblem = want, fmt.Sprintf("host %s: %s", o.Host, o.Problem)
-					return
+				} else {
+					s.Keys = want
 				}
-				s.Keys, d.Stored.Keys = want, want // the servers are started again now
+				d.Stored.Keys, d.Stored.KeysFailed = s.Keys, s.KeysFailed // the servers are started again now
 			},
 		})
 	}
@@ -116,7 +123,10 @@ func (d *decision) decideTask(removes int) {
 			t.ended(Outcome{Host: m.Name})
 			continue
 		case m != nil && m.Connected && m.Progress == Failed:
-			t.ended(Outcome{Host: m.Name, Problem: protocol.Cut(m.Detail, 512)})
+			t.ended(Outcome{Host: m.Name, Problem: cmp.Or(protocol.Cut(m.Detail, 512), "it has failed")})
+			continue
+		case m != nil && m.Lost && !t.calm:
+			t.ended(Outcome{Host: m.Name, Problem: "its agent has not been connected for a long time"})
 			continue
 		case m == nil && (calm || !t.calm):
 			m = d.idle(t.role)
@@ -183,6 +193,5 @@ func (in *Input) addTask(p *Plan, host *member) {
 		return
 	}
 	p.Task = t.id
-	p.Instructions = append(p.Instructions, protocol.HostInstruction{
-		ID: t.id, Command: append([]string{"/bin/sh", "-c"}, t.command...), Env: map[string]string{"DATA": in.dataDir()}, TimeoutSeconds: t.timeout})
+	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: t.id, Command: in.script(t.command...), TimeoutSeconds: t.timeout})
 }

@@ -146,14 +146,14 @@ func join(config configuration, peer string) (all []string, err error) {
 
 // kubectl is that of k3s. Where a node is deleted, k3s removes the member of etcd, too.
 func kubectl(args []string) error {
-	if len(args) > 2 && args[0] == "delete" && args[1] == "node" {
-		note("remove", args[2])
+	if len(args) > 2 && args[0] == "delete" && args[1] == "node" { // its name is the last word
+		note("remove", args[len(args)-1])
 		members, err := etcd("127.0.0.1", "list", map[string]any{})
 		if err != nil {
 			return err
 		}
 		for _, m := range members {
-			if m.Name == args[2] {
+			if m.Name == args[len(args)-1] {
 				if _, err := etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID}); err != nil {
 					return err
 				}
