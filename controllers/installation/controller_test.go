@@ -48,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{Env: env, t: t, name: types.NamespacedName{Namespace: env.Workspace(t), Name: "prod"}, now: time.Now()}
 	w.r = &installation.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(1000), Now: func() time.Time { return w.now }}
 	w.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"}})
-	w.secret(registration.RegistrationSecret(w.name).Name, nil, map[string]string{registration.KeyManifest: "the agent's manifest"})
+	w.secret(registration.RegistrationSecret(w.name).Name, ofCluster(v1.SecretKindRegistration), map[string]string{registration.KeyManifest: "the agent's manifest"})
 	w.Apply(t, &provisionv1.ClusterInstallation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"},
 		Spec: provisionv1.ClusterInstallationSpec{
@@ -61,6 +61,11 @@ func newWorld(t *testing.T) *world {
 		},
 	})
 	return w
+}
+
+// ofCluster are the labels of a Secret that Drover made for the Cluster.
+func ofCluster(kind string) map[string]string {
+	return map[string]string{v1.LabelCluster: "prod", v1.LabelSecretKind: kind}
 }
 
 func (w *world) secret(name string, labels, data map[string]string) {
@@ -177,7 +182,7 @@ func TestHostsBecomeACluster(t *testing.T) {
 		t.Errorf("the worker has an option of servers, or the server no manifest: %+v", server)
 	}
 	w.report("w1", v1.HostActive, v1.ReasonActive, "")
-	w.secret(registration.AgentSecret(w.name).Name, nil, nil) // the agent has joined
+	w.secret(registration.AgentSecret(w.name).Name, ofCluster(v1.SecretKindAgent), nil) // the agent has joined
 	w.reconcile(1)
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	i = w.reconcile(2)
@@ -332,10 +337,36 @@ func TestAClusterIsMadeByOneInstallation(t *testing.T) {
 func TestAClusterThatHasAnAgentIsNotMadeAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.secret(registration.AgentSecret(w.name).Name, nil, nil)
+	w.secret(registration.AgentSecret(w.name).Name, ofCluster(v1.SecretKindAgent), nil)
 	w.host("s1", "server", "10.1.0.1")
 	if c := w.stalled(3); c.Reason != provisionv1.ReasonClusterTaken || !strings.Contains(c.Message, "has an agent already") {
 		t.Errorf("stalled: %+v", c)
+	}
+}
+
+func TestSecretsThatAreNotDroversSayNothingOfTheAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.secret(registration.AgentSecret(w.name).Name, nil, nil) // no agent has joined by it
+	secret := get(w, registration.RegistrationSecret(w.name).Name, &corev1.Secret{})
+	secret.Labels = nil
+	if err := w.Client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	if c := w.stalled(3); c.Reason != provisionv1.ReasonSecretConflict || !strings.Contains(c.Message, "Secret prod-registration is there and is not Drover's") {
+		t.Errorf("stalled: %+v", c)
+	}
+	if get(w, "s1", &v1.Host{}).Spec.ConsumerRef != nil {
+		t.Error("a host was given the manifest of another")
+	}
+	secret.Labels = ofCluster(v1.SecretKindRegistration)
+	if err := w.Client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(2)
+	if get(w, "s1", &v1.Host{}).Spec.ConsumerRef == nil {
+		t.Error("the installation did not go on with Drover's Secret")
 	}
 }
 

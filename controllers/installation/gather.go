@@ -110,16 +110,21 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*verdict, er
 	if other, err := r.olderOf(ctx, in); err != nil || other != "" {
 		return &verdict{stalled: true, reason: provisionv1.ReasonClusterTaken, message: fmt.Sprintf("ClusterInstallation %s makes the Cluster %s: one can", other, name.Name)}, err
 	}
-	agent := &corev1.Secret{}
-	switch err := r.Live.Get(ctx, registration.AgentSecret(name), agent); {
-	case err == nil && in.decide.Stored.First == "":
+	agent, secret := &corev1.Secret{}, &corev1.Secret{}
+	err := r.Live.Get(ctx, registration.AgentSecret(name), agent)
+	switch joined := err == nil && registration.Ours(agent, name.Name, v1.SecretKindAgent); {
+	case client.IgnoreNotFound(err) != nil:
+		return nil, err
+	case joined && in.decide.Stored.First == "":
 		return &verdict{stalled: true, reason: provisionv1.ReasonClusterTaken, message: fmt.Sprintf(
 			"Cluster %s has an agent already, in a cluster that this installation did not make: name a Cluster of its own", name.Name)}, nil
-	case !apierrors.IsNotFound(err):
-		return nil, err // it has joined, or cannot be read
+	case joined:
+		return nil, nil
 	}
-	secret := &corev1.Secret{}
-	err := r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
+	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
+	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) { // what another wrote there would be applied by servers with all rights
+		return &verdict{stalled: true, reason: provisionv1.ReasonSecretConflict, message: fmt.Sprintf("Secret %s is there and is not Drover's: rename or delete it", secret.Name), again: soon}, nil
+	}
 	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[registration.KeyManifest]) == 0 {
 		return &verdict{reason: provisionv1.ReasonClusterMissing, message: "waiting for the manifest of the agent of Cluster " + name.Name, again: soon}, nil
 	}

@@ -36,6 +36,7 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 	agent := identitySecret(t, workspace, "joined", "agent", "")
 	used := identitySecret(t, workspace, "joined", "registration", "cluster.drover.dev/token-used: abc")
 	unused := identitySecret(t, workspace, "awaited", "registration", "")
+	unused.Object["stringData"] = map[string]any{"manifest.yaml": "Drover's"}
 	plain := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: other-agent}}", workspace))
 	for _, o := range []client.Object{agent, used, unused, plain} {
 		h.Apply(t, o)
@@ -58,9 +59,6 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 		"all Secrets at once": func(c client.Client) error {
 			return c.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(workspace), client.MatchingLabels{"cluster.drover.dev/cluster": "joined"}, client.DryRunAll)
 		},
-		"a token that becomes a key": func(c client.Client) error {
-			return c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"joined","cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
-		},
 		"a Secret that becomes a key": func(c client.Client) error {
 			return c.Patch(t.Context(), plain.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"joined","cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
 		},
@@ -71,11 +69,39 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 			wantTaken(t, try(holder))
 		})
 	}
+	for name, patch := range map[string]string{
+		"a manifest of their own":          `{"stringData":{"manifest.yaml":"mine"}}`,
+		"a command of their own":           `{"stringData":{"command":"mine"}}`,
+		"a manifest that goes":             `{"data":null}`,
+		"a Secret without our labels":      `{"metadata":{"labels":null}}`,
+		"and with a manifest of their own": `{"metadata":{"labels":null},"stringData":{"manifest.yaml":"mine"}}`,
+		"a Secret of another kind":         `{"metadata":{"labels":{"cluster.drover.dev/secret":"x"}}}`,
+		"a Secret of no Cluster":           `{"metadata":{"labels":{"cluster.drover.dev/cluster":null}}}`,
+	} {
+		t.Run("before an agent has joined, "+name, func(t *testing.T) {
+			try := func(c client.Client) error {
+				return c.Patch(t.Context(), unused.DeepCopy(), merge("%s", patch), client.DryRunAll)
+			}
+			wantRefused(t, try(editor), "user seth cannot delete clusters/agent awaited in namespace")
+			wantTaken(t, try(holder))
+		})
+	}
 	t.Run("a token that becomes the key of its own Cluster", func(t *testing.T) {
 		become := func(c client.Client) error {
 			return c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
 		}
 		wantRefused(t, become(editor), "user seth cannot delete clusters/agent awaited")
+		wantTaken(t, become(holder))
+	})
+	t.Run("a token that becomes the key of another Cluster takes the right for both", func(t *testing.T) {
+		one := may("clusters/agent", "delete")
+		one.ResourceNames = []string{"awaited"}
+		h.allow(t, "rekeyer-of-one", workspace, secrets, one)
+		become := func(c client.Client) error {
+			return c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"joined","cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
+		}
+		wantRefused(t, become(editor), "user seth cannot delete clusters/agent awaited")
+		wantRefused(t, become(h.as(t, "rekeyer-of-one")), refusal)
 		wantTaken(t, become(holder))
 	})
 	t.Run("the right for another Cluster of the workspace is not enough", func(t *testing.T) {
@@ -122,7 +148,7 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 	}
 	wantTaken(t, manager.Patch(t.Context(), agent.DeepCopy(), merge(`{"stringData":{"public-key":"next"}}`), client.DryRunAll))
 	t.Run("the token of a Cluster without a joined agent is free", func(t *testing.T) {
-		wantTaken(t, editor.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"annotations":{"a":"b"}}}`), client.DryRunAll))
+		wantTaken(t, editor.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"annotations":{"a":"b"},"labels":{"a":"b"}}}`), client.DryRunAll))
 		wantTaken(t, editor.Delete(t.Context(), unused.DeepCopy(), client.DryRunAll))
 	})
 	for _, name := range cleaners {

@@ -255,7 +255,7 @@ const (
 const (
 	// ReasonPending: the manager has not looked at it.
 	ReasonPending = "Pending"
-	// ReasonSecretConflict: the Secret "<installation>-provision" is there and is not Drover's. Stalled.
+	// ReasonSecretConflict: the Secret "<installation>-provision" or "<cluster>-registration" is there and is not Drover's. Stalled.
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonInstalled: all hosts are as spec says.
 	ReasonInstalled = "Installed"
