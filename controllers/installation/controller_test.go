@@ -287,15 +287,26 @@ func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
 
 func TestASecretThatIsNotTheInstallationsIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.host("s1", "server", "10.1.0.1")
-	w.secret("prod-provision", nil, map[string]string{"mine": "x"})
-	i := w.reconcile(3)
-	if stalled := meta.FindStatusCondition(i.Status.Conditions, provisionv1.ConditionStalled); stalled == nil || stalled.Reason != provisionv1.ReasonSecretConflict {
-		t.Errorf("stalled: %+v", stalled)
-	}
-	if got := get(w, "prod-provision", &corev1.Secret{}); len(got.Data) != 1 || w.plan("s1") != nil {
-		t.Errorf("the Secret was changed, or a host has a plan: %+v", got.Data)
+	for name, labels := range map[string]map[string]string{
+		"without labels":             nil,
+		"that no policy knows":       {"provision.cluster.drover.dev/installation": "prod"},
+		"of another installation":    {v1.LabelSecretKind: v1.SecretKindProvision, "provision.cluster.drover.dev/installation": "other"},
+		"of no installation at all":  {v1.LabelSecretKind: v1.SecretKindProvision},
+		"of the kind of another one": {v1.LabelSecretKind: v1.SecretKindAgent, "provision.cluster.drover.dev/installation": "prod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.host("s1", "server", "10.1.0.1")
+			w.secret("prod-provision", labels, map[string]string{"state.json": `{"token":"theirs","agentToken":"theirs"}`})
+			i := w.reconcile(3)
+			if stalled := meta.FindStatusCondition(i.Status.Conditions, provisionv1.ConditionStalled); stalled == nil || stalled.Reason != provisionv1.ReasonSecretConflict {
+				t.Errorf("stalled: %+v", stalled)
+			}
+			if got := get(w, "prod-provision", &corev1.Secret{}); len(got.Data) != 1 || w.plan("s1") != nil {
+				t.Errorf("the Secret was changed, or a host has a plan: %+v", got.Data)
+			}
+		})
 	}
 }
 

@@ -202,7 +202,8 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*verdict, err
 		return nil, err
 	}
 	in.store = &store{secret: secret}
-	if secret.Labels[labelInstallation] != in.installation.Name || json.Unmarshal(secret.Data[keyState], &in.store.stored) != nil || in.store.stored.Token == "" {
+	// The kind is what the policy drover-installation-secret knows it by: one without it may be of any user.
+	if secret.Labels[v1.LabelSecretKind] != v1.SecretKindProvision || secret.Labels[labelInstallation] != in.installation.Name || json.Unmarshal(secret.Data[keyState], &in.store.stored) != nil || in.store.stored.Token == "" {
 		return &verdict{stalled: true, reason: provisionv1.ReasonSecretConflict, message: fmt.Sprintf(
 			"Secret %s is there and is not of this installation, or cannot be read: it has the tokens by which hosts join; restore it, or delete the installation", name.Name)}, nil
 	}

@@ -5,8 +5,11 @@ package policy
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -72,4 +75,64 @@ func testHostPlan(t *testing.T, h *fixture) {
 			wantRefused(t, maker.Create(t.Context(), object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: x, labels: %s}}", h.workspace, kubeconfig)), client.DryRunAll), "writes Secrets of type Opaque only")
 		}
 	})
+}
+
+// testInstallationSecret: an editor changes neither the images that run on machines nor what a ClusterInstallation remembers of them.
+func testInstallationSecret(t *testing.T, h *fixture) {
+	workspace := h.Workspace(t)
+	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+	one := may("hosts/plan", "update")
+	one.ResourceNames = []string{"m1"}
+	h.allow(t, "iris", workspace, secrets)
+	h.allow(t, "ivan", workspace, secrets, may("hosts/plan", "update"))
+	h.allow(t, "ines", workspace, secrets, one)
+	h.allow(t, "ines", h.other, may("hosts/plan", "update"))
+	made := func(name, labels string) *unstructured.Unstructured {
+		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, type: Opaque, metadata: {namespace: %s, name: %s, labels: {%s}}, stringData: {registries.yaml: ours}}", workspace, name, labels))
+	}
+	const use = "provision.cluster.drover.dev/use: 'true'"
+	kinds := map[string]string{"registries": use, "prod-provision": "cluster.drover.dev/secret: provision, provision.cluster.drover.dev/installation: prod"}
+	plain := made("mine", "provision.cluster.drover.dev/use: 'false'")
+	h.Apply(t, plain)
+	tries := map[string]func(client.Client) error{
+		"a Secret that is made for it": func(c client.Client) error { return c.Create(t.Context(), made("new", use), client.DryRunAll) },
+		"one that becomes such": func(c client.Client) error {
+			return c.Patch(t.Context(), plain.DeepCopy(), merge(`{"metadata":{"labels":{"provision.cluster.drover.dev/use":"true"}}}`), client.DryRunAll)
+		},
+		"all Secrets at once": func(c client.Client) error {
+			return c.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(workspace), client.DryRunAll)
+		},
+	}
+	for name, labels := range kinds {
+		secret := made(name, labels)
+		h.Apply(t, secret)
+		for what, patch := range map[string]string{"another content": `{"stringData":{"registries.yaml":"mine"}}`, "no labels": `{"metadata":{"labels":null}}`, "an owner": `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"none","uid":"none"}]}}`} {
+			tries[name+" with "+what] = func(c client.Client) error {
+				return c.Patch(t.Context(), secret.DeepCopy(), merge("%s", patch), client.DryRunAll)
+			}
+		}
+		tries[name+" that goes"] = func(c client.Client) error { return c.Delete(t.Context(), secret.DeepCopy(), client.DryRunAll) }
+	}
+	for _, name := range slices.Sorted(maps.Keys(tries)) {
+		t.Run(name, func(t *testing.T) {
+			wantRefused(t, tries[name](h.as(t, "iris")), "user iris cannot update hosts/plan in namespace "+workspace)
+			wantRefused(t, tries[name](h.as(t, "ines")), "user ines cannot update hosts/plan in namespace "+workspace)
+			wantTaken(t, tries[name](h.as(t, "ivan")))
+		})
+	}
+	t.Run("the Secret of another is free", func(t *testing.T) {
+		wantTaken(t, h.as(t, "iris").Patch(t.Context(), plain.DeepCopy(), merge(`{"stringData":{"registries.yaml":"mine"}}`), client.DryRunAll))
+		wantTaken(t, h.as(t, "iris").Delete(t.Context(), plain.DeepCopy(), client.DryRunAll))
+	})
+	t.Run("a manager that makes clusters stores what it has decided", func(t *testing.T) {
+		user := "system:serviceaccount:" + h.other + ":provision-drover-manager"
+		h.allow(t, user, workspace, may("secrets", "create", "update", "patch"), may("hosts/plan", "update"))
+		next := made("next-provision", "cluster.drover.dev/secret: provision, provision.cluster.drover.dev/installation: next")
+		wantTaken(t, h.as(t, user).Create(t.Context(), next))
+		wantTaken(t, h.as(t, user).Patch(t.Context(), next, merge(`{"stringData":{"state.json":"{}"}}`)))
+	})
+	for _, name := range cleaners {
+		h.allow(t, name, workspace, secrets)
+		wantTaken(t, h.as(t, name).DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(workspace), client.DryRunAll))
+	}
 }

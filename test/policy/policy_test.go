@@ -227,6 +227,9 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	tries["drover-host-plan"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Create(ctx, hostPlan(t, h.workspace, "probe"), client.DryRunAll)
 	}
+	tries["drover-installation-secret"] = func(ctx context.Context) error {
+		return h.as(t, "probe-facts").Create(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: x-provision, namespace: WS, labels: {cluster.drover.dev/secret: provision}}}"), client.DryRunAll)
+	}
 	h.Apply(t, in(session))
 	h.Apply(t, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}, spec: {deletionProtection: true}}"))
 	h.allow(t, "probe-facts", h.workspace, may("clusters", "create", "patch"), may("secrets", "create"))
@@ -272,6 +275,7 @@ func TestPolicies(t *testing.T) {
 		"CVE-2021-25320, CVE-2026-44935: only a user who may read a Secret gives it to plans":    testPlanSecret,
 		"only the manager writes claims of plans":                                                testPlanClaims,
 		"making a plan of a host takes a separate right":                                         testHostPlan,
+		"what is done by root on machines takes a separate right":                                testInstallationSecret,
 		"the workspace's own roles hold what the policies ask":                                   testWorkspaceRoles,
 		"every user sees when a manager was last at work":                                        testLease,
 		"the API server has time for the manager":                                                testPriority,
