@@ -4,6 +4,9 @@
 package clusterimport_test
 
 import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -168,6 +171,15 @@ func TestWhatIsNotToBeImportedIsLeftAlone(t *testing.T) {
 		"a kubeconfig without rights": {func(w *world) {
 			w.kubeconfig(func(_ *api.Cluster, u *api.AuthInfo) { *u = api.AuthInfo{Token: "hush-hush"} })
 		}, "the API server answered 401"},
+		"a server that leads to another": {func(w *world) {
+			server := httptest.NewTLSServer(http.RedirectHandler("http://inside.example.com/", http.StatusFound))
+			w.t.Cleanup(server.Close)
+			w.kubeconfig(func(c *api.Cluster, u *api.AuthInfo) {
+				c.Server, c.TLSServerName = server.URL, "example.com"
+				c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+				*u = api.AuthInfo{Token: "hush-hush"}
+			})
+		}, "the server answered with a redirect, which is not followed"},
 		"a Secret of another kind": {func(w *world) {
 			secret := w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
 			if err := w.Client.Delete(w.t.Context(), secret); err != nil {

@@ -65,6 +65,8 @@ func problem(err error) string {
 	switch {
 	case errors.As(err, &answer):
 		return fmt.Sprintf("the API server answered %d", answer.Status().Code)
+	case errors.Is(err, remote.ErrRedirect):
+		return remote.ErrRedirect.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		return "the API server did not answer in time"
 	}

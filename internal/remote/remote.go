@@ -30,8 +30,11 @@ const (
 // errAddress is the same for each address, so that it does not disclose it.
 var errAddress = errors.New("the server's address is of this machine, of its link or reserved")
 
+// ErrRedirect is the error of a request that a server answered with a redirect. It does not say where to.
+var ErrRedirect = errors.New("the server answered with a redirect, which is not followed")
+
 // Config reads the current context of a kubeconfig. It refuses all that would read files here, run programs here, lead through other servers, or trust any server.
-// Its errors have nothing of the kubeconfig in them. Addresses are checked when they are dialed.
+// Its errors have nothing of the kubeconfig in them. Addresses are checked when they are dialed, redirects are not followed, and warnings of the server are not logged.
 func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	config, err := clientcmd.Load(content)
 	if err != nil {
@@ -57,6 +60,7 @@ func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	}}
 	return &rest.Config{
 		Host: cluster.Server, Dial: dialer.DialContext, Timeout: requestTimeout, Proxy: noProxy,
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper { return straight{next} }, WarningHandlerWithContext: rest.NoWarnings{},
 		BearerToken: user.Token, Username: user.Username, Password: user.Password,
 		TLSClientConfig: rest.TLSClientConfig{
 			ServerName: cluster.TLSServerName, CAData: cluster.CertificateAuthorityData, CertData: user.ClientCertificateData, KeyData: user.ClientKeyData,
@@ -103,3 +107,16 @@ func refused(field string) error {
 
 // noProxy has the server dialed directly: the dialer checks its address, and a proxy would not.
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
+
+// straight refuses redirects: a server would choose what else is asked, without TLS too, and client-go would send it the token.
+type straight struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (s straight) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := s.next.RoundTrip(req)
+	if err == nil && resp.StatusCode >= 300 && resp.StatusCode < 400 {
+		_ = resp.Body.Close()
+		return nil, ErrRedirect
+	}
+	return resp, err
+}

@@ -5,6 +5,7 @@ package remote
 
 import (
 	"encoding/pem"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -95,6 +96,37 @@ func TestAServerOfThisMachineIsNotAsked(t *testing.T) {
 		}
 		if asked != want || (err == nil) != want {
 			t.Errorf("asked %t (%v), want %t", asked, err, want)
+		}
+	}
+}
+
+func TestAServerLeadsToNoOtherAndWritesNoLog(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		asked := false
+		other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+		t.Cleanup(other.Close)
+		server := httptest.NewTLSServer(http.RedirectHandler(other.URL, code))
+		t.Cleanup(server.Close)
+		config, err := Config(kubeconfig(t, func(c *api.Cluster, _ *api.AuthInfo) {
+			c.Server, c.TLSServerName, c.CertificateAuthorityData = server.URL, "example.com", pemOf(server)
+		}), release.Anywhere)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.WarningHandlerWithContext != (rest.NoWarnings{}) {
+			t.Error("warnings of the server are logged")
+		}
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Get(server.URL)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if asked || !errors.Is(err, ErrRedirect) || strings.Contains(err.Error(), other.URL) {
+			t.Errorf("%d: asked %t, %v, want %v", code, asked, err, ErrRedirect)
 		}
 	}
 }
