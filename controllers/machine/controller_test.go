@@ -171,6 +171,11 @@ func TestAMachineTakesAHostAndGivesItBackClean(t *testing.T) {
 		plan.Instructions[0].ID != "bootstrap-"+string(m.UID) || len(plan.Clean) != 1 || plan.Clean[0].ID != "reset-"+string(m.UID) {
 		t.Fatalf("the plan is %+v", plan)
 	}
+	for _, script := range []string{"/usr/bin/rke2-uninstall.sh", "/opt/rke2/bin/rke2-uninstall.sh", "/opt/bin/k3s-uninstall.sh", "/usr/local/bin/k3s-agent-uninstall.sh"} {
+		if !slices.Contains(plan.Clean[0].Command, script) {
+			t.Errorf("a Host is cleaned without %s", script)
+		}
+	}
 	w.setHost("h1", v1.HostInstalling, v1.ReasonInstalling)
 	w.want(w.reconcile(name, 1), infrav1.ReasonBootstrapping, "h1")
 	w.setHost("h1", v1.HostActive, v1.ReasonActive)

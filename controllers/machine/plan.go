@@ -11,6 +11,7 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/cloudconfig"
+	"github.com/drover-dev/drover/internal/installation"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -42,9 +43,7 @@ done`
 // reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
 // and would not see another one.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
-for uninstall in rke2-uninstall.sh k3s-uninstall.sh k3s-agent-uninstall.sh; do
-	for dir in /usr/local/bin /opt/rke2/bin; do if test -x "$dir/$uninstall"; then "$dir/$uninstall" || exit; fi; done
-done
+` + installation.Clean + `
 rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/*`
 
 // ProviderID returns the provider ID of the node on a Host.
@@ -90,7 +89,7 @@ func makePlan(in planInput) (*protocol.HostPlan, error) {
 		plan.Files = append(plan.Files, protocol.HostFile{Path: manifest, Content: in.manifest, Mode: "0600"})
 		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", install, manifest}, TimeoutSeconds: installTimeout})
 	}
-	plan.Clean = []protocol.HostInstruction{{ID: "reset-" + in.uid, Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout}}
+	plan.Clean = []protocol.HostInstruction{{ID: "reset-" + in.uid, Command: append([]string{"/bin/sh", "-c", reset, "reset"}, installation.Uninstallers()...), TimeoutSeconds: resetTimeout}}
 	return plan, nil
 }
 

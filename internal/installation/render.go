@@ -49,7 +49,7 @@ type flavor struct {
 
 func flavorOf(d provisionv1.Distribution) flavor {
 	if d == provisionv1.DistributionRKE2 {
-		uninstall := []string{"/usr/local/bin/rke2-uninstall.sh", "/opt/rke2/bin/rke2-uninstall.sh", "/usr/bin/rke2-uninstall.sh"}
+		uninstall := places("rke2-uninstall.sh")
 		return flavor{
 			name: "rke2", script: "https://get.rke2.io", joinPort: 9345, server: "rke2-server", agent: "rke2-agent",
 			cleanServer: uninstall, cleanAgent: uninstall, dataDir: "RKE2_DATA_DIR", kubectl: `"$DATA/bin/kubectl" --kubeconfig /etc/rancher/rke2/rke2.yaml`,
@@ -57,9 +57,7 @@ func flavorOf(d provisionv1.Distribution) flavor {
 	}
 	return flavor{
 		name: "k3s", script: "https://get.k3s.io", joinPort: 6443, server: "k3s", agent: "k3s-agent",
-		cleanServer: []string{"/usr/local/bin/k3s-uninstall.sh", "/opt/bin/k3s-uninstall.sh"},
-		cleanAgent:  []string{"/usr/local/bin/k3s-agent-uninstall.sh", "/opt/bin/k3s-agent-uninstall.sh"},
-		dataDir:     "K3S_DATA_DIR", kubectl: "k3s kubectl",
+		cleanServer: places("k3s-uninstall.sh"), cleanAgent: places("k3s-agent-uninstall.sh"), dataDir: "K3S_DATA_DIR", kubectl: "k3s kubectl",
 	}
 }
 
@@ -200,8 +198,6 @@ for i in $(seq 60); do sleep 5; systemctl is-active --quiet "$0" && exit; done
 journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
 	// rotate renews certificates. A host that was never started has none.
 	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
-	// clean runs the first of the scripts that is there: an installation that failed early has left none.
-	clean = `for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
 )
 
 // Plan is what a host is to do, and what is remembered with it.
@@ -282,7 +278,7 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	in.addTask(p, host)
 	p.Probes = in.probes(host)
 	p.Clean = []protocol.HostInstruction{{
-		ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", clean, "clean"}, uninstall...), Env: map[string]string{f.dataDir: in.dataDir()}, TimeoutSeconds: cleanTimeout}}
+		ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", Clean, "clean"}, uninstall...), Env: map[string]string{f.dataDir: in.dataDir()}, TimeoutSeconds: cleanTimeout}}
 	return p, nil
 }
 
