@@ -38,7 +38,9 @@ for config in /etc/kubernetes/admin.conf /etc/rancher/rke2/rke2.yaml /etc/ranche
 	test -e "$config" || continue
 	until kubectl --kubeconfig "$config" apply --server-side --force-conflicts -f "$0"; do sleep 5; done
 	exit
-done`
+done
+echo "no kubeconfig of kubeadm, RKE2 or k3s is on this machine, so the agent cannot be installed: the bootstrap must make a control plane by one of these" >&2
+exit 1`
 
 // reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
 // and would not see another one.

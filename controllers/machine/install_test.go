@@ -1,0 +1,56 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane runs the script in a folder in place of /etc, with a stand-in for kubectl that fails the first time.
+func TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ config, said string }{
+		"kubeadm":                     {config: "kubernetes/admin.conf"},
+		"RKE2":                        {config: "rancher/rke2/rke2.yaml"},
+		"k3s":                         {config: "rancher/k3s/k3s.yaml"},
+		"a bootstrap of another kind": {said: "no kubeconfig"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			write := func(name, text string) {
+				path := filepath.Join(dir, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("sleep", "#!/bin/sh\n")
+			write("kubectl", "#!/bin/sh\necho \"$@\" >> "+dir+"/ran; test \"$(wc -l < "+dir+"/ran)\" = 2\n")
+			if tt.config != "" {
+				write(tt.config, "")
+			}
+			script := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(install, "/etc/", dir+"/"), "agent.yaml")
+			script.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+			out, err := script.CombinedOutput()
+			ran, _ := os.ReadFile(filepath.Join(dir, "ran"))
+			if failed := tt.said != ""; (err != nil) != failed || !strings.Contains(string(out), tt.said) {
+				t.Errorf("%v: %s, want %q", err, out, tt.said)
+			}
+			want := "--kubeconfig " + filepath.Join(dir, tt.config) + " apply --server-side --force-conflicts -f agent.yaml\n"
+			if tt.config == "" {
+				want = ""
+			}
+			if string(ran) != want+want {
+				t.Errorf("kubectl ran with\n%s, want twice\n%s", ran, want)
+			}
+		})
+	}
+}
