@@ -137,7 +137,7 @@ func (l *auditLog) add(e *auditEvent) {
 		}
 	case "/namespaces":
 		object.namespace = "" // requests to a namespace name it as their own, too
-	case v1.Group + "/clusters":
+	case v1.Group + "/clusters", v1.Group + "/hosts":
 	default:
 		return
 	}

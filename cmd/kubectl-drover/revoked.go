@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 func newRevoked(o *options) *cobra.Command {
@@ -32,9 +35,10 @@ func newRevoked(o *options) *cobra.Command {
 		Long: `Repeat the revocations of agents that a restored hub has forgotten.
 
 A hub that was restored from a backup admits agents again that were revoked after the backup. The audit log of the hub's API server is not in the backup,
-and has those revocations. This command reads it and lists the Secrets CLUSTER-agent and CLUSTER-registration that were deleted, or replaced, later than the
-hub knows, alone or with their Cluster or workspace. It changes nothing without --yes. With --yes it deletes them: such an agent stays out until the Cluster's new
-manifest is applied in the member. It also names the Clusters that were deleted since, which it leaves to you.
+and has those revocations. This command reads it and lists the Secrets CLUSTER-agent and CLUSTER-registration, HOST-host-identity and HOST-host-join that were
+deleted, or replaced, later than the hub knows, alone or with their Cluster, Host or workspace. It changes nothing without --yes. With --yes it deletes them: such an
+agent stays out until the Cluster's new manifest is applied in the member, or the Host's new command is run on the machine. It also names the Clusters and Hosts that
+were deleted since, which it leaves to you.
 
 Run it after the restore and before the manager starts. Give the logs of all API servers of the hub, from before the backup on, rotated ones too: files with an event
 on each line, also packed (.gz), or - for standard input. The audit policy must have requests that write Secrets, at least at the level Metadata.
@@ -83,8 +87,8 @@ func (h *hubClient) repeatRevocations(ctx context.Context, out io.Writer, log *a
 	if err != nil {
 		return err
 	}
-	secrets, clusters, unclear := log.revocations(hub, r.since)
-	if err := listRevocations(out, secrets, clusters); err != nil {
+	secrets, members, unclear := log.revocations(hub, r.since)
+	if err := listRevocations(out, secrets, members); err != nil {
 		return err
 	}
 	errs := []error{unclear, log.lacks(latestKnown(backup, r.since))}
@@ -132,18 +136,27 @@ func (l *auditLog) lacks(backup time.Time) error {
 // restoredObjects reads what says who the hub's agents are, and the latest time that is known to be before the backup: when the leader renewed its Lease.
 // Leases of the same name elsewhere are of users, who would have a log that begins too late taken for whole.
 func (h *hubClient) restoredObjects(ctx context.Context, managerNamespace string) (restoredObjects, time.Time, error) {
-	hub := restoredObjects{clusters: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
-	var clusters, secrets metav1.PartialObjectMetadataList
+	hub := restoredObjects{members: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
+	var clusters, hosts, secrets metav1.PartialObjectMetadataList
 	clusters.SetGroupVersionKind(v1.GroupVersion.WithKind("ClusterList"))
+	hosts.SetGroupVersionKind(v1.GroupVersion.WithKind("HostList"))
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
 	var leases unstructured.UnstructuredList
 	leases.SetGroupVersionKind(schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "LeaseList"})
-	if err := errors.Join(h.List(ctx, &clusters), h.List(ctx, &secrets, client.HasLabels{v1.LabelSecretKind}),
+	err := h.List(ctx, &hosts)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		err = nil // a hub of an older release has none
+	}
+	if err := errors.Join(err, h.List(ctx, &clusters), h.List(ctx, &secrets, client.HasLabels{v1.LabelSecretKind}),
 		h.List(ctx, &leases, client.InNamespace(managerNamespace), client.MatchingFields{"metadata.name": "drover-manager"})); err != nil {
-		return hub, time.Time{}, fmt.Errorf("list Clusters, their Secrets, and the manager's Lease: %w", err)
+		return hub, time.Time{}, fmt.Errorf("list Clusters, Hosts, their Secrets, and the manager's Lease: %w", err)
 	}
 	for i := range clusters.Items {
-		hub.clusters[client.ObjectKeyFromObject(&clusters.Items[i])] = &clusters.Items[i]
+		hub.members[client.ObjectKeyFromObject(&clusters.Items[i])] = &clusters.Items[i]
+	}
+	for i := range hosts.Items {
+		host := &hosts.Items[i]
+		hub.members[types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}] = host
 	}
 	hub.secrets = secrets.Items
 	backup := time.Time{}
@@ -154,7 +167,7 @@ func (h *hubClient) restoredObjects(ctx context.Context, managerNamespace string
 		}
 	}
 	if backup.IsZero() { // there was no election
-		for _, o := range append(clusters.Items, secrets.Items...) {
+		for _, o := range slices.Concat(clusters.Items, hosts.Items, secrets.Items) {
 			if changed := lastChange(&o); changed.After(backup) {
 				backup = changed
 			}
@@ -174,20 +187,28 @@ func (h *hubClient) deleteSecret(ctx context.Context, o *metav1.PartialObjectMet
 }
 
 // listRevocations prints what the hub has forgotten.
-func listRevocations(out io.Writer, secrets, clusters []revocation) error {
+func listRevocations(out io.Writer, secrets, members []revocation) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	if len(secrets) > 0 {
 		fmt.Fprintln(table, "WORKSPACE\tCLUSTER\tSECRET\tREVOKED\tBY")
 	}
 	for _, s := range secrets {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.object.Namespace, s.object.Labels[v1.LabelCluster], s.object.Name, s.request.done.UTC().Format(time.RFC3339), by(s.request))
+		name := s.member.Name
+		if host, isHost := protocol.HostOf(name); isHost {
+			name = hostArgument + host
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.object.Namespace, name, s.object.Name, s.request.done.UTC().Format(time.RFC3339), by(s.request))
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the list: %w", err)
 	}
-	for _, c := range clusters {
-		fmt.Fprintf(out, "Cluster %s/%s was deleted at %s by %s, and is back: delete it again\n", c.object.Namespace, c.object.Name,
-			c.request.done.UTC().Format(time.RFC3339), visible(c.request.user))
+	for _, m := range members {
+		kind := "Cluster"
+		if _, isHost := protocol.HostOf(m.member.Name); isHost {
+			kind = "Host"
+		}
+		fmt.Fprintf(out, "%s %s/%s was deleted at %s by %s, and is back: delete it again\n", kind, m.object.Namespace, m.object.Name,
+			m.request.done.UTC().Format(time.RFC3339), visible(m.request.user))
 	}
 	return nil
 }

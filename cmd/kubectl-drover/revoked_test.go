@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -42,7 +43,7 @@ func clock(minute int, seconds ...float64) time.Time {
 func logged(at time.Time, verb, path string, change ...string) string {
 	parts := strings.Split(path, "/")
 	group := ""
-	if parts[0] == "clusters" {
+	if parts[0] == "clusters" || parts[0] == "hosts" {
 		group = `"apiGroup":"cluster.drover.dev",`
 	}
 	event := fmt.Sprintf(`{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"a","stage":"ResponseComplete","requestURI":"/api/v1/x",`+
@@ -67,8 +68,66 @@ func restoredMeta(change func(cluster, token, agent *metav1.PartialObjectMetadat
 	if change != nil {
 		change(cluster, token, agent)
 	}
-	return restoredObjects{clusters: map[types.NamespacedName]*metav1.PartialObjectMetadata{client.ObjectKeyFromObject(cluster): cluster},
+	return restoredObjects{members: map[types.NamespacedName]*metav1.PartialObjectMetadata{client.ObjectKeyFromObject(cluster): cluster},
 		secrets: []metav1.PartialObjectMetadata{*token, *agent}}
+}
+
+// restoredHost returns the objects of restoredMeta as those of a Host "rack1".
+func restoredHost() restoredObjects {
+	hub := restoredMeta(func(host, token, agent *metav1.PartialObjectMetadata) {
+		host.Name, token.Name, agent.Name = "rack1", "rack1-host-join", "rack1-host-identity"
+		token.Labels = map[string]string{v1.LabelHost: "rack1", v1.LabelSecretKind: v1.SecretKindHostJoin}
+		agent.Labels = map[string]string{v1.LabelHost: "rack1", v1.LabelSecretKind: v1.SecretKindHostAgent}
+	})
+	for name, host := range hub.members {
+		hub.members = map[types.NamespacedName]*metav1.PartialObjectMetadata{{Namespace: name.Namespace, Name: protocol.HostMember("rack1")}: host}
+	}
+	return hub
+}
+
+// A machine that was stolen would come back with its identity, and be handed its plan with what is secret in it.
+func TestRevokedAgentsOfHostsAreFound(t *testing.T) {
+	t.Parallel()
+	const both = "rack1-host-join rack1-host-identity"
+	late := clock(40)
+	tests := map[string]struct {
+		log, want string
+		back      bool
+	}{
+		"nothing happened":                         {log: logged(late, "create", "secrets/team-a/other")},
+		"its agent's Secret was deleted":           {log: logged(late, "delete", "secrets/team-a/rack1-host-identity"), want: both},
+		"… before the backup, as the hub knows it": {log: logged(clock(4), "delete", "secrets/team-a/rack1-host-identity")},
+		"a Cluster's agent of that name":           {log: logged(late, "delete", "secrets/team-a/rack1-agent") + logged(late, "delete", "clusters/team-a/rack1")},
+		"another machine joined":                   {log: logged(late, "update", "secrets/team-a/rack1-host-identity"), want: "rack1-host-identity"},
+		"its token was replaced":                   {log: logged(late, "delete", "secrets/team-a/rack1-host-join"), want: "rack1-host-join"},
+		"its Host was deleted":                     {log: logged(late, "delete", "hosts/team-a/rack1"), want: both, back: true},
+		"all Hosts were deleted":                   {log: logged(late, "deletecollection", "hosts/team-a/"), want: both, back: true},
+		"its workspace was deleted":                {log: logged(late, "delete", "namespaces/team-a/team-a"), want: both},
+	}
+	for name, tt := range tests {
+		log, err := readAuditLogs(strings.NewReader(tt.log), &bytes.Buffer{}, []string{"-"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets, members, err := log.revocations(restoredHost(), time.Time{})
+		var got []string
+		for _, s := range secrets {
+			got = append(got, s.object.Name)
+		}
+		if err != nil || strings.Join(got, " ") != tt.want || (len(members) > 0) != tt.back {
+			t.Errorf("%s: revoked are %q, and Hosts %v, %v; want %q and %t", name, got, members, err, tt.want, tt.back)
+		}
+		var out bytes.Buffer
+		if err := listRevocations(&out, secrets, members); err != nil {
+			t.Fatal(err)
+		}
+		if want := "Host team-a/rack1 was deleted at 2026-03-01T02:40:00Z by alice, and is back: delete it again"; tt.back != strings.Contains(out.String(), want) {
+			t.Errorf("%s: %q is not as it should in:\n%s", name, want, out.String())
+		}
+		if len(secrets) > 0 && !strings.Contains(out.String(), "team-a      host/rack1") {
+			t.Errorf("%s: the Host is not named in:\n%s", name, out.String())
+		}
+	}
 }
 
 func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
@@ -153,7 +212,7 @@ func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
 	}
 	for name, want := range map[string]string{"mine-agent": "", "mine-registration": "team-a/mine-registration", "mine-host-agent": ""} {
 		hub := restoredMeta(nil)
-		hub.clusters[types.NamespacedName{Namespace: "team-a", Name: "mine"}] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "mine", UID: "mine-uid"}}
+		hub.members[types.NamespacedName{Namespace: "team-a", Name: "mine"}] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "mine", UID: "mine-uid"}}
 		hub.secrets = append(hub.secrets, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: map[string]string{v1.LabelCluster: "mine", v1.LabelSecretKind: v1.SecretKindRegistration}}})
 		if name == "mine-agent" {
 			hub.secrets[2].Labels[v1.LabelCluster] = "edge"
@@ -330,6 +389,28 @@ func TestRevocationsAreRepeated(t *testing.T) {
 		refused = nil
 		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", act: true}); err != nil || h.secretNames(t) != "" {
 			t.Errorf("the second try ends with %v and leaves %q", err, h.secretNames(t))
+		}
+	})
+	t.Run("those of a Host are repeated, too", func(t *testing.T) {
+		t.Parallel()
+		h := hubWithSecrets(t, interceptor.Funcs{})
+		host := restoredHost()
+		objects := []client.Object{&v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "rack1", UID: "edge-uid", CreationTimestamp: metav1.NewTime(clock(1))}}}
+		for _, secret := range host.secrets {
+			secret.ManagedFields = nil
+			objects = append(objects, &corev1.Secret{ObjectMeta: secret.ObjectMeta})
+		}
+		for _, o := range objects {
+			if err := h.Create(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		log, err := readAuditLogs(strings.NewReader(early+logged(clock(40), "delete", "secrets/team-a/rack1-host-identity")), &bytes.Buffer{}, []string{"-"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", act: true}); err != nil || h.secretNames(t) != both {
+			t.Errorf("it ends with %v and leaves %q, want %q", err, h.secretNames(t), both)
 		}
 	})
 	t.Run("a Secret that was changed since it was listed stays", func(t *testing.T) {

@@ -4,7 +4,10 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +20,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/lab"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // auditPolicy is that of docs/operations/backup.md.
@@ -31,7 +35,7 @@ rules:
   - group: ""
     resources: [secrets, namespaces]
   - group: cluster.drover.dev
-    resources: [clusters]
+    resources: [clusters, hosts]
 - level: None
 `
 
@@ -39,16 +43,31 @@ rules:
 // the audit log, which is not in the snapshot, is what the revocation is repeated from.
 func TestARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed, which the join command takes")
+	}
+	if err := hostAgent(); err != nil {
+		t.Fatal(err)
+	}
 	log := filepath.Join(t.TempDir(), "audit.log")
 	s := startWith(t, func(s *system, t *testing.T) { s.startAuditedHub(t, log) })
 	kept, _ := s.ready(t, "kept")
 	revoked, agent := s.ready(t, "revoked")
+	m := s.machine(t)
+	stolen, command := s.host(t, "stolen")
+	m.join(command)
+	m.start()
+	m.await(stolen, "available", because(v1.ReasonHostAvailable))
 	snapshot := s.snapshot(t)
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: revoked.Namespace, Name: revoked.Name + v1.AgentSecretSuffix}}
-	if err := s.hub.Client.Delete(t.Context(), secret); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{revoked.Name + v1.AgentSecretSuffix, stolen.Name + v1.HostAgentSecretSuffix} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: revoked.Namespace, Name: name}}
+		if err := s.hub.Client.Delete(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
 	}
+	m.await(stolen, "revoked", inState(v1.HostWaitingToRegister))
+	kill(t, m.process) // as the agent below
 	s.await(t, revoked, time.Minute, func(c *v1.Cluster) bool {
 		return !meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionConnected)
 	})
@@ -60,10 +79,10 @@ func TestARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := s.plugin(t, "revoked", log); exitCode(err) != 1 || !strings.Contains(out, "revoked-agent ") || !strings.Contains(out, "revoked-registration ") ||
-		strings.Contains(out, "kept") {
+		!strings.Contains(out, "stolen-host-identity ") || !strings.Contains(out, "stolen-host-join ") || strings.Contains(out, "kept") {
 		t.Errorf("the list ends with %v:\n%s", err, out)
 	}
-	if out, err := s.plugin(t, "revoked", log, "--yes"); err != nil || !strings.Contains(out, "Deleted: 2.") {
+	if out, err := s.plugin(t, "revoked", log, "--yes"); err != nil || !strings.Contains(out, "Deleted: 4.") {
 		t.Fatalf("it ends with %v:\n%s", err, out)
 	}
 	if out, err := s.plugin(t, "revoked", log); err != nil || !strings.Contains(out, "no revocation") {
@@ -73,6 +92,17 @@ func TestARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.startAgent(t, agent)
+	if err := os.Remove(m.path("agent.log")); err != nil { // it has refusals of before
+		t.Fatal(err)
+	}
+	m.start()
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if log := tail(m.path("agent.log")); !strings.Contains(log, v1.ReasonAwaitingAgent) {
+			return fmt.Errorf("the host's agent was not refused: %s", log)
+		}
+		return nil
+	})
+	m.await(stolen, "still without agent", because(v1.ReasonAwaitingAgent))
 	s.await(t, revoked, 2*time.Minute, func(c *v1.Cluster) bool {
 		connected := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionConnected)
 		return connected != nil && connected.Status != metav1.ConditionTrue && strings.Contains(connected.Message, "an agent asks with a key that is not")
