@@ -143,8 +143,9 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 		Checkpoint: o.Checkpoints.Current, Forgot: o.Checkpoints.Forgot,
 	}
 	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Settings: settings}
-	p.nodes = &machine.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-machine"), Now: time.Now}
-	p.installations = &installation.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-installation"), Now: time.Now}
+	clean := host.ReportsClean(o.Members.State)
+	p.nodes = &machine.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-machine"), Now: time.Now, Clean: clean}
+	p.installations = &installation.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-installation"), Now: time.Now, Clean: clean}
 	p.hostRevoker = &host.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.upgrades = &cluster.Upgrades{Client: hub, Recorder: mgr.GetEventRecorder("drover-cluster"), Pace: o.Config.Agent.Rollout.Pace, Now: time.Now}

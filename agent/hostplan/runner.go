@@ -170,7 +170,7 @@ func (r *Runner) take(plan *order) {
 	r.mu.Lock()
 	r.plan, r.failing, r.periodic, r.progress = plan, map[string]bool{}, map[string]string{}, protocol.HostProgress{}
 	if plan != nil {
-		r.progress = protocol.HostProgress{Version: plan.Version, Phase: protocol.HostApplying, Total: int32(len(plan.Plan.Instructions))}
+		r.progress = protocol.HostProgress{Version: plan.Version, Owner: &plan.Plan.Owner, Phase: protocol.HostApplying, Total: int32(len(plan.Plan.Instructions))}
 		for _, probe := range plan.Plan.Probes {
 			r.failing[probe.Name] = true
 		}

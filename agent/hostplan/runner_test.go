@@ -204,7 +204,9 @@ func TestPlan(t *testing.T) {
 			}
 			h.await("nothing", func(p protocol.HostProgress) bool { return p.Version == "" && p.Phase == "" })
 			h.give(two)
-			h.await("Applied", in(protocol.HostApplied))
+			if p := h.await("Applied", in(protocol.HostApplied)); p.Owner == nil || *p.Owner != "Cluster/two" {
+				t.Errorf("it reports the owner %v", p.Owner)
+			}
 			if got := linesOf(t, ran); got != "one clean two" {
 				t.Errorf("ran %q", got)
 			}

@@ -35,7 +35,8 @@ member. This command lists what it would change: what it would add, because it w
 it would remove, because it was created after the backup. Correct the objects on the hub until the list is what you want: delete bindings that were deleted
 before, create again what is missing. The list follows within seconds.
 
-A Host is listed with the Secret of its plan: "remove" means that the machine is cleaned, and what its plan installed is removed.
+A Host is listed with the Secret of its plan: "remove" means that the machine is cleaned, and what its plan installed is removed. With "change" beside it, it is then
+given the plan of another owner.
 
 With --yes the hub does what is listed. It takes update on clusters/agent, or hosts/agent. Without it nothing is changed. A Cluster's status names the first 50 of each kind
 of change. Where there are more, --yes refuses, and --yes --more confirms also those that are not named.
@@ -223,6 +224,11 @@ func describeRestore(one waiter) string {
 		}
 		if change.more > 0 {
 			fmt.Fprintf(&text, "  %-6s  and %d more\n", change.verb, change.more)
+		}
+	}
+	if host, ok := one.Object.(*v1.Host); ok {
+		if why := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionRestoreConfirmed); why != nil {
+			fmt.Fprintf(&text, "  %s\n", visible(why.Message))
 		}
 	}
 	return text.String() + "\n"

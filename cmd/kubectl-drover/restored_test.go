@@ -27,7 +27,8 @@ func TestRestored(t *testing.T) {
 	elsewhere, runs := held.DeepCopy(), held.DeepCopy()
 	elsewhere.Namespace, runs.Name, runs.Status.Conditions[0].Reason = "team-b", "runs", v1.ReasonApplying
 	rack := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "rack1"}, Status: v1.HostStatus{Restore: &v1.RestoreStatus{
-		Checkpoint: "lease/1/a/3", Summary: "0 to add, 0 to change, 1 to remove", Remove: []string{"rack1-host-plan"}}}}
+		Checkpoint: "lease/1/a/3", Summary: "0 to add, 0 to change, 1 to remove", Remove: []string{"rack1-host-plan"}},
+		Conditions: []metav1.Condition{{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Message: "It would be cleaned."}}}}
 	c := fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(waiting, other, rack, held, elsewhere, runs).Build()
 	h := &hubClient{WithWatch: c, workspace: "team-a"}
 	confirm := func(act consent, names ...string) (string, error) {
@@ -49,7 +50,7 @@ func TestRestored(t *testing.T) {
 		return now.Annotations[v1.AnnotationRestored]
 	}
 	out, err := confirm(consent{})
-	for _, want := range []string{"team-a/prod: 3 to add", "add     crtb/alice", "add     and 2 more", "remove  project/web", "team-a/host/rack1: 0 to add", "remove  rack1-host-plan", "2 members, run it again with --yes", "all of theirs are confirmed: team-a/k3s. Delete", "revoked after the backup"} {
+	for _, want := range []string{"team-a/prod: 3 to add", "add     crtb/alice", "add     and 2 more", "remove  project/web", "team-a/host/rack1: 0 to add", "remove  rack1-host-plan", "\n  It would be cleaned.\n", "2 members, run it again with --yes", "all of theirs are confirmed: team-a/k3s. Delete", "revoked after the backup"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in:\n%s", want, out)
 		}

@@ -60,6 +60,15 @@ func Member(host types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
 }
 
+// ReportsClean returns a function that reports whether a Host's agent has reported to this manager that its machine has no plan. The status may be of before
+// this manager, or of before a backup.
+func ReportsClean(state func(types.NamespacedName) members.State) func(types.NamespacedName) bool {
+	return func(host types.NamespacedName) bool {
+		is := state(Member(host))
+		return is.Connected() && is.Report != nil && is.Report.Host != nil && is.Report.Host.Progress.Version == ""
+	}
+}
+
 // OfMembers calls back with the names of the Hosts that members are.
 func OfMembers(on func(func(types.NamespacedName))) func(func(types.NamespacedName)) {
 	return func(wake func(types.NamespacedName)) {
@@ -102,6 +111,8 @@ type input struct {
 	err  error // of register
 	// held is what the restored hub does not do on the host before it is confirmed, nil for nothing.
 	held *v1.RestoreStatus
+	// owner of the hub's plan, only of a host that is held back, nil if it is not known.
+	owner *string
 }
 
 // report is what the host reports, nil if it does not.
@@ -234,7 +245,9 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	}
 	forgot, agrees, cleaning := r.forgot(in, report), report.Progress.Version == in.version, report.Progress.Phase == protocol.HostCleaning
 	if forgot && !agrees && !cleaning && !confirmed(in, report) {
-		in.held = heldBack(in, report)
+		if err := r.holdBack(ctx, in, report); err != nil {
+			return err
+		}
 	}
 	if settings := r.Settings(); in.state.Report.SettingsDigest != settings.Digest() {
 		in.call = r.Members.StartSettings(in.member, settings)

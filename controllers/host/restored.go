@@ -4,6 +4,7 @@
 package host
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -28,7 +29,24 @@ func confirmed(in *input, report *protocol.HostReport) bool {
 	return in.host.Annotations[v1.AnnotationRestored] == report.Progress.Checkpoint
 }
 
-// heldBack returns what the restored hub would do on a host whose plan is another than the hub's. It is pure.
+// holdBack finds out what the restored hub would do on a host whose plan is another than the hub's.
+func (r *Reconciler) holdBack(ctx context.Context, in *input, report *protocol.HostReport) error {
+	if in.version != "" {
+		secret, err := getSecret(ctx, r.Live, planSecret(in.host)) // the cache has no content
+		if err != nil {
+			return err
+		}
+		if secret != nil {
+			if plan, err := protocol.ParseHostPlan(secret.Data[v1.HostPlanKey]); err == nil {
+				in.owner = &plan.Owner
+			}
+		}
+	}
+	in.held = heldBack(in, report)
+	return nil
+}
+
+// heldBack returns what waits for a confirmation. It is pure. A host whose plan is of another owner, or that does not say of which, would be cleaned first.
 func heldBack(in *input, report *protocol.HostReport) *v1.RestoreStatus {
 	name, has := []string{planSecret(in.host).Name}, report.Progress.Version
 	held := &v1.RestoreStatus{Checkpoint: report.Progress.Checkpoint}
@@ -37,6 +55,8 @@ func heldBack(in *input, report *protocol.HostReport) *v1.RestoreStatus {
 		held.Remove = name
 	case has == "":
 		held.Add = name
+	case report.Progress.Owner == nil || in.owner == nil || *report.Progress.Owner != *in.owner:
+		held.Change, held.Remove = name, name
 	default:
 		held.Change = name
 	}
@@ -59,6 +79,8 @@ func writeHeld(in *input, update *status.Update) {
 	}
 	would := "given an older plan"
 	switch {
+	case len(in.held.Remove) > 0 && len(in.held.Change) > 0:
+		would = "cleaned, then given " + planOf(in.owner)
 	case len(in.held.Remove) > 0:
 		would = "cleaned"
 	case len(in.held.Add) > 0:
@@ -70,4 +92,15 @@ func writeHeld(in *input, update *status.Update) {
 		update.Event(status.Event{Warning: true, Reason: v1.ReasonHubRestored, Action: "HandOver", Message: message})
 	}
 	setCondition(in.host, v1.ConditionRestoreConfirmed, metav1.ConditionFalse, v1.ReasonHubRestored, message)
+}
+
+// planOf names a plan by its owner, nil if that is not known.
+func planOf(owner *string) string {
+	switch {
+	case owner == nil:
+		return "a plan whose owner is not known"
+	case *owner == "":
+		return "a plan that Drover did not make"
+	}
+	return "a plan of " + *owner
 }

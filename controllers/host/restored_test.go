@@ -6,7 +6,9 @@ package host_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -22,11 +25,12 @@ import (
 // lost is the checkpoint of hosts in these tests, which the restored hub does not remember.
 const lost = "lease/1/a/9"
 
-func (w *world) createPlan() (version string) {
+// createPlan creates a plan of an owner.
+func (w *world) createPlan(owner string) (version string) {
 	w.t.Helper()
 	plan := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
-		Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
+		Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: fmt.Sprintf(`{"owner": %q}`, owner)},
 	}
 	if err := w.Client.Create(w.t.Context(), plan); err != nil {
 		w.t.Fatal(err)
@@ -46,6 +50,19 @@ func (w *world) held() *v1.RestoreStatus {
 	return h.Status.Restore
 }
 
+// heldBecause returns the message of RestoreConfirmed.
+func (w *world) heldBecause() string {
+	w.t.Helper()
+	h := &v1.Host{}
+	if err := w.Client.Get(w.t.Context(), w.name, h); err != nil {
+		w.t.Fatal(err)
+	}
+	if c := meta.FindStatusCondition(h.Status.Conditions, v1.ConditionRestoreConfirmed); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
 func (w *world) awaitAsked() {
 	w.t.Helper()
 	testkit.Eventually(w.t, time.Minute, func(context.Context) error {
@@ -58,14 +75,23 @@ func (w *world) awaitAsked() {
 
 func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 	t.Parallel()
-	const name = "m1-host-plan"
+	const name, old = "m1-host-plan", "Cluster/old"
 	for what, c := range map[string]struct {
 		planOnHub, planOnHost bool
+		owner                 *string // of the plan on the host; that on the hub is of old
 		want                  v1.RestoreStatus
+		message               string
 	}{
-		"a host whose plan is not in the backup is not cleaned":        {planOnHost: true, want: v1.RestoreStatus{Summary: "0 to add, 0 to change, 1 to remove", Remove: []string{name}}},
-		"a host whose plan is older in the backup keeps its newer one": {planOnHub: true, planOnHost: true, want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 0 to remove", Change: []string{name}}},
-		"a host that was given back since the backup gets no old plan": {planOnHub: true, want: v1.RestoreStatus{Summary: "1 to add, 0 to change, 0 to remove", Add: []string{name}}},
+		"a host whose plan is not in the backup is not cleaned": {planOnHost: true, message: "would be cleaned;",
+			want: v1.RestoreStatus{Summary: "0 to add, 0 to change, 1 to remove", Remove: []string{name}}},
+		"a host whose plan is older in the backup keeps its newer one": {planOnHub: true, planOnHost: true, owner: new(old), message: "given an older plan;",
+			want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 0 to remove", Change: []string{name}}},
+		"a host whose plan is of another owner in the backup is listed as one to be cleaned": {planOnHub: true, planOnHost: true, owner: new("Cluster/new"),
+			message: "cleaned, then given a plan of " + old, want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
+		"so is one that does not say whose plan it has": {planOnHub: true, planOnHost: true, message: "cleaned, then given a plan of " + old,
+			want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
+		"a host that was given back since the backup gets no old plan": {planOnHub: true, message: "given a plan that was taken away;",
+			want: v1.RestoreStatus{Summary: "1 to add, 0 to change, 0 to remove", Add: []string{name}}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -74,10 +100,10 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 			w.reconcile()
 			progress := protocol.HostProgress{Checkpoint: lost}
 			if c.planOnHub {
-				w.createPlan()
+				w.createPlan(old)
 			}
 			if c.planOnHost {
-				progress.Version, progress.Phase = "another", protocol.HostApplied
+				progress.Version, progress.Owner, progress.Phase = "another", c.owner, protocol.HostApplied
 			}
 			key := testkit.Key(t)
 			h := w.join(key)
@@ -87,6 +113,9 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 			if got == nil || got.Checkpoint != lost || got.Summary != c.want.Summary || !slices.Equal(got.Add, c.want.Add) || !slices.Equal(got.Change, c.want.Change) ||
 				!slices.Equal(got.Remove, c.want.Remove) {
 				t.Fatalf("status.restore is %+v, want %+v", got, c.want)
+			}
+			if message := w.heldBecause(); !strings.Contains(message, c.message) {
+				t.Errorf("the message is %q, want %q in it", message, c.message)
 			}
 			agent.Kill()
 			testkit.Eventually(t, time.Minute, w.disconnected)
@@ -118,7 +147,7 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 			w.reconcile()
 			progress := protocol.HostProgress{Checkpoint: lost}
 			if plan {
-				progress.Version, progress.Phase = w.createPlan(), protocol.HostApplied
+				progress.Version, progress.Phase = w.createPlan(""), protocol.HostApplied
 			}
 			key := testkit.Key(t)
 			w.connect(w.join(key), key, progress)
@@ -127,5 +156,28 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 				t.Errorf("status.restore is %+v", got)
 			}
 		})
+	}
+}
+
+// While a manager settles, the status of a Host is that of before: of a restored hub, that of the backup.
+func TestAHostIsCleanOnlyByWhatItsAgentReports(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.reconcile()
+	key := testkit.Key(t)
+	h := w.join(key)
+	clean := host.ReportsClean(w.registry.State)
+	if clean(w.name) {
+		t.Error("a host whose agent has not reported counts as clean")
+	}
+	agent := w.connect(h, key, protocol.HostProgress{Version: "another", Phase: protocol.HostApplied})
+	if clean(w.name) {
+		t.Error("a host that has a plan counts as clean")
+	}
+	agent.Kill()
+	testkit.Eventually(t, time.Minute, w.disconnected)
+	w.connect(h, key, protocol.HostProgress{})
+	if !clean(w.name) {
+		t.Error("a host that reports no plan does not count as clean")
 	}
 }

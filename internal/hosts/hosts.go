@@ -52,6 +52,9 @@ var (
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
+	// Clean reports whether a Host's agent has reported to this manager that its machine has no plan. A status may be of before a backup that the hub was
+	// restored from. Nil if that is not asked.
+	Clean func(host types.NamespacedName) bool
 	// Finalizer is on Hosts while they are taken, if it is not empty: one that is deleted is then cleaned only after Release.
 	Finalizer string
 }
@@ -108,6 +111,9 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 		return nil
 	}
 	why := NotFree(host)
+	if why == "" && h.Clean != nil && !h.Clean(client.ObjectKeyFromObject(host)) {
+		why = "its agent has not reported to this manager yet that it has no plan"
+	}
 	if why == "" {
 		switch plan, err := h.plan(ctx, host, h.Live); { // the cache may lag behind a plan that a user made
 		case err != nil:

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -226,6 +227,20 @@ func TestATakenHostThatIsDeletedIsKeptUntilItIsReleased(t *testing.T) {
 	}
 	if err := w.Env.Client.Get(t.Context(), client.ObjectKeyFromObject(host), host); !apierrors.IsNotFound(err) {
 		t.Errorf("it is there still: %v, finalizers %v", err, host.Finalizers)
+	}
+}
+
+// The status may be that of a backup: a host that is clean in it may have been taken by another since.
+func TestNoHostIsTakenBeforeItsAgentHasReported(t *testing.T) {
+	t.Parallel()
+	w, reported := newWorld(t), false
+	w.Clean = func(host types.NamespacedName) bool { return reported && host == client.ObjectKeyFromObject(w.host) }
+	if err := w.Take(t.Context(), w.host, consumer("prod")); !errors.Is(err, hosts.ErrNotFree) || !strings.Contains(err.Error(), "its agent has not reported") {
+		t.Errorf("take: %v, want ErrNotFree", err)
+	}
+	reported = true
+	if err := w.Take(t.Context(), w.host, consumer("prod")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -346,6 +346,8 @@ const (
 type HostProgress struct {
 	// Version of the plan, which the hub has given with it. Empty without a plan.
 	Version string `json:"version,omitempty"`
+	// Owner is that of the plan. Nil without a plan, and from an agent that does not report it.
+	Owner *string `json:"owner,omitempty"`
 	// Checkpoint is the latest that the hub has sent.
 	Checkpoint string    `json:"checkpoint,omitempty"`
 	Phase      HostPhase `json:"phase,omitempty"`
@@ -367,6 +369,9 @@ func (p *HostProgress) Bound() {
 	p.Version, p.Checkpoint, p.Instruction = Cut(p.Version, maxText), Cut(p.Checkpoint, maxText), Cut(printable(p.Instruction, ""), maxText)
 	p.Phase = HostPhase(Cut(string(p.Phase), maxText))
 	p.Message, p.Output = Cut(printable(p.Message, ""), maxMessage), Cut(printable(p.Output, "\n\t"), maxHostOutput)
+	if p.Owner != nil {
+		p.Owner = new(Cut(printable(*p.Owner, ""), maxHostText))
+	}
 	p.Done, p.Total = max(p.Done, 0), max(p.Total, 0)
 	p.Failing = slices.Clone(p.Failing[:min(len(p.Failing), maxHostFailing)])
 	for i := range p.Failing {

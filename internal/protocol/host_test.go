@@ -70,7 +70,7 @@ func FuzzParseHostPlan(f *testing.F) {
 func TestWhatAHostReportsIsCutToSize(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 5000)
-	p := HostProgress{Version: long, Phase: HostPhase(long), Done: -1, Instruction: long, Message: long, Output: long, Failing: make([]string, 100)}
+	p := HostProgress{Version: long, Owner: &long, Phase: HostPhase(long), Done: -1, Instruction: long, Message: long, Output: long, Failing: make([]string, 100)}
 	p.Failing[0] = long
 	p.Bound()
 	if raw, _ := json.Marshal(p); len(raw) > 4<<10 || !utf8.Valid(raw) || len(p.Failing) > maxHostFailing || p.Done != 0 {
@@ -82,13 +82,13 @@ func TestWhatAHostReportsHasNothingThatATerminalObeys(t *testing.T) {
 	const bad = "a\x1b[2J\u202eb\x07\u2028c\xff"
 	r := &Report{Host: &HostReport{
 		Machine:  HostMachine{Hostname: bad, OS: bad, Architecture: bad, Kernel: bad, Addresses: []string{bad}, Roles: []string{bad}, Labels: []string{bad}, Taints: []string{bad}},
-		Progress: HostProgress{Phase: HostFailed, Instruction: bad, Message: bad, Output: bad + "\n\tx", Failing: []string{bad}},
+		Progress: HostProgress{Owner: new(bad), Phase: HostFailed, Instruction: bad, Message: bad, Output: bad + "\n\tx", Failing: []string{bad}},
 	}}
 	r.Bound()
 	const good = "a[2Jbc"
 	want := &HostReport{
 		Machine:  HostMachine{Hostname: good, OS: good, Architecture: good, Kernel: good, Addresses: []string{good}, Roles: []string{good}, Labels: []string{good}, Taints: []string{good}},
-		Progress: HostProgress{Phase: HostFailed, Instruction: good, Message: good, Output: good + "\n\tx", Failing: []string{good}},
+		Progress: HostProgress{Owner: new(good), Phase: HostFailed, Instruction: good, Message: good, Output: good + "\n\tx", Failing: []string{good}},
 	}
 	if !reflect.DeepEqual(r.Host, want) {
 		t.Errorf("it has %+v, want %+v", r.Host, want)
