@@ -35,6 +35,7 @@ import (
 	"github.com/drover-dev/drover/controllers/role"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/set"
@@ -139,7 +140,7 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 	p.profiles = &inventory.Reconciler{Client: hub, Recorder: mgr.GetEventRecorder("drover-inventory"), Settings: settings, Served: p.profile.Served}
 	p.hosts = &host.Reconciler{
 		Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-host"), Members: o.Members, Settings: settings,
-		Trust: cmp.Or(o.Config.Agent.Defaults().Trust, v1.TrustPinned), Settled: p.settled(o), Now: time.Now,
+		Trust: cmp.Or(o.Config.Agent.Defaults().Trust, v1.TrustPinned), Settled: p.settled(o, since(o.Started)), Now: time.Now,
 		Checkpoint: o.Checkpoints.Current, Forgot: o.Checkpoints.Forgot,
 	}
 	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Settings: settings}
@@ -205,7 +206,7 @@ func (p *parts) makeTenants(mgr ctrl.Manager) error {
 	p.plans = &plan.Reconciler{
 		Client: hub, Secrets: &index.SecretReader{Reader: p.planSecrets, Live: live}, Recorder: mgr.GetEventRecorder("drover-plan"), Deliveries: p.deliveries,
 		State: p.progress.State, Channel: p.poller.Result, Now: time.Now,
-		Settled: p.settled(o),
+		Settled: p.settled(o, since(o.Started)), Returned: p.settled(o, firstConnected(o.Members)),
 	}
 	if o.Checkpoints != nil {
 		p.plans.Unconfirmed = p.deliveries.Unconfirmed
@@ -226,14 +227,35 @@ func labelledSecrets(mgr ctrl.Manager, label string, operator selection.Operator
 	})
 }
 
-// settled returns a function that reports whether agents have had time to come back since this manager began to accept tunnels.
-func (p *parts) settled(o Options) func() bool {
+// since returns a function that returns that time.
+func since(at time.Time) func() time.Time { return func() time.Time { return at } }
+
+// firstConnected returns a function that returns when the first agent was connected, on whatever replica, that this manager knows of; zero before.
+func firstConnected(all *members.Registry) func() time.Time {
+	var first atomic.Pointer[time.Time]
+	look := func(member types.NamespacedName) {
+		if first.Load() == nil && all.State(member).Connected() {
+			first.CompareAndSwap(nil, new(time.Now()))
+		}
+	}
+	all.OnChange(look)
+	all.OnHostChange(look)
+	return func() time.Time {
+		if at := first.Load(); at != nil {
+			return *at
+		}
+		return time.Time{}
+	}
+}
+
+// settled returns a function that reports whether agents have had time to come back since a time, false while that is zero.
+func (p *parts) settled(o Options, from func() time.Time) func() bool {
 	var returned atomic.Bool // it stays so
 	return func() bool {
-		if since := time.Since(o.Started); !returned.Load() && since > returnTime(0) {
+		if at := from(); !returned.Load() && !at.IsZero() && time.Since(at) > returnTime(0) {
 			clusters, err := p.clusterNames(context.Background()) // from the cache
 			hosts, errHosts := p.hostNames(context.Background())
-			returned.Store(errors.Join(err, errHosts) == nil && since > returnTime(len(clusters)+len(hosts)))
+			returned.Store(errors.Join(err, errHosts) == nil && time.Since(at) > returnTime(len(clusters)+len(hosts)))
 		}
 		return returned.Load() && (o.Synced == nil || o.Synced())
 	}

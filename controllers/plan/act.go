@@ -53,7 +53,12 @@ func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 
 // unsettled reports whether members may not have come back yet since the manager's start. A wave is not skipped because of that.
 func (r *Reconciler) unsettled(s *scope) bool {
-	return r.Settled != nil && !r.Settled() && slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Connected })
+	return r.Settled != nil && !r.Settled() && s.misses()
+}
+
+// misses reports whether a member is not connected.
+func (s *scope) misses() bool {
+	return slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Connected })
 }
 
 // write makes a step: one write of one Cluster, which fails if the Cluster is no longer what the step was decided from.

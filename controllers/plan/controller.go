@@ -39,7 +39,10 @@ type Reconciler struct {
 	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need not be away. Nil
 	// means that they have.
 	Settled func() bool
-	Now     func() time.Time
+	// Returned reports the same, counted from the first agent that was connected: before, the hub may not have been reachable. Where an agent may know better
+	// about a plan than a restored hub does, it takes this. Nil means that they have.
+	Returned func() bool
+	Now      func() time.Time
 
 	written status.Written[*v1.Plan]
 	claims  status.Written[*v1.Cluster]

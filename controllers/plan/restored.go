@@ -20,7 +20,7 @@ func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 		return rollout.Wait{}
 	}
 	soon := rollout.Wait{Reason: v1.ReasonApplying, Message: "asking members whether they know more than the hub", Until: r.Now().Add(listenAgain)}
-	asking := r.unsettled(s)
+	asking := r.Returned != nil && !r.Returned() && s.misses()
 	var waiting []string
 	for _, m := range s.members {
 		difference, known := r.Unconfirmed(client.ObjectKeyFromObject(m.object))

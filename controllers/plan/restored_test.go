@@ -98,6 +98,24 @@ func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testi
 	}
 }
 
+// Agents that cannot reach the hub yet, since its front is not open, may know better about the plan: what is known of none of them is no consent.
+func TestAPlanBeginsInNoMemberBeforeAgentsCanHaveComeBack(t *testing.T) {
+	env := testkit.Shared(t)
+	s := newFixture(t, env, "a", "b")
+	returned := false
+	s.r.Settled, s.r.Returned = func() bool { return true }, func() bool { return returned }
+	s.r.Unconfirmed = func(name types.NamespacedName) (*delivery.Difference, bool) { return nil, name.Name == "a" }
+	s.plan(func(spec *v1.PlanSpec) { spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 2} })
+	s.leaves("b")
+	for _, want := range []bool{false, true} {
+		returned = want
+		s.reconcile()
+		if began := s.claim("a") != nil; began != want {
+			t.Errorf("agents have had time to come back: %t, and the plan began: %t", returned, began)
+		}
+	}
+}
+
 func TestRestoredHub(t *testing.T) {
 	env := testkit.Shared(t)
 	t.Run("nothing old runs again, and the plan says what to do", func(t *testing.T) {
