@@ -121,7 +121,7 @@ func (d *Store) sendLocked(m *memberSets, t target) (*sending, time.Duration) {
 			return nil, wait
 		}
 	}
-	want := m.wantedLocked(t.id)
+	want := d.nextLocked(m, t.id)
 	if !m.roomLocked(want) {
 		m.held[t.id] = struct{}{}
 		return nil, 0
@@ -140,6 +140,8 @@ func (d *Store) dueLocked(m *memberSets, id string) bool {
 		return false
 	case m.unconfirmed && id == unusedID:
 		return m.agreesLocked()
+	case d.outdatedLocked(m, id):
+		return true
 	case m.heldLocked(id):
 		return false
 	}

@@ -124,6 +124,24 @@ func (m *memberSets) heldLocked(id string) bool {
 	return m.unconfirmed && (!withdrawn || m.wants[id].set != nil)
 }
 
+// outdatedLocked reports whether a member that waits for a confirmation has its users' tokens verified by something else than the hub wants. That is taken away
+// at once, and given again by the confirmation: it may have keys and sessions that were ended after the restore.
+func (d *Store) outdatedLocked(m *memberSets, id string) bool {
+	if id != set.Direct || !m.unconfirmed || !d.complete || m.has[id] == nil {
+		return false
+	}
+	want := m.wantedLocked(id)
+	return want == nil || !unchanged(want) && m.has[id].Digest != want.Digest
+}
+
+// nextLocked returns the set that is to be sent to a member next, nil for a removal.
+func (d *Store) nextLocked(m *memberSets, id string) *set.Set {
+	if d.outdatedLocked(m, id) {
+		return nil
+	}
+	return m.wantedLocked(id)
+}
+
 // agreesLocked reports whether a member that waits has all that it should have and nothing else: then there is nothing to confirm. The hold ends when
 // the agent has the present checkpoint, since a later leader would hold the member again for the one that it has. An owner that does not know yet what
 // it wants may want a change.

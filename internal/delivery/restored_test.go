@@ -181,6 +181,33 @@ func TestRestoredHub(t *testing.T) {
 				t.Errorf("what is held counts as held %d, away %d, unreported %d, want as away", held, away, unreported)
 			}
 		},
+		"what users' tokens are verified by is taken away where it is outdated, and the rest waits": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			sets.Hold(newSet(t, set.Direct, "1"), content("1"))
+			o.connect("a", sets)
+			for _, name := range []string{"same", "changed"} {
+				o.Replace(key(name), to(newSet(t, "crtb/"+name, "1"), a))
+			}
+			o.Replace(key("direct"), to(newSet(t, set.Direct, "1"), a))
+			o.Expect(nil)
+			if got := o.difference(a); got == nil || !slices.Equal(got.Remove, []string{"crtb/created"}) || len(sets.Calls()) > 0 {
+				t.Errorf("%+v waits, and the agent was asked %v", got, sets.Calls())
+			}
+			sets.Answer(http.StatusServiceUnavailable)
+			o.Replace(key("direct"), to(newSet(t, set.Direct, "2"), a)) // all sessions were ended
+			o.until("it was tried, and is tried again", func() bool { return len(sets.Calls()) > 1 })
+			sets.Answer(0)
+			o.until("it is taken away", func() bool { return !slices.Contains(sets.Held(), set.Direct) })
+			want := delivery.Difference{Checkpoint: "lost", Add: []string{set.Direct}, Remove: []string{"crtb/created"}}
+			o.until("the rest waits", func() bool { got, known := o.Unconfirmed(a); return known && reflect.DeepEqual(got, &want) })
+			if calls := sets.Calls(); slices.ContainsFunc(calls, func(call string) bool { return call != "DELETE "+set.Direct }) || sets.Reached() != "lost" {
+				t.Errorf("the agent was asked %v and has the checkpoint %q", calls, sets.Reached())
+			}
+			confirmed := "lost"
+			o.confirmed.Store(&confirmed)
+			o.Changed(a)
+			o.until("it is given again", func() bool { return slices.Contains(sets.Held(), set.Direct) })
+		},
 		"an agent that comes back without checkpoint is held no longer": func(t *testing.T, o *fixture, sets *testkit.Sets) {
 			sets.Reach("lost")
 			agent := o.connect("a", sets)

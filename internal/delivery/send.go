@@ -99,7 +99,7 @@ func (d *Store) sentLocked(m *memberSets, s *sending, state *protocol.SetState, 
 	case members.IsStatus(err, http.StatusNotFound):
 		keys = m.refuseLocked(v1.ReasonAgentTooOld)
 	default:
-		if due := m.wantedLocked(s.id); (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) { // the owner wants it still
+		if due := d.nextLocked(m, s.id); (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) { // the owner wants it still
 			d.failLocked(m, s.target, err)
 		}
 	}
