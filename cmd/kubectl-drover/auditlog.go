@@ -67,7 +67,7 @@ type auditLog struct {
 	// writes is the number of requests that wrote Secrets of any name.
 	writes      int
 	deleted     map[auditObject]auditRequest // the latest of each object
-	changed     map[auditObject]auditRequest
+	changed     map[auditObject]auditRequest // or made
 	collections []auditCollection
 }
 
@@ -145,7 +145,7 @@ func (l *auditLog) add(e *auditEvent) {
 	switch e.Verb {
 	case "delete":
 		keepLatest(l.deleted, object, request)
-	case "update", "patch":
+	case "create", "update", "patch":
 		keepLatest(l.changed, object, request)
 	case "deletecollection":
 		l.collections = append(l.collections, auditCollection{request, object.resource, object.namespace, selectorOf(at)})

@@ -37,8 +37,8 @@ func newRevoked(o *options) *cobra.Command {
 A hub that was restored from a backup admits agents again that were revoked after the backup. The audit log of the hub's API server is not in the backup,
 and has those revocations. This command reads it and lists the Secrets CLUSTER-agent and CLUSTER-registration, HOST-host-identity and HOST-host-join that were
 deleted, or replaced, later than the hub knows, alone or with their Cluster, Host or workspace. It changes nothing without --yes. With --yes it deletes them: such an
-agent stays out until the Cluster's new manifest is applied in the member, or the Host's new command is run on the machine. It also names the Clusters and Hosts that
-were deleted since, which it leaves to you.
+agent stays out until the Cluster's new manifest is applied in the member, or the Host's new command is run on the machine. Tokens by which an agent
+has joined since, which the hub would accept once more, are listed, too. It also names the Clusters and Hosts that were deleted since, which it leaves to you.
 
 Run it after the restore and before the manager starts. Give the logs of all API servers of the hub, from before the backup on, rotated ones too: files with an event
 on each line, also packed (.gz), or - for standard input. The audit policy must have requests that write Secrets, at least at the level Metadata.

@@ -23,6 +23,7 @@ import (
 type restoredObjects struct {
 	members map[types.NamespacedName]*metav1.PartialObjectMetadata // Clusters and Hosts, by their names among members
 	secrets []metav1.PartialObjectMetadata
+	changed map[types.NamespacedName]time.Time // when each of the Secrets was changed last
 }
 
 // revocation is a restored object that the audit log shows to have been deleted, or replaced, later than the hub knows.
@@ -39,6 +40,10 @@ type revocation struct {
 // of the backup, where objects were made anew by the restore, zero if they were not.
 func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, members []revocation, err error) {
 	var foreign []string
+	hub.changed = map[types.NamespacedName]time.Time{}
+	for i := range hub.secrets {
+		hub.changed[client.ObjectKeyFromObject(&hub.secrets[i])] = lastChange(&hub.secrets[i])
+	}
 	for i := range hub.secrets {
 		secret := &hub.secrets[i]
 		member := memberOf(secret)
@@ -49,7 +54,7 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 		if since.IsZero() && !ownedBy(secret, owner) {
 			foreign = append(foreign, secret.Namespace+"/"+secret.Name)
 		}
-		if request, revoked := l.revoked(secret, member, owner, since); revoked {
+		if request, revoked := l.revoked(hub, member, secret, since); revoked {
 			secrets = append(secrets, revocation{member, secret, request})
 		}
 	}
@@ -108,26 +113,33 @@ func ownedBy(secret, owner *metav1.PartialObjectMetadata) bool {
 }
 
 // revoked returns the request that ended what a Secret stands for, if the hub has forgotten it.
-func (l *auditLog) revoked(secret *metav1.PartialObjectMetadata, member types.NamespacedName, owner *metav1.PartialObjectMetadata, since time.Time) (auditRequest, bool) {
+func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, secret *metav1.PartialObjectMetadata, since time.Time) (auditRequest, bool) {
 	began := secret.CreationTimestamp.Time
-	gone := []auditRequest{l.deletion("secrets", secret), l.deletion(memberResource(member), owner),
+	gone := []auditRequest{l.deletion("secrets", secret), l.deletion(memberResource(member), hub.members[member]),
 		l.deleted[auditObject{resource: "namespaces", name: secret.Namespace}]}
 	switch secret.Labels[v1.LabelSecretKind] {
 	case v1.SecretKindRegistration, v1.SecretKindHostJoin:
 		began = registration.TokenCreated(secret)
 		agent := registration.AgentSecret(member) // its agent may have joined by this token after the backup
 		gone = append(gone, l.deleted[auditObject{"secrets", agent.Namespace, agent.Name}])
+		if joined := l.changed[auditObject{"secrets", agent.Namespace, agent.Name}]; forgotten(joined, hub.changed[agent], since) {
+			gone = append(gone, joined)
+		}
 	case v1.SecretKindAgent, v1.SecretKindHostAgent:
-		// Another agent has joined since. The times of the hub have no fractions.
-		changed := l.changed[auditObject{"secrets", secret.Namespace, secret.Name}]
-		if changed.received.Truncate(time.Second).After(latestKnown(lastChange(secret), since)) {
-			gone = append(gone, changed)
+		// Another agent has joined since.
+		if joined := l.changed[auditObject{"secrets", secret.Namespace, secret.Name}]; forgotten(joined, hub.changed[client.ObjectKeyFromObject(secret)], since) {
+			gone = append(gone, joined)
 		}
 	default:
 		return auditRequest{}, false
 	}
 	latest := slices.MaxFunc(gone, func(a, b auditRequest) int { return a.done.Compare(b.done) })
 	return latest, latest.done.After(latestKnown(began, since))
+}
+
+// forgotten reports whether a write of a Secret came later than the last that the hub has. Its times have no fractions.
+func forgotten(write auditRequest, last, since time.Time) bool {
+	return write.received.Truncate(time.Second).After(latestKnown(last, since))
 }
 
 // deletion returns the latest request that deleted an object of that name, alone or with others.

@@ -98,7 +98,7 @@ func TestRevokedAgentsOfHostsAreFound(t *testing.T) {
 		"its agent's Secret was deleted":           {log: logged(late, "delete", "secrets/team-a/rack1-host-identity"), want: both},
 		"… before the backup, as the hub knows it": {log: logged(clock(4), "delete", "secrets/team-a/rack1-host-identity")},
 		"a Cluster's agent of that name":           {log: logged(late, "delete", "secrets/team-a/rack1-agent") + logged(late, "delete", "clusters/team-a/rack1")},
-		"another machine joined":                   {log: logged(late, "update", "secrets/team-a/rack1-host-identity"), want: "rack1-host-identity"},
+		"another machine joined":                   {log: logged(late, "update", "secrets/team-a/rack1-host-identity"), want: both},
 		"its token was replaced":                   {log: logged(late, "delete", "secrets/team-a/rack1-host-join"), want: "rack1-host-join"},
 		"its Host was deleted":                     {log: logged(late, "delete", "hosts/team-a/rack1"), want: both, back: true},
 		"all Hosts were deleted":                   {log: logged(late, "deletecollection", "hosts/team-a/"), want: both, back: true},
@@ -157,8 +157,13 @@ func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
 		"… in a dry run":                             {log: logged(late, "delete", "secrets/team-a/edge-agent", "/api/v1/x", "/api/v1/x?dryRun=All")},
 		"… which is not done yet":                    {log: logged(late, "delete", "secrets/team-a/edge-agent", "ResponseComplete", "RequestReceived")},
 		"another kind of that name was deleted":      {log: logged(late, "delete", "configmaps/team-a/edge-agent")},
-		"another agent joined":                       {log: logged(late, "update", "secrets/team-a/edge-agent"), want: "edge-agent"},
-		"… by a patch":                               {log: logged(late, "patch", "secrets/team-a/edge-agent"), want: "edge-agent"},
+		"another agent joined":                       {log: logged(late, "update", "secrets/team-a/edge-agent"), want: both},
+		"… by a patch":                               {log: logged(late, "patch", "secrets/team-a/edge-agent"), want: both},
+		"… in place of one that was revoked":         {log: logged(late, "create", "secrets/team-a/edge-agent"), want: both},
+		"the first agent joined by its token":        {log: logged(late, "create", "secrets/team-a/edge-agent"), change: noAgent, want: "edge-registration"},
+		"… by the token before":                      {log: logged(clock(4), "create", "secrets/team-a/edge-agent"), change: noAgent},
+		"restored anew, the first agent joined":      {log: logged(clock(40), "create", "secrets/team-a/edge-agent"), since: clock(30), change: noAgent, want: "edge-registration"},
+		"… before the backup, and was revoked":       {log: logged(clock(20), "create", "secrets/team-a/edge-agent"), since: clock(30), change: noAgent},
 		"… which the backup has":                     {log: logged(clock(20, 0.4), "update", "secrets/team-a/edge-agent"), change: joinedAgain},
 		"its own join":                               {log: logged(clock(10, 0.4), "create", "secrets/team-a/edge-agent")},
 		"its token was replaced":                     {log: logged(late, "delete", "secrets/team-a/edge-registration"), want: "edge-registration"},
@@ -181,7 +186,7 @@ func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
 		"its Secrets lost their Cluster":    {log: logged(late, "delete", "secrets/team-a/edge-agent"), change: func(c, _, _ *metav1.PartialObjectMetadata) { c.Name = "other" }},
 		"restored anew, revoked since":      {log: logged(clock(40), "delete", "secrets/team-a/edge-agent"), since: clock(30), change: anew, want: both},
 		"restored anew, revoked before":     {log: logged(clock(20), "delete", "secrets/team-a/edge-agent"), since: clock(30), change: anew},
-		"restored anew, another has joined": {log: logged(clock(40), "update", "secrets/team-a/edge-agent"), since: clock(30), change: anew, want: "edge-agent"},
+		"restored anew, another has joined": {log: logged(clock(40), "update", "secrets/team-a/edge-agent"), since: clock(30), change: anew, want: both},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -223,6 +228,9 @@ func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
 		}
 	}
 }
+
+// noAgent makes objects ones of a Cluster whose agent has not joined.
+func noAgent(_, _, agent *metav1.PartialObjectMetadata) { agent.Name, agent.Labels = "another", nil }
 
 // anew makes objects ones that Velero restored at minute 50.
 func anew(cluster, token, agent *metav1.PartialObjectMetadata) {
