@@ -28,7 +28,7 @@ import (
 
 func newRevoked(o *options) *cobra.Command {
 	var yes bool
-	var since, managerNamespace string
+	var since, backupTime, managerNamespace string
 	c := &cobra.Command{
 		Use:   "revoked AUDITLOG...",
 		Short: "Repeat the revocations of agents that a restored hub has forgotten",
@@ -40,7 +40,8 @@ deleted, or replaced, later than the hub knows, alone or with their Cluster, Hos
 agent stays out until the Cluster's new manifest is applied in the member, or the Host's new command is run on the machine. Tokens by which an agent
 has joined since, which the hub would accept once more, are listed, too. It also names the Clusters and Hosts that were deleted since, which it leaves to you.
 
-Run it after the restore and before the manager starts. Give the logs of all API servers of the hub, from before the backup on, rotated ones too: files with an event
+Run it after the restore and before agents reach a manager. Where a manager has run since the restore, say when the backup was made (--backup-time): its Lease
+does not any more. Give the logs of all API servers of the hub, from before the backup on, rotated ones too: files with an event
 on each line, also packed (.gz), or - for standard input. The audit policy must have requests that write Secrets, at least at the level Metadata.
 
 Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something is listed; 2 an error, or a log that may lack revocations.`,
@@ -51,12 +52,13 @@ Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something 
 			if len(files) == 0 {
 				return errors.New("it is not said where the audit log is: name its files, or - for standard input")
 			}
-			backup := time.Time{}
-			if since != "" {
-				var err error
-				if backup, err = time.Parse(time.RFC3339, since); err != nil {
-					return fmt.Errorf("--since is no time such as 2026-03-01T02:00:00Z: %w", err)
-				}
+			anew, err := timeFlag("since", since)
+			if err != nil {
+				return err
+			}
+			made, err := timeFlag("backup-time", backupTime)
+			if err != nil {
+				return err
 			}
 			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // as long as it takes
 			ctx, cancel := bounded(c.Context())
@@ -65,11 +67,12 @@ Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something 
 			if failed != nil {
 				return errors.Join(err, failed)
 			}
-			return errors.Join(err, h.repeatRevocations(ctx, c.OutOrStdout(), log, repeat{managerNamespace, backup, yes}))
+			return errors.Join(err, h.repeatRevocations(ctx, c.OutOrStdout(), log, repeat{managerNamespace, anew, made, time.Now(), yes}))
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "Delete the Secrets that are listed")
 	c.Flags().StringVar(&managerNamespace, "manager-namespace", "drover-system", "The namespace of the manager, whose Lease says when the backup was made")
+	c.Flags().StringVar(&backupTime, "backup-time", "", "When the backup was made, to check that the log begins before. Only where a manager has run since the restore")
 	c.Flags().StringVar(&since, "since", "", "The time of the backup. Only for objects that the restore made anew; otherwise their own times are better")
 	return c
 }
@@ -78,20 +81,52 @@ Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something 
 type repeat struct {
 	managerNamespace string
 	since            time.Time // zero for what came later than each object itself
+	made             time.Time // when the backup was made, zero for what the manager's Lease says
+	now              time.Time
 	act              bool
+}
+
+// timeFlag reads a flag that may be empty.
+func timeFlag(name, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, fmt.Errorf("--%s is no time such as 2026-03-01T02:00:00Z: %w", name, err)
+	}
+	return at, nil
+}
+
+// recently is how long ago a Lease that was renewed counts as that of a manager that has run since the restore.
+const recently = 10 * time.Minute
+
+// backupTime returns when the backup was made, for the check of the log. The Lease of a manager that has run since the restore would have any log taken for whole.
+func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, error) {
+	switch {
+	case !r.made.IsZero():
+		return r.made, nil
+	case !r.since.IsZero():
+		return r.since, nil
+	case hub.renewed.After(r.now.Add(-recently)):
+		return known, fmt.Errorf("the manager's Lease was renewed at %s, so it does not say when the backup was made: a manager runs, or has run since the restore, unless the backup is of a moment ago. "+
+			"Keep agents from it until revocations are repeated, and say with --backup-time when the backup was made", hub.renewed.UTC().Format(time.RFC3339))
+	}
+	return known, nil
 }
 
 // repeatRevocations prints the revocations that the hub has forgotten, and repeats them if that is asked for.
 func (h *hubClient) repeatRevocations(ctx context.Context, out io.Writer, log *auditLog, r repeat) error {
-	hub, backup, err := h.restoredObjects(ctx, r.managerNamespace)
+	hub, known, err := h.restoredObjects(ctx, r.managerNamespace)
 	if err != nil {
 		return err
 	}
+	backup, doubt := r.backupTime(hub, known)
 	secrets, members, unclear := log.revocations(hub, r.since)
 	if err := listRevocations(out, secrets, members); err != nil {
 		return err
 	}
-	errs := []error{unclear, log.lacks(latestKnown(backup, r.since))}
+	errs := []error{unclear, doubt, log.lacks(backup)}
 	deleted := 0
 	for _, s := range secrets {
 		if !r.act {
@@ -166,7 +201,7 @@ func (h *hubClient) restoredObjects(ctx context.Context, managerNamespace string
 			backup = renewed
 		}
 	}
-	if backup.IsZero() { // there was no election
+	if hub.renewed = backup; backup.IsZero() { // there was no election
 		for _, o := range slices.Concat(clusters.Items, hosts.Items, secrets.Items) {
 			if changed := lastChange(&o); changed.After(backup) {
 				backup = changed

@@ -24,6 +24,7 @@ type restoredObjects struct {
 	members map[types.NamespacedName]*metav1.PartialObjectMetadata // Clusters and Hosts, by their names among members
 	secrets []metav1.PartialObjectMetadata
 	changed map[types.NamespacedName]time.Time // when each of the Secrets was changed last
+	renewed time.Time                          // when the manager's Lease was renewed last, zero without a Lease
 }
 
 // revocation is a restored object that the audit log shows to have been deleted, or replaced, later than the hub knows.

@@ -332,8 +332,35 @@ func TestALeaseOfAUserSaysNothingOfTheBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system"}); err == nil || !strings.Contains(err.Error(), "after the backup of 2026-03-01T02:30:00Z") {
+	if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", now: clock(59)}); err == nil || !strings.Contains(err.Error(), "after the backup of 2026-03-01T02:30:00Z") {
 		t.Errorf("a log that begins ten minutes after the backup ends with %v", err)
+	}
+}
+
+// The Lease of a manager that has run since the restore says nothing of the backup: by it, any log would begin before.
+func TestALeaseThatWasRenewedSinceTheRestoreSaysNothingOfTheBackup(t *testing.T) {
+	t.Parallel()
+	late := logged(clock(40), "create", "secrets/team-a/other")
+	for name, tt := range map[string]struct {
+		now  time.Time
+		made time.Time
+		err  string
+	}{
+		"the manager runs": {now: clock(31), err: "the manager's Lease was renewed at 2026-03-01T02:30:00Z"},
+		"the manager runs, and the log begins too late":   {now: clock(31), made: clock(35), err: "after the backup of 2026-03-01T02:35:00Z"},
+		"the manager runs, and the log begins before":     {now: clock(31), made: clock(45)},
+		"no manager has run, and the log begins too late": {now: clock(59), err: "after the backup of 2026-03-01T02:30:00Z"},
+		"no manager has run, and the log begins before":   {now: clock(59), made: clock(45)},
+	} {
+		h := hubWithSecrets(t, interceptor.Funcs{})
+		log, err := readAuditLogs(strings.NewReader(late), &bytes.Buffer{}, []string{"-"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", now: tt.now, made: tt.made})
+		if (err != nil) != (tt.err != "") || err != nil && (!strings.Contains(err.Error(), tt.err) || errors.Is(err, errDenied)) {
+			t.Errorf("%s: it ends with %v, want %q", name, err, tt.err)
+		}
 	}
 }
 
@@ -366,7 +393,7 @@ func TestRevocationsAreRepeated(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out bytes.Buffer
-			err = h.repeatRevocations(t.Context(), &out, log, repeat{managerNamespace: "drover-system", act: tt.act})
+			err = h.repeatRevocations(t.Context(), &out, log, repeat{managerNamespace: "drover-system", now: clock(59), act: tt.act})
 			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -391,11 +418,11 @@ func TestRevocationsAreRepeated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", act: true}); !errors.Is(err, refused) || h.secretNames(t) != "edge-agent" {
+		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", now: clock(59), act: true}); !errors.Is(err, refused) || h.secretNames(t) != "edge-agent" {
 			t.Errorf("the first try ends with %v and leaves %q", err, h.secretNames(t))
 		}
 		refused = nil
-		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", act: true}); err != nil || h.secretNames(t) != "" {
+		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", now: clock(59), act: true}); err != nil || h.secretNames(t) != "" {
 			t.Errorf("the second try ends with %v and leaves %q", err, h.secretNames(t))
 		}
 	})
@@ -417,7 +444,7 @@ func TestRevocationsAreRepeated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", act: true}); err != nil || h.secretNames(t) != both {
+		if err := h.repeatRevocations(t.Context(), &bytes.Buffer{}, log, repeat{managerNamespace: "drover-system", now: clock(59), act: true}); err != nil || h.secretNames(t) != both {
 			t.Errorf("it ends with %v and leaves %q, want %q", err, h.secretNames(t), both)
 		}
 	})

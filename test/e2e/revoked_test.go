@@ -59,6 +59,7 @@ func TestARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 	m.start()
 	m.await(stolen, "available", because(v1.ReasonHostAvailable))
 	snapshot := s.snapshot(t)
+	made := "--backup-time=" + time.Now().Format(time.RFC3339)
 
 	for _, name := range []string{revoked.Name + v1.AgentSecretSuffix, stolen.Name + v1.HostAgentSecretSuffix} {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: revoked.Namespace, Name: name}}
@@ -78,14 +79,17 @@ func TestARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 	if err := s.hub.Client.Get(t.Context(), revoked, &v1.Cluster{}); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := s.plugin(t, "revoked", log); exitCode(err) != 1 || !strings.Contains(out, "revoked-agent ") || !strings.Contains(out, "revoked-registration ") ||
+	if out, err := s.plugin(t, "revoked", log); exitCode(err) != 2 || !strings.Contains(out, "--backup-time") { // the backup is of a minute ago, as if a manager had run since
+		t.Errorf("without the time of the backup the list ends with %v:\n%s", err, out)
+	}
+	if out, err := s.plugin(t, "revoked", log, made); exitCode(err) != 1 || !strings.Contains(out, "revoked-agent ") || !strings.Contains(out, "revoked-registration ") ||
 		!strings.Contains(out, "stolen-host-identity ") || !strings.Contains(out, "stolen-host-join ") || strings.Contains(out, "kept") {
 		t.Errorf("the list ends with %v:\n%s", err, out)
 	}
-	if out, err := s.plugin(t, "revoked", log, "--yes"); err != nil || !strings.Contains(out, "Deleted: 4.") {
+	if out, err := s.plugin(t, "revoked", log, made, "--yes"); err != nil || !strings.Contains(out, "Deleted: 4.") {
 		t.Fatalf("it ends with %v:\n%s", err, out)
 	}
-	if out, err := s.plugin(t, "revoked", log); err != nil || !strings.Contains(out, "no revocation") {
+	if out, err := s.plugin(t, "revoked", log, made); err != nil || !strings.Contains(out, "no revocation") {
 		t.Errorf("again it ends with %v:\n%s", err, out)
 	}
 	if err := s.hub.StartManager(within(t, time.Minute)); err != nil {
