@@ -5,6 +5,7 @@ package v1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Etcd says where and when snapshots of a cluster's etcd are made. The distribution makes them.
@@ -130,6 +131,11 @@ type EtcdSnapshotStatus struct {
 	// directory, and in the bucket of spec.etcd.s3.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
+	// configuration is the spec that the ClusterInstallation had when the snapshot was made, for an EtcdRestore that restores it, too.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Type=object
+	Configuration *runtime.RawExtension `json:"configuration,omitempty"`
 }
 
 // Reasons of the condition Ready of an EtcdSnapshot.

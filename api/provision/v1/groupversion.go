@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds with which clusters are made of Hosts by k3s and RKE2, and snapshots of their etcd.
+// Package v1 contains the kinds with which clusters are made of Hosts by k3s and RKE2, and with which their etcd is saved and restored.
 //
 // +kubebuilder:object:generate=true
 // +groupName=provision.cluster.drover.dev
@@ -21,7 +21,7 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 
 // AddToScheme registers the kinds of this package with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &ClusterInstallation{}, &ClusterInstallationList{}, &EtcdSnapshot{}, &EtcdSnapshotList{})
+	s.AddKnownTypes(GroupVersion, &ClusterInstallation{}, &ClusterInstallationList{}, &EtcdSnapshot{}, &EtcdSnapshotList{}, &EtcdRestore{}, &EtcdRestoreList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
