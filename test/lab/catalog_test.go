@@ -121,6 +121,7 @@ func TestToolsArePinned(t *testing.T) {
 		"flux":       {"github.com/fluxcd/kustomize-controller", "github.com/fluxcd/source-controller", "github.com/fluxcd/kustomize-controller/api"},
 		"argocd":     {"github.com/argoproj/argo-cd/v3"},
 		"kubeadm":    {kubernetesModule},
+		"etcdtools":  {"go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"},
 		"clusterapi": {ClusterAPIModule, ClusterAPIModule + "/api"},
 	} {
 		for _, path := range modules {
