@@ -229,6 +229,7 @@ func (p *parts) provision(mgr ctrl.Manager) ([]entry, error) {
 	wake := p.installations.Handler()
 	return []entry{{"clusterinstallation", p.installations, 4, false, []trigger{
 		self(&provisionv1.ClusterInstallation{}), handled(&v1.Host{}, wake), handled(&v1.Cluster{}, wake), handled(&provisionv1.EtcdSnapshot{}, wake),
+		handled(&provisionv1.EtcdRestore{}, wake),
 	}}}, nil
 }
 

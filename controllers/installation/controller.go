@@ -65,6 +65,8 @@ type input struct {
 	cluster      *v1.Cluster // nil if it is not there
 	hosts        map[string]*v1.Host
 	snapshots    []*provisionv1.EtcdSnapshot
+	restores     []*provisionv1.EtcdRestore
+	refused      *verdict   // what the spec cannot have as it is, nil if it can
 	former       []*v1.Host // taken by an installation of this name that is gone
 	store        *store
 	decide       installation.Input
@@ -122,19 +124,30 @@ func (r *Reconciler) hub() hosts.Hub {
 
 // advance lets the planner decide, and does what it says: what is stored comes before what depends on it.
 func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
-	if why, err := r.gather(ctx, in); err != nil || why != nil {
+	why, err := r.gather(ctx, in)
+	if err == nil && why != nil {
+		err = r.writeRestoresThatWait(ctx, in, why.message)
+	}
+	if err != nil || why != nil {
 		return orNothing(why), err
 	}
 	decision, err := installation.Decide(in.decide)
+	if err == nil {
+		err = r.configure(ctx, in, &decision)
+	}
 	if err != nil {
 		return verdict{}, err
 	}
 	failed, err := r.act(ctx, in, decision)
 	if err == nil {
-		err = r.writeSnapshots(ctx, in, decision)
+		err = errors.Join(r.writeSnapshots(ctx, in, decision), r.writeRestores(ctx, in, decision))
 	}
 	if err != nil {
 		return verdict{}, err
+	}
+	if in.refused != nil && decision.Restore.Step == "" {
+		in.refused.decision = decision
+		return *in.refused, nil
 	}
 	for name, err := range failed {
 		decision.Waiting[name] = "cannot be changed: " + err.Error()
@@ -275,11 +288,14 @@ func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterIns
 	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(i, client.MergeFromWithOptimisticLock{})))
 }
 
-// Handler wakes a controller for the installations that a Host, a Cluster or a snapshot may concern: a free Host concerns all of its namespace.
+// Handler wakes a controller for the installations that a Host, a Cluster, a snapshot or a restore may concern: a free Host concerns all of its namespace.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
-		if snap, is := object.(*provisionv1.EtcdSnapshot); is {
-			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: snap.Namespace, Name: snap.Spec.InstallationName}}}
+		switch of := object.(type) {
+		case *provisionv1.EtcdSnapshot:
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: of.Namespace, Name: of.Spec.InstallationName}}}
+		case *provisionv1.EtcdRestore:
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: of.Namespace, Name: of.Spec.InstallationName}}}
 		}
 		host, isHost := object.(*v1.Host)
 		if isHost && host.Spec.ConsumerRef != nil {

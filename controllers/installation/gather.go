@@ -49,7 +49,7 @@ type store struct {
 // gather reads all that the planner is asked with. A verdict says what is missing or wrong.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 	spec := &in.installation.Spec
-	in.decide.Spec.ClusterInstallationSpec = *spec
+	in.decide.Spec.ClusterInstallationSpec, in.decide.Generation = *spec, in.installation.Generation
 	var err error
 	if in.decide.Spec.Selectors, err = selectors(spec.Pools); err != nil {
 		return invalid(err.Error()), nil
@@ -64,7 +64,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 			return invalid(err.Error()), nil
 		}
 	}
-	for _, read := range []func(context.Context, *input) (*verdict, error){r.gatherStored, r.gatherCluster, r.gatherSecrets, r.gatherSnapshots} {
+	for _, read := range []func(context.Context, *input) (*verdict, error){r.gatherStored, r.gatherCluster, r.gatherSecrets, r.gatherSnapshots, r.gatherRestores} {
 		if v, err := read(ctx, in); v != nil || err != nil {
 			return v, err
 		}
@@ -74,8 +74,9 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 	}
 	in.decide.Now = in.now.Unix()
 	for _, err := range []error{installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec)} {
-		if err != nil {
-			return invalid(err.Error()), nil
+		if err != nil { // a restore may be what mends it
+			in.refused, in.decide.Refused = invalid(err.Error()), true
+			break
 		}
 	}
 	return nil, nil
@@ -275,7 +276,9 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 			if err := json.Unmarshal([]byte(note), known.Held); err != nil {
 				return fmt.Errorf("the plan of Host %s/%s has an annotation that is not Drover's: remove the Secret, which cleans the host: %w", host.Namespace, host.Name, err)
 			}
-			known.Progress = progress(host, version)
+			if known.Progress = progress(host, version); known.Progress == installation.Failed && host.Status.Plan != nil {
+				known.Output = host.Status.Plan.Output
+			}
 		}
 		in.decide.Hosts = append(in.decide.Hosts, known)
 	}

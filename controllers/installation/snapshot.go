@@ -6,11 +6,13 @@ package installation
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
@@ -50,6 +52,13 @@ func (r *Reconciler) writeSnapshots(ctx context.Context, in *input, d installati
 	for _, snap := range in.snapshots {
 		snap = snap.DeepCopy()
 		update := status.Begin(snap)
+		if snap.Status.Configuration == nil && d.SnapshotOn(string(snap.UID)) != "" {
+			spec, err := json.Marshal(in.installation.Spec)
+			if err != nil {
+				return err
+			}
+			snap.Status.Configuration = &runtime.RawExtension{Raw: spec}
+		}
 		if judgeSnapshot(snap, d) {
 			phase := snap.Status.Phase
 			update.Event(status.Event{Warning: phase == provisionv1.SnapshotFailed, Reason: string(phase), Action: "Snapshot", Message: meta.FindStatusCondition(snap.Status.Conditions, provisionv1.ConditionReady).Message})

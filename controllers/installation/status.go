@@ -36,13 +36,15 @@ func judge(in *input, d installation.Decision) verdict {
 		}
 	}
 	switch {
+	case d.Restore.Step != "":
+		v.reason, v.message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is under way, and nothing else is changed%s", d.Restore.Name, waitsFor(d.Restore))
 	case d.Lost && len(in.former) > 0:
 		v.stalled, v.reason = true, provisionv1.ReasonEtcdLost
 		v.message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their plans: nothing is changed; if nothing runs on them any more, delete the Secrets with their plans, which cleans the machines",
 			len(in.former), in.former[0].Name)
 	case d.Lost:
 		v.stalled, v.reason = true, provisionv1.ReasonEtcdLost
-		v.message = "no host has the cluster's data any more, and nothing is installed anew in its place: delete the installation and the Cluster to begin again, or restore a snapshot by the distribution's own means"
+		v.message = "no host has the cluster's data any more, and nothing is installed anew in its place: make an EtcdRestore of a snapshot's file that is in the bucket or on the disk of a Host that a pool selects, or delete the installation and the Cluster to begin again"
 	case d.Unselected:
 		v.stalled, v.reason = true, provisionv1.ReasonEtcdUnselected
 		v.message = "hosts have the cluster's data, and no pool selects one of them: nothing is changed; mend the selectors, the roles or the labels, or delete the installation"

@@ -82,10 +82,12 @@ func (d *decision) removable(all []removal, operator *member) (now []removal) {
 		case begun(r): // it goes on
 		case r.host != nil && r.host.Held != nil && (r.host.Progress == None || r.host.Progress == Running):
 			why = "what runs on it to end: it would join again"
+		case r.host != nil && d.resumes(r.host):
+			why = "it to be started again, since etcd counts it"
 		case !etcd(r) || r.host.Held == nil: // what has been cleaned is dead for etcd
 		case one || slices.ContainsFunc(now, etcd):
 			why = "another host: servers with etcd leave one at a time"
-		case r.host.neverJoined(): // it is no member
+		case r.host.neverJoined(), d.isOld(r.host): // it is no member
 		case work < quorum(members) || work-count(r.host.working()) < quorum(members-1):
 			why = fmt.Sprintf("more of the %d servers with etcd to be up: it would have no quorum", members)
 		}
@@ -120,10 +122,19 @@ func (d *decision) operator() *member {
 // change gives hosts that have joined the plan that they are to have now, if they may change now.
 func (d *decision) change(removes []removal) error {
 	d.decideTask(len(removes))
+	if err := d.resume(removes); err != nil {
+		return err
+	}
 	operator, changing := d.operator(), d.changing()
 	unavailable := d.unavailable()
 	for _, m := range d.ordered() {
 		if m.Held == nil {
+			continue
+		}
+		if d.waitsToStart(m) {
+			if err := d.startAgain(m); err != nil {
+				return err
+			}
 			continue
 		}
 		var mine []removal
@@ -285,7 +296,7 @@ func (d *decision) etcd() (members, work int) {
 		if m := d.named(name); m != nil && m.UID == node.UID {
 			host = &m.Host
 		}
-		if host != nil && (host.Held == nil && !node.Planned || host.neverJoined()) {
+		if host != nil && (host.Held == nil && !node.Planned || host.neverJoined() || d.isOld(host)) {
 			continue
 		}
 		members++
@@ -307,7 +318,7 @@ func (d *decision) unplanned(host *Host) bool {
 
 // working reports whether a host does its part in the cluster. One that removes a node or has a task does: it is not started again for that.
 func (h *Host) working() bool {
-	return h.Connected && h.Held != nil && (h.Progress == Up || (len(h.Held.Removes) > 0 || h.Held.Task != "") && h.Progress != Failed)
+	return h.Connected && h.Held != nil && h.Held.Stopped == "" && (h.Progress == Up || (len(h.Held.Removes) > 0 || h.Held.Task != "") && h.Progress != Failed)
 }
 
 func count(is bool) int {

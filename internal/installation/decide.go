@@ -34,6 +34,12 @@ type Input struct {
 	Snapshots []Snapshot
 	// Now is the time in seconds since 1970. Numbers that become part of IDs are not below it: a hub that was restored gives none a second time.
 	Now int64
+	// Restores that are wanted, or have ended, in the order in which they are done.
+	Restores []Restore
+	// Generation of the spec.
+	Generation int64
+	// Refused reports that the spec cannot be had as it is: nothing is done but to restore.
+	Refused bool
 
 	task *task // that a server does now, nil for none
 }
@@ -69,8 +75,9 @@ type Stored struct {
 	Keys        int64  `json:"keys,omitempty"`
 	KeysFailed  int64  `json:"keysFailed,omitempty"`
 	KeysProblem string `json:"keysProblem,omitempty"`
-	// Outcomes of snapshots, by their IDs.
+	// Outcomes of snapshots and restores, by their IDs.
 	Outcomes map[string]Outcome `json:"outcomes,omitempty"`
+	StoredRestores
 }
 
 // Node is a host that was given a plan to join.
@@ -125,8 +132,8 @@ type Host struct {
 	// Held is what is remembered with its plan, nil without one.
 	Held     *Held
 	Progress Progress
-	// Detail says what it is busy with, or what has failed.
-	Detail string
+	// Detail says what it is busy with, or what has failed, and Output is the last of what that wrote.
+	Detail, Output string
 }
 
 // Decision is what to do now.
@@ -149,6 +156,10 @@ type Decision struct {
 	Unselected bool
 	// Task is the ID of the task that TaskHost does now, empty for none.
 	Task, TaskHost string
+	// Restore is the one that is next or under way.
+	Restore RestoreProgress
+	// Configure is the spec that the caller is to write back now, and to note the generation of in Stored.Restore. Nil for none.
+	Configure []byte
 	// stuck reports that members of etcd are to be removed, and that no server can do that before it is changed.
 	stuck bool
 }
@@ -177,7 +188,9 @@ func rolesOf(pool *provisionv1.HostPool) string {
 }
 
 // up reports whether a host works as its plan says.
-func (m *member) up() bool { return m.Connected && m.Held != nil && m.Progress == Up }
+func (m *member) up() bool {
+	return m.Connected && m.Held != nil && m.Progress == Up && m.Held.Stopped == "" && m.Held.Finds == ""
+}
 
 // removal is a node that is to be removed from the cluster.
 type removal struct {
@@ -199,6 +212,8 @@ type decision struct {
 	leave []Host
 	// byName are those of stay.
 	byName map[string]*member
+	// joining is a server with etcd that joins, "" for none.
+	joining string
 }
 
 // Decide decides what to do now. The same input always gives the same decision.
@@ -209,7 +224,15 @@ func Decide(in Input) (Decision, error) {
 	in.Hosts = slices.Clone(in.Hosts)
 	slices.SortFunc(in.Hosts, func(a, b Host) int { return cmp.Compare(a.Name, b.Name) })
 	d.sort()
-	if !d.begin() {
+	if restores, err := d.restore(); restores || err != nil {
+		d.count()
+		return d.out, err
+	}
+	if d.Refused {
+		d.out.Take = nil
+		d.waitAll("a spec that can be had")
+	}
+	if d.Refused || !d.begin() {
 		d.count()
 		return d.out, nil
 	}
@@ -265,6 +288,8 @@ func (d *decision) sort() {
 // worth says which hosts of a pool are to stay where it has too many: those that work.
 func worth(m *member, stored Stored) int {
 	switch {
+	case stored.Restore != nil && stored.Restore.By == m.Name && stored.Restore.UID == m.UID:
+		return 4
 	case m.working() && m.Name == stored.First:
 		return 3
 	case m.working():
@@ -293,7 +318,7 @@ func (d *decision) begin() bool {
 		s.Begun = true
 	}
 	if s.Begun {
-		return slices.ContainsFunc(etcd, func(m *member) bool { return m.Held != nil }) || d.stop()
+		return d.hasData() || d.stop()
 	}
 	// There is no cluster yet that a node could be removed from.
 	for _, host := range d.leave {
@@ -320,7 +345,7 @@ func (d *decision) begin() bool {
 // stop leaves everything as it is, since no host stays that has the cluster's data. Hosts that are being deleted are let go. It returns false.
 func (d *decision) stop() bool {
 	why := "a decision: no host has the cluster's data any more"
-	d.out.Unselected = slices.ContainsFunc(d.leave, func(h Host) bool { return isEtcd(&h) && !h.Leaving })
+	d.out.Unselected = slices.ContainsFunc(d.leave, func(h Host) bool { return isEtcd(&h) && !h.Leaving && !d.isOld(&h) })
 	if d.out.Lost = !d.out.Unselected; d.out.Unselected {
 		why = "a decision: no pool selects a host that has the cluster's data"
 	}
@@ -337,7 +362,7 @@ func (d *decision) stop() bool {
 
 // join gives hosts their first plan.
 func (d *decision) join() error {
-	joining := ""
+	joining := d.joining
 	for _, m := range d.with(provisionv1.RoleEtcd) {
 		if m.Held != nil && m.Connected && m.Progress.busy() {
 			joining = m.Name
@@ -364,10 +389,7 @@ func (d *decision) join() error {
 			continue
 		}
 		if !isKnown {
-			if d.out.Stored.Nodes == nil {
-				d.out.Stored.Nodes = map[string]Node{}
-			}
-			d.out.Stored.Nodes[m.Name] = Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
+			d.addNode(m)
 		}
 		if m.is(provisionv1.RoleEtcd) {
 			joining = m.Name
@@ -384,6 +406,14 @@ func (d *decision) join() error {
 func (d *decision) nextJoin() int64 {
 	d.out.Stored.Joins = max(d.out.Stored.Joins+1, d.Now)
 	return d.out.Stored.Joins
+}
+
+// addNode remembers that a host becomes a node.
+func (d *decision) addNode(m *member) {
+	if d.out.Stored.Nodes == nil {
+		d.out.Stored.Nodes = map[string]Node{}
+	}
+	d.out.Stored.Nodes[m.Name] = Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
 }
 
 // wayIn returns the URL by which a host joins, "" for the one that begins the cluster, or what it waits for.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,10 @@ type machine struct {
 	registered, runs string
 	// journal has how instructions have ended, by their IDs: none runs twice.
 	journal map[string]bool
+	// data is the restore that its data of etcd is of, before is that before the last one, and mark is the last restore after which it has joined anew.
+	data, before, mark string
+	// serves reports whether its etcd runs, and replaced whether the data before can come back.
+	serves, replaced bool
 }
 
 // world is a workspace of the model.
@@ -38,6 +43,9 @@ type world struct {
 	begun     map[string]bool
 	nodes     map[string]bool
 	snapshots []Snapshot
+	restores  []Restore
+	// asked counts restores that were wanted, and restored those that have replaced data.
+	asked, restored int
 	// trouble has machines fail and go away.
 	trouble bool
 }
@@ -85,7 +93,7 @@ func (w *world) names() []string {
 }
 
 func (w *world) input() Input {
-	in := Input{Spec: w.spec, Stored: w.stored, Manifest: []byte("manifest"), Snapshots: w.snapshots}
+	in := Input{Spec: w.spec, Stored: w.stored, Manifest: []byte("manifest"), Snapshots: w.snapshots, Restores: w.restores}
 	for _, name := range w.names() {
 		in.Hosts = append(in.Hosts, w.machines[name].Host)
 	}
@@ -111,8 +119,8 @@ func (w *world) decide() Decision {
 	}
 	for _, name := range out.Release {
 		m := w.machines[name]
-		if m.Held != nil && w.nodes[name] && w.stored.Begun && !m.Gone && !out.Lost && !out.Unselected {
-			w.t.Fatalf("%s is given back, and its node is part of the cluster", name)
+		if m.Held != nil && w.nodes[name] && w.stored.Begun && !m.Gone && !out.Lost && !out.Unselected && out.Restore.Step != StepStop {
+			w.t.Fatalf("%s is given back, and its node is part of the cluster: %+v, restore %+v, stored %+v", name, m.Host, out.Restore, out.Stored)
 		}
 		delete(w.nodes, name)
 		if m.Leaving {
@@ -123,7 +131,7 @@ func (w *world) decide() Decision {
 	}
 	for name, plan := range out.Plans {
 		m := w.machines[name]
-		if m.Held == nil || m.Held.Start != plan.Start || m.Held.Task != plan.Task || !slices.Equal(m.Held.Removes, plan.Removes) {
+		if m.Held == nil || instructions(m.Held) != instructions(&plan.Held) {
 			m.Progress = None
 		}
 		held := plan.Held
@@ -146,23 +154,86 @@ func (w *world) carryOut(m *machine) bool {
 		m.journal[i.ID] = !w.trouble || w.random.IntN(20) > 0
 		switch {
 		case !m.journal[i.ID]:
+			if w.random.IntN(2) == 0 { // it has ended in its middle
+				w.move(m, i.ID)
+			}
 			return false
 		case i.ID == m.Held.startID():
+			w.serve(m)
 			m.runs = m.Held.Start
 		case slices.Contains(m.Held.Removes, i.ID):
 			w.removeNode(i.ID)
+		default:
+			w.move(m, i.ID)
 		}
 	}
 	return true
+}
+
+// move does what an instruction of a restore does with the data of a server.
+func (w *world) move(m *machine, id string) {
+	kind, what, _ := strings.Cut(id, "-")
+	switch {
+	case kind == "stop":
+		m.serves = false
+	case kind == "restore":
+		if w.restored++; !m.replaced { // what is there already is of an attempt that has ended in its middle
+			m.before, m.replaced = m.data, true
+		}
+		m.data = what
+	case kind == "keep":
+		m.replaced = false
+	case kind == "resume" && m.replaced:
+		m.data, m.replaced = m.before, false
+	case kind == "rejoin" && m.mark != m.Held.Epoch:
+		m.data, m.mark, m.replaced = m.Held.Epoch, m.Held.Epoch, false
+	}
+}
+
+// serve starts the etcd of a machine, and wants that its data is not what was replaced.
+func (w *world) serve(m *machine) {
+	w.t.Helper()
+	if !isEtcd(&m.Host) {
+		return
+	}
+	if m.runs == "" && m.data == "" { // it joins
+		m.data = m.Held.Epoch
+	}
+	if m.serves = true; m.data != w.stored.Epoch && w.machines[m.Name] == m && !m.Leaving {
+		w.t.Fatalf("%s starts with the data of %q, and that of the cluster is of %q: %+v", m.Name, m.data, w.stored.Epoch, m.Held)
+	}
+}
+
+// instructions identify those of a plan.
+func instructions(h *Held) string { return fmt.Sprint(h.Start, h.Task, h.Removes, h.Part) }
+
+// checkRestore wants that one host restores, while all others with etcd are stopped.
+func (w *world) checkRestore(out Decision) {
+	w.t.Helper()
+	for name, plan := range out.Plans {
+		if plan.Restores == "" || plan.Restores != plan.Stopped {
+			continue
+		}
+		if r := out.Stored.Restore; r == nil || r.By != name || r.ID != plan.Restores {
+			w.t.Fatalf("%s is to restore %s, and what is stored is %+v", name, plan.Restores, r)
+		}
+		for other, m := range w.machines {
+			if other != name && m.Taken && m.serves && !m.Leaving {
+				w.t.Fatalf("%s is to restore %s, and %s serves (%+v)", name, plan.Restores, other, m.Host)
+			}
+		}
+	}
 }
 
 // check wants what must hold of every decision.
 func (w *world) check(out Decision) {
 	w.t.Helper()
 	etcd, up := 0, 0
+	w.checkRestore(out)
+	after := &Input{Stored: out.Stored}
 	for name, node := range out.Stored.Nodes {
 		m := w.machines[name]
-		if present := m != nil && m.UID == node.UID; node.Etcd && (!present || (m.Held != nil || node.Planned) && !m.neverJoined()) {
+		if present := m != nil && m.UID == node.UID; node.Etcd && (!present || (m.Held != nil || node.Planned) && !m.neverJoined() && !after.isOld(&m.Host)) {
 			etcd++
 			up += count(present && m.working())
 		}
@@ -174,10 +245,11 @@ func (w *world) check(out Decision) {
 			w.t.Fatalf("%s has a task, and another has one, too", name)
 		}
 		isServer := plan.Roles != "worker"
-		if m.Held == nil && w.nodes[name] && w.stored.Begun {
+		if m.Held == nil && w.nodes[name] && w.stored.Begun && plan.Restores == "" {
 			w.t.Fatalf("%s joins, and its former node is part of the cluster", name)
 		}
 		switch {
+		case m.Held != nil && m.Held.Stopped != "" || plan.Stopped != "":
 		case m.Held == nil && plan.Join == "":
 			if w.begun[name] = true; len(w.begun) > 1 && w.stored.Begun {
 				w.t.Fatalf("%v begin a cluster each", w.begun)
@@ -240,6 +312,8 @@ func (w *world) pass() {
 		case m.Progress == Running && w.random.IntN(2) == 0:
 			if !w.carryOut(m) {
 				m.Progress = Failed
+			} else if m.Held.Finds != "" || m.Held.Stopped != "" {
+				m.Progress = Up
 			} else if m.Progress = Unwell; m.registered != m.Held.Start { // systemctl returns when the distribution says that its node is up
 				m.registered, w.nodes[name] = m.Held.Start, true
 			}
@@ -267,7 +341,7 @@ func (w *world) settle(within int) Decision {
 	for range within {
 		out = w.decide()
 		w.pass()
-		if out.Ready == out.Hosts && out.Hosts > 0 && len(out.Take)+len(out.Release) == 0 && len(out.Stored.Nodes) == out.Hosts {
+		if out.Restore.ID == "" && out.Ready == out.Hosts && out.Hosts > 0 && len(out.Take)+len(out.Release) == 0 && len(out.Stored.Nodes) == out.Hosts {
 			return out
 		}
 	}
@@ -277,8 +351,18 @@ func (w *world) settle(within int) Decision {
 			w.t.Logf("%s %s (%+v)", host, why, w.machines[host].Host)
 		}
 	}
-	w.t.Fatalf("after %d rounds %d of %d hosts are ready, %d missing, stored %+v", within, out.Ready, out.Hosts, out.Missing, out.Stored.Nodes)
+	w.t.Fatalf("after %d rounds %d of %d hosts are ready, %d missing, restore %+v, stored %+v, %s", within, out.Ready, out.Hosts, out.Missing, out.Restore, out.Stored.Nodes, w.servers())
 	return out
+}
+
+// servers are those with etcd, for people.
+func (w *world) servers() (text string) {
+	for _, name := range w.names() {
+		if m := w.machines[name]; m.Taken && m.Held != nil && isEtcd(&m.Host) {
+			text += fmt.Sprintf("\n%s connected %t, leaving %t, progress %d, serves %t, data %q: %+v", name, m.Connected, m.Leaving, m.Progress, m.serves, m.data, *m.Held)
+		}
+	}
+	return text
 }
 
 func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
@@ -312,9 +396,17 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 				if w.stored.Keys != w.spec.EncryptionKeyRotation {
 					t.Errorf("the keys are those of rotation %d (%d failed), want %d", w.stored.Keys, w.stored.KeysFailed, w.spec.EncryptionKeyRotation)
 				}
-				if len(w.stored.Outcomes) != len(w.snapshots) {
-					t.Errorf("%d of %d snapshots have ended", len(w.stored.Outcomes), len(w.snapshots))
+				for _, snap := range w.snapshots {
+					if _, ended := w.stored.Outcomes[snap.ID]; !ended {
+						t.Errorf("snapshot %s has not ended", snap.ID)
+					}
 				}
+				for _, r := range w.restores {
+					if _, ended := w.stored.Outcomes[r.ID]; !ended {
+						t.Errorf("restore %s has not ended", r.ID)
+					}
+				}
+				t.Logf("%d restores have replaced data", w.restored)
 				for name, m := range w.machines {
 					if m.Taken && (m.Held.Version != w.spec.Version || m.runs != m.Held.Start) {
 						t.Errorf("%s has version %s, and runs what was started as %s, want %s", name, m.Held.Version, m.runs, m.Held.Start)
@@ -333,7 +425,22 @@ func (w *world) disturb() {
 		return
 	}
 	m := w.machines[names[w.random.IntN(len(names))]]
-	switch w.random.IntN(15) {
+	switch w.random.IntN(17) {
+	case 16:
+		w.asked++
+		r := Restore{ID: fmt.Sprint("r", w.asked), Name: "a", File: "f"}
+		if isEtcd(&m.Host) {
+			r.Host = m.Name
+		}
+		w.restores = append(w.restores, r)
+	case 15:
+		if n := len(w.restores); n > 0 {
+			if r := &w.restores[w.random.IntN(n)]; w.random.IntN(2) == 0 {
+				r.Cancel = true
+			} else {
+				w.restores = slices.DeleteFunc(w.restores, func(other Restore) bool { return other.ID == r.ID })
+			}
+		}
 	case 14:
 		if m.Taken && m.Held != nil { // its plan was deleted, by which it is cleaned
 			*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected, Taken: true}}
@@ -372,6 +479,9 @@ func (w *world) repair() {
 			delete(w.machines, name)
 			delete(w.nodes, name)
 		}
+	}
+	for i := range w.restores { // the file is in the store, too
+		w.restores[i].Host = ""
 	}
 }
 

@@ -45,6 +45,8 @@ type flavor struct {
 	dataDir string
 	// kubectl is how a server runs it.
 	kubectl string
+	// stopPods are the scripts of which the first that is there ends what goes on without the service of a server: etcd and the API server, where they are pods.
+	stopPods []string
 }
 
 func flavorOf(d provisionv1.Distribution) flavor {
@@ -53,6 +55,7 @@ func flavorOf(d provisionv1.Distribution) flavor {
 		return flavor{
 			name: "rke2", script: "https://get.rke2.io", joinPort: 9345, server: "rke2-server", agent: "rke2-agent",
 			cleanServer: uninstall, cleanAgent: uninstall, dataDir: "RKE2_DATA_DIR", kubectl: `"$DATA/bin/kubectl" --kubeconfig /etc/rancher/rke2/rke2.yaml`,
+			stopPods: places("rke2-killall.sh"),
 		}
 	}
 	return flavor{
@@ -226,6 +229,7 @@ type Held struct {
 	Task string `json:"task,omitempty"`
 	// Removes are the IDs of the instructions that remove nodes.
 	Removes []string `json:"removes,omitempty"`
+	Part
 }
 
 // plan returns what a host is to do.
@@ -263,9 +267,13 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	if keys := max(in.Stored.Keys, in.Stored.KeysFailed); host.server() && keys > 0 { // a server reads new encryption keys when it starts
 		takesEffect = append(takesEffect, keys)
 	}
+	if restored := in.restored(host); restored != "" {
+		takesEffect = append(takesEffect, "restore", restored)
+	}
 	p.Start = digest(takesEffect...)
 	in.number(p, host.Held)
 	p.Instructions[0].ID = fmt.Sprintf("install-%s-%d", p.Install, p.Installs)
+	p.Instructions = append(p.Instructions, in.beforeStart(p, host)...)
 	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: p.startID(), Command: in.script(append([]string{start, unit}, host.startOptions()...)...), TimeoutSeconds: startTimeout})
 	if host.is(provisionv1.RoleControlPlane) { // it takes effect without a start
 		p.Files = append(p.Files, protocol.HostFile{Path: in.dataDir() + "/server/manifests/drover-agent.yaml", Content: in.Manifest, Mode: "0600", Absent: in.Manifest == nil})
@@ -304,8 +312,11 @@ const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt
 
 // script returns a command that runs a script with arguments. What it is told by variables comes as words: the variables of an instruction are secrets to the host,
 // which would cut them out of what it reports.
-func (in *Input) script(words ...string) []string {
-	return append([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + in.dataDir(), "/bin/sh", "-c"}, words...)
+func (in *Input) script(words ...string) []string { return in.scriptWith(nil, words...) }
+
+// scriptWith is script with more variables, each with its value.
+func (in *Input) scriptWith(variables []string, words ...string) []string {
+	return slices.Concat([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + in.dataDir()}, variables, []string{"/bin/sh", "-c"}, words)
 }
 
 // install returns the instruction that installs the distribution, and does not start it.

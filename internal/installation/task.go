@@ -44,6 +44,9 @@ type Outcome struct {
 	Host string `json:"host"`
 	// Problem says why it has failed, for people. Empty if it has succeeded.
 	Problem string `json:"problem,omitempty"`
+	// Canceled restores have replaced nothing, and Restored reports that data was replaced.
+	Canceled bool `json:"canceled,omitempty"`
+	Restored bool `json:"restored,omitempty"`
 }
 
 // task is what one server is to do that starts nothing again. It is the last instruction of its plan.
@@ -111,7 +114,6 @@ func (d Decision) SnapshotOn(id string) string {
 
 // decideTask decides which server does which task now, one at a time, and remembers how they ended. One that has begun goes on.
 func (d *decision) decideTask(removes int) {
-	d.forget()
 	calm := removes == 0
 	for _, m := range d.ordered() {
 		calm = calm && (!m.server() || m.up() && d.current(m))
@@ -139,14 +141,20 @@ func (d *decision) decideTask(removes int) {
 	}
 }
 
-// forget forgets how snapshots have ended that are not wanted any more.
+// forget forgets how snapshots and restores have ended that are not wanted any more.
 func (d *decision) forget() {
 	before := d.out.Stored.Outcomes
 	d.out.Stored.Outcomes = nil
-	for _, snap := range d.Snapshots {
-		if o, ended := before[snap.ID]; ended {
-			d.remember(snap.ID, o)
+	keep := func(id string) {
+		if o, ended := before[id]; ended {
+			d.remember(id, o)
 		}
+	}
+	for _, snap := range d.Snapshots {
+		keep(snap.ID)
+	}
+	for _, restore := range d.Restores {
+		keep(restore.ID)
 	}
 }
 

@@ -17,7 +17,7 @@ func CheckVersion(in Input) error {
 		return fmt.Errorf("spec.version: %w", err)
 	}
 	for _, host := range in.Hosts {
-		if !host.Taken || host.Gone || host.Held == nil || host.Held.Roles == "worker" {
+		if !host.Taken || host.Gone || host.Held == nil || host.Held.Roles == "worker" || in.isOld(&host) || in.replaces(&host) {
 			continue
 		}
 		has, err := version.ParseGeneric(host.Held.Version)
@@ -32,4 +32,10 @@ func CheckVersion(in Input) error {
 		}
 	}
 	return nil
+}
+
+// replaces reports whether a server that is stopped replaces its data, or what it joins was replaced: the version that it had counts no more.
+func (in *Input) replaces(host *Host) bool {
+	r := in.Stored.Restore
+	return host.Held.Stopped != "" && (r != nil && r.Replacing() || host.Held.Epoch != in.Stored.Epoch)
 }

@@ -88,6 +88,11 @@ func startK3s(t *testing.T) *k3s {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tools, err := lab.EtcdTools(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assets[lab.Etcdutl] = tools.Assets[lab.Etcdutl]
 	k := &k3s{system: build(t), t: t, assets: assets, machines: map[string]*machine{}}
 	k.standIn, k.shared, k.socket = filepath.Join(k.dir, "k3s"), filepath.Join(k.dir, "shared"), filepath.Join(k.dir, "hub.sock")
 	command := exec.Command("go", "build", "-ldflags=-s -w", "-o", k.standIn, "./test/k3s")
@@ -175,7 +180,7 @@ func (k *k3s) start(t *testing.T, name, command string) {
 	k.made++
 	tools := m.path("tools")
 	settings, err := json.Marshal(map[string]string{
-		"Out": m.dir, "Shared": k.shared, "Address": addressOf(k.made), "Etcd": k.assets[lab.Etcd], "APIServer": k.assets[lab.APIServer], "Kubectl": k.programs.Kubectl, "Agent": k.programs.Agent})
+		"Out": m.dir, "Shared": k.shared, "Address": addressOf(k.made), "Etcd": k.assets[lab.Etcd], "Etcdutl": k.assets[lab.Etcdutl], "APIServer": k.assets[lab.APIServer], "Kubectl": k.programs.Kubectl, "Agent": k.programs.Agent})
 	if err != nil {
 		t.Fatal(err)
 	}

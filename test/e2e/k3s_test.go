@@ -43,7 +43,11 @@ func TestAClusterOfHostsIsInstalledByK3s(t *testing.T) {
 	k.step("users reach it through the hub", k.reach)
 	k.step("one server becomes three", k.grow)
 	k.step("a snapshot is made", k.snapshot)
+	k.step("data is changed, then destroyed on all servers", k.destroy)
+	k.step("it comes back from the snapshot, though the hub is killed in the middle", k.restore)
+	k.step("a file that is no snapshot leaves the data as it was", k.restoreNothing)
 	k.step("another version comes to servers, then to workers", k.update)
+	k.step("a snapshot brings its version back, too", k.restoreVersion)
 	k.step("certificates are rotated on each server once", k.rotate)
 	k.step("a worker that is gone is removed with its Host", k.lose)
 	k.step("a server whose Host is deleted leaves etcd before it is cleaned", k.leave)
@@ -123,6 +127,7 @@ func (k *k3s) grow(t *testing.T) {
 }
 
 func (k *k3s) snapshot(t *testing.T) {
+	k.set(t, "before")
 	snap := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}}
 	create(t, k.hub.Plane, snap)
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -138,20 +143,30 @@ func (k *k3s) snapshot(t *testing.T) {
 }
 
 func (k *k3s) update(t *testing.T) {
+	before := map[string]string{}
+	for name := range k.machines {
+		before[name] = k.ran(t, name)
+	}
 	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Version = k3sVersions[1] })
 	k.await(t, "5/5")
-	testkit.Eventually(t, time.Minute, func(context.Context) error {
+	k.versions(t, k3sVersions[1])
+	for name := range k.machines {
+		if got := strings.TrimPrefix(k.ran(t, name), before[name]); strings.Count(got, "start") != 1 || strings.Count(got, "install") != 1 {
+			t.Errorf("%s ran %q, want one installation and one start", name, got)
+		}
+	}
+}
+
+// versions waits until all nodes have a version.
+func (k *k3s) versions(t *testing.T, want string) {
+	t.Helper()
+	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
 		out, err := k.kubectl(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, demoToken, "get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
-		if err == nil && out != strings.TrimSpace(strings.Repeat(k3sVersions[1]+" ", 5)) {
+		if err == nil && out != strings.TrimSpace(strings.Repeat(want+" ", 5)) {
 			err = errors.New("the nodes have " + out)
 		}
 		return err
 	})
-	for name := range k.machines {
-		if got := k.ran(t, name); strings.Count(got, "start") != 2 || strings.Count(got, "install") != 2 {
-			t.Errorf("%s ran %q, want two installations and two starts", name, got)
-		}
-	}
 }
 
 func (k *k3s) rotate(t *testing.T) {
@@ -266,7 +281,7 @@ func (k *k3s) awaitReason(t *testing.T, reason string) {
 
 // overview is what a person would look at.
 func (k *k3s) overview(ctx context.Context) string {
-	out, err := k.hub.Kubectl(ctx, nil, "-n", teamSpace, "get", "clusterinstallations,hosts,clusters", "-o", "wide")
+	out, err := k.hub.Kubectl(ctx, nil, "-n", teamSpace, "get", "clusterinstallations,etcdrestores,hosts,clusters", "-o", "wide")
 	return fmt.Sprint(out, err)
 }
 

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +30,7 @@ type settings struct {
 	// Address of the machine.
 	Address string
 	// Programs.
-	Etcd, APIServer, Kubectl, Agent string
+	Etcd, Etcdutl, APIServer, Kubectl, Agent string
 }
 
 // configuration is what k3s reads.
@@ -44,6 +45,7 @@ type configuration struct {
 const (
 	configFile = "/etc/rancher/k3s/config.yaml"
 	data       = "/var/lib/rancher/k3s"
+	resetFlag  = data + "/server/db/reset-flag"
 	upFile     = "/run/k3s.up"
 	pidFile    = "/run/k3s.pid"
 	kubeconfig = "/etc/rancher/k3s/k3s.yaml"
@@ -77,6 +79,9 @@ func run() error {
 	}
 	switch args[0] {
 	case "server", "agent":
+		if slices.Contains(args, "--cluster-reset") {
+			return reset(args[1:])
+		}
 		return serve(args[0])
 	case "relay":
 		return relay(args[1], args[2])
@@ -107,7 +112,11 @@ func systemctl(args []string) error {
 	switch args[0] {
 	case "daemon-reload", "enable", "disable":
 		return nil
+	case "cat":
+		_, err := os.Stat("/usr/local/k3s-version")
+		return err
 	case "stop":
+		note("stop")
 		stop()
 		return nil
 	case "restart":
@@ -167,18 +176,22 @@ func stop() {
 	_ = os.Remove(upFile)
 }
 
+func readConfiguration() (config configuration, err error) {
+	raw, err := os.ReadFile(configFile)
+	if err == nil {
+		err = yaml.Unmarshal(raw, &config)
+	}
+	return config, err
+}
+
 // serve is k3s itself.
 func serve(kind string) error {
-	_ = os.Remove(upFile)
+	_, _ = os.Remove(upFile), os.Remove(resetFlag)
 	if err := os.WriteFile(pidFile, []byte(fmt.Sprint(os.Getpid())), 0o600); err != nil {
 		return err
 	}
-	raw, err := os.ReadFile(configFile)
+	config, err := readConfiguration()
 	if err != nil {
-		return err
-	}
-	var config configuration
-	if err := yaml.Unmarshal(raw, &config); err != nil {
 		return err
 	}
 	go func() { // the kubelet's

@@ -49,7 +49,7 @@ type EtcdRestoreList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="give snapshotName or file"
 // +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host is for file"
 // +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration: Restore takes snapshotName: a file has no configuration"
-// +kubebuilder:validation:XValidation:rule="self.installationName == oldSelf.installationName && self.configuration == oldSelf.configuration && (has(self.snapshotName) ? self.snapshotName : '') == (has(oldSelf.snapshotName) ? oldSelf.snapshotName : '') && (has(self.file) ? self.file : '') == (has(oldSelf.file) ? oldSelf.file : '') && (has(self.host) ? self.host : '') == (has(oldSelf.host) ? oldSelf.host : '')",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+// +kubebuilder:validation:XValidation:rule="self.installationName == oldSelf.installationName && self.configuration == oldSelf.configuration && has(self.snapshotName) == has(oldSelf.snapshotName) && (!has(self.snapshotName) || self.snapshotName == oldSelf.snapshotName) && has(self.file) == has(oldSelf.file) && (!has(self.file) || self.file == oldSelf.file) && has(self.host) == has(oldSelf.host) && (!has(self.host) || self.host == oldSelf.host)",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || has(self.cancel) && self.cancel",message="cancel cannot be taken back: make another EtcdRestore"
 type EtcdRestoreSpec struct {
 	// installationName names the ClusterInstallation, in the same namespace.
@@ -76,8 +76,8 @@ type EtcdRestoreSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Host string `json:"host,omitempty"`
 
-	// configuration says whether the spec of the installation is written back, too, as it was when the snapshot was made, with its version: Keep or Restore. Pools and the
-	// counts of rotations stay as they are. Default Keep.
+	// configuration is Restore to have the spec of the installation written back, too, as it was when the snapshot was made, with its version. Pools and the counts of
+	// rotations stay as they are. Default Keep.
 	// +optional
 	// +kubebuilder:default=Keep
 	Configuration RestoredConfiguration `json:"configuration,omitempty"`
@@ -87,12 +87,12 @@ type EtcdRestoreSpec struct {
 	Cancel bool `json:"cancel,omitempty"`
 }
 
-// RestoredConfiguration says what becomes of the spec of an installation.
+// RestoredConfiguration is what a restore does with the spec of an installation.
 //
 // +kubebuilder:validation:Enum=Keep;Restore
 type RestoredConfiguration string
 
-// What becomes of the spec of an installation.
+// What a restore does with the spec of an installation.
 const (
 	// ConfigurationKeep leaves it as it is.
 	ConfigurationKeep RestoredConfiguration = "Keep"

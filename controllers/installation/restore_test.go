@@ -1,0 +1,202 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// restoring is a world with one server that is up, of which a snapshot was made.
+func restoring(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.Apply(t, &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}})
+	w.reconcile(4)
+	for range 3 { // it is up, has made the snapshot, and has its plan without that
+		w.report("s1", v1.HostActive, v1.ReasonActive, "")
+		w.reconcile(2)
+	}
+	return w
+}
+
+// wanted makes an EtcdRestore.
+func (w *world) wanted(name string, change func(*provisionv1.EtcdRestoreSpec)) *provisionv1.EtcdRestore {
+	w.t.Helper()
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: name}, Spec: provisionv1.EtcdRestoreSpec{InstallationName: "prod"}}
+	change(&restore.Spec)
+	if err := w.Client.Create(w.t.Context(), restore); err != nil {
+		w.t.Fatal(err)
+	}
+	return restore
+}
+
+func ofSnapshot(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName = "before" }
+
+// phase wants one, a reason and a word of the message.
+func (w *world) phase(name string, want provisionv1.EtcdRestorePhase, reason, message string) *provisionv1.EtcdRestore {
+	w.t.Helper()
+	restore := get(w, name, &provisionv1.EtcdRestore{})
+	ready := meta.FindStatusCondition(restore.Status.Conditions, provisionv1.ConditionReady)
+	if restore.Status.Phase != want || ready == nil || ready.Reason != reason || !strings.Contains(ready.Message, message) {
+		w.t.Errorf("%s is %s, %+v, want %s, %s, %s", name, restore.Status.Phase, ready, want, reason, message)
+	}
+	ends := want == provisionv1.RestoreFailed || want == provisionv1.RestoreCanceled || reason == provisionv1.ReasonSourceInvalid
+	if stalled := meta.IsStatusConditionTrue(restore.Status.Conditions, provisionv1.ConditionStalled); stalled != ends {
+		w.t.Errorf("%s is Stalled: %t", name, stalled)
+	}
+	return restore
+}
+
+// last is the ID of the last instruction of a Host's plan, without that of the restore.
+func (w *world) last(host string) string {
+	w.t.Helper()
+	i := w.plan(host).Instructions
+	kind, _, _ := strings.Cut(i[len(i)-1].ID, "-")
+	return kind
+}
+
+func TestASnapshotIsRestored(t *testing.T) {
+	t.Parallel()
+	w := restoring(t)
+	w.wanted("back", ofSnapshot)
+	w.phase("back", provisionv1.RestorePending, provisionv1.ReasonPending, "waiting for its ClusterInstallation")
+	want(t, w.reconcile(1), "0/1", provisionv1.ReasonRestoring, "EtcdRestore back is under way, and nothing else is changed: waits for host s1, which looks for the file")
+	restore := w.phase("back", provisionv1.RestorePending, provisionv1.ReasonWaiting, "host s1, which looks for the file")
+	snapshot := get(w, "before", &provisionv1.EtcdSnapshot{}).Status.Snapshot
+	if restore.Status.Host != "s1" || restore.Status.Snapshot != snapshot || !slices.Contains(w.plan("s1").Instructions[0].Command, "FILE="+snapshot) {
+		t.Errorf("%+v, %+v", restore.Status, w.plan("s1").Instructions)
+	}
+	for _, step := range []struct {
+		last, reason, message string
+		phase                 provisionv1.EtcdRestorePhase
+	}{
+		{"stop", provisionv1.ReasonStopping, "host s1 to stop", provisionv1.RestoreStopping},
+		{"restore", provisionv1.ReasonRestoring, "host s1, which replaces its data", provisionv1.RestoreRestoring},
+		{"start", provisionv1.ReasonJoining, "host s1, which is started again", provisionv1.RestoreJoining},
+		{"nodes", provisionv1.ReasonJoining, "host s1, which removes nodes", provisionv1.RestoreJoining},
+	} {
+		w.report("s1", v1.HostActive, v1.ReasonActive, "")
+		w.reconcile(1)
+		if got := w.last("s1"); got != step.last {
+			t.Errorf("s1 is told %s, want %s", got, step.last)
+		}
+		w.phase("back", step.phase, step.reason, step.message)
+	}
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(1)
+	w.phase("back", provisionv1.RestoreSucceeded, provisionv1.ReasonSucceeded, "host s1 has restored it, and all servers are up")
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	want(t, w.reconcile(2), "1/1", provisionv1.ReasonInstalled, "1 hosts have")
+	before := get(w, "back", restore).ResourceVersion
+	if w.reconcile(3); get(w, "back", restore).ResourceVersion != before {
+		t.Error("its status is written again")
+	}
+}
+
+func TestARestoreSaysWhatHasFailedOnWhichHost(t *testing.T) {
+	t.Parallel()
+	w := restoring(t)
+	w.wanted("back", ofSnapshot)
+	w.reconcile(1)
+	w.report("s1", v1.HostInstalling, v1.ReasonInstructionFailed, "")
+	host := get(w, "s1", &v1.Host{})
+	host.Status.Plan.Output = "3 files have the name"
+	if err := w.Client.Status().Update(t.Context(), host); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(1)
+	w.phase("back", provisionv1.RestoreFailed, provisionv1.ReasonFailed, "host s1: it is InstructionFailed; its last lines: 3 files have the name")
+	w.wanted("again", func(s *provisionv1.EtcdRestoreSpec) { s.File, s.Host = "scheduled-1", "s1" })
+	w.reconcile(1)
+	w.phase("again", provisionv1.RestorePending, provisionv1.ReasonWaiting, "host s1, which looks for the file")
+}
+
+func TestWhatCannotBeRestoredIsSaid(t *testing.T) {
+	t.Parallel()
+	w := restoring(t)
+	for name, tt := range map[string]struct {
+		change  func(*provisionv1.EtcdRestoreSpec)
+		message string
+	}{
+		"no-snapshot": {func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName = "none" }, "there is no EtcdSnapshot none of this installation"},
+		"no-store":    {func(s *provisionv1.EtcdRestoreSpec) { s.File = "f" }, "name the host whose disk has the file"},
+	} {
+		w.wanted(name, tt.change)
+		w.reconcile(1)
+		w.phase(name, provisionv1.RestorePending, provisionv1.ReasonSourceInvalid, tt.message)
+	}
+	w.wanted("other-host", func(s *provisionv1.EtcdRestoreSpec) { s.File, s.Host = "f", "w9" })
+	w.reconcile(1)
+	w.phase("other-host", provisionv1.RestorePending, provisionv1.ReasonWaiting, "Host w9 to be a server with etcd")
+	w.wanted("queued", ofSnapshot)
+	w.reconcile(1)
+	restore := w.phase("queued", provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for EtcdRestore other-host")
+	restore.Spec.Cancel = true
+	if err := w.Client.Update(t.Context(), restore); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client.Delete(t.Context(), get(w, "other-host", &provisionv1.EtcdRestore{})); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(2)
+	w.phase("queued", provisionv1.RestoreCanceled, provisionv1.ReasonCanceled, "no data was replaced")
+	restore = get(w, "queued", restore)
+	for field, change := range map[string]func(*provisionv1.EtcdRestoreSpec){
+		"cancel cannot be taken back": func(s *provisionv1.EtcdRestoreSpec) { s.Cancel = false },
+		"spec cannot be changed":      func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName = "other" },
+		"give snapshotName or file":   func(s *provisionv1.EtcdRestoreSpec) { s.File = "f" },
+	} {
+		changed := restore.DeepCopy()
+		change(&changed.Spec)
+		if err := w.Client.Update(t.Context(), changed); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func TestARestoreBringsTheConfigurationOfItsSnapshot(t *testing.T) {
+	t.Parallel()
+	w := restoring(t)
+	i := w.reconcile(1)
+	i.Spec.Version, i.Spec.CertificateRotation, i.Spec.Etcd.Schedule = "v1.36.0+k3s1", 3, "0 1 * * *"
+	i.Spec.Pools = append(i.Spec.Pools, provisionv1.HostPool{Name: "more", Roles: []provisionv1.HostRole{provisionv1.RoleWorker}, Selector: metav1.LabelSelector{MatchLabels: map[string]string{"for": "more"}}})
+	if err := w.Client.Update(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(2)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(2)
+	w.wanted("back", func(s *provisionv1.EtcdRestoreSpec) {
+		s.SnapshotName, s.Configuration = "before", provisionv1.ConfigurationRestore
+	})
+	w.reconcile(1)
+	for range 2 {
+		w.report("s1", v1.HostActive, v1.ReasonActive, "")
+		w.reconcile(1)
+	}
+	i = w.reconcile(1)
+	if i.Spec.Version != "v1.35.1+k3s1" || i.Spec.Etcd.Schedule != "" || i.Spec.CertificateRotation != 3 || len(i.Spec.Pools) != 3 {
+		t.Errorf("the spec is %+v", i.Spec)
+	}
+	if got := w.plan("s1"); w.last("s1") != "restore" || !slices.ContainsFunc(got.Instructions, func(i protocol.HostInstruction) bool {
+		return slices.Contains(i.Command, "INSTALL_K3S_VERSION=v1.35.1+k3s1")
+	}) {
+		t.Errorf("s1 is told %+v, want it to install the version of the snapshot first", got.Instructions)
+	}
+	want(t, i, "0/1", provisionv1.ReasonRestoring, "host s1, which replaces its data")
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(1)
+	w.phase("back", provisionv1.RestoreJoining, provisionv1.ReasonJoining, "")
+}

@@ -1,0 +1,115 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// waitsToStart reports whether a server was stopped for a restore, or has data that one has replaced elsewhere.
+func (d *decision) waitsToStart(m *member) bool { return m.Held.Stopped != "" || d.isOld(&m.Host) }
+
+// isOld reports whether a host has data of etcd that a restore has replaced elsewhere. It never starts with that.
+func (in *Input) isOld(h *Host) bool {
+	return isEtcd(h) && h.Held.Epoch != in.Stored.Epoch && h.Held.Restores != in.Stored.Epoch
+}
+
+// startAgain starts a server that was stopped for a restore. Those whose data was not replaced start at the same time, since none is up without a quorum; others join
+// one after another.
+func (d *decision) startAgain(m *member) error {
+	url, why := m.Held.Join, ""
+	switch {
+	case !m.Connected:
+		why = "its agent, which is not connected"
+	case m.Held.Restores != "" && m.Held.Restores == d.Stored.Epoch: // it has what the others join
+		url = ""
+	case m.Held.Epoch != d.Stored.Epoch:
+		url, why = d.wayBack(m)
+	}
+	if why != "" {
+		d.out.Waiting[m.Name] = "waits for " + why
+		return nil
+	}
+	anew := m.is(provisionv1.RoleEtcd) && m.Held.Epoch != d.Stored.Epoch
+	if anew {
+		d.joining = m.Name
+	}
+	d.out.Waiting[m.Name] = "is started again"
+	err := d.give(m, url, nil)
+	if err == nil {
+		d.out.Plans[m.Name].Changed = url == "" || !anew && !m.Held.Rejoins
+	}
+	return err
+}
+
+// wayBack returns the URL by which a server joins what was restored, or what it waits for.
+func (d *decision) wayBack(m *member) (url, why string) {
+	for _, s := range d.ordered() {
+		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {
+			continue
+		}
+		if m.is(provisionv1.RoleEtcd) && s.Connected && s.Progress.busy() {
+			d.joining = cmp.Or(d.joining, s.Name)
+		}
+		if s.up() && s.Address != "" && url == "" {
+			url = d.joinURL(s)
+		}
+	}
+	switch {
+	case url == "":
+		return "", "a server with the restored data to be up"
+	case m.is(provisionv1.RoleEtcd) && d.joining != "":
+		return "", fmt.Sprintf("host %s: servers with etcd join one at a time", d.joining)
+	}
+	return url, ""
+}
+
+// resumes reports whether a host was stopped for a restore that has replaced nothing.
+func (d *decision) resumes(h *Host) bool {
+	return h.Held != nil && h.Held.Stopped != "" && h.Held.Epoch == d.Stored.Epoch
+}
+
+// resume starts servers that leave the cluster and were stopped for a restore that has replaced nothing: etcd counts them until they have left.
+func (d *decision) resume(removes []removal) error {
+	for _, m := range d.servers() {
+		if d.named(m.Name) != nil || !m.Connected || !d.resumes(&m.Host) || slices.ContainsFunc(removes, func(r removal) bool { return r.Node == m.Name }) {
+			continue
+		}
+		if err := d.give(m, m.Held.Join, nil); err != nil {
+			return err
+		}
+		d.out.Plans[m.Name].Changed = true
+	}
+	return nil
+}
+
+// hasData reports whether a host stays that has the cluster's data.
+func (d *decision) hasData() bool {
+	return slices.ContainsFunc(d.with(provisionv1.RoleEtcd), func(m *member) bool { return m.Held != nil && !d.isOld(&m.Host) && (m.up() || !m.Held.Rejoins) })
+}
+
+// lost reports whether no host of the cluster has its data.
+func (d *decision) lost() bool {
+	for _, m := range d.servers() {
+		if m.is(provisionv1.RoleEtcd) && !d.isOld(&m.Host) {
+			return false
+		}
+	}
+	return true
+}
+
+// problem says why a host has failed, with the last lines of what failed.
+func (h *Host) problem() string {
+	text := protocol.Cut(h.Detail, 256)
+	if output := strings.TrimSpace(h.Output); output != "" {
+		text += "; its last lines: " + output[max(0, len(output)-512):]
+	}
+	return strings.ToValidUTF8(text, "")
+}

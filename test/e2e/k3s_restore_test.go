@@ -1,0 +1,188 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// in runs a command in a machine, beside its agent.
+func (k *k3s) in(t *testing.T, name string, command ...string) {
+	t.Helper()
+	proc := fmt.Sprintf("/proc/%d/ns/", k.machines[name].process.PID())
+	args := append([]string{"--mount=" + proc + "mnt", "--pid=" + proc + "pid_for_children", "--net=" + proc + "net"}, command...)
+	if out, err := exec.CommandContext(t.Context(), "nsenter", args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v on %s: %v %s", command, name, err, out)
+	}
+}
+
+// cluster runs kubectl for the cluster, by the hub.
+func (k *k3s) cluster(t *testing.T, args ...string) string {
+	t.Helper()
+	var out string
+	testkit.Eventually(t, 2*time.Minute, func(context.Context) (err error) {
+		out, err = k.kubectl(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, demoToken, args...)
+		return err
+	})
+	return out
+}
+
+// settings returns the names of the ConfigMaps that the test has made.
+func (k *k3s) settings(t *testing.T) string {
+	t.Helper()
+	return k.cluster(t, "get", "configmaps", "-n", "default", "-l", "of=test", "-o", "jsonpath={.items[*].metadata.name}")
+}
+
+func (k *k3s) set(t *testing.T, name string) {
+	t.Helper()
+	k.cluster(t, "create", "configmap", "-n", "default", name)
+	k.cluster(t, "label", "configmap", "-n", "default", name, "of=test")
+}
+
+// crash kills k3s with all that it runs, as a machine that loses its power does.
+const crash = `kill -9 -"$(cat /run/k3s.pid)"; rm -f /run/k3s.pid /run/k3s.up`
+
+// corrupt overwrites the database of etcd.
+const corrupt = crash + `; head -c 65536 /dev/urandom | dd of=/var/lib/rancher/k3s/server/db/etcd/member/snap/db conv=notrunc 2>/dev/null`
+
+func (k *k3s) destroy(t *testing.T) {
+	k.set(t, "after")
+	k.cluster(t, "delete", "configmap", "-n", "default", "before")
+	if got := k.settings(t); got != "after" {
+		t.Fatalf("the cluster has %q", got)
+	}
+	k.in(t, "s1", "sh", "-c", corrupt)
+	for _, name := range []string{"s2", "s3"} {
+		k.in(t, name, "sh", "-c", crash+`; rm -r /var/lib/rancher/k3s/server/db/etcd`)
+	}
+	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		ready := meta.FindStatusCondition(k.installation(t).Status.Conditions, provisionv1.ConditionReady)
+		if ready.Status != metav1.ConditionFalse {
+			return fmt.Errorf("it is %+v\n%s", ready, k.overview(ctx))
+		}
+		return nil
+	})
+}
+
+// wanted makes an EtcdRestore of the snapshot.
+func (k *k3s) wanted(t *testing.T, name string, configuration provisionv1.RestoredConfiguration) *provisionv1.EtcdRestore {
+	t.Helper()
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}, Spec: provisionv1.EtcdRestoreSpec{InstallationName: "prod", SnapshotName: "before", Configuration: configuration}}
+	create(t, k.hub.Plane, restore)
+	return restore
+}
+
+// awaitRestore waits until a restore has succeeded.
+func (k *k3s) awaitRestore(t *testing.T, restore *provisionv1.EtcdRestore) {
+	t.Helper()
+	testkit.Eventually(t, 6*time.Minute, func(ctx context.Context) error {
+		if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(restore), restore); err != nil || restore.Status.Phase != provisionv1.RestoreSucceeded {
+			return fmt.Errorf("%+v: %w\n%s", restore.Status, err, k.overview(ctx))
+		}
+		return nil
+	})
+}
+
+func (k *k3s) restore(t *testing.T) {
+	restore := k.wanted(t, "back", "")
+	by := ""
+	testkit.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
+		for _, name := range []string{"s1", "s2", "s3"} {
+			if strings.Contains(k.ran(t, name), "cluster-reset") {
+				by = name
+				return nil
+			}
+		}
+		err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(restore), restore)
+		return fmt.Errorf("no host restores it: %+v (%w)\n%s", restore.Status, err, k.overview(ctx))
+	})
+	kill(t, k.hub.Manager)
+	if err := k.hub.StartManager(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	k.awaitRestore(t, restore)
+	if restore.Status.Host != by {
+		t.Errorf("%s has restored it, and the status says %s", by, restore.Status.Host)
+	}
+	k.await(t, "5/5")
+	k.awaitCluster(t) // the tunnel is back
+	if got := k.settings(t); got != "before" {
+		t.Errorf("the cluster has %q, want what it had when the snapshot was made", got)
+	}
+	k.nodes(t, "s1 s2 s3 w1 w2")
+	for _, name := range []string{"s1", "s2", "s3"} {
+		want := "install server " + k3sVersions[0] + " start server " + k3sVersions[0] + " stop cluster-reset start server " + k3sVersions[0]
+		got := ""
+		for word := range strings.FieldsSeq(k.ran(t, name)) {
+			if !strings.HasPrefix(word, "/") && word != "etcd-snapshot" && word != "save" {
+				got = strings.TrimSpace(got + " " + word)
+			}
+		}
+		if name != by {
+			want = strings.ReplaceAll(want, " cluster-reset", "")
+		}
+		if got != want {
+			t.Errorf("%s ran %q, want %q", name, got, want)
+		}
+	}
+	k.members(t)
+}
+
+// members wants that etcd has the three servers as its members, each of which has the data.
+func (k *k3s) members(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"s1", "s2", "s3"} {
+		k.in(t, name, "sh", "-c", `curl -fsS -d '{}' http://127.0.0.1:2379/v3/cluster/member/list | grep -o '"name":"s[123]"' | sort -u | wc -l | grep -qx 3`)
+	}
+}
+
+func (k *k3s) restoreVersion(t *testing.T) {
+	k.set(t, "later")
+	restore := k.wanted(t, "version", provisionv1.ConfigurationRestore)
+	k.awaitRestore(t, restore)
+	k.await(t, "5/5")
+	if got := k.installation(t).Spec.Version; got != k3sVersions[0] {
+		t.Errorf("the version is %s, want that of the snapshot", got)
+	}
+	k.awaitCluster(t)
+	if got := k.settings(t); got != "before" {
+		t.Errorf("the cluster has %q, want what it had when the snapshot was made", got)
+	}
+	k.versions(t, k3sVersions[0])
+}
+
+// restoreNothing restores a file that is no snapshot.
+func (k *k3s) restoreNothing(t *testing.T) {
+	k.set(t, "kept")
+	k.in(t, "s2", "sh", "-c", `head -c 65536 /dev/urandom >/var/lib/rancher/k3s/server/db/snapshots/broken`)
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "broken"}, Spec: provisionv1.EtcdRestoreSpec{InstallationName: "prod", File: "broken", Host: "s2"}}
+	create(t, k.hub.Plane, restore)
+	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
+		err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(restore), restore)
+		ready := meta.FindStatusCondition(restore.Status.Conditions, provisionv1.ConditionReady)
+		if err != nil || restore.Status.Phase != provisionv1.RestoreFailed || !strings.Contains(ready.Message, "host s2: ") || !strings.Contains(ready.Message, "snapshot") {
+			return fmt.Errorf("%+v: %w\n%s", ready, err, k.overview(ctx))
+		}
+		return nil
+	})
+	k.await(t, "5/5")
+	k.awaitCluster(t)
+	if got := k.settings(t); got != "before kept" {
+		t.Errorf("the cluster has %q, want what it had before", got)
+	}
+	k.members(t)
+}
