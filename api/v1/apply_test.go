@@ -88,7 +88,7 @@ oidc:
   nameClaim: preferred_username
   groupsClaim: groups
   allowedGroups: [a]`,
-	"Host": `{tokenTTL: 36h, deletionPolicy: Orphan, consumerRef: {apiVersion: cluster.drover.dev/v1, kind: Cluster, name: prod, uid: a}}`,
+	"Host": `{tokenTTL: 36h, deletionPolicy: Orphan, internalAddress: 10.0.0.5, consumerRef: {apiVersion: cluster.drover.dev/v1, kind: Cluster, name: prod, uid: a}}`,
 	"User": `{disabled: true, principal: "github:alice"}`,
 }
 

@@ -71,6 +71,14 @@ type HostSpec struct {
 	// +kubebuilder:default=Clean
 	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
 
+	// internalAddress is the IP address at which other machines of a cluster reach this one, if it is not the first that the machine reports: on machines whose
+	// first network is NAT, all report the same one. It is the address of the node, too, in clusters of a ClusterInstallation. Set it before the host is taken.
+	// +optional
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}$|^([0-9A-Fa-f]{1,4}(:[0-9A-Fa-f]{1,4}){0,6})?::([0-9A-Fa-f]{1,4}(:[0-9A-Fa-f]{1,4}){0,6})?$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be one at which other machines reach this one, and not of its loopback, its link or a group"
+	InternalAddress string `json:"internalAddress,omitempty"`
+
 	// consumerRef names the object that has taken the host and gives it its plan, in the Host's own namespace. The controller of that object sets it, and
 	// removes it once the machine is clean. No other takes a host with it.
 	// +optional

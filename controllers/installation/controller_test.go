@@ -381,6 +381,34 @@ func TestSecretsThatAreNotDroversSayNothingOfTheAgent(t *testing.T) {
 	}
 }
 
+func TestMachinesThatReportTheSameAddressJoinByTheOneThatTheirHostsHave(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, use := range map[string]string{"s1": "server", "w1": "worker"} {
+		w.host(name, use, "10.0.2.15") // that of a NAT
+		h := get(w, name, &v1.Host{})
+		h.Spec.InternalAddress = map[string]string{"s1": "192.168.56.11", "w1": "192.168.56.12"}[name]
+		if err := w.Client.Update(t.Context(), h); err != nil {
+			t.Fatal(err)
+		}
+		w.report(name, v1.HostAvailable, v1.ReasonHostAvailable, "10.0.2.15")
+	}
+	w.reconcile(5)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(3)
+	for name, words := range map[string][]string{"s1": {"node-ip: 192.168.56.11"}, "w1": {"node-ip: 192.168.56.12", "server: https://192.168.56.11:6443"}} {
+		plan := w.plan(name)
+		if plan == nil {
+			t.Fatalf("%s has no plan", name)
+		}
+		for _, word := range words {
+			if config := string(plan.Files[0].Content); !strings.Contains(config, word) {
+				t.Errorf("%s: %q is not in\n%s", name, word, config)
+			}
+		}
+	}
+}
+
 func TestHostsOfAFormerInstallationAreGivenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -267,6 +267,10 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 		if m := host.Status.Machine; m != nil {
 			known.Address, known.NodeLabels, known.NodeTaints = address(m.Addresses), m.Labels, m.Taints
 		}
+		if a := host.Spec.InternalAddress; a != "" {
+			known.NodeIP = address([]string{a})
+			known.Address = known.NodeIP
+		}
 		note, version, err := r.hub().Note(ctx, host)
 		if err != nil {
 			return err

@@ -90,3 +90,21 @@ func TestTheProviderIDIsAWordOfItsOwn(t *testing.T) {
 		}
 	}
 }
+
+func TestTheAddressThatAHostIsGivenIsTheFirst(t *testing.T) {
+	t.Parallel()
+	machine := &v1.HostMachine{Hostname: "box", Addresses: []string{"10.0.2.15", "192.168.56.11", "no address"}}
+	for address, want := range map[string]string{
+		"":              "box 10.0.2.15 192.168.56.11",
+		"192.168.56.11": "box 192.168.56.11 10.0.2.15",
+		"192.0.2.1":     "box 192.0.2.1 10.0.2.15 192.168.56.11",
+	} {
+		var got []string
+		for _, a := range addresses(&v1.Host{Spec: v1.HostSpec{InternalAddress: address}, Status: v1.HostStatus{Machine: machine}}) {
+			got = append(got, a.Address)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("with the address %q: %v, want %s", address, got, want)
+		}
+	}
+}

@@ -91,17 +91,19 @@ func setPaused(machine *infrav1.DroverMachine, paused bool) {
 	})
 }
 
-// addresses returns those that a Host reports, as the contract has them. What is no address is left out: a machine may report what it likes.
+// addresses returns those of a Host, as the contract has them: that of its spec, then those that it reports. What is no address is left out: a machine may report what it likes.
 func addresses(host *v1.Host) []infrav1.MachineAddress {
 	if host.Status.Machine == nil {
 		return nil
 	}
 	var out []infrav1.MachineAddress
+	seen := map[netip.Addr]bool{}
 	if name := host.Status.Machine.Hostname; name != "" && len(name) <= 253 {
 		out = append(out, infrav1.MachineAddress{Type: "Hostname", Address: name})
 	}
-	for _, text := range host.Status.Machine.Addresses {
-		if address, err := netip.ParseAddr(text); err == nil && len(out) < maxAddresses {
+	for _, text := range append([]string{host.Spec.InternalAddress}, host.Status.Machine.Addresses...) {
+		if address, err := netip.ParseAddr(text); err == nil && !seen[address] && len(out) < maxAddresses {
+			seen[address] = true
 			out = append(out, infrav1.MachineAddress{Type: "InternalIP", Address: address.String()})
 		}
 	}

@@ -118,6 +118,8 @@ type Host struct {
 	Labels    map[string]string
 	// Address at which other hosts reach it, "" if it reports none.
 	Address string
+	// NodeIP is the address that its node has, "" to leave that to the distribution.
+	NodeIP string
 	// NodeLabels and NodeTaints are what its join command gave.
 	NodeLabels, NodeTaints []string
 	// Taken for this cluster; any other is free.

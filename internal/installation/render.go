@@ -117,6 +117,9 @@ func (in *Input) config(host *member, join string) ([]byte, error) {
 		}
 	}
 	config["node-name"] = host.Name
+	if host.NodeIP != "" {
+		config["node-ip"] = host.NodeIP
+	}
 	if in.Spec.DataDir != "" {
 		config["data-dir"] = in.Spec.DataDir
 	}
