@@ -60,6 +60,7 @@ func kept(t *testing.T, workspace string) []*unstructured.Unstructured {
 		"{kind: Cluster, metadata: {namespace: %s, name: protected}, spec: {deletionProtection: true}}",
 		"{kind: Project, metadata: {namespace: %s, name: web}, spec: {clusterName: plain, namespaces: [web], podSecurity: restricted}}",
 		"{kind: Plan, metadata: {namespace: %s, name: k3s}, spec: {clusterName: plain, version: v1, upgrade: {image: a}}}",
+		"{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: prod-provision, labels: {cluster.drover.dev/secret: provision, provision.cluster.drover.dev/installation: prod}}}",
 		"{kind: ClusterRoleTemplateBinding, metadata: {namespace: %s, name: a}, spec: {clusterName: plain, roleTemplateName: cluster-viewer, subject: {kind: User, name: 'a:b'}}}",
 	} {
 		all = append(all, object(t, fmt.Sprintf(text, workspace)))
