@@ -39,16 +39,19 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 	}
 }
 
-// restored reports whether an agent has a checkpoint that the hub does not remember, and that no annotation of its Cluster confirms. A member that waited
-// for this goes on to wait when the history no longer reaches back to the checkpoint.
-func restored(hub client.Reader, checkpoints *checkpoint.Recorder) func(context.Context, types.NamespacedName, string) bool {
-	return func(ctx context.Context, name types.NamespacedName, has string) bool {
+// restored returns the checkpoint that the hub does not remember, and that no annotation of a Cluster confirms, by the one that its agent has. A member that
+// waited for it goes on to wait when the history no longer reaches back to it, and when its agent has lost it.
+func restored(hub client.Reader, checkpoints *checkpoint.Recorder) func(context.Context, types.NamespacedName, string) string {
+	return func(ctx context.Context, name types.NamespacedName, has string) string {
 		cluster, forgot := &v1.Cluster{}, checkpoints.Forgot(has)
-		if err := hub.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy); err != nil {
-			return forgot
+		err := hub.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy)
+		if waits := cluster.Status.Restore; err == nil && waits != nil && (has == "" || has == waits.Checkpoint) {
+			has, forgot = waits.Checkpoint, true
 		}
-		waits := cluster.Status.Restore != nil && cluster.Status.Restore.Checkpoint == has
-		return (forgot || waits) && cluster.Annotations[v1.AnnotationRestored] != has
+		if !forgot || cluster.Annotations[v1.AnnotationRestored] == has {
+			return ""
+		}
+		return has
 	}
 }
 

@@ -243,9 +243,9 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	if report == nil {
 		return nil
 	}
-	forgot, agrees, cleaning := r.forgot(in, report), report.Progress.Version == in.version, report.Progress.Phase == protocol.HostCleaning
-	if forgot && !agrees && !cleaning && !confirmed(in, report) {
-		if err := r.holdBack(ctx, in, report); err != nil {
+	lost, agrees, cleaning := r.lost(in, report), report.Progress.Version == in.version, report.Progress.Phase == protocol.HostCleaning
+	if lost != "" && !agrees && !cleaning && !confirmed(in, lost) {
+		if err := r.holdBack(ctx, in, lost); err != nil {
 			return err
 		}
 	}
@@ -253,7 +253,7 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 		in.call = r.Members.StartSettings(in.member, settings)
 		return nil
 	}
-	if cleaning || in.held != nil || agrees && !forgot {
+	if cleaning || in.held != nil || agrees && lost == "" {
 		return nil
 	}
 	plan, err := getSecret(ctx, r.Live, planSecret(in.host))

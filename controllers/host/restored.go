@@ -17,20 +17,26 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// forgot reports whether the host has a checkpoint that the hub does not remember: its etcd was restored from a backup that is older. A host that waited
-// for this goes on to wait when the history no longer reaches back to the checkpoint.
-func (r *Reconciler) forgot(in *input, report *protocol.HostReport) bool {
+// lost returns the checkpoint of the host that the hub does not remember, empty for none: its etcd was restored from a backup that is older. A host that waited
+// for this goes on to wait when the history no longer reaches back to the checkpoint, and when its agent has lost it.
+func (r *Reconciler) lost(in *input, report *protocol.HostReport) string {
 	has, waits := report.Progress.Checkpoint, in.host.Status.Restore
-	return has != "" && (r.Forgot(has) || waits != nil && waits.Checkpoint == has)
+	switch {
+	case waits != nil && (has == "" || has == waits.Checkpoint):
+		return waits.Checkpoint
+	case has != "" && r.Forgot(has):
+		return has
+	}
+	return ""
 }
 
-// confirmed reports whether an administrator has confirmed what the restored hub does on the host.
-func confirmed(in *input, report *protocol.HostReport) bool {
-	return in.host.Annotations[v1.AnnotationRestored] == report.Progress.Checkpoint
+// confirmed reports whether an administrator has confirmed what the restored hub does on a host that has lost checkpoint.
+func confirmed(in *input, checkpoint string) bool {
+	return in.host.Annotations[v1.AnnotationRestored] == checkpoint
 }
 
 // holdBack finds out what the restored hub would do on a host whose plan is another than the hub's.
-func (r *Reconciler) holdBack(ctx context.Context, in *input, report *protocol.HostReport) error {
+func (r *Reconciler) holdBack(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
 		secret, err := getSecret(ctx, r.Live, planSecret(in.host)) // the cache has no content
 		if err != nil {
@@ -42,20 +48,20 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, report *protocol.H
 			}
 		}
 	}
-	in.held = heldBack(in, report)
+	in.held = heldBack(in, lost)
 	return nil
 }
 
 // heldBack returns what waits for a confirmation. It is pure. A host whose plan is of another owner, or that does not say of which, would be cleaned first.
-func heldBack(in *input, report *protocol.HostReport) *v1.RestoreStatus {
-	name, has := []string{planSecret(in.host).Name}, report.Progress.Version
-	held := &v1.RestoreStatus{Checkpoint: report.Progress.Checkpoint}
+func heldBack(in *input, lost string) *v1.RestoreStatus {
+	name, progress := []string{planSecret(in.host).Name}, in.report().Progress
+	held, has := &v1.RestoreStatus{Checkpoint: lost}, progress.Version
 	switch {
 	case in.version == "":
 		held.Remove = name
 	case has == "":
 		held.Add = name
-	case report.Progress.Owner == nil || in.owner == nil || *report.Progress.Owner != *in.owner:
+	case progress.Owner == nil || in.owner == nil || *progress.Owner != *in.owner:
 		held.Change, held.Remove = name, name
 	default:
 		held.Change = name

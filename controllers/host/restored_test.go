@@ -124,8 +124,16 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 				t.Error("a host that is away is not known to wait any more")
 			}
 			w.forgot = "" // the history no longer reaches back
+			agent = w.connect(h, key, progress)
+			w.leavesAlone()
+			agent.Kill()
+			testkit.Eventually(t, time.Minute, w.disconnected)
+			progress.Checkpoint = "" // the file is lost
 			w.connect(h, key, progress)
 			w.leavesAlone()
+			if got := w.held(); got == nil || got.Checkpoint != lost {
+				t.Errorf("without its checkpoint the host waits for %+v", got)
+			}
 			testkit.Update(t, w.Client, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}}, func(h *v1.Host) {
 				h.Annotations = map[string]string{v1.AnnotationRestored: "lease/1/a/8"}
 			})

@@ -37,7 +37,7 @@ func (d *Store) sync(name types.NamespacedName, all []*protocol.SetEvent) []Key 
 		m = newMemberSets(name)
 		d.members[name] = m
 	}
-	m.checkpoint = "" // one that the agent does not report any more holds nothing back
+	m.checkpoint = "" // one that the agent does not report any more does not count, unless the member waits for it
 	offer := make(map[string]*protocol.SetState, len(all))
 	for _, event := range all {
 		if event.Checkpoint != "" {

@@ -16,7 +16,8 @@ import (
 // confirmation is the state of a member after a restore of the hub's etcd.
 type confirmation struct {
 	checkpoint  string // that the agent reported, empty for none
-	unconfirmed bool   // the hub does not remember the checkpoint, and no administrator has confirmed what would change
+	lost        string // the checkpoint that the hub does not remember, empty for none
+	unconfirmed bool   // there is such a checkpoint, and no administrator has confirmed what would change
 	compared    bool   // compareLocked will be called: its target is in the queue
 	difference  *Difference
 	// withdrawn are the IDs of sets whose owners this store knew and that it wants no more. To remove them is no consequence of the restore: it needs no confirmation.
@@ -28,7 +29,7 @@ const unusedID = "checkpoint"
 
 // Difference is what a hub that was restored would change in a member, by IDs of sets, sorted.
 type Difference struct {
-	// Checkpoint that the agent has and the hub does not remember.
+	// Checkpoint that the agent has, or had, and the hub does not remember.
 	Checkpoint string
 	// Add, Change and Remove are what the member lacks, has otherwise, and has although no object of the hub wants it.
 	Add, Change, Remove []string
@@ -74,8 +75,11 @@ func (m *memberSets) waitingLocked() (difference *Difference, known bool) {
 // examineLocked decides whether a member waits for a confirmation, and reports whether that changed.
 func (d *Store) examineLocked(m *memberSets) (changed bool) {
 	was := m.unconfirmed
-	m.unconfirmed = m.checkpoint != "" && d.Restored != nil && d.Restored(d.ctx, m.name, m.checkpoint)
-	if !m.unconfirmed {
+	m.lost = ""
+	if d.Restored != nil {
+		m.lost = d.Restored(d.ctx, m.name, m.checkpoint)
+	}
+	if m.unconfirmed = m.lost != ""; !m.unconfirmed {
 		m.difference = nil
 		if m.synced {
 			m.withdrawn = nil
@@ -159,14 +163,14 @@ func (m *memberSets) agreesLocked() bool {
 
 // agreedLocked ends the hold of a member whose agent got the present checkpoint, and returns the owners that may find something new.
 func (d *Store) agreedLocked(m *memberSets) []Key {
-	m.confirmation = confirmation{compared: m.compared}
+	m.confirmation = confirmation{compared: m.compared, checkpoint: d.Checkpoint()} // it is about to be reported
 	d.enqueueAllLocked(m)
 	return append(m.lackingLocked(), guardsOf(m))
 }
 
 // differenceLocked compares what a member has with what it should have.
 func (m *memberSets) differenceLocked() Difference {
-	d := Difference{Checkpoint: m.checkpoint}
+	d := Difference{Checkpoint: m.lost}
 	for id := range m.wants {
 		want, has := m.wantedLocked(id), m.has[id]
 		switch {

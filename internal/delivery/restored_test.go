@@ -208,18 +208,43 @@ func TestRestoredHub(t *testing.T) {
 			o.Changed(a)
 			o.until("it is given again", func() bool { return slices.Contains(sets.Held(), set.Direct) })
 		},
-		"an agent that comes back without checkpoint is held no longer": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+		"an agent that comes back without checkpoint waits on, until that is confirmed": func(t *testing.T, o *fixture, sets *testkit.Sets) {
 			sets.Reach("lost")
 			agent := o.connect("a", sets)
 			o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), a))
 			o.Expect(nil)
 			o.stage("crtb/deleted", delivery.Refused, a)
+			lost := o.difference(a).Checkpoint
+			o.waits.Store(&lost) // as the status of its Cluster says from now on
 			agent.Session.Close()
 			o.stage("crtb/deleted", delivery.Away, a)
-			o.connect("a", testkit.NewSets())
+			anew := testkit.NewSets()
+			o.connect("a", anew)
+			want := delivery.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}}
+			o.until("all waits that it lacks", func() bool { got, known := o.Unconfirmed(a); return known && reflect.DeepEqual(got, &want) })
+			if calls := anew.Calls(); len(calls) > 0 {
+				t.Errorf("the agent was asked %v", calls)
+			}
+			o.confirmed.Store(&lost)
+			o.Changed(a)
 			o.stage("crtb/deleted", delivery.Applied, a)
 			if got := o.difference(a); got != nil {
-				t.Errorf("%+v waits", got)
+				t.Errorf("after the confirmation %+v waits", got)
+			}
+		},
+		"a hold that has ended does not begin again while the status still says that the member waits": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+			sets.Reach("lost")
+			lost := "lost"
+			o.waits.Store(&lost)
+			o.connect("a", sets)
+			for _, name := range []string{"same", "changed", "created"} {
+				o.Replace(key(name), to(newSet(t, "crtb/"+name, "1"), a))
+			}
+			o.Expect(nil)
+			o.until("nothing waits", func() bool { d, known := o.Unconfirmed(a); return known && d == nil })
+			o.Changed(a)
+			if d, known := o.Unconfirmed(a); d != nil || !known {
+				t.Errorf("%+v waits, known is %t", d, known)
 			}
 		},
 		"what the agent reports between counts: a confirmation that is taken back holds no agent that has the present checkpoint": func(t *testing.T, o *fixture, sets *testkit.Sets) {

@@ -58,9 +58,9 @@ type Options struct {
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
 	// Checkpoint returns what is sent along with each set, see package checkpoint. Empty for nothing. Nil means always empty.
 	Checkpoint func() string
-	// Restored reports whether a member's agent has a checkpoint which the hub does not remember, and which no administrator has confirmed. Then nothing is sent
-	// or removed there. Nil means never. It must not call an API server.
-	Restored func(ctx context.Context, member types.NamespacedName, checkpoint string) bool
+	// Restored returns the checkpoint for whose confirmation by an administrator a member waits, by the one that its agent has, empty for none: the hub does not
+	// remember it. Then nothing is sent or removed there. Empty if the member waits for nothing. Nil means always empty. It must not call an API server.
+	Restored func(ctx context.Context, member types.NamespacedName, checkpoint string) (waitsFor string)
 	// Observer observes what is sent. Its functions may be nil.
 	Observer Observer
 	// Pause is the wait after a first failure; it doubles up to maxPause. Zero means firstPause.

@@ -40,6 +40,7 @@ type fixture struct {
 
 	readOnly  atomic.Pointer[types.NamespacedName] // the member whose spec says ReadOnly
 	confirmed atomic.Pointer[string]               // the checkpoint that the hub does not remember and that is confirmed
+	waits     atomic.Pointer[string]               // the checkpoint for which the status of Clusters says that they wait
 
 	mu       sync.Mutex // guards notified
 	notified []delivery.Key
@@ -62,9 +63,15 @@ func (o *fixture) replace() *fixture {
 			return readOnly != nil && *readOnly == name, nil
 		},
 		Checkpoint: func() string { return "present" },
-		Restored: func(_ context.Context, _ types.NamespacedName, checkpoint string) bool {
-			confirmed := next.confirmed.Load()
-			return checkpoint == "lost" && (confirmed == nil || *confirmed != checkpoint)
+		Restored: func(_ context.Context, _ types.NamespacedName, checkpoint string) string {
+			confirmed, waits := next.confirmed.Load(), next.waits.Load()
+			if checkpoint == "" && waits != nil {
+				checkpoint = *waits
+			}
+			if checkpoint != "lost" || confirmed != nil && *confirmed == checkpoint {
+				return ""
+			}
+			return checkpoint
 		},
 		Leaving: func(_ context.Context, name types.NamespacedName) bool {
 			leaving := next.leaving.Load()
