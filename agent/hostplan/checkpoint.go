@@ -13,15 +13,19 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// readCheckpoint reads the hub's checkpoint. A host that has lost it would be cleaned by a hub that was restored, so it is no trifle.
+// readCheckpoint reads the hub's checkpoint. A host that has lost it would be cleaned by a hub that was restored, so a file that has none is an error.
 func (r *Runner) readCheckpoint() error {
-	raw, err := os.ReadFile(filepath.Join(r.options.State, fileCheckpoint))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	path := filepath.Join(r.options.State, fileCheckpoint)
+	raw, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
 		return fmt.Errorf("host plan: %w", err)
+	case !protocol.ValidCheckpoint(string(raw)):
+		return fmt.Errorf("host plan: %s holds no checkpoint of the hub, by which a hub that was restored from a backup is known: remove the file if the hub was not", path)
 	}
-	if protocol.ValidCheckpoint(string(raw)) {
-		r.reached = string(raw)
-	}
+	r.reached = string(raw)
 	return nil
 }
 

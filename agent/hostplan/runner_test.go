@@ -320,3 +320,18 @@ func TestTheHubsCheckpointIsKept(t *testing.T) {
 		t.Errorf("when the host is clean the checkpoint is %q", got)
 	}
 }
+
+// A host without its checkpoint would be cleaned by a hub that was restored.
+func TestACheckpointThatCannotBeReadIsAnError(t *testing.T) {
+	t.Parallel()
+	for content, ok := range map[string]bool{"lease/1/a/1": true, "": false, "a\nb": false, "\x00\x00\x00": false} {
+		state := t.TempDir()
+		if err := os.WriteFile(filepath.Join(state, fileCheckpoint), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := New(Options{State: state, Supervisor: supervisor, Log: logr.Discard()})
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), filepath.Join(state, fileCheckpoint)) {
+			t.Errorf("with %q the agent starts with %v", content, err)
+		}
+	}
+}
