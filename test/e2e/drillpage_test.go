@@ -58,8 +58,8 @@ Made by `+"`make drill`"+` at commit %s: %d cores, load after it %.14s. Hub, etc
 back-off, with sets and Plans that they note and do not apply. The test is `+"`TestARestoreWith100Members`"+`.
 
 etcd goes back to a snapshot that was made while a Plan was at work, with a second Plan that had not begun. After the snapshot the first Plan went on to another version, the second
-was deleted, one binding was deleted and another one created, each in %d members, and the agents of %d of these were revoked. Nothing was sent to the other %d. The revocations
-are repeated before the manager starts, as [the page](../operations/backup.md) says.
+was deleted, one binding was deleted and another one created, each in %d members, and the agents of %d of these were revoked. Nothing was sent to the other %d. The test
+deletes the Secrets of those agents again before the manager starts, as one who follows [the page](../operations/backup.md) does. Not in it: Hosts, direct access, users and tokens, replicas, and a front that is opened later.
 
 | what the restored hub did before the confirmation | times |
 |---|---|
