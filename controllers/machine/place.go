@@ -212,7 +212,10 @@ func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) er
 func (r *Reconciler) bootstrap(ctx context.Context, in *input) (verdict, error) {
 	in.machine.Status.HostName = in.host.Name
 	v := ofHost(in.machine, in.host)
-	if provisioned(in.machine) || v.reason == infrav1.ReasonBootstrapFailed || v.reason == infrav1.ReasonHostGone {
+	if provisioned(in.machine) && v.reason != infrav1.ReasonHostGone {
+		return r.work(ctx, in, v)
+	}
+	if v.reason == infrav1.ReasonBootstrapFailed || v.reason == infrav1.ReasonHostGone {
 		return v, nil
 	}
 	// Once made, the plan stays as it is: an instruction that changed would be refused.

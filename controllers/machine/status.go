@@ -50,6 +50,8 @@ func ofHost(machine *infrav1.DroverMachine, host *v1.Host) verdict {
 		return say(infrav1.ReasonHostGone, "Host %s is being deleted: %s")
 	case isLost(host):
 		return say(infrav1.ReasonHostLost, "Host %s: %s")
+	case provisioned(machine) && isAtWork(host):
+		return verdict{reason: infrav1.ReasonProvisioned, message: "Host " + host.Name + " has carried out the bootstrap"}
 	case reason == v1.ReasonInstructionFailed, reason == v1.ReasonInterrupted, reason == v1.ReasonPlanInvalid:
 		return say(infrav1.ReasonBootstrapFailed, "Host %s: %s")
 	case host.Status.State == v1.HostActive:
@@ -79,6 +81,7 @@ func writeStatus(in *input, v verdict) {
 	meta.SetStatusCondition(&machine.Status.Conditions, metav1.Condition{
 		Type: infrav1.ConditionReady, Status: ready, Reason: v.reason, Message: protocol.Cut(v.message, 1024), ObservedGeneration: machine.Generation,
 	})
+	setTasksSucceeded(machine)
 }
 
 func setPaused(machine *infrav1.DroverMachine, paused bool) {

@@ -134,16 +134,40 @@ func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err
 	if err != nil || plan == nil || plan.Annotations[annotationDigest] == "" || !plan.DeletionTimestamp.IsZero() {
 		return "", "", err
 	}
-	return plan.Annotations[annotationNote], string(plan.UID) + "." + plan.ResourceVersion, nil
+	return plan.Annotations[annotationNote], versionOf(plan), nil
 }
+
+// Plan reads the plan that Drover gave a Host, and the version by which the Host's status names it, from the API server; nil if it gave none, or took it away.
+func (h Hub) Plan(ctx context.Context, host *v1.Host) (*protocol.HostPlan, string, error) {
+	secret, err := h.plan(ctx, host, h.Live)
+	if err != nil || secret == nil || secret.Annotations[annotationDigest] == "" || !secret.DeletionTimestamp.IsZero() {
+		return nil, "", err
+	}
+	plan, err := protocol.ParseHostPlan(secret.Data[v1.HostPlanKey])
+	if err != nil {
+		return nil, "", fmt.Errorf("read the plan of Host %s/%s: %w", host.Namespace, host.Name, err)
+	}
+	return plan, versionOf(secret), nil
+}
+
+func versionOf(plan *corev1.Secret) string { return string(plan.UID) + "." + plan.ResourceVersion }
 
 // SetPlan gives a Host that was taken for an object its plan, unless it has it, and reports whether it did.
 func (h Hub) SetPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan) (bool, error) {
 	return h.SetPlanWithNote(ctx, host, consumer, plan, "")
 }
 
+// ReplacePlan does what SetPlan does, for a plan that was made of what Plan has read: the manager's cache may lag behind that.
+func (h Hub) ReplacePlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan) (bool, error) {
+	return h.setPlan(ctx, host, consumer, plan, "", h.Live)
+}
+
 // SetPlanWithNote does what SetPlan does, and keeps a note with the plan, for Note. The note is no secret.
 func (h Hub) SetPlanWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, note string) (bool, error) {
+	return h.setPlan(ctx, host, consumer, plan, note, h.Client)
+}
+
+func (h Hub) setPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, note string, reader client.Reader) (bool, error) {
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
 		return false, fmt.Errorf("give Host %s/%s a plan: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
 	}
@@ -155,7 +179,7 @@ func (h Hub) SetPlanWithNote(ctx context.Context, host *v1.Host, consumer v1.Hos
 	if _, err := protocol.ParseHostPlan(content); err != nil {
 		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, err)
 	}
-	before, err := h.plan(ctx, host, h.Client)
+	before, err := h.plan(ctx, host, reader)
 	sum := sha256.Sum256(content)
 	digest := hex.EncodeToString(sum[:])
 	switch {

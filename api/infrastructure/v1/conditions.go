@@ -8,6 +8,8 @@ const (
 	// ConditionReady of a DroverCluster: Cluster API can reach the cluster as soon as its agent connects. Of a DroverMachine: the Host has carried out the
 	// bootstrap and is connected.
 	ConditionReady = "Ready"
+	// ConditionTasksSucceeded of a DroverMachine is there while it has tasks. It is False while one runs or waits, and if one failed.
+	ConditionTasksSucceeded = "TasksSucceeded"
 	// ConditionPaused is True while Cluster API asks that nothing be done.
 	ConditionPaused = "Paused"
 )
@@ -42,6 +44,16 @@ const (
 	ReasonHostGone = "HostGone"
 	// ReasonReleasing: the machine is being deleted, and its Host cleaned.
 	ReasonReleasing = "Releasing"
+)
+
+// Reasons of TasksSucceeded.
+const (
+	// ReasonTasksSucceeded: all tasks have succeeded.
+	ReasonTasksSucceeded = "Succeeded"
+	// ReasonTaskRunning: a task runs, or waits for the Host.
+	ReasonTaskRunning = "TaskRunning"
+	// ReasonTaskFailed: a task failed. The message has the last lines that it wrote. It is not repeated.
+	ReasonTaskFailed = "TaskFailed"
 )
 
 // Names that the manager gives.

@@ -59,6 +59,87 @@ type DroverMachineSpec struct {
 	// antiAffinity keeps machines of one control plane, or of one MachineDeployment, apart. Default: they share nothing but the workspace.
 	// +optional
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
+
+	// inPlaceUpdate lets Cluster API update the machine in place, instead of replacing it. Default: it replaces machines.
+	// +optional
+	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
+
+	// tasks are one-time work for the machine after its bootstrap, in this order. Drover's own controllers write and remove them; a template has none. Each runs once, whatever
+	// becomes of the hub or the machine meanwhile; what shall run again is another task. To remove a task does not end it. At most 16.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=16
+	Tasks []MachineTask `json:"tasks,omitempty"`
+}
+
+// InPlaceUpdate says how a machine is updated in place.
+type InPlaceUpdate struct {
+	// installer puts kubeadm, kubelet and kubectl of a version on the machine.
+	// +required
+	Installer Installer `json:"installer"`
+}
+
+// Installer is a script. It is run as root with the version in the variable KUBERNETES_VERSION, for example v1.36.3, up to five times until it succeeds. It starts nothing.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="give path or url"
+// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 is for url"
+type Installer struct {
+	// path of a script that is on the machines, for those that reach no other server.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
+	Path string `json:"path,omitempty"`
+	// url of a script that the host fetches, https only.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
+	URL string `json:"url,omitempty"`
+	// sha256 of the script at url, in hexadecimal. Another script is not run.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// MachineTask is one-time work for a machine.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task does not change: add another one with an id of its own"
+// +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="update is for the action Update, which takes it"
+type MachineTask struct {
+	// id of the task, which no other task of this machine has or ever had.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=58
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	ID string `json:"id"`
+
+	// action is what is done. Update: the machine is updated in place.
+	// +required
+	Action TaskAction `json:"action"`
+
+	// update says to what the action Update updates the machine.
+	// +optional
+	Update *UpdateTask `json:"update,omitempty"`
+}
+
+// TaskAction is what a task does.
+//
+// +kubebuilder:validation:Enum=Update
+type TaskAction string
+
+// Actions.
+const (
+	// TaskUpdate updates the machine in place.
+	TaskUpdate TaskAction = "Update"
+)
+
+// UpdateTask says to what a machine is updated in place.
+type UpdateTask struct {
+	// version of Kubernetes, for example v1.36.3.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^v[0-9]+\.[0-9]+\.[0-9]+([-+][A-Za-z0-9.+-]+)?$`
+	Version string `json:"version"`
 }
 
 // AntiAffinity says what machines of one group must not share.
@@ -93,12 +174,57 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// conditions are Ready, and Paused while Cluster API asks for it.
+	// tasks are how far those of spec.tasks are.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=16
+	Tasks []MachineTaskStatus `json:"tasks,omitempty"`
+
+	// conditions are Ready, TasksSucceeded while there are tasks, and Paused while Cluster API asks for it.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
+
+// MachineTaskStatus is how far a task is.
+type MachineTaskStatus struct {
+	// id of the task.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=58
+	ID string `json:"id"`
+
+	// state of the task. Succeeded and Failed are final.
+	// +required
+	State TaskState `json:"state"`
+
+	// message says why the task failed, with the last lines that it wrote, or what it waits for.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	Message string `json:"message,omitempty"`
+}
+
+// TaskState is how far a task is.
+//
+// +kubebuilder:validation:Enum=Pending;Running;Succeeded;Failed
+type TaskState string
+
+// States of tasks.
+const (
+	// TaskPending: the Host was not given the task yet, or carries out what was before.
+	TaskPending TaskState = "Pending"
+	// TaskRunning: the Host carries it out.
+	TaskRunning TaskState = "Running"
+	// TaskSucceeded: it is done.
+	TaskSucceeded TaskState = "Succeeded"
+	// TaskFailed: it failed, or was interrupted so that it is unknown how far it is. It is not repeated.
+	TaskFailed TaskState = "Failed"
+)
+
+// Ended reports whether a state is final.
+func (s TaskState) Ended() bool { return s == TaskSucceeded || s == TaskFailed }
 
 // MachineAddress is an address of a machine, as the contract has it.
 type MachineAddress struct {
@@ -147,6 +273,8 @@ type DroverMachineTemplateSpec struct {
 }
 
 // DroverMachineTemplateResource is what a machine is made of.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.tasks) && !has(self.spec.providerID)",message="tasks and providerID are for machines, not for their template"
 type DroverMachineTemplateResource struct {
 	// metadata for the machines.
 	// +optional

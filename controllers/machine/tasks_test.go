@@ -1,0 +1,201 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// provisioned makes a machine whose bootstrap is done, on the Host h1.
+func (w *world) provisioned() types.NamespacedName {
+	w.t.Helper()
+	w.host("h1", nil)
+	name := w.machine("m1", func(m *infrav1.DroverMachine, _ map[string]any) {
+		m.Spec.InPlaceUpdate = &infrav1.InPlaceUpdate{Installer: infrav1.Installer{Path: "/opt/install.sh"}}
+	})
+	w.reconcile(name, 2)
+	w.setHost("h1", v1.HostActive, v1.ReasonActive)
+	w.want(w.reconcile(name, 1), infrav1.ReasonProvisioned, "h1")
+	return name
+}
+
+// tasks writes those of a machine.
+func (w *world) tasks(name types.NamespacedName, ids ...string) {
+	w.t.Helper()
+	testkit.Eventually(w.t, time.Minute, func(ctx context.Context) error {
+		m := &infrav1.DroverMachine{}
+		if err := w.Client.Get(ctx, name, m); err != nil {
+			return err
+		}
+		m.Spec.Tasks = nil
+		for _, id := range ids {
+			m.Spec.Tasks = append(m.Spec.Tasks, infrav1.MachineTask{ID: id, Action: infrav1.TaskUpdate, Update: &infrav1.UpdateTask{Version: "v1.36.3"}})
+		}
+		return w.Client.Update(ctx, m)
+	})
+}
+
+// reports writes what a Host says of the plan that it has: how many instructions are done, and the one that runs or has failed.
+func (w *world) reports(host string, state v1.HostState, reason string, done int, instruction string) {
+	w.t.Helper()
+	w.setHost(host, state, reason)
+	secret := &corev1.Secret{}
+	if err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.namespace, Name: host + v1.HostPlanSecretSuffix}, secret); err != nil {
+		w.t.Fatal(err)
+	}
+	h := w.getHost(host)
+	h.Status.Plan = &v1.HostPlanStatus{Version: string(secret.UID) + "." + secret.ResourceVersion, Done: int32(done), Total: int32(len(w.plan(host).Instructions)), Instruction: instruction}
+	if reason == v1.ReasonInstructionFailed {
+		h.Status.Plan.Output = "first line\nno space left"
+	}
+	if err := w.Client.Status().Update(w.t.Context(), h); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) wantTasks(m *infrav1.DroverMachine, plan []string, reason string, states ...infrav1.TaskState) {
+	w.t.Helper()
+	var got []infrav1.TaskState
+	for _, task := range m.Status.Tasks {
+		got = append(got, task.State)
+	}
+	given := []string{}
+	for _, instruction := range w.plan("h1").Instructions {
+		given = append(given, instruction.ID)
+	}
+	if !slices.Equal(given, append([]string{"bootstrap-" + string(m.UID)}, plan...)) || !slices.Equal(got, states) {
+		w.t.Errorf("the plan has the instructions %v and the tasks are %+v, want the bootstrap, %v and %v", given, m.Status.Tasks, plan, states)
+	}
+	condition := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionTasksSucceeded)
+	if (condition == nil) != (reason == "") || condition != nil && condition.Reason != reason {
+		w.t.Errorf("the condition is %+v, want %s", condition, reason)
+	}
+	w.want(m, infrav1.ReasonProvisioned, "h1")
+}
+
+func TestTasksOfAMachineAreRunOnceAndNothingElseOfItsPlanChanges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	name := w.provisioned()
+	before := w.plan("h1")
+	w.tasks(name, "a", "b")
+	w.wantTasks(w.reconcile(name, 1), nil, infrav1.ReasonTaskRunning, infrav1.TaskPending, infrav1.TaskPending)
+	w.wantTasks(w.reconcile(name, 1), []string{"task-a", "task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskPending, infrav1.TaskPending)
+	plan := w.plan("h1")
+	if command := plan.Instructions[1].Command; !slices.Equal(command[3:], []string{"v1.36.3", "/opt/install.sh", "", ""}) {
+		t.Errorf("the words of the command are %q", command[3:])
+	}
+	plan.Instructions = plan.Instructions[:1]
+	if got, want := asJSON(t, plan), asJSON(t, before); got != want {
+		t.Errorf("the rest of the plan is\n%s\nwant it as it was:\n%s", got, want)
+	}
+	w.reports("h1", v1.HostInstalling, v1.ReasonInstalling, 1, "task-a")
+	w.wantTasks(w.reconcile(name, 1), []string{"task-a", "task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskRunning, infrav1.TaskPending)
+	w.reports("h1", v1.HostInstalling, v1.ReasonInstalling, 2, "task-b")
+	w.wantTasks(w.reconcile(name, 1), []string{"task-a", "task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
+	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
+	// The Host has not reported the plan without the task yet: what it says of the former is no news.
+	w.setHost("h1", v1.HostActive, v1.ReasonActive)
+	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
+	w.reports("h1", v1.HostActive, v1.ReasonActive, 2, "")
+	w.wantTasks(w.reconcile(name, 2), nil, infrav1.ReasonTasksSucceeded, infrav1.TaskSucceeded, infrav1.TaskSucceeded)
+	w.tasks(name)
+	w.wantTasks(w.reconcile(name, 2), nil, "")
+	if got, want := asJSON(t, w.plan("h1")), asJSON(t, before); got != want {
+		t.Errorf("the plan is\n%s\nwant it as it was:\n%s", got, want)
+	}
+}
+
+func TestATaskThatFailedIsSaidAndHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	name := w.provisioned()
+	w.tasks(name, "a", "b")
+	w.reconcile(name, 2)
+	w.reports("h1", v1.HostInstalling, v1.ReasonInstructionFailed, 1, "task-a")
+	m := w.reconcile(name, 1)
+	w.wantTasks(m, []string{"task-a", "task-b"}, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskPending)
+	if c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionTasksSucceeded); !strings.Contains(c.Message, "task a") || !strings.HasSuffix(c.Message, "\nno space left") {
+		t.Errorf("the condition says %q, want which task failed and its last line", c.Message)
+	}
+	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskPending)
+	w.reports("h1", v1.HostInstalling, v1.ReasonInterrupted, 1, "task-b")
+	w.wantTasks(w.reconcile(name, 2), nil, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskFailed)
+	// A task that was withdrawn leaves the plan, whatever became of it.
+	w.tasks(name, "c")
+	w.reconcile(name, 2)
+	w.tasks(name)
+	w.wantTasks(w.reconcile(name, 1), nil, "")
+}
+
+func TestAMachineWithTasksIsGivenBackAsAnyOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	name := w.provisioned()
+	w.tasks(name, "a")
+	w.reconcile(name, 2)
+	w.setHost("h1", v1.HostInstalling, v1.ReasonTunnelLost)
+	w.want(w.reconcile(name, 1), infrav1.ReasonHostLost, "h1")
+	if err := w.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "h1-host-plan"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.setHost("h1", v1.HostAvailable, v1.ReasonHostAvailable)
+	w.want(w.reconcile(name, 2), infrav1.ReasonHostGone, "h1")
+	if w.plan("h1") != nil {
+		t.Error("a task made the plan again")
+	}
+	if err := w.Client.Delete(t.Context(), &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}); err != nil {
+		t.Fatal(err)
+	}
+	if m := w.reconcile(name, 2); m != nil || w.getHost("h1").Spec.ConsumerRef != nil {
+		t.Errorf("%+v: want the machine gone and the Host given back", m)
+	}
+}
+
+func TestATaskNeverChangesAndATemplateHasNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	name := w.machine("m1", nil)
+	w.tasks(name, "a")
+	m := &infrav1.DroverMachine{}
+	if err := w.Client.Get(t.Context(), name, m); err != nil {
+		t.Fatal(err)
+	}
+	m.Spec.Tasks[0].Update.Version = "v1.36.4"
+	if err := w.Client.Update(t.Context(), m); err == nil || !strings.Contains(err.Error(), "id of its own") {
+		t.Errorf("%v: want a changed task refused", err)
+	}
+	m.Spec.Tasks[0].Update = nil
+	if err := w.Client.Update(t.Context(), m); err == nil || !strings.Contains(err.Error(), "takes it") {
+		t.Errorf("%v: want an update to no version refused", err)
+	}
+	template := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "t1"}}
+	template.Spec.Template.Spec.Tasks = []infrav1.MachineTask{{ID: "a", Action: infrav1.TaskUpdate, Update: &infrav1.UpdateTask{Version: "v1.36.3"}}}
+	if err := w.Client.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), "not for their template") {
+		t.Errorf("%v: want a template with tasks refused", err)
+	}
+}
+
+func asJSON(t *testing.T, value any) string {
+	t.Helper()
+	raw, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
