@@ -94,11 +94,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	}
 	paused := clusterapi.IsPaused(in.cluster, machine)
 	setPaused(machine, paused)
-	if paused {
-		return ctrl.Result{RequeueAfter: lookAgain}, nil
-	}
 	step := r.advance
-	if !machine.DeletionTimestamp.IsZero() {
+	switch {
+	case paused:
+		again, err := r.workOn(ctx, in)
+		return ctrl.Result{RequeueAfter: again}, err
+	case !machine.DeletionTimestamp.IsZero():
 		step = r.remove
 	}
 	decided, err := step(ctx, in)

@@ -75,6 +75,17 @@ func (r *Reconciler) work(ctx context.Context, in *input, v verdict) (verdict, e
 	return v, nil
 }
 
+// workOn goes on with tasks while Cluster API has paused the machine: a restore of etcd pauses the cluster, and is made of tasks. It returns when to look again.
+func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
+	v := verdict{again: lookAgain}
+	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
+		return v.again, nil
+	}
+	v, err := r.work(ctx, in, v)
+	setTasksSucceeded(in.machine)
+	return v.again, err
+}
+
 // schedule returns the plan with the instructions of the tasks that have not ended, and how far each task is. It is pure. The instructions of the bootstrap, and
 // those that were there before, stay as they were made.
 func schedule(in taskInput, plan protocol.HostPlan, version string) (protocol.HostPlan, []infrav1.MachineTaskStatus) {

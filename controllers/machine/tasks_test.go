@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -48,6 +49,15 @@ func (w *world) tasks(name types.NamespacedName, ids ...string) {
 		}
 		return w.Client.Update(ctx, m)
 	})
+}
+
+// annotate gives a machine an annotation without a value.
+func (w *world) annotate(name types.NamespacedName, annotation string) {
+	w.t.Helper()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"annotations": {"`+annotation+`": ""}}}`))
+	if err := w.Client.Patch(w.t.Context(), &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}, patch); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // reports writes what a Host says of the plan that it has: how many instructions are done, and the one that runs or has failed.
@@ -114,6 +124,10 @@ func TestTasksOfAMachineAreRunOnceAndNothingElseOfItsPlanChanges(t *testing.T) {
 	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
 	w.reports("h1", v1.HostActive, v1.ReasonActive, 2, "")
 	w.wantTasks(w.reconcile(name, 2), nil, infrav1.ReasonTasksSucceeded, infrav1.TaskSucceeded, infrav1.TaskSucceeded)
+	// A restore of etcd pauses the cluster, and is made of tasks.
+	w.annotate(name, "cluster.x-k8s.io/paused")
+	w.tasks(name, "c")
+	w.wantTasks(w.reconcile(name, 2), []string{"task-c"}, infrav1.ReasonTaskRunning, infrav1.TaskPending)
 	w.tasks(name)
 	w.wantTasks(w.reconcile(name, 2), nil, "")
 	if got, want := asJSON(t, w.plan("h1")), asJSON(t, before); got != want {
