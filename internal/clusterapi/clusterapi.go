@@ -7,6 +7,8 @@ package clusterapi
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +29,9 @@ const (
 	LabelDeployment   = "cluster.x-k8s.io/deployment-name"
 
 	annotationPaused = "cluster.x-k8s.io/paused"
+	// Cluster API calls these two internal, and shows them to extensions.
+	annotationUpdate       = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
+	annotationPendingHooks = "runtime.cluster.x-k8s.io/pending-hooks"
 
 	secretType corev1.SecretType = "cluster.x-k8s.io/secret"
 )
@@ -60,10 +65,32 @@ type Machine struct {
 	Spec              struct {
 		ClusterName   string `json:"clusterName"`
 		FailureDomain string `json:"failureDomain"`
+		Version       string `json:"version"`
 		Bootstrap     struct {
 			DataSecretName string `json:"dataSecretName"`
 		} `json:"bootstrap"`
+		InfrastructureRef struct {
+			APIGroup string `json:"apiGroup"`
+			Kind     string `json:"kind"`
+			Name     string `json:"name"`
+		} `json:"infrastructureRef"`
 	} `json:"spec"`
+	Status struct {
+		NodeInfo struct {
+			KubeletVersion string `json:"kubeletVersion"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
+}
+
+// UpdatesInPlace reports whether Cluster API has begun to update a Machine in place, and waits for the extension to do it.
+func (m *Machine) UpdatesInPlace() bool {
+	return InPlaceUpdate(m) && slices.Contains(strings.Split(m.Annotations[annotationPendingHooks], ","), "UpdateMachine")
+}
+
+// InPlaceUpdate reports whether Cluster API has marked an object of a machine for its update in place.
+func InPlaceUpdate(object metav1.Object) bool {
+	_, marked := object.GetAnnotations()[annotationUpdate]
+	return marked
 }
 
 // OwnerOf returns the name of the Cluster or Machine that an object of the provider belongs to, "" before Cluster API has written it.

@@ -70,6 +70,8 @@ type Provision struct {
 type ClusterAPI struct {
 	// Enabled has the manager reconcile the kinds of config/clusterapi, which must be there. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
+	// InPlaceUpdates has the server answer the hooks by which Cluster API updates machines in place. It takes Enabled. Default: false.
+	InPlaceUpdates bool `json:"inPlaceUpdates,omitempty"`
 	// Import has the manager import the clusters of Cluster API that have the label cluster.drover.dev/import. It takes config/clusterapi/import. Default: false.
 	Import bool `json:"import,omitempty"`
 }
@@ -199,6 +201,9 @@ func (c *Config) validate() error {
 	c.Limits.validate(add)
 	c.Audit.validate(add)
 	c.SignIn.validate(c.Server.URLs, add)
+	if c.ClusterAPI.InPlaceUpdates && !c.ClusterAPI.Enabled {
+		add("clusterAPI.inPlaceUpdates", "it takes clusterAPI.enabled: what is updated are machines that Drover has made")
+	}
 	l := c.LeaderElection
 	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
 		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")

@@ -182,7 +182,9 @@ func (s *Server) others(ctx, closing context.Context) http.Handler {
 	if s.SignIn != nil {
 		s.SignIn.Register(mux)
 	}
-	s.Catalog.Register(mux)
+	for _, served := range s.Paths {
+		served.Register(mux)
+	}
 	s.Changes.Register(closing, mux)
 	page.Register(mux)
 	s.probes(ctx, mux) // for load balancers, which check the port that they forward to

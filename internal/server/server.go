@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/drover-dev/drover/internal/audit"
-	"github.com/drover-dev/drover/internal/catalog"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
@@ -51,8 +50,8 @@ type Server struct {
 	Ready func() error
 	// SignIn is the issuer of users' tokens, nil if users do not sign in here.
 	SignIn *signin.Server
-	// Catalog tells users which Clusters they may reach.
-	Catalog *catalog.Catalog
+	// Paths are served besides: the catalog, which tells users which Clusters they may reach, and the hooks of Cluster API.
+	Paths []interface{ Register(mux *http.ServeMux) }
 	// Changes streams those of Drover's objects to users.
 	Changes *subscribe.Server
 	// Peers are the other replicas, nil if there are none.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,6 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/inplace"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -91,9 +93,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Tunnel:       observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable, ErrorLog: quietLog(logger)}),
 		Proxy:        handler,
 		SignIn:       issuer,
-		Catalog: catalog.New(catalog.Catalog{
+		Paths: []interface{ Register(*http.ServeMux) }{catalog.New(catalog.Catalog{
 			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings, Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
-		}),
+		})},
 		Changes: subscribe.New(subscribe.Options{
 			Authenticate: heldByUser(users.authenticate), Watch: access.Watch, Informers: mgr.GetCache(), Live: mgr.GetAPIReader(), Now: time.Now, Observer: observed.subscriptions(),
 		}),
@@ -103,6 +105,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	}
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
+	}
+	if cfg.ClusterAPI.InPlaceUpdates {
+		server.Paths = append(server.Paths, inplace.New(inplace.Hooks{Live: mgr.GetAPIReader(), Writer: mgr.GetClient(), Log: logger.WithName("in-place")}))
 	}
 	server.join(mgr, cfg, hopLimits(limiter, limits, observed.proxy.limits()), func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
 	if err := observed.watchPolicies(mgr, clients.AdmissionregistrationV1(), logger.WithName("policies")); err != nil {

@@ -62,6 +62,8 @@ const (
 	ProviderIDPrefix = "drover://"
 	// FinalizerHost keeps a DroverMachine until its Host was cleaned and given back.
 	FinalizerHost = Group + "/host"
+	// AnnotationUpdateAttempt on a DroverMachine whose update in place failed has it tried again, whenever its value is changed.
+	AnnotationUpdateAttempt = Group + "/update-attempt"
 	// KubeconfigSecretSuffix follows the name of the Cluster in that of the Secret that Cluster API reads.
 	KubeconfigSecretSuffix = "-kubeconfig"
 )

@@ -140,6 +140,11 @@ type UpdateTask struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+\.[0-9]+\.[0-9]+([-+][A-Za-z0-9.+-]+)?$`
 	Version string `json:"version"`
+
+	// attempt is what the annotation infrastructure.cluster.drover.dev/update-attempt of the machine had, cut to 63 characters.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Attempt string `json:"attempt,omitempty"`
 }
 
 // AntiAffinity says what machines of one group must not share.

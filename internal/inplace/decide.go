@@ -1,0 +1,119 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inplace
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+)
+
+// infrastructure is a DroverMachine or DroverMachineTemplate, or what another provider has.
+type infrastructure struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Spec       struct {
+		InPlaceUpdate json.RawMessage `json:"inPlaceUpdate"`
+		Template      struct {
+			Spec struct {
+				InPlaceUpdate json.RawMessage `json:"inPlaceUpdate"`
+			} `json:"spec"`
+		} `json:"template"`
+	} `json:"spec"`
+}
+
+// change is what two states of machines differ by, as far as it can be done in place.
+type change struct {
+	kind             string
+	current, desired infrastructure
+	// from and to are the versions of Kubernetes, before and after the installers.
+	from, to      string
+	before, after json.RawMessage
+}
+
+func canUpdateMachine(q *question) answer {
+	c := change{
+		kind: "DroverMachine", current: q.Current.InfrastructureMachine, desired: q.Desired.InfrastructureMachine,
+		from: q.Current.Machine.Spec.Version, to: q.Desired.Machine.Spec.Version,
+		before: q.Current.InfrastructureMachine.Spec.InPlaceUpdate, after: q.Desired.InfrastructureMachine.Spec.InPlaceUpdate,
+	}
+	if why := c.refused(); why != "" {
+		return answer{Status: success, Message: why}
+	}
+	return answer{Status: success, MachinePatch: c.ofVersion("/spec/version"), InfrastructureMachinePatch: c.ofInstaller("/spec/inPlaceUpdate")}
+}
+
+func canUpdateMachineSet(q *question) answer {
+	c := change{
+		kind: "DroverMachineTemplate", current: q.Current.InfrastructureMachineTemplate, desired: q.Desired.InfrastructureMachineTemplate,
+		from: q.Current.MachineSet.Spec.Template.Spec.Version, to: q.Desired.MachineSet.Spec.Template.Spec.Version,
+		before: q.Current.InfrastructureMachineTemplate.Spec.Template.Spec.InPlaceUpdate, after: q.Desired.InfrastructureMachineTemplate.Spec.Template.Spec.InPlaceUpdate,
+	}
+	if why := c.refused(); why != "" {
+		return answer{Status: success, Message: why}
+	}
+	return answer{Status: success, MachineSetPatch: c.ofVersion("/spec/template/spec/version"), InfrastructureMachineTemplatePatch: c.ofInstaller("/spec/template/spec/inPlaceUpdate")}
+}
+
+// refused says why machines are not updated in place, "" if they are. Cluster API then makes new ones. What else is different Cluster API finds out itself: a change that
+// the answer has no patch for is not done in place.
+func (c change) refused() string {
+	ours := infrav1.GroupVersion.String()
+	switch {
+	case c.current.APIVersion != ours || c.desired.APIVersion != ours || c.current.Kind != c.kind || c.desired.Kind != c.kind:
+		return fmt.Sprintf("the machines are not of the kind %s of %s", c.kind, ours)
+	case len(c.after) == 0 || string(c.after) == "null":
+		return "the " + c.kind + " has no inPlaceUpdate"
+	case c.from != c.to:
+		return upgrade(c.from, c.to)
+	}
+	return ""
+}
+
+// upgrade says why kubeadm does not go from one version of Kubernetes to another, "" if it does.
+func upgrade(from, to string) string {
+	before, err := version.ParseSemantic(from)
+	if err != nil {
+		return fmt.Sprintf("%.64q is no version of Kubernetes", from)
+	}
+	after, err := version.ParseSemantic(to)
+	switch {
+	case err != nil || !strings.HasPrefix(to, "v"):
+		return fmt.Sprintf("%.64q is no version of Kubernetes", to)
+	case after.LessThan(before):
+		return fmt.Sprintf("kubeadm does not go back from %s to %s", from, to)
+	case after.Major() != before.Major() || after.Minor() > before.Minor()+1:
+		return fmt.Sprintf("kubeadm goes to the next minor version, and not from %s to %s", from, to)
+	}
+	return ""
+}
+
+func (c change) ofVersion(path string) *patch {
+	if c.from == c.to {
+		return nil
+	}
+	return set(path, c.to)
+}
+
+func (c change) ofInstaller(path string) *patch {
+	var before, after bytes.Buffer
+	if json.Compact(&before, c.before) == nil && json.Compact(&after, c.after) == nil && bytes.Equal(before.Bytes(), after.Bytes()) {
+		return nil
+	}
+	return set(path, c.after)
+}
+
+// set is the patch that sets a field, whether it is there or not.
+func set(path string, value any) *patch {
+	raw, err := json.Marshal([]any{map[string]any{"op": "add", "path": path, "value": value}})
+	if err != nil { // strings, and JSON that was read
+		panic(err)
+	}
+	return &patch{PatchType: "JSONPatch", Patch: raw}
+}

@@ -1,0 +1,172 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inplace answers the runtime hooks by which Cluster API asks whether machines can be updated in place, and has them updated.
+//
+// Cluster API presents no credential that the hub knows. So a call causes nothing that Cluster API's own objects do not ask for, and its answer says nothing of any other.
+package inplace
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/limit"
+)
+
+// Path precedes those that Cluster API adds for each hook.
+const Path = "/v1/cluster-api"
+
+// groupVersion of the hooks.
+const groupVersion = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
+
+const (
+	// maxRequest bounds a request, in bytes. It has up to six objects, of which bootstrap configurations have files in them.
+	maxRequest = 4 << 20
+	// answerLimit bounds one answer, and the wait until its turn. Cluster API waits for 10 s.
+	answerLimit = 9 * time.Second
+	// readLimit bounds how long a request may be on its way.
+	readLimit = 3 * time.Second
+)
+
+// Hooks serves them.
+type Hooks struct {
+	// Live reads from the API server.
+	Live client.Reader
+	// Writer writes tasks of DroverMachines.
+	Writer client.Writer
+	Log    logr.Logger
+
+	gate *limit.Gate
+}
+
+// New makes Hooks that answer two calls of an address at once, and eight in all: the others wait.
+func New(h Hooks) *Hooks {
+	h.gate = limit.NewGate(limit.Bounds{User: 2, All: 8, Queue: 64, QueueUser: 32, Wait: answerLimit}, limit.Observer{})
+	return &h
+}
+
+// The parts of requests that matter.
+type (
+	// question is the request of CanUpdateMachine and CanUpdateMachineSet.
+	question struct {
+		Current objects `json:"current"`
+		Desired objects `json:"desired"`
+	}
+	objects struct {
+		Machine                       spec           `json:"machine"`
+		InfrastructureMachine         infrastructure `json:"infrastructureMachine"`
+		MachineSet                    template       `json:"machineSet"`
+		InfrastructureMachineTemplate infrastructure `json:"infrastructureMachineTemplate"`
+	}
+	spec struct {
+		Spec struct {
+			Version string `json:"version"`
+		} `json:"spec"`
+	}
+	template struct {
+		Spec struct {
+			Template spec `json:"template"`
+		} `json:"spec"`
+	}
+	// order is the request of UpdateMachine. What is to be done is read from the API server.
+	order struct {
+		Desired struct {
+			Machine struct {
+				Metadata struct {
+					Namespace string `json:"namespace"`
+					Name      string `json:"name"`
+				} `json:"metadata"`
+			} `json:"machine"`
+		} `json:"desired"`
+	}
+)
+
+// answer is the response of a hook. Which fields there are depends on the hook.
+type answer struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Status is "Success" or "Failure".
+	Status  string `json:"status"`
+	Message string `json:"message,omitempty"`
+
+	Handlers []handler `json:"handlers,omitempty"`
+	// RetryAfterSeconds is 0 when an update is done.
+	RetryAfterSeconds int32 `json:"retryAfterSeconds,omitempty"`
+
+	MachinePatch                       *patch `json:"machinePatch,omitempty"`
+	InfrastructureMachinePatch         *patch `json:"infrastructureMachinePatch,omitempty"`
+	MachineSetPatch                    *patch `json:"machineSetPatch,omitempty"`
+	InfrastructureMachineTemplatePatch *patch `json:"infrastructureMachineTemplatePatch,omitempty"`
+}
+
+// handler is a hook that is served.
+type handler struct {
+	Name        string `json:"name"`
+	RequestHook struct {
+		APIVersion string `json:"apiVersion"`
+		Hook       string `json:"hook"`
+	} `json:"requestHook"`
+}
+
+// patch says what of a change is done in place.
+type patch struct {
+	PatchType string `json:"patchType"`
+	Patch     []byte `json:"patch"`
+}
+
+// Register adds the hooks to a mux.
+func (h *Hooks) Register(mux *http.ServeMux) {
+	var served []handler
+	add := func(hook, name string, serve http.Handler) {
+		mux.Handle("POST "+Path+"/"+groupVersion+"/"+strings.ToLower(hook)+"/"+name, serve)
+		found := handler{Name: name}
+		found.RequestHook.APIVersion, found.RequestHook.Hook = groupVersion, hook
+		served = append(served, found)
+	}
+	add("CanUpdateMachine", "can-update-machine", serve(h, "CanUpdateMachine", func(_ context.Context, q *question) (answer, error) { return canUpdateMachine(q), nil }))
+	add("CanUpdateMachineSet", "can-update-machine-set", serve(h, "CanUpdateMachineSet", func(_ context.Context, q *question) (answer, error) { return canUpdateMachineSet(q), nil }))
+	add("UpdateMachine", "update-machine", serve(h, "UpdateMachine", h.updateMachine))
+	mux.Handle("POST "+Path+"/"+groupVersion+"/discovery", serve(h, "Discovery", func(context.Context, *struct{}) (answer, error) {
+		return answer{Status: success, Handlers: served}, nil
+	}))
+}
+
+const success, failure = "Success", "Failure"
+
+// serve answers a hook, in its turn. What a request is not answered for is logged, and not told to the caller.
+func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Request) (answer, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), answerLimit)
+		defer cancel()
+		from, _, _ := net.SplitHostPort(r.RemoteAddr)
+		seat, err := h.gate.Enter(ctx, limit.Requester{User: from})
+		if err != nil {
+			http.Error(w, "too many hooks are called at once; try again", http.StatusTooManyRequests)
+			return
+		}
+		defer seat.Release()
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readLimit)) // who sends slowly shall not hold a seat
+		request := new(Request)
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(request); err != nil {
+			http.Error(w, "the request is not the JSON of "+hook+" in "+groupVersion, http.StatusBadRequest)
+			return
+		}
+		out, err := decide(ctx, request)
+		if err != nil {
+			h.Log.Error(err, "a hook of Cluster API was not answered", "hook", hook)
+			http.Error(w, "the hook could not be answered: see the log of Drover's manager", http.StatusServiceUnavailable)
+			return
+		}
+		out.APIVersion, out.Kind = groupVersion, hook+"Response"
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		_ = json.NewEncoder(w).Encode(out)
+	})
+}
