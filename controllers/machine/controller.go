@@ -115,7 +115,9 @@ func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: infrav1.GroupVersion.String(), Kind: Kind, Name: machine.Name, UID: machine.UID}
 }
 
-func (r *Reconciler) hub() hosts.Hub { return hosts.Hub{Client: r.Client, Live: r.Live, Clean: r.Clean} }
+func (r *Reconciler) hub() hosts.Hub {
+	return hosts.Hub{Client: r.Client, Live: r.Live, Clean: r.Clean}
+}
 
 // gather reads the Machine, its Cluster and the Host.
 func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {

@@ -254,6 +254,7 @@ func TestWhatAMachineWaitsForIsSaid(t *testing.T) {
 	w.Bootstrap(t, w.namespace, "users", "c1", "#cloud-config\nusers: [{name: hush}]\n")
 	w.Bootstrap(t, w.namespace, "nameless", "c1", "#cloud-config\nruncmd: [hush]\n")
 	w.Bootstrap(t, w.namespace, "others", "c2", bootstrapData)
+	w.Bootstrap(t, w.namespace, "pathless", "c1", strings.Replace(bootstrapData, "write_files:", "write_files:\n- {path: '', content: hush}", 1))
 	data := func(name string) func(*infrav1.DroverMachine, map[string]any) {
 		return func(_ *infrav1.DroverMachine, spec map[string]any) {
 			spec["bootstrap"] = map[string]any{"dataSecretName": name}
@@ -267,6 +268,7 @@ func TestWhatAMachineWaitsForIsSaid(t *testing.T) {
 		{data("missing"), infrav1.ReasonWaitingForBootstrap, "not there"},
 		{data("users"), infrav1.ReasonBootstrapRefused, "users"},
 		{data("nameless"), infrav1.ReasonBootstrapRefused, "provider-id"},
+		{data("pathless"), infrav1.ReasonBootstrapRefused, "files[0]: the path"},
 		{data("others"), infrav1.ReasonBootstrapRefused, "label"},
 		{func(_ *infrav1.DroverMachine, spec map[string]any) { spec["clusterName"] = "c9" }, infrav1.ReasonWaitingForOwner, "Cluster API"},
 		{func(m *infrav1.DroverMachine, _ map[string]any) { m.Labels[clusterapi.LabelControlPlane] = "" }, infrav1.ReasonClusterMissing, "Cluster c1"},

@@ -5,6 +5,7 @@ package machine
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -92,7 +93,19 @@ func makePlan(in planInput) (*protocol.HostPlan, error) {
 		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", install, manifest}, TimeoutSeconds: installTimeout})
 	}
 	plan.Clean = []protocol.HostInstruction{{ID: "reset-" + in.uid, Command: append([]string{"/bin/sh", "-c", reset, "reset"}, installation.Uninstallers()...), TimeoutSeconds: resetTimeout}}
-	return plan, nil
+	return plan, refused(plan)
+}
+
+// refused says why no host takes a plan, for example one with a file that has no path.
+func refused(plan *protocol.HostPlan) error {
+	raw, err := json.Marshal(plan)
+	if err != nil {
+		return err
+	}
+	if _, err := protocol.ParseHostPlan(raw); err != nil {
+		return fmt.Errorf("what the bootstrap data asks for is no plan of a Host: %w", err)
+	}
+	return nil
 }
 
 // named reports whether a file or command has the provider ID as a word of its own.

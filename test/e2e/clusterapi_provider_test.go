@@ -92,10 +92,14 @@ func (c *capi) startProvider(t *testing.T, p provider) {
 		t.Fatal(err)
 	}
 	health := "127.0.0.1:" + freePort(t)
+	var gates []string
+	if c.gates != "" {
+		gates = []string{"--feature-gates=" + c.gates}
+	}
 	process := c.run(t, lab.Command{
 		Name: p.program, Path: "unshare", Env: append(os.Environ(), "POD_NAMESPACE="+p.namespace, "POD_NAME="+p.account, "POD_UID=0"),
-		Args: []string{"--mount", "--fork", "--kill-child", "sh", "-c", withToken, tokenFile, c.tool.Assets[p.program], "--kubeconfig=" + kubeconfig, "--webhook-port=" + port, "--webhook-cert-dir=" + dir,
-			"--health-addr=" + health, "--diagnostics-address=127.0.0.1:" + freePort(t), "--insecure-diagnostics"},
+		Args: append([]string{"--mount", "--fork", "--kill-child", "sh", "-c", withToken, tokenFile, c.tool.Assets[p.program], "--kubeconfig=" + kubeconfig, "--webhook-port=" + port, "--webhook-cert-dir=" + dir,
+			"--health-addr=" + health, "--diagnostics-address=127.0.0.1:" + freePort(t), "--insecure-diagnostics"}, gates...),
 	})
 	if err := process.WaitReady(within(t, 2*time.Minute), func(ctx context.Context) error {
 		connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", "127.0.0.1:"+port)

@@ -56,8 +56,10 @@ type capi struct {
 	*gitOps
 	kubeadm  *lab.Tool
 	machines map[string]*machine
-	// port of the new cluster's API server.
-	port string
+	// port of the new cluster's API server, and version of Kubernetes that machines have at first.
+	port, version string
+	// gates are the feature gates of Cluster API.
+	gates string
 }
 
 // TestClusterAPIMakesAClusterOfHosts runs Cluster API's core and its providers for kubeadm, with the rights of their own manifests and their webhooks. The machines
@@ -65,10 +67,10 @@ type capi struct {
 // and the way from Cluster API to it: through the hub.
 func TestClusterAPIMakesAClusterOfHosts(t *testing.T) {
 	t.Parallel()
-	c := startClusterAPI(t)
+	c := startClusterAPI(t, "", false)
 	c.step(t, "machines join", func(t *testing.T) {
 		for _, name := range []string{"m1", "m2", "m3"} {
-			c.join(t, name)
+			c.join(t, name, map[string]string{"rack": name})
 		}
 	})
 	c.step(t, "the first control plane brings the agent, and Cluster API reaches it through the hub", c.controlPlane)
@@ -79,8 +81,8 @@ func TestClusterAPIMakesAClusterOfHosts(t *testing.T) {
 	c.step(t, "the cluster is deleted, and all Hosts that can be reached are free", c.remove)
 }
 
-// startClusterAPI starts hub and Cluster API. It skips where no namespaces can be made, or the programs cannot be built.
-func startClusterAPI(t *testing.T) *capi {
+// startClusterAPI starts hub and Cluster API, with feature gates. It skips where no namespaces can be made, or the programs cannot be built.
+func startClusterAPI(t *testing.T, gates string, inPlace bool) *capi {
 	t.Helper()
 	if out, err := exec.Command("unshare", inNamespaces(t.TempDir(), "probe", "true")...).CombinedOutput(); err != nil {
 		t.Skipf("no namespaces of its own for a machine: %v %s", err, out)
@@ -99,7 +101,7 @@ func startClusterAPI(t *testing.T) *capi {
 	if err != nil {
 		t.Skipf("Cluster API cannot be built here: %v", err)
 	}
-	c := &capi{gitOps: &gitOps{system: build(t), tool: tool, transcript: discard{}}, kubeadm: kubeadm, machines: map[string]*machine{}}
+	c := &capi{gitOps: &gitOps{system: build(t), tool: tool, transcript: discard{}}, kubeadm: kubeadm, machines: map[string]*machine{}, version: kubeadm.Version, gates: gates}
 	plane, err := c.plane("hub", lab.User{Name: "demo", Token: demoToken})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +110,9 @@ func startClusterAPI(t *testing.T) *capi {
 	if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", "config/clusterapi"); err != nil {
 		t.Fatal(err)
 	}
-	enable := func(configuration *config.Config) { configuration.ClusterAPI.Enabled = true }
+	enable := func(configuration *config.Config) {
+		configuration.ClusterAPI.Enabled, configuration.ClusterAPI.InPlaceUpdates = true, inPlace
+	}
 	if c.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: 1, Configure: enable}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,21 +134,23 @@ type discard struct{}
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // join makes a Host of a machine in namespaces of its own.
-func (c *capi) join(t *testing.T, name string) {
+func (c *capi) join(t *testing.T, name string, labels map[string]string) {
 	t.Helper()
 	m := c.machine(c.t) // its folders outlive the subtest
 	c.machines[name] = m
 	host := types.NamespacedName{Namespace: teamSpace, Name: name}
-	create(t, c.hub.Plane, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: host.Namespace, Name: host.Name, Labels: map[string]string{"rack": name}}})
+	create(t, c.hub.Plane, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: host.Namespace, Name: host.Name, Labels: labels}})
 	secret := &corev1.Secret{}
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
 		return c.hub.Client.Get(ctx, types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostJoinSecretSuffix}, secret)
 	})
 	m.join(string(secret.Data["command"]))
 	tools := m.path("tools")
-	if err := errors.Join(os.Mkdir(tools, 0o700), os.Symlink(c.programs.Kubectl, filepath.Join(tools, "kubectl")), os.WriteFile(filepath.Join(tools, "kubeadm"), c.standIn(t, m), 0o700)); err != nil {
+	if err := errors.Join(os.Mkdir(tools, 0o700), os.Symlink(c.programs.Kubectl, filepath.Join(tools, "kubectl"))); err != nil {
 		t.Fatal(err)
 	}
+	c.standIn(t, m, "kubeadm.sh", filepath.Join(tools, "kubeadm"))
+	c.standIn(t, m, "systemctl.sh", filepath.Join(tools, "systemctl"))
 	process, err := lab.Command{
 		Name: "machine-" + name, Path: "unshare", Args: inNamespaces(m.dir, name, m.path("bin", "drover-host-agent"), "run"),
 		Env: append(m.env(), "PATH="+tools+":"+os.Getenv("PATH")), LogFile: m.path("agent.log"),
@@ -162,10 +168,10 @@ func (c *capi) join(t *testing.T, name string) {
 	m.await(host, "available", because(v1.ReasonHostAvailable))
 }
 
-// standIn returns the stand-in for kubeadm of a machine.
-func (c *capi) standIn(t *testing.T, m *machine) []byte {
+// standIn writes a program of testdata for a machine.
+func (c *capi) standIn(t *testing.T, m *machine, from, to string) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/kubeadm.sh")
+	text, err := os.ReadFile(filepath.Join("testdata", from))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,8 +182,11 @@ func (c *capi) standIn(t *testing.T, m *machine) []byte {
 	if c.port == "" {
 		c.port = freePort(t)
 	}
-	return []byte(strings.NewReplacer("@KUBEADM@", c.kubeadm.Assets[lab.Kubeadm], "@OUT@", m.dir, "@ETCD@", assets[lab.Etcd], "@APISERVER@", assets[lab.APIServer], "@VERSION@", c.kubeadm.Version,
-		"@PORT@", c.port, "@ETCDPORT@", freePort(t), "@PEERPORT@", freePort(t)).Replace(string(text)))
+	program := strings.NewReplacer("@KUBEADM@", c.kubeadm.Assets[lab.Kubeadm], "@OUT@", m.dir, "@SHARED@", c.dir, "@ETCD@", assets[lab.Etcd], "@APISERVER@", assets[lab.APIServer], "@VERSION@", c.version,
+		"@PORT@", c.port, "@ETCDPORT@", freePort(t), "@PEERPORT@", freePort(t)).Replace(string(text))
+	if err := os.WriteFile(to, []byte(program), 0o700); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func freePort(t *testing.T) string {
@@ -253,23 +262,8 @@ func isNumber(want int64, path ...string) func(*unstructured.Unstructured) error
 }
 
 func (c *capi) controlPlane(t *testing.T) {
-	c.apply(t, strings.NewReplacer("@PORT@", c.port, "@VERSION@", c.kubeadm.Version).Replace(clusterManifest))
-	admin := ""
-	testkit.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
-		for _, m := range c.machines {
-			if _, err := os.Stat(m.path("admin.conf")); err == nil {
-				admin = m.path("admin.conf")
-				_, err := framework.Kubectl(ctx, c.programs, admin, nil, "-n", protocol.AgentNamespace, "get", "deployment", protocol.AgentName)
-				return err
-			}
-		}
-		return fmt.Errorf("no machine has initialized the control plane:\n%s", c.overview(ctx))
-	})
-	// In place of a kubelet that starts the Deployment which the machine has applied.
-	c.startInstalledAgent(t, admin)
-	c.await(t, types.NamespacedName{Namespace: teamSpace, Name: "web"}, time.Minute, framework.Ready)
-	c.awaitObject(t, "cluster.x-k8s.io", "Cluster", "web", isTrue("status", "initialization", "controlPlaneInitialized"))
-	c.awaitObject(t, "cluster.x-k8s.io", "Cluster", "web", hasCondition("RemoteConnectionProbe"))
+	c.apply(t, strings.NewReplacer("@PORT@", c.port, "@VERSION@", c.version).Replace(clusterManifest))
+	c.initialized(t)
 	// It is not more than initialized: there are no static pods to look at.
 	c.awaitObject(t, "controlplane.cluster.x-k8s.io", "KubeadmControlPlane", "web", isTrue("status", "initialization", "controlPlaneInitialized"))
 	machines := c.machinesOf(t)
@@ -288,6 +282,27 @@ func (c *capi) controlPlane(t *testing.T) {
 	if text := string(secret.Data["value"]); !strings.Contains(text, c.hub.URL()+"/k8s/clusters/team/web") || strings.Contains(text, c.port) || strings.Contains(text, "client-key") || strings.Contains(text, "token:") {
 		t.Errorf("Cluster API's kubeconfig is %s, want the hub's proxy and no credential", text)
 	}
+}
+
+// initialized waits until the first machine is a control plane, starts the agent that it has applied, and waits until Cluster API reaches the cluster.
+func (c *capi) initialized(t *testing.T) {
+	t.Helper()
+	admin := ""
+	testkit.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
+		for _, m := range c.machines {
+			if _, err := os.Stat(m.path("admin.conf")); err == nil {
+				admin = m.path("admin.conf")
+				_, err := framework.Kubectl(ctx, c.programs, admin, nil, "-n", protocol.AgentNamespace, "get", "deployment", protocol.AgentName)
+				return err
+			}
+		}
+		return fmt.Errorf("no machine has initialized the control plane:\n%s", c.overview(ctx))
+	})
+	// In place of a kubelet that starts the Deployment which the machine has applied.
+	c.startInstalledAgent(t, admin)
+	c.await(t, types.NamespacedName{Namespace: teamSpace, Name: "web"}, time.Minute, framework.Ready)
+	c.awaitObject(t, "cluster.x-k8s.io", "Cluster", "web", isTrue("status", "initialization", "controlPlaneInitialized"))
+	c.awaitObject(t, "cluster.x-k8s.io", "Cluster", "web", hasCondition("RemoteConnectionProbe"))
 }
 
 // startInstalledAgent starts the agent with what its Deployment in the new cluster says.

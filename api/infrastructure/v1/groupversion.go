@@ -25,6 +25,7 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&DroverCluster{}, &DroverClusterList{},
+		&DroverClusterTemplate{}, &DroverClusterTemplateList{},
 		&DroverMachine{}, &DroverMachineList{},
 		&DroverMachineTemplate{}, &DroverMachineTemplateList{},
 	)
