@@ -22,6 +22,9 @@ import (
 // GroupVersion of the objects that are read.
 var GroupVersion = schema.GroupVersion{Group: "cluster.x-k8s.io", Version: "v1beta2"}
 
+// GroupKubeadm is the API group of kubeadm's bootstrap provider.
+const GroupKubeadm = "bootstrap.cluster.x-k8s.io"
+
 // Labels and the annotation of the contract, and the type of Secrets that Cluster API makes.
 const (
 	LabelCluster      = "cluster.x-k8s.io/cluster-name"
@@ -59,6 +62,13 @@ type Endpoint struct {
 	Port int32  `json:"port"`
 }
 
+// Reference to an object of a provider, in the same namespace.
+type Reference struct {
+	APIGroup string `json:"apiGroup"`
+	Kind     string `json:"kind"`
+	Name     string `json:"name"`
+}
+
 // Machine is a Machine of Cluster API.
 type Machine struct {
 	metav1.ObjectMeta `json:"metadata"`
@@ -67,19 +77,22 @@ type Machine struct {
 		FailureDomain string `json:"failureDomain"`
 		Version       string `json:"version"`
 		Bootstrap     struct {
-			DataSecretName string `json:"dataSecretName"`
+			ConfigRef      Reference `json:"configRef"`
+			DataSecretName string    `json:"dataSecretName"`
 		} `json:"bootstrap"`
-		InfrastructureRef struct {
-			APIGroup string `json:"apiGroup"`
-			Kind     string `json:"kind"`
-			Name     string `json:"name"`
-		} `json:"infrastructureRef"`
+		InfrastructureRef Reference `json:"infrastructureRef"`
 	} `json:"spec"`
 	Status struct {
 		NodeInfo struct {
 			KubeletVersion string `json:"kubeletVersion"`
 		} `json:"nodeInfo"`
 	} `json:"status"`
+}
+
+// ByKubeadm reports whether a Machine is made by kubeadm.
+func (m *Machine) ByKubeadm() bool {
+	ref := m.Spec.Bootstrap.ConfigRef
+	return ref.APIGroup == GroupKubeadm && ref.Kind == "KubeadmConfig"
 }
 
 // UpdatesInPlace reports whether Cluster API has begun to update a Machine in place, and waits for the extension to do it.

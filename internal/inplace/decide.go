@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	"github.com/drover-dev/drover/internal/clusterapi"
 )
 
 // infrastructure is a DroverMachine or DroverMachineTemplate, or what another provider has.
@@ -35,6 +36,13 @@ type change struct {
 	// from and to are the versions of Kubernetes, before and after the installers.
 	from, to      string
 	before, after json.RawMessage
+	byKubeadm     bool
+}
+
+// is reports whether a bootstrap configuration is of a kind of kubeadm's provider.
+func (b bootstrap) is(kind string) bool {
+	group, _, _ := strings.Cut(b.APIVersion, "/")
+	return group == clusterapi.GroupKubeadm && b.Kind == kind
 }
 
 func canUpdateMachine(q *question) answer {
@@ -42,6 +50,7 @@ func canUpdateMachine(q *question) answer {
 		kind: "DroverMachine", current: q.Current.InfrastructureMachine, desired: q.Desired.InfrastructureMachine,
 		from: q.Current.Machine.Spec.Version, to: q.Desired.Machine.Spec.Version,
 		before: q.Current.InfrastructureMachine.Spec.InPlaceUpdate, after: q.Desired.InfrastructureMachine.Spec.InPlaceUpdate,
+		byKubeadm: q.Current.BootstrapConfig.is("KubeadmConfig") && q.Desired.BootstrapConfig.is("KubeadmConfig"),
 	}
 	if why := c.refused(); why != "" {
 		return answer{Status: success, Message: why}
@@ -54,6 +63,7 @@ func canUpdateMachineSet(q *question) answer {
 		kind: "DroverMachineTemplate", current: q.Current.InfrastructureMachineTemplate, desired: q.Desired.InfrastructureMachineTemplate,
 		from: q.Current.MachineSet.Spec.Template.Spec.Version, to: q.Desired.MachineSet.Spec.Template.Spec.Version,
 		before: q.Current.InfrastructureMachineTemplate.Spec.Template.Spec.InPlaceUpdate, after: q.Desired.InfrastructureMachineTemplate.Spec.Template.Spec.InPlaceUpdate,
+		byKubeadm: q.Current.BootstrapConfigTemplate.is("KubeadmConfigTemplate") && q.Desired.BootstrapConfigTemplate.is("KubeadmConfigTemplate"),
 	}
 	if why := c.refused(); why != "" {
 		return answer{Status: success, Message: why}
@@ -68,6 +78,8 @@ func (c change) refused() string {
 	switch {
 	case c.current.APIVersion != ours || c.desired.APIVersion != ours || c.current.Kind != c.kind || c.desired.Kind != c.kind:
 		return fmt.Sprintf("the machines are not of the kind %s of %s", c.kind, ours)
+	case !c.byKubeadm:
+		return "the machines are not made by kubeadm"
 	case len(c.after) == 0 || string(c.after) == "null":
 		return "the " + c.kind + " has no inPlaceUpdate"
 	case c.from != c.to:

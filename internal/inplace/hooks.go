@@ -62,8 +62,10 @@ type (
 	objects struct {
 		Machine                       spec           `json:"machine"`
 		InfrastructureMachine         infrastructure `json:"infrastructureMachine"`
+		BootstrapConfig               bootstrap      `json:"bootstrapConfig"`
 		MachineSet                    template       `json:"machineSet"`
 		InfrastructureMachineTemplate infrastructure `json:"infrastructureMachineTemplate"`
+		BootstrapConfigTemplate       bootstrap      `json:"bootstrapConfigTemplate"`
 	}
 	spec struct {
 		Spec struct {
@@ -74,6 +76,10 @@ type (
 		Spec struct {
 			Template spec `json:"template"`
 		} `json:"spec"`
+	}
+	bootstrap struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
 	}
 	// order is the request of UpdateMachine. What is to be done is read from the API server.
 	order struct {

@@ -69,6 +69,7 @@ func call(t *testing.T, hooks inplace.Hooks, hook, request string) (int, respons
 
 const (
 	ours     = `"apiVersion": "infrastructure.cluster.drover.dev/v1"`
+	kubeadm  = `"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2"`
 	byPath   = `"inPlaceUpdate": {"installer": {"path": "/opt/install.sh"}}`
 	byOther  = `"inPlaceUpdate": {"installer": {"path": "/opt/other.sh"}}`
 	spaced   = `"inPlaceUpdate":{ "installer" :{"path":"/opt/install.sh"}}`
@@ -101,12 +102,12 @@ func TestAChangeOfVersionIsDoneInPlaceAndNothingElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			code, machine := call(t, inplace.Hooks{}, "CanUpdateMachine", fmt.Sprintf(`{
-				"current": {"machine": {"spec": {"version": %q}}, "infrastructureMachine": {%s, "kind": "DroverMachine", "spec": {%s}}, "bootstrapConfig": {}},
-				"desired": {"machine": {"spec": {"version": %q}}, "infrastructureMachine": {%s, "kind": "DroverMachine", "spec": {%s}}, "bootstrapConfig": {}}}`, tc.from, ours, tc.before, tc.to, ours, tc.after))
+				"current": {"machine": {"spec": {"version": %q}}, "infrastructureMachine": {%s, "kind": "DroverMachine", "spec": {%s}}, "bootstrapConfig": {`+kubeadm+`, "kind": "KubeadmConfig"}},
+				"desired": {"machine": {"spec": {"version": %q}}, "infrastructureMachine": {%s, "kind": "DroverMachine", "spec": {%s}}, "bootstrapConfig": {`+kubeadm+`, "kind": "KubeadmConfig"}}}`, tc.from, ours, tc.before, tc.to, ours, tc.after))
 			want(t, code, machine, tc.version, tc.installer, tc.text, "/spec", tc.to)
 			code, machines := call(t, inplace.Hooks{}, "CanUpdateMachineSet", fmt.Sprintf(`{
-				"current": {"machineSet": {"spec": {"template": {"spec": {"version": %q}}}}, "infrastructureMachineTemplate": {%s, "kind": "DroverMachineTemplate", "spec": {"template": {"spec": {%s}}}}},
-				"desired": {"machineSet": {"spec": {"template": {"spec": {"version": %q}}}}, "infrastructureMachineTemplate": {%s, "kind": "DroverMachineTemplate", "spec": {"template": {"spec": {%s}}}}}}`, tc.from, ours, tc.before, tc.to, ours, tc.after))
+				"current": {"machineSet": {"spec": {"template": {"spec": {"version": %q}}}}, "infrastructureMachineTemplate": {%s, "kind": "DroverMachineTemplate", "spec": {"template": {"spec": {%s}}}}, "bootstrapConfigTemplate": {`+kubeadm+`, "kind": "KubeadmConfigTemplate"}},
+				"desired": {"machineSet": {"spec": {"template": {"spec": {"version": %q}}}}, "infrastructureMachineTemplate": {%s, "kind": "DroverMachineTemplate", "spec": {"template": {"spec": {%s}}}}, "bootstrapConfigTemplate": {`+kubeadm+`, "kind": "KubeadmConfigTemplate"}}}`, tc.from, ours, tc.before, tc.to, ours, tc.after))
 			machines.MachinePatch, machines.InfrastructureMachinePatch = machines.MachineSetPatch, machines.InfrastructureMachineTemplatePatch
 			want(t, code, machines, tc.version, tc.installer, tc.text, "/spec/template/spec", tc.to)
 		})
@@ -135,6 +136,9 @@ func TestMachinesOfOtherProvidersAreNotUpdated(t *testing.T) {
 	body := `{"machine": {"spec": {"version": "v1.36.%d"}}, "infrastructureMachine": {"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "DroverMachine", "spec": {` + byPath + `}}}`
 	_, got := call(t, inplace.Hooks{}, "CanUpdateMachine", fmt.Sprintf(`{"current": `+body+`, "desired": `+body+`}`, 1, 2))
 	want(t, http.StatusOK, got, false, false, "not of the kind", "", "")
+	body = `{"machine": {"spec": {"version": "v1.36.%d+rke2r1"}}, "infrastructureMachine": {` + ours + `, "kind": "DroverMachine", "spec": {` + byPath + `}}, "bootstrapConfig": {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "RKE2Config"}}`
+	_, got = call(t, inplace.Hooks{}, "CanUpdateMachine", fmt.Sprintf(`{"current": `+body+`, "desired": `+body+`}`, 1, 2))
+	want(t, http.StatusOK, got, false, false, "not made by kubeadm", "", "")
 	for _, body := range []string{"", "no JSON", `{"current": []}`, `{"current": "` + strings.Repeat("x", 5<<20) + `"}`} {
 		if code, _ := call(t, inplace.Hooks{}, "CanUpdateMachine", body); code != http.StatusBadRequest {
 			t.Errorf("%.20q: status %d, want 400", body, code)
@@ -157,7 +161,9 @@ func newUpdate(t *testing.T) *update {
 	u := &update{Env: env, t: t, hooks: inplace.Hooks{Live: env.Client, Writer: env.Client, Log: logr.Discard()}}
 	u.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "m1"}
 	owner := env.ClusterAPIObject(t, "Machine", u.name.Namespace, u.name.Name, nil, map[string]any{
-		"spec":   map[string]any{"version": "v1.36.2", "infrastructureRef": map[string]any{"apiGroup": infrav1.Group, "kind": "DroverMachine", "name": "d1"}},
+		"spec": map[string]any{"version": "v1.36.2",
+			"infrastructureRef": map[string]any{"apiGroup": infrav1.Group, "kind": "DroverMachine", "name": "d1"},
+			"bootstrap":         map[string]any{"configRef": map[string]any{"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": "k1"}}},
 		"status": map[string]any{"nodeInfo": map[string]any{"kubeletVersion": "v1.36.2"}},
 	})
 	of := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: u.name.Namespace, Name: "d1", OwnerReferences: testkit.OwnedBy(owner)}}
@@ -292,6 +298,8 @@ func TestACallDoesNothingThatClusterAPIHasNotBegun(t *testing.T) {
 	u.want("Failure", true, "no such Machine", 0) // the DroverMachine is not marked
 	u.patchDrover(`{"metadata": {"annotations": {` + inProgress + `}}, "spec": {"inPlaceUpdate": null}}`)
 	u.want("Failure", true, "no spec.inPlaceUpdate", 0)
+	u.patchMachine(`{"spec": {"bootstrap": {"configRef": {"kind": "RKE2Config"}}}}`)
+	u.want("Failure", true, "not made by kubeadm", 0)
 	u.patchDrover(`{"metadata": {"ownerReferences": null}, "spec": {"inPlaceUpdate": {"installer": {"path": "/opt/install.sh"}}}}`)
 	u.want("Failure", true, "no such Machine", 0) // it is another's
 	u.name.Name = "m2"

@@ -90,6 +90,8 @@ func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine) step {
 	switch {
 	case task == nil && !begun && here == to:
 		return step{write: stale, answer: answer{Status: success, Message: "the kubelet has version " + to}}
+	case task == nil && !machine.ByKubeadm():
+		return step{answer: answer{Status: failure, Message: fmt.Sprintf("Machine %s is not made by kubeadm", machine.Name)}}
 	case task == nil && of.Spec.InPlaceUpdate == nil:
 		return step{answer: answer{Status: failure, Message: fmt.Sprintf("DroverMachine %s has no spec.inPlaceUpdate", of.Name)}}
 	case task == nil:
