@@ -95,6 +95,10 @@ func rules() []rule {
 			why: "installation is pure: the same hosts always get the same plans, and a model of 1,000 machines needs no server",
 		},
 		{
+			from: "internal/kubeadmetcd", ours: []string{"./api", "./internal/protocol"}, never: effects(),
+			why: "kubeadmetcd is pure: the same control planes are always told the same, and a model of failures needs no server",
+		},
+		{
 			from: "internal/hosts", ours: []string{"./api", "./internal/protocol"},
 			why: "hosts knows Hosts and their plans, and nothing of what is installed",
 		},

@@ -1,0 +1,278 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeadmetcd
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+)
+
+// attempts is how often a step of a restore is tried on a host. Steps may be repeated; what fails twice takes a person.
+const attempts = 2
+
+// Input is all that a decision depends on.
+type Input struct {
+	// Machines of the control plane, in the order of their names.
+	Machines []Machine
+	// Snapshots that are wanted and have not ended, the oldest first.
+	Snapshots []SnapshotWish
+	// Restore that is wanted and has not ended, nil for none.
+	Restore *RestoreWish
+	// Paused reports whether Cluster API has said that it leaves the control plane alone.
+	Paused bool
+}
+
+// Machine is a control plane.
+type Machine struct {
+	Name, Host string
+	// Endpoints are URLs at which its etcd may be reached by others.
+	Endpoints []string
+	// Provisioned machines are bootstrapped.
+	Provisioned bool
+	Connected   bool
+	// Gone machines will not be back: their Host was deleted, and its agent is not connected.
+	Gone bool
+	// Tasks that it has for snapshots and restores.
+	Tasks []Task
+}
+
+// Task is what a machine was given to do.
+type Task struct {
+	ID     string
+	Action Action
+	// Of is the UID of the EtcdSnapshot or EtcdRestore.
+	Of string
+	// File of a snapshot, for Snapshot and Prepare.
+	File string
+	// Endpoints of the etcd to join, for Join.
+	Endpoints []string
+
+	State State
+	// Message says why it has failed.
+	Message string
+}
+
+// State is how far a task is.
+type State int
+
+// States of a task.
+const (
+	// Waiting: it has not begun, or it is not known yet.
+	Waiting State = iota
+	Running
+	Succeeded
+	Failed
+)
+
+// SnapshotWish is a snapshot that is wanted.
+type SnapshotWish struct {
+	UID, File string
+}
+
+// RestoreWish is a restore that is wanted.
+type RestoreWish struct {
+	UID string
+	// Host that has the file, and File. Problem says why they are not known.
+	Host, File, Problem string
+	Cancel              bool
+}
+
+// Pause is what is done with the Cluster of Cluster API.
+type Pause int
+
+// What is done with it.
+const (
+	// Leave it as it is.
+	Leave Pause = iota
+	// Hold pauses it.
+	Hold
+	// Release undoes what this restore has paused.
+	Release
+	// ReleaseAll undoes what an earlier restore, which has failed, has left paused, too.
+	ReleaseAll
+)
+
+// Decision is what to do now.
+type Decision struct {
+	// Tasks that each machine is to have, by its name, with those that it has.
+	Tasks map[string][]Task
+	Pause Pause
+	// Snapshots say how far each is, by its UID.
+	Snapshots map[string]SnapshotProgress
+	Restore   RestoreProgress
+}
+
+// SnapshotProgress is how far a snapshot is.
+type SnapshotProgress struct {
+	Phase         provisionv1.EtcdSnapshotPhase
+	Host, Message string
+}
+
+// RestoreProgress is how far a restore is.
+type RestoreProgress struct {
+	Phase                 provisionv1.EtcdRestorePhase
+	Reason, Message, Host string
+	// Stuck reports that a person must act.
+	Stuck bool
+}
+
+// Ended reports whether a restore is over.
+func (p RestoreProgress) Ended() bool {
+	return p.Phase == provisionv1.RestoreSucceeded || p.Phase == provisionv1.RestoreFailed || p.Phase == provisionv1.RestoreCanceled
+}
+
+// decision is one that is being made.
+type decision struct {
+	Input
+	out Decision
+}
+
+// Decide says what the machines are to do now. It is pure: asked again with what it has led to, it goes on.
+func Decide(in Input) Decision {
+	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]SnapshotProgress{}}}
+	wanted := map[string]bool{}
+	for _, s := range in.Snapshots {
+		wanted[s.UID] = true
+	}
+	if in.Restore != nil {
+		wanted[in.Restore.UID] = true
+	}
+	for _, m := range in.Machines {
+		for _, t := range m.Tasks { // those of what has ended are dropped
+			if wanted[t.Of] {
+				d.out.Tasks[m.Name] = append(d.out.Tasks[m.Name], t)
+			}
+		}
+	}
+	d.snapshots()
+	if in.Restore != nil {
+		d.restore()
+	}
+	return d.out
+}
+
+// find returns the latest task of a machine of that kind, nil for none.
+func (d *decision) find(m *Machine, of string, action Action) *Task {
+	all := d.out.Tasks[m.Name]
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Of == of && all[i].Action == action {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// snapshots has one machine at a time make a snapshot. One that is away, or slow, is reported, and holds up others only while it is connected.
+func (d *decision) snapshots() {
+	busy := d.Restore != nil
+	for _, wish := range d.Snapshots {
+		p := SnapshotProgress{Phase: provisionv1.SnapshotPending, Message: "waits for a control plane whose host is connected"}
+		holder, task := d.holder(wish.UID, Snapshot)
+		switch {
+		case task != nil && task.State == Succeeded:
+			p = SnapshotProgress{provisionv1.SnapshotSucceeded, holder.Host, "host " + holder.Host + " has made it"}
+		case task != nil && task.State == Failed:
+			p = SnapshotProgress{provisionv1.SnapshotFailed, holder.Host, "make another EtcdSnapshot to try again: host " + holder.Host + ": " + task.Message}
+		case task != nil && holder.Gone:
+			p = SnapshotProgress{provisionv1.SnapshotFailed, holder.Host, "make another EtcdSnapshot to try again: host " + holder.Host + " is gone"}
+		case task != nil:
+			busy = busy || holder.Connected
+			p = SnapshotProgress{provisionv1.SnapshotRunning, holder.Host, "host " + holder.Host + " makes it"}
+			if !holder.Connected {
+				p.Message = "host " + holder.Host + " was told to make it, and its agent is not connected"
+			}
+		case busy && d.Restore != nil:
+			p.Message = "waits for the EtcdRestore of this cluster to end"
+		case busy:
+			p.Message = "waits for the snapshot before it"
+		default:
+			if m := d.able(); m != nil {
+				d.give(m, Task{ID: "snapshot-" + wish.UID, Action: Snapshot, Of: wish.UID, File: wish.File})
+				p = SnapshotProgress{provisionv1.SnapshotRunning, m.Host, "host " + m.Host + " makes it"}
+				busy = true
+			}
+		}
+		d.out.Snapshots[wish.UID] = p
+	}
+}
+
+// able returns a machine that can make a snapshot, nil for none.
+func (d *decision) able() *Machine {
+	for i := range d.Machines {
+		if m := &d.Machines[i]; m.Provisioned && m.Connected && !m.Gone {
+			return m
+		}
+	}
+	return nil
+}
+
+// holder returns the machine that was given a task of a kind, and the latest such task; nil for none.
+func (d *decision) holder(of string, action Action) (*Machine, *Task) {
+	for i := range d.Machines {
+		if t := d.find(&d.Machines[i], of, action); t != nil {
+			return &d.Machines[i], t
+		}
+	}
+	return nil, nil
+}
+
+func (d *decision) give(m *Machine, t Task) { d.out.Tasks[m.Name] = append(d.out.Tasks[m.Name], t) }
+
+// step has a machine carry out a step of the restore, and returns how far that is: it has failed when it has failed as often as it is tried.
+func (d *decision) step(m *Machine, t Task) (State, string) {
+	number := 1
+	if last := d.find(m, d.Restore.UID, t.Action); last != nil {
+		if last.State != Failed {
+			return last.State, ""
+		}
+		before, _ := strconv.Atoi(last.ID[strings.LastIndex(last.ID, "-")+1:])
+		if before >= attempts {
+			return Failed, last.Message
+		}
+		number = before + 1
+	}
+	t.Of, t.ID = d.Restore.UID, fmt.Sprintf("restore-%s-%s-%d", d.Restore.UID, t.Action, number)
+	d.give(m, t)
+	return Waiting, ""
+}
+
+// given reports whether a machine was given a step of the restore.
+func (d *decision) given(action Action) bool {
+	m, _ := d.holder(d.Restore.UID, action)
+	return m != nil
+}
+
+// present are the machines that are not gone.
+func (d *decision) present() (all []*Machine) {
+	for i := range d.Machines {
+		if !d.Machines[i].Gone {
+			all = append(all, &d.Machines[i])
+		}
+	}
+	return all
+}
+
+// hosts names the hosts of machines.
+func hosts(all []*Machine) string {
+	var names []string
+	for _, m := range all {
+		names = append(names, m.Host)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// away are the machines whose hosts are not connected.
+func away(all []*Machine) (lost []*Machine) {
+	for _, m := range all {
+		if !m.Connected {
+			lost = append(lost, m)
+		}
+	}
+	return lost
+}
