@@ -25,6 +25,7 @@ import (
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/controllers/cluster"
 	"github.com/drover-dev/drover/controllers/direct"
+	"github.com/drover-dev/drover/controllers/etcd"
 	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/controllers/infrastructure"
 	"github.com/drover-dev/drover/controllers/installation"
@@ -80,6 +81,7 @@ type installer struct{ installations *installation.Reconciler }
 type provider struct {
 	infrastructure *infrastructure.Reconciler
 	nodes          *machine.Reconciler
+	etcds          *etcd.Reconciler
 }
 
 // authorities are the reconcilers of the hub's CA.
@@ -146,6 +148,7 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Settings: settings}
 	clean := host.ReportsClean(o.Members.State)
 	p.nodes = &machine.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-machine"), Now: time.Now, Clean: clean}
+	p.etcds = &etcd.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-etcd")}
 	p.installations = &installation.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-installation"), Now: time.Now, Clean: clean}
 	p.hostRevoker = &host.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}

@@ -198,6 +198,11 @@ func (p *parts) clusterAPI(mgr ctrl.Manager) ([]entry, error) {
 			return nil, fmt.Errorf("clusterAPI.enabled takes the kinds of config/clusterapi: apply it before: %w", err)
 		}
 	}
+	if p.options.Config.Provision.Enabled {
+		wake := p.etcds.Handler()
+		entries = append(entries, entry{"etcd", p.etcds, 2, false, []trigger{
+			handled(&provisionv1.EtcdSnapshot{}, wake), handled(&provisionv1.EtcdRestore{}, wake), handled(&infrav1.DroverMachine{}, wake), handled(&v1.Host{}, wake)}})
+	}
 	return append(entries, []entry{
 		{"drovercluster", p.infrastructure, 4, false, []trigger{self(&infrav1.DroverCluster{}), each(p.infrastructureNames, p.options.Trust.OnChange)}},
 		// One worker: see machine.Reconciler.

@@ -291,8 +291,7 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 
 // connected reports whether a Host's agent is, as far as its status says.
 func connected(host *v1.Host) bool {
-	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
-	return ready != nil && ready.Reason != v1.ReasonTunnelLost && host.Status.State != "" && host.Status.State != v1.HostWaitingToRegister && host.Status.LastSeen == nil
+	return hosts.Connected(host)
 }
 
 func detail(host *v1.Host) string {

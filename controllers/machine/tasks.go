@@ -18,6 +18,7 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/hosts"
+	"github.com/drover-dev/drover/internal/kubeadmetcd"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -40,6 +41,13 @@ type taskInput struct {
 // actions make instructions of tasks. They are pure, and set no ID. An error is the failure of the task.
 var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error){
 	infrav1.TaskUpdate: update,
+
+	infrav1.TaskEtcdSnapshot: etcd(kubeadmetcd.Snapshot),
+	infrav1.TaskEtcdPrepare:  etcd(kubeadmetcd.Prepare),
+	infrav1.TaskEtcdStop:     etcd(kubeadmetcd.Stop),
+	infrav1.TaskEtcdResume:   etcd(kubeadmetcd.Resume),
+	infrav1.TaskEtcdReplace:  etcd(kubeadmetcd.Replace),
+	infrav1.TaskEtcdJoin:     etcd(kubeadmetcd.Join),
 }
 
 // work gives the Host the tasks of a machine whose bootstrap is done, and says how far they are.

@@ -48,6 +48,10 @@ type Cluster struct {
 		InfrastructureRef    struct {
 			Name string `json:"name"`
 		} `json:"infrastructureRef"`
+		ControlPlaneRef struct {
+			Kind string `json:"kind"`
+			Name string `json:"name"`
+		} `json:"controlPlaneRef"`
 	} `json:"spec"`
 	Status struct {
 		Initialization struct {
@@ -135,13 +139,17 @@ func GetMachine(ctx context.Context, reader client.Reader, name types.Namespaced
 }
 
 func get(ctx context.Context, reader client.Reader, name types.NamespacedName, kind string, into any) error {
+	return read(ctx, reader, name, GroupVersion.WithKind(kind), into)
+}
+
+func read(ctx context.Context, reader client.Reader, name types.NamespacedName, kind schema.GroupVersionKind, into any) error {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(GroupVersion.WithKind(kind))
+	object.SetGroupVersionKind(kind)
 	if err := reader.Get(ctx, name, object); err != nil {
-		return fmt.Errorf("read %s %s of Cluster API: %w", kind, name, err)
+		return fmt.Errorf("read %s %s of Cluster API: %w", kind.Kind, name, err)
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into); err != nil {
-		return fmt.Errorf("read %s %s of Cluster API: %w", kind, name, err)
+		return fmt.Errorf("read %s %s of Cluster API: %w", kind.Kind, name, err)
 	}
 	return nil
 }

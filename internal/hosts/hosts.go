@@ -65,6 +65,12 @@ func TakenBy(host *v1.Host, consumer v1.HostConsumerRef) bool {
 	return ref != nil && *ref == consumer
 }
 
+// Connected reports whether a Host's agent is connected.
+func Connected(host *v1.Host) bool {
+	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+	return ready != nil && ready.Reason != v1.ReasonTunnelLost && host.Status.State != "" && host.Status.State != v1.HostWaitingToRegister && host.Status.LastSeen == nil
+}
+
 // NotFree says why a Host is not to be had, "" if it is.
 func NotFree(host *v1.Host) string {
 	ref := host.Spec.ConsumerRef

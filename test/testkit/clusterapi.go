@@ -12,6 +12,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -21,16 +22,18 @@ import (
 // installing is held while CRDs are installed: tests that begin at the same time share an API server.
 var installing sync.Mutex
 
-// ClusterAPI installs the kinds of config/clusterapi, and Cluster and Machine of Cluster API without their schemas and controllers: test/e2e runs the real ones.
+// ClusterAPI installs the kinds of config/clusterapi, and Cluster, Machine and KubeadmControlPlane of Cluster API without their schemas and controllers: test/e2e runs the real
+// ones.
 func (e *Env) ClusterAPI(t testing.TB) {
 	t.Helper()
 	options := envtest.CRDInstallOptions{Paths: []string{Path(t, "config/clusterapi/bases")}, ErrorIfPathMissing: true}
-	for kind, plural := range map[string]string{"Cluster": "clusters", "Machine": "machines"} {
+	for kind, plural := range map[string]string{"Cluster": "clusters", "Machine": "machines", clusterapi.KubeadmControlPlane: "kubeadmcontrolplanes"} {
 		anything := true
+		group := groupOf(kind)
 		options.CRDs = append(options.CRDs, &apiextensionsv1.CustomResourceDefinition{
-			ObjectMeta: metav1.ObjectMeta{Name: plural + "." + clusterapi.GroupVersion.Group},
+			ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
 			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-				Group: clusterapi.GroupVersion.Group, Scope: apiextensionsv1.NamespaceScoped,
+				Group: group, Scope: apiextensionsv1.NamespaceScoped,
 				Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural, Singular: plural[:len(plural)-1]},
 				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 					Name: clusterapi.GroupVersion.Version, Served: true, Storage: true,
@@ -46,6 +49,14 @@ func (e *Env) ClusterAPI(t testing.TB) {
 	}
 }
 
+// groupOf returns the group of a kind of Cluster API.
+func groupOf(kind string) string {
+	if kind == clusterapi.KubeadmControlPlane {
+		return "controlplane." + clusterapi.GroupVersion.Group
+	}
+	return clusterapi.GroupVersion.Group
+}
+
 // Provision installs the kind of config/provision.
 func (e *Env) Provision(t testing.TB) {
 	t.Helper()
@@ -56,11 +67,11 @@ func (e *Env) Provision(t testing.TB) {
 	}
 }
 
-// ClusterAPIObject creates a Cluster or Machine of Cluster API.
+// ClusterAPIObject creates a Cluster, Machine or KubeadmControlPlane of Cluster API.
 func (e *Env) ClusterAPIObject(t testing.TB, kind, namespace, name string, labels map[string]string, content map[string]any) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: content}
-	object.SetGroupVersionKind(clusterapi.GroupVersion.WithKind(kind))
+	object.SetGroupVersionKind(schema.GroupVersionKind{Group: groupOf(kind), Version: clusterapi.GroupVersion.Version, Kind: kind})
 	object.SetNamespace(namespace)
 	object.SetName(name)
 	object.SetLabels(labels)

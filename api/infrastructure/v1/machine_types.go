@@ -105,6 +105,7 @@ type Installer struct {
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task does not change: add another one with an id of its own"
 // +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="update is for the action Update, which takes it"
+// +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="etcd is for the actions of etcd, which take it"
 type MachineTask struct {
 	// id of the task, which no other task of this machine has or ever had.
 	// +required
@@ -120,18 +121,56 @@ type MachineTask struct {
 	// update says to what the action Update updates the machine.
 	// +optional
 	Update *UpdateTask `json:"update,omitempty"`
+
+	// etcd says what an action of etcd takes.
+	// +optional
+	Etcd *EtcdTask `json:"etcd,omitempty"`
 }
 
 // TaskAction is what a task does.
 //
-// +kubebuilder:validation:Enum=Update
+// +kubebuilder:validation:Enum=Update;EtcdSnapshot;EtcdPrepare;EtcdStop;EtcdResume;EtcdReplace;EtcdJoin
 type TaskAction string
 
 // Actions.
 const (
 	// TaskUpdate updates the machine in place.
 	TaskUpdate TaskAction = "Update"
+	// TaskEtcdSnapshot makes a snapshot of etcd.
+	TaskEtcdSnapshot TaskAction = "EtcdSnapshot"
+	// TaskEtcdPrepare makes the data of a new etcd of a snapshot, beside those that are in use.
+	TaskEtcdPrepare TaskAction = "EtcdPrepare"
+	// TaskEtcdStop stops the control plane with its etcd.
+	TaskEtcdStop TaskAction = "EtcdStop"
+	// TaskEtcdResume starts it again as it was.
+	TaskEtcdResume TaskAction = "EtcdResume"
+	// TaskEtcdReplace begins etcd anew with the data that were prepared.
+	TaskEtcdReplace TaskAction = "EtcdReplace"
+	// TaskEtcdJoin joins the etcd that was begun anew, without data of its own.
+	TaskEtcdJoin TaskAction = "EtcdJoin"
 )
+
+// EtcdTask says what an action of etcd takes.
+type EtcdTask struct {
+	// of is the UID of the EtcdSnapshot or EtcdRestore that it is a part of.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
+	Of string `json:"of"`
+	// file is the name of a snapshot's file, for EtcdSnapshot and EtcdPrepare.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
+	File string `json:"file,omitempty"`
+	// endpoints are URLs at which the etcd may be reached that is joined, for EtcdJoin.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^https://[0-9a-f.:\[\]]+$`
+	Endpoints []string `json:"endpoints,omitempty"`
+}
 
 // UpdateTask says to what a machine is updated in place.
 type UpdateTask struct {

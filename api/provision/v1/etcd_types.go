@@ -55,12 +55,14 @@ type EtcdS3 struct {
 	CredentialsSecretName string `json:"credentialsSecretName,omitempty"`
 }
 
-// EtcdSnapshot has one server of a ClusterInstallation make a snapshot of etcd now. To delete it leaves the snapshot where it is.
+// EtcdSnapshot has one server of a ClusterInstallation, or one control plane that kubeadm has made of a Host, make a snapshot of etcd now. To delete it leaves the
+// snapshot where it is.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=drover,shortName=esnap
 // +kubebuilder:printcolumn:name="Installation",type=string,JSONPath=`.spec.installationName`
+// +kubebuilder:printcolumn:name="DroverCluster",type=string,JSONPath=`.spec.droverClusterName`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.status.host`
 // +kubebuilder:printcolumn:name="Snapshot",type=string,JSONPath=`.status.snapshot`
@@ -79,7 +81,7 @@ type EtcdSnapshot struct {
 
 	// status says how far it is, and where it is.
 	// +optional
-	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its ClusterInstallation to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its cluster to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status EtcdSnapshotStatus `json:"status,omitempty"`
 }
 
@@ -93,12 +95,21 @@ type EtcdSnapshotList struct {
 }
 
 // EtcdSnapshotSpec says of what a snapshot is.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.installationName) != has(self.droverClusterName)",message="give installationName or droverClusterName"
 type EtcdSnapshotSpec struct {
 	// installationName names the ClusterInstallation, in the same namespace.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	InstallationName string `json:"installationName"`
+	InstallationName string `json:"installationName,omitempty"`
+	// droverClusterName names the DroverCluster of a cluster that Cluster API makes of Hosts by kubeadm, in the same namespace.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	DroverClusterName string `json:"droverClusterName,omitempty"`
 }
 
 // EtcdSnapshotPhase is how far a snapshot is.
@@ -128,7 +139,7 @@ type EtcdSnapshotStatus struct {
 	// +optional
 	Host string `json:"host,omitempty"`
 	// snapshot is what its file's name begins with; the distribution adds the node's name and the time. The file is in server/db/snapshots of the host's data
-	// directory, and in the bucket of spec.etcd.s3.
+	// directory, and in the bucket of spec.etcd.s3. Of a DroverCluster it is the name of the file, which is in /var/lib/drover/etcd/snapshots of the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 	// configuration is the spec that the ClusterInstallation had when the snapshot was made, for an EtcdRestore that restores it, too.

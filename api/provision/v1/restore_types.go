@@ -7,13 +7,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EtcdRestore brings the etcd of a ClusterInstallation back to a snapshot: all servers are stopped, one restores it, and the others join that one anew.
+// EtcdRestore brings the etcd of a ClusterInstallation, or of a cluster that kubeadm has made of Hosts, back to a snapshot: all servers are stopped, one restores it, and the others join that one anew.
 // What the cluster has got since the snapshot is lost. To delete it before data is replaced cancels it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=drover,shortName=erestore
 // +kubebuilder:printcolumn:name="Installation",type=string,JSONPath=`.spec.installationName`
+// +kubebuilder:printcolumn:name="DroverCluster",type=string,JSONPath=`.spec.droverClusterName`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.status.host`
 // +kubebuilder:printcolumn:name="Snapshot",type=string,JSONPath=`.status.snapshot`
@@ -31,7 +32,7 @@ type EtcdRestore struct {
 
 	// status says how far it is.
 	// +optional
-	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its ClusterInstallation to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its cluster to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status EtcdRestoreStatus `json:"status,omitempty"`
 }
 
@@ -46,17 +47,27 @@ type EtcdRestoreList struct {
 
 // EtcdRestoreSpec says which snapshot is restored.
 //
+// +kubebuilder:validation:XValidation:rule="has(self.installationName) != has(self.droverClusterName)",message="give installationName or droverClusterName"
+// +kubebuilder:validation:XValidation:rule="!has(self.droverClusterName) || self.configuration == 'Keep'",message="configuration: Restore is for installations"
+// +kubebuilder:validation:XValidation:rule="!has(self.droverClusterName) || !has(self.file) || has(self.host)",message="give the host that has the file"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="give snapshotName or file"
 // +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host is for file"
 // +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration: Restore takes snapshotName: a file has no configuration"
-// +kubebuilder:validation:XValidation:rule="self.installationName == oldSelf.installationName && self.configuration == oldSelf.configuration && has(self.snapshotName) == has(oldSelf.snapshotName) && (!has(self.snapshotName) || self.snapshotName == oldSelf.snapshotName) && has(self.file) == has(oldSelf.file) && (!has(self.file) || self.file == oldSelf.file) && has(self.host) == has(oldSelf.host) && (!has(self.host) || self.host == oldSelf.host)",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+// +kubebuilder:validation:XValidation:rule="has(self.installationName) == has(oldSelf.installationName) && (!has(self.installationName) || self.installationName == oldSelf.installationName) && has(self.droverClusterName) == has(oldSelf.droverClusterName) && (!has(self.droverClusterName) || self.droverClusterName == oldSelf.droverClusterName) && has(self.snapshotName) == has(oldSelf.snapshotName) && (!has(self.snapshotName) || self.snapshotName == oldSelf.snapshotName) && has(self.file) == has(oldSelf.file) && (!has(self.file) || self.file == oldSelf.file) && has(self.host) == has(oldSelf.host) && (!has(self.host) || self.host == oldSelf.host) && self.configuration == oldSelf.configuration",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || has(self.cancel) && self.cancel",message="cancel cannot be taken back: make another EtcdRestore"
 type EtcdRestoreSpec struct {
 	// installationName names the ClusterInstallation, in the same namespace.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	InstallationName string `json:"installationName"`
+	InstallationName string `json:"installationName,omitempty"`
+	// droverClusterName names the DroverCluster of a cluster that Cluster API makes of Hosts by kubeadm, in the same namespace.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	DroverClusterName string `json:"droverClusterName,omitempty"`
 
 	// snapshotName names an EtcdSnapshot of the same namespace that has succeeded. The host that made it restores it, from its disk.
 	// +optional
@@ -65,7 +76,7 @@ type EtcdRestoreSpec struct {
 	SnapshotName string `json:"snapshotName,omitempty"`
 
 	// file is the name of a snapshot's file, such as one of the schedule. It is in server/db/snapshots of the data directory of host, or without host in the bucket of
-	// spec.etcd.s3 of the installation.
+	// spec.etcd.s3 of the installation. Of a DroverCluster it is in /var/lib/drover/etcd/snapshots of host.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
@@ -156,3 +167,6 @@ const (
 	// ReasonCanceled: it was canceled before data was replaced. Stalled.
 	ReasonCanceled = "Canceled"
 )
+
+// FinalizerRestore is on an EtcdRestore of a DroverCluster until it has ended: to delete it before data is replaced cancels it.
+const FinalizerRestore = "provision.cluster.drover.dev/restore"

@@ -1,0 +1,67 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterapi
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// KubeadmControlPlane is the kind of control planes that are made by kubeadm.
+const KubeadmControlPlane = "KubeadmControlPlane"
+
+var controlPlanes = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", Version: GroupVersion.Version}
+
+// annotationPausedBy names what has paused a Cluster for Drover, by its UID. A Cluster that a person has paused does not have it.
+const annotationPausedBy = "cluster.drover.dev/paused-by"
+
+// PausedBy returns what has paused a Cluster for Drover, "" for nothing.
+func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
+
+// SetPaused pauses a Cluster for something, or goes on with it if that is empty. It writes these two fields alone, of the Cluster that was read.
+func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by string) error {
+	before := &unstructured.Unstructured{}
+	before.SetGroupVersionKind(GroupVersion.WithKind("Cluster"))
+	before.SetNamespace(cluster.Namespace)
+	before.SetName(cluster.Name)
+	patch := fmt.Appendf(nil, `{"metadata": {"uid": %q, "resourceVersion": %q, "annotations": {%q: %q}}, "spec": {"paused": true}}`, cluster.UID, cluster.ResourceVersion, annotationPausedBy, by)
+	if by == "" {
+		patch = fmt.Appendf(nil, `{"metadata": {"uid": %q, "resourceVersion": %q, "annotations": {%q: null}}, "spec": {"paused": null}}`, cluster.UID, cluster.ResourceVersion, annotationPausedBy)
+	}
+	if err := hub.Patch(ctx, before, client.RawPatch(types.MergePatchType, patch), client.FieldOwner("drover")); err != nil {
+		return fmt.Errorf("pause Cluster %s/%s of Cluster API, or go on with it: %w", cluster.Namespace, cluster.Name, err)
+	}
+	return nil
+}
+
+// ControlPlanePaused reports whether the controller of a Cluster's control plane has seen that the Cluster is paused, and does nothing any more.
+func ControlPlanePaused(ctx context.Context, reader client.Reader, cluster *Cluster) (bool, error) {
+	if !cluster.Spec.Paused {
+		return false, nil
+	}
+	var object struct {
+		Status struct {
+			Conditions []metav1.Condition `json:"conditions"`
+		} `json:"status"`
+	}
+	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Spec.ControlPlaneRef.Name}
+	if err := read(ctx, reader, name, controlPlanes.WithKind(KubeadmControlPlane), &object); apierrors.IsNotFound(err) {
+		return true, nil // what is not there does nothing
+	} else if err != nil {
+		return false, err
+	}
+	for _, condition := range object.Status.Conditions {
+		if condition.Type == "Paused" {
+			return condition.Status == metav1.ConditionTrue, nil
+		}
+	}
+	return false, nil
+}
