@@ -83,6 +83,12 @@ chmod +x "/usr/local/bin/k3s$suffix-uninstall.sh"
 
 func startK3s(t *testing.T) *k3s {
 	t.Helper()
+	return startWithMachines(t, nil, func(configuration *config.Config) { configuration.Provision.Enabled = true }, "config/provision")
+}
+
+// startWithMachines starts a hub, to which some objects and kustomizations were applied before, and a network for machines.
+func startWithMachines(t *testing.T, objects []byte, configure func(*config.Config), kustomizations ...string) *k3s {
+	t.Helper()
 	prerequisites(t)
 	assets, err := lab.Binaries(t.Context(), os.Stderr, lab.Etcd, lab.APIServer)
 	if err != nil {
@@ -108,11 +114,17 @@ func startK3s(t *testing.T) *k3s {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Kill() })
-	if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", "config/provision"); err != nil {
-		t.Fatal(err)
+	if objects != nil {
+		if _, err := plane.Kubectl(t.Context(), objects, "apply", "--server-side", "-f", "-"); err != nil {
+			t.Fatal(err)
+		}
 	}
-	enable := func(configuration *config.Config) { configuration.Provision.Enabled = true }
-	if k.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: 1, Configure: enable}); err != nil {
+	for _, kustomization := range kustomizations {
+		if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", kustomization); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if k.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: 1, Configure: configure}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -36,6 +36,9 @@ etcd: {local: {extraArgs: [{name: unsafe-no-fsync, value: "true"}]}}
 
 const memberList = "/var/lib/drover/etcd/bin/etcdctl --endpoints https://127.0.0.1:2379 --cacert /etc/kubernetes/pki/etcd/ca.crt --cert /etc/kubernetes/pki/etcd/server.crt --key /etc/kubernetes/pki/etcd/server.key member list"
 
+// destroyEtcd kills etcd and removes its data.
+const destroyEtcd = `kill -9 $(cat /proc/[0-9]*/stat | sed -n 's/^\([0-9]*\) (etcd) .*/\1/p'); rm -rf /var/lib/etcd`
+
 // controlPlane is a machine in namespaces of its own, whose etcd and API server are static pods of a stand-in for a kubelet.
 type controlPlane struct {
 	name, address, dir string
@@ -78,7 +81,7 @@ func TestEtcdOfControlPlanesIsRestored(t *testing.T) {
 	t.Log("the data are destroyed")
 	one.kubectl(t, "delete", "configmap", "before")
 	for _, p := range []*controlPlane{one, three} {
-		p.run(t, "sh", "-c", "kill -9 $(cat /proc/[0-9]*/stat | sed -n 's/^\\([0-9]*\\) (etcd) .*/\\1/p'); rm -rf /var/lib/etcd")
+		p.run(t, "sh", "-c", destroyEtcd)
 	}
 	if err := two.fails(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, Of: "r1", File: "none.db"}); err == nil || !strings.Contains(err.Error(), "there is no file "+kubeadmetcd.Folder+"none.db") {
 		t.Errorf("a file that is not there: %v", err)
