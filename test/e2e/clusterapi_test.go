@@ -100,6 +100,13 @@ func startClusterAPI(t *testing.T) *capi {
 		t.Skipf("Cluster API cannot be built here: %v", err)
 	}
 	c := &capi{gitOps: &gitOps{system: build(t), tool: tool, transcript: discard{}}, kubeadm: kubeadm, machines: map[string]*machine{}}
+	c.startHub(t, framework.Layout{Replicas: 1})
+	return c
+}
+
+// startHub starts a hub in a layout, whose managers reconcile the kinds of config/clusterapi, and the providers of Cluster API on it.
+func (c *capi) startHub(t *testing.T, layout framework.Layout) {
+	t.Helper()
 	plane, err := c.plane("hub", lab.User{Name: "demo", Token: demoToken})
 	if err != nil {
 		t.Fatal(err)
@@ -108,8 +115,14 @@ func startClusterAPI(t *testing.T) *capi {
 	if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", "config/clusterapi"); err != nil {
 		t.Fatal(err)
 	}
-	enable := func(configuration *config.Config) { configuration.ClusterAPI.Enabled = true }
-	if c.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: 1, Configure: enable}); err != nil {
+	configure := layout.Configure
+	layout.Configure = func(configuration *config.Config) {
+		configuration.ClusterAPI.Enabled = true
+		if configure != nil {
+			configure(configuration)
+		}
+	}
+	if c.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, layout); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -122,7 +135,6 @@ func startClusterAPI(t *testing.T) *capi {
 	for _, p := range providers() {
 		c.startProvider(t, p)
 	}
-	return c
 }
 
 type discard struct{}
