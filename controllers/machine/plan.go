@@ -40,10 +40,14 @@ for config in /etc/kubernetes/admin.conf /etc/rancher/rke2/rke2.yaml /etc/ranche
 done`
 
 // reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
-// and would not see another one.
+// and would not see another one. kubeadm leaves the rules of kube-proxy, which would lead the addresses of the next cluster's Services to API servers of this one.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 for uninstall in rke2-uninstall.sh k3s-uninstall.sh k3s-agent-uninstall.sh; do
 	for dir in /usr/local/bin /opt/rke2/bin; do if test -x "$dir/$uninstall"; then "$dir/$uninstall" || exit; fi; done
+done
+for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
+for tool in iptables ip6tables; do
+	if $tool-save 2>/dev/null | grep -q KUBE-; then $tool-save | grep -v KUBE- | $tool-restore || exit; fi
 done
 rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/*`
 
