@@ -27,7 +27,8 @@ const usage = `labctl runs real Kubernetes control planes on this machine.
   labctl path [--oldest]      the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS.
                               With --oldest, of the oldest Kubernetes that Drover supports
   labctl gitops               the same for the programs of Flux, Argo CD and Cluster API, and kubeadm
-  labctl clusterapi           the same for the programs of Cluster API, and kubeadm
+  labctl clusterapi           the same for the programs of Cluster API, kubeadm, and the Kubernetes
+                              of the minor version before
   labctl up --dir D           start a control plane that lives on, with its state in folder D
   labctl down --dir D         stop it; the state stays, so that "up" finds it again
 ` + nodesUsage + `  labctl version              print which sources this was built of
@@ -62,7 +63,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	case "gitops":
 		return tools(ctx, out, progress, lab.Flux, lab.ArgoCDTool, lab.ClusterAPI, lab.KubeadmTool)
 	case "clusterapi":
-		return tools(ctx, out, progress, lab.ClusterAPI, lab.KubeadmTool)
+		return tools(ctx, out, progress, lab.ClusterAPI, lab.KubeadmTool, lab.PreviousKubernetes)
 	case "up":
 		return up(ctx, args[1:], out, progress)
 	case "down":

@@ -34,6 +34,9 @@ const (
 	// envRealHosts asks for the tests with hosts of the lab, which take root, minutes, and a network namespace of their own: make e2e-clusterapi.
 	envRealHosts = "DROVER_E2E_CLUSTERAPI"
 
+	// measure is its value for the first control plane alone, with a hub that lives.
+	measure = "measure"
+
 	// bridgeAddress is where the hosts of a lab find what is outside, and hubPort the hub's port there.
 	bridgeAddress = "10.90.0.1"
 	hubPort       = 8443

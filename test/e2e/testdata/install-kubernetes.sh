@@ -4,8 +4,8 @@
 
 # A stand-in for the package manager of a host: it installs a version of kubeadm, kubelet and kubectl, with the unit of the packages of kubernetes.io, and imports the container images of that version.
 set -eu
-date +%s.%N >/var/log/lab/installs
-echo "$1" >>/var/log/lab/bootstraps
+date +%s.%N >/var/log/lab/installs.log
+echo "$1" >>/var/log/lab/bootstraps.log
 from=/opt/lab/$1
 for program in kubeadm kubelet kubectl; do ln -sf "$from/$program" /usr/bin/$program; done
 mkdir -p /usr/lib/systemd/system/kubelet.service.d
@@ -32,4 +32,4 @@ END
 systemctl daemon-reload
 systemctl enable kubelet
 for images in "$from"/images/*.tar; do ctr --namespace k8s.io images import "$images"; done
-date +%s.%N >/var/log/lab/kubeadm-begins
+date +%s.%N >/var/log/lab/kubeadm-begins.log
