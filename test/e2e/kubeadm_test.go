@@ -92,7 +92,9 @@ func (h *realHosts) cutOff(t *testing.T, before map[string]int) string {
 		return nil
 	})
 	kill(t, h.hub.Manager)
-	h.eventually(t, "the bootstrap of "+host+" goes on without the hub", func(ctx context.Context) error { return h.has(ctx, host, "/run/cluster-api/bootstrap-success.complete") })
+	h.eventually(t, "the bootstrap of "+host+" goes on without the hub", func(ctx context.Context) error {
+		return h.has(ctx, host, "/run/cluster-api/bootstrap-success.complete")
+	})
 	h.restartManager(t)
 	return host
 }
