@@ -37,6 +37,9 @@ const (
 	// measure is its value for the first control plane alone, with a hub that lives.
 	measure = "measure"
 
+	// twoVersions is its value for a rollout from the minor version before, which takes a further build of Kubernetes. Without it the rollout is that of a file.
+	twoVersions = "versions"
+
 	// bridgeAddress is where the hosts of a lab find what is outside, and hubPort the hub's port there.
 	bridgeAddress = "10.90.0.1"
 	hubPort       = 8443
@@ -63,6 +66,7 @@ type realHosts struct {
 	lab *lablib.Lab
 	// options are those that the lab was brought up with.
 	options  lablib.Options
+	// versions are in the order in which the cluster has them.
 	versions []release
 }
 
@@ -117,7 +121,17 @@ func (h *realHosts) findVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	programs[lab.Kubeadm] = kubeadm.Assets[lab.Kubeadm]
-	h.versions = []release{{kubeadm.Version, programs}}
+	newest := release{kubeadm.Version, programs}
+	if h.versions = []release{newest}; os.Getenv(envRealHosts) != twoVersions {
+		return
+	}
+	previous, err := lab.PreviousKubernetes(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := release{previous.Version, previous.Assets}
+	before.programs[lab.Etcd], before.programs[lab.Kubectl] = programs[lab.Etcd], programs[lab.Kubectl]
+	h.versions = []release{before, newest}
 }
 
 // bringUp makes the images and brings the hosts up.
@@ -188,8 +202,7 @@ func (h *realHosts) images(t *testing.T, k release) map[string]string {
 		tarballs[name+".tar"] = path
 	}
 	for _, reference := range strings.Fields(string(out)) {
-		name := strings.TrimSuffix(filepath.Base(reference), filepath.Ext(reference))
-		name, _, _ = strings.Cut(filepath.Base(reference), ":")
+		name, _, _ := strings.Cut(filepath.Base(reference), ":")
 		switch name {
 		case lab.KubeProxy: // it runs nft, of which it finds the libraries where this machine has them
 			nft, files := h.nft(t)

@@ -46,9 +46,12 @@ func TestClusterAPIMakesAClusterByKubeadm(t *testing.T) {
 		{"the hosts of the workers become control planes", h.growsTheControlPlane},
 		{"a control plane that dies is replaced on another host, whose agent is killed at each step of its journal", h.replacesADeadOne},
 		{"a host that comes back is cleaned and free", h.takesBackTheDeadOne},
-		{"the next version of Kubernetes is rolled out", h.upgrades},
+		{"the control planes are replaced one by one, by those of the next version", h.upgrades},
 		{"the cluster is deleted, and all hosts are free", h.removesTheCluster},
 	} {
+		if os.Getenv("SKIP") != "" && strings.Contains(os.Getenv("SKIP"), fmt.Sprint(i)) {
+			continue
+		}
 		start := time.Now()
 		h.step(t, step.name, step.run)
 		t.Logf("%s: %s", step.name, time.Since(start).Round(time.Second))
@@ -65,13 +68,13 @@ func (h *realHosts) joinThree(t *testing.T) {
 }
 
 // applyCluster applies what a person wants of the cluster.
-func (h *realHosts) applyCluster(t *testing.T, version string, controlPlanes, workers int) {
+func (h *realHosts) applyCluster(t *testing.T, version, revision string, controlPlanes, workers int) {
 	t.Helper()
 	manifest, err := os.ReadFile("testdata/kubeadm-cluster.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.apply(t, strings.NewReplacer("@ENDPOINT@", h.address(t, balancerHost), "@VERSION@", version,
+	h.apply(t, strings.NewReplacer("@ENDPOINT@", h.address(t, balancerHost), "@VERSION@", version, "@REVISION@", revision,
 		"@CONTROLPLANES@", strconv.Itoa(controlPlanes), "@WORKERS@", strconv.Itoa(workers)).Replace(string(manifest)))
 }
 
@@ -263,7 +266,7 @@ func (h *realHosts) connected(ctx context.Context) error {
 func (h *realHosts) makesACluster(t *testing.T) {
 	first := h.versions[0].version
 	began := time.Now()
-	h.applyCluster(t, first, 1, 2)
+	h.applyCluster(t, first, "1", 1, 2)
 	if os.Getenv(envRealHosts) == measure {
 		h.measures(t, began)
 		return
@@ -346,7 +349,7 @@ func (h *realHosts) refusesOthers(t *testing.T) {
 func (h *realHosts) growsTheControlPlane(t *testing.T) {
 	first := h.versions[0].version
 	before := h.bootstraps(t)
-	h.applyCluster(t, first, 3, 0)
+	h.applyCluster(t, first, "1", 3, 0)
 	h.cutOff(t, before)
 	h.isWhole(t, first, 3, 0)
 	total := 0
@@ -439,6 +442,10 @@ done`
 }
 
 func (h *realHosts) takesBackTheDeadOne(t *testing.T) {
+	// A check that is so impatient would replace machines that are only slow.
+	if _, err := h.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "delete", "machinehealthchecks.cluster.x-k8s.io", "lost"); err != nil {
+		t.Fatal(err)
+	}
 	h.up(t)
 	h.free(t, 1)
 	h.isClean(t, "m1")
@@ -455,11 +462,8 @@ func (h *realHosts) isClean(t *testing.T, host string) {
 }
 
 func (h *realHosts) upgrades(t *testing.T) {
-	if len(h.versions) < 2 {
-		t.Skip("there is one version of Kubernetes")
-	}
-	next, before := h.versions[1].version, h.bootstraps(t)
-	h.applyCluster(t, next, 3, 0)
+	next, before := h.versions[len(h.versions)-1].version, h.bootstraps(t)
+	h.applyCluster(t, next, "2", 3, 0)
 	h.cutOff(t, before)
 	h.isWhole(t, next, 3, 0)
 	total := 0
