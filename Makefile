@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Each target is one line or one script in hack/, so that a person, CI and an editor run the same thing.
-
 SHELL   := /bin/bash -o pipefail
 VERSION ?= $(shell git describe --tags --dirty 2>/dev/null || echo v0.1.0-dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -96,13 +95,14 @@ test-nodes: ## Bring up clusters with real nodes (kubelets, containers), cut and
 test-demo: ## Run "make demo" with real nodes in a copy of the sources, do what it says to try, and check that nothing is left. Takes root on Linux.
 	DROVER_TEST_DEMO=1 $(gotest) -count=1 -run '^TestTheDemoOnRealNodes$$' ./hack/demo -v
 
-.PHONY: e2e
+.PHONY: e2e e2e-clusterapi
 e2e: ## Live through an operator's stories on real nodes, with manager and agents as pods, and write down what was typed. Takes root on Linux.
-	go run ./hack/labctl check
-	go run ./hack/labctl build $(nodeprograms)
+	go run ./hack/labctl check && go run ./hack/labctl build $(nodeprograms)
 	$(MAKE) images
 	DROVER_E2E=1 DROVER_E2E_TRANSCRIPT=$(transcript) $(gotest) -count=1 ./test/e2e/nodes -v
 	@echo "what was typed, and what it printed: $(transcript)"
+e2e-clusterapi: ## Make, grow, mend and upgrade a cluster of Hosts with Cluster API and the true kubeadm. Takes root on Linux, and haproxy.
+	hack/e2e-clusterapi.sh $(nodeprograms)
 
 .PHONY: test-rights
 test-rights: ## Compare what people may do in a member with a model, after each of many random changes: make test-rights SEED=7 ROUNDS=1000

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -27,6 +28,8 @@ const usage = `labctl runs real Kubernetes control planes on this machine.
   labctl path [--oldest]      the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS.
                               With --oldest, of the oldest Kubernetes that Drover supports
   labctl gitops               the same for the programs of Flux, Argo CD and Cluster API, and kubeadm
+  labctl clusterapi [--previous]  the same for the programs of Cluster API, and kubeadm. With --previous,
+                              for the Kubernetes of the minor version before, too
   labctl up --dir D           start a control plane that lives on, with its state in folder D
   labctl down --dir D         stop it; the state stays, so that "up" finds it again
 ` + nodesUsage + `  labctl version              print which sources this was built of
@@ -59,7 +62,13 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	case "path":
 		return path(ctx, args[1:], out, progress)
 	case "gitops":
-		return gitops(ctx, out, progress)
+		return tools(ctx, out, progress, lab.Flux, lab.ArgoCDTool, lab.ClusterAPI, lab.KubeadmTool)
+	case "clusterapi":
+		builds := []func(context.Context, io.Writer) (*lab.Tool, error){lab.ClusterAPI, lab.KubeadmTool}
+		if slices.Contains(args[1:], "--previous") {
+			builds = append(builds, lab.PreviousKubernetes)
+		}
+		return tools(ctx, out, progress, builds...)
 	case "up":
 		return up(ctx, args[1:], out, progress)
 	case "down":
@@ -96,9 +105,9 @@ func build(ctx context.Context, names []string, out, progress io.Writer) error {
 	return nil
 }
 
-func gitops(ctx context.Context, out, progress io.Writer) error {
+func tools(ctx context.Context, out, progress io.Writer, builds ...func(context.Context, io.Writer) (*lab.Tool, error)) error {
 	var errs []error
-	for _, build := range []func(context.Context, io.Writer) (*lab.Tool, error){lab.Flux, lab.ArgoCDTool, lab.ClusterAPI, lab.KubeadmTool} {
+	for _, build := range builds {
 		tool, err := build(ctx, progress)
 		if err != nil {
 			errs = append(errs, err)

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -144,6 +145,7 @@ func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) 
 		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).WithRunAsUser(65532).
 			WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
 		WithTolerations(controlPlaneTolerations()...).
+		WithTolerations(lossTolerations(in.Agent.Tolerations)...).
 		WithAffinity(preferences()).
 		WithTerminationGracePeriodSeconds(gracePeriod).
 		WithContainers(container(in, connection)).
@@ -223,6 +225,22 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	var all []*corev1ac.TolerationApplyConfiguration
 	for _, key := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd", "CriticalAddonsOnly"} {
 		all = append(all, corev1ac.Toleration().WithKey(key).WithOperator(corev1.TolerationOpExists))
+	}
+	return all
+}
+
+// nodeLossSeconds is how long a replica is kept on a node that is lost. Kubernetes waits five minutes by itself, for the sake of pods with state.
+const nodeLossSeconds = 30
+
+// lossTolerations have the agent replaced soon when its node is lost: both replicas may be on one, as where a cluster began with one node. A key of the user's own is left to them.
+func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfiguration {
+	var all []*corev1ac.TolerationApplyConfiguration
+	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if slices.ContainsFunc(own, func(t corev1.Toleration) bool { return t.Key == key }) {
+			continue
+		}
+		all = append(all, corev1ac.Toleration().WithKey(key).WithOperator(corev1.TolerationOpExists).
+			WithEffect(corev1.TaintEffectNoExecute).WithTolerationSeconds(nodeLossSeconds))
 	}
 	return all
 }

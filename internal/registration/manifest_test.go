@@ -200,6 +200,25 @@ func TestDeploymentOfTheAgent(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a replica on a node that is lost is replaced within a minute, unless the user says otherwise", func(t *testing.T) {
+		lost := func(pod corev1.PodSpec) map[string]int64 {
+			seconds := map[string]int64{}
+			for _, t := range pod.Tolerations {
+				if t.TolerationSeconds != nil && t.Effect == corev1.TaintEffectNoExecute {
+					seconds[t.Key] = *t.TolerationSeconds
+				}
+			}
+			return seconds
+		}
+		if got := lost(pod); got[corev1.TaintNodeNotReady] != 30 || got[corev1.TaintNodeUnreachable] != 30 {
+			t.Errorf("it stays on a lost node for %v seconds, want 30", got)
+		}
+		long, own := int64(600), in
+		own.Agent.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &long}}
+		if got := lost(the[*appsv1.Deployment](t, objects(t, own)).Spec.Template.Spec); got[corev1.TaintNodeNotReady] != 30 || got[corev1.TaintNodeUnreachable] != 600 {
+			t.Errorf("it stays on a lost node for %v seconds, want the user's 600 on one that is unreachable", got)
+		}
+	})
 	t.Run("new pods come before old ones go, and the number is the agent's to choose", func(t *testing.T) {
 		rolling := d.Spec.Strategy.RollingUpdate
 		if d.Spec.Replicas != nil || d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || rolling.MaxSurge.IntValue() != 1 || rolling.MaxUnavailable.IntValue() != 0 {

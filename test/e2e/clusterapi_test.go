@@ -102,6 +102,13 @@ func startClusterAPI(t *testing.T, gates string, inPlace bool) *capi {
 		t.Skipf("Cluster API cannot be built here: %v", err)
 	}
 	c := &capi{gitOps: &gitOps{system: build(t), tool: tool, transcript: discard{}}, kubeadm: kubeadm, machines: map[string]*machine{}, version: kubeadm.Version, gates: gates}
+	c.startHub(t, framework.Layout{Replicas: 1, Configure: func(configuration *config.Config) { configuration.ClusterAPI.InPlaceUpdates = inPlace }})
+	return c
+}
+
+// startHub starts a hub in a layout, whose managers reconcile the kinds of config/clusterapi, and the providers of Cluster API on it.
+func (c *capi) startHub(t *testing.T, layout framework.Layout) {
+	t.Helper()
 	plane, err := c.plane("hub", lab.User{Name: "demo", Token: demoToken})
 	if err != nil {
 		t.Fatal(err)
@@ -110,10 +117,14 @@ func startClusterAPI(t *testing.T, gates string, inPlace bool) *capi {
 	if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", "config/clusterapi"); err != nil {
 		t.Fatal(err)
 	}
-	enable := func(configuration *config.Config) {
-		configuration.ClusterAPI.Enabled, configuration.ClusterAPI.InPlaceUpdates = true, inPlace
+	configure := layout.Configure
+	layout.Configure = func(configuration *config.Config) {
+		configuration.ClusterAPI.Enabled = true
+		if configure != nil {
+			configure(configuration)
+		}
 	}
-	if c.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: 1, Configure: enable}); err != nil {
+	if c.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, layout); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -126,7 +137,6 @@ func startClusterAPI(t *testing.T, gates string, inPlace bool) *capi {
 	for _, p := range providers() {
 		c.startProvider(t, p)
 	}
-	return c
 }
 
 type discard struct{}

@@ -83,6 +83,15 @@ func EtcdTools(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "etcdtools", source+"etcdutl/v3", map[string]string{Etcdctl: source + "etcdctl/v3", Etcdutl: source + "etcdutl/v3"})
 }
 
+// PreviousKubernetes builds what nodes of the minor version before that of Binaries run, and its kubeadm, if they are not in the user's cache: some 15 minutes on two cores.
+func PreviousKubernetes(ctx context.Context, progress io.Writer) (*Tool, error) {
+	programs := map[string]string{}
+	for _, name := range []string{APIServer, ControllerManager, Scheduler, Kubelet, KubeProxy, Kubeadm} {
+		programs[name] = kubernetesModule + "/cmd/" + name
+	}
+	return buildTool(ctx, progress, "kubernetes-previous", kubernetesModule, programs)
+}
+
 // buildTool builds programs, by name with the import path of each, in a folder of their own. The main module gives the tool its version.
 func buildTool(ctx context.Context, progress io.Writer, name, mainModule string, programs map[string]string) (*Tool, error) {
 	names := slices.Sorted(maps.Keys(programs))
@@ -102,6 +111,7 @@ func buildTool(ctx context.Context, progress io.Writer, name, mainModule string,
 	if err != nil {
 		return nil, err
 	}
+	s.download = nil // what can be downloaded is not of this patch version
 	assets, err := s.ensure(ctx, newReporter(progress), names)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"os"
@@ -71,13 +72,8 @@ func (l *Lab) nodeRuns(name string) (bool, error) {
 
 // startNode starts a node, which does not run.
 func (l *Lab) startNode(ctx context.Context, n nodePlan, assets lab.Assets) error {
-	if err := l.createNode(ctx, n); err != nil {
+	if err := l.announce(ctx, n); err != nil {
 		return err
-	}
-	if l.file.Networking.NetworkPolicies {
-		if err := l.grantPolicies(ctx, n.cluster); err != nil {
-			return err
-		}
 	}
 	spec, err := l.spec(n, assets)
 	if err != nil {
@@ -94,12 +90,26 @@ func (l *Lab) startNode(ctx context.Context, n nodePlan, assets lab.Assets) erro
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		return err
 	}
-	l.out.say("starting node %s of %s at %s", n.Name, n.cluster, n.address.Addr())
+	l.out.say("starting %s at %s", n, n.address.Addr())
 	_, err = lab.Command{
 		Name: "node " + n.Name, Path: l.labctl(), Args: []string{nodeCommand, path}, Env: l.environment(), Detached: true,
 		LogFile: filepath.Join(spec.Dir, "node.log"), PIDFile: filepath.Join(l.pids(), "node-"+n.Name+".pid"),
 	}.Start()
 	return err
+}
+
+// announce makes what a cluster has to know of a node before that is started. A host is in none.
+func (l *Lab) announce(ctx context.Context, n nodePlan) error {
+	if n.isHost() {
+		return nil
+	}
+	if err := l.createNode(ctx, n); err != nil {
+		return err
+	}
+	if l.file.Networking.NetworkPolicies {
+		return l.grantPolicies(ctx, n.cluster)
+	}
+	return nil
 }
 
 // createNode creates the Node before its kubelet does, with its labels and the range of its pods.
@@ -127,12 +137,21 @@ func (l *Lab) spec(n nodePlan, assets lab.Assets) (nodeSpec, error) {
 	if err != nil {
 		return nodeSpec{}, err
 	}
-	return nodeSpec{
+	spec := nodeSpec{
 		Name: n.Name, Dir: l.nodeDir(n.Name), Cgroup: filepath.Join(l.cgroup(), n.Name),
-		RelayPID: relay, Link: n.link, Address: n.address, Gateway: l.plan.gateway.Addr(), Pods: n.pods, Routes: n.routes,
-		Programs: map[string]string{"kubelet": assets[lab.Kubelet], "kube-proxy": assets[lab.KubeProxy], "labctl": l.labctl(), policyProgram: l.labctl()},
-		CNI:      m.cni, Policies: l.file.Networking.NetworkPolicies,
-	}, nil
+		RelayPID: relay, Link: n.link, Address: n.address, Gateway: l.plan.gateway.Addr(), Pods: n.pods, Routes: n.routes, CNI: m.cni,
+	}
+	if spec.Host = n.isHost(); spec.Host {
+		spec.Programs = maps.Clone(l.file.Programs)
+	} else {
+		spec.Policies = l.file.Networking.NetworkPolicies
+		spec.Programs = map[string]string{"kubelet": assets[lab.Kubelet], "kube-proxy": assets[lab.KubeProxy], policyProgram: l.labctl()}
+	}
+	if spec.Programs == nil {
+		spec.Programs = map[string]string{}
+	}
+	spec.Programs["labctl"] = l.labctl()
+	return spec, nil
 }
 
 // fillNode writes what the node needs into its root: configuration, credentials and images.
@@ -146,7 +165,11 @@ func (l *Lab) fillNode(n nodePlan, spec nodeSpec) error {
 	if err := spec.writeConfiguration(snapshotterFor(spec.root())); err != nil {
 		return err
 	}
-	if err := l.writeCredentials(n, spec.root()); err != nil {
+	if spec.Host {
+		if err := spec.writeHost(); err != nil {
+			return err
+		}
+	} else if err := l.writeCredentials(n, spec.root()); err != nil {
 		return err
 	}
 	images := append([]string{l.pause()}, l.file.Images...)
@@ -218,7 +241,11 @@ func (l *Lab) waitForNodes(ctx context.Context, started []nodePlan, since time.T
 			if slices.ContainsFunc(started, func(s nodePlan) bool { return s.Name == n.Name }) {
 				after = since
 			}
-			if err := poll(ctx, func() error { return l.nodeReady(ctx, n, after) }); err != nil {
+			isReady := func() error { return l.nodeReady(ctx, n, after) }
+			if n.isHost() {
+				isReady = func() error { return l.hostReady(n) }
+			}
+			if err := poll(ctx, isReady); err != nil {
 				return fmt.Errorf("%w; see %s and the logs in %s", err, filepath.Join(l.nodeDir(n.Name), "node.log"), filepath.Dir(l.NodeLog(n.Name, "kubelet")))
 			}
 		}

@@ -93,15 +93,20 @@ func kubeProxyConfig() object {
 // writeConfiguration writes what the programs of a node read, into its root.
 func (s nodeSpec) writeConfiguration(snapshotter string) error {
 	files := map[string]string{
-		"etc/hostname":                  s.Name + "\n",
-		"etc/hosts":                     "127.0.0.1 localhost\n" + s.Address.Addr().String() + " " + s.Name + "\n",
-		"etc/resolv.conf":               "nameserver " + dnsIP + "\n",
-		"etc/passwd":                    "root:x:0:0:root:/root:/bin/sh\n",
-		"etc/group":                     "root:x:0:\n",
-		"etc/containerd/config.toml":    fmt.Sprintf(containerdConfig, snapshotter),
-		"etc/cni/net.d/10-lab.conflist": fmt.Sprintf(cniConfig, s.Pods),
+		"etc/hostname":               s.Name + "\n",
+		"etc/hosts":                  "127.0.0.1 localhost\n" + s.Address.Addr().String() + " " + s.Name + "\n",
+		"etc/resolv.conf":            "nameserver " + dnsIP + "\n",
+		"etc/passwd":                 "root:x:0:0:root:/root:/bin/sh\n",
+		"etc/group":                  "root:x:0:\n",
+		"etc/containerd/config.toml": fmt.Sprintf(containerdConfig, snapshotter),
 	}
-	for name, config := range map[string]object{"etc/lab/kubelet.yaml": kubeletConfig(), "etc/lab/kube-proxy.yaml": kubeProxyConfig()} {
+	network, configs := "etc/cni/net.d/10-lab.conflist", map[string]object{"etc/lab/kubelet.yaml": kubeletConfig(), "etc/lab/kube-proxy.yaml": kubeProxyConfig()}
+	if s.Host {
+		network, configs = networkOfHosts, nil
+		files["etc/resolv.conf"] = "nameserver 127.0.0.1\n" // none listens there
+	}
+	files[network] = fmt.Sprintf(cniConfig, s.Pods)
+	for name, config := range configs {
 		content, err := yaml.Marshal(config)
 		if err != nil {
 			return fmt.Errorf("configure node %s: %w", s.Name, err)

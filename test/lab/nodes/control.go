@@ -23,6 +23,7 @@ const (
 	dnsCommand      = "node-dns"
 	policiesCommand = "node-policies"
 	relayCommand    = "relay-process"
+	serviceCommand  = "host-systemctl"
 )
 
 // RunProcess runs a process of a lab if args are of one, and reports whether they are. It returns only when the process ends.
@@ -42,6 +43,8 @@ func RunProcess(args []string) (bool, error) {
 		return true, runPolicies(args[1:])
 	case relayCommand:
 		return true, runRelay(args[1:])
+	case serviceCommand:
+		return true, runSystemctl(args[1:], os.Stdout)
 	}
 	return false, nil
 }

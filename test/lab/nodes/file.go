@@ -29,8 +29,12 @@ type File struct {
 	// Name distinguishes the lab from others on the machine.
 	Name       string     `json:"name"`
 	Networking Networking `json:"networking,omitempty"`
-	Clusters   []Cluster  `json:"clusters"`
-	// Images are tarballs that every node gets. Paths are relative to the folder of the file.
+	Clusters   []Cluster  `json:"clusters,omitempty"`
+	// Hosts are computers of the lab that are in no cluster: with containerd and a service manager, and whatever is installed on them.
+	Hosts []Host `json:"hosts,omitempty"`
+	// Programs are what every host has below /opt/lab: a path there, and the file of this machine. They may be tarballs, too.
+	Programs map[string]string `json:"programs,omitempty"`
+	// Images are tarballs that every node and host gets. Paths are relative to the folder of the file.
 	Images []string `json:"images,omitempty"`
 }
 
@@ -61,6 +65,12 @@ type Node struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
+// Host is one computer without Kubernetes.
+type Host struct {
+	// Name is unique in the lab, among nodes too.
+	Name string `json:"name"`
+}
+
 // ReadFile reads a file and makes its paths absolute.
 func ReadFile(path string) (File, error) {
 	content, err := os.ReadFile(path)
@@ -76,6 +86,9 @@ func ReadFile(path string) (File, error) {
 		return File{}, fmt.Errorf("read lab file: %w", err)
 	}
 	resolve(dir, f.Images)
+	for name, path := range f.Programs {
+		f.Programs[name] = absolute(dir, path)
+	}
 	for _, c := range f.Clusters {
 		resolve(dir, c.Images)
 	}
@@ -84,10 +97,15 @@ func ReadFile(path string) (File, error) {
 
 func resolve(dir string, paths []string) {
 	for i, path := range paths {
-		if !filepath.IsAbs(path) {
-			paths[i] = filepath.Join(dir, path)
-		}
+		paths[i] = absolute(dir, path)
 	}
+}
+
+func absolute(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
 }
 
 // ParseFile reads a file's content, sets its defaults and refuses what is wrong, with all faults in one error.
@@ -123,8 +141,8 @@ func (f *File) validate() error {
 		errs = append(errs, fmt.Errorf("apiVersion and kind are %q and %q: write %s and %s", f.APIVersion, f.Kind, fileAPIVersion, fileKind))
 	}
 	errs = append(errs, validName("name", f.Name))
-	if len(f.Clusters) == 0 {
-		errs = append(errs, errors.New("clusters: name at least one"))
+	if len(f.Clusters)+len(f.Hosts) == 0 {
+		errs = append(errs, errors.New("clusters: name at least one, or a host"))
 	}
 	clusters, nodes := map[string]bool{}, map[string]bool{}
 	for i, c := range f.Clusters {
@@ -135,8 +153,12 @@ func (f *File) validate() error {
 			errs = append(errs, validName(field, n.Name), unique(nodes, field, n.Name))
 		}
 	}
+	for i, h := range f.Hosts {
+		field := fmt.Sprintf("hosts[%d].name", i)
+		errs = append(errs, validName(field, h.Name), unique(nodes, field, h.Name))
+	}
 	if len(nodes) > maxNodes {
-		errs = append(errs, fmt.Errorf("clusters: %d nodes, at most %d fit", len(nodes), maxNodes))
+		errs = append(errs, fmt.Errorf("clusters: %d nodes and hosts, at most %d fit", len(nodes), maxNodes))
 	}
 	return errors.Join(append(errs, f.Networking.validate())...)
 }

@@ -16,10 +16,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -34,6 +36,8 @@ type Image struct {
 	// Programs are the paths of the binaries, which lie in the root of the image under their base names and are found there by name. The first one is the
 	// entrypoint.
 	Programs []string
+	// Files are further ones: a path in the image, and the file of this machine.
+	Files map[string]string
 	// User is the number of the user, such as "65532"; the default is root.
 	User string
 }
@@ -51,6 +55,13 @@ func WriteImage(path string, image Image) error {
 			return fmt.Errorf("write image %s: %w", image.Name, err)
 		}
 		files = append(files, archived{filepath.Base(program), content, 0o755})
+	}
+	for _, path := range slices.Sorted(maps.Keys(image.Files)) {
+		content, err := os.ReadFile(image.Files[path])
+		if err != nil {
+			return fmt.Errorf("write image %s: %w", image.Name, err)
+		}
+		files = append(files, archived{strings.TrimPrefix(path, "/"), content, 0o755})
 	}
 	layer, err := archive(files)
 	if err != nil {

@@ -83,6 +83,9 @@ func runInit(specPath string) error {
 	if err := importImages(containerd); err != nil {
 		return err
 	}
+	if spec.Host {
+		return runHost(containerd)
+	}
 	all2 := []*service{containerd}
 	for _, s := range spec.services() {
 		if err := s.start(); err != nil {
@@ -90,7 +93,7 @@ func runInit(specPath string) error {
 		}
 		all2 = append(all2, s)
 	}
-	return keep(all2)
+	return keep(all2, nil)
 }
 
 // setEnvironment leaves none of the machine's variables to the programs of the node: there is no folder $TMPDIR in it, and no proxy leads out of it.
@@ -104,10 +107,12 @@ func setEnvironment() error {
 func (s nodeSpec) setUpNetwork() error {
 	steps := [][]string{
 		{"ip", "link", "set", "lo", "up"},
-		{"ip", "address", "add", dnsIP + "/32", "dev", "lo"},
 		{"ip", "address", "add", s.Address.String(), "dev", "eth0"},
 		{"ip", "link", "set", "eth0", "up"},
 		{"ip", "route", "add", "default", "via", s.Gateway.String()},
+	}
+	if !s.Host {
+		steps = append(steps, []string{"ip", "address", "add", dnsIP + "/32", "dev", "lo"})
 	}
 	inside := []string{s.Pods.String()}
 	for _, r := range s.Routes {
@@ -121,13 +126,18 @@ func (s nodeSpec) setUpNetwork() error {
 	}
 	rules := fmt.Sprintf(`table ip lab { chain outgoing { type nat hook postrouting priority 90; ip saddr %s ip daddr != { %s } oifname "eth0" masquerade; }; }`,
 		s.Pods, strings.Join(inside, ", "))
+	if s.Host {
+		rules += s.firewall()
+	}
 	return errors.Join(
 		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644), // of this network namespace
 		command("nft", rules),
 	)
 }
 
-func (s *service) log() string { return filepath.Join("/var/log/lab", s.name+".log") }
+func (s *service) log() string { return logOf(s.name) }
+
+func logOf(name string) string { return filepath.Join("/var/log/lab", name+".log") }
 
 // start runs the service with its output appended to its log.
 func (s *service) start() error {
@@ -135,22 +145,30 @@ func (s *service) start() error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", s.name, err)
 	}
-	if err := os.MkdirAll("/var/log/lab", 0o755); err != nil {
+	if s.pid, err = startProcess(s.name, append([]string{path}, s.args...), nil); err != nil {
 		return fmt.Errorf("start %s: %w", s.name, err)
 	}
-	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	return nil
+}
+
+// startProcess runs a program with its output appended to the log of that name, and returns its PID. keep waits for it. No environment means that of this process.
+func startProcess(name string, args, env []string) (int, error) {
+	if err := os.MkdirAll(filepath.Dir(logOf(name)), 0o755); err != nil {
+		return 0, err
+	}
+	log, err := os.OpenFile(logOf(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return fmt.Errorf("start %s: %w", s.name, err)
+		return 0, err
 	}
 	defer log.Close()
-	process, err := os.StartProcess(path, append([]string{path}, s.args...), &os.ProcAttr{
-		Dir: "/", Files: []*os.File{nil, log, log}, Sys: &syscall.SysProcAttr{Setsid: true},
+	process, err := os.StartProcess(args[0], args, &os.ProcAttr{
+		Dir: "/", Env: env, Files: []*os.File{nil, log, log}, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
-		return fmt.Errorf("start %s: %w", s.name, err)
+		return 0, err
 	}
-	s.pid = process.Pid
-	return process.Release() // keep waits for all children of this process
+	pid := process.Pid
+	return pid, process.Release() // it forgets the PID
 }
 
 // importImages waits for containerd and gives it the tarballs of the node.
@@ -202,10 +220,15 @@ func criRuns(plugins string) bool {
 	return false
 }
 
-// keep starts each service again that ends, and collects the processes that lost their parents, as the first process of a machine does.
-func keep(services []*service) error {
+// keep starts each service again that ends, and collects the processes that lost their parents, as the first process of a machine does. manager is that of a host,
+// nil on a node.
+func keep(services []*service, manager *serviceManager) error {
 	restart := make(chan *service)
 	ended := make(chan int)
+	var requests chan func() // blocks for ever on a node
+	if manager != nil {
+		requests = manager.requests
+	}
 	go wait(ended)
 	for {
 		select {
@@ -216,6 +239,11 @@ func keep(services []*service) error {
 					time.AfterFunc(restartPause, func() { restart <- s })
 				}
 			}
+			if manager != nil {
+				manager.ended(pid)
+			}
+		case serve := <-requests:
+			serve()
 		case s := <-restart:
 			if err := s.start(); err != nil {
 				return err

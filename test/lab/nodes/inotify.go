@@ -20,6 +20,8 @@ const (
 	// inotifyOfPlane and inotifyOfNode are how many instances of inotify the programs of each have open. A kubelet without one ends, again and again.
 	inotifyOfPlane = 8
 	inotifyOfNode  = 8
+	// inotifyOfHost is that of a host which becomes a node with a control plane.
+	inotifyOfHost = 20
 
 	inotifyLimit = "fs/inotify/max_user_instances"
 )
@@ -46,7 +48,8 @@ func (l *Lab) checkInotify() error {
 	if err != nil {
 		return err
 	}
-	return found.enough(len(l.file.Clusters)*inotifyOfPlane + len(l.plan.nodes)*inotifyOfNode)
+	hosts := len(l.file.Hosts)
+	return found.enough(len(l.file.Clusters)*inotifyOfPlane + (len(l.plan.nodes)-hosts)*inotifyOfNode + hosts*inotifyOfHost)
 }
 
 // countInotify reads the limit and counts what processes of this user have open.

@@ -39,6 +39,8 @@ type nodeSpec struct {
 	// Programs maps a name in /opt/lab of the node to a file of the machine, and CNI is the machine's folder of CNI plugins.
 	Programs map[string]string `json:"programs"`
 	CNI      string            `json:"cni"`
+	// Host says that the node is in no cluster: it has a service manager in place of a kubelet.
+	Host bool `json:"host,omitempty"`
 	// Policies says that the node enforces NetworkPolicies.
 	Policies bool `json:"policies,omitempty"`
 }

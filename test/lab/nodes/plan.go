@@ -14,6 +14,9 @@ const dnsIP = "10.0.0.10"
 // serviceSubnet has the Service addresses of every cluster, as package lab gives them to the API servers.
 func serviceSubnet() netip.Prefix { return netip.MustParsePrefix("10.0.0.0/24") }
 
+// noCluster is the cluster of hosts.
+const noCluster = ""
+
 // A plan gives every node its addresses.
 type plan struct {
 	// gateway is the bridge to which all nodes are linked. The API servers are reached there, each at its port.
@@ -24,6 +27,7 @@ type plan struct {
 // A nodePlan is where one node is. Its routes lead to the pods of the other nodes of its cluster.
 type nodePlan struct {
 	Node
+	// cluster is noCluster for a host.
 	cluster string
 	// link is the name of its network device at the bridge.
 	link    string
@@ -32,28 +36,39 @@ type nodePlan struct {
 	routes  []route
 }
 
+// isHost reports whether it is in no cluster.
+func (n nodePlan) isHost() bool { return n.cluster == noCluster }
+
 // A route leads to the pods of another node.
 type route struct {
 	Pods netip.Prefix `json:"pods"`
 	Via  netip.Addr   `json:"via"`
 }
 
-// newPlan numbers the nodes of a valid file: node i has the address 9+i of the subnet and the i-th /24 of the pods' subnet, from 1.
+// newPlan numbers the nodes of a valid file, and then its hosts: node i has the address 9+i of the subnet and the i-th /24 of the pods' subnet, from 1.
 func newPlan(f File) plan {
 	subnet, pods := netip.MustParsePrefix(f.Networking.Subnet), netip.MustParsePrefix(f.Networking.PodSubnet)
 	p := plan{gateway: netip.PrefixFrom(plus(subnet.Addr(), 1), subnet.Bits())}
-	for _, c := range f.Clusters {
+	add := func(cluster string, nodes []Node) {
 		first := len(p.nodes)
-		for _, n := range c.Nodes {
+		for _, n := range nodes {
 			i := len(p.nodes) + 1
 			p.nodes = append(p.nodes, nodePlan{
-				Node: n, cluster: c.Name, link: fmt.Sprintf("node%d", i),
+				Node: n, cluster: cluster, link: fmt.Sprintf("node%d", i),
 				address: netip.PrefixFrom(plus(subnet.Addr(), 9+i), subnet.Bits()),
 				pods:    netip.PrefixFrom(plus(pods.Addr(), i<<8), 24),
 			})
 		}
 		connect(p.nodes[first:])
 	}
+	for _, c := range f.Clusters {
+		add(c.Name, c.Nodes)
+	}
+	var hosts []Node
+	for _, h := range f.Hosts {
+		hosts = append(hosts, Node{Name: h.Name})
+	}
+	add(noCluster, hosts)
 	return p
 }
 

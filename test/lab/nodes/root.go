@@ -90,6 +90,8 @@ func (s nodeSpec) mountPrograms(root string) error {
 			return err
 		case info.Mode()&fs.ModeSymlink != 0:
 			err = copyLink("/"+name, target)
+		case s.Host && name == "usr":
+			err = mountOwn("/"+name, target, filepath.Join(root, "var/own"))
 		default:
 			err = errors.Join(os.MkdirAll(target, 0o755), bindReadOnly("/"+name, target))
 		}
@@ -105,6 +107,17 @@ func (s nodeSpec) mountPrograms(root string) error {
 	}
 	plugins := filepath.Join(root, "opt/cni/bin")
 	return errors.Join(os.MkdirAll(plugins, 0o755), bindReadOnly(s.CNI, plugins))
+}
+
+// mountOwn shows a folder of the machine at target. What is changed there is kept in the folder own.
+func mountOwn(source, target, own string) error {
+	upper, work := filepath.Join(own, "upper"), filepath.Join(own, "work")
+	for _, dir := range []string{target, upper, work} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return mounting{source: "overlay", target: target, kind: "overlay", data: "lowerdir=" + source + ",upperdir=" + upper + ",workdir=" + work}.do()
 }
 
 func copyLink(from, to string) error {
