@@ -63,6 +63,7 @@ ip addr add "$address/24" dev eth0
 ip link set eth0 up
 "$k3s" relay "$hub" "$socket" &
 ln -s "$0/tools/install.sh" /usr/local/install.sh
+ln -sf "$0/tools/systemctl" /usr/local/sbin/systemctl
 exec "$@"`
 
 // installScript plays the install script of k3s.

@@ -112,6 +112,12 @@ func systemctl(args []string) error {
 	switch args[0] {
 	case "daemon-reload", "enable", "disable":
 		return nil
+	case "is-active":
+		if _, err := os.Stat(upFile); err != nil {
+			return err
+		}
+		fmt.Println("active")
+		return nil
 	case "cat":
 		_, err := os.Stat("/usr/local/k3s-version")
 		return err
