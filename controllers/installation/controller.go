@@ -293,9 +293,9 @@ func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch of := object.(type) {
 		case *provisionv1.EtcdSnapshot:
-			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: of.Namespace, Name: of.Spec.InstallationName}}}
+			return requestOf(of.Namespace, of.Spec.InstallationName)
 		case *provisionv1.EtcdRestore:
-			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: of.Namespace, Name: of.Spec.InstallationName}}}
+			return requestOf(of.Namespace, of.Spec.InstallationName)
 		}
 		host, isHost := object.(*v1.Host)
 		if isHost && host.Spec.ConsumerRef != nil {
@@ -316,6 +316,14 @@ func (r *Reconciler) Handler() handler.EventHandler {
 		}
 		return all
 	})
+}
+
+// requestOf wakes for an installation, and for none if what has changed is of a cluster by kubeadm.
+func requestOf(namespace, name string) []reconcile.Request {
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }
 
 // selectors reads those of the pools.

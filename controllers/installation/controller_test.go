@@ -538,7 +538,7 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 			t.Errorf("%s, %+v, want %s, %s, %s", snap.Status.Phase, ready, want, reason, message)
 		}
 	}
-	phase(provisionv1.SnapshotPending, provisionv1.ReasonPending, "waiting for its ClusterInstallation")
+	phase(provisionv1.SnapshotPending, provisionv1.ReasonPending, "waiting for its cluster")
 	w.reconcile(4)
 	phase(provisionv1.SnapshotPending, provisionv1.ReasonWaiting, "waits for a server with etcd")
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")

@@ -11,6 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -71,7 +75,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	t.Parallel()
 	w := restoring(t)
 	w.wanted("back", ofSnapshot)
-	w.phase("back", provisionv1.RestorePending, provisionv1.ReasonPending, "waiting for its ClusterInstallation")
+	w.phase("back", provisionv1.RestorePending, provisionv1.ReasonPending, "waiting for its cluster")
 	want(t, w.reconcile(1), "0/1", provisionv1.ReasonRestoring, "EtcdRestore back is under way, and nothing else is changed: waits for host s1, which looks for the file")
 	restore := w.phase("back", provisionv1.RestorePending, provisionv1.ReasonWaiting, "host s1, which looks for the file")
 	snapshot := get(w, "before", &provisionv1.EtcdSnapshot{}).Status.Snapshot
@@ -199,4 +203,20 @@ func TestARestoreBringsTheConfigurationOfItsSnapshot(t *testing.T) {
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(1)
 	w.phase("back", provisionv1.RestoreJoining, provisionv1.ReasonJoining, "")
+}
+
+func TestWhatIsOfAClusterByKubeadmWakesNoInstallation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	for want, name := range []string{"", "prod"} {
+		for _, object := range []client.Object{
+			&provisionv1.EtcdSnapshot{Spec: provisionv1.EtcdSnapshotSpec{InstallationName: name}}, &provisionv1.EtcdRestore{Spec: provisionv1.EtcdRestoreSpec{InstallationName: name}},
+		} {
+			if w.r.Handler().Create(t.Context(), event.CreateEvent{Object: object}, queue); queue.Len() != want {
+				t.Errorf("%T of installation %q: %d are woken, want %d", object, name, queue.Len(), want)
+			}
+		}
+	}
 }
