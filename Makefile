@@ -101,7 +101,7 @@ e2e: ## Live through an operator's stories on real nodes, with manager and agent
 	$(MAKE) images
 	DROVER_E2E=1 DROVER_E2E_TRANSCRIPT=$(transcript) $(gotest) -count=1 ./test/e2e/nodes -v
 	@echo "what was typed, and what it printed: $(transcript)"
-e2e-clusterapi: ## Make, grow, mend and upgrade a cluster of Hosts with Cluster API and the true kubeadm. Takes root on Linux, and haproxy.
+e2e-clusterapi: ## Make, grow, mend and change a cluster of Hosts with Cluster API and the true kubeadm. Takes root on Linux, and haproxy.
 	hack/e2e-clusterapi.sh $(nodeprograms)
 
 .PHONY: test-rights
