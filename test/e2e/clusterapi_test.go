@@ -114,8 +114,10 @@ func (c *capi) startHub(t *testing.T, layout framework.Layout) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Kill() })
-	if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", "config/clusterapi"); err != nil {
-		t.Fatal(err)
+	for _, kustomization := range []string{"config/clusterapi", "config/provision"} {
+		if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", kustomization); err != nil {
+			t.Fatal(err)
+		}
 	}
 	configure := layout.Configure
 	layout.Configure = func(configuration *config.Config) {

@@ -105,6 +105,7 @@ func startRealHosts(t *testing.T) *realHosts {
 	h.startHub(t, framework.Layout{Replicas: 1, Address: fmt.Sprintf("%s:%d", bridgeAddress, hubPort), Configure: func(c *config.Config) {
 		c.Server.Listen = fmt.Sprintf("0.0.0.0:%d", hubPort)
 		c.Agent.Image = droverImage
+		c.Provision.Enabled = true
 	}})
 	return h
 }
@@ -217,6 +218,13 @@ func (h *realHosts) images(t *testing.T, k release) map[string]string {
 				t.Fatalf("build pause: %v\n%s", err, out)
 			}
 			write(name, lablib.Image{Name: reference, Programs: []string{pause}})
+		case lab.Etcd: // with its tools, as the image of registry.k8s.io has them
+			tools, err := lab.EtcdTools(t.Context(), os.Stderr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(name, lablib.Image{Name: reference, Programs: []string{k.programs[name]},
+				Files: map[string]string{"/usr/local/bin/etcdctl": tools.Assets[lab.Etcdctl], "/usr/local/bin/etcdutl": tools.Assets[lab.Etcdutl]}})
 		default:
 			if k.programs[name] == "" {
 				t.Fatalf("kubeadm wants an image %s, of which no program is built", reference)
