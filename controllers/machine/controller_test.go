@@ -313,6 +313,20 @@ func TestAManagerThatIsKilledBetweenTakesOneHost(t *testing.T) {
 	}
 }
 
+// TestAHostWaitsForTheNodeOfItsFormerMachine: Cluster API deletes a Node by its name, after the machine's infrastructure, and kubeadm refuses to join by a name that a Node has.
+func TestAHostWaitsForTheNodeOfItsFormerMachine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("h1", nil)
+	former := w.ClusterAPIObject(t, "Machine", w.namespace, "former", nil, map[string]any{"spec": map[string]any{"clusterName": "c1", "providerID": "drover://" + w.namespace + "/h1"}})
+	name := w.machine("m1", nil)
+	w.want(w.reconcile(name, 2), infrav1.ReasonNoHost, "")
+	if err := w.Client.Delete(t.Context(), former); err != nil {
+		t.Fatal(err)
+	}
+	w.want(w.reconcile(name, 1), infrav1.ReasonBootstrapping, "h1")
+}
+
 func TestTheFirstControlPlaneInstallsTheAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

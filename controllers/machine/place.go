@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -125,7 +126,17 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, verdict, 
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, verdict{}, err
 	}
-	host, why := pick(wanted{in.machine, in.domainLabel, in.owner.Spec.FailureDomain}, all.Items, others.Items)
+	// Cluster API deletes the Node of a machine after the machine: by its name, which the next machine on that Host has, too.
+	leaving, err := clusterapi.ProviderIDs(ctx, r.Live, in.machine.Namespace)
+	if err != nil {
+		return nil, verdict{}, err
+	}
+	isLeft := func(h v1.Host) bool { m := leaving[ProviderID(&h)]; return m != "" && m != in.owner.Name }
+	free := slices.DeleteFunc(slices.Clone(all.Items), isLeft)
+	host, why := pick(wanted{in.machine, in.domainLabel, in.owner.Spec.FailureDomain}, free, others.Items)
+	if left := len(all.Items) - len(free); left > 0 {
+		why = fmt.Sprintf("%s; Hosts of Machines that are there are not looked at: %d", why, left)
+	}
 	if host == nil {
 		return nil, verdict{infrav1.ReasonNoHost, why, lookAgain}, nil
 	}

@@ -138,6 +138,22 @@ func GetMachine(ctx context.Context, reader client.Reader, name types.Namespaced
 	return out, get(ctx, reader, name, "Machine", out)
 }
 
+// ProviderIDs returns the provider IDs that the Machines of a namespace have, with the name of the Machine. The last thing that goes with a Machine is its Node: until then it has one.
+func ProviderIDs(ctx context.Context, reader client.Reader, namespace string) (map[string]string, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(GroupVersion.WithKind("MachineList"))
+	if err := reader.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list Machines of Cluster API in %s: %w", namespace, err)
+	}
+	ids := map[string]string{}
+	for _, m := range list.Items {
+		if id, found, err := unstructured.NestedString(m.Object, "spec", "providerID"); err == nil && found {
+			ids[id] = m.GetName()
+		}
+	}
+	return ids, nil
+}
+
 func get(ctx context.Context, reader client.Reader, name types.NamespacedName, kind string, into any) error {
 	return read(ctx, reader, name, GroupVersion.WithKind(kind), into)
 }
