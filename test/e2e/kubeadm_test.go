@@ -93,7 +93,9 @@ func (h *realHosts) cutOff(t *testing.T, before map[string]int) string {
 	})
 	kill(t, h.hub.Manager)
 	h.eventually(t, "the bootstrap of "+host+" goes on without the hub", func(ctx context.Context) error {
-		return h.has(ctx, host, "/run/cluster-api/bootstrap-success.complete")
+		script := `test -e /run/cluster-api/bootstrap-success.complete || { cat "$(ls -t /var/lib/drover/host-agent/state/journal/bootstrap-*/result.json | head -1)"; exit 1; }`
+		_, err := h.try(ctx, host, "sh", "-c", script) // with the last lines of one that failed
+		return err
 	})
 	h.restartManager(t)
 	return host

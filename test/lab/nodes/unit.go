@@ -64,7 +64,7 @@ func readUnit(root, name string) (unit, error) {
 		}
 		return u, nil
 	}
-	return unit{}, fmt.Errorf("%s %s could not be found", "Unit", name) // as systemctl says it, by which kubeadm knows
+	return unit{}, fmt.Errorf("unit %s could not be found", name) // the words of systemctl, by which kubeadm knows
 }
 
 // read adds what one file says. An empty value takes back what was said before.
