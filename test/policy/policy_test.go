@@ -270,7 +270,6 @@ func TestPolicies(t *testing.T) {
 		"the agent's identity takes a separate right: an editor patches every field":             testAgent,
 		"an editor changes nothing that decides rights":                                          testEditor,
 		"a manager that was taken over":                                                          testManager,
-		"a manager that was taken over, beside Cluster API":                                      testClusterAPI,
 		"a member of a project sees its namespaces":                                              testProjectNamespaces,
 		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,
 		"CVE-2021-25320, CVE-2026-44935: only a user who may read a Secret gives it to plans":    testPlanSecret,
@@ -284,6 +283,8 @@ func TestPolicies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
+	// The last: it gives the manager the right to make plans.
+	t.Run("a manager that was taken over, beside Cluster API", func(t *testing.T) { testClusterAPI(t, h) })
 }
 
 func testFormOfPolicies(t *testing.T, h *fixture) {
