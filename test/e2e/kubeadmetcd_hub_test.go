@@ -246,9 +246,13 @@ func (k *kubeadmPlanes) through(t *testing.T, arguments ...string) (string, erro
 }
 
 func (k *kubeadmPlanes) save(t *testing.T) {
-	if out, err := k.through(t, "create", "configmap", "before"); err != nil {
-		t.Fatal(out, err)
-	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error { // the binding may not have reached the member
+		out, err := k.through(t, "create", "configmap", "before")
+		if err != nil {
+			return fmt.Errorf("%s: %w", out, err)
+		}
+		return nil
+	})
 	snapshot := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "first"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web"}}
 	create(t, k.hub.Plane, snapshot)
 	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {

@@ -147,7 +147,6 @@ func join(config configuration, peer string) (all []string, err error) {
 // kubectl is that of k3s. Where a node is deleted, k3s removes the member of etcd, too.
 func kubectl(args []string) error {
 	if len(args) > 2 && args[0] == "delete" && args[1] == "node" { // its name is the last word
-		note("remove", args[len(args)-1])
 		members, err := etcd("127.0.0.1", "list", map[string]any{})
 		if err != nil {
 			return err
@@ -155,8 +154,9 @@ func kubectl(args []string) error {
 		for _, m := range members {
 			if m.Name == args[len(args)-1] {
 				if _, err := etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID}); err != nil {
-					return err
+					return err // etcd may refuse it for a moment, and the removal tries again
 				}
+				note("remove", m.Name)
 			}
 		}
 	}
