@@ -89,7 +89,7 @@ func (h *realHosts) restoresEtcd(t *testing.T) {
 			if restore.Status.Phase == provisionv1.RestoreFailed {
 				t.Fatal(last)
 			}
-			if restore.Status.Phase != phase && !(phase == provisionv1.RestoreStopping && restore.Status.Phase != provisionv1.RestorePending) {
+			if restore.Status.Phase != phase && (phase != provisionv1.RestoreStopping || restore.Status.Phase == provisionv1.RestorePending) {
 				return fmt.Errorf("%+v", restore.Status)
 			}
 			return nil
