@@ -378,28 +378,6 @@ func (in *Input) joinURL(server *member) string {
 	return fmt.Sprintf("https://%s:%d", host, in.flavor().joinPort)
 }
 
-// startOptions are those of systemctl. A server with etcd alone is not up before one with an API server has joined, which waits for it.
-func (m *member) startOptions() []string {
-	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
-		return []string{"--no-block"}
-	}
-	return nil
-}
-
-// taints of a server that is no worker, as Rancher gives them.
-func (m *member) taints() (taints []string) {
-	if m.is(provisionv1.RoleWorker) {
-		return nil
-	}
-	if m.is(provisionv1.RoleEtcd) {
-		taints = append(taints, "node-role.kubernetes.io/etcd:NoExecute")
-	}
-	if m.is(provisionv1.RoleControlPlane) {
-		taints = append(taints, "node-role.kubernetes.io/control-plane:NoSchedule")
-	}
-	return taints
-}
-
 // digest is a short one of values that JSON can hold.
 func digest(values ...any) string {
 	raw, _ := json.Marshal(values) // strings, numbers and structs of these

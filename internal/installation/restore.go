@@ -336,63 +336,6 @@ func (d *decision) present(name string, node Node) bool {
 	return m != nil && m.UID == node.UID || d.leaving(name, node.UID) != nil
 }
 
-// joinRestored starts the host that has the data, then has the other servers join it.
-func (d *decision) joinRestored(*Restoring) (bool, error) {
-	waits := ""
-	for _, m := range d.ordered() {
-		if !m.server() || m.Held == nil {
-			continue
-		}
-		if d.waitsToStart(m) {
-			if err := d.startAgain(m); err != nil {
-				return false, err
-			}
-			waits = cmp.Or(waits, fmt.Sprintf("host %s, which %s", m.Name, d.out.Waiting[m.Name]))
-			continue
-		}
-		switch d.out.Waiting[m.Name] = busy(m); {
-		case m.up():
-		case m.Connected && m.Progress == Failed:
-			d.endRestore(Outcome{Problem: fmt.Sprintf("host %s did not start: %s", m.Name, m.problem())})
-			return false, nil
-		default:
-			waits = cmp.Or(waits, d.busyWith(m, "starts"))
-		}
-	}
-	d.out.Restore.Waits = waits
-	return waits == "", nil
-}
-
-// cleanNodes has a server remove the nodes that the snapshot has, and that are none any more.
-func (d *decision) cleanNodes(r *Restoring) (bool, error) {
-	id := "nodes-" + r.ID
-	switch m := d.holder(id); {
-	case m != nil && m.up():
-		d.endRestore(Outcome{})
-		return false, nil
-	case m != nil && m.Connected && m.Progress == Failed:
-		d.endRestore(Outcome{Problem: fmt.Sprintf("host %s could not remove the nodes that are none any more: %s", m.Name, m.problem())})
-		return false, nil
-	case m != nil:
-		d.out.Restore.Waits = d.busyWith(m, "removes nodes of the snapshot that are none any more")
-		return false, nil
-	}
-	for _, m := range d.ordered() {
-		if m.is(provisionv1.RoleControlPlane) && m.up() {
-			plan, err := d.partPlan(m, Part{}, d.removeNodes(id))
-			if err != nil {
-				return false, err
-			}
-			plan.Task = id
-			d.out.Plans[m.Name] = plan
-			d.out.Restore.Waits = fmt.Sprintf("host %s, which removes nodes of the snapshot that are none any more", m.Name)
-			return false, nil
-		}
-	}
-	d.out.Restore.Waits = "a server with the role control-plane that is up, to remove nodes of the snapshot that are none any more"
-	return false, nil
-}
-
 func (d *decision) busyWith(m *member, what string) string {
 	if !m.Connected {
 		return fmt.Sprintf("the agent of host %s, which %s and is not connected", m.Name, what)

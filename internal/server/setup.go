@@ -72,15 +72,7 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	}
 	limits := cfg.Limits.Settings()
 	limiter := limit.New(limits, observed.proxy.limits())
-	handler, err := proxy.New(proxy.Options{
-		Authenticate: heldByUser(users.authenticate),
-		Authorize:    users.authorize,
-		Transport:    connected.Transport,
-		Hub:          mgr.GetConfig(),
-		Observer:     observed.proxy.observer(),
-		Limiter:      limiter,
-		Log:          logger.WithName("proxy"),
-	})
+	handler, err := users.proxy(mgr, connected, observed, limiter, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -93,9 +85,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Tunnel:       observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable, ErrorLog: quietLog(logger)}),
 		Proxy:        handler,
 		SignIn:       issuer,
-		Paths: []interface{ Register(*http.ServeMux) }{catalog.New(catalog.Catalog{
+		Paths: paths(mgr, cfg, catalog.Catalog{
 			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings, Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
-		})},
+		}, logger),
 		Changes: subscribe.New(subscribe.Options{
 			Authenticate: heldByUser(users.authenticate), Watch: access.Watch, Informers: mgr.GetCache(), Live: mgr.GetAPIReader(), Now: time.Now, Observer: observed.subscriptions(),
 		}),
@@ -106,9 +98,6 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
 	}
-	if cfg.ClusterAPI.InPlaceUpdates {
-		server.Paths = append(server.Paths, inplace.New(inplace.Hooks{Live: mgr.GetAPIReader(), Writer: mgr.GetClient(), Log: logger.WithName("in-place")}))
-	}
 	server.join(mgr, cfg, hopLimits(limiter, limits, observed.proxy.limits()), func(result string) { observed.tunnels.hops.WithLabelValues(result).Inc() })
 	if err := observed.watchPolicies(mgr, clients.AdmissionregistrationV1(), logger.WithName("policies")); err != nil {
 		return nil, err
@@ -116,6 +105,28 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
 	scrapes := promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{})
 	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(scrapes, users.authenticate, access.NonResource("get", "/metrics")))
+}
+
+// proxy makes the proxy for these users.
+func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetry, limiter *limit.Limiter, log logr.Logger) (*proxy.Handler, error) {
+	return proxy.New(proxy.Options{
+		Authenticate: heldByUser(u.authenticate),
+		Authorize:    u.authorize,
+		Transport:    connected.Transport,
+		Hub:          mgr.GetConfig(),
+		Observer:     observed.proxy.observer(),
+		Limiter:      limiter,
+		Log:          log.WithName("proxy"),
+	})
+}
+
+// paths are the parts of the server that register paths of their own.
+func paths(mgr ctrl.Manager, cfg config.Config, clusters catalog.Catalog, log logr.Logger) []interface{ Register(*http.ServeMux) } {
+	all := []interface{ Register(*http.ServeMux) }{catalog.New(clusters)}
+	if cfg.ClusterAPI.InPlaceUpdates {
+		all = append(all, inplace.New(inplace.Hooks{Live: mgr.GetAPIReader(), Writer: mgr.GetClient(), Log: log.WithName("in-place")}))
+	}
+	return all
 }
 
 // newRegistration makes the part of the server that agents join by. A rejected agent shows on its Cluster.

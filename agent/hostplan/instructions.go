@@ -1,0 +1,145 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostplan
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// all makes sure that one-time instructions have run, and reports whether all succeeded.
+func (r *Runner) all(ctx context.Context, plan *order, instructions []protocol.HostInstruction) bool {
+	for _, instruction := range instructions {
+		if ctx.Err() != nil || r.current() != plan || !r.once(ctx, plan, instruction) {
+			return false
+		}
+		r.update(plan, func(p *protocol.HostProgress) { p.Done++; p.Instruction = "" })
+	}
+	return true
+}
+
+func (r *Runner) fail(plan *order, phase protocol.HostPhase, id, message, output string) {
+	message = report(message, secretsOf(plan.Plan))
+	r.options.Log.Info("the plan failed", "phase", phase, "instruction", id, "message", message)
+	r.update(plan, func(p *protocol.HostProgress) {
+		p.Phase, p.Instruction, p.Message, p.Output = phase, id, message, output
+	})
+}
+
+// once makes sure that an instruction has run, and reports whether it succeeded.
+func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.HostInstruction) bool {
+	r.update(plan, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
+	for starts := 0; ctx.Err() == nil; {
+		state, result, digest, err := r.journal.look(instruction.ID)
+		switch {
+		case err != nil:
+			r.fail(plan, protocol.HostFailed, instruction.ID, err.Error(), "")
+			return false
+		case state != unknown && digest != "" && digest != instruction.Digest():
+			r.fail(plan, protocol.HostFailed, instruction.ID, "an instruction of this ID, with another content, has run on this host: give this one an ID of its own", "")
+			return false
+		case state == ended:
+			return r.finish(plan, instruction, result)
+		case state == interrupted:
+			r.fail(plan, protocol.HostInterrupted, instruction.ID,
+				"the instruction was interrupted and is not repeated: look at the machine, then give the instruction a new ID if it shall run again", "")
+			return false
+		case state == running:
+			pause(ctx, lockPoll)
+		case starts >= maxStarts:
+			r.fail(plan, protocol.HostFailed, instruction.ID, "the instruction does not begin: see the log of the agent on the machine", "")
+			return false
+		default:
+			if starts++; starts > 1 && !pause(ctx, lockPoll) {
+				return false
+			}
+			if err := r.start(ctx, instruction); err != nil {
+				r.options.Log.Error(err, "supervisor", "instruction", instruction.ID)
+			}
+		}
+	}
+	return false
+}
+
+// start runs a supervisor until it, or ctx, ends.
+func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction) error {
+	if err := r.journal.prepare(instruction); err != nil {
+		return err
+	}
+	r.options.step("prepared")
+	supervisor := r.options.Supervisor(r.journal.entry(instruction.ID))
+	detach(supervisor)
+	if err := supervisor.Start(); err != nil {
+		return fmt.Errorf("start supervisor: %w", err)
+	}
+	r.options.step("supervisor started")
+	ended := make(chan error, 1)
+	go func() { ended <- supervisor.Wait() }()
+	select {
+	case <-ctx.Done():
+		return nil // it goes on, and writes the result
+	case err := <-ended:
+		r.options.step("supervisor ended")
+		return err
+	}
+}
+
+func (r *Runner) finish(plan *order, instruction protocol.HostInstruction, result Result) bool {
+	if err := r.journal.settle(instruction.ID); err != nil {
+		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction", instruction.ID)
+	}
+	r.options.step("settled")
+	if result.ExitCode == 0 && result.Error == "" {
+		return true
+	}
+	message := result.Error
+	if message == "" {
+		message = fmt.Sprintf("the instruction ended with exit code %d", result.ExitCode)
+	}
+	r.fail(plan, protocol.HostFailed, instruction.ID, message, report(result.Output, secretsOf(plan.Plan)))
+	return false
+}
+
+// keep runs the periodic instructions and the probes until ctx ends.
+func (r *Runner) keep(ctx context.Context, plan *order, running *sync.WaitGroup) {
+	for _, instruction := range plan.Plan.Periodic {
+		running.Go(func() { r.repeat(ctx, plan, instruction) })
+	}
+	for _, probe := range plan.Plan.Probes {
+		running.Go(func() {
+			watchProbe(ctx, r.options.Root, probe, func(successful bool) {
+				r.update(plan, func(*protocol.HostProgress) {
+					if delete(r.failing, probe.Name); !successful {
+						r.failing[probe.Name] = true
+					}
+				})
+			})
+		})
+	}
+}
+
+// repeat runs a periodic instruction again and again. What it ran last time does not matter: after a restart of the agent it runs at once.
+func (r *Runner) repeat(ctx context.Context, plan *order, instruction protocol.HostInstruction) {
+	for {
+		result := execute(ctx, instruction)
+		if ctx.Err() != nil {
+			return
+		}
+		why := result.Error
+		if why == "" && result.ExitCode != 0 {
+			why = fmt.Sprintf("exit code %d", result.ExitCode)
+		}
+		r.update(plan, func(*protocol.HostProgress) {
+			if delete(r.periodic, instruction.ID); why != "" {
+				r.periodic[instruction.ID] = report(why, secretsOf(plan.Plan))
+			}
+		})
+		if !pause(ctx, instruction.Period()) {
+			return
+		}
+	}
+}
