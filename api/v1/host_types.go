@@ -141,6 +141,10 @@ const (
 
 // HostStatus is what is known of a machine.
 type HostStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
 	// state is how far the machine is: WaitingToRegister, Available, Installing, WaitingForKubernetes, Active or Cleaning. It stays as it was while the
 	// agent is not connected; the condition Ready says that.
 	// +optional

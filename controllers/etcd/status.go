@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -65,7 +63,9 @@ func (r *Reconciler) writeSnapshot(ctx context.Context, o *provisionv1.EtcdSnaps
 	update := status.Begin(o)
 	o.Status.Phase, o.Status.Host, o.Status.Snapshot = p.Phase, p.Host, fileOf(o)
 	failed := p.Phase == provisionv1.SnapshotFailed
-	setConditions(&o.Status.Conditions, o.Generation, metav1.Condition{Reason: reasons[p.Phase], Message: p.Message}, p.Phase == provisionv1.SnapshotSucceeded, failed)
+	status.Readiness{
+		Ready: p.Phase == provisionv1.SnapshotSucceeded, Stalled: failed, Reason: reasons[p.Phase], Message: p.Message,
+	}.Write(o.Generation, &o.Status.ObservedGeneration, &o.Status.Conditions)
 	if snapshotEnded(o) {
 		update.Event(status.Event{Warning: failed, Reason: string(p.Phase), Action: "Snapshot", Message: protocol.Cut(p.Message, 512)})
 	}
@@ -84,7 +84,9 @@ func (r *Reconciler) writeRestore(ctx context.Context, o *provisionv1.EtcdRestor
 			o.Status.Snapshot = o.Spec.File
 		}
 		succeeded := p.Phase == provisionv1.RestoreSucceeded
-		setConditions(&o.Status.Conditions, o.Generation, metav1.Condition{Reason: p.Reason, Message: p.Message}, succeeded, p.Stuck || p.Ended() && !succeeded)
+		status.Readiness{
+			Ready: succeeded, Stalled: p.Stuck || p.Ended() && !succeeded, Reason: p.Reason, Message: p.Message,
+		}.Write(o.Generation, &o.Status.ObservedGeneration, &o.Status.Conditions)
 		if p.Phase != before && p.Phase != provisionv1.RestorePending {
 			update.Event(status.Event{Warning: p.Phase == provisionv1.RestoreFailed, Reason: string(p.Phase), Action: "Restore", Message: protocol.Cut(p.Message, 512)})
 		}
@@ -96,18 +98,4 @@ func (r *Reconciler) writeRestore(ctx context.Context, o *provisionv1.EtcdRestor
 		return nil
 	}
 	return r.setFinalizer(ctx, o, controllerutil.RemoveFinalizer)
-}
-
-// setConditions sets Ready, and Stalled where a person must act.
-func setConditions(all *[]metav1.Condition, generation int64, c metav1.Condition, ready, stalled bool) {
-	c.Type, c.Status, c.ObservedGeneration, c.Message = provisionv1.ConditionReady, metav1.ConditionFalse, generation, protocol.Cut(c.Message, 1024)
-	if ready {
-		c.Status = metav1.ConditionTrue
-	}
-	meta.SetStatusCondition(all, c)
-	if c.Type, c.Status = provisionv1.ConditionStalled, metav1.ConditionTrue; stalled {
-		meta.SetStatusCondition(all, c)
-		return
-	}
-	meta.RemoveStatusCondition(all, c.Type)
 }

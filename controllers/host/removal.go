@@ -37,7 +37,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	if !controllerutil.ContainsFinalizer(in.host, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil
 	}
-	setReady(in.host, false, v1.ReasonRemoving, "the Host is being deleted")
+	setRemoving(in.host, "the Host is being deleted")
 	if in.host.Spec.DeletionPolicy == v1.HostOrphan || in.identity == nil {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
@@ -54,7 +54,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	call := r.Members.StartUninstall(in.member)
 	if !call.Done() {
 		if call.Err != nil && !errors.Is(call.Err, members.ErrNotConnected) {
-			setReady(in.host, false, v1.ReasonRemoving, "the agent does not remove itself: "+call.Err.Error())
+			setRemoving(in.host, "the agent does not remove itself: "+call.Err.Error())
 		}
 		return ctrl.Result{RequeueAfter: members.CallPause}, nil
 	}
@@ -68,9 +68,9 @@ func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 		in.call = r.Members.StartHostPlan(in.member, members.HostPlan{Checkpoint: r.Checkpoint()}) // a restored hub, too: to delete a Host cannot be undone
 	}
 	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, planStatus(report)
-	setReady(in.host, false, v1.ReasonRemoving, "the machine is cleaned")
+	setRemoving(in.host, "the machine is cleaned")
 	if failed(report.Progress.Phase) {
-		setReady(in.host, false, v1.ReasonRemoving, fmt.Sprintf(
+		setRemoving(in.host, fmt.Sprintf(
 			"the machine cannot be cleaned: %s; mend it, or set spec.deletionPolicy to Orphan", problem(report.Progress)))
 	}
 	return ctrl.Result{RequeueAfter: members.CallPause}
@@ -124,4 +124,8 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	}
 	r.Tunnels.Disconnect(member, keep)
 	return ctrl.Result{RequeueAfter: time.Second}, nil
+}
+
+func setRemoving(host *v1.Host, message string) {
+	status.Readiness{Reason: v1.ReasonRemoving, Message: message}.Write(host.Generation, &host.Status.ObservedGeneration, &host.Status.Conditions)
 }

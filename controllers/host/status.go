@@ -13,6 +13,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
 )
 
 // verdict is what a status says of a Host as a whole.
@@ -46,12 +47,7 @@ func writeStatus(in *input) {
 	if others := in.inUse(); !in.host.DeletionTimestamp.IsZero() && len(others) > 0 {
 		v.message = strings.TrimPrefix(v.message+"; it is being deleted, which waits for what uses it: "+strings.Join(others, ", "), "; ")
 	}
-	setReady(in.host, v.ready, v.reason, v.message)
-	if v.stalled {
-		setCondition(in.host, v1.ConditionStalled, metav1.ConditionTrue, v.reason, v.message)
-	} else {
-		meta.RemoveStatusCondition(&s.Conditions, v1.ConditionStalled)
-	}
+	status.Readiness{Ready: v.ready, Stalled: v.stalled, Reason: v.reason, Message: v.message}.Write(in.host.Generation, &s.ObservedGeneration, &s.Conditions)
 }
 
 // decide says how a Host is. It is pure.
@@ -130,14 +126,6 @@ func problem(p protocol.HostProgress) string {
 		return p.Message
 	}
 	return p.Instruction + ": " + p.Message
-}
-
-func setReady(host *v1.Host, ready bool, reason, message string) {
-	state := metav1.ConditionFalse
-	if ready {
-		state = metav1.ConditionTrue
-	}
-	setCondition(host, v1.ConditionReady, state, reason, message)
 }
 
 func setCondition(host *v1.Host, kind string, state metav1.ConditionStatus, reason, message string) {

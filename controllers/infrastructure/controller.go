@@ -171,19 +171,11 @@ func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.Drover
 }
 
 func setConditions(object *infrav1.DroverCluster, v verdict) {
-	state := func(is bool) metav1.ConditionStatus {
-		if is {
-			return metav1.ConditionTrue
-		}
-		return metav1.ConditionFalse
-	}
 	conditions, generation := &object.Status.Conditions, object.Generation
 	if v.reason == infrav1.ReasonPaused {
 		meta.SetStatusCondition(conditions, metav1.Condition{Type: infrav1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v.reason, Message: v.message, ObservedGeneration: generation})
 		return // Ready stays as it was
 	}
 	meta.RemoveStatusCondition(conditions, infrav1.ConditionPaused)
-	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: infrav1.ConditionReady, Status: state(v.reason == infrav1.ReasonProvisioned), Reason: v.reason, Message: protocol.Cut(v.message, 1024), ObservedGeneration: generation,
-	})
+	status.Readiness{Ready: v.reason == infrav1.ReasonProvisioned, Reason: v.reason, Message: v.message}.Write(generation, &object.Status.ObservedGeneration, conditions)
 }

@@ -12,12 +12,10 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/installation"
-	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -128,18 +126,11 @@ func (r *Reconciler) eachRestore(ctx context.Context, in *input, judge func(*pro
 		update, before, wanted := status.Begin(restore), restore.Status.Phase, in.decide.Restores[i]
 		p := judge(restore, wanted)
 		restore.Status.Phase, restore.Status.Host, restore.Status.Snapshot = p.phase, p.host, wanted.File
-		ready := metav1.Condition{Type: provisionv1.ConditionReady, Status: metav1.ConditionFalse, Reason: p.reason, Message: protocol.Cut(p.message, 1536), ObservedGeneration: restore.Generation}
-		if p.phase == provisionv1.RestoreSucceeded {
-			ready.Status = metav1.ConditionTrue
-		}
-		meta.SetStatusCondition(&restore.Status.Conditions, ready)
-		if ready.Type, ready.Status = provisionv1.ConditionStalled, metav1.ConditionTrue; p.reason == provisionv1.ReasonSourceInvalid || endedPhase(p.phase) && p.phase != provisionv1.RestoreSucceeded {
-			meta.SetStatusCondition(&restore.Status.Conditions, ready)
-		} else {
-			meta.RemoveStatusCondition(&restore.Status.Conditions, provisionv1.ConditionStalled)
-		}
+		succeeded := p.phase == provisionv1.RestoreSucceeded
+		stalled := p.reason == provisionv1.ReasonSourceInvalid || endedPhase(p.phase) && !succeeded
+		status.Readiness{Ready: succeeded, Stalled: stalled, Reason: p.reason, Message: p.message}.Write(restore.Generation, &restore.Status.ObservedGeneration, &restore.Status.Conditions)
 		if before != p.phase && p.phase != provisionv1.RestorePending {
-			update.Event(status.Event{Warning: p.phase == provisionv1.RestoreFailed, Reason: string(p.phase), Action: "Restore", Message: ready.Message})
+			update.Event(status.Event{Warning: p.phase == provisionv1.RestoreFailed, Reason: string(p.phase), Action: "Restore", Message: p.message})
 		}
 		errs = append(errs, update.Commit(ctx, r.Client, r.Recorder))
 	}

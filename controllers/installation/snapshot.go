@@ -11,13 +11,11 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/installation"
-	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -73,23 +71,18 @@ func judgeSnapshot(snap *provisionv1.EtcdSnapshot, d installation.Decision) bool
 	s, before := &snap.Status, snap.Status.Phase
 	s.Snapshot = fileOf(snap)
 	outcome, ended := d.Stored.Outcomes[string(snap.UID)]
-	state, reason, message := metav1.ConditionFalse, provisionv1.ReasonWaiting, "waits for a server with etcd that is up, and has nothing else to do"
+	reason, message := provisionv1.ReasonWaiting, "waits for a server with etcd that is up, and has nothing else to do"
 	s.Phase, s.Host = provisionv1.SnapshotPending, outcome.Host
 	switch host := d.SnapshotOn(string(snap.UID)); {
 	case ended && outcome.Problem != "":
 		s.Phase, reason, message = provisionv1.SnapshotFailed, provisionv1.ReasonFailed, "make another EtcdSnapshot to try again: host "+outcome.Host+": "+outcome.Problem
 	case ended:
-		s.Phase, state, reason, message = provisionv1.SnapshotSucceeded, metav1.ConditionTrue, provisionv1.ReasonSucceeded, "host "+outcome.Host+" has made it"
+		s.Phase, reason, message = provisionv1.SnapshotSucceeded, provisionv1.ReasonSucceeded, "host "+outcome.Host+" has made it"
 	case host != "":
 		s.Phase, s.Host, reason, message = provisionv1.SnapshotRunning, host, provisionv1.ReasonRunning, "host "+host+" makes it"
 	}
-	condition := metav1.Condition{Type: provisionv1.ConditionReady, Status: state, Reason: reason, Message: protocol.Cut(message, 1024), ObservedGeneration: snap.Generation}
-	meta.SetStatusCondition(&s.Conditions, condition)
-	if condition.Type = provisionv1.ConditionStalled; s.Phase == provisionv1.SnapshotFailed {
-		condition.Status = metav1.ConditionTrue
-		meta.SetStatusCondition(&s.Conditions, condition)
-	} else {
-		meta.RemoveStatusCondition(&s.Conditions, provisionv1.ConditionStalled)
-	}
+	status.Readiness{
+		Ready: s.Phase == provisionv1.SnapshotSucceeded, Stalled: s.Phase == provisionv1.SnapshotFailed, Reason: reason, Message: message,
+	}.Write(snap.Generation, &s.ObservedGeneration, &s.Conditions)
 	return ended && s.Phase != before
 }

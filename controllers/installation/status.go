@@ -8,12 +8,10 @@ import (
 	"maps"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/installation"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/status"
 )
 
 // maxWaiting is how many hosts a status names, as the schema has it.
@@ -74,17 +72,5 @@ func writeStatus(in *input, v verdict) {
 			}
 		}
 	}
-	set := func(kind string, is bool) {
-		state := metav1.ConditionFalse
-		if is {
-			state = metav1.ConditionTrue
-		}
-		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: state, Reason: v.reason, Message: protocol.Cut(v.message, 1024), ObservedGeneration: in.installation.Generation})
-	}
-	set(provisionv1.ConditionReady, v.ready)
-	if v.stalled {
-		set(provisionv1.ConditionStalled, true)
-	} else {
-		meta.RemoveStatusCondition(&s.Conditions, provisionv1.ConditionStalled)
-	}
+	status.Readiness{Ready: v.ready, Stalled: v.stalled, Reason: v.reason, Message: v.message}.Write(in.installation.Generation, &s.ObservedGeneration, &s.Conditions)
 }

@@ -74,13 +74,7 @@ func writeStatus(in *input, v verdict) {
 		machine.Status.Addresses = addresses(in.host)
 		machine.Status.FailureDomain = in.host.Labels[in.domainLabel]
 	}
-	ready := metav1.ConditionFalse
-	if v.reason == infrav1.ReasonProvisioned {
-		ready = metav1.ConditionTrue
-	}
-	meta.SetStatusCondition(&machine.Status.Conditions, metav1.Condition{
-		Type: infrav1.ConditionReady, Status: ready, Reason: v.reason, Message: protocol.Cut(v.message, 1024), ObservedGeneration: machine.Generation,
-	})
+	status.Readiness{Ready: v.reason == infrav1.ReasonProvisioned, Reason: v.reason, Message: v.message}.Write(machine.Generation, &machine.Status.ObservedGeneration, &machine.Status.Conditions)
 	setTasksSucceeded(machine)
 }
 

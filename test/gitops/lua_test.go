@@ -14,8 +14,12 @@ import (
 
 	lua "github.com/yuin/gopher-lua"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -93,11 +97,7 @@ func TestEachKindHasTestsOfItsHealth(t *testing.T) {
 		tested[tt.object.GetKind()+" "+tt.HealthStatus.Status] = true
 		used[filepath.Base(tt.InputPath)] = true
 	}
-	files, err := filepath.Glob(filepath.Join(testkit.Path(t, "config/crd/bases"), "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("find the CRDs: %v, %v", files, err)
-	}
-	for _, file := range files {
+	for _, file := range crds(t, "config/crd/bases", "config/provision/bases") {
 		kind, _, _ := unstructured.NestedString(readObject(t, file).Object, "spec", "names", "kind")
 		for _, status := range []string{"Healthy", "Degraded"} {
 			if !tested[kind+" "+status] {
@@ -116,6 +116,57 @@ func TestEachKindHasTestsOfItsHealth(t *testing.T) {
 	}
 }
 
+// crds returns the files with the CRDs of folders.
+func crds(t *testing.T, folders ...string) (all []string) {
+	t.Helper()
+	for _, folder := range folders {
+		files, err := filepath.Glob(filepath.Join(testkit.Path(t, folder), "*.yaml"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("find the CRDs of %s: %v, %v", folder, files, err)
+		}
+		all = append(all, files...)
+	}
+	return all
+}
+
+// TestTheStatusOfEachKindSaysOfWhichGenerationItIs: without that, kstatus and the health script take a status of before a change for one of after it.
+func TestTheStatusOfEachKindSaysOfWhichGenerationItIs(t *testing.T) {
+	t.Parallel()
+	for _, file := range crds(t, "config/crd/bases", "config/provision/bases", "config/clusterapi/bases") {
+		crd := readObject(t, file)
+		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+		if err != nil || len(versions) != 1 {
+			t.Fatalf("%s: %d versions (%v)", file, len(versions), err)
+		}
+		schema := []string{"schema", "openAPIV3Schema", "properties", "status", "properties"}
+		status, found, err := unstructured.NestedMap(versions[0].(map[string]any), schema...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found && status["conditions"] != nil && status["observedGeneration"] == nil {
+			t.Errorf("%s: the status has conditions and no observedGeneration", filepath.Base(file))
+		}
+	}
+}
+
+// TestTheSamplesOfHealthAreObjectsOfTheirKinds: a field that a kind does not have proves nothing of it.
+func TestTheSamplesOfHealthAreObjectsOfTheirKinds(t *testing.T) {
+	t.Parallel()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, provisionv1.AddToScheme, infrav1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range readHealthCases(t) {
+		object, err := scheme.New(tt.object.GroupVersionKind())
+		if err != nil {
+			t.Fatal(err)
+		}
+		read(t, filepath.Join(folder(t), tt.InputPath), object)
+	}
+}
+
 // TestTheConfigMapHasTheHealthScript: Argo CD reads wildcards in argocd-cm under this key only.
 func TestTheConfigMapHasTheHealthScript(t *testing.T) {
 	t.Parallel()
@@ -131,8 +182,10 @@ func TestTheConfigMapHasTheHealthScript(t *testing.T) {
 	if err := yaml.UnmarshalStrict([]byte(patch["resource.customizations"]), &customizations); err != nil {
 		t.Fatal(err)
 	}
-	if got := customizations["cluster.drover.dev/*"]["health.lua"]; got != string(script) {
-		t.Errorf("config/argocd/argocd-cm.yaml has another script than resource_customizations/cluster.drover.dev/_/health.lua:\n%s", got)
+	for _, kinds := range []string{"cluster.drover.dev/*", "provision.cluster.drover.dev/*", "infrastructure.cluster.drover.dev/DroverCluster"} {
+		if got := customizations[kinds]["health.lua"]; got != string(script) {
+			t.Errorf("config/argocd/argocd-cm.yaml has another script for %s than resource_customizations/cluster.drover.dev/_/health.lua:\n%s", kinds, got)
+		}
 	}
 }
 

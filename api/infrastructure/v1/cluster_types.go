@@ -77,6 +77,10 @@ type APIEndpoint struct {
 
 // DroverClusterStatus is what is known of a DroverCluster.
 type DroverClusterStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
 	// initialization is what Cluster API waits for.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`

@@ -197,6 +197,10 @@ type AntiAffinity struct {
 
 // DroverMachineStatus is what is known of a DroverMachine.
 type DroverMachineStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
 	// initialization is what Cluster API waits for.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`

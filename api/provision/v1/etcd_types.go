@@ -127,6 +127,10 @@ const (
 
 // EtcdSnapshotStatus is what is known of a snapshot.
 type EtcdSnapshotStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
 	// conditions are Ready, and Stalled if it has failed: it is not tried again.
 	// +optional
 	// +listType=map

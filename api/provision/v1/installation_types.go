@@ -198,6 +198,10 @@ type HostPool struct {
 
 // ClusterInstallationStatus is what is known of an installation.
 type ClusterInstallationStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
 	// conditions are Ready, and Stalled while a person must act.
 	// +optional
 	// +listType=map

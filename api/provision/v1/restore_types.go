@@ -136,6 +136,10 @@ const (
 
 // EtcdRestoreStatus is what is known of a restore.
 type EtcdRestoreStatus struct {
+	// observedGeneration is the generation of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
 	// conditions are Ready, and Stalled if it has failed or was canceled, since it is not tried again, or while a person must act.
 	// +optional
 	// +listType=map
