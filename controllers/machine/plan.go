@@ -44,14 +44,15 @@ echo "no kubeconfig of kubeadm, RKE2 or k3s is on this machine, so the agent can
 exit 1`
 
 // reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
-// and would not see another one. kubeadm leaves the rules of kube-proxy, which would lead the addresses of the next cluster's Services to API servers of this one.
+// and would not see another one. kubeadm leaves the rules of kube-proxy, which would lead the addresses of the next cluster's Services to API servers of this one. It
+// empties etcd's folder before it stops etcd, which the kubelet may start once more: what that leaves would keep kubeadm from making a control plane here again.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 ` + installation.Clean + `
 for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
 for tool in iptables ip6tables; do
 	if $tool-save 2>/dev/null | grep -q KUBE-; then $tool-save | grep -v KUBE- | $tool-restore || exit; fi
 done
-rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/*`
+rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
 
 // ProviderID returns the provider ID of the node on a Host.
 func ProviderID(host *v1.Host) string {
