@@ -198,12 +198,14 @@ func (c *capi) hold(t *testing.T, how string) (release func()) {
 	}
 }
 
-// upgrade changes the version of the cluster, as a person does.
+// upgrade changes the version of the cluster, as a person does. Cluster API refuses that for a moment after the last machine has the former
+// version, until its own hooks have seen the end of that upgrade.
 func (c *capi) upgrade(t *testing.T, version string) {
 	t.Helper()
-	if _, err := c.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "patch", "clusters.cluster.x-k8s.io", "web", "--type=merge", "-p", `{"spec": {"topology": {"version": "`+version+`"}}}`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		_, err := c.hub.Kubectl(ctx, nil, "-n", teamSpace, "patch", "clusters.cluster.x-k8s.io", "web", "--type=merge", "-p", `{"spec": {"topology": {"version": "`+version+`"}}}`)
+		return err
+	})
 }
 
 // awaitTask waits until a machine has a task in a state, and returns it.
