@@ -4,7 +4,7 @@
 
 # Runs the stories of a cluster of Hosts, each in a network namespace of its own: nothing that it sends leaves the machine. The arguments are the programs of Kubernetes that it takes.
 # DROVER_E2E_CLUSTERAPI=measure makes the first control plane alone, with a hub that lives, and logs how long that takes. With =versions the rollout is one from the minor
-# version before, which takes a further build of Kubernetes.
+# version before, and another story makes that change in place, which takes a further build of Kubernetes.
 set -euo pipefail
 
 go run ./hack/labctl check
@@ -14,7 +14,10 @@ previous=()
 [[ $DROVER_E2E_CLUSTERAPI != versions ]] || previous=(--previous)
 go run ./hack/labctl clusterapi "${previous[@]}"
 stories=(TestClusterAPIMakesAClusterByKubeadm)
-[[ $DROVER_E2E_CLUSTERAPI != 1 ]] || stories+=(TestEtcdOfAClusterByKubeadmIsRestored)
+case $DROVER_E2E_CLUSTERAPI in
+1) stories+=(TestEtcdOfAClusterByKubeadmIsRestored) ;;
+versions) stories+=(TestClusterAPIUpdatesAClusterByKubeadmInPlace) ;;
+esac
 for story in "${stories[@]}"; do
 	go test -vet=off -ldflags='-s -w' -timeout 60m -count=1 -exec 'unshare --net --' ./test/e2e -run "^$story\$" -v
 done

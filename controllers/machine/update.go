@@ -5,6 +5,7 @@ package machine
 
 import (
 	"errors"
+	"strings"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -15,7 +16,7 @@ const updateTimeout = 3600
 
 // upgrade installs the programs of a version and has kubeadm change the node to it. What concerns the whole cluster, Cluster API has changed before: so "upgrade node" serves
 // the first machine of the control plane, too. Its words come as arguments.
-const upgrade = `version=$0 path=$1 url=$2 sum=$3
+const upgrade = `version=$0 path=$1 url=$2 sum=$3 patches=$4 ignored=$5
 export KUBERNETES_VERSION="$version" KUBECONFIG=
 if test -z "$path"; then path=$(mktemp) && trap 'rm -f "$path"' EXIT || exit; fi
 attempt() {
@@ -33,7 +34,7 @@ for i in 1 2 3 4 5; do
 done
 found=$(kubeadm version -o short) || exit
 if test "$found" != "$version"; then echo "the installer has put kubeadm $found on the machine, want $version" >&2; exit 1; fi
-kubeadm upgrade node || exit
+kubeadm upgrade node ${patches:+"--patches=$patches"} ${ignored:+"--ignore-preflight-errors=$ignored"} || exit
 systemctl daemon-reload && systemctl restart kubelet`
 
 // update makes the instruction of the action Update.
@@ -42,5 +43,8 @@ func update(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, e
 		return protocol.HostInstruction{}, errors.New("spec.inPlaceUpdate of the machine says no installer any more")
 	}
 	installer := in.machine.Spec.InPlaceUpdate.Installer
-	return protocol.HostInstruction{Command: []string{"/bin/sh", "-c", upgrade, task.Update.Version, installer.Path, installer.URL, installer.SHA256}, TimeoutSeconds: updateTimeout}, nil
+	return protocol.HostInstruction{
+		Command:        []string{"/bin/sh", "-c", upgrade, task.Update.Version, installer.Path, installer.URL, installer.SHA256, task.Update.Patches, strings.Join(task.Update.IgnorePreflightErrors, ",")},
+		TimeoutSeconds: updateTimeout,
+	}, nil
 }

@@ -79,6 +79,32 @@ func TestAnUpdateRunsTheInstallerThenKubeadmThenTheKubelet(t *testing.T) {
 	}
 }
 
+func TestAnUpdateGivesKubeadmItsPatchesAndTheErrorsThatItIgnores(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	for program, text := range programs {
+		write(t, filepath.Join(dir, program), "#!/bin/sh\n"+text+"\n")
+	}
+	write(t, filepath.Join(dir, "install.sh"), installs)
+	of := &infrav1.DroverMachine{}
+	of.Spec.InPlaceUpdate = &infrav1.InPlaceUpdate{Installer: infrav1.Installer{Path: filepath.Join(dir, "install.sh")}}
+	instruction, err := update(taskInput{machine: of}, infrav1.MachineTask{Update: &infrav1.UpdateTask{
+		Version: "v1.36.3", Patches: "/etc/kubeadm/my patches", IgnorePreflightErrors: []string{"SystemVerification", "$(reboot)"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), instruction.Command[0], instruction.Command[1:]...)
+	command.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "LOG=" + log, "TMPDIR=" + dir}
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	ran, _ := os.ReadFile(log)
+	if want := "kubeadm upgrade node --patches=/etc/kubeadm/my patches --ignore-preflight-errors=SystemVerification,$(reboot)\n"; !strings.Contains(string(ran), want) {
+		t.Errorf("it ran %q, want %q", ran, want)
+	}
+}
+
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o700); err != nil {

@@ -22,8 +22,11 @@ import (
 // GroupVersion of the objects that are read.
 var GroupVersion = schema.GroupVersion{Group: "cluster.x-k8s.io", Version: "v1beta2"}
 
-// GroupKubeadm is the API group of kubeadm's bootstrap provider.
-const GroupKubeadm = "bootstrap.cluster.x-k8s.io"
+// GroupKubeadm is the API group of kubeadm's bootstrap provider, and KubeadmConfig its kind.
+const (
+	GroupKubeadm  = "bootstrap.cluster.x-k8s.io"
+	KubeadmConfig = "KubeadmConfig"
+)
 
 // Labels and the annotation of the contract, and the type of Secrets that Cluster API makes.
 const (
@@ -96,7 +99,44 @@ type Machine struct {
 // ByKubeadm reports whether a Machine is made by kubeadm.
 func (m *Machine) ByKubeadm() bool {
 	ref := m.Spec.Bootstrap.ConfigRef
-	return ref.APIGroup == GroupKubeadm && ref.Kind == "KubeadmConfig"
+	return ref.APIGroup == GroupKubeadm && ref.Kind == KubeadmConfig
+}
+
+// Kubeadm is what the KubeadmConfig of a Machine has for each run of kubeadm on it, and not for its first one alone.
+type Kubeadm struct {
+	// Patches is a directory on the machine, "" for none.
+	Patches               string
+	IgnorePreflightErrors []string
+}
+
+// GetKubeadm reads the KubeadmConfig of a Machine that is made by kubeadm.
+func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Kubeadm, error) {
+	type configuration struct {
+		NodeRegistration struct {
+			IgnorePreflightErrors []string `json:"ignorePreflightErrors"`
+		} `json:"nodeRegistration"`
+		Patches struct {
+			Directory string `json:"directory"`
+		} `json:"patches"`
+	}
+	var config struct {
+		Spec struct {
+			InitConfiguration *configuration `json:"initConfiguration"`
+			JoinConfiguration *configuration `json:"joinConfiguration"`
+		} `json:"spec"`
+	}
+	name := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}
+	if err := read(ctx, reader, name, schema.GroupVersionKind{Group: GroupKubeadm, Version: GroupVersion.Version, Kind: KubeadmConfig}, &config); err != nil {
+		return Kubeadm{}, err
+	}
+	of := config.Spec.JoinConfiguration
+	if of == nil {
+		of = config.Spec.InitConfiguration
+	}
+	if of == nil {
+		return Kubeadm{}, nil
+	}
+	return Kubeadm{Patches: of.Patches.Directory, IgnorePreflightErrors: of.NodeRegistration.IgnorePreflightErrors}, nil
 }
 
 // UpdatesInPlace reports whether Cluster API has begun to update a Machine in place, and waits for the extension to do it.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +167,10 @@ func newUpdate(t *testing.T) *update {
 			"bootstrap":         map[string]any{"configRef": map[string]any{"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": "k1"}}},
 		"status": map[string]any{"nodeInfo": map[string]any{"kubeletVersion": "v1.36.2"}},
 	})
+	env.ClusterAPIObject(t, clusterapi.KubeadmConfig, u.name.Namespace, "k1", nil, map[string]any{"spec": map[string]any{
+		"initConfiguration": map[string]any{"patches": map[string]any{"directory": "/not/these"}},
+		"joinConfiguration": map[string]any{"patches": map[string]any{"directory": "/etc/patches"}, "nodeRegistration": map[string]any{"ignorePreflightErrors": []any{"Swap"}}},
+	}})
 	of := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: u.name.Namespace, Name: "d1", OwnerReferences: testkit.OwnedBy(owner)}}
 	of.Spec.InPlaceUpdate = &infrav1.InPlaceUpdate{Installer: infrav1.Installer{Path: "/opt/install.sh"}}
 	if err := env.Client.Create(t.Context(), of); err != nil {
@@ -249,6 +254,9 @@ func TestAnUpdateIsOneTaskHoweverOftenItIsAskedFor(t *testing.T) {
 	first := u.want("Success", false, "is given the update to v1.36.3", 1)
 	if first.Action != infrav1.TaskUpdate || first.Update.Version != "v1.36.3" {
 		t.Fatalf("the task is %+v: want the version of the Machine, and not that of the request", first)
+	}
+	if first.Update.Patches != "/etc/patches" || !slices.Equal(first.Update.IgnorePreflightErrors, []string{"Swap"}) {
+		t.Errorf("the task is %+v: want what the KubeadmConfig has for a machine that joins", first.Update)
 	}
 	u.patchMachine(`{"spec": {"deletion": {"nodeDrainTimeoutSeconds": 7}}}`) // a new generation
 	u.ends(first.ID, infrav1.TaskRunning)

@@ -61,7 +61,13 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (answer, error) {
 	} else if err != nil {
 		return answer{}, fmt.Errorf("read DroverMachine %s/%s: %w", name.Namespace, ref.Name, err)
 	}
-	next := decide(machine, of)
+	var kubeadm clusterapi.Kubeadm
+	if machine.ByKubeadm() {
+		if kubeadm, err = clusterapi.GetKubeadm(ctx, h.Live, machine); err != nil {
+			return answer{}, err
+		}
+	}
+	next := decide(machine, of, kubeadm)
 	if next.write {
 		if err := h.apply(ctx, of, next.tasks); err != nil {
 			return answer{}, err
@@ -73,7 +79,7 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (answer, error) {
 // decide says what an update needs next. It is pure.
 //
 // A task is kept for the whole update, however often Cluster API asks: its ID has the generation of the Machine, which a change that has nothing to do with the version raises, too.
-func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine) step {
+func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clusterapi.Kubeadm) step {
 	to, attempt, here := machine.Spec.Version, protocol.Cut(of.Annotations[infrav1.AnnotationUpdateAttempt], maxAttempt), machine.Status.NodeInfo.KubeletVersion
 	var task *infrav1.MachineTask
 	begun, stale := false, false
@@ -96,7 +102,8 @@ func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine) step {
 		return step{answer: answer{Status: failure, Message: fmt.Sprintf("DroverMachine %s has no spec.inPlaceUpdate", of.Name)}}
 	case task == nil:
 		next := wait("Host %s is given the update to %s", of.Status.HostName, to)
-		next.tasks, next.write = []infrav1.MachineTask{{ID: taskID(machine, attempt), Action: infrav1.TaskUpdate, Update: &infrav1.UpdateTask{Version: to, Attempt: attempt}}}, true
+		update := &infrav1.UpdateTask{Version: to, Attempt: attempt, Patches: kubeadm.Patches, IgnorePreflightErrors: kubeadm.IgnorePreflightErrors}
+		next.tasks, next.write = []infrav1.MachineTask{{ID: taskID(machine, attempt), Action: infrav1.TaskUpdate, Update: update}}, true
 		return next
 	}
 	state := infrav1.TaskPending

@@ -21,7 +21,7 @@ import (
 
 // TestEtcdOfAClusterByKubeadmIsRestored runs on its own: DROVER_E2E_CLUSTERAPI=1 go test -exec "unshare --net --" ./test/e2e -run '^TestEtcdOfAClusterByKubeadmIsRestored$'. It has three control planes by the true KubeadmControlPlane and kubeadm, with static pods in containerd, whose etcds lose their data.
 func TestEtcdOfAClusterByKubeadmIsRestored(t *testing.T) {
-	h := startRealHosts(t)
+	h := startRealHosts(t, false)
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T)

@@ -68,10 +68,12 @@ type realHosts struct {
 	options lablib.Options
 	// versions are in the order in which the cluster has them.
 	versions []release
+	// inPlace reports that machines get another version in place.
+	inPlace bool
 }
 
 // startRealHosts brings up hub, Cluster API and hosts, or skips.
-func startRealHosts(t *testing.T) *realHosts {
+func startRealHosts(t *testing.T, inPlace bool) *realHosts {
 	t.Helper()
 	if os.Getenv(envRealHosts) == "" {
 		t.Skip("it takes root and minutes: make e2e-clusterapi")
@@ -94,18 +96,22 @@ func startRealHosts(t *testing.T) *realHosts {
 	if err := hostAgent(); err != nil {
 		t.Fatal(err)
 	}
-	h := &realHosts{}
+	h := &realHosts{inPlace: inPlace}
 	h.findVersions(t)
 	tool, err := lab.ClusterAPI(t.Context(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.capi = &capi{gitOps: &gitOps{system: build(t), tool: tool, transcript: discard{}}}
+	if inPlace {
+		h.gates = "RuntimeSDK=true,InPlaceUpdates=true"
+	}
 	h.bringUp(t)
 	h.startHub(t, framework.Layout{Replicas: 1, Address: fmt.Sprintf("%s:%d", bridgeAddress, hubPort), Configure: func(c *config.Config) {
 		c.Server.Listen = fmt.Sprintf("0.0.0.0:%d", hubPort)
 		c.Agent.Image = droverImage
 		c.Provision.Enabled = true
+		c.ClusterAPI.InPlaceUpdates = inPlace
 	}})
 	return h
 }

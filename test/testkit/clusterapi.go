@@ -27,7 +27,7 @@ var installing sync.Mutex
 func (e *Env) ClusterAPI(t testing.TB) {
 	t.Helper()
 	options := envtest.CRDInstallOptions{Paths: []string{Path(t, "config/clusterapi/bases")}, ErrorIfPathMissing: true}
-	for kind, plural := range map[string]string{"Cluster": "clusters", "Machine": "machines", clusterapi.KubeadmControlPlane: "kubeadmcontrolplanes"} {
+	for kind, plural := range map[string]string{"Cluster": "clusters", "Machine": "machines", clusterapi.KubeadmControlPlane: "kubeadmcontrolplanes", clusterapi.KubeadmConfig: "kubeadmconfigs"} {
 		anything := true
 		group := groupOf(kind)
 		options.CRDs = append(options.CRDs, &apiextensionsv1.CustomResourceDefinition{
@@ -51,8 +51,11 @@ func (e *Env) ClusterAPI(t testing.TB) {
 
 // groupOf returns the group of a kind of Cluster API.
 func groupOf(kind string) string {
-	if kind == clusterapi.KubeadmControlPlane {
+	switch kind {
+	case clusterapi.KubeadmControlPlane:
 		return "controlplane." + clusterapi.GroupVersion.Group
+	case clusterapi.KubeadmConfig:
+		return clusterapi.GroupKubeadm
 	}
 	return clusterapi.GroupVersion.Group
 }

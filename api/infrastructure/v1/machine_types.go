@@ -184,6 +184,19 @@ type UpdateTask struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Attempt string `json:"attempt,omitempty"`
+
+	// patches is the directory on the machine with the patches that its KubeadmConfig names. Without them kubeadm would write the manifests and the kubelet's
+	// configuration as they are for any machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Patches string `json:"patches,omitempty"`
+
+	// ignorePreflightErrors are those that the KubeadmConfig has kubeadm ignore.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=50
+	// +kubebuilder:validation:items:MaxLength=512
+	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
 // AntiAffinity says what machines of one group must not share.
