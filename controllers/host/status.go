@@ -16,15 +16,6 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// verdict is what a status says of a Host as a whole.
-type verdict struct {
-	state   v1.HostState
-	ready   bool
-	reason  string
-	message string
-	stalled bool
-}
-
 // writeStatus writes what is known of the host into its status.
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
@@ -42,49 +33,49 @@ func writeStatus(in *input) {
 	if in.identity != nil && in.settling && report == nil && s.State != "" && s.State != v1.HostWaitingToRegister {
 		return // it stays as it was until agents had time to come back
 	}
-	v := decide(in)
-	s.State = v.state
+	state, v := decide(in)
+	s.State = state
 	if others := in.inUse(); !in.host.DeletionTimestamp.IsZero() && len(others) > 0 {
-		v.message = strings.TrimPrefix(v.message+"; it is being deleted, which waits for what uses it: "+strings.Join(others, ", "), "; ")
+		v.Message = strings.TrimPrefix(v.Message+"; it is being deleted, which waits for what uses it: "+strings.Join(others, ", "), "; ")
 	}
-	status.Readiness{Ready: v.ready, Stalled: v.stalled, Reason: v.reason, Message: v.message}.Write(in.host.Generation, &s.ObservedGeneration, &s.Conditions)
+	v.Write(in.host.Generation, &s.ObservedGeneration, &s.Conditions)
 }
 
 // decide says how a Host is. It is pure.
-func decide(in *input) verdict {
+func decide(in *input) (v1.HostState, status.Readiness) {
 	secret := registration.RegistrationSecret(in.member).Name
 	report := in.report()
 	switch {
 	case in.foreign:
-		return verdict{v1.HostWaitingToRegister, false, v1.ReasonSecretConflict, "Secret " + secret + " is there and is not Drover's; rename or delete it", true}
+		return v1.HostWaitingToRegister, status.Readiness{Stalled: true, Reason: v1.ReasonSecretConflict, Message: "Secret " + secret + " is there and is not Drover's; rename or delete it"}
 	case in.err != nil:
-		return verdict{orWaiting(in), false, v1.ReasonRegistrationFailed, protocol.Cut(in.err.Error(), 512), false}
+		return orWaiting(in), status.Readiness{Reason: v1.ReasonRegistrationFailed, Message: protocol.Cut(in.err.Error(), 512)}
 	case in.identity == nil && !in.now.Before(in.token.Expires()):
-		return verdict{v1.HostWaitingToRegister, false, v1.ReasonTokenExpired, "no agent joined before the token expired; delete Secret " + secret + " for a new one", true}
+		return v1.HostWaitingToRegister, status.Readiness{Stalled: true, Reason: v1.ReasonTokenExpired, Message: "no agent joined before the token expired; delete Secret " + secret + " for a new one"}
 	case in.identity == nil && in.state.Refusal != nil && !in.state.Refusal.Unproven:
-		return verdict{v1.HostWaitingToRegister, false, in.state.Refusal.Reason, in.state.Refusal.Message, false}
+		return v1.HostWaitingToRegister, status.Readiness{Reason: in.state.Refusal.Reason, Message: in.state.Refusal.Message}
 	case in.identity == nil:
-		return verdict{v1.HostWaitingToRegister, false, v1.ReasonAwaitingAgent, "run the command in Secret " + secret + " on the machine, as root", false}
+		return v1.HostWaitingToRegister, status.Readiness{Reason: v1.ReasonAwaitingAgent, Message: "run the command in Secret " + secret + " on the machine, as root"}
 	case !in.state.Connected() && orWaiting(in) == v1.HostWaitingToRegister && in.state.LastSeen.IsZero():
-		return verdict{v1.HostWaitingToRegister, false, v1.ReasonAwaitingReport, "the agent has joined and has not connected yet", false}
+		return v1.HostWaitingToRegister, status.Readiness{Reason: v1.ReasonAwaitingReport, Message: "the agent has joined and has not connected yet"}
 	case !in.state.Connected():
-		return verdict{orWaiting(in), false, v1.ReasonTunnelLost, "the agent is not connected", false}
+		return orWaiting(in), status.Readiness{Reason: v1.ReasonTunnelLost, Message: "the agent is not connected"}
 	case report == nil:
-		return verdict{orWaiting(in), false, v1.ReasonAwaitingReport, "the agent has not reported yet", false}
+		return orWaiting(in), status.Readiness{Reason: v1.ReasonAwaitingReport, Message: "the agent has not reported yet"}
 	case in.invalid != "":
-		return verdict{stateOf(report.Progress), false, v1.ReasonPlanInvalid, in.invalid, true}
+		return stateOf(report.Progress), status.Readiness{Stalled: true, Reason: v1.ReasonPlanInvalid, Message: in.invalid}
 	}
-	v := ofProgress(report.Progress)
+	state, v := ofProgress(report.Progress)
 	if in.held != nil {
-		return v // the condition RestoreConfirmed says what waits
+		return state, v // the condition RestoreConfirmed says what waits
 	}
 	if in.version != "" && report.Progress.Version != in.version && report.Progress.Phase != protocol.HostCleaning {
-		v = verdict{v1.HostInstalling, false, v1.ReasonInstalling, "the plan is on its way to the host", false}
+		state, v = v1.HostInstalling, status.Readiness{Reason: v1.ReasonInstalling, Message: "the plan is on its way to the host"}
 	}
 	if in.call.Err != nil {
-		v.ready, v.message = false, protocol.Cut("the agent does not take what the hub sends: "+in.call.Err.Error(), 512)
+		v.Ready, v.Message = false, protocol.Cut("the agent does not take what the hub sends: "+in.call.Err.Error(), 512)
 	}
-	return v
+	return state, v
 }
 
 // orWaiting is the state as it was, of a host that does not say.
@@ -95,25 +86,28 @@ func orWaiting(in *input) v1.HostState {
 	return v1.HostWaitingToRegister
 }
 
-func stateOf(p protocol.HostProgress) v1.HostState { return ofProgress(p).state }
+func stateOf(p protocol.HostProgress) v1.HostState {
+	state, _ := ofProgress(p)
+	return state
+}
 
 // ofProgress says how a host is that has reported.
-func ofProgress(p protocol.HostProgress) verdict {
+func ofProgress(p protocol.HostProgress) (v1.HostState, status.Readiness) {
 	switch {
 	case p.Version == "":
-		return verdict{v1.HostAvailable, true, v1.ReasonHostAvailable, "the host has no plan", false}
+		return v1.HostAvailable, status.Readiness{Ready: true, Reason: v1.ReasonHostAvailable, Message: "the host has no plan"}
 	case p.Phase == protocol.HostInterrupted:
-		return verdict{v1.HostInstalling, false, v1.ReasonInterrupted, problem(p), true}
+		return v1.HostInstalling, status.Readiness{Stalled: true, Reason: v1.ReasonInterrupted, Message: problem(p)}
 	case p.Phase == protocol.HostFailed:
-		return verdict{v1.HostInstalling, false, v1.ReasonInstructionFailed, problem(p), true}
+		return v1.HostInstalling, status.Readiness{Stalled: true, Reason: v1.ReasonInstructionFailed, Message: problem(p)}
 	case p.Phase == protocol.HostCleaning:
-		return verdict{v1.HostCleaning, false, v1.ReasonCleaning, fmt.Sprintf("%d of %d instructions done", p.Done, p.Total), false}
+		return v1.HostCleaning, status.Readiness{Reason: v1.ReasonCleaning, Message: fmt.Sprintf("%d of %d instructions done", p.Done, p.Total)}
 	case p.Phase != protocol.HostApplied:
-		return verdict{v1.HostInstalling, false, v1.ReasonInstalling, fmt.Sprintf("%d of %d instructions done", p.Done, p.Total), false}
+		return v1.HostInstalling, status.Readiness{Reason: v1.ReasonInstalling, Message: fmt.Sprintf("%d of %d instructions done", p.Done, p.Total)}
 	case len(p.Failing) > 0:
-		return verdict{v1.HostWaitingForKubernetes, false, v1.ReasonWaitingForKubernetes, "waiting for the probes " + strings.Join(p.Failing, ", "), false}
+		return v1.HostWaitingForKubernetes, status.Readiness{Reason: v1.ReasonWaitingForKubernetes, Message: "waiting for the probes " + strings.Join(p.Failing, ", ")}
 	}
-	return verdict{v1.HostActive, true, v1.ReasonActive, p.Message, false}
+	return v1.HostActive, status.Readiness{Ready: true, Reason: v1.ReasonActive, Message: p.Message}
 }
 
 func failed(phase protocol.HostPhase) bool {

@@ -83,9 +83,9 @@ func TestDecide(t *testing.T) {
 			host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "w", Name: "m"}}
 			in := &input{host: host, member: Member(types.NamespacedName{Namespace: "w", Name: "m"}), now: now, token: registration.Token{Created: now, TTL: 24 * time.Hour}}
 			tt.given(in)
-			got := decide(in)
-			if got.state != tt.state || got.ready != tt.ready || got.reason != tt.reason || got.stalled != tt.stalled || !strings.Contains(got.message, tt.message) {
-				t.Errorf("got %+v, want %+v", got, tt)
+			state, got := decide(in)
+			if state != tt.state || got.Ready != tt.ready || got.Reason != tt.reason || got.Stalled != tt.stalled || !strings.Contains(got.Message, tt.message) {
+				t.Errorf("got %s, %+v, want %+v", state, got, tt)
 			}
 		})
 	}

@@ -46,12 +46,6 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 }
 
-// verdict is what the status says, and when to look again.
-type verdict struct {
-	reason, message string
-	again           time.Duration
-}
-
 // Reconcile writes the kubeconfig of one cluster and its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	object := &infrav1.DroverCluster{}
@@ -68,44 +62,44 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, err
 	}
 	setConditions(object, decided)
-	return ctrl.Result{RequeueAfter: decided.again}, nil
+	return ctrl.Result{RequeueAfter: decided.Again}, nil
 }
 
-func (r *Reconciler) advance(ctx context.Context, object *infrav1.DroverCluster) (verdict, error) {
+func (r *Reconciler) advance(ctx context.Context, object *infrav1.DroverCluster) (status.Readiness, error) {
 	name := clusterapi.OwnerOf(object, "Cluster")
 	if name == "" {
-		return verdict{reason: infrav1.ReasonWaitingForOwner, message: "waiting for a Cluster of Cluster API to become the owner"}, nil
+		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: "waiting for a Cluster of Cluster API to become the owner"}, nil
 	}
 	key := types.NamespacedName{Namespace: object.Namespace, Name: name}
 	owner, err := clusterapi.GetCluster(ctx, r.Live, key)
 	switch {
 	case apierrors.IsNotFound(err):
-		return verdict{infrav1.ReasonWaitingForOwner, "the Cluster of Cluster API is not there", lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: "the Cluster of Cluster API is not there", Again: lookAgain}, nil
 	case err != nil:
-		return verdict{}, err
+		return status.Readiness{}, err
 	case clusterapi.IsPaused(owner, object):
-		return verdict{infrav1.ReasonPaused, "Cluster API has paused the cluster", lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonPaused, Message: "Cluster API has paused the cluster", Again: lookAgain}, nil
 	}
 	if err := r.setDomains(ctx, object); err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); apierrors.IsNotFound(err) {
-		return verdict{infrav1.ReasonClusterMissing, fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", name), lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonClusterMissing, Message: fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", name), Again: lookAgain}, nil
 	} else if err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
-	if v, err := r.writeKubeconfig(ctx, object, cluster); err != nil || v.reason != "" {
+	if v, err := r.writeKubeconfig(ctx, object, cluster); err != nil || v.Reason != "" {
 		return v, err
 	}
 	if object.Spec.ControlPlaneEndpoint.Host == "" && owner.Spec.ControlPlaneEndpoint.Host == "" {
-		return verdict{infrav1.ReasonWaitingForCluster, "set spec.controlPlaneEndpoint to where the nodes reach their API servers", lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "set spec.controlPlaneEndpoint to where the nodes reach their API servers", Again: lookAgain}, nil
 	}
 	done := true
 	object.Status.Initialization.Provisioned = &done
-	v := verdict{reason: infrav1.ReasonProvisioned, message: "Cluster API reaches the cluster through the hub, once its agent is connected"}
+	v := status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Cluster API reaches the cluster through the hub, once its agent is connected"}
 	if object.Spec.FailureDomainLabel != "" {
-		v.again = time.Minute // labels of Hosts change seldom
+		v.Again = time.Minute // labels of Hosts change seldom
 	}
 	return v, nil
 }
@@ -143,39 +137,39 @@ func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 }
 
 // writeKubeconfig writes the Secret that Cluster API reads. A Secret of that name that Drover did not make is left alone.
-func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (verdict, error) {
+func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (status.Readiness, error) {
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 	present := &corev1.Secret{}
 	err := r.Live.Get(ctx, name, present)
 	if client.IgnoreNotFound(err) != nil {
-		return verdict{}, fmt.Errorf("read Secret %s: %w", name, err)
+		return status.Readiness{}, fmt.Errorf("read Secret %s: %w", name, err)
 	}
 	if err == nil && present.Labels[v1.LabelSecretKind] != v1.SecretKindKubeconfig {
-		return verdict{infrav1.ReasonSecretConflict, "Secret " + name.Name + " is there and is not Drover's: delete it, or let Cluster API reach the cluster by it without Drover", lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonSecretConflict, Message: "Secret " + name.Name + " is there and is not Drover's: delete it, or let Cluster API reach the cluster by it without Drover", Again: lookAgain}, nil
 	}
 	content, err := kubeconfig(cluster, r.Settings())
 	if err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	if string(present.Data[kubeconfigKey]) == string(content) {
-		return verdict{}, nil
+		return status.Readiness{}, nil
 	}
 	want := corev1ac.Secret(name.Name, name.Namespace).
 		WithLabels(map[string]string{clusterapi.LabelCluster: cluster.Name, v1.LabelSecretKind: v1.SecretKindKubeconfig}).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(infrav1.GroupVersion.String()).WithKind("DroverCluster").WithName(object.Name).WithUID(object.UID)).
 		WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{kubeconfigKey: content})
 	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
-		return verdict{}, fmt.Errorf("write Secret %s: %w", name, err)
+		return status.Readiness{}, fmt.Errorf("write Secret %s: %w", name, err)
 	}
-	return verdict{}, nil
+	return status.Readiness{}, nil
 }
 
-func setConditions(object *infrav1.DroverCluster, v verdict) {
+func setConditions(object *infrav1.DroverCluster, v status.Readiness) {
 	conditions, generation := &object.Status.Conditions, object.Generation
-	if v.reason == infrav1.ReasonPaused {
-		meta.SetStatusCondition(conditions, metav1.Condition{Type: infrav1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v.reason, Message: v.message, ObservedGeneration: generation})
+	if v.Reason == infrav1.ReasonPaused {
+		meta.SetStatusCondition(conditions, metav1.Condition{Type: infrav1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v.Reason, Message: v.Message, ObservedGeneration: generation})
 		return // Ready stays as it was
 	}
 	meta.RemoveStatusCondition(conditions, infrav1.ConditionPaused)
-	status.Readiness{Ready: v.reason == infrav1.ReasonProvisioned, Reason: v.reason, Message: v.message}.Write(generation, &object.Status.ObservedGeneration, conditions)
+	v.Write(generation, &object.Status.ObservedGeneration, conditions)
 }

@@ -66,20 +66,12 @@ type input struct {
 	hosts        map[string]*v1.Host
 	snapshots    []*provisionv1.EtcdSnapshot
 	restores     []*provisionv1.EtcdRestore
-	refused      *verdict   // what the spec cannot have as it is, nil if it can
-	former       []*v1.Host // taken by an installation of this name that is gone
+	refused      *status.Readiness // what the spec cannot have as it is, nil if it can
+	former       []*v1.Host        // taken by an installation of this name that is gone
 	store        *store
 	decide       installation.Input
+	decision     installation.Decision // none if the planner was not asked
 	now          time.Time
-}
-
-// verdict is what the status says, and when to look again.
-type verdict struct {
-	ready           bool
-	stalled         bool
-	reason, message string
-	again           time.Duration
-	decision        installation.Decision
 }
 
 // Reconcile takes one step for an installation and writes its status.
@@ -110,7 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, err
 	}
 	writeStatus(in, decided)
-	return ctrl.Result{RequeueAfter: cmp.Or(decided.again, lookAgain)}, nil
+	return ctrl.Result{RequeueAfter: cmp.Or(decided.Again, lookAgain)}, nil
 }
 
 // consumer names an installation in Hosts.
@@ -123,10 +115,10 @@ func (r *Reconciler) hub() hosts.Hub {
 }
 
 // advance lets the planner decide, and does what it says: what is stored comes before what depends on it.
-func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
+func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	why, err := r.gather(ctx, in)
 	if err == nil && why != nil {
-		err = r.writeRestoresThatWait(ctx, in, why.message)
+		err = r.writeRestoresThatWait(ctx, in, why.Message)
 	}
 	if err != nil || why != nil {
 		return orNothing(why), err
@@ -136,17 +128,17 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
 		err = r.configure(ctx, in, &decision)
 	}
 	if err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	failed, err := r.act(ctx, in, decision)
 	if err == nil {
 		err = errors.Join(r.writeSnapshots(ctx, in, decision), r.writeRestores(ctx, in, decision))
 	}
 	if err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
+	in.decision = decision
 	if in.refused != nil && decision.Restore.Step == "" {
-		in.refused.decision = decision
 		return *in.refused, nil
 	}
 	for name, err := range failed {
@@ -154,14 +146,14 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
 	}
 	v := judge(in, decision)
 	if len(failed) > 0 {
-		v.again = cmp.Or(v.again, leaveTime)
+		v.Again = cmp.Or(v.Again, leaveTime)
 	}
 	return v, nil
 }
 
-func orNothing(v *verdict) verdict {
+func orNothing(v *status.Readiness) status.Readiness {
 	if v == nil {
-		return verdict{}
+		return status.Readiness{}
 	}
 	return *v
 }
@@ -215,20 +207,20 @@ func (r *Reconciler) give(ctx context.Context, in *input, host installation.Host
 }
 
 // remove gives the Hosts back, and lets the installation go. A Host that is not connected stays taken until its agent is back and has cleaned it.
-func (r *Reconciler) remove(ctx context.Context, in *input) (verdict, error) {
+func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
-		return verdict{reason: provisionv1.ReasonGivingBack, message: "the hosts are given back"}, nil
+		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, nil
 	}
 	if err := r.getCluster(ctx, in); err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	holds := slices.ContainsFunc(list.Items, func(h v1.Host) bool { return hosts.TakenBy(&h, consumer(in.installation)) })
 	if holds && in.cluster != nil && in.cluster.Spec.DeletionProtection {
-		return verdict{stalled: true, reason: provisionv1.ReasonDeletionProtected, message: "Cluster " + in.cluster.Name + " has deletionProtection: to give the hosts back would destroy it"}, nil
+		return status.Readiness{Stalled: true, Reason: provisionv1.ReasonDeletionProtected, Message: "Cluster " + in.cluster.Name + " has deletionProtection: to give the hosts back would destroy it"}, nil
 	}
 	left, away := 0, 0
 	for i := range list.Items {
@@ -237,7 +229,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (verdict, error) {
 		switch {
 		case errors.Is(err, hosts.ErrForeignPlan): // a person has made it, and the Host stays taken
 		case err != nil:
-			return verdict{}, err
+			return status.Readiness{}, err
 		case !done && !connected(host) && in.now.After(in.installation.DeletionTimestamp.Add(leaveTime)):
 			away++
 		case !done:
@@ -245,13 +237,13 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (verdict, error) {
 		}
 	}
 	if left > 0 {
-		return verdict{reason: provisionv1.ReasonGivingBack, message: fmt.Sprintf("%d hosts are being cleaned", left), again: 5 * time.Second}, nil
+		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: fmt.Sprintf("%d hosts are being cleaned", left), Again: 5 * time.Second}, nil
 	}
 	if away > 0 {
 		in.update.Event(status.Event{Warning: true, Reason: "HostsAway", Action: "Release", Message: fmt.Sprintf(
 			"%d Hosts are not connected. They stay taken until their agents are back and have cleaned them", away)})
 	}
-	return verdict{reason: provisionv1.ReasonGivingBack, message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
+	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }
 
 // releaseFormer gives back Hosts that an installation of this name has taken which is gone: they were away when it was deleted.

@@ -24,6 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/hosts"
 	"github.com/drover-dev/drover/internal/installation"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
 )
 
 type selector = labels.Selector
@@ -46,8 +47,8 @@ type store struct {
 	stored installation.Stored
 }
 
-// gather reads all that the planner is asked with. A verdict says what is missing or wrong.
-func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
+// gather reads all that the planner is asked with. The readiness says what is missing or wrong.
+func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
 	spec := &in.installation.Spec
 	in.decide.Spec.ClusterInstallationSpec, in.decide.Generation = *spec, in.installation.Generation
 	var err error
@@ -64,7 +65,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 			return invalid(err.Error()), nil
 		}
 	}
-	for _, read := range []func(context.Context, *input) (*verdict, error){r.gatherStored, r.gatherCluster, r.gatherSecrets, r.gatherSnapshots, r.gatherRestores} {
+	for _, read := range []func(context.Context, *input) (*status.Readiness, error){r.gatherStored, r.gatherCluster, r.gatherSecrets, r.gatherSnapshots, r.gatherRestores} {
 		if v, err := read(ctx, in); v != nil || err != nil {
 			return v, err
 		}
@@ -82,8 +83,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*verdict, error) {
 	return nil, nil
 }
 
-func invalid(message string) *verdict {
-	return &verdict{stalled: true, reason: provisionv1.ReasonSpecInvalid, message: message}
+func invalid(message string) *status.Readiness {
+	return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSpecInvalid, Message: message}
 }
 
 func (r *Reconciler) getCluster(ctx context.Context, in *input) error {
@@ -100,16 +101,16 @@ func (in *input) named(name string) types.NamespacedName {
 }
 
 // gatherCluster reads the Cluster, and the manifest of its agent unless one has joined.
-func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*verdict, error) {
+func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.getCluster(ctx, in); err != nil {
 		return nil, err
 	}
 	name := in.named(in.installation.Spec.ClusterName)
 	if in.cluster == nil {
-		return &verdict{reason: provisionv1.ReasonClusterMissing, message: "there is no Cluster " + name.Name + ": make it beside the installation"}, nil
+		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "there is no Cluster " + name.Name + ": make it beside the installation"}, nil
 	}
 	if other, err := r.olderOf(ctx, in); err != nil || other != "" {
-		return &verdict{stalled: true, reason: provisionv1.ReasonClusterTaken, message: fmt.Sprintf("ClusterInstallation %s makes the Cluster %s: one can", other, name.Name)}, err
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonClusterTaken, Message: fmt.Sprintf("ClusterInstallation %s makes the Cluster %s: one can", other, name.Name)}, err
 	}
 	agent, secret := &corev1.Secret{}, &corev1.Secret{}
 	err := r.Live.Get(ctx, registration.AgentSecret(name), agent)
@@ -117,17 +118,17 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*verdict, er
 	case client.IgnoreNotFound(err) != nil:
 		return nil, err
 	case joined && in.decide.Stored.First == "":
-		return &verdict{stalled: true, reason: provisionv1.ReasonClusterTaken, message: fmt.Sprintf(
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonClusterTaken, Message: fmt.Sprintf(
 			"Cluster %s has an agent already, in a cluster that this installation did not make: name a Cluster of its own", name.Name)}, nil
 	case joined:
 		return nil, nil
 	}
 	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
 	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) { // what another wrote there would be applied by servers with all rights
-		return &verdict{stalled: true, reason: provisionv1.ReasonSecretConflict, message: fmt.Sprintf("Secret %s is there and is not Drover's: rename or delete it", secret.Name), again: soon}, nil
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s is there and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
 	}
 	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[registration.KeyManifest]) == 0 {
-		return &verdict{reason: provisionv1.ReasonClusterMissing, message: "waiting for the manifest of the agent of Cluster " + name.Name, again: soon}, nil
+		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "waiting for the manifest of the agent of Cluster " + name.Name, Again: soon}, nil
 	}
 	in.decide.Manifest = secret.Data[registration.KeyManifest]
 	return nil, err
@@ -151,7 +152,7 @@ func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
 }
 
 // gatherSecrets reads the Secrets that spec names.
-func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*verdict, error) {
+func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Readiness, error) {
 	spec := in.installation.Spec
 	if spec.RegistriesSecretName != "" {
 		data, v, err := r.usable(ctx, in.named(spec.RegistriesSecretName), "spec.registriesSecretName", keyRegistries)
@@ -171,7 +172,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*verdict, er
 }
 
 // usable reads a Secret that a field names. It must have such keys, and be for installations.
-func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, field string, keys ...string) (map[string][]byte, *verdict, error) {
+func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, field string, keys ...string) (map[string][]byte, *status.Readiness, error) {
 	secret := &corev1.Secret{}
 	err := r.Live.Get(ctx, name, secret)
 	switch {
@@ -191,7 +192,7 @@ func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, fiel
 }
 
 // gatherStored reads what was decided once, from the API server: to decide it again would begin a second cluster.
-func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*verdict, error) {
+func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readiness, error) {
 	secret := &corev1.Secret{}
 	name := in.named(in.installation.Name + provisionv1.SecretSuffix)
 	err := r.Live.Get(ctx, name, secret)
@@ -205,7 +206,7 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*verdict, err
 	in.store = &store{secret: secret}
 	// The kind is what the policy drover-installation-secret knows it by: one without it may be of any user.
 	if secret.Labels[v1.LabelSecretKind] != v1.SecretKindProvision || secret.Labels[labelInstallation] != in.installation.Name || json.Unmarshal(secret.Data[keyState], &in.store.stored) != nil || in.store.stored.Token == "" {
-		return &verdict{stalled: true, reason: provisionv1.ReasonSecretConflict, message: fmt.Sprintf(
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf(
 			"Secret %s is there and is not of this installation, or cannot be read: it has the tokens by which hosts join; restore it, or delete the installation", name.Name)}, nil
 	}
 	in.decide.Stored = in.store.stored

@@ -20,7 +20,7 @@ import (
 )
 
 // gatherRestores reads the EtcdRestores of an installation, the oldest first. Its snapshots were read before.
-func (r *Reconciler) gatherRestores(ctx context.Context, in *input) (*verdict, error) {
+func (r *Reconciler) gatherRestores(ctx context.Context, in *input) (*status.Readiness, error) {
 	list := &provisionv1.EtcdRestoreList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 )
 
 // gatherSnapshots reads the EtcdSnapshots of an installation, the oldest first.
-func (r *Reconciler) gatherSnapshots(ctx context.Context, in *input) (*verdict, error) {
+func (r *Reconciler) gatherSnapshots(ctx context.Context, in *input) (*status.Readiness, error) {
 	list := &provisionv1.EtcdSnapshotList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
 		return nil, err

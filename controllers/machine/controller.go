@@ -63,12 +63,6 @@ type input struct {
 	now    time.Time
 }
 
-// verdict is what the status says, and when to look again.
-type verdict struct {
-	reason, message string
-	again           time.Duration
-}
-
 // Reconcile takes one step for a machine and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	machine := &infrav1.DroverMachine{}
@@ -107,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, err
 	}
 	writeStatus(in, decided)
-	return ctrl.Result{RequeueAfter: decided.again}, nil
+	return ctrl.Result{RequeueAfter: decided.Again}, nil
 }
 
 // consumer names a machine in Hosts.
@@ -198,15 +192,15 @@ func (r *Reconciler) setFinalizer(ctx context.Context, machine *infrav1.DroverMa
 }
 
 // remove gives the Host back, and lets the machine go.
-func (r *Reconciler) remove(ctx context.Context, in *input) (verdict, error) {
+func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.machine.Finalizers, infrav1.FinalizerHost) {
-		return verdict{reason: infrav1.ReasonReleasing, message: "the Host is given back"}, nil
+		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, nil
 	}
 	done, why := true, ""
 	if in.host != nil {
 		var err error
 		if done, err = r.hub().Release(ctx, in.host.DeepCopy(), consumer(in.machine)); err != nil && !errors.Is(err, hosts.ErrForeignPlan) {
-			return verdict{}, err
+			return status.Readiness{}, err
 		} else if err != nil {
 			why = err.Error()
 		}
@@ -217,10 +211,10 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (verdict, error) {
 			"Host %s is not connected. It stays taken until its agent is back and has cleaned it", in.host.Name)})
 	}
 	if done {
-		return verdict{reason: infrav1.ReasonReleasing, message: "the Host is given back"}, r.setFinalizer(ctx, in.machine, controllerutil.RemoveFinalizer)
+		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, r.setFinalizer(ctx, in.machine, controllerutil.RemoveFinalizer)
 	}
 	if why == "" {
 		why = fmt.Sprintf("Host %s is being cleaned: %s", in.host.Name, readyMessage(in.host))
 	}
-	return verdict{infrav1.ReasonReleasing, why, lookAgain}, nil
+	return status.Readiness{Reason: infrav1.ReasonReleasing, Message: why, Again: lookAgain}, nil
 }

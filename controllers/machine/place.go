@@ -29,66 +29,66 @@ import (
 // advance takes a machine one step further: wait for Cluster API, choose a Host, take it, give it the plan.
 //
 // The provider ID is written before the Host is taken. So a machine never takes two, whenever the manager is killed and however far its cache lags behind.
-func (r *Reconciler) advance(ctx context.Context, in *input) (verdict, error) {
+func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	machine := in.machine
 	if taken := in.host != nil && hosts.TakenBy(in.host, consumer(machine)); taken || machine.Status.HostName != "" {
 		if !taken {
-			return verdict{reason: infrav1.ReasonHostGone, message: fmt.Sprintf("Host %s was deleted or given to another: let Cluster API replace the machine", machine.Status.HostName)}, nil
+			return status.Readiness{Reason: infrav1.ReasonHostGone, Message: fmt.Sprintf("Host %s was deleted or given to another: let Cluster API replace the machine", machine.Status.HostName)}, nil
 		}
 		return r.bootstrap(ctx, in)
 	}
-	if v := waits(in); v.reason != "" {
+	if v := waits(in); v.Reason != "" {
 		return v, nil
 	}
 	data, manifest, v, err := r.content(ctx, in)
-	if err != nil || v.reason != "" {
+	if err != nil || v.Reason != "" {
 		return v, err
 	}
 	if in.host == nil {
-		if in.host, v, err = r.choose(ctx, in); err != nil || v.reason != "" {
+		if in.host, v, err = r.choose(ctx, in); err != nil || v.Reason != "" {
 			return v, err
 		}
 	}
 	if _, err := makePlan(planInput{string(machine.UID), in.host, data, manifest}); err != nil {
-		return verdict{infrav1.ReasonBootstrapRefused, err.Error(), lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	}
 	if err := r.setProviderID(ctx, in, ProviderID(in.host)); err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	err = r.hub().Take(ctx, in.host, consumer(machine))
 	switch {
 	case errors.Is(err, hosts.ErrNotFree):
 		in.host = nil
-		return verdict{infrav1.ReasonNoHost, "the Host that was chosen is no longer free", lookAgain}, r.setProviderID(ctx, in, "")
+		return status.Readiness{Reason: infrav1.ReasonNoHost, Message: "the Host that was chosen is no longer free", Again: lookAgain}, r.setProviderID(ctx, in, "")
 	case err != nil: // also one that was changed meanwhile: it is read again
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	in.update.Event(status.Event{Reason: "HostTaken", Action: "Take", Message: "Took Host " + in.host.Name})
 	return r.bootstrap(ctx, in)
 }
 
 // waits says what Cluster API has not done yet. It is pure.
-func waits(in *input) verdict {
+func waits(in *input) status.Readiness {
 	switch {
 	case in.owner == nil || in.cluster == nil:
-		return verdict{infrav1.ReasonWaitingForOwner, "waiting for Cluster API to make a Machine of a Cluster the owner", lookAgain}
+		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: "waiting for Cluster API to make a Machine of a Cluster the owner", Again: lookAgain}
 	case !in.cluster.Status.Initialization.InfrastructureProvisioned:
-		return verdict{infrav1.ReasonWaitingForCluster, "the infrastructure of the Cluster is not provisioned yet", lookAgain}
+		return status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "the infrastructure of the Cluster is not provisioned yet", Again: lookAgain}
 	case in.owner.Spec.Bootstrap.DataSecretName == "":
-		return verdict{infrav1.ReasonWaitingForBootstrap, "the bootstrap provider has not made its data yet", lookAgain}
+		return status.Readiness{Reason: infrav1.ReasonWaitingForBootstrap, Message: "the bootstrap provider has not made its data yet", Again: lookAgain}
 	}
-	return verdict{}
+	return status.Readiness{}
 }
 
 // content reads the bootstrap data, and the agent's manifest for the first machine of a control plane.
-func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []byte, v verdict, err error) {
+func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []byte, v status.Readiness, err error) {
 	data, err = clusterapi.GetBootstrap(ctx, r.Live, in.owner)
 	var refusal interface{ Refused() bool }
 	switch {
 	case errors.As(err, &refusal):
-		return nil, nil, verdict{infrav1.ReasonBootstrapRefused, err.Error(), lookAgain}, nil
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	case apierrors.IsNotFound(err):
-		return nil, nil, verdict{infrav1.ReasonWaitingForBootstrap, "the Secret with the bootstrap data is not there", lookAgain}, nil
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForBootstrap, Message: "the Secret with the bootstrap data is not there", Again: lookAgain}, nil
 	case err != nil:
 		return nil, nil, v, err
 	}
@@ -98,7 +98,7 @@ func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []b
 	name := types.NamespacedName{Namespace: in.machine.Namespace, Name: in.owner.Spec.ClusterName}
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
-		return nil, nil, verdict{infrav1.ReasonClusterMissing, fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", name.Name), lookAgain}, nil
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonClusterMissing, Message: fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", name.Name), Again: lookAgain}, nil
 	} else if err != nil {
 		return nil, nil, v, err
 	}
@@ -111,25 +111,25 @@ func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []b
 		return nil, nil, v, err
 	}
 	if err != nil || !registration.Ours(secret, name.Name, v1.SecretKindRegistration) || len(secret.Data[registration.KeyManifest]) == 0 {
-		return nil, nil, verdict{infrav1.ReasonWaitingForCluster, "the agent's manifest is not there yet", lookAgain}, nil
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "the agent's manifest is not there yet", Again: lookAgain}, nil
 	}
 	return data, secret.Data[registration.KeyManifest], v, nil
 }
 
 // choose returns a free Host that the machine may be.
-func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, verdict, error) {
+func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Readiness, error) {
 	all, others := &v1.HostList{}, &infrav1.DroverMachineList{}
 	if err := r.Client.List(ctx, all, client.InNamespace(in.machine.Namespace)); err != nil {
-		return nil, verdict{}, err
+		return nil, status.Readiness{}, err
 	}
 	// Not from the cache: the Host of the machine before may not be in it.
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
-		return nil, verdict{}, err
+		return nil, status.Readiness{}, err
 	}
 	// Cluster API deletes the Node of a machine after the machine: by its name, which the next machine on that Host has, too.
 	leaving, err := clusterapi.ProviderIDs(ctx, r.Live, in.machine.Namespace)
 	if err != nil {
-		return nil, verdict{}, err
+		return nil, status.Readiness{}, err
 	}
 	isLeft := func(h v1.Host) bool { m := leaving[ProviderID(&h)]; return m != "" && m != in.owner.Name }
 	free := slices.DeleteFunc(slices.Clone(all.Items), isLeft)
@@ -138,9 +138,9 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, verdict, 
 		why = fmt.Sprintf("%s; Hosts of Machines that are there are not looked at: %d", why, left)
 	}
 	if host == nil {
-		return nil, verdict{infrav1.ReasonNoHost, why, lookAgain}, nil
+		return nil, status.Readiness{Reason: infrav1.ReasonNoHost, Message: why, Again: lookAgain}, nil
 	}
-	return host.DeepCopy(), verdict{}, nil
+	return host.DeepCopy(), status.Readiness{}, nil
 }
 
 // wanted is what a machine asks of a Host.
@@ -220,13 +220,13 @@ func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) er
 }
 
 // bootstrap gives the Host its plan, once, and says how far it is.
-func (r *Reconciler) bootstrap(ctx context.Context, in *input) (verdict, error) {
+func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness, error) {
 	in.machine.Status.HostName = in.host.Name
 	v := ofHost(in.machine, in.host)
-	if provisioned(in.machine) && v.reason != infrav1.ReasonHostGone {
+	if provisioned(in.machine) && v.Reason != infrav1.ReasonHostGone {
 		return r.work(ctx, in, v)
 	}
-	if v.reason == infrav1.ReasonBootstrapFailed || v.reason == infrav1.ReasonHostGone {
+	if v.Reason == infrav1.ReasonBootstrapFailed || v.Reason == infrav1.ReasonHostGone {
 		return v, nil
 	}
 	// Once made, the plan stays as it is: an instruction that changed would be refused.
@@ -234,19 +234,19 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (verdict, error) 
 	if !apierrors.IsNotFound(err) {
 		return v, err
 	}
-	if w := waits(in); w.reason != "" {
+	if w := waits(in); w.Reason != "" {
 		return w, nil
 	}
 	data, manifest, w, err := r.content(ctx, in)
-	if err != nil || w.reason != "" {
+	if err != nil || w.Reason != "" {
 		return w, err
 	}
 	plan, err := makePlan(planInput{string(in.machine.UID), in.host, data, manifest})
 	if err != nil {
-		return verdict{infrav1.ReasonBootstrapRefused, err.Error(), lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	}
 	if _, err := r.hub().SetPlan(ctx, in.host, consumer(in.machine), *plan); err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
-	return verdict{reason: infrav1.ReasonBootstrapping, message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
+	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
 }

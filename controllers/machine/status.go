@@ -37,13 +37,13 @@ func readyMessage(host *v1.Host) string {
 }
 
 // ofHost says how a machine is by the Host that it has taken. It is pure.
-func ofHost(machine *infrav1.DroverMachine, host *v1.Host) verdict {
+func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	reason := ""
 	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
 		reason = ready.Reason
 	}
-	say := func(reason, format string) verdict {
-		return verdict{reason: reason, message: fmt.Sprintf(format, host.Name, readyMessage(host))}
+	say := func(reason, format string) status.Readiness {
+		return status.Readiness{Reason: reason, Message: fmt.Sprintf(format, host.Name, readyMessage(host))}
 	}
 	switch {
 	case !host.DeletionTimestamp.IsZero():
@@ -51,11 +51,11 @@ func ofHost(machine *infrav1.DroverMachine, host *v1.Host) verdict {
 	case isLost(host):
 		return say(infrav1.ReasonHostLost, "Host %s: %s")
 	case provisioned(machine) && isAtWork(host):
-		return verdict{reason: infrav1.ReasonProvisioned, message: "Host " + host.Name + " has carried out the bootstrap"}
+		return status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Host " + host.Name + " has carried out the bootstrap"}
 	case reason == v1.ReasonInstructionFailed, reason == v1.ReasonInterrupted, reason == v1.ReasonPlanInvalid:
 		return say(infrav1.ReasonBootstrapFailed, "Host %s: %s")
 	case host.Status.State == v1.HostActive:
-		return verdict{reason: infrav1.ReasonProvisioned, message: "Host " + host.Name + " has carried out the bootstrap"}
+		return status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Host " + host.Name + " has carried out the bootstrap"}
 	case provisioned(machine) && (host.Status.State == v1.HostAvailable || host.Status.State == v1.HostCleaning):
 		return say(infrav1.ReasonHostGone, "the plan of Host %s was deleted, and it is cleaned: %s")
 	}
@@ -63,18 +63,18 @@ func ofHost(machine *infrav1.DroverMachine, host *v1.Host) verdict {
 }
 
 // writeStatus writes what was decided, and what the Host reports.
-func writeStatus(in *input, v verdict) {
+func writeStatus(in *input, v status.Readiness) {
 	machine := in.machine
-	if v.reason == infrav1.ReasonProvisioned && !provisioned(machine) {
+	if v.Reason == infrav1.ReasonProvisioned && !provisioned(machine) {
 		done := true
 		machine.Status.Initialization.Provisioned = &done
-		in.update.Event(status.Event{Reason: infrav1.ReasonProvisioned, Action: "Bootstrap", Message: protocol.Cut(v.message, 512)})
+		in.update.Event(status.Event{Reason: infrav1.ReasonProvisioned, Action: "Bootstrap", Message: protocol.Cut(v.Message, 512)})
 	}
 	if in.host != nil && machine.Status.HostName == in.host.Name {
 		machine.Status.Addresses = addresses(in.host)
 		machine.Status.FailureDomain = in.host.Labels[in.domainLabel]
 	}
-	status.Readiness{Ready: v.reason == infrav1.ReasonProvisioned, Reason: v.reason, Message: v.message}.Write(machine.Generation, &machine.Status.ObservedGeneration, &machine.Status.Conditions)
+	v.Write(machine.Generation, &machine.Status.ObservedGeneration, &machine.Status.Conditions)
 	setTasksSucceeded(machine)
 }
 

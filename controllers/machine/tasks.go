@@ -54,7 +54,7 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 //
 // A task is in the status before it is in the plan, and its outcome is in the status before it leaves the plan: so a manager that is killed between leaves no
 // instruction behind, and gives no task again that has ended. The journal of the Host runs it once in any case.
-func (r *Reconciler) work(ctx context.Context, in *input, v verdict) (verdict, error) {
+func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
 	machine := in.machine
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
 		return v, nil
@@ -68,7 +68,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v verdict) (verdict, e
 	if errors.Is(err, hosts.ErrForeignPlan) {
 		return v, nil
 	} else if err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	for _, task := range after {
 		if task.State.Ended() && stateOf(machine.Status.Tasks, task.ID).State != task.State {
@@ -77,7 +77,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v verdict) (verdict, e
 		}
 	}
 	if !slices.Equal(after, machine.Status.Tasks) {
-		v.again = soon // what is in the status now may enter the plan, or leave it
+		v.Again = soon // what is in the status now may enter the plan, or leave it
 	}
 	machine.Status.Tasks = after
 	return v, nil
@@ -85,13 +85,13 @@ func (r *Reconciler) work(ctx context.Context, in *input, v verdict) (verdict, e
 
 // workOn goes on with tasks while Cluster API has paused the machine: a restore of etcd pauses the cluster, and is made of tasks. It returns when to look again.
 func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
-	v := verdict{again: lookAgain}
+	v := status.Readiness{Again: lookAgain}
 	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
-		return v.again, nil
+		return v.Again, nil
 	}
 	v, err := r.work(ctx, in, v)
 	setTasksSucceeded(in.machine)
-	return v.again, err
+	return v.Again, err
 }
 
 // schedule returns the plan with the instructions of the tasks that have not ended, and how far each task is. It is pure. The instructions of the bootstrap, and

@@ -107,7 +107,7 @@ func TestTasksOfAMachineAreRunOnceAndNothingElseOfItsPlanChanges(t *testing.T) {
 	w.wantTasks(w.reconcile(name, 1), nil, infrav1.ReasonTaskRunning, infrav1.TaskPending, infrav1.TaskPending)
 	w.wantTasks(w.reconcile(name, 1), []string{"task-a", "task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskPending, infrav1.TaskPending)
 	plan := w.plan("h1")
-	if command := plan.Instructions[1].Command; !slices.Equal(command[3:], []string{"v1.36.3", "/opt/install.sh", "", ""}) {
+	if command := plan.Instructions[1].Command; !slices.Equal(command[3:], []string{"v1.36.3", "/opt/install.sh", "", "", "", ""}) {
 		t.Errorf("the words of the command are %q", command[3:])
 	}
 	plan.Instructions = plan.Instructions[:1]

@@ -4,6 +4,8 @@
 package status
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -14,12 +16,14 @@ import (
 // maxMessage bounds the message of a condition, in bytes.
 const maxMessage = 1536
 
-// Readiness is what a status says of an object as a whole.
+// Readiness is what a reconcile finds, and a status says, of an object as a whole.
 type Readiness struct {
 	Ready bool
 	// Stalled reports that a person must act.
 	Stalled         bool
 	Reason, Message string
+	// Again is when to look again, 0 for when something changes.
+	Again time.Duration
 }
 
 // Write sets the conditions Ready and Stalled, the latter while a person must act, and observed to the generation that they are about, as kstatus reads them.
