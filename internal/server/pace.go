@@ -20,7 +20,11 @@ const (
 	agentsPerCore = 200 // a second; that many handshakes take about an eighth of a core's time, with what follows them
 	othersPerCore = 400 // a second; who reaches that is no user
 	paceBurst     = 50
-	pacePatience  = 4 * time.Second // a client that would wait for longer is refused before anything is computed for it, and tries again
+
+	// A client that would wait for longer is refused before anything is computed for it, and tries again. Of 10,000 agents that lost the hub for a minute, 667 come in
+	// the first second, and two cores let in 400: after 12 s 1,600 are waiting, which is 4 s. One that were refused would come half a minute later.
+	agentsPatience = 6 * time.Second
+	othersPatience = 4 * time.Second
 )
 
 // errTooMany is what is sent away with.
@@ -35,7 +39,7 @@ type handshakePace struct {
 
 func newPace(refused func()) *handshakePace {
 	cores := runtime.GOMAXPROCS(0)
-	return &handshakePace{refused: refused, agents: newLane(agentsPerCore*cores, paceBurst), others: newLane(othersPerCore*cores, paceBurst)}
+	return &handshakePace{refused: refused, agents: newLane(agentsPerCore*cores, paceBurst, agentsPatience), others: newLane(othersPerCore*cores, paceBurst, othersPatience)}
 }
 
 // addressQueue lets in some handshakes a second. Each takes one of burst seats and gives it back after a fixed time, whatever becomes of it,
@@ -45,9 +49,9 @@ type addressQueue struct {
 	hold time.Duration
 }
 
-func newLane(perSecond, burst int) *addressQueue {
+func newLane(perSecond, burst int, patience time.Duration) *addressQueue {
 	// As many may wait as are served in time.
-	bounds := limit.Bounds{All: burst, Queue: perSecond * int(pacePatience/time.Second), Wait: pacePatience}
+	bounds := limit.Bounds{All: burst, Queue: perSecond * int(patience/time.Second), Wait: patience}
 	return &addressQueue{gate: limit.NewGate(bounds, limit.Observer{}), hold: time.Second * time.Duration(burst) / time.Duration(perSecond)}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -120,7 +122,7 @@ func TestLane(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLane(rate, burst)
+				l := newLane(rate, burst, othersPatience)
 				ctx, stop := context.WithCancel(t.Context())
 				all, in := flood(ctx, l, tt.addresses)
 				begun := time.Now()
@@ -141,4 +143,30 @@ func TestLane(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAFleetThatComesBackAfterAnOutageIsLetInWithoutARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const fleet, cores = 10_000, 2
+		l := newLane(agentsPerCore*cores, paceBurst, agentsPatience)
+		var refused atomic.Int64
+		var all sync.WaitGroup
+		begun := time.Now()
+		random := rand.New(rand.NewPCG(1, 2))
+		for n := range fleet {
+			// Each is at any moment of a random wait when the port is there: what is left of it is the smaller of two random times rather than one.
+			wait := time.Duration(min(random.Float64(), random.Float64()) * float64(protocol.LongestWait))
+			all.Go(func() {
+				time.Sleep(wait)
+				if l.enter(t.Context(), fmt.Sprint("agent", n)) != nil {
+					refused.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(begun); refused.Load() > 0 || took > protocol.LongestWait+agentsPatience {
+			t.Errorf("%d of %d were refused, and the last was let in after %s, want none and %s", refused.Load(), fleet, took, protocol.LongestWait+agentsPatience)
+		}
+		time.Sleep(time.Second) // until the last seats are given back
+	})
 }
