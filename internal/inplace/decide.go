@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
@@ -55,7 +57,10 @@ func canUpdateMachine(q *question) answer {
 	if why := c.refused(); why != "" {
 		return answer{Status: success, Message: why}
 	}
-	return answer{Status: success, MachinePatch: c.ofVersion("/spec/version"), InfrastructureMachinePatch: c.ofInstaller("/spec/inPlaceUpdate")}
+	return answer{
+		Status: success, MachinePatch: c.ofVersion("/spec/version"), InfrastructureMachinePatch: c.ofInstaller("/spec/inPlaceUpdate"),
+		BootstrapConfigPatch: ofBootstrap(q.Current.BootstrapConfig, q.Desired.BootstrapConfig),
+	}
 }
 
 func canUpdateMachineSet(q *question) answer {
@@ -121,9 +126,73 @@ func (c change) ofInstaller(path string) *patch {
 	return set(path, c.after)
 }
 
-// set is the patch that sets a field, whether it is there or not.
-func set(path string, value any) *patch {
-	raw, err := json.Marshal([]any{map[string]any{"op": "add", "path": path, "value": value}})
+// localMode is a feature gate that Cluster API adds for the versions of Kubernetes that have it, up to 1.35. kubeadm reads it in the cluster, and not on the machine.
+const localMode = "ControlPlaneKubeletLocalMode"
+
+// ofBootstrap is the patch of what is different in the configuration of a control plane, and nothing to a machine that is there: what Cluster API itself changes with the
+// version, and the phases that a machine skips when it joins. The first machine has skipped others, of kubeadm init. It is nil for no patch.
+func ofBootstrap(current, desired bootstrap) *patch {
+	var operations []operation
+	if cluster, changed := withGate(current.Spec.ClusterConfiguration, desired.Spec.ClusterConfiguration); changed {
+		operations = append(operations, put("/spec/clusterConfiguration", cluster, len(cluster) == 0))
+	}
+	const field = "skipPhases"
+	before, after := current.Spec.JoinConfiguration[field], desired.Spec.JoinConfiguration[field]
+	if len(current.Spec.JoinConfiguration) > 0 && !reflect.DeepEqual(before, after) {
+		operations = append(operations, put("/spec/joinConfiguration/"+field, after, after == nil))
+	}
+	return asPatch(operations)
+}
+
+// withGate returns a clusterConfiguration with the feature gate as another one has it, and reports whether that is a change.
+func withGate(cluster, other map[string]any) (map[string]any, bool) {
+	const field = "featureGates"
+	before, _ := cluster[field].(map[string]any)
+	after, _ := other[field].(map[string]any)
+	if reflect.DeepEqual(before[localMode], after[localMode]) {
+		return cluster, false
+	}
+	gates, out := maps.Clone(before), maps.Clone(cluster)
+	if gates == nil {
+		gates = map[string]any{}
+	}
+	if out == nil {
+		out = map[string]any{}
+	}
+	if value, there := after[localMode]; there {
+		gates[localMode] = value
+	} else {
+		delete(gates, localMode)
+	}
+	if out[field] = gates; len(gates) == 0 {
+		delete(out, field)
+	}
+	return out, true
+}
+
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// put sets a field, whether it is there or not, or removes one that is.
+func put(path string, value any, removed bool) operation {
+	if removed {
+		return operation{Op: "remove", Path: path}
+	}
+	return operation{Op: "add", Path: path, Value: value}
+}
+
+func set(path string, value any) *patch { return asPatch([]operation{put(path, value, false)}) }
+
+// asPatch returns the JSON patch of operations, nil for none.
+func asPatch(operations []operation) *patch {
+	if len(operations) == 0 {
+		return nil
+	}
+	raw, err := json.Marshal(operations)
 	if err != nil { // strings, and JSON that was read
 		panic(err)
 	}

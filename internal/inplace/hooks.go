@@ -80,6 +80,10 @@ type (
 	bootstrap struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
+		Spec       struct {
+			ClusterConfiguration map[string]any `json:"clusterConfiguration"`
+			JoinConfiguration    map[string]any `json:"joinConfiguration"`
+		} `json:"spec"`
 	}
 	// order is the request of UpdateMachine. What is to be done is read from the API server.
 	order struct {
@@ -108,6 +112,7 @@ type answer struct {
 
 	MachinePatch                       *patch `json:"machinePatch,omitempty"`
 	InfrastructureMachinePatch         *patch `json:"infrastructureMachinePatch,omitempty"`
+	BootstrapConfigPatch               *patch `json:"bootstrapConfigPatch,omitempty"`
 	MachineSetPatch                    *patch `json:"machineSetPatch,omitempty"`
 	InfrastructureMachineTemplatePatch *patch `json:"infrastructureMachineTemplatePatch,omitempty"`
 }

@@ -4,6 +4,7 @@
 package inplace_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,7 +39,7 @@ type response struct {
 		Name        string
 		RequestHook struct{ APIVersion, Hook string }
 	}
-	MachinePatch, InfrastructureMachinePatch, MachineSetPatch, InfrastructureMachineTemplatePatch *struct {
+	MachinePatch, InfrastructureMachinePatch, BootstrapConfigPatch, MachineSetPatch, InfrastructureMachineTemplatePatch *struct {
 		PatchType string
 		Patch     []byte
 	}
@@ -129,6 +131,45 @@ func want(t *testing.T, code int, got response, version, installer bool, text, p
 		if patch := string(got.InfrastructureMachinePatch.Patch); !strings.Contains(patch, `"path":"`+path+`/inPlaceUpdate","value":{"installer":`) {
 			t.Errorf("the patch is %s", patch)
 		}
+	}
+}
+
+func TestWhatClusterAPIChangesWithTheVersionAndWhatIsForAJoinAloneIsDoneInPlace(t *testing.T) {
+	t.Parallel()
+	const gate, etcd, discovery = `"ControlPlaneKubeletLocalMode": true`, `"etcd": {"local": {}}`, `"controlPlane": {}`
+	for name, tc := range map[string]struct{ current, desired, left string }{
+		"nothing":                      {`{"files": []}`, `{"files": []}`, ""},
+		"a gate that a version drops":  {`{"clusterConfiguration": {` + etcd + `, "featureGates": {` + gate + `}}}`, `{"clusterConfiguration": {` + etcd + `}}`, ""},
+		"and nothing else there":       {`{"clusterConfiguration": {"featureGates": {` + gate + `}}, "format": "cloud-config"}`, `{"format": "cloud-config"}`, ""},
+		"and another gate":             {`{"clusterConfiguration": {"featureGates": {"A": true, ` + gate + `}}}`, `{"clusterConfiguration": {"featureGates": {"A": true}}}`, ""},
+		"a gate that a version adds":   {`{"format": "cloud-config"}`, `{"clusterConfiguration": {"featureGates": {` + gate + `}}, "format": "cloud-config"}`, ""},
+		"phases of kubeadm init":       {`{"joinConfiguration": {` + discovery + `, "skipPhases": ["addon/coredns"]}}`, `{"joinConfiguration": {` + discovery + `}}`, ""},
+		"phases of another join":       {`{"joinConfiguration": {"skipPhases": ["a"]}}`, `{"joinConfiguration": {"skipPhases": ["b"]}}`, ""},
+		"both":                         {`{"clusterConfiguration": {"featureGates": {` + gate + `}}, "joinConfiguration": {` + discovery + `, "skipPhases": ["a"]}}`, `{"joinConfiguration": {` + discovery + `}}`, ""},
+		"a gate of the user, too":      {`{"clusterConfiguration": {"featureGates": {"A": true, ` + gate + `}}}`, `{"clusterConfiguration": {"featureGates": {"A": false}}}`, `{"clusterConfiguration":{"featureGates":{"A":true}}}`},
+		"a file, too":                  {`{"files": [], "joinConfiguration": {"controlPlane": {}, "skipPhases": ["a"]}}`, `{"files": [{}], "joinConfiguration": {"controlPlane": {}}}`, `{"files":[],"joinConfiguration":{"controlPlane":{}}}`},
+		"an argument of the kubelet":   {`{"joinConfiguration": {"nodeRegistration": {"name": "a"}}}`, `{"joinConfiguration": {"nodeRegistration": {"name": "b"}}}`, `{"joinConfiguration":{"nodeRegistration":{"name":"a"}}}`},
+		"a configuration that is none": {`{"clusterConfiguration": {"featureGates": "all"}}`, `{"clusterConfiguration": {"featureGates": ["all"]}}`, `{"clusterConfiguration":{"featureGates":"all"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			machine := `"machine": {"spec": {"version": "v1.36.%d"}}, "infrastructureMachine": {` + ours + `, "kind": "DroverMachine", "spec": {` + byPath + `}}, "bootstrapConfig": {` + kubeadm + `, "kind": "KubeadmConfig", "spec": %s}`
+			code, got := call(t, inplace.Hooks{}, "CanUpdateMachine", fmt.Sprintf(`{"current": {`+machine+`}, "desired": {`+machine+`}}`, 2, tc.current, 3, tc.desired))
+			want(t, code, got, true, false, "", "/spec", "v1.36.3")
+			after := []byte(`{"spec": ` + tc.current + `}`)
+			if p := got.BootstrapConfigPatch; p != nil {
+				operations, err := jsonpatch.DecodePatch(p.Patch)
+				if err == nil {
+					after, err = operations.Apply(after)
+				}
+				if err != nil || p.PatchType != "JSONPatch" {
+					t.Fatalf("the patch %s of the type %s: %v", p.Patch, p.PatchType, err)
+				}
+			}
+			if wanted := []byte(`{"spec": ` + cmp.Or(tc.left, tc.desired) + `}`); !jsonpatch.Equal(after, wanted) {
+				t.Errorf("Cluster API compares %s, want %s", after, wanted)
+			}
+		})
 	}
 }
 
