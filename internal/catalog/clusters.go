@@ -82,7 +82,7 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 	if err := c.Clusters.List(ctx, &clusters, client.InNamespace(q.workspace), client.MatchingLabelsSelector{Selector: q.selector}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, refusal.Unavailable("the hub could not list its Clusters; try again").Because(err)
 	}
-	a := &answer{Catalog: c, id: id, bound: bound, named: q.workspace != "", known: map[types.NamespacedName]bool{}}
+	a := &clusterListing{Catalog: c, id: id, bound: bound, named: q.workspace != "", known: map[types.NamespacedName]bool{}}
 	a.Items = []Cluster{}
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
@@ -115,8 +115,8 @@ func shown(cluster *v1.Cluster) Cluster {
 	return out
 }
 
-// answer is a list that grows.
-type answer struct {
+// clusterListing is a list that grows.
+type clusterListing struct {
 	*Catalog
 	ClusterList
 
@@ -127,7 +127,7 @@ type answer struct {
 }
 
 // reaches reports whether the user may reach a Cluster. What is not known is not shown.
-func (a *answer) reaches(ctx context.Context, name types.NamespacedName) bool {
+func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName) bool {
 	if a.mayProxy(ctx, types.NamespacedName{}) {
 		return true
 	}
@@ -144,7 +144,7 @@ func (a *answer) reaches(ctx context.Context, name types.NamespacedName) bool {
 }
 
 // mayProxy asks once in an answer, and not more than maxReviews times.
-func (a *answer) mayProxy(ctx context.Context, what types.NamespacedName) bool {
+func (a *clusterListing) mayProxy(ctx context.Context, what types.NamespacedName) bool {
 	if may, known := a.known[what]; known {
 		return may
 	}

@@ -47,7 +47,7 @@ func (b bootstrap) is(kind string) bool {
 	return group == clusterapi.GroupKubeadm && b.Kind == kind
 }
 
-func canUpdateMachine(q *question) answer {
+func canUpdateMachine(q *request) response {
 	c := change{
 		kind: "DroverMachine", current: q.Current.InfrastructureMachine, desired: q.Desired.InfrastructureMachine,
 		from: q.Current.Machine.Spec.Version, to: q.Desired.Machine.Spec.Version,
@@ -55,15 +55,15 @@ func canUpdateMachine(q *question) answer {
 		byKubeadm: q.Current.BootstrapConfig.is("KubeadmConfig") && q.Desired.BootstrapConfig.is("KubeadmConfig"),
 	}
 	if why := c.refused(); why != "" {
-		return answer{Status: success, Message: why}
+		return response{Status: success, Message: why}
 	}
-	return answer{
+	return response{
 		Status: success, MachinePatch: c.ofVersion("/spec/version"), InfrastructureMachinePatch: c.ofInstaller("/spec/inPlaceUpdate"),
 		BootstrapConfigPatch: ofBootstrap(q.Current.BootstrapConfig, q.Desired.BootstrapConfig),
 	}
 }
 
-func canUpdateMachineSet(q *question) answer {
+func canUpdateMachineSet(q *request) response {
 	c := change{
 		kind: "DroverMachineTemplate", current: q.Current.InfrastructureMachineTemplate, desired: q.Desired.InfrastructureMachineTemplate,
 		from: q.Current.MachineSet.Spec.Template.Spec.Version, to: q.Desired.MachineSet.Spec.Template.Spec.Version,
@@ -71,13 +71,13 @@ func canUpdateMachineSet(q *question) answer {
 		byKubeadm: q.Current.BootstrapConfigTemplate.is("KubeadmConfigTemplate") && q.Desired.BootstrapConfigTemplate.is("KubeadmConfigTemplate"),
 	}
 	if why := c.refused(); why != "" {
-		return answer{Status: success, Message: why}
+		return response{Status: success, Message: why}
 	}
-	return answer{Status: success, MachineSetPatch: c.ofVersion("/spec/template/spec/version"), InfrastructureMachineTemplatePatch: c.ofInstaller("/spec/template/spec/inPlaceUpdate")}
+	return response{Status: success, MachineSetPatch: c.ofVersion("/spec/template/spec/version"), InfrastructureMachineTemplatePatch: c.ofInstaller("/spec/template/spec/inPlaceUpdate")}
 }
 
 // refused says why machines are not updated in place, "" if they are. Cluster API then makes new ones. What else is different Cluster API finds out itself: a change that
-// the answer has no patch for is not done in place.
+// the response has no patch for is not done in place.
 func (c change) refused() string {
 	ours := infrav1.GroupVersion.String()
 	switch {

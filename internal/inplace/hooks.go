@@ -54,8 +54,8 @@ func New(h Hooks) *Hooks {
 
 // The parts of requests that matter.
 type (
-	// question is the request of CanUpdateMachine and CanUpdateMachineSet.
-	question struct {
+	// request is that of CanUpdateMachine and CanUpdateMachineSet.
+	request struct {
 		Current objects `json:"current"`
 		Desired objects `json:"desired"`
 	}
@@ -98,8 +98,8 @@ type (
 	}
 )
 
-// answer is the response of a hook. Which fields there are depends on the hook.
-type answer struct {
+// response is what a hook returns. Which fields there are depends on the hook.
+type response struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	// Status is "Success" or "Failure".
@@ -141,18 +141,18 @@ func (h *Hooks) Register(mux *http.ServeMux) {
 		found.RequestHook.APIVersion, found.RequestHook.Hook = groupVersion, hook
 		served = append(served, found)
 	}
-	add("CanUpdateMachine", "can-update-machine", serve(h, "CanUpdateMachine", func(_ context.Context, q *question) (answer, error) { return canUpdateMachine(q), nil }))
-	add("CanUpdateMachineSet", "can-update-machine-set", serve(h, "CanUpdateMachineSet", func(_ context.Context, q *question) (answer, error) { return canUpdateMachineSet(q), nil }))
+	add("CanUpdateMachine", "can-update-machine", serve(h, "CanUpdateMachine", func(_ context.Context, q *request) (response, error) { return canUpdateMachine(q), nil }))
+	add("CanUpdateMachineSet", "can-update-machine-set", serve(h, "CanUpdateMachineSet", func(_ context.Context, q *request) (response, error) { return canUpdateMachineSet(q), nil }))
 	add("UpdateMachine", "update-machine", serve(h, "UpdateMachine", h.updateMachine))
-	mux.Handle("POST "+Path+"/"+groupVersion+"/discovery", serve(h, "Discovery", func(context.Context, *struct{}) (answer, error) {
-		return answer{Status: success, Handlers: served}, nil
+	mux.Handle("POST "+Path+"/"+groupVersion+"/discovery", serve(h, "Discovery", func(context.Context, *struct{}) (response, error) {
+		return response{Status: success, Handlers: served}, nil
 	}))
 }
 
 const success, failure = "Success", "Failure"
 
 // serve answers a hook, in its turn. What a request is not answered for is logged, and not told to the caller.
-func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Request) (answer, error)) http.Handler {
+func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Request) (response, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerLimit)
 		defer cancel()

@@ -32,15 +32,15 @@ const maxAttempt = 63
 // step is what is to be done for a machine now.
 type step struct {
 	// tasks are the updates that the machine is to have, if write is true.
-	tasks  []infrav1.MachineTask
-	write  bool
-	answer answer
+	tasks    []infrav1.MachineTask
+	write    bool
+	response response
 }
 
 // updateMachine takes an update one step further. It is for a Machine that Cluster API has begun to update, and what it is updated to is read of the Machine itself.
-func (h *Hooks) updateMachine(ctx context.Context, o *order) (answer, error) {
+func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	name := types.NamespacedName{Namespace: o.Desired.Machine.Metadata.Namespace, Name: o.Desired.Machine.Metadata.Name}
-	unknown := answer{Status: failure, Message: "there is no such Machine that is updated in place, with a DroverMachine that is so, too"}
+	unknown := response{Status: failure, Message: "there is no such Machine that is updated in place, with a DroverMachine that is so, too"}
 	if name.Namespace == "" || name.Name == "" {
 		return unknown, nil
 	}
@@ -48,7 +48,7 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (answer, error) {
 	if apierrors.IsNotFound(err) || err == nil && !machine.UpdatesInPlace() {
 		return unknown, nil
 	} else if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	ref := machine.Spec.InfrastructureRef
 	if ref.APIGroup != infrav1.Group || ref.Kind != "DroverMachine" {
@@ -59,21 +59,21 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (answer, error) {
 	if apierrors.IsNotFound(err) || err == nil && (clusterapi.OwnerOf(of, "Machine") != name.Name || !clusterapi.InPlaceUpdate(of)) {
 		return unknown, nil
 	} else if err != nil {
-		return answer{}, fmt.Errorf("read DroverMachine %s/%s: %w", name.Namespace, ref.Name, err)
+		return response{}, fmt.Errorf("read DroverMachine %s/%s: %w", name.Namespace, ref.Name, err)
 	}
 	var kubeadm clusterapi.Kubeadm
 	if machine.ByKubeadm() {
 		if kubeadm, err = clusterapi.GetKubeadm(ctx, h.Live, machine); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
 	next := decide(machine, of, kubeadm)
 	if next.write {
 		if err := h.apply(ctx, of, next.tasks); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
-	return next.answer, nil
+	return next.response, nil
 }
 
 // decide says what an update needs next. It is pure.
@@ -91,15 +91,15 @@ func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clus
 		}
 	}
 	wait := func(format string, args ...any) step {
-		return step{answer: answer{Status: success, RetryAfterSeconds: retrySeconds, Message: fmt.Sprintf(format, args...)}}
+		return step{response: response{Status: success, RetryAfterSeconds: retrySeconds, Message: fmt.Sprintf(format, args...)}}
 	}
 	switch {
 	case task == nil && !begun && here == to:
-		return step{write: stale, answer: answer{Status: success, Message: "the kubelet has version " + to}}
+		return step{write: stale, response: response{Status: success, Message: "the kubelet has version " + to}}
 	case task == nil && !machine.ByKubeadm():
-		return step{answer: answer{Status: failure, Message: fmt.Sprintf("Machine %s is not made by kubeadm", machine.Name)}}
+		return step{response: response{Status: failure, Message: fmt.Sprintf("Machine %s is not made by kubeadm", machine.Name)}}
 	case task == nil && of.Spec.InPlaceUpdate == nil:
-		return step{answer: answer{Status: failure, Message: fmt.Sprintf("DroverMachine %s has no spec.inPlaceUpdate", of.Name)}}
+		return step{response: response{Status: failure, Message: fmt.Sprintf("DroverMachine %s has no spec.inPlaceUpdate", of.Name)}}
 	case task == nil:
 		next := wait("Host %s is given the update to %s", of.Status.HostName, to)
 		update := &infrav1.UpdateTask{Version: to, Attempt: attempt, Patches: kubeadm.Patches, IgnorePreflightErrors: kubeadm.IgnorePreflightErrors}
@@ -114,7 +114,7 @@ func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clus
 	}
 	switch {
 	case state == infrav1.TaskFailed:
-		return step{answer: answer{Status: failure, Message: fmt.Sprintf(
+		return step{response: response{Status: failure, Message: fmt.Sprintf(
 			"the update to %s failed on Host %s, and is not repeated. The condition TasksSucceeded of DroverMachine %s has its last lines. Delete the Machine to have it replaced; or repair it and annotate that with %s: another value",
 			to, of.Status.HostName, of.Name, infrav1.AnnotationUpdateAttempt)}}
 	case state != infrav1.TaskSucceeded:
@@ -122,7 +122,7 @@ func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clus
 	case here != to:
 		return wait("Host %s has carried out the update to %s; its Node reports the kubelet %s", of.Status.HostName, to, here)
 	}
-	return step{write: true, answer: answer{Status: success, Message: fmt.Sprintf("Host %s was updated to %s", of.Status.HostName, to)}}
+	return step{write: true, response: response{Status: success, Message: fmt.Sprintf("Host %s was updated to %s", of.Status.HostName, to)}}
 }
 
 // taskID returns an ID that no other update of the machine has.

@@ -51,8 +51,8 @@ type managed struct {
 	starts int
 }
 
-// An answer is what systemctl prints, and its exit code.
-type answer struct {
+// An output is what systemctl prints, and its exit code.
+type output struct {
 	Output string `json:"output"`
 	Code   int    `json:"code"`
 }
@@ -89,16 +89,16 @@ func (m *serviceManager) serve(listener net.Listener) {
 			if json.NewDecoder(conn).Decode(&args) != nil || len(args) == 0 {
 				return
 			}
-			done := make(chan answer)
-			m.requests <- func() { go func(a answer) { done <- a }(m.do(args[0], args[1:])) }
+			done := make(chan output)
+			m.requests <- func() { go func(a output) { done <- a }(m.do(args[0], args[1:])) }
 			_ = json.NewEncoder(conn).Encode(<-done)
 		}()
 	}
 }
 
 // do carries out one command for units.
-func (m *serviceManager) do(verb string, names []string) answer {
-	result := answer{}
+func (m *serviceManager) do(verb string, names []string) output {
+	result := output{}
 	for _, name := range names {
 		one := m.doOne(verb, unitName(name))
 		result.Output += one.Output
@@ -114,7 +114,7 @@ func unitName(name string) string {
 	return name + ".service"
 }
 
-func (m *serviceManager) doOne(verb, name string) answer {
+func (m *serviceManager) doOne(verb, name string) output {
 	var err error
 	switch verb {
 	case "start":
@@ -125,26 +125,26 @@ func (m *serviceManager) doOne(verb, name string) answer {
 		err = enable(name, verb == "enable")
 	case "is-enabled":
 		if _, err := os.Lstat(filepath.Join(wantsFolder, name)); err != nil {
-			return answer{"disabled\n", 1}
+			return output{"disabled\n", 1}
 		}
-		return answer{"enabled\n", 0}
+		return output{"enabled\n", 0}
 	case "is-active":
 		if state := m.state(name); state != unitActive {
-			return answer{state + "\n", 3}
+			return output{state + "\n", 3}
 		}
-		return answer{unitActive + "\n", 0}
+		return output{unitActive + "\n", 0}
 	case "status":
 		if _, err := readUnit("/", name); err != nil {
-			return answer{err.Error() + ".\n", 4}
+			return output{err.Error() + ".\n", 4}
 		}
-		return answer{"Loaded: loaded\nActive: " + m.state(name) + "\n", 0}
+		return output{"Loaded: loaded\nActive: " + m.state(name) + "\n", 0}
 	default:
-		return answer{"the lab's stand-in for systemctl does not know " + verb + "\n", 1}
+		return output{"the lab's stand-in for systemctl does not know " + verb + "\n", 1}
 	}
 	if err != nil {
-		return answer{err.Error() + "\n", 1}
+		return output{err.Error() + "\n", 1}
 	}
-	return answer{}
+	return output{}
 }
 
 func (m *serviceManager) state(name string) string {
@@ -321,18 +321,18 @@ func awaitEnd(names []string) error {
 	})
 }
 
-func askManager(verb string, names []string) (answer, error) {
+func askManager(verb string, names []string) (output, error) {
 	conn, err := net.Dial("unix", managerSocket)
 	if err != nil {
-		return answer{}, fmt.Errorf("systemctl %s: %w", verb, err)
+		return output{}, fmt.Errorf("systemctl %s: %w", verb, err)
 	}
 	defer conn.Close()
 	if err := json.NewEncoder(conn).Encode(append([]string{verb}, names...)); err != nil {
-		return answer{}, fmt.Errorf("systemctl %s: %w", verb, err)
+		return output{}, fmt.Errorf("systemctl %s: %w", verb, err)
 	}
-	var a answer
+	var a output
 	if err := json.NewDecoder(conn).Decode(&a); err != nil {
-		return answer{}, fmt.Errorf("systemctl %s: %w", verb, err)
+		return output{}, fmt.Errorf("systemctl %s: %w", verb, err)
 	}
 	return a, nil
 }
