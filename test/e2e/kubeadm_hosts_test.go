@@ -242,8 +242,9 @@ func (h *realHosts) images(t *testing.T, k release) map[string]string {
 	return tarballs
 }
 
-// nft returns the program and the libraries that it is linked with.
-func (h *realHosts) nft(t *testing.T) (program string, libraries map[string]string) {
+// nft returns the program and the files that it needs: the libraries that it is linked with, and the names of protocols. Without these nft lists protocols by number, and
+// a kube-proxy that starts again takes what it finds for rules of another, and deletes it.
+func (h *realHosts) nft(t *testing.T) (program string, files map[string]string) {
 	t.Helper()
 	program, err := exec.LookPath("nft")
 	if err != nil {
@@ -253,13 +254,13 @@ func (h *realHosts) nft(t *testing.T) (program string, libraries map[string]stri
 	if err != nil {
 		t.Fatalf("ldd %s: %v %s", program, err, out)
 	}
-	libraries = map[string]string{}
+	files = map[string]string{"/etc/protocols": "/etc/protocols"}
 	for _, path := range regexp.MustCompile(`/\S+`).FindAllString(string(out), -1) {
 		if path != program+":" {
-			libraries[path] = path
+			files[path] = path
 		}
 	}
-	return program, libraries
+	return program, files
 }
 
 // balance starts the load balancer of the API servers.
