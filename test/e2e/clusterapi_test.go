@@ -101,7 +101,7 @@ func startClusterAPI(t *testing.T, gates string, inPlace bool) *capi {
 	if err != nil {
 		t.Skipf("Cluster API cannot be built here: %v", err)
 	}
-	c := &capi{gitOps: &gitOps{system: build(t), tool: tool, transcript: discard{}}, kubeadm: kubeadm, machines: map[string]*machine{}, version: kubeadm.Version, gates: gates}
+	c := &capi{gitOps: &gitOps{system: buildForLargeSchemas(t), tool: tool, transcript: discard{}}, kubeadm: kubeadm, machines: map[string]*machine{}, version: kubeadm.Version, gates: gates}
 	c.startHub(t, framework.Layout{Replicas: 1, Configure: func(configuration *config.Config) { configuration.ClusterAPI.InPlaceUpdates = inPlace }})
 	return c
 }

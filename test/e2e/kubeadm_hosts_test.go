@@ -102,7 +102,7 @@ func startRealHosts(t *testing.T, inPlace bool) *realHosts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.capi = &capi{gitOps: &gitOps{system: build(t), tool: tool, transcript: discard{}}}
+	h.capi = &capi{gitOps: &gitOps{system: buildForLargeSchemas(t), tool: tool, transcript: discard{}}}
 	if inPlace {
 		h.gates = "RuntimeSDK=true,InPlaceUpdates=true"
 	}

@@ -148,6 +148,15 @@ func build(t *testing.T) *system {
 	return &system{t: t, programs: programs, dir: t.TempDir()}
 }
 
+// buildForLargeSchemas is build for control planes with the kinds of Cluster API, Flux or Argo CD: their schemas alone take 230 MB of an API server's heap, which
+// would collect garbage all the time within the limit of the others.
+func buildForLargeSchemas(t *testing.T) *system {
+	t.Helper()
+	s := build(t)
+	s.programs.PlaneEnv = []string{"GOMEMLIMIT=1GiB"}
+	return s
+}
+
 func (s *system) startHub(t *testing.T) {
 	t.Helper()
 	plane, err := s.plane("hub", lab.User{Name: "demo", Token: demoToken}, lab.User{Name: "stranger", Token: strangerToken})
