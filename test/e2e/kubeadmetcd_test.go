@@ -280,7 +280,7 @@ func (p *controlPlane) run(t *testing.T, command ...string) string {
 
 // as returns the command of a task on the machine.
 func (p *controlPlane) as(task kubeadmetcd.Task) *exec.Cmd {
-	instruction, err := task.Instruction()
+	instruction, err := task.Instruction(nil)
 	if err != nil {
 		panic(err)
 	}
