@@ -39,6 +39,11 @@ func (r *Reconciler) gather(ctx context.Context, in *input) error {
 	if err := r.gatherSource(ctx, in); err != nil {
 		return err
 	}
+	holding := in.restores
+	if in.active() != nil && in.decide.Restore.Problem != "" { // it is refused, and names what is gone
+		holding = holding[1:]
+	}
+	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
 	if in.problem != "" || in.active() == nil {
 		return nil
 	}
@@ -189,7 +194,6 @@ func (r *Reconciler) gatherWishes(ctx context.Context, in *input) error {
 	for _, o := range in.snapshots {
 		in.decide.Snapshots = append(in.decide.Snapshots, kubeadmetcd.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})
 	}
-	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, in.restores)
 	return nil
 }
 

@@ -65,7 +65,7 @@ func (r *Reconciler) writeSnapshot(ctx context.Context, o *provisionv1.EtcdSnaps
 	update := status.Begin(o)
 	o.Status.Phase, o.Status.Host, o.Status.Snapshot = p.Phase, p.Host, fileOf(o)
 	if p.S3 != nil {
-		o.Status.S3 = p.S3.EtcdS3Object.DeepCopy()
+		o.Status.S3 = p.S3.DeepCopy()
 	}
 	if p.Saved {
 		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{

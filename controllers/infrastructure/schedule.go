@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// setScheduled says whether the schedule of snapshots can be kept. It changes nothing else of the cluster: what has no snapshots works.
+// setScheduled writes a condition that is True if the schedule of snapshots can be kept. It changes nothing else of the cluster: what has no snapshots works.
 func (r *Reconciler) setScheduled(object *infrav1.DroverCluster, update *status.Update) {
 	text, conditions := object.Spec.Etcd.Schedule, &object.Status.Conditions
 	if text == "" {

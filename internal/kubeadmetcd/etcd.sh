@@ -190,7 +190,7 @@ snapshot() {
 
 # bucket ACTION FILE FLAG...: copies a file to a bucket, or from it. The credentials are in the environment.
 bucket() {
-	test -n "${DROVER_HOST_AGENT:-}" || fail "the agent of this host is older than the hub, and cannot reach a bucket: run the join command of the Host again, which brings the present one"
+	test -n "${DROVER_HOST_AGENT:-}" || fail "the agent of this host is older than the hub, and cannot reach a bucket: put the program that the hub serves at /v1/hosts/agent/ in its place, and restart drover-host-agent"
 	copying=$1 file=$2
 	shift 2
 	"$DROVER_HOST_AGENT" s3 "$copying" --file "$file" "$@"

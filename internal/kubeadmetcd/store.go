@@ -23,7 +23,7 @@ type Stored struct {
 	UID, Host, File string
 	// Saved reports that its file was written.
 	Saved bool
-	// Held reports that an EtcdRestore which has not ended names it: it is not removed.
+	// Held reports that an EtcdRestore which has not ended, and is not refused, names it: it is not removed.
 	Held bool
 }
 
@@ -34,7 +34,6 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
 	if task == nil && wish.S3 == nil {
 		return p
 	}
-	state, message := Waiting, ""
 	if task == nil && d.Restore != nil {
 		p.Phase, p.Message = provisionv1.SnapshotRunning, "host "+m.Host+" has saved it, and copies it to the bucket when the EtcdRestore of this cluster has ended"
 		return p
@@ -43,7 +42,7 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
 	if task != nil {
 		to = task.S3
 	}
-	state, message = d.try(m, "upload", wish.UID, Task{Action: Upload, File: wish.File, S3: to})
+	state, message := d.try(m, "upload", wish.UID, Task{Action: Upload, File: wish.File, S3: to})
 	switch {
 	case state == Succeeded:
 		p.Message, p.S3 = p.Message+", and copied it to "+to.name(), to

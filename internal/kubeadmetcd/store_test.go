@@ -123,7 +123,7 @@ func TestASnapshotIsForgottenOnceItsFileIsRemoved(t *testing.T) {
 			t.Errorf("state %d: %q are deleted, want %q", state, got, want)
 		}
 	}
-	in.Stored[1].Held = true
+	in.Stored[1].Held, in.Machines[0].Tasks[0].State = true, Succeeded
 	if got := strings.Join(Decide(in).Expired, " "); got != "u0" {
 		t.Errorf("%q are deleted, want that which a restore names to stay", got)
 	}

@@ -180,8 +180,9 @@ type EtcdSnapshotStatus struct {
 	Configuration *runtime.RawExtension `json:"configuration,omitempty"`
 }
 
+// What is on the EtcdSnapshots of a DroverCluster.
 const (
-	// LabelScheduled, "true", is on EtcdSnapshots that the schedule of their owner has made. Those beyond its retention are removed.
+	// LabelScheduled with the value "true" is on EtcdSnapshots that the schedule of their owner has made. Those beyond its retention are removed.
 	LabelScheduled = Group + "/scheduled"
 	// AnnotationScheduledFor has the time of the schedule for which an EtcdSnapshot was made, as RFC 3339.
 	AnnotationScheduledFor = Group + "/scheduled-for"
