@@ -28,7 +28,7 @@ import (
 
 const (
 	// firstWindow is how long a time of the schedule may be past if there is no scheduled snapshot from which the next one is counted: a schedule that was just set has
-	// missed none.
+	// missed none of the hours before.
 	firstWindow = 10 * time.Minute
 	// maxName is the length of a cluster's name in that of a snapshot.
 	maxName = 200
