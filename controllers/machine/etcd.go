@@ -33,7 +33,10 @@ func etcd(action kubeadmetcd.Action) func(taskInput, infrav1.MachineTask) (proto
 		if s3 := task.Etcd.S3; s3 != nil {
 			t.S3 = &kubeadmetcd.Object{EtcdS3Object: s3.EtcdS3Object, CredentialsSecretName: s3.CredentialsSecretName}
 		}
-		if by.problem != nil {
+		switch {
+		case by.problem != nil && action == kubeadmetcd.Prepare: // the host may have the file
+			t.Unreachable = by.problem.Error()
+		case by.problem != nil:
 			return protocol.HostInstruction{}, by.problem
 		}
 		return t.Instruction(by.variables)

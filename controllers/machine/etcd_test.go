@@ -18,14 +18,14 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// uploads gives a machine a task that copies a snapshot to a bucket.
-func (w *world) uploads(name types.NamespacedName, id, secret string) {
+// uploads gives a machine a task that copies a snapshot to a bucket, or another that reaches one.
+func (w *world) uploads(name types.NamespacedName, id, secret string, action ...infrav1.TaskAction) {
 	w.t.Helper()
 	m := &infrav1.DroverMachine{}
 	if err := w.Client.Get(w.t.Context(), name, m); err != nil {
 		w.t.Fatal(err)
 	}
-	m.Spec.Tasks = []infrav1.MachineTask{{ID: id, Action: infrav1.TaskEtcdUpload, Etcd: &infrav1.EtcdTask{Of: "a", File: "a.db", S3: &infrav1.EtcdTaskS3{
+	m.Spec.Tasks = []infrav1.MachineTask{{ID: id, Action: append(action, infrav1.TaskEtcdUpload)[0], Etcd: &infrav1.EtcdTask{Of: "a", File: "a.db", S3: &infrav1.EtcdTaskS3{
 		EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com", Bucket: "b", Key: "web/a.db"}, CredentialsSecretName: secret}}}}
 	if err := w.Client.Update(w.t.Context(), m); err != nil {
 		w.t.Fatal(err)
@@ -58,9 +58,15 @@ func TestCredentialsOfABucketAreInThePlanWhileATaskNeedsThem(t *testing.T) {
 			t.Errorf("%s: %+v, want it to have failed with %q", id, s, c.want)
 		}
 	}
-	w.uploads(name, "upload", "keys")
+	w.uploads(name, "prepare", "none", infrav1.TaskEtcdPrepare) // the host may have the file
 	w.reconcile(name, 3)
 	given := w.plan("h1").Instructions
+	if last := given[len(given)-1]; last.ID != "task-prepare" || len(last.Env) > 0 || !strings.Contains(last.Command[len(last.Command)-1], "there is no Secret none") {
+		t.Errorf("%s %q, want it to say why no copy can be fetched", last.ID, last.Command[4:])
+	}
+	w.uploads(name, "upload", "keys")
+	w.reconcile(name, 3)
+	given = w.plan("h1").Instructions
 	last := given[len(given)-1]
 	want := map[string]string{"DROVER_S3_ACCESS_KEY": "access", "DROVER_S3_SECRET_KEY": "hush-hush", "DROVER_S3_CA": "CA"}
 	if last.ID != "task-upload" || !maps.Equal(last.Env, want) || strings.Contains(strings.Join(last.Command, " "), "hush") {

@@ -54,8 +54,9 @@ type Task struct {
 	File string
 	// Remove are files of earlier snapshots, for Snapshot.
 	Remove []string
-	// S3 is the copy of the snapshot in a bucket, for Upload and Prepare; nil for none.
-	S3 *Object
+	// S3 is the copy of the snapshot in a bucket, for Upload and Prepare; nil for none. Unreachable says why Prepare cannot fetch it: the host may have the file.
+	S3          *Object
+	Unreachable string
 	// Endpoints of the etcd to join, for Join.
 	Endpoints []string
 

@@ -203,12 +203,16 @@ upload() {
 }
 
 # prepare RESTORE FILE FLAG...: makes the data of a new etcd with one member of a snapshot, beside those that are in use. It changes nothing else. A file that is not on this
-# host is fetched from a bucket, if flags say which.
+# host is fetched from a bucket, if flags say which, or --unreachable why it cannot be.
 prepare() {
 	facts
 	tools
-	restore=$1 file=$2
+	restore=$1 file=$2 why=
 	shift 2
+	if test "${1:-}" = --unreachable; then
+		why=", and its copy cannot be fetched: $2"
+		shift 2
+	fi
 	rm -f "$home/fetched.db" "$home/fetched.db.part" # of a machine that lost power
 	if ! test -f "$file" && test $# -gt 0; then
 		file=$home/fetched.db
@@ -217,7 +221,7 @@ prepare() {
 		bucket get "$file" "$@"
 	fi
 	set -- "$restore" "$file"
-	test -f "$2" || fail "there is no file $2 on this host"
+	test -f "$2" || fail "there is no file $2 on this host$why"
 	for tool in "$etcdutl" "$etcdctl"; do # etcdctl lost the command with etcd 3.6, and both have this flag since 3.5.10
 		if test -x "$tool" && "$tool" snapshot restore --help 2>&1 | grep -q -- --mark-compacted; then
 			rm -rf "$data/drover-$1" "$data/drover-$1.part"

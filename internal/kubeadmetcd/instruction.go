@@ -91,7 +91,10 @@ func (t Task) Instruction(credentials map[string]string) (protocol.HostInstructi
 		arguments = append(arguments, t.Endpoints...)
 	}
 	instruction := protocol.HostInstruction{TimeoutSeconds: timeouts[t.Action]}
-	if t.S3 != nil && (t.Action == Upload || t.Action == Prepare) {
+	switch {
+	case t.Action == Prepare && t.Unreachable != "":
+		arguments = append(arguments, "--unreachable", t.Unreachable)
+	case t.S3 != nil && (t.Action == Upload || t.Action == Prepare):
 		arguments = append(arguments, t.S3.flags()...)
 		instruction.Env = maps.Clone(credentials)
 	}

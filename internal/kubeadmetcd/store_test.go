@@ -177,6 +177,7 @@ func TestCredentialsAreNoArguments(t *testing.T) {
 		{Task{Action: Prepare, Of: "r", File: "a.db", S3: object()}, append([]string{"prepare", "r", Folder + "a.db"}, flags...), true},
 		{Task{Action: Snapshot, File: "a.db", S3: object(), Remove: []string{"b.db", "c.db"}}, []string{"snapshot", Folder + "a.db", Folder + "b.db", Folder + "c.db"}, false},
 		{Task{Action: Stop, Of: "r", S3: object()}, []string{"stop", "r"}, false},
+		{Task{Action: Prepare, Of: "r", File: "a.db", S3: object(), Unreachable: "no Secret"}, []string{"prepare", "r", Folder + "a.db", "--unreachable", "no Secret"}, false},
 		{Task{Action: Upload, File: "a.db"}, nil, false},
 		{Task{Action: Snapshot, File: "a.db", Remove: []string{"../a.db"}}, nil, false},
 		{Task{Action: Snapshot, File: "a.db", Remove: []string{".."}}, nil, false},

@@ -83,6 +83,9 @@ func fromBucket(t *testing.T, planes []*controlPlane) {
 	if out, err := one.bucketed(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, Of: "r2", File: "never.db", S3: &missing}, program, by); err == nil || !strings.Contains(out, "there is no such object") {
 		t.Errorf("an object that is not there: %v, %s", err, out)
 	}
+	if err := one.fails(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, Of: "r2", File: "later.db", S3: object, Unreachable: "there is no Secret"}); err == nil || !strings.Contains(err.Error(), "later.db on this host, and its copy cannot be fetched: there is no Secret") {
+		t.Errorf("a copy that cannot be fetched: %v", err)
+	}
 	if out, err := one.bucketed(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, Of: "r2", File: "later.db", S3: object}, program, by); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
