@@ -145,10 +145,10 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 		Trust: cmp.Or(o.Config.Agent.Defaults().Trust, v1.TrustPinned), Settled: p.settled(o, since(o.Started)), Now: time.Now,
 		Checkpoint: o.Checkpoints.Current, Forgot: o.Checkpoints.Forgot,
 	}
-	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Settings: settings}
+	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-infrastructure"), Settings: settings, Snapshots: o.Config.Provision.Enabled}
 	clean := host.ReportsClean(o.Members.State)
 	p.nodes = &machine.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-machine"), Now: time.Now, Clean: clean}
-	p.etcds = &etcd.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-etcd")}
+	p.etcds = &etcd.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-etcd"), Now: time.Now}
 	p.installations = &installation.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-installation"), Now: time.Now, Clean: clean}
 	p.hostRevoker = &host.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}

@@ -201,7 +201,8 @@ func (p *parts) clusterAPI(mgr ctrl.Manager) ([]entry, error) {
 	if p.options.Config.Provision.Enabled {
 		wake := p.etcds.Handler()
 		entries = append(entries, entry{"etcd", p.etcds, 2, false, []trigger{
-			handled(&provisionv1.EtcdSnapshot{}, wake), handled(&provisionv1.EtcdRestore{}, wake), handled(&infrav1.DroverMachine{}, wake), handled(&v1.Host{}, wake)}})
+			handled(&provisionv1.EtcdSnapshot{}, wake), handled(&provisionv1.EtcdRestore{}, wake), handled(&infrav1.DroverMachine{}, wake), handled(&v1.Host{}, wake),
+			handled(&infrav1.DroverCluster{}, wake)}})
 	}
 	return append(entries, []entry{
 		{"drovercluster", p.infrastructure, 4, false, []trigger{self(&infrav1.DroverCluster{}), each(p.infrastructureNames, p.options.Trust.OnChange)}},

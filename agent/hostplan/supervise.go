@@ -95,6 +95,9 @@ func environment(instruction protocol.HostInstruction) []string {
 	env := []string{
 		"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath), "HOME=" + cmp.Or(os.Getenv("HOME"), defaultHome), "DROVER_INSTRUCTION=" + instruction.ID,
 	}
+	if self, err := os.Executable(); err == nil {
+		env = append(env, protocol.EnvHostAgent+"="+self)
+	}
 	env = append(env, inherited()...)
 	for name, value := range instruction.Env {
 		env = append(env, name+"="+value)

@@ -42,7 +42,7 @@ func command() *cobra.Command {
 	run := &cobra.Command{Use: "run", Short: "Run the agent", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), root) }}
 	run.Flags().StringVar(&root, "root", "", "folder to put before the paths of files, for tests")
 	cobra.CheckErr(run.Flags().MarkHidden("root"))
-	top.AddCommand(run, joinCommand(),
+	top.AddCommand(run, joinCommand(), s3Command(),
 		&cobra.Command{
 			Use: "instruction FOLDER", Short: "Run one instruction of the journal", Hidden: true, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {

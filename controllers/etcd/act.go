@@ -61,8 +61,11 @@ func (r *Reconciler) give(ctx context.Context, in *input, d kubeadmetcd.Decision
 func tasks(m *infrav1.DroverMachine, want []kubeadmetcd.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&infrav1.MachineTask{
-			ID: t.ID, Action: taskAction(t.Action), Etcd: &infrav1.EtcdTask{Of: t.Of, File: t.File, Endpoints: t.Endpoints[:min(len(t.Endpoints), 32)]}})
+		task := &infrav1.EtcdTask{Of: t.Of, File: t.File, Endpoints: t.Endpoints[:min(len(t.Endpoints), 32)], Remove: t.Remove}
+		if t.S3 != nil {
+			task.S3 = &infrav1.EtcdTaskS3{EtcdS3Object: t.S3.EtcdS3Object, CredentialsSecretName: t.S3.CredentialsSecretName}
+		}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&infrav1.MachineTask{ID: t.ID, Action: taskAction(t.Action), Etcd: task})
 		if err != nil { // strings always convert
 			panic(err)
 		}

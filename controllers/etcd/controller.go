@@ -35,6 +35,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
+	Now      func() time.Time
 }
 
 // input is what one reconcile has read.
@@ -43,6 +44,10 @@ type input struct {
 	// snapshots and restores of the cluster that have not ended, the oldest first.
 	snapshots []*provisionv1.EtcdSnapshot
 	restores  []*provisionv1.EtcdRestore
+	// scheduled are the snapshots that the schedule has made, the newest first.
+	scheduled []*provisionv1.EtcdSnapshot
+	// cluster is nil if it is not there.
+	cluster *infrav1.DroverCluster
 	// machines of the control plane.
 	machines []infrav1.DroverMachine
 	// owner is the Cluster of Cluster API, nil if problem says that there is none.
@@ -70,23 +75,31 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if in.problem != "" {
-		return again(in), r.refuse(ctx, in)
+		err := r.refuse(ctx, in)
+		next, scheduled := r.followSchedule(ctx, in)
+		return r.again(in, next), errors.Join(err, scheduled)
 	}
 	if restore := in.active(); restore != nil && !slices.Contains(restore.Finalizers, provisionv1.FinalizerRestore) && restore.DeletionTimestamp.IsZero() {
 		return ctrl.Result{RequeueAfter: time.Millisecond}, r.hold(ctx, restore)
 	}
 	decided := kubeadmetcd.Decide(in.decide)
-	if err := errors.Join(r.pause(ctx, in, decided), r.give(ctx, in, decided)); err != nil {
+	if err := errors.Join(r.pause(ctx, in, decided), r.give(ctx, in, decided), r.expire(ctx, in, decided)); err != nil {
 		return ctrl.Result{}, err
 	}
-	return again(in), r.write(ctx, in, decided)
+	err := r.write(ctx, in, decided)
+	next, scheduled := r.followSchedule(ctx, in)
+	return r.again(in, next), errors.Join(err, scheduled)
 }
 
-func again(in *input) ctrl.Result {
-	if len(in.snapshots) == 0 && len(in.restores) == 0 {
+// again returns when to look again: soon while something is under way, and at the next time of the schedule.
+func (r *Reconciler) again(in *input, next time.Time) ctrl.Result {
+	if len(in.snapshots) > 0 || len(in.restores) > 0 {
+		return ctrl.Result{RequeueAfter: lookAgain}
+	}
+	if next.IsZero() {
 		return ctrl.Result{}
 	}
-	return ctrl.Result{RequeueAfter: lookAgain}
+	return ctrl.Result{RequeueAfter: max(next.Sub(r.Now()), time.Millisecond)}
 }
 
 // Handler wakes for the cluster of an EtcdSnapshot or EtcdRestore, and when a machine or host changes for those of its namespace that have something under way.
@@ -97,6 +110,11 @@ func (r *Reconciler) Handler() handler.EventHandler {
 			return requests(o.Namespace, o.Spec.DroverClusterName)
 		case *provisionv1.EtcdRestore:
 			return requests(o.Namespace, o.Spec.DroverClusterName)
+		case *infrav1.DroverCluster:
+			if o.Spec.Etcd.Schedule == "" {
+				return nil
+			}
+			return requests(o.Namespace, o.Name)
 		}
 		var names []string
 		snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,6 +35,9 @@ type world struct {
 	namespace string
 	owner     *unstructured.Unstructured
 	plane     *unstructured.Unstructured
+	now       time.Time
+	events    []string
+	again     time.Duration
 }
 
 func newWorld(t *testing.T) *world {
@@ -41,7 +45,7 @@ func newWorld(t *testing.T) *world {
 	env := testkit.Shared(t)
 	env.ClusterAPI(t)
 	env.Provision(t)
-	w := &world{Env: env, t: t, namespace: env.Workspace(t)}
+	w := &world{Env: env, t: t, namespace: env.Workspace(t), now: time.Date(2026, 3, 1, 10, 30, 0, 0, time.UTC)}
 	w.owner = w.ClusterAPIObject(t, "Cluster", w.namespace, "web", nil, map[string]any{"spec": map[string]any{"controlPlaneRef": map[string]any{"kind": "KubeadmControlPlane", "name": "web"}}})
 	w.plane = w.ClusterAPIObject(t, "KubeadmControlPlane", w.namespace, "web", nil, map[string]any{})
 	w.create(&infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-infra", OwnerReferences: testkit.OwnedBy(w.owner)}})
@@ -99,9 +103,15 @@ func (w *world) connect(name string, is bool) {
 func (w *world) reconcile(times int) {
 	w.t.Helper()
 	for range times {
-		r := &etcd.Reconciler{Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100)}
-		if _, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "web-infra"}}); err != nil {
+		recorder := events.NewFakeRecorder(100)
+		r := &etcd.Reconciler{Client: w.Client, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
+		result, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "web-infra"}})
+		if err != nil {
 			w.t.Fatal(err)
+		}
+		w.again = result.RequeueAfter
+		for len(recorder.Events) > 0 {
+			w.events = append(w.events, <-recorder.Events)
 		}
 	}
 }
@@ -299,6 +309,7 @@ func TestWhatCannotBeIsSaid(t *testing.T) {
 		"a": {provisionv1.EtcdRestoreSpec{SnapshotName: "none"}, "there is no EtcdSnapshot none"},
 		"b": {provisionv1.EtcdRestoreSpec{SnapshotName: "other"}, "not one of the DroverCluster web-infra"},
 		"c": {provisionv1.EtcdRestoreSpec{File: "f.db", Host: "h9"}, "h9 is no control plane"},
+		"e": {provisionv1.EtcdRestoreSpec{File: "f.db"}, "spec.etcd.s3 of the DroverCluster, which has none"},
 	} {
 		w.wantRestore(name, c.spec)
 		w.reconcile(3)
@@ -315,7 +326,7 @@ func TestWhatCannotBeIsSaid(t *testing.T) {
 		"both clusters":          func(s *provisionv1.EtcdRestoreSpec) { s.InstallationName = "i" },
 		"no cluster":             func(s *provisionv1.EtcdRestoreSpec) { s.DroverClusterName = "" },
 		"its configuration, too": func(s *provisionv1.EtcdRestoreSpec) { s.Configuration = provisionv1.ConfigurationRestore },
-		"a file of no host":      func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName, s.File = "", "f.db" },
+		"a host of no file":      func(s *provisionv1.EtcdRestoreSpec) { s.Host = "h1" },
 	} {
 		o := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x"}, Spec: provisionv1.EtcdRestoreSpec{DroverClusterName: "web-infra", SnapshotName: "before"}}
 		change(&o.Spec)

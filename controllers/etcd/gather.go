@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 
@@ -38,6 +39,11 @@ func (r *Reconciler) gather(ctx context.Context, in *input) error {
 	if err := r.gatherSource(ctx, in); err != nil {
 		return err
 	}
+	holding := in.restores
+	if in.active() != nil && in.decide.Restore.Problem != "" { // it is refused, and names what is gone
+		holding = holding[1:]
+	}
+	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
 	if in.problem != "" || in.active() == nil {
 		return nil
 	}
@@ -55,6 +61,7 @@ func (r *Reconciler) gatherMachines(ctx context.Context, in *input) error {
 	} else if err != nil {
 		return err
 	}
+	in.cluster = cluster
 	name := clusterapi.OwnerOf(cluster, "Cluster")
 	if name == "" {
 		in.problem = "the DroverCluster belongs to no Cluster of Cluster API yet"
@@ -117,7 +124,10 @@ func machine(m *infrav1.DroverMachine, host *v1.Host) kubeadmetcd.Machine {
 		if t.Etcd == nil {
 			continue
 		}
-		task := kubeadmetcd.Task{ID: t.ID, Action: actionOf(t.Action), Of: t.Etcd.Of, File: t.Etcd.File, Endpoints: t.Etcd.Endpoints}
+		task := kubeadmetcd.Task{ID: t.ID, Action: actionOf(t.Action), Of: t.Etcd.Of, File: t.Etcd.File, Endpoints: t.Etcd.Endpoints, Remove: t.Etcd.Remove}
+		if s3 := t.Etcd.S3; s3 != nil {
+			task.S3 = &kubeadmetcd.Object{EtcdS3Object: s3.EtcdS3Object, CredentialsSecretName: s3.CredentialsSecretName}
+		}
 		for _, s := range m.Status.Tasks {
 			if s.ID == t.ID {
 				task.State, task.Message = stateOf(s.State), s.Message
@@ -150,7 +160,7 @@ func stateOf(state infrav1.TaskState) kubeadmetcd.State {
 	return kubeadmetcd.Waiting
 }
 
-// gatherWishes reads the snapshots and restores of the cluster that have not ended.
+// gatherWishes reads the snapshots and restores of the cluster that have not ended, and those that its schedule has made.
 func (r *Reconciler) gatherWishes(ctx context.Context, in *input) error {
 	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 	for _, list := range []client.ObjectList{snapshots, restores} {
@@ -159,8 +169,15 @@ func (r *Reconciler) gatherWishes(ctx context.Context, in *input) error {
 		}
 	}
 	for i := range snapshots.Items {
-		if o := &snapshots.Items[i]; o.Spec.DroverClusterName == in.name.Name && !snapshotEnded(o) && o.DeletionTimestamp.IsZero() {
+		o := &snapshots.Items[i]
+		if o.Spec.DroverClusterName != in.name.Name || !o.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if !snapshotEnded(o) {
 			in.snapshots = append(in.snapshots, o)
+		}
+		if in.cluster != nil && scheduledBy(o, in.cluster) {
+			in.scheduled = append(in.scheduled, o)
 		}
 	}
 	for i := range restores.Items {
@@ -170,9 +187,12 @@ func (r *Reconciler) gatherWishes(ctx context.Context, in *input) error {
 		}
 	}
 	slices.SortFunc(in.snapshots, func(a, b *provisionv1.EtcdSnapshot) int { return older(a, b) })
+	slices.SortFunc(in.scheduled, func(a, b *provisionv1.EtcdSnapshot) int {
+		return cmp.Or(scheduledFor(b).Compare(scheduledFor(a)), older(b, a))
+	})
 	slices.SortFunc(in.restores, func(a, b *provisionv1.EtcdRestore) int { return older(a, b) })
 	for _, o := range in.snapshots {
-		in.decide.Snapshots = append(in.decide.Snapshots, kubeadmetcd.SnapshotWish{UID: string(o.UID), File: fileOf(o)})
+		in.decide.Snapshots = append(in.decide.Snapshots, kubeadmetcd.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})
 	}
 	return nil
 }
@@ -186,6 +206,26 @@ func fileOf(o *provisionv1.EtcdSnapshot) string {
 	return o.Name[:min(len(o.Name), 200)] + "-" + string(o.UID)[:8] + ".db"
 }
 
+// objectOf returns where a file is in the bucket of a cluster, nil if that has none. It is pure.
+func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadmetcd.Object {
+	if cluster == nil || cluster.Spec.Etcd.S3 == nil {
+		return nil
+	}
+	s3 := cluster.Spec.Etcd.S3
+	key := strings.TrimPrefix(path.Join("/", s3.Folder, file), "/")
+	return &kubeadmetcd.Object{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, Key: key}, CredentialsSecretName: s3.CredentialsSecretName}
+}
+
+// copyOf returns the copy of a snapshot for whom the cluster's credentials are meant: that of the endpoint and bucket which the cluster names. It is pure.
+func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadmetcd.Object {
+	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
+	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {
+		return nil
+	}
+	object.Key = at.Key
+	return object
+}
+
 // gatherSource finds the file that is restored.
 func (r *Reconciler) gatherSource(ctx context.Context, in *input) error {
 	restore := in.active()
@@ -195,6 +235,11 @@ func (r *Reconciler) gatherSource(ctx context.Context, in *input) error {
 	wish := &kubeadmetcd.RestoreWish{UID: string(restore.UID), Host: restore.Spec.Host, File: restore.Spec.File, Cancel: restore.Spec.Cancel || !restore.DeletionTimestamp.IsZero()}
 	in.decide.Restore = wish
 	if restore.Spec.SnapshotName == "" {
+		if wish.Host == "" {
+			if wish.S3 = objectOf(in.cluster, wish.File); wish.S3 == nil {
+				wish.Problem = "spec.file without spec.host is in the bucket of spec.etcd.s3 of the DroverCluster, which has none: name the host whose disk has the file"
+			}
+		}
 		return nil
 	}
 	snapshot := &provisionv1.EtcdSnapshot{}
@@ -209,7 +254,22 @@ func (r *Reconciler) gatherSource(ctx context.Context, in *input) error {
 	case snapshot.Status.Phase != provisionv1.SnapshotSucceeded:
 		wish.Problem = fmt.Sprintf("the EtcdSnapshot %s has not succeeded: %s", snapshot.Name, snapshot.Status.Phase)
 	default:
-		wish.Host, wish.File = snapshot.Status.Host, snapshot.Status.Snapshot
+		in.source(wish, snapshot)
 	}
 	return nil
+}
+
+// source says where the file of a snapshot is.
+func (in *input) source(wish *kubeadmetcd.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
+	wish.Host, wish.File, wish.S3 = snapshot.Status.Host, snapshot.Status.Snapshot, copyOf(in.cluster, snapshot)
+	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadmetcd.Machine) bool { return m.Host == wish.Host && !m.Gone })
+	removing := kubeadmetcd.Removing(in.decide.Machines, wish.Host, wish.File, kubeadmetcd.Waiting, kubeadmetcd.Running, kubeadmetcd.Succeeded)
+	switch at := snapshot.Status.S3; {
+	case wish.S3 != nil || present && !removing:
+	case removing:
+		wish.Problem = fmt.Sprintf("host %s removes the file of the EtcdSnapshot %s, which is beyond spec.etcd.retention of the DroverCluster: name a later one", wish.Host, snapshot.Name)
+	case at != nil:
+		wish.Problem = fmt.Sprintf("host %s is no control plane of the cluster, and the copy of the EtcdSnapshot %s is in the bucket %s at %s, which spec.etcd.s3 of the DroverCluster does not name: set it",
+			wish.Host, snapshot.Name, at.Bucket, cmp.Or(at.Endpoint, "AWS"))
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -62,6 +64,13 @@ func (r *Reconciler) writeSnapshot(ctx context.Context, o *provisionv1.EtcdSnaps
 	}
 	update := status.Begin(o)
 	o.Status.Phase, o.Status.Host, o.Status.Snapshot = p.Phase, p.Host, fileOf(o)
+	if p.S3 != nil {
+		o.Status.S3 = p.S3.DeepCopy()
+	}
+	if p.Saved {
+		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{
+			Type: provisionv1.ConditionSaved, Status: metav1.ConditionTrue, Reason: provisionv1.ConditionSaved, Message: "the file is on host " + p.Host, ObservedGeneration: o.Generation})
+	}
 	failed := p.Phase == provisionv1.SnapshotFailed
 	status.Readiness{
 		Ready: p.Phase == provisionv1.SnapshotSucceeded, Stalled: failed, Reason: reasons[p.Phase], Message: p.Message,

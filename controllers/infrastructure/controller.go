@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,8 +41,11 @@ const fieldOwner = client.FieldOwner("drover")
 // Reconciler reconciles DroverClusters.
 type Reconciler struct {
 	// Client reads from the cache and writes; Live reads from the API server.
-	Client client.Client
-	Live   client.Reader
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	// Snapshots reports whether the manager makes snapshots of etcd.
+	Snapshots bool
 	// Settings returns where the hub is, and its CA.
 	Settings func() protocol.Settings
 }
@@ -56,7 +60,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, nil // its Secret is collected with it
 	}
 	update := status.Begin(object)
-	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, nil)) }()
+	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
+	r.setScheduled(object, update)
 	decided, err := r.advance(ctx, object)
 	if err != nil {
 		return ctrl.Result{}, err

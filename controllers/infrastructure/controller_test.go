@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -121,5 +122,58 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 	want(infrav1.ReasonProvisioned, true) // as it was
 	if paused := meta.FindStatusCondition(object.Status.Conditions, infrav1.ConditionPaused); paused == nil || !strings.Contains(paused.Message, "paused") {
 		t.Errorf("%+v, want Paused", object.Status.Conditions)
+	}
+}
+
+func TestAScheduleThatCannotBeKeptIsSaidAndHarmsNothingElse(t *testing.T) {
+	t.Parallel()
+	env := testkit.Shared(t)
+	env.ClusterAPI(t)
+	namespace := env.Workspace(t)
+	recorder := events.NewFakeRecorder(10)
+	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Recorder: recorder, Settings: func() protocol.Settings { return protocol.Settings{} }}
+	name := types.NamespacedName{Namespace: namespace, Name: "c1"}
+	object := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name.Name}}
+	if err := env.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		schedule string
+		enabled  bool
+		reason   string // empty for no condition
+		says     string
+		told     int
+	}{
+		{"", true, "", "", 0},
+		{"often", true, infrav1.ReasonScheduleInvalid, "write five fields", 1},
+		{"often", true, infrav1.ReasonScheduleInvalid, "write five fields", 0},
+		{"0 0 31 2 *", true, infrav1.ReasonScheduleInvalid, "no day that a calendar has", 1},
+		{"@daily", false, infrav1.ReasonProvisionDisabled, "set provision.enabled to true", 1},
+		{"@daily", true, infrav1.ReasonScheduled, "by the schedule", 0},
+		{"", true, "", "", 0},
+	} {
+		r.Snapshots, object.Spec.Etcd.Schedule = c.enabled, c.schedule
+		if err := env.Client.Update(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name}); err != nil {
+			t.Fatal(err)
+		}
+		if err := env.Client.Get(t.Context(), name, object); err != nil {
+			t.Fatal(err)
+		}
+		got := meta.FindStatusCondition(object.Status.Conditions, infrav1.ConditionEtcdScheduled)
+		if c.reason == "" && got != nil || c.reason != "" && (got == nil || got.Reason != c.reason || !strings.Contains(got.Message, c.says) || (got.Status == metav1.ConditionTrue) != (c.reason == infrav1.ReasonScheduled)) {
+			t.Errorf("%q: %+v, want %s with %q", c.schedule, got, c.reason, c.says)
+		}
+		if ready := meta.FindStatusCondition(object.Status.Conditions, infrav1.ConditionReady); ready == nil || ready.Reason != infrav1.ReasonWaitingForOwner || ready.ObservedGeneration != object.Generation {
+			t.Errorf("%q: %+v, want Ready as without a schedule", c.schedule, ready)
+		}
+		if len(recorder.Events) != c.told {
+			t.Errorf("%q: %d events, want %d", c.schedule, len(recorder.Events), c.told)
+		}
+		for len(recorder.Events) > 0 {
+			<-recorder.Events
+		}
 	}
 }

@@ -36,6 +36,8 @@ const maxTaskMessage = 2048
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host
+	// credentials of buckets, by the ID of the task.
+	credentials map[string]credential
 }
 
 // actions make instructions of tasks. They are pure, and set no ID. An error is the failure of the task.
@@ -43,6 +45,7 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 	infrav1.TaskUpdate: update,
 
 	infrav1.TaskEtcdSnapshot: etcd(kubeadmetcd.Snapshot),
+	infrav1.TaskEtcdUpload:   etcd(kubeadmetcd.Upload),
 	infrav1.TaskEtcdPrepare:  etcd(kubeadmetcd.Prepare),
 	infrav1.TaskEtcdStop:     etcd(kubeadmetcd.Stop),
 	infrav1.TaskEtcdResume:   etcd(kubeadmetcd.Resume),
@@ -63,7 +66,11 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	if err != nil || plan == nil {
 		return v, err // a plan that was deleted is not made again: the Host will say so
 	}
-	want, after := schedule(taskInput{machine, in.host}, *plan, version)
+	by, err := r.credentials(ctx, machine)
+	if err != nil {
+		return verdict{}, err
+	}
+	want, after := schedule(taskInput{machine, in.host, by}, *plan, version)
 	_, err = r.hub().ReplacePlan(ctx, in.host, consumer(machine), want)
 	if errors.Is(err, hosts.ErrForeignPlan) {
 		return v, nil

@@ -27,7 +27,7 @@ const usage = `labctl runs real Kubernetes control planes on this machine.
                               kube-controller-manager, kubectl) and print where
   labctl path [--oldest]      the same for the programs of envtest; prints the folder for KUBEBUILDER_ASSETS.
                               With --oldest, of the oldest Kubernetes that Drover supports
-  labctl gitops               the same for the programs of Flux, Argo CD and Cluster API, and kubeadm
+  labctl gitops               the same for the programs of Flux, Argo CD and Cluster API, kubeadm and an S3 server
   labctl clusterapi [--previous]  the same for the programs of Cluster API, and kubeadm. With --previous,
                               for the Kubernetes of the minor version before, too
   labctl up --dir D           start a control plane that lives on, with its state in folder D
@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	case "path":
 		return path(ctx, args[1:], out, progress)
 	case "gitops":
-		return tools(ctx, out, progress, lab.Flux, lab.ArgoCDTool, lab.ClusterAPI, lab.KubeadmTool)
+		return tools(ctx, out, progress, lab.Flux, lab.ArgoCDTool, lab.ClusterAPI, lab.KubeadmTool, lab.S3Tool)
 	case "clusterapi":
 		builds := []func(context.Context, io.Writer) (*lab.Tool, error){lab.ClusterAPI, lab.KubeadmTool}
 		if slices.Contains(args[1:], "--previous") {

@@ -21,6 +21,9 @@ type Input struct {
 	Machines []Machine
 	// Snapshots that are wanted and have not ended, the oldest first.
 	Snapshots []SnapshotWish
+	// Stored are the snapshots of the schedule that have ended, and Retention is how many of them each control plane keeps.
+	Stored    []Stored
+	Retention int
 	// Restore that is wanted and has not ended, nil for none.
 	Restore *RestoreWish
 	// Paused reports whether Cluster API has said that it leaves the control plane alone.
@@ -47,8 +50,13 @@ type Task struct {
 	Action Action
 	// Of is the UID of the EtcdSnapshot or EtcdRestore.
 	Of string
-	// File of a snapshot, for Snapshot and Prepare.
+	// File of a snapshot, for Snapshot, Upload and Prepare.
 	File string
+	// Remove are files of earlier snapshots, for Snapshot.
+	Remove []string
+	// S3 is the copy of the snapshot in a bucket, for Upload and Prepare; nil for none. Unreachable says why Prepare cannot fetch it: the host may have the file.
+	S3          *Object
+	Unreachable string
 	// Endpoints of the etcd to join, for Join.
 	Endpoints []string
 
@@ -72,6 +80,8 @@ const (
 // SnapshotWish is a snapshot that is wanted.
 type SnapshotWish struct {
 	UID, File string
+	// S3 is where it is copied to, nil for nowhere.
+	S3 *Object
 }
 
 // RestoreWish is a restore that is wanted.
@@ -79,7 +89,9 @@ type RestoreWish struct {
 	UID string
 	// Host that has the file, and File. Problem says why they are not known.
 	Host, File, Problem string
-	Cancel              bool
+	// S3 is a copy of the file, for a host that does not have it. With it, another control plane restores the file if that host is none any more, or Host is empty.
+	S3     *Object
+	Cancel bool
 }
 
 // Pause is what is done with the Cluster of Cluster API.
@@ -104,13 +116,19 @@ type Decision struct {
 	Pause Pause
 	// Snapshots say how far each is, by its UID.
 	Snapshots map[string]SnapshotProgress
-	Restore   RestoreProgress
+	// Expired are the UIDs of stored snapshots whose objects are to be deleted: their files are removed, or out of reach.
+	Expired []string
+	Restore RestoreProgress
 }
 
 // SnapshotProgress is how far a snapshot is.
 type SnapshotProgress struct {
 	Phase         provisionv1.EtcdSnapshotPhase
 	Host, Message string
+	// Saved reports that its file is on the host.
+	Saved bool
+	// S3 is its copy, nil for none.
+	S3 *Object
 }
 
 // RestoreProgress is how far a restore is.
@@ -149,6 +167,7 @@ func Decide(in Input) Decision {
 			}
 		}
 	}
+	d.expire()
 	d.snapshots()
 	if in.Restore != nil {
 		d.restore()
@@ -175,30 +194,39 @@ func (d *decision) snapshots() {
 		holder, task := d.holder(wish.UID, Snapshot)
 		switch {
 		case task != nil && task.State == Succeeded:
-			p = SnapshotProgress{provisionv1.SnapshotSucceeded, holder.Host, "host " + holder.Host + " has made it"}
+			p = d.upload(wish, holder)
+			busy = busy || p.Phase == provisionv1.SnapshotRunning && holder.Connected
 		case task != nil && task.State == Failed:
-			p = SnapshotProgress{provisionv1.SnapshotFailed, holder.Host, "make another EtcdSnapshot to try again: host " + holder.Host + ": " + task.Message}
+			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + ": " + task.Message}
 		case task != nil && holder.Gone:
-			p = SnapshotProgress{provisionv1.SnapshotFailed, holder.Host, "make another EtcdSnapshot to try again: host " + holder.Host + " is gone"}
+			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " is gone"}
 		case task != nil:
 			busy = busy || holder.Connected
-			p = SnapshotProgress{provisionv1.SnapshotRunning, holder.Host, "host " + holder.Host + " makes it"}
-			if !holder.Connected {
-				p.Message = "host " + holder.Host + " was told to make it, and its agent is not connected"
-			}
+			p = running(holder)
 		case busy && d.Restore != nil:
 			p.Message = "waits for the EtcdRestore of this cluster to end"
 		case busy:
 			p.Message = "waits for the snapshot before it"
 		default:
 			if m := d.able(); m != nil {
-				d.give(m, Task{ID: "snapshot-" + wish.UID, Action: Snapshot, Of: wish.UID, File: wish.File})
-				p = SnapshotProgress{provisionv1.SnapshotRunning, m.Host, "host " + m.Host + " makes it"}
+				d.give(m, Task{ID: "snapshot-" + wish.UID, Action: Snapshot, Of: wish.UID, File: wish.File, Remove: d.surplus(m.Host, 1)})
+				p = running(m)
 				busy = true
 			}
 		}
 		d.out.Snapshots[wish.UID] = p
 	}
+}
+
+const tryAgain = "make another EtcdSnapshot to try again: "
+
+// running says that a machine makes a snapshot.
+func running(m *Machine) SnapshotProgress {
+	p := SnapshotProgress{Phase: provisionv1.SnapshotRunning, Host: m.Host, Message: "host " + m.Host + " makes it"}
+	if !m.Connected {
+		p.Message = "host " + m.Host + " was told to make it, and its agent is not connected"
+	}
+	return p
 }
 
 // able returns a machine that can make a snapshot, nil for none.
@@ -223,10 +251,15 @@ func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 
 func (d *decision) give(m *Machine, t Task) { d.out.Tasks[m.Name] = append(d.out.Tasks[m.Name], t) }
 
-// step has a machine carry out a step of the restore, and returns how far that is: it has failed when it has failed as often as it is tried.
+// step has a machine carry out a step of the restore, and returns how far that is.
 func (d *decision) step(m *Machine, t Task) (State, string) {
+	return d.try(m, "restore", d.Restore.UID, t)
+}
+
+// try has a machine carry out a task, and returns how far that is: it has failed when it has failed as often as it is tried.
+func (d *decision) try(m *Machine, kind, of string, t Task) (State, string) {
 	number := 1
-	if last := d.find(m, d.Restore.UID, t.Action); last != nil {
+	if last := d.find(m, of, t.Action); last != nil {
 		if last.State != Failed {
 			return last.State, ""
 		}
@@ -236,7 +269,7 @@ func (d *decision) step(m *Machine, t Task) (State, string) {
 		}
 		number = before + 1
 	}
-	t.Of, t.ID = d.Restore.UID, fmt.Sprintf("restore-%s-%s-%d", d.Restore.UID, t.Action, number)
+	t.Of, t.ID = of, fmt.Sprintf("%s-%s-%s-%d", kind, of, t.Action, number)
 	d.give(m, t)
 	return Waiting, ""
 }

@@ -110,7 +110,7 @@ func TestTheNextStepOfARestore(t *testing.T) {
 }
 
 func TestSnapshotsAreMadeOneAtATime(t *testing.T) {
-	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{"a", "a.db"}, {"b", "b.db"}}}
+	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}, {UID: "b", File: "b.db"}}}
 	in.Machines[0].Connected = false
 	d := Decide(in)
 	if got := news(in, d); !slices.Equal(got, []string{"h2:snapshot"}) || d.Snapshots["a"].Phase != provisionv1.SnapshotRunning || d.Snapshots["b"].Phase != provisionv1.SnapshotPending || d.Snapshots["a"].Host != "h2" {
@@ -134,7 +134,7 @@ func TestSnapshotsAreMadeOneAtATime(t *testing.T) {
 }
 
 func TestSnapshotAndRestoreWaitForEachOther(t *testing.T) {
-	in := Input{Machines: planes("h2:prepare?"), Snapshots: []SnapshotWish{{"a", "a.db"}}, Restore: &RestoreWish{UID: "r", Host: "h2", File: "f"}, Paused: true}
+	in := Input{Machines: planes("h2:prepare?"), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}}, Restore: &RestoreWish{UID: "r", Host: "h2", File: "f"}, Paused: true}
 	if d := Decide(in); len(news(in, d)) != 0 || !strings.Contains(d.Snapshots["a"].Message, "EtcdRestore") {
 		t.Errorf("%v, %+v", news(in, d), d.Snapshots)
 	}
@@ -158,7 +158,7 @@ func TestWordsReachTheScriptAsArguments(t *testing.T) {
 		{Task{Action: Snapshot}, nil},
 		{Task{Action: Join, Of: "r"}, nil},
 	} {
-		got, err := c.task.Instruction()
+		got, err := c.task.Instruction(nil)
 		if c.want == nil {
 			if err == nil {
 				t.Errorf("%+v: %q, want an error", c.task, got.Command)

@@ -170,24 +170,58 @@ tidy() {
 	done
 }
 
-# snapshot FILE: makes a snapshot of etcd.
+# snapshot FILE OLD...: makes a snapshot of etcd, and removes the files of old ones when it is there.
 snapshot() {
 	facts
 	tools
-	mkdir -p "$(dirname "$1")"
-	if ! test -e "$1"; then
+	file=$1
+	shift
+	mkdir -p "$(dirname "$file")"
+	if ! test -e "$file"; then
 		await "etcd is healthy" healthy
-		ctl snapshot save "$1"
+		ctl snapshot save "$file"
 	fi
-	chmod 0600 "$1"
-	if test -x "$etcdutl"; then "$etcdutl" snapshot status "$1" --write-out=json; fi
+	chmod 0600 "$file"
+	if test -x "$etcdutl"; then "$etcdutl" snapshot status "$file" --write-out=json; fi
+	for old in "$@"; do
+		test "$old" = "$file" || rm -f "$old" "$old.part"
+	done
 }
 
-# prepare RESTORE FILE: makes the data of a new etcd with one member of a snapshot, beside those that are in use. It changes nothing else.
+# bucket ACTION FILE FLAG...: copies a file to a bucket, or from it. The credentials are in the environment.
+bucket() {
+	test -n "${DROVER_HOST_AGENT:-}" || fail "the agent of this host is older than the hub, and cannot reach a bucket: put the program that the hub serves at /v1/hosts/agent/ in its place, and restart drover-host-agent"
+	copying=$1 file=$2
+	shift 2
+	"$DROVER_HOST_AGENT" s3 "$copying" --file "$file" "$@"
+}
+
+# upload FILE FLAG...: copies a snapshot to a bucket. The flags say where to.
+upload() {
+	test -f "$1" || fail "there is no file $1 on this host"
+	bucket put "$@"
+}
+
+# prepare RESTORE FILE FLAG...: makes the data of a new etcd with one member of a snapshot, beside those that are in use. It changes nothing else. A file that is not on this
+# host is fetched from a bucket, if flags say which, or --unreachable why it cannot be.
 prepare() {
 	facts
 	tools
-	test -f "$2" || fail "there is no file $2 on this host"
+	restore=$1 file=$2 why=
+	shift 2
+	if test "${1:-}" = --unreachable; then
+		why=", and its copy cannot be fetched: $2"
+		shift 2
+	fi
+	rm -f "$home/fetched.db" "$home/fetched.db.part" # of a machine that lost power
+	if ! test -f "$file" && test $# -gt 0; then
+		file=$home/fetched.db
+		mkdir -p "$home"
+		trap 'rm -f "$home/fetched.db"' EXIT
+		bucket get "$file" "$@"
+	fi
+	set -- "$restore" "$file"
+	test -f "$2" || fail "there is no file $2 on this host$why"
 	for tool in "$etcdutl" "$etcdctl"; do # etcdctl lost the command with etcd 3.6, and both have this flag since 3.5.10
 		if test -x "$tool" && "$tool" snapshot restore --help 2>&1 | grep -q -- --mark-compacted; then
 			rm -rf "$data/drover-$1" "$data/drover-$1.part"
@@ -308,6 +342,6 @@ join() {
 action=$1
 shift
 case $action in
-snapshot | prepare | stop | resume | replace | join) "$action" "$@" ;;
+snapshot | upload | prepare | stop | resume | replace | join) "$action" "$@" ;;
 *) fail "no such action: $action" ;;
 esac

@@ -9,8 +9,11 @@ package kubeadmetcd
 import (
 	_ "embed"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -24,9 +27,11 @@ type Action string
 
 // Actions. Each may be repeated after it was interrupted.
 const (
-	// Snapshot makes a snapshot. It takes the path of its file.
+	// Snapshot makes a snapshot. It takes the path of its file, and those of earlier ones, which it removes after.
 	Snapshot Action = "snapshot"
-	// Prepare makes the data of a new etcd of a snapshot, and changes nothing that is in use. It takes the ID of the restore and the file.
+	// Upload copies a snapshot to a bucket. It takes the path of its file, and where to.
+	Upload Action = "upload"
+	// Prepare makes the data of a new etcd of a snapshot, and changes nothing that is in use. It takes the ID of the restore, the file, and from where to fetch it if it is not there.
 	Prepare Action = "prepare"
 	// Stop stops etcd, API server, controller manager and scheduler. It takes the ID of the restore.
 	Stop Action = "stop"
@@ -39,25 +44,65 @@ const (
 )
 
 // timeouts of the actions, in seconds. The script waits 300 s for each pod that it starts or stops.
-var timeouts = map[Action]int{Snapshot: 3600, Prepare: 3600, Stop: 900, Resume: 900, Replace: 1800, Join: 3600}
+var timeouts = map[Action]int{Snapshot: 3600, Upload: 3600, Prepare: 7200, Stop: 900, Resume: 900, Replace: 1800, Join: 3600}
 
 // Folder is where hosts keep snapshots.
 const Folder = "/var/lib/drover/etcd/snapshots/"
 
-// Instruction returns what has a host carry out a task. Its ID is the caller's.
-func (t Task) Instruction() (protocol.HostInstruction, error) {
+// Object is a copy of a snapshot in a bucket, and the Secret by which it is reached.
+type Object struct {
+	provisionv1.EtcdS3Object
+	CredentialsSecretName string
+}
+
+// flags of the program that copies it. None is a secret.
+func (o *Object) flags() []string {
+	var all []string
+	for _, flag := range [][2]string{{"endpoint", o.Endpoint}, {"bucket", o.Bucket}, {"region", o.Region}, {"key", o.Key}} {
+		if flag[1] != "" {
+			all = append(all, "--"+flag[0]+"="+flag[1])
+		}
+	}
+	return all
+}
+
+// Instruction returns what has a host carry out a task. Its ID is the caller's. The credentials of the bucket are variables of it: no value of a variable is reported by a host, and an instruction
+// leaves plan and journal when it has ended.
+func (t Task) Instruction(credentials map[string]string) (protocol.HostInstruction, error) {
+	ofFile := slices.Contains([]Action{Snapshot, Upload, Prepare}, t.Action)
 	arguments := []string{t.Of}
 	switch {
-	case (t.Action == Snapshot || t.Action == Prepare) && (t.File == "" || strings.ContainsAny(t.File, "/\x00")):
+	case ofFile && !plain(t.File) || slices.ContainsFunc(t.Remove, func(name string) bool { return !plain(name) }):
 		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no name of a file", t.Action)
+	case t.Action == Upload && t.S3 == nil:
+		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no bucket", t.Action)
 	case t.Action == Join && len(t.Endpoints) == 0:
 		return protocol.HostInstruction{}, fmt.Errorf("the host of the etcd that is to be joined reports no address")
 	case t.Action == Snapshot:
+		arguments = []string{Folder + t.File}
+		for _, name := range t.Remove {
+			arguments = append(arguments, Folder+name)
+		}
+	case t.Action == Upload:
 		arguments = []string{Folder + t.File}
 	case t.Action == Prepare:
 		arguments = append(arguments, Folder+t.File)
 	case t.Action == Join:
 		arguments = append(arguments, t.Endpoints...)
 	}
-	return protocol.HostInstruction{Command: append([]string{"/bin/sh", "-c", script, "etcd", string(t.Action)}, arguments...), TimeoutSeconds: timeouts[t.Action]}, nil
+	instruction := protocol.HostInstruction{TimeoutSeconds: timeouts[t.Action]}
+	switch {
+	case t.Action == Prepare && t.Unreachable != "":
+		arguments = append(arguments, "--unreachable", t.Unreachable)
+	case t.S3 != nil && (t.Action == Upload || t.Action == Prepare):
+		arguments = append(arguments, t.S3.flags()...)
+		instruction.Env = maps.Clone(credentials)
+	}
+	instruction.Command = append([]string{"/bin/sh", "-c", script, "etcd", string(t.Action)}, arguments...)
+	return instruction, nil
+}
+
+// plain reports whether a text is the name of a file in a folder.
+func plain(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }

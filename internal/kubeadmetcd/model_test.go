@@ -49,6 +49,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func (w *world) wants(uid string, on *host) {
 	w.wish = &RestoreWish{UID: uid, Host: on.Host, File: "f"}
+	switch w.random.IntN(4) { // a file that is in a bucket, too, or there only
+	case 0:
+		w.wish.S3 = object()
+	case 1:
+		w.wish.S3, w.wish.Host = object(), "of a machine that is gone"
+	}
 	w.last = RestoreProgress{}
 }
 

@@ -53,11 +53,17 @@ func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why
 func (d *decision) begin() {
 	all := d.present()
 	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })
+	if first < 0 && d.Restore.S3 != nil {
+		first = slices.IndexFunc(all, func(m *Machine) bool { return m.Provisioned && m.Connected })
+	}
 	bare := slices.IndexFunc(all, func(m *Machine) bool { return !m.Provisioned })
 	d.out.Pause = Release
 	switch {
 	case d.Restore.Problem != "":
 		d.report(provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "%s", d.Restore.Problem)
+		return
+	case first < 0 && d.Restore.S3 != nil:
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for a control plane whose host is connected, to fetch %s from %s", d.Restore.File, d.Restore.S3.name())
 		return
 	case first < 0:
 		d.report(provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "host %s is no control plane of the cluster: copy the file to one that is, and make an EtcdRestore with file and host", d.Restore.Host)
@@ -70,7 +76,7 @@ func (d *decision) begin() {
 		return
 	}
 	if m := d.snapshotting(); m != nil {
-		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for host %s, which makes a snapshot", m.Host)
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for host %s, which makes a snapshot, or copies one to a bucket. To go on without it, delete that EtcdSnapshot", m.Host)
 		return
 	}
 	d.out.Pause = Hold
@@ -78,16 +84,21 @@ func (d *decision) begin() {
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for Cluster API to leave the control plane alone: its Cluster is paused")
 		return
 	}
-	d.step(all[first], Task{Action: Prepare, File: d.Restore.File})
-	d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s reads %s. Nothing was stopped yet", d.Restore.Host, d.Restore.File)
+	d.step(all[first], d.prepare())
+	d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s reads %s. Nothing was stopped yet", all[first].Host, d.Restore.File)
 }
 
-// snapshotting returns a machine that makes a snapshot, nil for none.
+// prepare is the task that reads the snapshot.
+func (d *decision) prepare() Task {
+	return Task{Action: Prepare, File: d.Restore.File, S3: d.Restore.S3}
+}
+
+// snapshotting returns a machine that makes a snapshot or copies it, nil for none.
 func (d *decision) snapshotting() *Machine {
 	for i := range d.Machines {
 		m := &d.Machines[i]
 		for _, t := range d.out.Tasks[m.Name] {
-			if t.Action == Snapshot && (t.State == Waiting || t.State == Running) && m.Connected {
+			if (t.Action == Snapshot || t.Action == Upload) && (t.State == Waiting || t.State == Running) && m.Connected {
 				return m
 			}
 		}
@@ -103,7 +114,7 @@ func (d *decision) advance() {
 		d.undo(why)
 		return
 	}
-	if state, _ := d.step(first, Task{Action: Prepare, File: d.Restore.File}); state != Succeeded {
+	if state, _ := d.step(first, d.prepare()); state != Succeeded {
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s reads the snapshot. Nothing was stopped yet", first.Host)
 		return
 	}

@@ -147,6 +147,16 @@ type HostFile struct {
 	Absent bool `json:"absent,omitempty"`
 }
 
+// Variables of instructions.
+const (
+	// EnvHostAgent is the path of the host agent's program, which each instruction has. Agents before this variable do not set it.
+	EnvHostAgent = "DROVER_HOST_AGENT"
+	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA are the credentials with which the agent's program reaches an S3-compatible store, for instructions that do.
+	EnvS3AccessKey = "DROVER_S3_ACCESS_KEY"
+	EnvS3SecretKey = "DROVER_S3_SECRET_KEY"
+	EnvS3CA        = "DROVER_S3_CA"
+)
+
 // HostInstruction is a command.
 type HostInstruction struct {
 	// ID of the instruction, 1 to 63 letters, digits, dots and hyphens. A one-time instruction runs once on a host, whatever plans it is in: what shall

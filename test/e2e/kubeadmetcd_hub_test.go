@@ -75,6 +75,8 @@ type kubeadmPlanes struct {
 	kubeadm *lab.Tool
 	etcd    *lab.Tool
 	cluster types.NamespacedName
+	// scheduled is a snapshot that is in a bucket only.
+	scheduled string
 }
 
 // TestTheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub has three control planes, each in a network of its own which nothing leads into, with certificates and manifests by the true kubeadm and real etcds
@@ -84,6 +86,7 @@ func TestTheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub(t *testing.T) {
 	k := startKubeadmPlanes(t)
 	k.step("three Hosts become control planes", k.make)
 	k.step("a snapshot is made", k.save)
+	k.step("the schedule makes one, which is copied to a bucket, and its file is lost", k.saveAway)
 	k.step("objects are deleted, and the data of all etcds are destroyed", k.destroyAll)
 	k.step("the snapshot is restored, though the hub is killed in the middle", k.bringBack)
 	k.step("objects of the snapshot are back, later ones are not, and the tunnel is back", k.back)
@@ -98,6 +101,9 @@ func startKubeadmPlanes(t *testing.T) *kubeadmPlanes {
 	tools, err := lab.EtcdTools(t.Context(), os.Stderr)
 	if err != nil {
 		t.Skipf("the tools of etcd cannot be built here: %v", err)
+	}
+	if _, err := lab.S3Tool(t.Context(), os.Stderr); err != nil {
+		t.Skipf("the S3 server cannot be built here: %v", err)
 	}
 	kinds := ""
 	for kind, group := range map[string]string{"Cluster": "cluster.x-k8s.io", "Machine": "cluster.x-k8s.io", clusterapi.KubeadmControlPlane: "controlplane.cluster.x-k8s.io"} {
@@ -288,7 +294,7 @@ func (k *kubeadmPlanes) destroyAll(t *testing.T) {
 }
 
 func (k *kubeadmPlanes) bringBack(t *testing.T) {
-	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "back"}, Spec: provisionv1.EtcdRestoreSpec{DroverClusterName: "web", SnapshotName: "first"}}
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "back"}, Spec: provisionv1.EtcdRestoreSpec{DroverClusterName: "web", SnapshotName: k.scheduled}}
 	create(t, k.hub.Plane, restore)
 	k.seen(t, true)
 	k.phase(t, restore, provisionv1.RestoreStopping)

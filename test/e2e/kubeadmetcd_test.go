@@ -120,10 +120,12 @@ func TestEtcdOfControlPlanesIsRestored(t *testing.T) {
 	if out, _ := one.try("kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf", "--server", "https://"+one.address+":6443", "get", "--raw", "/"+strings.SplitN(watched, "/", 2)[1]); !strings.Contains(out, "too old resource version") {
 		t.Errorf("a watch from a revision before the restore goes on: %s", out)
 	}
-	if kept := two.run(t, "ls", "/var/lib/etcd"); !strings.Contains(kept, "member.before-r1") {
+	t.Log("a snapshot is copied to a bucket, its file is lost, and another host restores it")
+	fromBucket(t, planes)
+	if kept := two.run(t, "ls", "/var/lib/etcd"); !strings.Contains(kept, "member.before-r2") {
 		t.Errorf("the former data are not kept: %s", kept)
 	}
-	if tokens := one.run(t, "cat", "/etc/kubernetes/manifests/etcd.yaml"); strings.Count(tokens, "--initial-cluster-state=existing") != 1 || strings.Count(tokens, "--initial-cluster=") != 1 {
+	if tokens := three.run(t, "cat", "/etc/kubernetes/manifests/etcd.yaml"); strings.Count(tokens, "--initial-cluster-state=existing") != 1 || strings.Count(tokens, "--initial-cluster=") != 1 {
 		t.Errorf("the manifest of one that has joined is\n%s", tokens)
 	}
 }
@@ -280,7 +282,7 @@ func (p *controlPlane) run(t *testing.T, command ...string) string {
 
 // as returns the command of a task on the machine.
 func (p *controlPlane) as(task kubeadmetcd.Task) *exec.Cmd {
-	instruction, err := task.Instruction()
+	instruction, err := task.Instruction(nil)
 	if err != nil {
 		panic(err)
 	}

@@ -35,7 +35,10 @@ const (
 	Etcdutl = "etcdutl"
 )
 
-// A Tool is the programs of Flux, of Argo CD, of Cluster API or of etcd, built of their modules with the versions of their own go.mod.
+// S3Server is the program of S3Tool.
+const S3Server = "versitygw"
+
+// A Tool is the programs of Flux, of Argo CD, of Cluster API, of etcd or of an S3 server, built of their modules with the versions of their own go.mod.
 type Tool struct {
 	// Version of the tool's first module.
 	Version string
@@ -81,6 +84,12 @@ func KubeadmTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 func EtcdTools(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "go.etcd.io/etcd/"
 	return buildTool(ctx, progress, "etcdtools", source+"etcdutl/v3", map[string]string{Etcdctl: source + "etcdctl/v3", Etcdutl: source + "etcdutl/v3"})
+}
+
+// S3Tool builds an S3 server whose buckets are folders, if it is not in the user's cache, two minutes on two cores.
+func S3Tool(ctx context.Context, progress io.Writer) (*Tool, error) {
+	const source = "github.com/versity/versitygw"
+	return buildTool(ctx, progress, "s3", source, map[string]string{S3Server: source + "/cmd/" + S3Server})
 }
 
 // PreviousKubernetes builds what nodes of the minor version before that of Binaries run, and its kubeadm, if they are not in the user's cache: some 15 minutes on two cores.

@@ -285,6 +285,7 @@ func TestPolicies(t *testing.T) {
 	}
 	// The last: it gives the manager the right to make plans.
 	t.Run("a manager that was taken over, beside Cluster API", func(t *testing.T) { testClusterAPI(t, h) })
+	t.Run("a manager that was taken over, which makes snapshots of etcd", func(t *testing.T) { testEtcdSnapshots(t, h) })
 }
 
 func testFormOfPolicies(t *testing.T, h *fixture) {

@@ -5,6 +5,8 @@ package v1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
 // DroverCluster is the infrastructure of a Cluster of Cluster API whose machines are Hosts. It makes no infrastructure: it writes the kubeconfig with which Cluster API
@@ -57,6 +59,29 @@ type DroverClusterSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	FailureDomainLabel string `json:"failureDomainLabel,omitempty"`
+
+	// etcd says when snapshots of etcd are made, and where they are copied to, of a control plane by kubeadm.
+	// +optional
+	Etcd Etcd `json:"etcd,omitempty,omitzero"`
+}
+
+// Etcd says when snapshots of etcd are made, and where they are copied to.
+//
+// +kubebuilder:validation:MinProperties=1
+type Etcd struct {
+	// schedule of snapshots in the form of cron, with five fields or a word like @daily, in UTC: "0 */6 * * *". Default: none are made by themselves.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
+	Schedule string `json:"schedule,omitempty"`
+	// retention is how many scheduled snapshots each control plane keeps. Default: 5. Copies in s3 are not removed.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Retention int32 `json:"retention,omitempty"`
+	// s3 is where each snapshot is copied to, also one that a user made. It stays on the control plane, too.
+	// +optional
+	S3 *provisionv1.EtcdS3 `json:"s3,omitempty"`
 }
 
 // APIEndpoint is a host and port of an API server.

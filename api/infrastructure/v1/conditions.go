@@ -10,6 +10,8 @@ const (
 	ConditionReady = "Ready"
 	// ConditionTasksSucceeded of a DroverMachine is there while it has tasks. It is False while one runs or waits, and if one failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
+	// ConditionEtcdScheduled of a DroverCluster is there while it has a schedule of snapshots. It is False if that cannot be kept; the message says what to do.
+	ConditionEtcdScheduled = "EtcdScheduled"
 	// ConditionPaused is True while Cluster API asks that nothing be done.
 	ConditionPaused = "Paused"
 )
@@ -54,6 +56,16 @@ const (
 	ReasonTaskRunning = "TaskRunning"
 	// ReasonTaskFailed: a task failed. The message has the last lines that it wrote. It is not repeated.
 	ReasonTaskFailed = "TaskFailed"
+)
+
+// Reasons of EtcdScheduled.
+const (
+	// ReasonScheduled: snapshots are made by the schedule.
+	ReasonScheduled = "Scheduled"
+	// ReasonScheduleInvalid: the schedule cannot be read, or names no time that comes.
+	ReasonScheduleInvalid = "ScheduleInvalid"
+	// ReasonProvisionDisabled: the manager makes no snapshots, since provision.enabled is not true in its configuration.
+	ReasonProvisionDisabled = "ProvisionDisabled"
 )
 
 // Names that the manager gives.

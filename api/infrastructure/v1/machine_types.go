@@ -5,6 +5,8 @@ package v1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
 // DroverMachine is the infrastructure of a Machine of Cluster API: one Host of the workspace, which is taken while the Machine exists, and cleaned and given back after.
@@ -129,15 +131,17 @@ type MachineTask struct {
 
 // TaskAction is what a task does.
 //
-// +kubebuilder:validation:Enum=Update;EtcdSnapshot;EtcdPrepare;EtcdStop;EtcdResume;EtcdReplace;EtcdJoin
+// +kubebuilder:validation:Enum=Update;EtcdSnapshot;EtcdUpload;EtcdPrepare;EtcdStop;EtcdResume;EtcdReplace;EtcdJoin
 type TaskAction string
 
 // Actions.
 const (
 	// TaskUpdate updates the machine in place.
 	TaskUpdate TaskAction = "Update"
-	// TaskEtcdSnapshot makes a snapshot of etcd.
+	// TaskEtcdSnapshot makes a snapshot of etcd, and then removes the files of earlier ones.
 	TaskEtcdSnapshot TaskAction = "EtcdSnapshot"
+	// TaskEtcdUpload copies a snapshot to an S3-compatible store.
+	TaskEtcdUpload TaskAction = "EtcdUpload"
 	// TaskEtcdPrepare makes the data of a new etcd of a snapshot, beside those that are in use.
 	TaskEtcdPrepare TaskAction = "EtcdPrepare"
 	// TaskEtcdStop stops the control plane with its etcd.
@@ -158,7 +162,7 @@ type EtcdTask struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
 	Of string `json:"of"`
-	// file is the name of a snapshot's file, for EtcdSnapshot and EtcdPrepare.
+	// file is the name of a snapshot's file, for EtcdSnapshot, EtcdUpload and EtcdPrepare.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
@@ -170,6 +174,26 @@ type EtcdTask struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:Pattern=`^https://[0-9a-f.:\[\]]+$`
 	Endpoints []string `json:"endpoints,omitempty"`
+	// remove are the names of files of earlier snapshots, for EtcdSnapshot.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
+	Remove []string `json:"remove,omitempty"`
+	// s3 is the object in a bucket that EtcdUpload writes, and that EtcdPrepare reads if the host has not the file.
+	// +optional
+	S3 *EtcdTaskS3 `json:"s3,omitempty"`
+}
+
+// EtcdTaskS3 is an object in a bucket, and the Secret by which it is reached.
+type EtcdTaskS3 struct {
+	provisionv1.EtcdS3Object `json:",inline"`
+	// credentialsSecretName names a Secret of the same namespace, as credentialsSecretName of a DroverCluster does.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	CredentialsSecretName string `json:"credentialsSecretName,omitempty"`
 }
 
 // UpdateTask says to what a machine is updated in place.

@@ -55,6 +55,30 @@ type EtcdS3 struct {
 	CredentialsSecretName string `json:"credentialsSecretName,omitempty"`
 }
 
+// EtcdS3Object is an object in a bucket of an S3-compatible store.
+type EtcdS3Object struct {
+	// endpoint of the store, empty for that of AWS.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9.:\[\]]+$`
+	Endpoint string `json:"endpoint,omitempty"`
+	// bucket of the object.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[-a-z0-9.]+$`
+	Bucket string `json:"bucket"`
+	// region of the bucket.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
+	Region string `json:"region,omitempty"`
+	// key of the object.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
+	Key string `json:"key"`
+}
+
 // EtcdSnapshot has one server of a ClusterInstallation, or one control plane that kubeadm has made of a Host, make a snapshot of etcd now. To delete it leaves the
 // snapshot where it is.
 //
@@ -131,7 +155,7 @@ type EtcdSnapshotStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled if it has failed: it is not tried again.
+	// conditions are Ready, Stalled if it has failed: it is not tried again, and of a DroverCluster Saved: the file is on the host.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -146,12 +170,25 @@ type EtcdSnapshotStatus struct {
 	// directory, and in the bucket of spec.etcd.s3. Of a DroverCluster it is the name of the file, which is in /var/lib/drover/etcd/snapshots of the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
+	// s3 is the copy in a bucket, of a DroverCluster with spec.etcd.s3.
+	// +optional
+	S3 *EtcdS3Object `json:"s3,omitempty"`
 	// configuration is the spec that the ClusterInstallation had when the snapshot was made, for an EtcdRestore that restores it, too.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	Configuration *runtime.RawExtension `json:"configuration,omitempty"`
 }
+
+// What is on the EtcdSnapshots of a DroverCluster.
+const (
+	// LabelScheduled with the value "true" is on EtcdSnapshots that the schedule of their owner has made. Those beyond its retention are removed.
+	LabelScheduled = Group + "/scheduled"
+	// AnnotationScheduledFor has the time of the schedule for which an EtcdSnapshot was made, as RFC 3339.
+	AnnotationScheduledFor = Group + "/scheduled-for"
+	// ConditionSaved of an EtcdSnapshot of a DroverCluster is True once the file is on the disk of its host, also if the copy to a bucket fails.
+	ConditionSaved = "Saved"
+)
 
 // Reasons of the condition Ready of an EtcdSnapshot.
 const (

@@ -49,7 +49,6 @@ type EtcdRestoreList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.installationName) != has(self.droverClusterName)",message="give installationName or droverClusterName"
 // +kubebuilder:validation:XValidation:rule="!has(self.droverClusterName) || self.configuration == 'Keep'",message="configuration: Restore is for installations"
-// +kubebuilder:validation:XValidation:rule="!has(self.droverClusterName) || !has(self.file) || has(self.host)",message="give the host that has the file"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="give snapshotName or file"
 // +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host is for file"
 // +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration: Restore takes snapshotName: a file has no configuration"
@@ -70,13 +69,14 @@ type EtcdRestoreSpec struct {
 	DroverClusterName string `json:"droverClusterName,omitempty"`
 
 	// snapshotName names an EtcdSnapshot of the same namespace that has succeeded. The host that made it restores it, from its disk.
+	// Of a DroverCluster another host fetches it from its bucket, if that host or the file is gone.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	SnapshotName string `json:"snapshotName,omitempty"`
 
 	// file is the name of a snapshot's file, such as one of the schedule. It is in server/db/snapshots of the data directory of host, or without host in the bucket of
-	// spec.etcd.s3 of the installation. Of a DroverCluster it is in /var/lib/drover/etcd/snapshots of host.
+	// spec.etcd.s3 of the installation or DroverCluster. Of a DroverCluster it is in /var/lib/drover/etcd/snapshots of host.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`

@@ -1,0 +1,186 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package objectstore copies files to and from a bucket of an S3-compatible store, by https only.
+package objectstore
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+const (
+	// defaultEndpoint and defaultRegion are those of AWS. A store of one's own takes any region.
+	defaultEndpoint = "s3.amazonaws.com"
+	defaultRegion   = "us-east-1"
+	// partSize is how much of a large file one request has. A part that fails is sent again.
+	partSize = 16 << 20
+	// tries is how often a request is made.
+	tries = 5
+	// sumKey is the key of an object's metadata with the SHA-256 of the file.
+	sumKey = "Sha256"
+)
+
+// Object is where a file is.
+type Object struct {
+	// Endpoint is a host, with a port if it is not 443. Empty for AWS.
+	Endpoint string
+	// Bucket, Region and Key of the object.
+	Bucket, Region, Key string
+}
+
+// String names an object for a person.
+func (o Object) String() string {
+	return fmt.Sprintf("%s in the bucket %s at %s", o.Key, o.Bucket, cmp.Or(o.Endpoint, defaultEndpoint))
+}
+
+// Credentials are what a store knows a user by. Without AccessKey, what the machine is allowed is used, as AWS gives it to its machines.
+type Credentials struct {
+	AccessKey, SecretKey string
+	// CA is what must have signed the store's certificate, PEM. Empty for those that the machine trusts.
+	CA []byte
+}
+
+// Put copies a file to a bucket.
+func Put(ctx context.Context, o Object, c Credentials, file string) error {
+	store, err := dial(o, c)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	size, err := io.Copy(sum, f)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	options := minio.PutObjectOptions{
+		ContentType: "application/octet-stream", PartSize: partSize, NumThreads: 1, SendContentMd5: true,
+		UserMetadata: map[string]string{sumKey: text(sum)},
+	}
+	if _, err := store.PutObject(ctx, o.Bucket, o.Key, f, size, options); err != nil {
+		return fmt.Errorf("copy %s to %s: %w", file, o, explained(err))
+	}
+	return nil
+}
+
+// Get copies an object to a file, which is there only if all of it is, as it was put.
+func Get(ctx context.Context, o Object, c Credentials, file string) (err error) {
+	store, err := dial(o, c)
+	if err != nil {
+		return err
+	}
+	part := file + ".part"
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(part))
+		}
+	}()
+	if err := errors.Join(receive(ctx, store, o, f), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("copy %s to %s: %w", o, file, err)
+	}
+	return os.Rename(part, file)
+}
+
+// receive writes an object, and checks that it is what was put.
+func receive(ctx context.Context, store *minio.Client, o Object, to io.Writer) error {
+	// One GET: GetObject of the client itself asks by HEAD first, whose errors have no reason.
+	object, info, _, err := (minio.Core{Client: store}).GetObject(ctx, o.Bucket, o.Key, minio.GetObjectOptions{})
+	if err != nil {
+		return explained(err)
+	}
+	defer object.Close()
+	sum := sha256.New()
+	got, err := io.Copy(io.MultiWriter(to, sum), object)
+	if err != nil {
+		return explained(err)
+	}
+	if got != info.Size {
+		return fmt.Errorf("it has %d bytes, and %d were received", info.Size, got)
+	}
+	if want := info.UserMetadata[sumKey]; want != "" && !strings.EqualFold(want, text(sum)) {
+		return errors.New("its SHA-256 is not that of the file that was put there: it was changed, or is damaged")
+	}
+	return nil
+}
+
+func text(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }
+
+// dial returns a client. It follows no redirect, so credentials reach no other server than the one that is named.
+func dial(o Object, c Credentials) (*minio.Client, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if len(c.CA) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(c.CA) {
+			return nil, errors.New("ca.crt has no certificate that can be read: give the store's CA as PEM")
+		}
+	}
+	by := credentials.NewIAM("")
+	if c.AccessKey != "" || c.SecretKey != "" {
+		by = credentials.NewStaticV4(c.AccessKey, c.SecretKey, "")
+	}
+	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	store, err := minio.New(cmp.Or(o.Endpoint, defaultEndpoint), &minio.Options{
+		Creds: by, Secure: true, Region: cmp.Or(o.Region, defaultRegion), MaxRetries: tries,
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: config, DisableCompression: true,
+			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the endpoint %s: %w", o.Endpoint, err)
+	}
+	return store, nil
+}
+
+// explained adds what a person does about an error of the store.
+func explained(err error) error {
+	response := minio.ToErrorResponse(err)
+	advice := map[string]string{
+		minio.NoSuchBucket: "make the bucket", minio.NoSuchKey: "there is no such object: look what the bucket has",
+		minio.AccessDenied: "let the access key put and get objects of the bucket", "InvalidAccessKeyId": "check accessKey in the Secret", "XAdminUserNotFound": "check accessKey in the Secret",
+		"SignatureDoesNotMatch": "check secretKey in the Secret", "AuthorizationHeaderMalformed": "check region", "PermanentRedirect": "check endpoint and region",
+	}[response.Code]
+	unknown, invalid := x509.UnknownAuthorityError{}, x509.HostnameError{}
+	switch {
+	case errors.As(err, &unknown):
+		advice = "put the CA of the store's certificate into the Secret, as ca.crt"
+	case errors.As(err, &invalid):
+		advice = "name the store by a name or address that its certificate has"
+	case response.StatusCode >= 300 && response.StatusCode < 400:
+		advice = cmp.Or(advice, "it answers with a redirect, which is not followed: check endpoint and region")
+	}
+	if code := response.Code; code != "" && !strings.Contains(err.Error(), code) {
+		err = fmt.Errorf("%w (%s)", err, code)
+	}
+	if advice == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, advice)
+}

@@ -1,0 +1,304 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// follows gives the cluster a schedule.
+func (w *world) follows(etcd infrav1.Etcd) {
+	w.t.Helper()
+	cluster := &infrav1.DroverCluster{}
+	w.get("web-infra", cluster)
+	cluster.Spec.Etcd = etcd
+	if err := w.Client.Update(w.t.Context(), cluster); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// scheduled returns the snapshots that the schedule has made, the oldest first.
+func (w *world) scheduled() []provisionv1.EtcdSnapshot {
+	w.t.Helper()
+	list := &provisionv1.EtcdSnapshotList{}
+	if err := w.Client.List(w.t.Context(), list, client.InNamespace(w.namespace), client.MatchingLabels{provisionv1.LabelScheduled: "true"}); err != nil {
+		w.t.Fatal(err)
+	}
+	slices.SortFunc(list.Items, func(a, b provisionv1.EtcdSnapshot) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items
+}
+
+// times wants the scheduled snapshots to be those of these times of the day.
+func (w *world) times(want string) {
+	w.t.Helper()
+	var got []string
+	for _, o := range w.scheduled() {
+		got = append(got, strings.TrimSuffix(strings.TrimPrefix(o.Annotations[provisionv1.AnnotationScheduledFor], "2026-03-01T"), ":00Z"))
+	}
+	if strings.Join(got, " ") != want {
+		w.t.Fatalf("the schedule has made the snapshots of %q, want %q", got, want)
+	}
+}
+
+// succeed has h1 make the snapshot that it was given, and returns what it was to remove.
+func (w *world) succeed(state infrav1.TaskState) []string {
+	w.t.Helper()
+	w.reconcile(1)
+	m := w.given("h1", state, infrav1.TaskEtcdSnapshot)
+	w.reconcile(2)
+	w.given("h1", "")
+	return m.Spec.Tasks[1].Etcd.Remove
+}
+
+func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.reconcile(1)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *"})
+	w.reconcile(3)
+	w.times("") // a schedule that was just set has missed none
+	if w.again != 30*time.Minute {
+		t.Errorf("it looks again after %v, want at the next time", w.again)
+	}
+	w.now = w.now.Add(30 * time.Minute)
+	w.reconcile(3)
+	w.times("11:00")
+	one := w.scheduled()[0]
+	owner := &infrav1.DroverCluster{}
+	w.get("web-infra", owner)
+	if !metav1.IsControlledBy(&one, owner) || one.Name != "web-infra-"+fmt.Sprint(w.now.Unix()/60) || len(w.events) != 1 || !strings.Contains(w.events[0], "SnapshotScheduled") {
+		t.Errorf("%+v, %q", one.ObjectMeta, w.events)
+	}
+	w.now = w.now.Add(5 * time.Hour) // one that does not end keeps others from being made
+	w.reconcile(3)
+	w.times("11:00")
+	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
+	w.reconcile(2)
+	w.times("11:00 16:00")
+	if saved := w.scheduled()[0].Status.Conditions; !meta.IsStatusConditionTrue(saved, provisionv1.ConditionSaved) {
+		t.Errorf("%+v, want Saved", saved)
+	}
+	w.succeed(infrav1.TaskSucceeded)
+	w.now = w.now.Add(time.Hour + time.Minute)
+	w.wantRestore("r", provisionv1.EtcdRestoreSpec{File: "f.db", Host: "h2"})
+	w.reconcile(3)
+	w.times("11:00 16:00") // while a restore is under way none is made
+	restore := &provisionv1.EtcdRestore{}
+	w.get("r", restore)
+	restore.Spec.Cancel = true
+	if err := w.Client.Update(t.Context(), restore); err != nil {
+		t.Fatal(err)
+	}
+	w.paused(true)
+	w.reconcile(3)
+	w.restore("r", provisionv1.RestoreCanceled, provisionv1.ReasonCanceled, "")
+	w.reconcile(1)
+	w.times("11:00 16:00 17:00")
+	w.follows(infrav1.Etcd{Schedule: "often"})
+	w.succeed(infrav1.TaskSucceeded) // what is there goes on
+	w.now = w.now.Add(10 * time.Hour)
+	w.reconcile(2)
+	w.times("11:00 16:00 17:00")
+}
+
+func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{Schedule: "* * * * *"})
+	for _, host := range []string{"h1", "h2", "h3"} {
+		m := &infrav1.DroverMachine{}
+		w.get("m-"+host, m)
+		m.Status.Initialization.Provisioned = nil
+		w.status(m)
+	}
+	w.reconcile(2)
+	w.times("")
+	if w.again <= 0 || w.again > time.Minute {
+		t.Errorf("it looks again after %v, want within a minute", w.again)
+	}
+}
+
+func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 2})
+	// A person's snapshot with the label stays: the cluster does not own it.
+	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mine"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}})
+	w.succeed(infrav1.TaskSucceeded)
+	var removed []string
+	for hour := range 4 {
+		w.now = time.Date(2026, 3, 1, 11+hour, 0, 0, 0, time.UTC)
+		w.reconcile(1)
+		removed = append(removed, w.succeed(infrav1.TaskSucceeded)...)
+	}
+	w.times("13:00 14:00")
+	if len(removed) != 2 {
+		t.Errorf("%q were removed on the host, want the files of 11:00 and 12:00", removed)
+	}
+	w.get("mine", &provisionv1.EtcdSnapshot{})
+	mine := &provisionv1.EtcdSnapshot{}
+	w.get("mine", mine)
+	mine.Labels = map[string]string{provisionv1.LabelScheduled: "true"}
+	if err := w.Client.Update(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Hour)
+	w.reconcile(1)
+	if got := w.succeed(infrav1.TaskSucceeded); len(got) != 1 || strings.HasPrefix(got[0], "mine") {
+		t.Errorf("%q were removed", got)
+	}
+	w.get("mine", mine)
+	if err := w.Client.Delete(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	for range 6 { // those that fail are kept, but not all
+		w.now = w.now.Add(time.Hour)
+		w.reconcile(1)
+		w.succeed(infrav1.TaskFailed)
+	}
+	w.reconcile(1)
+	failed := 0
+	for _, o := range w.scheduled() {
+		if o.Status.Phase == provisionv1.SnapshotFailed {
+			failed++
+		}
+	}
+	if failed != 3 || len(w.scheduled()) != 5 {
+		t.Errorf("%d of %d have failed, want 3 of 5: no file was removed", failed, len(w.scheduled()))
+	}
+}
+
+func TestASnapshotThatIsBeingRemovedIsNotRestored(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
+	w.now = w.now.Add(30 * time.Minute)
+	w.reconcile(1)
+	w.succeed(infrav1.TaskSucceeded)
+	first := w.scheduled()[0].Name
+	w.now = w.now.Add(time.Hour)
+	w.reconcile(2)
+	if m := w.given("h1", infrav1.TaskRunning, infrav1.TaskEtcdSnapshot); len(m.Spec.Tasks[1].Etcd.Remove) != 1 {
+		t.Fatalf("%+v", m.Spec.Tasks)
+	}
+	w.wantRestore("late", provisionv1.EtcdRestoreSpec{SnapshotName: first})
+	w.reconcile(2)
+	w.restore("late", provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "beyond spec.etcd.retention")
+	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
+	w.reconcile(2)
+	w.times("12:00")
+}
+
+// s3 is a bucket of the cluster.
+func s3() *provisionv1.EtcdS3 {
+	return &provisionv1.EtcdS3{Endpoint: "s3.example.com", Bucket: "b", Folder: "/prod/../web", CredentialsSecretName: "keys"}
+}
+
+func TestASnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{S3: s3()})
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}}
+	w.create(o)
+	w.reconcile(2)
+	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
+	w.reconcile(2)
+	if w.get("before", o); o.Status.Phase != provisionv1.SnapshotRunning {
+		t.Fatalf("%+v, want it to be copied", o.Status)
+	}
+	m := w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot, infrav1.TaskEtcdUpload)
+	want := infrav1.EtcdTaskS3{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com", Bucket: "b", Key: "web/" + o.Status.Snapshot}, CredentialsSecretName: "keys"}
+	if task := m.Spec.Tasks[2].Etcd; *task.S3 != want || task.File != o.Status.Snapshot {
+		t.Errorf("%+v, want %+v", task.S3, want)
+	}
+	w.reconcile(2)
+	if w.get("before", o); o.Status.Phase != provisionv1.SnapshotSucceeded || o.Status.S3 == nil || *o.Status.S3 != want.EtcdS3Object {
+		t.Fatalf("%+v, want it to say where the copy is", o.Status)
+	}
+	host := &v1.Host{} // the machine is gone for good
+	w.get("h1", host)
+	w.connect("h1", false)
+	if err := w.Client.Delete(t.Context(), host); err != nil {
+		t.Fatal(err)
+	}
+	other := s3()
+	other.Bucket = "another"
+	w.follows(infrav1.Etcd{S3: other})
+	w.wantRestore("elsewhere", provisionv1.EtcdRestoreSpec{SnapshotName: "before"})
+	w.reconcile(3)
+	w.restore("elsewhere", provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "in the bucket b at s3.example.com, which spec.etcd.s3 of the DroverCluster does not name")
+	moved := s3()
+	moved.Folder = "others"
+	w.follows(infrav1.Etcd{S3: moved}) // the copy stays where it was put
+	w.wantRestore("r", provisionv1.EtcdRestoreSpec{SnapshotName: "before"})
+	w.reconcile(2)
+	w.paused(true)
+	w.reconcile(2)
+	if task := w.given("h2", infrav1.TaskRunning, infrav1.TaskEtcdPrepare).Spec.Tasks[1].Etcd; *task.S3 != want || task.File != o.Status.Snapshot {
+		t.Errorf("%+v, want h2 to fetch %+v", task, want)
+	}
+	if got := w.restore("r", provisionv1.RestorePending, provisionv1.ReasonWaiting, "h2 reads"); got.Status.Host != "h2" {
+		t.Errorf("%+v", got.Status)
+	}
+}
+
+func TestACopyThatFailsIsSaidWithTheFileThatIsThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{S3: s3()})
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}}
+	w.create(o)
+	w.reconcile(2)
+	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
+	for attempt := range 2 {
+		w.reconcile(2)
+		m := &infrav1.DroverMachine{}
+		w.get("m-h1", m)
+		if len(m.Spec.Tasks) != 3+attempt {
+			t.Fatalf("%+v, want another attempt", m.Spec.Tasks)
+		}
+		m.Status.Tasks = []infrav1.MachineTaskStatus{{ID: m.Spec.Tasks[1].ID, State: infrav1.TaskSucceeded}}
+		for _, task := range m.Spec.Tasks[2:] {
+			m.Status.Tasks = append(m.Status.Tasks, infrav1.MachineTaskStatus{ID: task.ID, State: infrav1.TaskFailed, Message: "access denied"})
+		}
+		w.status(m)
+	}
+	w.reconcile(2)
+	w.get("before", o)
+	ready := meta.FindStatusCondition(o.Status.Conditions, provisionv1.ConditionReady)
+	if o.Status.Phase != provisionv1.SnapshotFailed || o.Status.S3 != nil || !strings.Contains(ready.Message, "it is saved as "+o.Status.Snapshot+" on host h1, and could not be copied to the bucket b: access denied") ||
+		!meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionSaved) || !meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionStalled) {
+		t.Errorf("%+v, %+v", o.Status, ready)
+	}
+}
+
+func TestWhatNoClusterCanKeepIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, etcd := range map[string]infrav1.Etcd{
+		"a time zone":            {Schedule: "TZ=Asia/Tokyo 0 * * * *"},
+		"a negative retention":   {Schedule: "@daily", Retention: -1},
+		"too many":               {Schedule: "@daily", Retention: 101},
+		"an endpoint with a URL": {S3: &provisionv1.EtcdS3{Endpoint: "http://s3.example.com", Bucket: "b"}},
+		"no bucket":              {S3: &provisionv1.EtcdS3{Endpoint: "s3.example.com"}},
+	} {
+		o := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x"}, Spec: infrav1.DroverClusterSpec{Etcd: etcd}}
+		if err := w.Client.Create(t.Context(), o); !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v, want it to be invalid", name, err)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeadmetcd
+
+import (
+	"slices"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+)
+
+const (
+	// DefaultRetention is how many snapshots of the schedule each control plane keeps.
+	DefaultRetention = 5
+	// keptFailures is how many snapshots of the schedule that left no file are kept, so that a person finds out why.
+	keptFailures = 3
+	// maxRemove is how many files one task removes.
+	maxRemove = 64
+)
+
+// Stored is a snapshot that the schedule has made and that has ended.
+type Stored struct {
+	UID, Host, File string
+	// Saved reports that its file was written.
+	Saved bool
+	// Held reports that an EtcdRestore which has not ended, and is not refused, names it: it is not removed.
+	Held bool
+}
+
+// upload has the machine that has made a snapshot copy it to the bucket, and says how far the snapshot is. A copy that fails leaves the file.
+func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
+	p := SnapshotProgress{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
+	task := d.find(m, wish.UID, Upload)
+	if task == nil && wish.S3 == nil {
+		return p
+	}
+	if task == nil && d.Restore != nil {
+		p.Phase, p.Message = provisionv1.SnapshotRunning, "host "+m.Host+" has saved it, and copies it to the bucket when the EtcdRestore of this cluster has ended"
+		return p
+	}
+	to := wish.S3
+	if task != nil {
+		to = task.S3
+	}
+	state, message := d.try(m, "upload", wish.UID, Task{Action: Upload, File: wish.File, S3: to})
+	switch {
+	case state == Succeeded:
+		p.Message, p.S3 = p.Message+", and copied it to "+to.name(), to
+	case state == Failed:
+		p.Phase = provisionv1.SnapshotFailed
+		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", and could not be copied to " + to.name() + ": " + message
+	case m.Gone:
+		p.Phase, p.Saved, p.Message = provisionv1.SnapshotFailed, false, tryAgain+"host "+m.Host+" is gone, and had not copied it to "+to.name()
+	default:
+		p.Phase, p.Message = provisionv1.SnapshotRunning, "host "+m.Host+" has saved it, and copies it to "+to.name()
+		if !m.Connected {
+			p.Message = "host " + m.Host + " has saved it, was told to copy it to " + to.name() + ", and its agent is not connected"
+		}
+	}
+	return p
+}
+
+func (o *Object) name() string { return "the bucket " + o.Bucket }
+
+// surplus returns the files that a host is to remove: those beyond the retention, where some more are about to be made, and what a snapshot that failed may have left.
+func (d *decision) surplus(host string, more int) []string {
+	if d.Retention <= 0 { // there is no schedule any more
+		return nil
+	}
+	var files []string
+	kept := more
+	for _, s := range d.Stored { // the newest first
+		switch {
+		case s.Host != host || s.Held:
+		case !s.Saved:
+			files = append(files, s.File)
+		case kept < d.Retention:
+			kept++
+		default:
+			files = append(files, s.File)
+		}
+	}
+	if len(files) > maxRemove { // the oldest first; the next task removes the rest
+		files = files[len(files)-maxRemove:]
+	}
+	return files
+}
+
+// expire finds the snapshots of the schedule whose objects are to be deleted: those whose files a host has removed, those that left no file beyond the latest few, and
+// of those on hosts that are no control planes any more the ones beyond the retention.
+func (d *decision) expire() {
+	if d.Retention <= 0 {
+		return
+	}
+	failures, elsewhere := 0, 0
+	for _, s := range d.Stored { // the newest first
+		switch {
+		case s.Held:
+		case !s.Saved:
+			if failures++; failures > keptFailures {
+				d.out.Expired = append(d.out.Expired, s.UID)
+			}
+		case !slices.ContainsFunc(d.Machines, func(m Machine) bool { return m.Host == s.Host && !m.Gone }):
+			if elsewhere++; elsewhere > d.Retention {
+				d.out.Expired = append(d.out.Expired, s.UID)
+			}
+		case Removing(d.Machines, s.Host, s.File, Succeeded):
+			d.out.Expired = append(d.out.Expired, s.UID)
+		}
+	}
+}
+
+// Removing reports whether a host was told to remove a file, and is in one of these states.
+func Removing(machines []Machine, host, file string, states ...State) bool {
+	for _, m := range machines {
+		for _, t := range m.Tasks {
+			if m.Host == host && t.Action == Snapshot && slices.Contains(t.Remove, file) && slices.Contains(states, t.State) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,73 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// testEtcdSnapshots: the manager makes and deletes the EtcdSnapshots of schedules, and none of users.
+func testEtcdSnapshots(t *testing.T, h *fixture) {
+	h.Provision(t)
+	for _, o := range manifests(t, "config/provision") {
+		if o.GetKind() != "Kustomization" {
+			h.Apply(t, o)
+		}
+	}
+	h.AwaitRights(t, managerUser(t), h.workspace, rbacv1.PolicyRule{APIGroups: []string{"provision.cluster.drover.dev"}, Resources: []string{"etcdsnapshots"}, Verbs: []string{"create", "delete"}})
+	manager := h.manager(t)
+	const label = "labels: {provision.cluster.drover.dev/scheduled: 'true'}, "
+	owner := func(kind, group, name string, controller bool) string {
+		return fmt.Sprintf("ownerReferences: [{apiVersion: %s/v1, kind: %s, name: %s, uid: u, controller: %t}]", group, kind, name, controller)
+	}
+	const infrastructure, refused = "infrastructure.cluster.drover.dev", "makes and deletes only the EtcdSnapshots of the schedule"
+	number := 0
+	snapshot := func(meta, spec string) client.Object {
+		number++
+		return object(t, fmt.Sprintf("{apiVersion: provision.cluster.drover.dev/v1, kind: EtcdSnapshot, metadata: {namespace: %s, name: s%d, %s}, spec: {%s}}", h.workspace, number, meta, spec))
+	}
+	web := owner("DroverCluster", infrastructure, "web", true)
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the API server learns of the policy a moment after it is made
+		if err := manager.Create(ctx, snapshot("", "droverClusterName: web"), client.DryRunAll); !apierrors.IsForbidden(err) {
+			return errors.New("the policy is not in force")
+		}
+		return nil
+	})
+	t.Run("one of a schedule", func(t *testing.T) {
+		o := snapshot(label+web, "droverClusterName: web")
+		wantTaken(t, manager.Create(t.Context(), o))
+		wantTaken(t, manager.Delete(t.Context(), o))
+	})
+	for name, o := range map[string]client.Object{
+		"a user's":                   snapshot("", "droverClusterName: web"),
+		"one with the label alone":   snapshot(label, "droverClusterName: web"),
+		"one of no schedule":         snapshot(web, "droverClusterName: web"),
+		"one of another cluster":     snapshot(label+web, "droverClusterName: other"),
+		"one of an installation":     snapshot(label+web, "installationName: web"),
+		"one that it does not own":   snapshot(label+owner("DroverCluster", infrastructure, "web", false), "droverClusterName: web"),
+		"one of another kind":        snapshot(label+owner("DroverMachine", infrastructure, "web", true), "droverClusterName: web"),
+		"one of a kind of that name": snapshot(label+owner("DroverCluster", "example.com", "web", true), "droverClusterName: web"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantRefused(t, manager.Create(t.Context(), o, client.DryRunAll), refused)
+			if err := h.Client.Create(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			wantRefused(t, manager.Delete(t.Context(), o, client.DryRunAll), refused)
+			if err := manager.Update(t.Context(), o); !apierrors.IsForbidden(err) {
+				t.Errorf("update: %v, want it to have no right to", err)
+			}
+		})
+	}
+}
