@@ -68,7 +68,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	}
 	by, err := r.credentials(ctx, machine)
 	if err != nil {
-		return verdict{}, err
+		return status.Readiness{}, err
 	}
 	want, after := schedule(taskInput{machine, in.host, by}, *plan, version)
 	_, err = r.hub().ReplacePlan(ctx, in.host, consumer(machine), want)

@@ -148,7 +148,7 @@ func build(t *testing.T) *system {
 	return &system{t: t, programs: programs, dir: t.TempDir()}
 }
 
-// buildForLargeSchemas is build for control planes with the kinds of Cluster API, Flux or Argo CD: their schemas alone take 230 MB of an API server's heap, which
+// buildForLargeSchemas is build for control planes with the kinds of Cluster API: their schemas alone take 230 MB of an API server's heap, which
 // would collect garbage all the time within the limit of the others.
 func buildForLargeSchemas(t *testing.T) *system {
 	t.Helper()
