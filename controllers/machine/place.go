@@ -49,7 +49,7 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 			return v, err
 		}
 	}
-	if _, err := makePlan(planInput{string(machine.UID), in.host, data, manifest}); err != nil {
+	if _, err := makePlan(planInput{string(machine.UID), in.host, data, in.owner.Spec.Version, manifest}); err != nil {
 		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	}
 	if err := r.setProviderID(ctx, in, ProviderID(in.host)); err != nil {
@@ -241,7 +241,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	if err != nil || w.Reason != "" {
 		return w, err
 	}
-	plan, err := makePlan(planInput{string(in.machine.UID), in.host, data, manifest})
+	plan, err := makePlan(planInput{string(in.machine.UID), in.host, data, in.owner.Spec.Version, manifest})
 	if err != nil {
 		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	}

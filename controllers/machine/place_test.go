@@ -4,6 +4,7 @@
 package machine
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -87,6 +88,25 @@ func TestTheProviderIDIsAWordOfItsOwn(t *testing.T) {
 		_, err := makePlan(planInput{uid: "u", host: &host, data: []byte("#cloud-config\nruncmd: [\"echo " + strings.TrimSpace(text) + "\"]\n")})
 		if (err == nil) != want {
 			t.Errorf("%q: %v, want it taken: %t", text, err, want)
+		}
+	}
+}
+
+func TestTheBootstrapKnowsItsVersionOfKubernetes(t *testing.T) {
+	t.Parallel()
+	host := freeHost("rack1", "", "")
+	for version, want := range map[string]string{
+		"v1.36.3": "v1.36.3", "v1.36.0-rc.1": "v1.36.0-rc.1", "v1.36.3+rke2r1": "v1.36.3+rke2r1", "": "none", "latest": "none", "v1.36.3; reboot": "none", "v1.36.3-$(reboot)": "none", "1.36.3": "none",
+	} {
+		plan, err := makePlan(planInput{uid: "u", host: &host, version: version, data: []byte("#cloud-config\nruncmd: [\"echo drover://team-a/rack1 ${KUBERNETES_VERSION:-none}\"]\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		script := strings.Replace(string(plan.Files[0].Content), "/run/cluster-api", t.TempDir(), 1)
+		command := exec.CommandContext(t.Context(), "sh", "-c", script)
+		command.Env = []string{"PATH=/usr/bin:/bin"}
+		if out, err := command.CombinedOutput(); err != nil || string(out) != "drover://team-a/rack1 "+want+"\n" {
+			t.Errorf("of %q the commands see %q (%v), want %s", version, out, err, want)
 		}
 	}
 }

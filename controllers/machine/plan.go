@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/version"
+
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/cloudconfig"
@@ -22,6 +24,9 @@ const (
 	installTimeout   = 600
 	resetTimeout     = 1800
 )
+
+// envVersion has the version of Kubernetes, for the commands of a bootstrap and for installers.
+const envVersion = "KUBERNETES_VERSION"
 
 // folder is where a machine's script and manifest are, beside the agent's.
 const folder = "/var/lib/drover/machine/"
@@ -66,6 +71,8 @@ type planInput struct {
 	host *v1.Host
 	// data of the bootstrap provider.
 	data []byte
+	// version of Kubernetes that Cluster API wants, for the commands of the bootstrap.
+	version string
 	// manifest of the agent, nil if the cluster has one already, or the machine is no control plane.
 	manifest []byte
 }
@@ -89,7 +96,7 @@ func makePlan(in planInput) (*protocol.HostPlan, error) {
 		plan.Files = append(plan.Files, protocol.HostFile{Path: f.Path, Content: f.Content, Mode: f.Mode, UID: f.UID, GID: f.GID})
 	}
 	script := folder + in.uid + "/bootstrap.sh"
-	text := "#!/bin/sh\nmkdir -p /run/cluster-api\n" + strings.Join(config.Commands, "\n") + "\n"
+	text := "#!/bin/sh\n" + exported(in.version) + "mkdir -p /run/cluster-api\n" + strings.Join(config.Commands, "\n") + "\n"
 	plan.Files = append(plan.Files, protocol.HostFile{Path: script, Content: []byte(text), Mode: "0700"})
 	plan.Instructions = []protocol.HostInstruction{{ID: "bootstrap-" + in.uid, Command: []string{"/bin/sh", "-c", bootstrap, script}, TimeoutSeconds: bootstrapTimeout}}
 	if in.manifest != nil {
@@ -99,6 +106,14 @@ func makePlan(in planInput) (*protocol.HostPlan, error) {
 	}
 	plan.Clean = []protocol.HostInstruction{{ID: "reset-" + in.uid, Command: append([]string{"/bin/sh", "-c", reset, "reset"}, installation.Uninstallers()...), TimeoutSeconds: resetTimeout}}
 	return plan, refused(plan)
+}
+
+// exported gives commands the version, so that one that installs it need not change with it: what changes in a KubeadmConfig is not updated in place.
+func exported(of string) string {
+	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
+		return ""
+	}
+	return "export " + envVersion + "=" + of + "\n"
 }
 
 // refused says why no host takes a plan, for example one with a file that has no path.

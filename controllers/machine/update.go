@@ -17,7 +17,7 @@ const updateTimeout = 3600
 // upgrade installs the programs of a version and has kubeadm change the node to it. What concerns the whole cluster, Cluster API has changed before: so "upgrade node" serves
 // the first machine of the control plane, too. Its words come as arguments.
 const upgrade = `version=$0 path=$1 url=$2 sum=$3 patches=$4 ignored=$5
-export KUBERNETES_VERSION="$version" KUBECONFIG=
+export ` + envVersion + `="$version" KUBECONFIG=
 if test -z "$path"; then path=$(mktemp) && trap 'rm -f "$path"' EXIT || exit; fi
 attempt() {
 	if test -n "$url"; then

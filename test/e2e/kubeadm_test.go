@@ -71,12 +71,11 @@ func (h *realHosts) applyCluster(t *testing.T, version, revision string, control
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the bootstrap installs is a part of it, which a change in place leaves as it is.
-	installs, surge, unavailable, update := version, "1", "0", ""
+	surge, unavailable, update := "1", "0", ""
 	if h.inPlace {
-		installs, surge, unavailable, update = h.versions[0].version, "0", "1", "inPlaceUpdate: {installer: {path: /usr/bin/install-kubernetes}}"
+		surge, unavailable, update = "0", "1", "inPlaceUpdate: {installer: {path: /usr/bin/install-kubernetes}}"
 	}
-	h.apply(t, strings.NewReplacer("@ENDPOINT@", h.address(t, balancerHost), "@VERSION@", version, "@REVISION@", revision, "@INSTALLS@", installs, "@SURGE@", surge, "@UNAVAILABLE@", unavailable,
+	h.apply(t, strings.NewReplacer("@ENDPOINT@", h.address(t, balancerHost), "@VERSION@", version, "@REVISION@", revision, "@SURGE@", surge, "@UNAVAILABLE@", unavailable,
 		"@UPDATE@", update, "@CONTROLPLANES@", strconv.Itoa(controlPlanes), "@WORKERS@", strconv.Itoa(workers)).Replace(string(manifest)))
 }
 

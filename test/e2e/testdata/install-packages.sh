@@ -5,9 +5,8 @@
 # A stand-in for the package manager of a host: it installs a version of kubeadm, kubelet and kubectl, with the unit of the packages of kubernetes.io, and imports the container images of that version.
 set -eu
 date +%s.%N >/var/log/lab/installs.log
-version=${1:-$KUBERNETES_VERSION}
-echo "$version" >>/var/log/lab/bootstraps.log
-from=/opt/lab/$version
+echo "$KUBERNETES_VERSION" >>/var/log/lab/bootstraps.log
+from=/opt/lab/$KUBERNETES_VERSION
 for program in kubeadm kubelet kubectl; do ln -sf "$from/$program" /usr/bin/$program; done
 mkdir -p /usr/lib/systemd/system/kubelet.service.d
 cat >/usr/lib/systemd/system/kubelet.service <<-'END'
