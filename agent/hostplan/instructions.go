@@ -33,6 +33,7 @@ func (r *Runner) fail(plan *order, phase protocol.HostPhase, id, message, output
 // once makes sure that an instruction has run, and reports whether it succeeded.
 func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.HostInstruction) bool {
 	r.update(plan, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
+	why := "see the log of the agent on the machine"
 	for starts := 0; ctx.Err() == nil; {
 		state, result, digest, err := r.journal.look(instruction.ID)
 		switch {
@@ -45,13 +46,14 @@ func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.Hos
 		case state == ended:
 			return r.finish(plan, instruction, result)
 		case state == interrupted:
+			r.settle(instruction)
 			r.fail(plan, protocol.HostInterrupted, instruction.ID,
 				"the instruction was interrupted and is not repeated: look at the machine, then give the instruction a new ID if it shall run again", "")
 			return false
 		case state == running:
 			pause(ctx, lockPoll)
 		case starts >= maxStarts:
-			r.fail(plan, protocol.HostFailed, instruction.ID, "the instruction does not begin: see the log of the agent on the machine", "")
+			r.fail(plan, protocol.HostFailed, instruction.ID, "the instruction does not begin: "+why, "")
 			return false
 		default:
 			if starts++; starts > 1 && !pause(ctx, lockPoll) {
@@ -59,6 +61,7 @@ func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.Hos
 			}
 			if err := r.start(ctx, instruction); err != nil {
 				r.options.Log.Error(err, "supervisor", "instruction", instruction.ID)
+				why = err.Error()
 			}
 		}
 	}
@@ -88,10 +91,15 @@ func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction
 	}
 }
 
-func (r *Runner) finish(plan *order, instruction protocol.HostInstruction, result Result) bool {
+// settle removes the command and the variables of an instruction that runs no more.
+func (r *Runner) settle(instruction protocol.HostInstruction) {
 	if err := r.journal.settle(instruction.ID); err != nil {
 		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction", instruction.ID)
 	}
+}
+
+func (r *Runner) finish(plan *order, instruction protocol.HostInstruction, result Result) bool {
+	r.settle(instruction)
 	r.options.step("settled")
 	if result.ExitCode == 0 && result.Error == "" {
 		return true

@@ -118,6 +118,28 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	return WriteDurably(filepath.Join(entry, fileInstruction), raw)
 }
 
+// prune forgets instructions that may run again without harm, run no more, and are in the plan no more. Of no other it forgets that it has begun: a hub that was restored may
+// have an old plan.
+func (j journal) prune(plan []protocol.HostInstruction) error {
+	known, err := os.ReadDir(j.folder)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	var errs []error
+	for _, entry := range known {
+		id := entry.Name()
+		if !protocol.Repeatable(id) || slices.ContainsFunc(plan, func(i protocol.HostInstruction) bool { return i.ID == id }) {
+			continue
+		}
+		if held, err := isLocked(filepath.Join(j.entry(id), fileLock)); err != nil || held {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, os.RemoveAll(j.entry(id)))
+	}
+	return errors.Join(errs...)
+}
+
 // settle removes what only a supervisor needs, with the instruction's variables.
 func (j journal) settle(id string) error {
 	err := os.Remove(filepath.Join(j.entry(id), fileInstruction))

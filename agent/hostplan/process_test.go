@@ -300,6 +300,9 @@ func TestAnInstructionWhoseSupervisorIsKilledIsReportedAndNotRepeated(t *testing
 	if p, _ := a.until(settled); p.Phase != protocol.HostInterrupted || p.Instruction != "slow" {
 		t.Errorf("got %+v, want Interrupted", p)
 	}
+	if _, err := os.Stat(filepath.Join(state, "journal", "slow", fileInstruction)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the variables of an instruction that was interrupted are in the journal: %v", err)
+	}
 	a.kill()
 	if p, _ := startAgent(t, state, 0).until(settled); p.Phase != protocol.HostInterrupted || linesOf(t, ran) != "x" {
 		t.Errorf("after a restart got %+v and %q, want the same and no second run", p, linesOf(t, ran))

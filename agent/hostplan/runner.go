@@ -252,6 +252,11 @@ func (r *Runner) follow(ctx context.Context, plan *order) {
 			return
 		}
 	}
+	if plan != nil {
+		if err := r.journal.prune(plan.Plan.Instructions); err != nil {
+			r.options.Log.Error(err, "the journal still has instructions that it could forget")
+		}
+	}
 	carryOut := r.apply
 	if plan != nil && plan.Taken {
 		carryOut = r.clean

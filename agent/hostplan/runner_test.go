@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -87,6 +88,37 @@ func TestPlan(t *testing.T) {
 			h.await("Applied", in(protocol.HostApplied))
 			if _, err := os.Stat(filepath.Join(h.root, "etc/b")); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the file that is absent in the plan is there: %v", err)
+			}
+		},
+		"of instructions that left the plan the journal forgets those that may run again, and no other": func(t *testing.T, h *host) {
+			ran := filepath.Join(t.TempDir(), "ran")
+			gone := []protocol.HostInstruction{appends("task-snapshot-a", ran), appends("task-upload-a-1", ran), appends("task-update-a", ran), appends("bootstrap-a", ran)}
+			stays := appends("task-snapshot-b", ran)
+			h.give(&protocol.HostPlan{Instructions: append(slices.Clone(gone), stays)})
+			h.await("Applied", in(protocol.HostApplied))
+			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{stays, appends("more", ran)}})
+			h.await("Applied", func(p protocol.HostProgress) bool { return p.Phase == protocol.HostApplied && p.Total == 2 })
+			known, err := os.ReadDir(h.journal.folder)
+			var names []string
+			for _, entry := range known {
+				names = append(names, entry.Name())
+			}
+			if want := []string{"bootstrap-a", "more", "task-snapshot-b", "task-update-a"}; err != nil || !slices.Equal(names, want) {
+				t.Errorf("the journal knows %q, %v, want %q", names, err, want)
+			}
+			h.give(&protocol.HostPlan{Instructions: append(slices.Clone(gone), stays)}) // of a hub that was restored
+			h.await("Applied", func(p protocol.HostProgress) bool { return p.Phase == protocol.HostApplied && p.Total == 5 })
+			if got := strings.Fields(linesOf(t, ran)); len(got) != 8 {
+				t.Errorf("%q ran, want the two that may run again twice, and each other once", got)
+			}
+		},
+		"an instruction that cannot begin says why": func(t *testing.T, h *host) {
+			if err := os.WriteFile(h.journal.entry("a"), nil, 0o600); err != nil { // in the place of its folder
+				t.Fatal(err)
+			}
+			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{shell("a", "true")}})
+			if p := h.await("Failed", in(protocol.HostFailed)); !strings.Contains(p.Message, "not a directory") {
+				t.Errorf("got %+v, want why", p)
 			}
 		},
 		"the first instruction that fails is the last that runs, and is reported with its last lines": func(t *testing.T, h *host) {

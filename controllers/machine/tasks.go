@@ -23,9 +23,6 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// taskPrefix precedes the ID of a task in that of its instruction.
-const taskPrefix = "task-"
-
 // soon is when a machine is looked at again whose status had to be written first.
 const soon = 100 * time.Millisecond
 
@@ -107,21 +104,21 @@ func schedule(in taskInput, plan protocol.HostPlan, version string) (protocol.Ho
 	present := map[string]int{}
 	var instructions []protocol.HostInstruction
 	for i, instruction := range plan.Instructions {
-		if present[instruction.ID] = i; !strings.HasPrefix(instruction.ID, taskPrefix) {
+		if present[instruction.ID] = i; !strings.HasPrefix(instruction.ID, protocol.HostTaskPrefix) {
 			instructions = append(instructions, instruction)
 		}
 	}
 	var after []infrav1.MachineTaskStatus
 	for _, task := range in.machine.Spec.Tasks {
 		state := stateOf(in.machine.Status.Tasks, task.ID)
-		if i, given := present[taskPrefix+task.ID]; state.State != "" && !state.State.Ended() {
+		if i, given := present[protocol.HostTaskPrefix+task.ID]; state.State != "" && !state.State.Ended() {
 			instruction, err := protocol.HostInstruction{}, error(nil)
 			if given {
 				instruction, state = plan.Instructions[i], observe(state, in.host, version, i)
 			} else if instruction, err = actions[task.Action](in, task); err != nil {
 				state.State, state.Message = infrav1.TaskFailed, protocol.Cut(err.Error(), maxTaskMessage)
 			}
-			if instruction.ID = taskPrefix + task.ID; err == nil {
+			if instruction.ID = protocol.HostTaskPrefix + task.ID; err == nil {
 				instructions = append(instructions, instruction)
 			}
 		}
@@ -150,7 +147,7 @@ func observe(before infrav1.MachineTaskStatus, host *v1.Host, version string, i 
 	case p == nil || p.Version != version || ready == nil || host.Status.State == v1.HostCleaning:
 	case int(p.Done) > i:
 		after.State, after.Message = infrav1.TaskSucceeded, ""
-	case p.Instruction != taskPrefix+before.ID:
+	case p.Instruction != protocol.HostTaskPrefix+before.ID:
 	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
 		after.State, after.Message = infrav1.TaskFailed, protocol.Cut(ready.Message, 512)
 		if p.Output != "" {
@@ -181,7 +178,7 @@ func isAtWork(host *v1.Host) bool {
 	case ready == nil:
 		return false
 	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
-		return host.Status.Plan != nil && strings.HasPrefix(host.Status.Plan.Instruction, taskPrefix)
+		return host.Status.Plan != nil && strings.HasPrefix(host.Status.Plan.Instruction, protocol.HostTaskPrefix)
 	}
 	return ready.Reason == v1.ReasonInstalling
 }

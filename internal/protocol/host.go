@@ -157,6 +157,15 @@ const (
 	EnvS3CA        = "DROVER_S3_CA"
 )
 
+// Repeatable reports whether the instruction of this ID does no harm if it runs once more: it is a task that makes or copies a snapshot of etcd. A schedule makes them
+// without end, so the journal of a host forgets those that have ended and are in its plan no more.
+func Repeatable(id string) bool {
+	return strings.HasPrefix(id, HostTaskPrefix+"snapshot-") || strings.HasPrefix(id, HostTaskPrefix+"upload-")
+}
+
+// HostTaskPrefix precedes the ID of a machine's task in that of its instruction.
+const HostTaskPrefix = "task-"
+
 // HostInstruction is a command.
 type HostInstruction struct {
 	// ID of the instruction, 1 to 63 letters, digits, dots and hyphens. A one-time instruction runs once on a host, whatever plans it is in: what shall
