@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -23,6 +24,8 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -33,6 +36,8 @@ const (
 	partSize = 16 << 20
 	// tries is how often a request is made.
 	tries = 5
+	// stall is how long an object may send nothing until its copy has failed.
+	stall = time.Minute
 	// sumKey is the key of an object's metadata with the SHA-256 of the file.
 	sumKey = "Sha256"
 )
@@ -57,12 +62,8 @@ type Credentials struct {
 	CA []byte
 }
 
-// Put copies a file to a bucket.
-func Put(ctx context.Context, o Object, c Credentials, file string) error {
-	store, err := dial(o, c)
-	if err != nil {
-		return err
-	}
+// Put copies a file to a bucket. It tries again for as long as patience while the store is away.
+func Put(ctx context.Context, o Object, c Credentials, file string, patience time.Duration) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -76,14 +77,42 @@ func Put(ctx context.Context, o Object, c Credentials, file string) error {
 	if err != nil {
 		return fmt.Errorf("read %s: %w", file, err)
 	}
+	store, err := dial(o, c)
+	if err != nil {
+		return err
+	}
 	options := minio.PutObjectOptions{
 		ContentType: "application/octet-stream", PartSize: partSize, NumThreads: 1, SendContentMd5: true,
 		UserMetadata: map[string]string{sumKey: text(sum)},
 	}
-	if _, err := store.PutObject(ctx, o.Bucket, o.Key, f, size, options); err != nil {
-		return fmt.Errorf("copy %s to %s: %w", file, o, explained(err))
+	again := wait.Backoff{Duration: 5 * time.Second, Factor: 2, Jitter: 0.2, Cap: 2 * time.Minute, Steps: math.MaxInt}
+	for until := time.Now().Add(patience); ; {
+		_, err = store.PutObject(ctx, o.Bucket, o.Key, f, size, options)
+		if err == nil {
+			return nil
+		}
+		pause := again.Step()
+		if !passes(err) || ctx.Err() != nil || time.Now().Add(pause).After(until) {
+			return fmt.Errorf("copy %s to %s: %w", file, o, explained(err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
 	}
-	return nil
+}
+
+// passes reports whether an error is one of a store that is away, or has too much to do, and not an answer to what was asked.
+func passes(err error) bool {
+	unknown, invalid := x509.UnknownAuthorityError{}, x509.HostnameError{}
+	if errors.As(err, &unknown) || errors.As(err, &invalid) {
+		return false
+	}
+	code := minio.ToErrorResponse(err).StatusCode
+	return code == 0 || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
 // Get copies an object to a file, which is there only if all of it is, as it was put.
@@ -109,17 +138,28 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 }
 
 // receive writes an object, and checks that it is what was put.
-func receive(ctx context.Context, store *minio.Client, o Object, to io.Writer) error {
+func receive(ctx context.Context, store *minio.Client, o Object, to *os.File) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	// One GET: GetObject of the client itself asks by HEAD first, whose errors have no reason.
 	object, info, _, err := (minio.Core{Client: store}).GetObject(ctx, o.Bucket, o.Key, minio.GetObjectOptions{})
 	if err != nil {
 		return explained(err)
 	}
 	defer object.Close()
+	if err := fits(info.Size, to); err != nil {
+		return err
+	}
 	sum := sha256.New()
-	got, err := io.Copy(io.MultiWriter(to, sum), object)
+	idle := time.AfterFunc(stall, func() { cancel(fmt.Errorf("the store has sent nothing for %s", stall)) })
+	defer idle.Stop()
+	alive := writer(func(p []byte) (int, error) {
+		idle.Reset(stall)
+		return len(p), nil
+	})
+	got, err := io.Copy(io.MultiWriter(to, sum, alive), io.LimitReader(object, info.Size+1)) // one byte more is too many
 	if err != nil {
-		return explained(err)
+		return explained(cmp.Or(context.Cause(ctx), err))
 	}
 	if got != info.Size {
 		return fmt.Errorf("it has %d bytes, and %d were received", info.Size, got)
@@ -129,6 +169,25 @@ func receive(ctx context.Context, store *minio.Client, o Object, to io.Writer) e
 	}
 	return nil
 }
+
+// fits refuses an object that would fill the disk, on which the control plane has its etcd: beside the copy comes what is made of it.
+func fits(size int64, file *os.File) error {
+	if size < 0 {
+		return errors.New("the store does not say how large it is")
+	}
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(int(file.Fd()), &disk); err != nil {
+		return fmt.Errorf("how much of the disk is free: %w", err)
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; size > free/2 {
+		return fmt.Errorf("it has %d bytes, and twice as much must be free on the disk of %s, which has %d: make room", size, file.Name(), free)
+	}
+	return nil
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 func text(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }
 

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/drover-dev/drover/agent/objectstore"
 	"github.com/drover-dev/drover/test/s3server"
@@ -38,7 +40,7 @@ func TestAFileIsCopiedToARealBucketAndBack(t *testing.T) {
 		}
 		o := objectstore.Object{Endpoint: s.Endpoint, Bucket: s3server.Bucket, Key: fmt.Sprintf("prod/etcd/%d.db", size)}
 		for range 2 { // a copy that is made again is the same
-			if err := objectstore.Put(t.Context(), o, known(s), from); err != nil {
+			if err := objectstore.Put(t.Context(), o, known(s), from, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -66,7 +68,7 @@ func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	object := objectstore.Object{Endpoint: s.Endpoint, Bucket: s3server.Bucket, Key: "f.db"}
-	if err := objectstore.Put(t.Context(), object, known(s), file); err != nil {
+	if err := objectstore.Put(t.Context(), object, known(s), file, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(s.Folder, "f.db"), []byte("Snapshot"), 0o600); err != nil { // the store's disk is damaged
@@ -96,7 +98,7 @@ func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
 		}
 	}
 	object.Bucket = "another"
-	if err := objectstore.Put(t.Context(), object, known(s), file); err == nil || !strings.Contains(err.Error(), "make the bucket") {
+	if err := objectstore.Put(t.Context(), object, known(s), file, time.Minute); err == nil || !strings.Contains(err.Error(), "make the bucket") {
 		t.Errorf("put: %v", err)
 	}
 }
@@ -106,24 +108,78 @@ func TestCredentialsReachNoOtherServer(t *testing.T) {
 	var reached atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
 	defer other.Close()
-	store := httptest.NewTLSServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
-	defer store.Close()
+	redirects := httptest.NewTLSServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer redirects.Close()
 	file := filepath.Join(t.TempDir(), "f.db")
 	if err := os.WriteFile(file, []byte("snapshot"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	by := objectstore.Credentials{AccessKey: "a", SecretKey: "hush-hush", CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: store.Certificate().Raw})}
-	o := objectstore.Object{Endpoint: strings.TrimPrefix(store.URL, "https://"), Bucket: "snapshots", Key: "f.db"}
-	for verb, err := range map[string]error{"put": objectstore.Put(t.Context(), o, by, file), "get": objectstore.Get(t.Context(), o, by, file+".got")} {
+	by := objectstore.Credentials{AccessKey: "a", SecretKey: "hush-hush", CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: redirects.Certificate().Raw})}
+	o := objectstore.Object{Endpoint: strings.TrimPrefix(redirects.URL, "https://"), Bucket: "snapshots", Key: "f.db"}
+	for verb, err := range map[string]error{"put": objectstore.Put(t.Context(), o, by, file, time.Minute), "get": objectstore.Get(t.Context(), o, by, file+".got")} {
 		if err == nil || !strings.Contains(err.Error(), "redirect") {
 			t.Errorf("%s: %v, want it to refuse the redirect", verb, err)
 		}
 	}
 	o.Endpoint = strings.TrimPrefix(other.URL, "http://") // one without TLS
-	if err := objectstore.Put(t.Context(), o, by, file); err == nil {
+	if err := objectstore.Put(t.Context(), o, by, file, 0); err == nil {
 		t.Error("a server without TLS was used")
 	}
 	if n := reached.Load(); n != 0 {
 		t.Errorf("the other server was asked %d times", n)
+	}
+}
+
+// store is a stand-in for a store, which answers as the handler does.
+func store(t *testing.T, handle http.HandlerFunc) (objectstore.Object, objectstore.Credentials) {
+	t.Helper()
+	server := httptest.NewTLSServer(handle)
+	t.Cleanup(server.Close)
+	return objectstore.Object{Endpoint: strings.TrimPrefix(server.URL, "https://"), Bucket: "snapshots", Key: "f.db"},
+		objectstore.Credentials{AccessKey: "a", SecretKey: "hush-hush", CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
+}
+
+func TestAStoreThatIsAwayForAMomentGetsItsCopy(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "f.db")
+	if err := os.WriteFile(file, []byte("snapshot"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	o, by := store(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if asked.Add(1) <= 6 { // one more than the client tries by itself
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("ETag", `"e"`)
+	})
+	if err := objectstore.Put(t.Context(), o, by, file, time.Minute); err != nil {
+		t.Errorf("%v after %d requests", err, asked.Load())
+	}
+}
+
+func TestAnObjectThatCouldFillTheDiskIsNotFetched(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ length, want string }{
+		"of no known size":          {"", "does not say how large"},
+		"larger than what is free":  {"9000000000000000", "make room"},
+		"larger than what it sends": {"300", "unexpected EOF"},
+	} {
+		o, by := store(t, func(w http.ResponseWriter, _ *http.Request) {
+			if c.length != "" {
+				w.Header().Set("Content-Length", c.length)
+			}
+			w.Header().Set("Last-Modified", "Tue, 24 Nov 2026 00:00:00 GMT")
+			_, _ = w.Write([]byte("snapshot"))
+			w.(http.Flusher).Flush()
+		})
+		to := filepath.Join(t.TempDir(), "to.db")
+		if err := objectstore.Get(t.Context(), o, by, to); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("one %s: %v, want %q", name, err, c.want)
+		}
+		if left, _ := filepath.Glob(to + "*"); len(left) > 0 {
+			t.Errorf("one %s: %q is left", name, left)
+		}
 	}
 }

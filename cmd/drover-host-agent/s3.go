@@ -5,6 +5,7 @@ package main
 
 import (
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,10 +30,12 @@ func s3Command() *cobra.Command {
 	by := func() objectstore.Credentials {
 		return objectstore.Credentials{AccessKey: os.Getenv(protocol.EnvS3AccessKey), SecretKey: os.Getenv(protocol.EnvS3SecretKey), CA: []byte(os.Getenv(protocol.EnvS3CA))}
 	}
-	s3.AddCommand(
-		&cobra.Command{Use: "put", Short: "Copy a file to a bucket", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			return objectstore.Put(cmd.Context(), object, by(), file)
-		}},
+	var patience time.Duration
+	put := &cobra.Command{Use: "put", Short: "Copy a file to a bucket", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return objectstore.Put(cmd.Context(), object, by(), file, patience)
+	}}
+	put.Flags().DurationVar(&patience, "patience", 0, "how long to try again while the store is away")
+	s3.AddCommand(put,
 		&cobra.Command{Use: "get", Short: "Copy an object of a bucket to a file", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return objectstore.Get(cmd.Context(), object, by(), file)
 		}})

@@ -179,7 +179,11 @@ snapshot() {
 	mkdir -p "$(dirname "$file")"
 	if ! test -e "$file"; then
 		await "etcd is healthy" healthy
-		ctl snapshot save "$file"
+		rm -f "$file.part" # of a run that was interrupted
+		ctl snapshot save "$file" || {
+			rm -f "$file.part"
+			fail "etcd's snapshot could not be saved as $file"
+		}
 	fi
 	chmod 0600 "$file"
 	if test -x "$etcdutl"; then "$etcdutl" snapshot status "$file" --write-out=json; fi
@@ -199,7 +203,7 @@ bucket() {
 # upload FILE FLAG...: copies a snapshot to a bucket. The flags say where to.
 upload() {
 	test -f "$1" || fail "there is no file $1 on this host"
-	bucket put "$@"
+	bucket put "$@" --patience=20m # of its hour
 }
 
 # prepare RESTORE FILE FLAG...: makes the data of a new etcd with one member of a snapshot, beside those that are in use. It changes nothing else. A file that is not on this
@@ -252,7 +256,7 @@ stop() {
 # resume RESTORE: starts the control plane of this host as it was.
 resume() {
 	facts
-	rm -rf "$data/drover-$1" "$data/drover-$1.part"
+	rm -rf "$data/drover-$1" "$data/drover-$1.part" "$home/fetched.db" "$home/fetched.db.part"
 	if test "$(cat "$stopped/restore" 2>/dev/null)" = "$1"; then
 		for pod in etcd kube-apiserver kube-controller-manager kube-scheduler; do start "$pod"; done
 	fi
