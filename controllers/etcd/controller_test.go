@@ -91,7 +91,8 @@ func (w *world) connect(name string, is bool) {
 	host := &v1.Host{}
 	w.get(name, host)
 	condition := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonActive}
-	if !is {
+	if host.Status.LastSeen = nil; !is {
+		host.Status.LastSeen = &metav1.Time{Time: w.now}
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1.ReasonTunnelLost
 	}
 	host.Status.State = v1.HostActive

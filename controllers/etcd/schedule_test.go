@@ -115,6 +115,67 @@ func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
 	w.times("11:00 16:00 17:00")
 }
 
+func TestAScheduleGoesOnAfterAHostThatStaysAwayOrAMachineThatIsBeingDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *", S3: s3()})
+	w.now = w.now.Add(30 * time.Minute)
+	w.reconcile(2)
+	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
+	w.reconcile(2) // it is saved, and being copied
+	m := &infrav1.DroverMachine{}
+	w.get("m-h1", m)
+	m.Status.Tasks = []infrav1.MachineTaskStatus{{ID: m.Spec.Tasks[1].ID, State: infrav1.TaskSucceeded}}
+	w.status(m)
+	w.connect("h1", false)
+	w.now = w.now.Add(9 * time.Minute)
+	w.reconcile(2)
+	if o := w.scheduled()[0]; o.Status.Phase != provisionv1.SnapshotRunning {
+		t.Fatalf("%+v, want nine minutes to be waited for", o.Status)
+	}
+	w.now = w.now.Add(2 * time.Minute)
+	w.reconcile(2)
+	if o := w.scheduled()[0]; o.Status.Phase != provisionv1.SnapshotFailed || !meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionSaved) {
+		t.Fatalf("%+v, want the copy to have failed, and the file to be saved", o.Status)
+	}
+	w.get("m-h2", m)
+	m.Finalizers = []string{"example.com/stuck"}
+	if err := w.Client.Update(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client.Delete(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Hour)
+	w.reconcile(3)
+	w.times("11:00 12:00")
+	w.given("h3", infrav1.TaskRunning, infrav1.TaskEtcdSnapshot)
+	w.given("h2", "")
+}
+
+func TestASnapshotOfAHostThatWasLostWhileTheHubWasDownFailsToo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t) // a hub that was started after the agent was connected last does not know when that was
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}}
+	w.create(o)
+	w.reconcile(2)
+	w.connect("h1", false)
+	host := &v1.Host{}
+	w.get("h1", host)
+	host.Status.LastSeen = nil
+	host.Status.Conditions[0].LastTransitionTime = metav1.Time{Time: w.now}
+	w.status(host)
+	w.reconcile(1)
+	if w.get("before", o); o.Status.Phase != provisionv1.SnapshotRunning {
+		t.Errorf("%+v, want it to be waited for", o.Status)
+	}
+	w.now = w.now.Add(11 * time.Minute)
+	w.reconcile(1)
+	if w.get("before", o); o.Status.Phase != provisionv1.SnapshotFailed {
+		t.Errorf("%+v, want it to have failed", o.Status)
+	}
+}
+
 func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

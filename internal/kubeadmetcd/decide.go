@@ -40,6 +40,10 @@ type Machine struct {
 	Connected   bool
 	// Gone machines will not be back: their Host was deleted, and its agent is not connected.
 	Gone bool
+	// Lost machines were not connected for so long that what they were told to do once is given up.
+	Lost bool
+	// Leaving machines are being deleted: they are given no tasks, and report none.
+	Leaving bool
 	// Tasks that it has for snapshots and restores.
 	Tasks []Task
 }
@@ -186,7 +190,7 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots has one machine at a time make a snapshot. One that is away, or slow, is reported, and holds up others only while it is connected.
+// snapshots has one machine at a time make a snapshot. One that is away, or slow, is reported, and holds up others only while it is connected. One that stays away has failed.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
 	for _, wish := range d.Snapshots {
@@ -200,6 +204,8 @@ func (d *decision) snapshots() {
 			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + ": " + task.Message}
 		case task != nil && holder.Gone:
 			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " is gone"}
+		case task != nil && holder.away() != "":
+			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " " + holder.away() + " while it was to make it"}
 		case task != nil:
 			busy = busy || holder.Connected
 			p = running(holder)
@@ -229,10 +235,21 @@ func running(m *Machine) SnapshotProgress {
 	return p
 }
 
+// away says why no outcome of a task is to be expected of a machine, "" if one is.
+func (m *Machine) away() string {
+	switch {
+	case m.Leaving:
+		return "was taken from the cluster (its DroverMachine is being deleted)"
+	case m.Lost:
+		return "was not connected for ten minutes"
+	}
+	return ""
+}
+
 // able returns a machine that can make a snapshot, nil for none.
 func (d *decision) able() *Machine {
 	for i := range d.Machines {
-		if m := &d.Machines[i]; m.Provisioned && m.Connected && !m.Gone {
+		if m := &d.Machines[i]; m.Provisioned && m.Connected && !m.Gone && !m.Leaving {
 			return m
 		}
 	}

@@ -42,6 +42,11 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
 	if task != nil {
 		to = task.S3
 	}
+	if !m.Gone && m.away() != "" && (task == nil || task.State == Waiting || task.State == Running) {
+		p.Phase = provisionv1.SnapshotFailed
+		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", which " + m.away() + " while it was to copy it to " + to.name()
+		return p
+	}
 	state, message := d.try(m, "upload", wish.UID, Task{Action: Upload, File: wish.File, S3: to})
 	switch {
 	case state == Succeeded:

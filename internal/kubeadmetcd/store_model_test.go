@@ -23,7 +23,7 @@ type fixture struct {
 	retention int
 	restore   *RestoreWish
 	named     *snap // what the restore names
-	// torn are files that a host has removed in a task that was interrupted after: their EtcdSnapshots are forgotten with the next one.
+	// torn are files that a host has removed in a task that was interrupted after, or whose outcome it could not report: their EtcdSnapshots are forgotten with the next one.
 	torn    map[string]bool
 	trouble bool
 	log     []string
@@ -135,7 +135,9 @@ func (s *fixture) work(m *Machine) {
 				s.torn[old] = s.trouble
 			}
 			for _, old := range t.Remove {
-				delete(s.torn, old)
+				if m.Connected {
+					delete(s.torn, old)
+				}
 			}
 		case Prepare:
 			if t.State = Failed; disk[t.File] {
@@ -168,7 +170,14 @@ func (s *fixture) happens(n int) {
 		}
 	case 5:
 		m := &s.machines[s.random.IntN(len(s.machines))]
-		m.Connected = !m.Connected
+		switch {
+		case m.Connected:
+			m.Connected = false
+		case !m.Lost && s.random.IntN(2) == 0: // it stays away
+			m.Lost = true
+		default:
+			m.Connected, m.Lost = true, false
+		}
 	case 6:
 		if s.restore != nil {
 			s.restore.Cancel = true
@@ -195,13 +204,17 @@ func TestNoSnapshotIsLostToARestoreAndNoneAreKeptForEver(t *testing.T) {
 			if s.happens(step); !s.trouble {
 				s.retention = 2
 				for i := range s.machines {
-					s.machines[i].Connected = true
+					s.machines[i].Connected, s.machines[i].Lost = true, false
 				}
 			}
 			s.decide()
 			for i := range s.machines {
-				if s.machines[i].Connected && s.random.IntN(2) == 0 {
+				switch m := s.machines[i]; {
+				case m.Connected && s.random.IntN(2) == 0:
 					s.work(&s.machines[i])
+				case !m.Connected && s.random.IntN(8) == 0: // it works on, and no hub learns of it
+					m.Tasks = slices.Clone(m.Tasks)
+					s.work(&m)
 				}
 			}
 		}

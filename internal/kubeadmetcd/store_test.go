@@ -39,9 +39,14 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 		"a copy that fails is tried again":                       {[]Task{saved, upload(1, Failed)}, nil, []string{"h2:upload"}, provisionv1.SnapshotRunning, "copies it", true},
 		"and then the snapshot has failed, and the file is there": {[]Task{saved, upload(1, Failed), upload(2, Failed)}, nil, []string{"h1:snapshot"}, provisionv1.SnapshotFailed,
 			"it is saved as a.db on host h2, and could not be copied to the bucket b: access denied", true},
-		"copied":                               {[]Task{saved, upload(1, Succeeded)}, nil, []string{"h1:snapshot"}, provisionv1.SnapshotSucceeded, "copied it to the bucket b", true},
-		"the host goes away":                   {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Connected = false }, []string{"h1:snapshot"}, provisionv1.SnapshotRunning, "not connected", true},
-		"the host is gone before it is copied": {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Gone = true }, nil, provisionv1.SnapshotFailed, "is gone, and had not copied it", false},
+		"copied":             {[]Task{saved, upload(1, Succeeded)}, nil, []string{"h1:snapshot"}, provisionv1.SnapshotSucceeded, "copied it to the bucket b", true},
+		"the host goes away": {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Connected = false }, []string{"h1:snapshot"}, provisionv1.SnapshotRunning, "not connected", true},
+		"the host stays away while it copies it": {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Connected, in.Machines[1].Lost = false, true }, []string{"h1:snapshot"}, provisionv1.SnapshotFailed,
+			"it is saved as a.db on host h2, which was not connected for ten minutes", true},
+		"the host stays away before it copies it": {[]Task{saved}, func(in *Input) { in.Machines[1].Connected, in.Machines[1].Lost = false, true }, []string{"h1:snapshot"}, provisionv1.SnapshotFailed,
+			"it is saved as a.db on host h2, which was not connected for ten minutes", true},
+		"its machine is being deleted before it copies it": {[]Task{saved}, func(in *Input) { in.Machines[1].Leaving = true }, []string{"h1:snapshot"}, provisionv1.SnapshotFailed, "its DroverMachine is being deleted", true},
+		"the host is gone before it is copied":             {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Gone = true }, nil, provisionv1.SnapshotFailed, "is gone, and had not copied it", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db", S3: object()}, {UID: "b", File: "b.db"}}}
