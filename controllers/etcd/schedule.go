@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,9 +35,14 @@ const (
 	maxName = 200
 )
 
-// scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set, does not make it so.
+// scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set, does not make it so. It checks all that the policy
+// drover-manager-etcdsnapshots checks: what that keeps the manager from deleting is none of a schedule.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
-	return o.Labels[provisionv1.LabelScheduled] == "true" && metav1.IsControlledBy(o, cluster)
+	by := metav1.GetControllerOf(o)
+	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.DroverClusterName != cluster.Name {
+		return false
+	}
+	return strings.HasPrefix(by.APIVersion, infrav1.GroupVersion.Group+"/") && by.Kind == "DroverCluster" && by.Name == cluster.Name && by.UID == cluster.UID
 }
 
 // scheduledFor returns the time for which a snapshot was made.

@@ -4,6 +4,8 @@
 package etcd_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,14 +56,28 @@ func (w *world) times(want string) {
 	}
 }
 
-// succeed has h1 make the snapshot that it was given, and returns what it was to remove.
+// succeed has the host that was given a snapshot make it, and returns what it was to remove.
 func (w *world) succeed(state infrav1.TaskState) []string {
 	w.t.Helper()
 	w.reconcile(1)
-	m := w.given("h1", state, infrav1.TaskEtcdSnapshot)
+	host := w.busy()
+	m := w.given(host, state, infrav1.TaskEtcdSnapshot)
 	w.reconcile(2)
-	w.given("h1", "")
+	w.given(host, "")
 	return m.Spec.Tasks[1].Etcd.Remove
+}
+
+// busy returns the host that was given a task.
+func (w *world) busy() string {
+	w.t.Helper()
+	for _, host := range []string{"h1", "h2", "h3"} {
+		m := &infrav1.DroverMachine{}
+		if w.get("m-"+host, m); len(m.Spec.Tasks) > 1 {
+			return host
+		}
+	}
+	w.t.Fatal("no host was given a task")
+	return ""
 }
 
 func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
@@ -241,6 +257,34 @@ func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
 	if failed != 3 || len(w.scheduled()) != 5 {
 		t.Errorf("%d of %d have failed, want 3 of 5: no file was removed", failed, len(w.scheduled()))
 	}
+}
+
+// refusing is a client whose deletions are refused.
+type refusing struct{ client.Client }
+
+func (refusing) Delete(context.Context, client.Object, ...client.DeleteOption) error {
+	return errors.New("refused")
+}
+
+func TestACleanupThatFailsKeepsNoSnapshotFromEnding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
+	w.now = w.now.Add(30 * time.Minute)
+	w.reconcile(1)
+	w.succeed(infrav1.TaskSucceeded)
+	w.now = w.now.Add(time.Hour)
+	w.reconcile(2)
+	w.given(w.busy(), infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
+	if err := w.reconcileBy(refusing{w.Client}); err == nil || !strings.Contains(err.Error(), "beyond the retention: refused") {
+		t.Errorf("%v, want the error of the cleanup", err)
+	}
+	w.times("11:00 12:00")
+	if o := w.scheduled()[1]; o.Status.Phase != provisionv1.SnapshotSucceeded {
+		t.Errorf("%+v, want it to have ended", o.Status)
+	}
+	w.reconcile(1)
+	w.times("12:00")
 }
 
 func TestASnapshotThatIsBeingRemovedIsNotRestored(t *testing.T) {

@@ -88,6 +88,18 @@ func TestASnapshotOfAScheduleHasANameOfItsClusterAndTime(t *testing.T) {
 	if !scheduledBy(one, long) || scheduledBy(one, other) {
 		t.Error("want it to be of its cluster alone")
 	}
+	for name, change := range map[string]func(*metav1.OwnerReference){
+		"another kind":              func(by *metav1.OwnerReference) { by.Kind = "DroverMachine" },
+		"another group":             func(by *metav1.OwnerReference) { by.APIVersion = "example.com/v1" },
+		"another name":              func(by *metav1.OwnerReference) { by.Name = "b" },
+		"another UID":               func(by *metav1.OwnerReference) { by.UID = "w" },
+		"one that is no controller": func(by *metav1.OwnerReference) { by.Controller = nil },
+	} {
+		forged := one.DeepCopy()
+		if change(&forged.OwnerReferences[0]); scheduledBy(forged, long) {
+			t.Errorf("an owner of %s makes it one of the schedule", name)
+		}
+	}
 	one.OwnerReferences = nil
 	if scheduledBy(one, long) {
 		t.Error("a label alone makes it one of the schedule")

@@ -23,7 +23,7 @@ type fixture struct {
 	retention int
 	restore   *RestoreWish
 	named     *snap // what the restore names
-	// torn are files that a host has removed in a task that was interrupted after, or whose outcome it could not report: their EtcdSnapshots are forgotten with the next one.
+	// torn are files that a host has removed in a task that was interrupted after, or whose outcome it could not report, or of whose outcome no hub deleted the objects in time: their EtcdSnapshots are forgotten with the next one.
 	torn    map[string]bool
 	trouble bool
 	log     []string
@@ -74,11 +74,18 @@ func (s *fixture) decide() {
 		}
 	}
 	d := Decide(in)
+	defer s.untold(d.Expired)
 	for i := range s.machines {
 		if s.killed() {
 			return
 		}
 		s.machines[i].Tasks = d.Tasks[s.machines[i].Name]
+	}
+	for _, o := range s.objects {
+		if p := d.Snapshots[o.UID]; o.phase == "" && (p.Phase == provisionv1.SnapshotSucceeded || p.Phase == provisionv1.SnapshotFailed) && !s.killed() {
+			o.phase, o.Host, o.Saved = p.Phase, p.Host, p.Saved
+			s.say("%s %s on %s", o.UID, o.phase, o.Host)
+		}
 	}
 	for _, uid := range d.Expired {
 		if s.killed() {
@@ -92,15 +99,18 @@ func (s *fixture) decide() {
 		})
 		s.say("%s is forgotten", uid)
 	}
-	for _, o := range s.objects {
-		if p := d.Snapshots[o.UID]; o.phase == "" && (p.Phase == provisionv1.SnapshotSucceeded || p.Phase == provisionv1.SnapshotFailed) && !s.killed() {
-			o.phase, o.Host, o.Saved = p.Phase, p.Host, p.Saved
-			s.say("%s %s on %s", o.UID, o.phase, o.Host)
-		}
-	}
 	if s.restore != nil && d.Restore.Ended() && !s.killed() {
 		s.say("restore %s: %s", d.Restore.Phase, d.Restore.Message)
 		s.restore = nil
+	}
+}
+
+// untold finds what is not deleted, since the hub was killed, though no task says any more that its file was removed.
+func (s *fixture) untold(expired []string) {
+	for _, o := range s.objects {
+		if slices.Contains(expired, o.UID) && !Removing(s.machines, o.Host, o.File, Succeeded) {
+			s.torn[o.File] = true
+		}
 	}
 }
 
