@@ -206,9 +206,7 @@ func (r *Reconciler) gatherWishes(ctx context.Context, in *input) error {
 		}
 	}
 	slices.SortFunc(in.snapshots, func(a, b *provisionv1.EtcdSnapshot) int { return older(a, b) })
-	slices.SortFunc(in.scheduled, func(a, b *provisionv1.EtcdSnapshot) int {
-		return cmp.Or(scheduledFor(b).Compare(scheduledFor(a)), older(b, a))
-	})
+	sortScheduled(in.scheduled, r.Now())
 	slices.SortFunc(in.restores, func(a, b *provisionv1.EtcdRestore) int { return older(a, b) })
 	for _, o := range in.snapshots {
 		in.decide.Snapshots = append(in.decide.Snapshots, kubeadmetcd.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})

@@ -4,6 +4,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -51,6 +52,20 @@ func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 		return t
 	}
 	return o.CreationTimestamp.Time
+}
+
+// sortScheduled sorts snapshots of a schedule, the newest first. One that was made for later than now is of a clock that was wrong, and counts as the oldest: otherwise it would be kept for ever. It is
+// pure.
+func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
+	ahead := func(o *provisionv1.EtcdSnapshot) int {
+		if scheduledFor(o).After(now) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(all, func(a, b *provisionv1.EtcdSnapshot) int {
+		return cmp.Or(ahead(a)-ahead(b), scheduledFor(b).Compare(scheduledFor(a)), older(b, a))
+	})
 }
 
 // retention returns how many scheduled snapshots each control plane keeps, 0 for all. It is pure.
