@@ -139,13 +139,26 @@ func (r *Reconciler) followSchedule(ctx context.Context, in *input) (time.Time, 
 	}
 	o := scheduledSnapshot(in.cluster, t.due)
 	err = r.Client.Create(ctx, o)
-	if apierrors.IsAlreadyExists(err) { // by a manager that was killed, or whose cache lagged
-		return t.again, nil
+	if apierrors.IsAlreadyExists(err) {
+		return t.again, r.inTheWay(ctx, in.cluster, o, t.due)
 	} else if err != nil {
 		return time.Time{}, fmt.Errorf("make EtcdSnapshot %s/%s: %w", o.Namespace, o.Name, err)
 	}
 	r.Recorder.Eventf(in.cluster, o, corev1.EventTypeNormal, "SnapshotScheduled", "Snapshot", "made EtcdSnapshot %s for %s", o.Name, t.due.Format(time.RFC3339))
 	return t.again, nil
+}
+
+// inTheWay says which object has the name of a snapshot that is due, unless the schedule has made it: a manager that was killed, or another one.
+func (r *Reconciler) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
+	present := &provisionv1.EtcdSnapshot{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !scheduledBy(present, cluster) {
+		r.Recorder.Eventf(cluster, present, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot",
+			"no EtcdSnapshot was made for %s: EtcdSnapshot %s has its name, and is not of this schedule. Delete it", due.Format(time.RFC3339), present.Name)
+	}
+	return nil
 }
 
 // scheduledSnapshot returns the snapshot of a cluster for a time of its schedule. Its name is of both, so that it is made once. It is pure.

@@ -192,6 +192,25 @@ func TestASnapshotOfAHostThatWasLostWhileTheHubWasDownFailsToo(t *testing.T) {
 	}
 }
 
+func TestAnObjectThatHasTheNameOfAScheduledSnapshotIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *"})
+	w.now = w.now.Add(30 * time.Minute)
+	name := "web-infra-" + fmt.Sprint(w.now.Unix()/60)
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "another"}}
+	w.create(o)
+	w.reconcile(1)
+	if len(w.events) != 1 || !strings.Contains(w.events[0], "Warning SnapshotNotMade") || !strings.Contains(w.events[0], "EtcdSnapshot "+name+" has its name, and is not of this schedule. Delete it") {
+		t.Errorf("%q, want a warning that names %s", w.events, name)
+	}
+	if err := w.Client.Delete(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(1)
+	w.times("11:00")
+}
+
 func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
