@@ -231,6 +231,8 @@ func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
 func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.connect("h2", false)
+	w.connect("h3", false)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 2})
 	// A person's snapshot with the label stays: the cluster does not own it.
 	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mine"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}})
@@ -288,6 +290,8 @@ func (refusing) Delete(context.Context, client.Object, ...client.DeleteOption) e
 func TestACleanupThatFailsKeepsNoSnapshotFromEnding(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.connect("h2", false)
+	w.connect("h3", false)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
 	w.now = w.now.Add(30 * time.Minute)
 	w.reconcile(1)
@@ -309,6 +313,8 @@ func TestACleanupThatFailsKeepsNoSnapshotFromEnding(t *testing.T) {
 func TestASnapshotThatIsBeingRemovedIsNotRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.connect("h2", false)
+	w.connect("h3", false)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
 	w.now = w.now.Add(30 * time.Minute)
 	w.reconcile(1)

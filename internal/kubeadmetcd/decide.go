@@ -21,7 +21,7 @@ type Input struct {
 	Machines []Machine
 	// Snapshots that are wanted and have not ended, the oldest first.
 	Snapshots []SnapshotWish
-	// Stored are the snapshots of the schedule that have ended, and Retention is how many of them each control plane keeps.
+	// Stored are the snapshots of the schedule that have ended, the newest first, and Retention is how many of them each control plane keeps.
 	Stored    []Stored
 	Retention int
 	// Restore that is wanted and has not ended, nil for none.
@@ -246,14 +246,23 @@ func (m *Machine) away() string {
 	return ""
 }
 
-// able returns a machine that can make a snapshot, nil for none.
-func (d *decision) able() *Machine {
+// able returns a machine that can make a snapshot, nil for none: of several the one that the schedule has used the longest ago, so that each has some and one whose snapshots fail does not get all.
+func (d *decision) able() (best *Machine) {
+	latest := 0
 	for i := range d.Machines {
-		if m := &d.Machines[i]; m.Provisioned && m.Connected && !m.Gone && !m.Leaving {
-			return m
+		m := &d.Machines[i]
+		if !m.Provisioned || !m.Connected || m.Gone || m.Leaving {
+			continue
+		}
+		at := slices.IndexFunc(d.Stored, func(s Stored) bool { return s.Host == m.Host }) // the newest first
+		if at < 0 {
+			at = len(d.Stored)
+		}
+		if best == nil || at > latest {
+			best, latest = m, at
 		}
 	}
-	return nil
+	return best
 }
 
 // holder returns the machine that was given a task of a kind, and the latest such task; nil for none.

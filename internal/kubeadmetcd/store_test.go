@@ -104,6 +104,7 @@ func TestEachControlPlaneKeepsTheLatestSnapshotsOfTheSchedule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: c.stored, Retention: c.retention}
+			in.Machines[1].Connected, in.Machines[2].Connected = false, false
 			d := Decide(in)
 			if got := strings.Join(d.Tasks["mh1"][0].Remove, " "); got != c.want {
 				t.Errorf("%q is removed, want %q", got, c.want)
@@ -114,8 +115,35 @@ func TestEachControlPlaneKeepsTheLatestSnapshotsOfTheSchedule(t *testing.T) {
 		})
 	}
 	many := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: storedOn(slices.Repeat([]string{"h1"}, 100)...), Retention: 5}
+	many.Machines = many.Machines[:1]
 	if got := Decide(many).Tasks["mh1"][0].Remove; len(got) != 64 || got[63] != "99.db" {
 		t.Errorf("%d files, with %s: want the 64 oldest", len(got), got[len(got)-1])
+	}
+}
+
+func TestSnapshotsAreSpreadOverTheControlPlanes(t *testing.T) {
+	for name, c := range map[string]struct {
+		stored []Stored
+		change func([]Machine)
+		want   string
+	}{
+		"none was made":                         {nil, nil, "h1"},
+		"the first has one":                     {storedOn("h1"), nil, "h2"},
+		"all have one":                          {storedOn("h3", "h2", "h1"), nil, "h1"},
+		"the latest of each counts":             {storedOn("h1", "h3", "h2", "h1"), nil, "h2"},
+		"the oldest is away":                    {storedOn("h3", "h2", "h1"), func(all []Machine) { all[0].Connected = false }, "h2"},
+		"one that fails does not get all":       {storedOn("h1!", "h3", "h2"), nil, "h2"},
+		"its machine is being deleted":          {storedOn("h3", "h2"), func(all []Machine) { all[0].Leaving = true }, "h2"},
+		"those of hosts that are none any more": {storedOn("h9", "h1", "h8"), nil, "h2"},
+		"one that was added has none":           {storedOn("h2", "h1"), nil, "h3"},
+	} {
+		in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: c.stored, Retention: 5}
+		if c.change != nil {
+			c.change(in.Machines)
+		}
+		if got := Decide(in).Snapshots["new"].Host; got != c.want {
+			t.Errorf("%s: %s makes it, want %s", name, got, c.want)
+		}
 	}
 }
 
