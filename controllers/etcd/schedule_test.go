@@ -416,6 +416,18 @@ func TestACopyThatFailsIsSaidWithTheFileThatIsThere(t *testing.T) {
 	}
 }
 
+func TestATaskThatCopiesToNoBucketIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, s3 := range map[string]*infrav1.EtcdTaskS3{"without": nil, "with": {EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com", Bucket: "b", Key: "k"}}} {
+		o := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x" + name}}
+		o.Spec.Tasks = []infrav1.MachineTask{{ID: "a", Action: infrav1.TaskEtcdUpload, Etcd: &infrav1.EtcdTask{Of: "a", File: "a.db", S3: s3}}}
+		if err := w.Client.Create(t.Context(), o); apierrors.IsInvalid(err) != (s3 == nil) {
+			t.Errorf("%s s3: %v, want that to be invalid only without", name, err)
+		}
+	}
+}
+
 func TestWhatNoClusterCanKeepIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

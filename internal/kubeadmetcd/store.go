@@ -65,7 +65,13 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
 	return p
 }
 
-func (o *Object) name() string { return "the bucket " + o.Bucket }
+// name of the bucket. A task that another has made may have none: it fails on its host.
+func (o *Object) name() string {
+	if o == nil {
+		return "no bucket"
+	}
+	return "the bucket " + o.Bucket
+}
 
 // surplus returns the files that a host is to remove: those beyond the retention, where some more are about to be made, and what a snapshot that failed may have left.
 func (d *decision) surplus(host string, more int) []string {

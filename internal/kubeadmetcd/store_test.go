@@ -73,6 +73,14 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 	}
 }
 
+func TestACopyToNoBucketHasFailed(t *testing.T) {
+	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}}}
+	in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, Of: "a", State: Succeeded}, {ID: "upload-a-upload-2", Action: Upload, Of: "a", State: Failed, Message: "the task upload has no bucket"}}
+	if p := Decide(in).Snapshots["a"]; p.Phase != provisionv1.SnapshotFailed || !strings.Contains(p.Message, "no bucket") {
+		t.Errorf("%+v, want it to have failed", p)
+	}
+}
+
 // storedOn returns snapshots of the schedule, the newest first: "h1" is one on that host, "h1!" one that left no file, "h1*" one that a restore names.
 func storedOn(hosts ...string) (all []Stored) {
 	for n, text := range hosts {
