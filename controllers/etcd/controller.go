@@ -83,10 +83,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: time.Millisecond}, r.hold(ctx, restore)
 	}
 	decided := kubeadmetcd.Decide(in.decide)
-	if err := errors.Join(r.pause(ctx, in, decided), r.give(ctx, in, decided), r.expire(ctx, in, decided)); err != nil {
+	if err := errors.Join(r.pause(ctx, in, decided), r.give(ctx, in, decided)); err != nil {
 		return ctrl.Result{}, err
 	}
-	err := r.write(ctx, in, decided)
+	err := errors.Join(r.write(ctx, in, decided), r.expire(ctx, in, decided)) // last, so that a cleanup that fails keeps nothing from ending
 	next, scheduled := r.followSchedule(ctx, in)
 	return r.again(in, next), errors.Join(err, scheduled)
 }

@@ -91,7 +91,8 @@ func (w *world) connect(name string, is bool) {
 	host := &v1.Host{}
 	w.get(name, host)
 	condition := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonActive}
-	if !is {
+	if host.Status.LastSeen = nil; !is {
+		host.Status.LastSeen = &metav1.Time{Time: w.now}
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1.ReasonTunnelLost
 	}
 	host.Status.State = v1.HostActive
@@ -103,17 +104,23 @@ func (w *world) connect(name string, is bool) {
 func (w *world) reconcile(times int) {
 	w.t.Helper()
 	for range times {
-		recorder := events.NewFakeRecorder(100)
-		r := &etcd.Reconciler{Client: w.Client, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
-		result, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "web-infra"}})
-		if err != nil {
+		if err := w.reconcileBy(w.Client); err != nil {
 			w.t.Fatal(err)
 		}
-		w.again = result.RequeueAfter
-		for len(recorder.Events) > 0 {
-			w.events = append(w.events, <-recorder.Events)
-		}
 	}
+}
+
+// reconcileBy reconciles once, by a hub that writes with that client.
+func (w *world) reconcileBy(writer client.Client) error {
+	w.t.Helper()
+	recorder := events.NewFakeRecorder(100)
+	r := &etcd.Reconciler{Client: writer, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
+	result, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "web-infra"}})
+	w.again = result.RequeueAfter
+	for len(recorder.Events) > 0 {
+		w.events = append(w.events, <-recorder.Events)
+	}
+	return err
 }
 
 // given wants the tasks that a machine has, beside that of another controller, and ends those that have not ended.

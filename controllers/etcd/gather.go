@@ -11,8 +11,10 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,6 +28,9 @@ import (
 
 // clientPort is where etcd of kubeadm listens for clients.
 const clientPort = 2379
+
+// lostTime is after how long a snapshot, or its copy, is given up that a host was told to make which is not connected.
+const lostTime = 10 * time.Minute
 
 // gather reads all that a decision depends on. Machines are read before snapshots and restores, and all of these from the API server: tasks are taken away after the status
 // says how they have ended, so what has ended is never taken for what has not begun.
@@ -89,7 +94,7 @@ func (r *Reconciler) gatherMachines(ctx context.Context, in *input) error {
 		if err != nil {
 			return err
 		}
-		in.decide.Machines = append(in.decide.Machines, machine(&in.machines[i], host))
+		in.decide.Machines = append(in.decide.Machines, machine(&in.machines[i], host, r.Now()))
 	}
 	return nil
 }
@@ -109,11 +114,12 @@ func (r *Reconciler) hostOf(ctx context.Context, m *infrav1.DroverMachine) (*v1.
 }
 
 // machine says what a decision takes into account of a machine. It is pure.
-func machine(m *infrav1.DroverMachine, host *v1.Host) kubeadmetcd.Machine {
+func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadmetcd.Machine {
 	provisioned := m.Status.Initialization.Provisioned
 	out := kubeadmetcd.Machine{
 		Name: m.Name, Host: m.Status.HostName, Provisioned: provisioned != nil && *provisioned, Connected: host != nil && hosts.Connected(host),
 		Gone: host == nil && m.Status.HostName != "" || host != nil && !host.DeletionTimestamp.IsZero() && !hosts.Connected(host),
+		Lost: lost(host, now), Leaving: !m.DeletionTimestamp.IsZero(),
 	}
 	for _, a := range m.Status.Addresses {
 		if address, err := netip.ParseAddr(a.Address); a.Type == "InternalIP" && err == nil && address.Zone() == "" {
@@ -136,6 +142,19 @@ func machine(m *infrav1.DroverMachine, host *v1.Host) kubeadmetcd.Machine {
 		out.Tasks = append(out.Tasks, task)
 	}
 	return out
+}
+
+// lost reports whether a Host was not connected for lostTime. A hub that was started after the agent was connected last does not know lastSeen: then it is the latest change of Ready, which is not
+// later. It is pure.
+func lost(host *v1.Host, now time.Time) bool {
+	if host == nil || hosts.Connected(host) {
+		return false
+	}
+	since := host.Status.LastSeen
+	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); since == nil && ready != nil {
+		since = &ready.LastTransitionTime
+	}
+	return since != nil && now.After(since.Add(lostTime))
 }
 
 // actionOf returns the action of a task, which begins with Etcd in the API.
@@ -187,9 +206,7 @@ func (r *Reconciler) gatherWishes(ctx context.Context, in *input) error {
 		}
 	}
 	slices.SortFunc(in.snapshots, func(a, b *provisionv1.EtcdSnapshot) int { return older(a, b) })
-	slices.SortFunc(in.scheduled, func(a, b *provisionv1.EtcdSnapshot) int {
-		return cmp.Or(scheduledFor(b).Compare(scheduledFor(a)), older(b, a))
-	})
+	sortScheduled(in.scheduled, r.Now())
 	slices.SortFunc(in.restores, func(a, b *provisionv1.EtcdRestore) int { return older(a, b) })
 	for _, o := range in.snapshots {
 		in.decide.Snapshots = append(in.decide.Snapshots, kubeadmetcd.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})

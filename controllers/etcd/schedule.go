@@ -4,6 +4,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,9 +36,14 @@ const (
 	maxName = 200
 )
 
-// scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set, does not make it so.
+// scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set, does not make it so. It checks all that the policy
+// drover-manager-etcdsnapshots checks: what that keeps the manager from deleting is none of a schedule.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
-	return o.Labels[provisionv1.LabelScheduled] == "true" && metav1.IsControlledBy(o, cluster)
+	by := metav1.GetControllerOf(o)
+	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.DroverClusterName != cluster.Name {
+		return false
+	}
+	return strings.HasPrefix(by.APIVersion, infrav1.GroupVersion.Group+"/") && by.Kind == "DroverCluster" && by.Name == cluster.Name && by.UID == cluster.UID
 }
 
 // scheduledFor returns the time for which a snapshot was made.
@@ -45,6 +52,20 @@ func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 		return t
 	}
 	return o.CreationTimestamp.Time
+}
+
+// sortScheduled sorts snapshots of a schedule, the newest first. One that was made for later than now is of a clock that was wrong, and counts as the oldest: otherwise it would be kept for ever. It is
+// pure.
+func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
+	ahead := func(o *provisionv1.EtcdSnapshot) int {
+		if scheduledFor(o).After(now) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(all, func(a, b *provisionv1.EtcdSnapshot) int {
+		return cmp.Or(ahead(a)-ahead(b), scheduledFor(b).Compare(scheduledFor(a)), older(b, a))
+	})
 }
 
 // retention returns how many scheduled snapshots each control plane keeps, 0 for all. It is pure.
@@ -118,13 +139,26 @@ func (r *Reconciler) followSchedule(ctx context.Context, in *input) (time.Time, 
 	}
 	o := scheduledSnapshot(in.cluster, t.due)
 	err = r.Client.Create(ctx, o)
-	if apierrors.IsAlreadyExists(err) { // by a manager that was killed, or whose cache lagged
-		return t.again, nil
+	if apierrors.IsAlreadyExists(err) {
+		return t.again, r.inTheWay(ctx, in.cluster, o, t.due)
 	} else if err != nil {
 		return time.Time{}, fmt.Errorf("make EtcdSnapshot %s/%s: %w", o.Namespace, o.Name, err)
 	}
 	r.Recorder.Eventf(in.cluster, o, corev1.EventTypeNormal, "SnapshotScheduled", "Snapshot", "made EtcdSnapshot %s for %s", o.Name, t.due.Format(time.RFC3339))
 	return t.again, nil
+}
+
+// inTheWay says which object has the name of a snapshot that is due, unless the schedule has made it: a manager that was killed, or another one.
+func (r *Reconciler) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
+	present := &provisionv1.EtcdSnapshot{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !scheduledBy(present, cluster) {
+		r.Recorder.Eventf(cluster, present, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot",
+			"no EtcdSnapshot was made for %s: EtcdSnapshot %s has its name, and is not of this schedule. Delete it", due.Format(time.RFC3339), present.Name)
+	}
+	return nil
 }
 
 // scheduledSnapshot returns the snapshot of a cluster for a time of its schedule. Its name is of both, so that it is made once. It is pure.

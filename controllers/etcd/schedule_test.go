@@ -4,6 +4,8 @@
 package etcd_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,14 +56,28 @@ func (w *world) times(want string) {
 	}
 }
 
-// succeed has h1 make the snapshot that it was given, and returns what it was to remove.
+// succeed has the host that was given a snapshot make it, and returns what it was to remove.
 func (w *world) succeed(state infrav1.TaskState) []string {
 	w.t.Helper()
 	w.reconcile(1)
-	m := w.given("h1", state, infrav1.TaskEtcdSnapshot)
+	host := w.busy()
+	m := w.given(host, state, infrav1.TaskEtcdSnapshot)
 	w.reconcile(2)
-	w.given("h1", "")
+	w.given(host, "")
 	return m.Spec.Tasks[1].Etcd.Remove
+}
+
+// busy returns the host that was given a task.
+func (w *world) busy() string {
+	w.t.Helper()
+	for _, host := range []string{"h1", "h2", "h3"} {
+		m := &infrav1.DroverMachine{}
+		if w.get("m-"+host, m); len(m.Spec.Tasks) > 1 {
+			return host
+		}
+	}
+	w.t.Fatal("no host was given a task")
+	return ""
 }
 
 func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
@@ -115,6 +131,86 @@ func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
 	w.times("11:00 16:00 17:00")
 }
 
+func TestAScheduleGoesOnAfterAHostThatStaysAwayOrAMachineThatIsBeingDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *", S3: s3()})
+	w.now = w.now.Add(30 * time.Minute)
+	w.reconcile(2)
+	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
+	w.reconcile(2) // it is saved, and being copied
+	m := &infrav1.DroverMachine{}
+	w.get("m-h1", m)
+	m.Status.Tasks = []infrav1.MachineTaskStatus{{ID: m.Spec.Tasks[1].ID, State: infrav1.TaskSucceeded}}
+	w.status(m)
+	w.connect("h1", false)
+	w.now = w.now.Add(9 * time.Minute)
+	w.reconcile(2)
+	if o := w.scheduled()[0]; o.Status.Phase != provisionv1.SnapshotRunning {
+		t.Fatalf("%+v, want nine minutes to be waited for", o.Status)
+	}
+	w.now = w.now.Add(2 * time.Minute)
+	w.reconcile(2)
+	if o := w.scheduled()[0]; o.Status.Phase != provisionv1.SnapshotFailed || !meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionSaved) {
+		t.Fatalf("%+v, want the copy to have failed, and the file to be saved", o.Status)
+	}
+	w.get("m-h2", m)
+	m.Finalizers = []string{"example.com/stuck"}
+	if err := w.Client.Update(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client.Delete(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Hour)
+	w.reconcile(3)
+	w.times("11:00 12:00")
+	w.given("h3", infrav1.TaskRunning, infrav1.TaskEtcdSnapshot)
+	w.given("h2", "")
+}
+
+func TestASnapshotOfAHostThatWasLostWhileTheHubWasDownFailsToo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t) // a hub that was started after the agent was connected last does not know when that was
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}}
+	w.create(o)
+	w.reconcile(2)
+	w.connect("h1", false)
+	host := &v1.Host{}
+	w.get("h1", host)
+	host.Status.LastSeen = nil
+	host.Status.Conditions[0].LastTransitionTime = metav1.Time{Time: w.now}
+	w.status(host)
+	w.reconcile(1)
+	if w.get("before", o); o.Status.Phase != provisionv1.SnapshotRunning {
+		t.Errorf("%+v, want it to be waited for", o.Status)
+	}
+	w.now = w.now.Add(11 * time.Minute)
+	w.reconcile(1)
+	if w.get("before", o); o.Status.Phase != provisionv1.SnapshotFailed {
+		t.Errorf("%+v, want it to have failed", o.Status)
+	}
+}
+
+func TestAnObjectThatHasTheNameOfAScheduledSnapshotIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *"})
+	w.now = w.now.Add(30 * time.Minute)
+	name := "web-infra-" + fmt.Sprint(w.now.Unix()/60)
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "another"}}
+	w.create(o)
+	w.reconcile(1)
+	if len(w.events) != 1 || !strings.Contains(w.events[0], "Warning SnapshotNotMade") || !strings.Contains(w.events[0], "EtcdSnapshot "+name+" has its name, and is not of this schedule. Delete it") {
+		t.Errorf("%q, want a warning that names %s", w.events, name)
+	}
+	if err := w.Client.Delete(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(1)
+	w.times("11:00")
+}
+
 func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -135,6 +231,8 @@ func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
 func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.connect("h2", false)
+	w.connect("h3", false)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 2})
 	// A person's snapshot with the label stays: the cluster does not own it.
 	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mine"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}})
@@ -182,9 +280,41 @@ func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
 	}
 }
 
+// refusing is a client whose deletions are refused.
+type refusing struct{ client.Client }
+
+func (refusing) Delete(context.Context, client.Object, ...client.DeleteOption) error {
+	return errors.New("refused")
+}
+
+func TestACleanupThatFailsKeepsNoSnapshotFromEnding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.connect("h2", false)
+	w.connect("h3", false)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
+	w.now = w.now.Add(30 * time.Minute)
+	w.reconcile(1)
+	w.succeed(infrav1.TaskSucceeded)
+	w.now = w.now.Add(time.Hour)
+	w.reconcile(2)
+	w.given(w.busy(), infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
+	if err := w.reconcileBy(refusing{w.Client}); err == nil || !strings.Contains(err.Error(), "beyond the retention: refused") {
+		t.Errorf("%v, want the error of the cleanup", err)
+	}
+	w.times("11:00 12:00")
+	if o := w.scheduled()[1]; o.Status.Phase != provisionv1.SnapshotSucceeded {
+		t.Errorf("%+v, want it to have ended", o.Status)
+	}
+	w.reconcile(1)
+	w.times("12:00")
+}
+
 func TestASnapshotThatIsBeingRemovedIsNotRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.connect("h2", false)
+	w.connect("h3", false)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
 	w.now = w.now.Add(30 * time.Minute)
 	w.reconcile(1)
@@ -283,6 +413,18 @@ func TestACopyThatFailsIsSaidWithTheFileThatIsThere(t *testing.T) {
 	if o.Status.Phase != provisionv1.SnapshotFailed || o.Status.S3 != nil || !strings.Contains(ready.Message, "it is saved as "+o.Status.Snapshot+" on host h1, and could not be copied to the bucket b: access denied") ||
 		!meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionSaved) || !meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionStalled) {
 		t.Errorf("%+v, %+v", o.Status, ready)
+	}
+}
+
+func TestATaskThatCopiesToNoBucketIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, s3 := range map[string]*infrav1.EtcdTaskS3{"without": nil, "with": {EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com", Bucket: "b", Key: "k"}}} {
+		o := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x" + name}}
+		o.Spec.Tasks = []infrav1.MachineTask{{ID: "a", Action: infrav1.TaskEtcdUpload, Etcd: &infrav1.EtcdTask{Of: "a", File: "a.db", S3: s3}}}
+		if err := w.Client.Create(t.Context(), o); apierrors.IsInvalid(err) != (s3 == nil) {
+			t.Errorf("%s s3: %v, want that to be invalid only without", name, err)
+		}
 	}
 }
 

@@ -4,7 +4,7 @@
 package etcd
 
 import (
-	"slices"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +58,7 @@ func TestWhenASnapshotIsDue(t *testing.T) {
 				}
 				made = append(made, o)
 			}
-			slices.SortFunc(made, func(a, b *provisionv1.EtcdSnapshot) int { return scheduledFor(b).Compare(scheduledFor(a)) })
+			sortScheduled(made, at(day+c.now+":00Z"))
 			got := timed(s, made, c.restoring, at(day+c.now+":00Z"))
 			due := ""
 			if !got.due.IsZero() {
@@ -68,6 +68,23 @@ func TestWhenASnapshotIsDue(t *testing.T) {
 				t.Errorf("due %q, again %v, want %q and %v", due, got.again, c.due, again)
 			}
 		})
+	}
+}
+
+func TestASnapshotOfAClockThatWasAheadCountsAsTheOldest(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	var all []*provisionv1.EtcdSnapshot
+	for _, hour := range []int{10, 14, 12, 11, 13} {
+		at := now.Add(time.Duration(hour-12) * time.Hour).Format(time.RFC3339)
+		all = append(all, &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{provisionv1.AnnotationScheduledFor: at}}})
+	}
+	sortScheduled(all, now)
+	var got []int
+	for _, o := range all {
+		got = append(got, scheduledFor(o).Hour())
+	}
+	if want := "[12 11 10 14 13]"; fmt.Sprint(got) != want {
+		t.Errorf("the snapshots of %v, want %s: the newest first, and those of the future last", got, want)
 	}
 }
 
@@ -87,6 +104,18 @@ func TestASnapshotOfAScheduleHasANameOfItsClusterAndTime(t *testing.T) {
 	}
 	if !scheduledBy(one, long) || scheduledBy(one, other) {
 		t.Error("want it to be of its cluster alone")
+	}
+	for name, change := range map[string]func(*metav1.OwnerReference){
+		"another kind":              func(by *metav1.OwnerReference) { by.Kind = "DroverMachine" },
+		"another group":             func(by *metav1.OwnerReference) { by.APIVersion = "example.com/v1" },
+		"another name":              func(by *metav1.OwnerReference) { by.Name = "b" },
+		"another UID":               func(by *metav1.OwnerReference) { by.UID = "w" },
+		"one that is no controller": func(by *metav1.OwnerReference) { by.Controller = nil },
+	} {
+		forged := one.DeepCopy()
+		if change(&forged.OwnerReferences[0]); scheduledBy(forged, long) {
+			t.Errorf("an owner of %s makes it one of the schedule", name)
+		}
 	}
 	one.OwnerReferences = nil
 	if scheduledBy(one, long) {

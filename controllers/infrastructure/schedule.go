@@ -13,14 +13,14 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// setScheduled writes a condition that is True if the schedule of snapshots can be kept. It changes nothing else of the cluster: what has no snapshots works.
+// setScheduled writes a condition that is True if the schedule of snapshots can be read and the manager makes some. Whether they succeed is in the EtcdSnapshots. It changes nothing else of the cluster: what has no snapshots works.
 func (r *Reconciler) setScheduled(object *infrav1.DroverCluster, update *status.Update) {
 	text, conditions := object.Spec.Etcd.Schedule, &object.Status.Conditions
 	if text == "" {
 		meta.RemoveStatusCondition(conditions, infrav1.ConditionEtcdScheduled)
 		return
 	}
-	condition := metav1.Condition{Type: infrav1.ConditionEtcdScheduled, Status: metav1.ConditionTrue, Reason: infrav1.ReasonScheduled, Message: "snapshots of etcd are made by the schedule", ObservedGeneration: object.Generation}
+	condition := metav1.Condition{Type: infrav1.ConditionEtcdScheduled, Status: metav1.ConditionTrue, Reason: infrav1.ReasonScheduled, Message: "the schedule was read; the latest EtcdSnapshot says whether snapshots are made by it", ObservedGeneration: object.Generation}
 	if _, err := schedule.Parse(text); err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonScheduleInvalid, "no snapshots of etcd are made: spec.etcd.schedule: "+err.Error()
 	} else if !r.Snapshots {

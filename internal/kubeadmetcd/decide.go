@@ -21,7 +21,7 @@ type Input struct {
 	Machines []Machine
 	// Snapshots that are wanted and have not ended, the oldest first.
 	Snapshots []SnapshotWish
-	// Stored are the snapshots of the schedule that have ended, and Retention is how many of them each control plane keeps.
+	// Stored are the snapshots of the schedule that have ended, the newest first, and Retention is how many of them each control plane keeps.
 	Stored    []Stored
 	Retention int
 	// Restore that is wanted and has not ended, nil for none.
@@ -40,6 +40,10 @@ type Machine struct {
 	Connected   bool
 	// Gone machines will not be back: their Host was deleted, and its agent is not connected.
 	Gone bool
+	// Lost machines were not connected for so long that what they were told to do once is given up.
+	Lost bool
+	// Leaving machines are being deleted: they are given no tasks, and report none.
+	Leaving bool
 	// Tasks that it has for snapshots and restores.
 	Tasks []Task
 }
@@ -186,7 +190,7 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots has one machine at a time make a snapshot. One that is away, or slow, is reported, and holds up others only while it is connected.
+// snapshots has one machine at a time make a snapshot. One that is away, or slow, is reported, and holds up others only while it is connected. One that stays away has failed.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
 	for _, wish := range d.Snapshots {
@@ -200,6 +204,8 @@ func (d *decision) snapshots() {
 			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + ": " + task.Message}
 		case task != nil && holder.Gone:
 			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " is gone"}
+		case task != nil && holder.away() != "":
+			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " " + holder.away() + " while it was to make it"}
 		case task != nil:
 			busy = busy || holder.Connected
 			p = running(holder)
@@ -229,14 +235,34 @@ func running(m *Machine) SnapshotProgress {
 	return p
 }
 
-// able returns a machine that can make a snapshot, nil for none.
-func (d *decision) able() *Machine {
+// away says why no outcome of a task is to be expected of a machine, "" if one is.
+func (m *Machine) away() string {
+	switch {
+	case m.Leaving:
+		return "was taken from the cluster (its DroverMachine is being deleted)"
+	case m.Lost:
+		return "was not connected for ten minutes"
+	}
+	return ""
+}
+
+// able returns a machine that can make a snapshot, nil for none: of several the one that the schedule has used the longest ago, so that each has some and one whose snapshots fail does not get all.
+func (d *decision) able() (best *Machine) {
+	latest := 0
 	for i := range d.Machines {
-		if m := &d.Machines[i]; m.Provisioned && m.Connected && !m.Gone {
-			return m
+		m := &d.Machines[i]
+		if !m.Provisioned || !m.Connected || m.Gone || m.Leaving {
+			continue
+		}
+		at := slices.IndexFunc(d.Stored, func(s Stored) bool { return s.Host == m.Host }) // the newest first
+		if at < 0 {
+			at = len(d.Stored)
+		}
+		if best == nil || at > latest {
+			best, latest = m, at
 		}
 	}
-	return nil
+	return best
 }
 
 // holder returns the machine that was given a task of a kind, and the latest such task; nil for none.

@@ -133,6 +133,34 @@ func TestSnapshotsAreMadeOneAtATime(t *testing.T) {
 	}
 }
 
+func TestASnapshotOfAHostThatStaysAwayHasFailed(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Machine)
+		says   string // "" if it goes on
+	}{
+		"not connected for a moment": {func(m *Machine) { m.Connected = false }, ""},
+		"not connected for long":     {func(m *Machine) { m.Connected, m.Lost = false, true }, "host h1 was not connected for ten minutes"},
+		"its machine is deleted":     {func(m *Machine) { m.Leaving = true }, "its DroverMachine is being deleted"},
+		"it is gone":                 {func(m *Machine) { m.Connected, m.Lost, m.Gone = false, true, true }, "host h1 is gone"},
+	} {
+		in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}, {UID: "b", File: "b.db"}}}
+		in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, Of: "a", State: Running}}
+		c.change(&in.Machines[0])
+		d := Decide(in)
+		if p := d.Snapshots["a"]; (p.Phase == provisionv1.SnapshotFailed) != (c.says != "") || !strings.Contains(p.Message, c.says) || p.Saved || p.Host != "h1" {
+			t.Errorf("%s: %+v, want it to have failed with %q", name, p, c.says)
+		}
+		if got := news(in, d); !slices.Equal(got, []string{"h2:snapshot"}) {
+			t.Errorf("%s: new tasks %v, want the next snapshot on h2", name, got)
+		}
+	}
+	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}}}
+	in.Machines[0].Leaving = true
+	if got := news(in, Decide(in)); !slices.Equal(got, []string{"h2:snapshot"}) {
+		t.Errorf("new tasks %v, want none for a machine that is being deleted", got)
+	}
+}
+
 func TestSnapshotAndRestoreWaitForEachOther(t *testing.T) {
 	in := Input{Machines: planes("h2:prepare?"), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}}, Restore: &RestoreWish{UID: "r", Host: "h2", File: "f"}, Paused: true}
 	if d := Decide(in); len(news(in, d)) != 0 || !strings.Contains(d.Snapshots["a"].Message, "EtcdRestore") {

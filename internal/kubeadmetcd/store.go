@@ -42,6 +42,11 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
 	if task != nil {
 		to = task.S3
 	}
+	if !m.Gone && m.away() != "" && (task == nil || task.State == Waiting || task.State == Running) {
+		p.Phase = provisionv1.SnapshotFailed
+		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", which " + m.away() + " while it was to copy it to " + to.name()
+		return p
+	}
 	state, message := d.try(m, "upload", wish.UID, Task{Action: Upload, File: wish.File, S3: to})
 	switch {
 	case state == Succeeded:
@@ -60,7 +65,13 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
 	return p
 }
 
-func (o *Object) name() string { return "the bucket " + o.Bucket }
+// name of the bucket. A task that another has made may have none: it fails on its host.
+func (o *Object) name() string {
+	if o == nil {
+		return "no bucket"
+	}
+	return "the bucket " + o.Bucket
+}
 
 // surplus returns the files that a host is to remove: those beyond the retention, where some more are about to be made, and what a snapshot that failed may have left.
 func (d *decision) surplus(host string, more int) []string {

@@ -39,9 +39,14 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 		"a copy that fails is tried again":                       {[]Task{saved, upload(1, Failed)}, nil, []string{"h2:upload"}, provisionv1.SnapshotRunning, "copies it", true},
 		"and then the snapshot has failed, and the file is there": {[]Task{saved, upload(1, Failed), upload(2, Failed)}, nil, []string{"h1:snapshot"}, provisionv1.SnapshotFailed,
 			"it is saved as a.db on host h2, and could not be copied to the bucket b: access denied", true},
-		"copied":                               {[]Task{saved, upload(1, Succeeded)}, nil, []string{"h1:snapshot"}, provisionv1.SnapshotSucceeded, "copied it to the bucket b", true},
-		"the host goes away":                   {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Connected = false }, []string{"h1:snapshot"}, provisionv1.SnapshotRunning, "not connected", true},
-		"the host is gone before it is copied": {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Gone = true }, nil, provisionv1.SnapshotFailed, "is gone, and had not copied it", false},
+		"copied":             {[]Task{saved, upload(1, Succeeded)}, nil, []string{"h1:snapshot"}, provisionv1.SnapshotSucceeded, "copied it to the bucket b", true},
+		"the host goes away": {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Connected = false }, []string{"h1:snapshot"}, provisionv1.SnapshotRunning, "not connected", true},
+		"the host stays away while it copies it": {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Connected, in.Machines[1].Lost = false, true }, []string{"h1:snapshot"}, provisionv1.SnapshotFailed,
+			"it is saved as a.db on host h2, which was not connected for ten minutes", true},
+		"the host stays away before it copies it": {[]Task{saved}, func(in *Input) { in.Machines[1].Connected, in.Machines[1].Lost = false, true }, []string{"h1:snapshot"}, provisionv1.SnapshotFailed,
+			"it is saved as a.db on host h2, which was not connected for ten minutes", true},
+		"its machine is being deleted before it copies it": {[]Task{saved}, func(in *Input) { in.Machines[1].Leaving = true }, []string{"h1:snapshot"}, provisionv1.SnapshotFailed, "its DroverMachine is being deleted", true},
+		"the host is gone before it is copied":             {[]Task{saved, upload(1, Running)}, func(in *Input) { in.Machines[1].Gone = true }, nil, provisionv1.SnapshotFailed, "is gone, and had not copied it", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db", S3: object()}, {UID: "b", File: "b.db"}}}
@@ -65,6 +70,14 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 				t.Errorf("%+v, want %s with %q, saved %t", p, c.phase, c.says, c.saved)
 			}
 		})
+	}
+}
+
+func TestACopyToNoBucketHasFailed(t *testing.T) {
+	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}}}
+	in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, Of: "a", State: Succeeded}, {ID: "upload-a-upload-2", Action: Upload, Of: "a", State: Failed, Message: "the task upload has no bucket"}}
+	if p := Decide(in).Snapshots["a"]; p.Phase != provisionv1.SnapshotFailed || !strings.Contains(p.Message, "no bucket") {
+		t.Errorf("%+v, want it to have failed", p)
 	}
 }
 
@@ -99,6 +112,7 @@ func TestEachControlPlaneKeepsTheLatestSnapshotsOfTheSchedule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: c.stored, Retention: c.retention}
+			in.Machines[1].Connected, in.Machines[2].Connected = false, false
 			d := Decide(in)
 			if got := strings.Join(d.Tasks["mh1"][0].Remove, " "); got != c.want {
 				t.Errorf("%q is removed, want %q", got, c.want)
@@ -109,8 +123,35 @@ func TestEachControlPlaneKeepsTheLatestSnapshotsOfTheSchedule(t *testing.T) {
 		})
 	}
 	many := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: storedOn(slices.Repeat([]string{"h1"}, 100)...), Retention: 5}
+	many.Machines = many.Machines[:1]
 	if got := Decide(many).Tasks["mh1"][0].Remove; len(got) != 64 || got[63] != "99.db" {
 		t.Errorf("%d files, with %s: want the 64 oldest", len(got), got[len(got)-1])
+	}
+}
+
+func TestSnapshotsAreSpreadOverTheControlPlanes(t *testing.T) {
+	for name, c := range map[string]struct {
+		stored []Stored
+		change func([]Machine)
+		want   string
+	}{
+		"none was made":                         {nil, nil, "h1"},
+		"the first has one":                     {storedOn("h1"), nil, "h2"},
+		"all have one":                          {storedOn("h3", "h2", "h1"), nil, "h1"},
+		"the latest of each counts":             {storedOn("h1", "h3", "h2", "h1"), nil, "h2"},
+		"the oldest is away":                    {storedOn("h3", "h2", "h1"), func(all []Machine) { all[0].Connected = false }, "h2"},
+		"one that fails does not get all":       {storedOn("h1!", "h3", "h2"), nil, "h2"},
+		"its machine is being deleted":          {storedOn("h3", "h2"), func(all []Machine) { all[0].Leaving = true }, "h2"},
+		"those of hosts that are none any more": {storedOn("h9", "h1", "h8"), nil, "h2"},
+		"one that was added has none":           {storedOn("h2", "h1"), nil, "h3"},
+	} {
+		in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: c.stored, Retention: 5}
+		if c.change != nil {
+			c.change(in.Machines)
+		}
+		if got := Decide(in).Snapshots["new"].Host; got != c.want {
+			t.Errorf("%s: %s makes it, want %s", name, got, c.want)
+		}
 	}
 }
 

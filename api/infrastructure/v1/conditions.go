@@ -10,7 +10,7 @@ const (
 	ConditionReady = "Ready"
 	// ConditionTasksSucceeded of a DroverMachine is there while it has tasks. It is False while one runs or waits, and if one failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
-	// ConditionEtcdScheduled of a DroverCluster is there while it has a schedule of snapshots. It is False if that cannot be kept; the message says what to do.
+	// ConditionEtcdScheduled of a DroverCluster is there while it has a schedule of snapshots. It is False if that cannot be read, or the manager makes none; the message says what to do.
 	ConditionEtcdScheduled = "EtcdScheduled"
 	// ConditionPaused is True while Cluster API asks that nothing be done.
 	ConditionPaused = "Paused"
@@ -60,7 +60,7 @@ const (
 
 // Reasons of EtcdScheduled.
 const (
-	// ReasonScheduled: snapshots are made by the schedule.
+	// ReasonScheduled: the schedule was read. The latest EtcdSnapshot says whether snapshots are made by it.
 	ReasonScheduled = "Scheduled"
 	// ReasonScheduleInvalid: the schedule cannot be read, or names no time that comes.
 	ReasonScheduleInvalid = "ScheduleInvalid"

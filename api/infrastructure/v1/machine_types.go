@@ -108,6 +108,7 @@ type Installer struct {
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task does not change: add another one with an id of its own"
 // +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="update is for the action Update, which takes it"
 // +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="etcd is for the actions of etcd, which take it"
+// +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="EtcdUpload takes etcd.s3"
 type MachineTask struct {
 	// id of the task, which no other task of this machine has or ever had.
 	// +required
