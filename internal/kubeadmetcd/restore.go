@@ -76,7 +76,7 @@ func (d *decision) begin() {
 		return
 	}
 	if m := d.snapshotting(); m != nil {
-		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for host %s, which makes a snapshot, or copies one to a bucket. To go on without it, delete that EtcdSnapshot", m.Host)
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for host %s, which makes a snapshot, or copies one to a bucket. It is over within an hour, also if that EtcdSnapshot is deleted", m.Host)
 		return
 	}
 	d.out.Pause = Hold
