@@ -228,6 +228,20 @@ func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
 	}
 }
 
+// failures wants so many scheduled snapshots to have failed, of so many.
+func (w *world) failures(want, of int) {
+	w.t.Helper()
+	failed := 0
+	for _, o := range w.scheduled() {
+		if o.Status.Phase == provisionv1.SnapshotFailed {
+			failed++
+		}
+	}
+	if failed != want || len(w.scheduled()) != of {
+		w.t.Errorf("%d of %d have failed, want %d of %d", failed, len(w.scheduled()), want, of)
+	}
+}
+
 func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -269,15 +283,12 @@ func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
 		w.succeed(infrav1.TaskFailed)
 	}
 	w.reconcile(1)
-	failed := 0
-	for _, o := range w.scheduled() {
-		if o.Status.Phase == provisionv1.SnapshotFailed {
-			failed++
-		}
-	}
-	if failed != 3 || len(w.scheduled()) != 5 {
-		t.Errorf("%d of %d have failed, want 3 of 5: no file was removed", failed, len(w.scheduled()))
-	}
+	w.failures(6, 8) // no file was removed
+	w.now = w.now.Add(time.Hour)
+	w.reconcile(1)
+	w.succeed(infrav1.TaskSucceeded)
+	w.reconcile(1)
+	w.failures(3, 5)
 }
 
 // refusing is a client whose deletions are refused.

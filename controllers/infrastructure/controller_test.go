@@ -149,7 +149,7 @@ func TestAScheduleThatCannotBeKeptIsSaidAndHarmsNothingElse(t *testing.T) {
 		{"often", true, infrav1.ReasonScheduleInvalid, "write five fields", 0},
 		{"0 0 31 2 *", true, infrav1.ReasonScheduleInvalid, "no day that a calendar has", 1},
 		{"@daily", false, infrav1.ReasonProvisionDisabled, "set provision.enabled to true", 1},
-		{"@daily", true, infrav1.ReasonScheduled, "the latest EtcdSnapshot says whether", 0},
+		{"@daily", true, infrav1.ReasonScheduled, "the latest EtcdSnapshot shows whether", 0},
 		{"", true, "", "", 0},
 	} {
 		r.Snapshots, object.Spec.Etcd.Schedule = c.enabled, c.schedule

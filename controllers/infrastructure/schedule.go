@@ -20,7 +20,7 @@ func (r *Reconciler) setScheduled(object *infrav1.DroverCluster, update *status.
 		meta.RemoveStatusCondition(conditions, infrav1.ConditionEtcdScheduled)
 		return
 	}
-	condition := metav1.Condition{Type: infrav1.ConditionEtcdScheduled, Status: metav1.ConditionTrue, Reason: infrav1.ReasonScheduled, Message: "the schedule was read; the latest EtcdSnapshot says whether snapshots are made by it", ObservedGeneration: object.Generation}
+	condition := metav1.Condition{Type: infrav1.ConditionEtcdScheduled, Status: metav1.ConditionTrue, Reason: infrav1.ReasonScheduled, Message: "the schedule was read; the latest EtcdSnapshot shows whether snapshots are made by it", ObservedGeneration: object.Generation}
 	if _, err := schedule.Parse(text); err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonScheduleInvalid, "no snapshots of etcd are made: spec.etcd.schedule: "+err.Error()
 	} else if !r.Snapshots {

@@ -12,8 +12,8 @@ import (
 const (
 	// DefaultRetention is how many snapshots of the schedule each control plane keeps.
 	DefaultRetention = 5
-	// keptFailures is how many snapshots of the schedule that left no file are kept, so that a person finds out why.
-	keptFailures = 3
+	// keptFailures is how many snapshots of the schedule that have failed are kept, so that a person finds out why. Others stay while their hosts may have a file of them, up to maxFailures.
+	keptFailures, maxFailures = 3, 32
 	// maxRemove is how many files one task removes.
 	maxRemove = 64
 )
@@ -97,8 +97,8 @@ func (d *decision) surplus(host string, more int) []string {
 	return files
 }
 
-// expire finds the snapshots of the schedule whose objects are to be deleted: those whose files a host has removed, those that left no file beyond the latest few, and
-// of those on hosts that are no control planes any more the ones beyond the retention.
+// expire finds the snapshots of the schedule whose objects are to be deleted: those whose files a host has removed, of those that failed the ones beyond the latest few, and of those on hosts that are
+// no control planes any more the ones beyond the retention.
 func (d *decision) expire() {
 	if d.Retention <= 0 {
 		return
@@ -108,10 +108,10 @@ func (d *decision) expire() {
 		switch {
 		case s.Held:
 		case !s.Saved:
-			if failures++; failures > keptFailures {
+			if failures++; failures > maxFailures || failures > keptFailures && (d.elsewhere(s) || Removing(d.Machines, s.Host, s.File, Succeeded)) {
 				d.out.Expired = append(d.out.Expired, s.UID)
 			}
-		case !slices.ContainsFunc(d.Machines, func(m Machine) bool { return m.Host == s.Host && !m.Gone }):
+		case d.elsewhere(s):
 			if elsewhere++; elsewhere > d.Retention {
 				d.out.Expired = append(d.out.Expired, s.UID)
 			}
@@ -119,6 +119,11 @@ func (d *decision) expire() {
 			d.out.Expired = append(d.out.Expired, s.UID)
 		}
 	}
+}
+
+// elsewhere reports whether a snapshot is on no control plane: no task removes its file.
+func (d *decision) elsewhere(s Stored) bool {
+	return !slices.ContainsFunc(d.Machines, func(m Machine) bool { return s.Host != "" && m.Host == s.Host && !m.Gone })
 }
 
 // Removing reports whether a host was told to remove a file, and is in one of these states.

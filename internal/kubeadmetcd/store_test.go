@@ -97,18 +97,20 @@ func TestEachControlPlaneKeepsTheLatestSnapshotsOfTheSchedule(t *testing.T) {
 		want      string // files that the task of the next snapshot removes
 		expired   string
 	}{
-		"none are there":                          {nil, 2, "", ""},
-		"as many as are kept, with the next":      {storedOn("h1"), 2, "", ""},
-		"one too many":                            {storedOn("h1", "h1"), 2, "1.db", ""},
-		"the retention was lowered":               {storedOn("h1", "h1", "h1", "h1"), 2, "1.db 2.db 3.db", ""},
-		"retention 1 keeps the next only":         {storedOn("h1"), 1, "0.db", ""},
-		"those of other hosts do not count":       {storedOn("h1", "h2", "h2", "h3"), 2, "", ""},
-		"one that a restore names":                {storedOn("h1", "h1*", "h1"), 2, "2.db", ""},
-		"without a schedule all stay":             {storedOn("h1", "h1", "h1", "h9", "h9!", "h9!", "h9!", "h9!"), 0, "", ""},
-		"what one that failed may have left":      {storedOn("h1!", "h1", "h2!"), 2, "0.db", ""},
-		"three that failed are kept":              {storedOn("h1!", "h2!", "!", "h1!", "h2!"), 2, "0.db 3.db", "u3 u4"},
-		"one that failed and is named stays":      {storedOn("h2!", "h2!", "h2!", "h2*", "h2!"), 5, "", "u4"},
-		"of hosts that are none any more as many": {storedOn("h9", "h1", "h9", "h8"), 2, "", "u3"},
+		"none are there":                                              {nil, 2, "", ""},
+		"as many as are kept, with the next":                          {storedOn("h1"), 2, "", ""},
+		"one too many":                                                {storedOn("h1", "h1"), 2, "1.db", ""},
+		"the retention was lowered":                                   {storedOn("h1", "h1", "h1", "h1"), 2, "1.db 2.db 3.db", ""},
+		"retention 1 keeps the next only":                             {storedOn("h1"), 1, "0.db", ""},
+		"those of other hosts do not count":                           {storedOn("h1", "h2", "h2", "h3"), 2, "", ""},
+		"one that a restore names":                                    {storedOn("h1", "h1*", "h1"), 2, "2.db", ""},
+		"without a schedule all stay":                                 {storedOn("h1", "h1", "h1", "h9", "h9!", "h9!", "h9!", "h9!"), 0, "", ""},
+		"what one that failed may have left":                          {storedOn("h1!", "h1", "h2!"), 2, "0.db", ""},
+		"those that failed stay while a host may have a file of them": {storedOn("h1!", "h2!", "!", "h1!", "h2!"), 2, "0.db 3.db", ""},
+		"three that failed are kept":                                  {storedOn("h9!", "!", "h9!", "h9!", "!"), 5, "", "u3 u4"},
+		"one that failed and is named stays":                          {storedOn("h9!", "h9!", "h9!", "h9*", "h9!"), 5, "", "u4"},
+		"as many that failed as there may be":                         {storedOn(slices.Repeat([]string{"h2!"}, 34)...), 5, "", "u32 u33"},
+		"of hosts that are none any more as many":                     {storedOn("h9", "h1", "h9", "h8"), 2, "", "u3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: c.stored, Retention: c.retention}
@@ -162,6 +164,14 @@ func TestASnapshotIsForgottenOnceItsFileIsRemoved(t *testing.T) {
 		in.Machines[0].Tasks[0].State = state
 		if got := strings.Join(Decide(in).Expired, " "); got != want {
 			t.Errorf("state %d: %q are deleted, want %q", state, got, want)
+		}
+	}
+	failed := Input{Machines: planes(), Stored: storedOn(slices.Repeat([]string{"h1!"}, 5)...), Retention: 1}
+	failed.Machines[0].Tasks = []Task{{ID: "snapshot-new", Action: Snapshot, Of: "new", Remove: []string{"0.db", "3.db"}}}
+	for state, want := range map[State]string{Waiting: "", Running: "", Failed: "", Succeeded: "u3"} {
+		failed.Machines[0].Tasks[0].State = state
+		if got := strings.Join(Decide(failed).Expired, " "); got != want {
+			t.Errorf("state %d: of those that failed %q are deleted, want %q", state, got, want)
 		}
 	}
 	in.Stored[1].Held, in.Machines[0].Tasks[0].State = true, Succeeded

@@ -60,7 +60,7 @@ const (
 
 // Reasons of EtcdScheduled.
 const (
-	// ReasonScheduled: the schedule was read. The latest EtcdSnapshot says whether snapshots are made by it.
+	// ReasonScheduled: the schedule was read. The latest EtcdSnapshot shows whether snapshots are made by it.
 	ReasonScheduled = "Scheduled"
 	// ReasonScheduleInvalid: the schedule cannot be read, or names no time that comes.
 	ReasonScheduleInvalid = "ScheduleInvalid"
