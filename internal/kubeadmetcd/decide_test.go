@@ -63,11 +63,12 @@ func TestTheNextStepOfARestore(t *testing.T) {
 		says   string
 		stuck  bool
 	}{
-		"Cluster API is paused first":                       {change: func(in *Input) { in.Paused = false }, phase: provisionv1.RestorePending, pause: Hold, says: "waits for Cluster API"},
-		"the host with the file reads it":                   {want: []string{"h2:prepare"}, phase: provisionv1.RestorePending, pause: Hold, says: "Nothing was stopped yet"},
-		"a host that is away is waited for":                 {change: away(3), phase: provisionv1.RestorePending, pause: Release, says: "h3, whose agent is not connected", stuck: true},
-		"one that is gone is not":                           {change: gone(3), want: []string{"h2:prepare"}, phase: provisionv1.RestorePending, pause: Hold},
-		"a machine is bootstrapped first":                   {change: func(in *Input) { in.Machines[0].Provisioned = false }, phase: provisionv1.RestorePending, pause: Release, says: "mh1"},
+		"Cluster API is paused first":                   {change: func(in *Input) { in.Paused = false }, phase: provisionv1.RestorePending, pause: Hold, says: "waits for Cluster API"},
+		"the host with the file reads it":               {want: []string{"h2:prepare"}, phase: provisionv1.RestorePending, pause: Hold, says: "Nothing was stopped yet"},
+		"a host that is away is waited for":             {change: away(3), phase: provisionv1.RestorePending, pause: Release, says: "h3, whose agent is not connected", stuck: true},
+		"one that is gone is not":                       {change: gone(3), want: []string{"h2:prepare"}, phase: provisionv1.RestorePending, pause: Hold},
+		"a machine is bootstrapped first":               {change: func(in *Input) { in.Machines[0].Provisioned = false }, phase: provisionv1.RestorePending, pause: Release, says: "mh1"},
+		"a machine that is being deleted is waited for": {change: func(in *Input) { in.Machines[0].Leaving = true }, phase: provisionv1.RestorePending, pause: Release, says: "mh1, which is being deleted"},
 		"no snapshot":                                       {change: func(in *Input) { in.Restore.Problem = "there is none" }, phase: provisionv1.RestoreFailed, pause: Release, says: "there is none"},
 		"a host that is no control plane":                   {change: func(in *Input) { in.Restore.Host = "h9" }, phase: provisionv1.RestoreFailed, pause: Release, says: "h9 is no control plane"},
 		"canceled before it has begun":                      {change: cancel, phase: provisionv1.RestoreCanceled, pause: Release},

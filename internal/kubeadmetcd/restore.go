@@ -56,7 +56,7 @@ func (d *decision) begin() {
 	if first < 0 && d.Restore.S3 != nil {
 		first = slices.IndexFunc(all, func(m *Machine) bool { return m.Provisioned && m.Connected })
 	}
-	bare := slices.IndexFunc(all, func(m *Machine) bool { return !m.Provisioned })
+	bare, leaving := slices.IndexFunc(all, func(m *Machine) bool { return !m.Provisioned }), slices.IndexFunc(all, func(m *Machine) bool { return m.Leaving })
 	d.out.Pause = Release
 	switch {
 	case d.Restore.Problem != "":
@@ -70,6 +70,9 @@ func (d *decision) begin() {
 		return
 	case bare >= 0:
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s to be bootstrapped", all[bare].Name)
+		return
+	case leaving >= 0: // it is given no task any more, and its etcd runs until it is gone
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s, which is being deleted, to be gone. If that waits for the cluster itself, switch the machine off and delete its Host %s", all[leaving].Name, all[leaving].Host)
 		return
 	case len(away(all)) > 0:
 		d.wait(provisionv1.RestorePending, away(all), "its etcd could go on with the old data. Nothing was stopped yet")
