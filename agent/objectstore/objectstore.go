@@ -107,8 +107,7 @@ func Put(ctx context.Context, o Object, c Credentials, file string, patience tim
 
 // passes reports whether an error is one of a store that is away, or has too much to do, and not an answer to what was asked.
 func passes(err error) bool {
-	unknown, invalid := x509.UnknownAuthorityError{}, x509.HostnameError{}
-	if errors.As(err, &unknown) || errors.As(err, &invalid) {
+	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		return false
 	}
 	code := minio.ToErrorResponse(err).StatusCode
@@ -131,14 +130,14 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 			err = errors.Join(err, os.Remove(part))
 		}
 	}()
-	if err := errors.Join(receive(ctx, store, o, f), f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(receive(ctx, store, o, f, stall), f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("copy %s to %s: %w", o, file, err)
 	}
 	return os.Rename(part, file)
 }
 
-// receive writes an object, and checks that it is what was put.
-func receive(ctx context.Context, store *minio.Client, o Object, to *os.File) error {
+// receive writes an object, and checks that it is what was put. It gives up when the store sends nothing for as long as stall.
+func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// One GET: GetObject of the client itself asks by HEAD first, whose errors have no reason.
