@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -166,7 +167,8 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 		if v != nil || err != nil {
 			return v, err
 		}
-		in.decide.S3 = installation.S3Credentials{AccessKey: string(data[keyAccess]), SecretKey: string(data[keySecret]), CA: data[keyCA]}
+		// Files that a user makes the Secret of end with a line feed.
+		in.decide.S3 = installation.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
 	}
 	return nil, nil
 }
