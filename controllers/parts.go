@@ -46,7 +46,7 @@ import (
 // returnTime returns how long after a manager's start an agent that lost the hub may take to be connected again: its longest wait, and then the time in which
 // the hub admits all. Before, a wave does not go on without an agent, and no Plan begins that it may know better about.
 func returnTime(clusters int) time.Duration {
-	return protocol.LongestReturn + cluster.AdmissionTime(clusters)
+	return protocol.LongestReturn + members.AdmissionTime(clusters)
 }
 
 // parts are the reconcilers and what they share.

@@ -29,12 +29,8 @@ const fieldOwner = client.FieldOwner("drover")
 // takeoverTime is how long a manager that was running before waits after it became the leader: the former leader's agents come to it.
 const takeoverTime = 15 * time.Second
 
-// settleTime is how long after its start a manager waits for agents to come back before it calls them lost. Agents that lost
-// their hub are back within their first few attempts, which lie within it.
-const settleTime = 25 * time.Second
-
-// returnsPerSecond is the number of agents that a hub on two cores admits in a second, see internal/server/pace.go.
-const returnsPerSecond = 400
+// settleTime is how long after its start a manager waits for agents to come back before it calls them lost.
+const settleTime = members.ReturnTime
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
 type Reconciler struct {
@@ -80,7 +76,7 @@ func (r *Reconciler) Lead(ctx context.Context) error {
 	if err := r.Client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("count clusters: %w", err)
 	}
-	r.led, r.admissionTime = r.Now(), AdmissionTime(len(clusters.Items))
+	r.led, r.admissionTime = r.Now(), members.AdmissionTime(len(clusters.Items))
 	if r.Upgrades == nil {
 		return nil
 	}
@@ -98,11 +94,6 @@ func (r *Reconciler) settled() time.Time {
 		settled = takenOver
 	}
 	return settled.Add(r.admissionTime)
-}
-
-// AdmissionTime returns how long a hub takes to admit the agents of that many clusters: it limits their rate.
-func AdmissionTime(clusters int) time.Duration {
-	return time.Duration(clusters) * time.Second / returnsPerSecond
 }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch;update;patch

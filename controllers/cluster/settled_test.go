@@ -28,7 +28,7 @@ func TestSettled(t *testing.T) {
 		"ten thousand are admitted at a limited rate, and none is lost yet": {0, 10_000, settleTime + 25*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &Reconciler{Started: start, led: start.Add(tt.led), admissionTime: AdmissionTime(tt.clusters)}
+			r := &Reconciler{Started: start, led: start.Add(tt.led), admissionTime: members.AdmissionTime(tt.clusters)}
 			if got := r.settled().Sub(start); got != tt.want {
 				t.Errorf("settled after %s, want %s", got, tt.want)
 			}
@@ -45,12 +45,16 @@ func TestAMemberThatThisManagerSawGoIsLostAtOnce(t *testing.T) {
 		was      metav1.ConditionStatus
 		want     time.Duration // after now, 0 for at once
 	}{
-		"seen to go":                         {gone, false, metav1.ConditionTrue, 0},
-		"seen to go, before it was Ready":    {gone, false, metav1.ConditionUnknown, 0},
-		"seen to disconnect":                 {members.State{LastSeen: now, Left: true}, false, metav1.ConditionTrue, movingTime},
-		"seen to go, it may be at a replica": {gone, true, metav1.ConditionTrue, syncRecheck},
-		"not seen since the start":           {members.State{}, false, metav1.ConditionTrue, settleTime},
-		"not seen, and known to be lost":     {members.State{}, false, metav1.ConditionFalse, 0},
+		"seen to go":                          {gone, false, metav1.ConditionTrue, 0},
+		"seen to go, before it was Ready":     {gone, false, metav1.ConditionUnknown, 0},
+		"seen to disconnect":                  {members.State{LastSeen: now, Left: true}, false, metav1.ConditionTrue, movingTime},
+		"seen to go with many":                {members.State{LastSeen: now, Returning: now.Add(40 * time.Second)}, false, metav1.ConditionTrue, 40 * time.Second},
+		"seen to go with many, and not here":  {members.State{LastSeen: now, Returning: now.Add(40 * time.Second)}, true, metav1.ConditionTrue, syncRecheck},
+		"gone with many, before it was Ready": {members.State{LastSeen: now, Returning: now.Add(40 * time.Second)}, false, metav1.ConditionUnknown, 0},
+		"gone with many that had their time":  {members.State{LastSeen: now.Add(-time.Minute), Returning: now}, false, metav1.ConditionTrue, 0},
+		"seen to go, it may be at a replica":  {gone, true, metav1.ConditionTrue, syncRecheck},
+		"not seen since the start":            {members.State{}, false, metav1.ConditionTrue, settleTime},
+		"not seen, and known to be lost":      {members.State{}, false, metav1.ConditionFalse, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := &v1.Cluster{Status: v1.ClusterStatus{Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: tt.was}}}}

@@ -95,7 +95,7 @@ type input struct {
 	host   *v1.Host
 	member types.NamespacedName
 	now    time.Time
-	// settling reports whether a missing agent may still come back after a restart of the manager.
+	// settling reports whether a missing agent may still come back, after a restart of the manager or a loss of many agents at the same time.
 	settling bool
 
 	secret   *corev1.Secret              // with the join token, nil if there is none
@@ -161,7 +161,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) {
 	member := Member(client.ObjectKeyFromObject(host))
 	in := &input{host: host, member: member, now: r.Now(), state: r.Members.State(member)}
-	in.settling = !r.Settled()
+	in.settling = !r.Settled() || in.now.Before(in.state.Returning)
 	err := r.gatherSecret(ctx, in, r.Client)
 	if err == nil {
 		in.identity, err = Identify(ctx, r.Client, host)

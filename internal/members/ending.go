@@ -57,8 +57,12 @@ func (r *Registry) ended(s *session) {
 
 // lostLocked records when and why a member lost its last tunnel here.
 func (r *Registry) lostLocked(m *member, cause error) {
-	if len(m.sessions) == 0 {
-		m.loss = loss{at: r.now(), because: cause}
+	if len(m.sessions) > 0 {
+		return
+	}
+	m.loss = loss{at: r.now(), because: cause}
+	if !m.connected() {
+		r.losses.lost(m.loss.at)
 	}
 }
 

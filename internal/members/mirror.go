@@ -111,6 +111,7 @@ func (m *Mirror) updateLocked(record Record) []Peer {
 // setLocked replaces what the replica knows of a member, nil for nothing, and returns what it knew before.
 func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Record) {
 	member := m.registry.memberLocked(name)
+	connected, lost := member.connected(), member.lost()
 	i := slices.IndexFunc(member.remote, func(r remote) bool { return r.mirror == m })
 	if i >= 0 {
 		before = member.remote[i].record
@@ -122,6 +123,12 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 		member.remote = append(member.remote, remote{mirror: m, record: *record})
 	case i >= 0:
 		member.remote = slices.Delete(member.remote, i, i+1)
+	}
+	switch now := member.connected(); {
+	case connected && !now:
+		m.registry.losses.lost(m.registry.now())
+	case !connected && now && lost:
+		m.registry.losses.returned()
 	}
 	m.registry.dropLocked(name, member)
 	return before

@@ -111,6 +111,7 @@ type Registry struct {
 	workspaces map[string]int
 	bounds     Bounds
 	feeds      map[*Feed]struct{}
+	losses     losses
 	listeners  listeners
 	following  following
 }
@@ -243,6 +244,9 @@ func (r *Registry) Add(peer Peer, tunnel Session) {
 	r.workspaces[name.Namespace]++
 	peer.Epoch = r.epochLocked(m)
 	s := &session{Session: newLeaving(tunnel), peer: peer, stream: newStream(r, name, m.offers)}
+	if !m.connected() && m.lost() {
+		r.losses.returned()
+	}
 	m.sessions, m.forgotten = append(m.sessions, s), false
 	m.arrivedLocked()
 	surplus := m.surplusLocked(r.bounds.ClusterTunnels)
@@ -389,6 +393,11 @@ func (m *member) connected() bool {
 func (m *member) arrivedLocked() {
 	m.lastCall, m.loss = nil, loss{}
 	m.wakeLocked()
+}
+
+// lost reports whether the member has had a tunnel, as far as this or another replica remembers.
+func (m *member) lost() bool {
+	return !m.loss.at.IsZero() || slices.ContainsFunc(m.remote, func(r remote) bool { return r.record.Loss != nil })
 }
 
 // wakeLocked wakes the requests that wait for a way to a member.

@@ -156,7 +156,7 @@ func (b *bodyOf) Close() error {
 	return nil
 }
 
-func TestARequestThatNobodySaw(t *testing.T) {
+func TestARequestThatNoAgentSaw(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 16<<10) // 256 KiB
 	for name, tt := range map[string]struct {
 		ways []carrier

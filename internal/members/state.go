@@ -22,6 +22,8 @@ type State struct {
 	ReportErr error
 	// LastSeen is when the last tunnel ended, zero if none ended since this process started.
 	LastSeen time.Time
+	// Returning is until when a member without a tunnel may be on its way back because many lost theirs at the same time; zero if only a few did.
+	Returning time.Time
 	// LostBecause is why the last tunnel ended.
 	LostBecause error
 	// Left reports whether it ended because the agent disconnected: it stops, or moves.
@@ -81,6 +83,9 @@ func (r *Registry) State(name types.NamespacedName) State {
 		}
 	}
 	state.Report, state.ReportErr = said.report, said.err
+	if !state.Connected() && !state.LastSeen.IsZero() {
+		state.Returning = r.losses.returning(state.LastSeen, len(r.members))
+	}
 	if refusal != nil {
 		shown := *refusal
 		state.Refusal = &shown

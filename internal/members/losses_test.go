@@ -1,0 +1,155 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+func TestOneOfManyThatAreLostAtTheSameTimeMayBeOnItsWayBack(t *testing.T) {
+	const fleet = 10_000
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	burst := func(l *losses, at time.Time, n int) {
+		for range n {
+			l.lost(at)
+		}
+	}
+	for name, tt := range map[string]struct {
+		happens func(*losses)
+		lost    time.Duration // after the start
+		want    time.Duration // after the start, 0 for at once
+	}{
+		"as many as the hub admits in a second are few": {func(l *losses) { burst(l, start, admittedPerSecond) }, 0, 0},
+		"one more is many":   {func(l *losses) { burst(l, start, admittedPerSecond+1) }, 0, ReturnTime + AdmissionTime(admittedPerSecond+1)},
+		"of the whole fleet": {func(l *losses) { burst(l, start, fleet) }, 0, ReturnTime + 25*time.Second},
+		"of few that are lost each second": {func(l *losses) {
+			for second := range 60 {
+				burst(l, start.Add(time.Duration(second)*time.Second), admittedPerSecond/2)
+			}
+		}, 0, 0},
+		"of one that comes and goes all the time": {func(l *losses) {
+			for range fleet {
+				l.lost(start)
+				l.returned()
+			}
+		}, 0, 0},
+		"others that are lost later do not hold it up without end": {func(l *losses) {
+			for minute := range 10 {
+				burst(l, start.Add(time.Duration(minute)*time.Minute), fleet)
+			}
+		}, 0, ReturnTime + 25*time.Second},
+		"a member that is lost while many come back": {func(l *losses) { burst(l, start, fleet); l.lost(start.Add(10 * time.Second)) }, 10 * time.Second,
+			ReturnTime + 25*time.Second + AdmissionTime(1)},
+		"a queue that is empty does not go below": {func(l *losses) { l.lost(start); l.returned(); l.returned(); burst(l, start, admittedPerSecond+1) }, 0,
+			ReturnTime + AdmissionTime(admittedPerSecond+1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l losses
+			tt.happens(&l)
+			want := time.Time{}
+			if tt.want > 0 {
+				want = start.Add(tt.want)
+			}
+			if got := l.returning(start.Add(tt.lost), fleet); !got.Equal(want) {
+				t.Errorf("one lost at %s is awaited until %s, want %s", start.Add(tt.lost), got, want)
+			}
+		})
+	}
+}
+
+func TestLossesHereAndAtOtherReplicasAreCounted(t *testing.T) {
+	const many = 1000
+	cluster := func(i int) types.NamespacedName {
+		return types.NamespacedName{Namespace: "team-a", Name: fmt.Sprint("member-", i)}
+	}
+	peer := func(i int) Peer {
+		return Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: cluster(i).Name}, Key: "key", Instance: "one", ID: fmt.Sprint("tunnel-", i)}
+	}
+	remote := func(i int, loss *Loss) Record {
+		record := Record{Namespace: "team-a", Name: cluster(i).Name, Loss: loss}
+		if loss == nil {
+			record.Tunnels = []Peer{peer(i)}
+		}
+		return record
+	}
+	for name, tt := range map[string]struct {
+		connect, cut func(r *Registry, mirror *Mirror)
+	}{
+		"their tunnels ended here": {
+			func(r *Registry, _ *Mirror) {
+				for i := range many {
+					r.Add(peer(i), silent())
+				}
+			},
+			func(r *Registry, _ *Mirror) {
+				for i := range many {
+					r.Disconnect(cluster(i), func(Peer) bool { return false })
+				}
+			},
+		},
+		"another replica reports their loss": {
+			func(_ *Registry, mirror *Mirror) {
+				for i := range many {
+					mirror.Update(remote(i, nil))
+				}
+			},
+			func(_ *Registry, mirror *Mirror) {
+				for i := range many {
+					mirror.Update(remote(i, &Loss{At: time.Now()}))
+				}
+			},
+		},
+		"another replica is gone": {
+			func(_ *Registry, mirror *Mirror) {
+				for i := range many {
+					mirror.Update(remote(i, nil))
+				}
+			},
+			func(_ *Registry, mirror *Mirror) { mirror.Detach(); mirror.Close() },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := New(logr.Discard(), time.Now)
+				t.Cleanup(r.Close)
+				mirror := r.Mirror("other")
+				mirror.Begin(func(Peer) http.RoundTripper { return nil })
+				tt.connect(r, mirror)
+				synctest.Wait()
+				if got := r.State(cluster(7)).Returning; !got.IsZero() {
+					t.Errorf("a connected member is awaited until %s", got)
+				}
+				tt.cut(r, mirror)
+				synctest.Wait()
+				want := time.Now().Add(ReturnTime + AdmissionTime(many))
+				if got := r.State(cluster(7)).Returning; !got.Equal(want) {
+					t.Errorf("a member that was lost with %d is awaited until %s, want %s", many, got, want)
+				}
+				for i := range many { // back, here
+					back := peer(i)
+					back.ID = "another"
+					r.Add(back, silent())
+				}
+				synctest.Wait()
+				time.Sleep(ReturnTime + AdmissionTime(many) + time.Second)
+				for i := range admittedPerSecond / 2 {
+					r.Disconnect(cluster(i), func(Peer) bool { return false })
+				}
+				synctest.Wait()
+				if got := r.State(cluster(7)).Returning; got.After(time.Now()) {
+					t.Errorf("one of few that were lost later is awaited until %s", got)
+				}
+			})
+		})
+	}
+}
