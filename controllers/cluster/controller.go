@@ -123,11 +123,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	in.registerErr = r.register(ctx, in, update)
+	later := in.tooEarly()
+	in.registerErr = r.register(ctx, in, update, !later.IsZero())
 	if err := r.observeAgent(in); err != nil {
 		return ctrl.Result{}, err
 	}
-	if later := in.tooEarly(); !later.IsZero() { // its labels and finalizer wait, too: they go into one write with those of its report
+	if !later.IsZero() { // its labels and finalizer wait, too: they go into one write with those of its report
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
 	r.announce(in)

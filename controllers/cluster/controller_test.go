@@ -168,41 +168,43 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func TestClusterController(t *testing.T) {
 	env := testkit.Shared(t)
 	for name, test := range map[string]func(*world){
-		"a new cluster gets a token, a manifest and a command":                           testNewCluster,
-		"the manifest holds no more than its cluster's own token":                        testSecretsStayInSecrets,
-		"an agent that joins, connects and reports makes its cluster ready":              testReady,
-		"a member that is reached by a node agent alone shows, until a replica is back":  testByNodeAgent,
-		"reconciling again without a change writes nothing":                              testIdle,
-		"a lost agent shows with reason and time, and what was known stays":              testLost,
-		"an agent that was connected before a restart gets time to come back":            testSettling,
-		"an agent that comes and is killed just after a restart shows at once":           testKilledWhileSettling,
-		"the status of an agent that joined before the start stays until it is back":     testFoundJoined,
-		"no member counts as lost, or is released, before the other replicas were heard": testReplicasNotHeardYet,
-		"an unhealthy API server shows":                                                  testUnhealthy,
-		"an agent of another protocol shows as version skew":                             testVersionSkew,
-		"deleting the registration secret makes a new token and keeps the agent":         testTokenRotation,
-		"deleting the agent secret revokes the agent and replaces its used token":        testAgentRevocation,
-		"a token that expires shows, with what to do":                                    testTokenExpires,
-		"a token that the user chose is used":                                            testChosenToken,
-		"a change of the settings reaches the agent and its confirmation is awaited":     testAnnounce,
-		"a changed spec.agent reaches the leader, once, and its result shows":            testDeploy,
-		"a Deployment that the agent refuses shows, and is not retried in a loop":        testDeployRefused,
-		"CVE-2021-36782: another profile is not rolled through the tunnel":               testOtherProfile,
-		"what an agent that only reads may not take back shows as still in force":        testStillInForce,
-		"facts stay while another replica of the agent takes the lead":                   testLeaderless,
-		"deleting a connected cluster has the agent uninstall itself":                    testRemoveConnected,
-		"an agent that goes once it has uninstalled itself leaves nothing":               testRemoveGone,
-		"an agent that dies while it uninstalls itself is asked again":                   testRemoveInterrupted,
-		"an agent that is reached by a node agent alone is awaited to uninstall itself":  testRemoveByNodeAgent,
-		"deleting a cluster whose agent is gone ends within 30 s":                        testRemoveUnreachable,
-		"deleting a cluster without an agent ends at once":                               testRemoveUnjoined,
-		"an agent that answers nothing holds up neither a reconcile nor the deletion":    testDeafAgent,
-		"a Secret that is not Drover's is neither adopted nor overwritten":               testForeignSecret,
-		"orphaning leaves the agent alone":                                               testOrphan,
-		"a cluster that is recreated does not know the old agent":                        testRecreated,
-		"a second cluster that was refused shows on the cluster":                         testRefusalShows,
-		"the replica that refused an agent writes the only event of it":                  testRefusalIsToldOnce,
-		"why the hub refuses an agent that is away shows, and of one that is here not":   testRefusedWhileAway,
+		"a new cluster gets a token, a manifest and a command":                             testNewCluster,
+		"the manifest holds no more than its cluster's own token":                          testSecretsStayInSecrets,
+		"an agent that joins, connects and reports makes its cluster ready":                testReady,
+		"a member that is reached by a node agent alone shows, until a replica is back":    testByNodeAgent,
+		"reconciling again without a change writes nothing":                                testIdle,
+		"a lost agent shows with reason and time, and what was known stays":                testLost,
+		"an agent that was connected before a restart gets time to come back":              testSettling,
+		"the manifest of an agent that is on its way back is written when it had its time": testManifestWaits,
+		"a token that an agent has just used is of no use, before that agent has reported": testTokenUsedByAnArrival,
+		"an agent that comes and is killed just after a restart shows at once":             testKilledWhileSettling,
+		"the status of an agent that joined before the start stays until it is back":       testFoundJoined,
+		"no member counts as lost, or is released, before the other replicas were heard":   testReplicasNotHeardYet,
+		"an unhealthy API server shows":                                                    testUnhealthy,
+		"an agent of another protocol shows as version skew":                               testVersionSkew,
+		"deleting the registration secret makes a new token and keeps the agent":           testTokenRotation,
+		"deleting the agent secret revokes the agent and replaces its used token":          testAgentRevocation,
+		"a token that expires shows, with what to do":                                      testTokenExpires,
+		"a token that the user chose is used":                                              testChosenToken,
+		"a change of the settings reaches the agent and its confirmation is awaited":       testAnnounce,
+		"a changed spec.agent reaches the leader, once, and its result shows":              testDeploy,
+		"a Deployment that the agent refuses shows, and is not retried in a loop":          testDeployRefused,
+		"CVE-2021-36782: another profile is not rolled through the tunnel":                 testOtherProfile,
+		"what an agent that only reads may not take back shows as still in force":          testStillInForce,
+		"facts stay while another replica of the agent takes the lead":                     testLeaderless,
+		"deleting a connected cluster has the agent uninstall itself":                      testRemoveConnected,
+		"an agent that goes once it has uninstalled itself leaves nothing":                 testRemoveGone,
+		"an agent that dies while it uninstalls itself is asked again":                     testRemoveInterrupted,
+		"an agent that is reached by a node agent alone is awaited to uninstall itself":    testRemoveByNodeAgent,
+		"deleting a cluster whose agent is gone ends within 30 s":                          testRemoveUnreachable,
+		"deleting a cluster without an agent ends at once":                                 testRemoveUnjoined,
+		"an agent that answers nothing holds up neither a reconcile nor the deletion":      testDeafAgent,
+		"a Secret that is not Drover's is neither adopted nor overwritten":                 testForeignSecret,
+		"orphaning leaves the agent alone":                                                 testOrphan,
+		"a cluster that is recreated does not know the old agent":                          testRecreated,
+		"a second cluster that was refused shows on the cluster":                           testRefusalShows,
+		"the replica that refused an agent writes the only event of it":                    testRefusalIsToldOnce,
+		"why the hub refuses an agent that is away shows, and of one that is here not":     testRefusedWhileAway,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, env)) })
 	}
@@ -309,6 +311,41 @@ func testSettling(w *world) {
 	w.clock.Advance(result.RequeueAfter)
 	restarted.reconcile()
 	restarted.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
+}
+
+func testManifestWaits(w *world) {
+	w.joined()
+	restarted := newWorld(w.t, w.Env)
+	restarted.name, restarted.clock, restarted.r.Now, restarted.r.Started = w.name, w.clock, w.clock.Now, w.clock.Now()
+	restarted.settings = w.settings
+	restarted.settings.Servers = []string{"https://moved.example.com"}
+	moved := func() bool {
+		return strings.Contains(string(w.secret(registration.RegistrationSecret(w.name)).Data["command"]), "https://moved.example.com/")
+	}
+	result := restarted.reconcile()
+	if moved() {
+		w.t.Error("the manifest was compared while agents come back")
+	}
+	w.clock.Advance(result.RequeueAfter)
+	if restarted.reconcile(); !moved() {
+		w.t.Error("the command names the hub's former URL, want the new one")
+	}
+}
+
+func testTokenUsedByAnArrival(w *world) {
+	w.create(v1.ClusterSpec{})
+	w.reconcile()
+	used := w.token()
+	w.join()
+	if result := w.reconcile(); result.RequeueAfter <= 0 || result.RequeueAfter > 2*time.Second {
+		w.t.Fatalf("looks again after %s, want the time in which an agent arrives", result.RequeueAfter)
+	}
+	if err := w.Client.Delete(w.t.Context(), w.secret(registration.AgentSecret(w.name))); err != nil {
+		w.t.Fatal(err)
+	}
+	if w.reconcile(); w.token() == used {
+		w.t.Error("the used token stays in force although its agent was revoked")
+	}
 }
 
 func testKilledWhileSettling(w *world) {

@@ -60,7 +60,7 @@ func TestAClusterWithoutAPlaceSaysSoAndGetsNoToken(t *testing.T) {
 	if got.ok || got.reason != v1.ReasonTooManyClusters || !got.stalled || !strings.Contains(got.message, "limits.workspace.clusters") || !strings.Contains(got.message, "1000") {
 		t.Errorf("got %+v, want TooManyClusters, stalled, with the name and value of the limit", got)
 	}
-	if err := (&Reconciler{}).register(t.Context(), in, nil); err != nil || in.token.Value != "" { // without a client: it may not even try
+	if err := (&Reconciler{}).register(t.Context(), in, nil, false); err != nil || in.token.Value != "" { // without a client: it may not even try
 		t.Errorf("token %q, %v", in.token.Value, err)
 	}
 }

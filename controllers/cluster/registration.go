@@ -17,8 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register makes the registration Secret hold the token in force and the manifest for it.
-func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
+// register makes the registration Secret hold the token in force and the manifest for it. Of an agent that is on its way back, the manifest waits until it is there: no agent
+// needs it meanwhile, and to compare it is half the work of a reconcile.
+func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
 		return nil // the status says so
 	}
@@ -31,6 +32,9 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	}
 	if in.token.Value == "" {
 		return nil // the user's token is not there yet; the status says so
+	}
+	if returning && !made && in.secret != nil && in.token.Used == registration.ReadToken(in.secret, 0).Used {
+		return nil
 	}
 	want, err := r.wantedSecret(in)
 	if err != nil || in.secret != nil && registration.UpToDate(in.secret, want) {

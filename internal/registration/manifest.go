@@ -77,11 +77,11 @@ func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := yaml.Marshal([]byte(in.Token)) // with quotes if YAML would take it for a number
-	if err != nil {
-		return nil, fmt.Errorf("marshal join token: %w", err)
-	}
-	return slices.Concat(parts.before, bytes.TrimSpace(token), parts.after), nil
+	size := len(parts.before) + base64.StdEncoding.EncodedLen(len(in.Token)) + len(parts.after) + 2
+	manifest := append(make([]byte, 0, size), parts.before...)
+	manifest = append(manifest, '"') // YAML could take it for a number
+	manifest = append(base64.StdEncoding.AppendEncode(manifest, []byte(in.Token)), '"')
+	return append(manifest, parts.after...), nil
 }
 
 // Deployment returns the Deployment that is in the manifest.

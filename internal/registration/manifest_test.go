@@ -414,3 +414,13 @@ func testRightsListed(t *testing.T, profile v1.AgentProfile, golden string) {
 		t.Errorf("bound are %v, want %v", got, bound)
 	}
 }
+
+func TestAnyTokenIsTextInTheManifest(t *testing.T) {
+	for i, first := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~-" {
+		in := manifestInput(t)
+		in.Token = string(first) + strings.Repeat("1e5", 11)[:31+i%3]
+		if got := string(the[*corev1.Secret](t, objects(t, in)).Data[protocol.KeyToken]); got != in.Token {
+			t.Errorf("the manifest has the join token %q, want %q", got, in.Token)
+		}
+	}
+}
