@@ -101,7 +101,7 @@ func (p *parts) hub() []entry {
 			self(&corev1.ConfigMap{}, only(p.publisher.ConfigMap)), atStart(p.publisher.ConfigMap), always(p.publisher.ConfigMap, o.Trust.OnChange)}},
 		// A member that confirms, or that is lost, may be the last that the end of an old authority waits for.
 		{"authority", p.keeper, 1, false, []trigger{
-			self(&corev1.Secret{}, only(p.keeper.Secret)), atStart(p.keeper.Secret), always(p.keeper.Secret, o.Trust.OnChange), always(p.keeper.Secret, nameless(o.Members.OnChange))}},
+			self(&corev1.Secret{}, only(p.keeper.Secret)), atStart(p.keeper.Secret), always(p.keeper.Secret, o.Trust.OnChange), after(p.keeper.Secret, nameless(o.Members.OnChange), time.Second)}},
 		// What was revoked between the look at the agent's key and the opening of its tunnel has had its event before.
 		{"cluster-revocation", p.revoker, 1, true, []trigger{
 			self(&v1.Cluster{}), owned(&corev1.Secret{}, builder.MatchEveryOwner), calls(o.Members.OnOpen, 0)}},
