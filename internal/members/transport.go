@@ -16,8 +16,9 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// routePatience is how long a request waits for another way to a member whose last one has just gone.
-const routePatience = 2 * time.Second
+// routePatience is how long after its beginning a request still waits for another way to a member whose last one has gone. Most agents that lost a tunnel are back after one or two
+// attempts, within a second.
+const routePatience = 1500 * time.Millisecond
 
 // attempts is how often a request is sent at most: a stale route is looked up once more, never in a loop.
 const attempts = 2
@@ -25,7 +26,7 @@ const attempts = 2
 // Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for any other member.
 //
 // A request that no agent has seen, because its tunnel ended or had moved, or that only reads and whose tunnel ended before an answer, is sent
-// once more by another way if there is one within two seconds, and else fails with ErrNotConnected.
+// once more by another way if there is one within routePatience, and else fails with ErrNotConnected.
 func (r *Registry) Transport(name types.NamespacedName) (http.RoundTripper, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,11 +69,11 @@ type way struct {
 
 // RoundTrip implements http.RoundTripper.
 func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
-	body := newReplay(r)
+	body, patience := newReplay(r), time.Now().Add(routePatience)
 	var cause error
 	var tried []string
 	for len(tried) < attempts {
-		next, err := w.registry.await(r.Context(), w.name, tried)
+		next, err := w.registry.await(r.Context(), w.name, tried, patience)
 		if err != nil {
 			body.discard()
 			return nil, withCause(err, cause)
@@ -98,14 +99,14 @@ func withCause(err, cause error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// await returns the best route that was not tried before, and waits for one at most routePatience.
-func (r *Registry) await(ctx context.Context, name types.NamespacedName, tried []string) (route, error) {
+// await returns the best route that was not tried before, and waits for one until a time.
+func (r *Registry) await(ctx context.Context, name types.NamespacedName, tried []string, until time.Time) (route, error) {
 	if found, arrival := r.look(name, tried); found.carrier != nil {
 		return found, nil
 	} else if arrival == nil {
 		return route{}, ErrNotConnected
 	}
-	waiting, cancel := context.WithTimeout(ctx, routePatience)
+	waiting, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	for {
 		found, arrival := r.look(name, tried)
