@@ -147,7 +147,7 @@ The last answer came from the member, through the hub, as user demo. Next, for e
   make demo-down                                   # stops and removes everything
 `
 	simulatedRemark = `
-The member's nodes are simulated: what plans run there seems to run (docs/guide/plans.md), other pods stay Pending; the agent runs as a process
+The member's nodes are simulated: pods of plans are only marked as running and done (docs/guide/plans.md), other pods stay Pending; the agent runs as a process
 here. Logs are in .demo/logs.
 `
 	realRemark = `
