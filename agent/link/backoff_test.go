@@ -5,10 +5,13 @@ package link
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/drover-dev/drover/internal/tunnel"
 )
 
 // The hub is away for as long as a manager that restarts.
@@ -46,5 +49,36 @@ func TestAPatientLinkWaitsLongFromTheFirst(t *testing.T) {
 	}
 	if got := l.backoff.next(healthy, errors.New("no hub")); got != longestWait {
 		t.Errorf("the wait after a tunnel is of up to %s, want %s", got, longestWait)
+	}
+}
+
+// The hub is modelled by what internal/server/pace.go does on two cores.
+func TestThousandsOfAgentsThatLoseTheirTunnelsAtTheSameTimeAreBackAsFastAsTheHubAdmitsThem(t *testing.T) {
+	t.Parallel()
+	const agents, perSecond, patience, tick = 9000, 400, 6 * time.Second, 10 * time.Millisecond
+	random := rand.New(rand.NewPCG(1, 2))
+	backoffs, attempts := make([]backoff, agents), map[time.Duration][]int{} // attempts by their time
+	wait := func(now time.Duration, agent int, opened time.Duration, err error) {
+		at := (now + backoffs[agent].next(opened, err)).Truncate(tick) + tick
+		attempts[at] = append(attempts[at], agent)
+	}
+	for i := range agents {
+		backoffs[i] = newBackoff(func(n time.Duration) time.Duration { return time.Duration(random.Int64N(int64(n))) }, firstWait)
+		wait(0, i, healthy, tunnel.ErrPeerClosed)
+	}
+	turnedAway, admitted := 0, time.Duration(0) // admitted is when the queue of handshakes is empty
+	for now := time.Duration(0); len(attempts) > 0; now += tick {
+		for _, agent := range attempts[now] {
+			if admitted-now > patience {
+				turnedAway++
+				wait(now, agent, 0, fmt.Errorf("dial hub: %w", tunnel.ErrTurnedAway))
+			} else {
+				admitted = max(admitted, now) + time.Second/perSecond
+			}
+		}
+		delete(attempts, now)
+	}
+	if admitted > 25*time.Second || turnedAway > agents {
+		t.Errorf("the last is back after %s and %d attempts in vain, want 25 s and %d at most", admitted, turnedAway, agents)
 	}
 }

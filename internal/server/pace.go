@@ -17,11 +17,11 @@ import (
 // How fast connections are let in. Thousands of agents that lost the hub together come back within a second, and any client may open
 // connections without end: their handshakes would leave nothing for users, open tunnels and the Lease.
 const (
-	agentsPerCore = 200 // a second; that many handshakes take about an eighth of a core's time, with what follows them
+	agentsPerCore = 200 // a second; that many take about half of a core's time, with what follows them
 	othersPerCore = 400 // a second; who reaches that is no user
 	paceBurst     = 50
 
-	// A client that would wait for longer is refused before anything is computed for it, and tries again. Of 10,000 agents that lost the hub for a minute, 667 come in
+	// A client that would wait for longer is refused before anything is computed for it, and tries again: an agent after 4 to 10 s (agent/link). Of 10,000 agents that lost the hub for a minute, 667 come in
 	// the first second, and two cores let in 400: after 12 s 1,600 are waiting, which is 4 s. One that were refused would come half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second

@@ -35,7 +35,7 @@ type Dialer struct {
 }
 
 // Dial opens a tunnel at a wss URL (ws is for tests) and sends the header along, typically Authorization. A hub that
-// refuses gives a *HandshakeError. Call Serve soon after: the hub gives up after Config.HandshakeTimeout.
+// refuses gives a *HandshakeError, and one that ends the TLS handshake ErrTurnedAway. Call Serve soon after: the hub gives up after Config.HandshakeTimeout.
 func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*Conn, error) {
 	cfg := d.Config.withDefaults()
 	proxy := d.Proxy
@@ -91,6 +91,10 @@ func clientTLS(given *tls.Config) *tls.Config {
 
 // dialFailure is the hub's refusal if it answered at all.
 func dialFailure(response *http.Response, err error) error {
+	var alert *net.OpError // that of a TLS alert has no type of its own
+	if errors.As(err, &alert) && alert.Op == "remote error" {
+		return fmt.Errorf("%w: %w", ErrTurnedAway, err)
+	}
 	if response == nil || !errors.Is(err, websocket.ErrBadHandshake) {
 		return err
 	}

@@ -36,6 +36,9 @@ var (
 	// ended before an answer.
 	ErrNotProcessed = errors.New("not processed by the other end")
 
+	// ErrTurnedAway means that the hub, or what is in front of it, ended the TLS handshake of a new tunnel: it is busy, as a rule.
+	ErrTurnedAway = errors.New("turned away in the TLS handshake: too many connections are opened at the same time, or the address serves another name")
+
 	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxHeaderBytes.
 	ErrHeaderTooLarge = errors.New("request header too large")
 )

@@ -6,6 +6,7 @@ package tunnel
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log"
@@ -61,6 +62,33 @@ func TestWhoIsRefused(t *testing.T) {
 			}
 			if err := await(t, "the reason at the hub", hub.errors); err == nil {
 				t.Error("no reason")
+			}
+		})
+	}
+}
+
+func TestDialTurnedAway(t *testing.T) {
+	for name, tt := range map[string]struct {
+		hub  func(*httptest.Server)
+		want bool
+	}{
+		"a hub that ends the TLS handshake turns away": {func(s *httptest.Server) {
+			s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, errors.New("busy") }}
+		}, true},
+		"a connection that ends without a word does not": {func(s *httptest.Server) {
+			s.TLS = &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) { return nil, hello.Conn.Close() }}
+		}, false},
+		"a certificate that the agent does not trust does not": {func(*httptest.Server) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewUnstartedServer(http.NotFoundHandler())
+			server.Config.ErrorLog = log.New(io.Discard, "", 0)
+			tt.hub(server)
+			server.StartTLS()
+			t.Cleanup(server.Close)
+			dialer := &Dialer{TLS: &tls.Config{RootCAs: x509.NewCertPool()}, Proxy: noProxy}
+			if _, err := dialer.Dial(t.Context(), "wss"+strings.TrimPrefix(server.URL, "https"), nil); err == nil || errors.Is(err, ErrTurnedAway) != tt.want {
+				t.Errorf("got %v, want it turned away: %t", err, tt.want)
 			}
 		})
 	}
