@@ -199,7 +199,11 @@ type HostProbe struct {
 }
 
 // hostName is the form of the IDs and names in a plan. It has no slash and does not begin with a dot: an ID is the name of a folder.
-var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$`)
+var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`) // without the length: a bound on a repetition makes it large, in each agent
+
+const maxHostName = 63 // bytes
+
+func validHostName(name string) bool { return len(name) <= maxHostName && hostName.MatchString(name) }
 
 var hostMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
@@ -272,7 +276,7 @@ func (f HostFile) check() error {
 
 func (i HostInstruction) check() error {
 	switch {
-	case !hostName.MatchString(i.ID):
+	case !validHostName(i.ID):
 		return fmt.Errorf("the ID must have 1 to 63 letters, digits, dots and hyphens")
 	case len(i.Command) == 0 || i.Command[0] == "" || len(i.Command) > maxHostCommand || len(i.Env) > maxHostCommand:
 		return fmt.Errorf("%s: a command of 1 to %d words is required, with at most as many variables", i.ID, maxHostCommand)
@@ -290,7 +294,7 @@ func (i HostInstruction) check() error {
 func (p HostProbe) check() error {
 	u, err := url.Parse(p.URL)
 	switch {
-	case !hostName.MatchString(p.Name):
+	case !validHostName(p.Name):
 		return fmt.Errorf("the name must have 1 to 63 letters, digits, dots and hyphens")
 	case err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil:
 		return fmt.Errorf("%s: the URL must be http or https, with a host and without a user", p.Name)

@@ -41,10 +41,14 @@ func SetPath(id string) string { return PathSets + "/" + id }
 // is the later.
 const QueryCheckpoint = "checkpoint"
 
-var validCheckpoint = regexp.MustCompile(`^[A-Za-z0-9/-]{1,128}$`)
+var checkpointForm = regexp.MustCompile(`^[A-Za-z0-9/-]+$`)
+
+const maxCheckpoint = 128 // bytes
 
 // ValidCheckpoint reports whether a checkpoint may be kept.
-func ValidCheckpoint(checkpoint string) bool { return validCheckpoint.MatchString(checkpoint) }
+func ValidCheckpoint(checkpoint string) bool {
+	return len(checkpoint) <= maxCheckpoint && checkpointForm.MatchString(checkpoint)
+}
 
 // OlderCheckpoint reports whether a checkpoint is of the same term as another and comes before it: sets are sent at once, and one that was delayed brings it.
 func OlderCheckpoint(checkpoint, than string) bool {
