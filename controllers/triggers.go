@@ -78,26 +78,34 @@ func atStart(names ...types.NamespacedName) trigger {
 	})
 }
 
-// looked wakes it, a moment later, for the objects that are looked up for what a callback gets.
-func looked[T any](on func(func(T)), later time.Duration, lookup func(context.Context, T) ([]types.NamespacedName, error)) trigger {
+// looked wakes it, a moment later, for the objects that are looked up for what a callback gets. The look-up has a goroutine of its own: who calls back may hold a lock that all members
+// share, and where thousands of members change at the same time each is looked up once for several changes.
+func looked[T comparable](on func(func(T)), later time.Duration, lookup func(context.Context, T) ([]types.NamespacedName, error)) trigger {
 	return started(func(ctx context.Context, q queue) error {
-		on(func(of T) {
-			names, err := lookup(ctx, of)
-			if err != nil { // a cache that cannot be read is being stopped
-				ctrl.LoggerFrom(ctx).Error(err, "reconciles not woken")
+		changed := workqueue.NewTyped[T]()
+		context.AfterFunc(ctx, changed.ShutDown)
+		go func() {
+			for of, ended := changed.Get(); !ended; of, ended = changed.Get() {
+				names, err := lookup(ctx, of)
+				if err != nil { // a cache that cannot be read is being stopped
+					ctrl.LoggerFrom(ctx).Error(err, "reconciles not woken")
+				}
+				for _, name := range names {
+					q.AddAfter(reconcile.Request{NamespacedName: name}, later)
+				}
+				changed.Done(of)
 			}
-			for _, name := range names {
-				q.AddAfter(reconcile.Request{NamespacedName: name}, later)
-			}
-		})
+		}()
+		on(changed.Add)
 		return nil
 	})
 }
 
 // calls wakes it, a moment later, for the names that a callback gets.
 func calls(on func(func(types.NamespacedName)), later time.Duration) trigger {
-	return looked(on, later, func(_ context.Context, name types.NamespacedName) ([]types.NamespacedName, error) {
-		return []types.NamespacedName{name}, nil
+	return started(func(_ context.Context, q queue) error {
+		on(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, later) })
+		return nil
 	})
 }
 
