@@ -24,8 +24,9 @@ const (
 	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // a refusal needs a person, or a new token, which ends the wait
 
 	// A hub turns away those that would wait for longer than 6 s for their handshake. An attempt within the usual half a second would mostly be in vain, too: so 9,000 agents that lost their
-	// tunnels at the same time are back after 23 s, as fast as two cores admit them, and 9,000 attempts in vain. Without this it is 40 s, and 30,000.
-	turnedAwayFrom, turnedAwayTo = 4 * time.Second, 10 * time.Second
+	// tunnels at the same time are back after 23 s, as fast as two cores admit them, and 9,000 attempts in vain. Without this it is 40 s, and 30,000. The waits grow less than after other failures, since
+	// the hub is there: else those that failed often while it started would come last by far.
+	turnedAwayFrom, turnedAwayTo, turnedAwayLongest = 4 * time.Second, 10 * time.Second, 16 * time.Second
 )
 
 // Rejection is an error that does not go away by trying again soon.
@@ -65,7 +66,7 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	}
 	limit := max(b.first, b.limit.Step())
 	if errors.Is(err, tunnel.ErrTurnedAway) {
-		return turnedAwayFrom + b.jitter(max(limit, turnedAwayTo-turnedAwayFrom))
+		return turnedAwayFrom + b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), turnedAwayLongest-turnedAwayFrom))
 	}
 	next := b.jitter(limit)
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) && hs.RetryAfter > 0 {

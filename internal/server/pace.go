@@ -21,7 +21,7 @@ const (
 	othersPerCore = 400 // a second; who reaches that is no user
 	paceBurst     = 50
 
-	// A client that would wait for longer is refused before anything is computed for it, and tries again: an agent after 4 to 10 s (agent/link). Of 10,000 agents that lost the hub for a minute, 667 come in
+	// A client that would wait for longer is refused before anything is computed for it, and tries again: an agent after 4 s at least (agent/link). Of 10,000 agents that lost the hub for a minute, 667 come in
 	// the first second, and two cores let in 400: after 12 s 1,600 are waiting, which is 4 s. One that were refused would come half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
