@@ -78,27 +78,30 @@ func atStart(names ...types.NamespacedName) trigger {
 	})
 }
 
-// looked wakes it, a moment later, for the objects that are looked up for what a callback gets. The look-up has a goroutine of its own: who calls back may hold a lock that all members
-// share, and where thousands of members change at the same time each is looked up once for several changes.
+// looked wakes it, a moment later, for the objects that are looked up for what a callback gets. The callback does not wait for the look-up: who calls it may hold a lock that all members
+// share. Where thousands of members change at the same time, each is looked up once for several changes.
 func looked[T comparable](on func(func(T)), later time.Duration, lookup func(context.Context, T) ([]types.NamespacedName, error)) trigger {
 	return started(func(ctx context.Context, q queue) error {
 		changed := workqueue.NewTyped[T]()
 		context.AfterFunc(ctx, changed.ShutDown)
-		go func() {
-			for of, ended := changed.Get(); !ended; of, ended = changed.Get() {
-				names, err := lookup(ctx, of)
-				if err != nil { // a cache that cannot be read is being stopped
-					ctrl.LoggerFrom(ctx).Error(err, "reconciles not woken")
-				}
-				for _, name := range names {
-					q.AddAfter(reconcile.Request{NamespacedName: name}, later)
-				}
-				changed.Done(of)
-			}
-		}()
+		go lookUp(ctx, changed, q, later, lookup)
 		on(changed.Add)
 		return nil
 	})
+}
+
+// lookUp looks up what has changed, until that queue is shut down.
+func lookUp[T comparable](ctx context.Context, changed workqueue.TypedInterface[T], q queue, later time.Duration, lookup func(context.Context, T) ([]types.NamespacedName, error)) {
+	for of, ended := changed.Get(); !ended; of, ended = changed.Get() {
+		names, err := lookup(ctx, of)
+		if err != nil { // a cache that cannot be read is being stopped
+			ctrl.LoggerFrom(ctx).Error(err, "reconciles not woken")
+		}
+		for _, name := range names {
+			q.AddAfter(reconcile.Request{NamespacedName: name}, later)
+		}
+		changed.Done(of)
+	}
 }
 
 // calls wakes it, a moment later, for the names that a callback gets.

@@ -1,0 +1,49 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+func TestChangesAreLookedUpOutsideOfTheirCallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changed := workqueue.NewTyped[string]()
+		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		defer q.ShutDown()
+		release, lookups := make(chan struct{}), 0
+		go lookUp(t.Context(), changed, q, time.Millisecond, func(_ context.Context, member string) ([]types.NamespacedName, error) {
+			lookups++
+			<-release
+			if member == "unreadable" {
+				return nil, errors.New("the cache is being stopped")
+			}
+			return []types.NamespacedName{{Name: "plan-of-" + member}}, nil
+		})
+		changed.Add("one")
+		synctest.Wait() // it is being looked up, and waits
+		for range 100 {
+			changed.Add("one")
+		}
+		changed.Add("unreadable")
+		changed.Add("two")
+		close(release)
+		time.Sleep(time.Second)
+		if lookups != 4 {
+			t.Errorf("%d look-ups, want one that was under way, one for all changes after it, and those of two others", lookups)
+		}
+		if q.Len() != 2 {
+			t.Errorf("%d objects are woken, want those of one and two", q.Len())
+		}
+		changed.ShutDown()
+	})
+}
