@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -23,6 +24,9 @@ var version = "v0.1.0-dev"
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50) // 7 MiB less with 20,000 pods, and no time to speak of
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1) // a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0059-one-core.md
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once

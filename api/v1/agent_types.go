@@ -89,7 +89,7 @@ type Agent struct {
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// env is more environment for the agent: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (or in lower case), GOMEMLIMIT, GOGC, and of OpenTelemetry's
+	// env is more environment for the agent: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (or in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and of OpenTelemetry's
 	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*.
 	// Any other is refused, by the agent too: it could make another server pass as the hub. All who read the manifest see what is in "value";
 	// what is secret, such as the password of a proxy, goes into "secretKey". At most 16.
@@ -97,7 +97,7 @@ type Agent struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(e, e.name.matches('^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$'))",message="an agent takes no other variables than HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, and those of OpenTelemetry that docs/spec/cluster.md lists"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, e.name.matches('^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|GOMAXPROCS|OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$'))",message="an agent takes no other variables than HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, and those of OpenTelemetry that docs/spec/cluster.md lists"
 	Env []AgentEnv `json:"env,omitempty"`
 }
 
