@@ -66,7 +66,7 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	}
 	limit := max(b.first, b.limit.Step())
 	if errors.Is(err, tunnel.ErrTurnedAway) {
-		return turnedAwayFrom + b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), turnedAwayLongest-turnedAwayFrom))
+		return turnedAwayFrom + b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), max(b.first, turnedAwayLongest-turnedAwayFrom))) // a patient link stays behind the others
 	}
 	next := b.jitter(limit)
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) && hs.RetryAfter > 0 {

@@ -38,6 +38,17 @@ func TestTheLastOfManyAgentsIsBackSoon(t *testing.T) {
 	}
 }
 
+func TestAPatientLinkThatIsTurnedAwayStaysBehindTheOthers(t *testing.T) {
+	t.Parallel()
+	longest := func(n time.Duration) time.Duration { return n }
+	patient, other := New(Options{Patient: true, Jitter: longest}), New(Options{Jitter: longest})
+	for range 10 {
+		if p, o := patient.backoff.next(0, tunnel.ErrTurnedAway), other.backoff.next(0, tunnel.ErrTurnedAway); p != turnedAwayFrom+longestWait || o > turnedAwayLongest {
+			t.Errorf("the waits are of up to %s and %s, want %s and at most %s", p, o, turnedAwayFrom+longestWait, turnedAwayLongest)
+		}
+	}
+}
+
 // A node agent begins when the replicas have failed for a while. It waits as they do by then.
 func TestAPatientLinkWaitsLongFromTheFirst(t *testing.T) {
 	t.Parallel()
