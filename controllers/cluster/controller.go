@@ -124,7 +124,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, err
 	}
 	later := in.tooEarly()
-	in.registerErr = r.register(ctx, in, update, !later.IsZero())
+	in.registerErr = r.register(ctx, in, update, !later.IsZero() && !in.member.Connected())
 	if err := r.observeAgent(in); err != nil {
 		return ctrl.Result{}, err
 	}

@@ -196,7 +196,7 @@ func (in *input) tooEarly() time.Time {
 	case in.settling():
 		return in.settled
 	case in.identity != nil && !in.member.Connected() && in.now.Before(in.member.Returning) &&
-		meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionReady):
+		(in.member.Refusal == nil || in.member.Refusal.Unproven) && meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionReady):
 		return in.member.Returning
 	case in.identity != nil && in.member.Left && !in.member.Connected() && in.now.Before(arrived) &&
 		meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionReady):

@@ -51,6 +51,7 @@ func TestAMemberThatThisManagerSawGoIsLostAtOnce(t *testing.T) {
 		"seen to go with many":                {members.State{LastSeen: now, Returning: now.Add(40 * time.Second)}, false, metav1.ConditionTrue, 40 * time.Second},
 		"seen to go with many, and not here":  {members.State{LastSeen: now, Returning: now.Add(40 * time.Second)}, true, metav1.ConditionTrue, syncRecheck},
 		"gone with many, before it was Ready": {members.State{LastSeen: now, Returning: now.Add(40 * time.Second)}, false, metav1.ConditionUnknown, 0},
+		"gone with many, and refused since":   {members.State{LastSeen: now, Returning: now.Add(40 * time.Second), Refusal: &members.Rejection{Reason: v1.ReasonTunnelLost}}, false, metav1.ConditionTrue, 0},
 		"gone with many that had their time":  {members.State{LastSeen: now.Add(-time.Minute), Returning: now}, false, metav1.ConditionTrue, 0},
 		"seen to go, it may be at a replica":  {gone, true, metav1.ConditionTrue, syncRecheck},
 		"not seen since the start":            {members.State{}, false, metav1.ConditionTrue, settleTime},

@@ -5,6 +5,7 @@ package members
 
 import (
 	"context"
+	"errors"
 	"slices"
 )
 
@@ -61,7 +62,7 @@ func (r *Registry) lostLocked(m *member, cause error) {
 		return
 	}
 	m.loss = loss{at: r.now(), because: cause}
-	if !m.connected() {
+	if !m.connected() && !errors.Is(cause, ErrRevoked) { // a Cluster that is deleted, or an agent that is revoked, does not come back
 		r.losses.lost(m.loss.at)
 	}
 }

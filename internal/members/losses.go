@@ -27,7 +27,7 @@ func AdmissionTime(agents int) time.Duration {
 // member that comes and goes all the time therefore does not look like many. Registry.mu guards it.
 type losses struct {
 	admitted time.Time // when the queue is empty
-	many     time.Time // when it will be, as was known at the latest loss of one of many; zero if there was none
+	many     time.Time // the latest time at which it would be empty, as was known at a loss of one of many; zero if there was none
 }
 
 // lost is called when a member has lost its last tunnel.
@@ -36,7 +36,7 @@ func (l *losses) lost(now time.Time) {
 		l.admitted = now
 	}
 	l.admitted = l.admitted.Add(AdmissionTime(1))
-	if l.admitted.Sub(now) > manyTime {
+	if l.admitted.Sub(now) > manyTime && l.admitted.After(l.many) { // returns make the queue shorter, and not the time that was given to the others
 		l.many = l.admitted
 	}
 }

@@ -50,6 +50,13 @@ func TestOneOfManyThatAreLostAtTheSameTimeMayBeOnItsWayBack(t *testing.T) {
 		}, 0, ReturnTime + 25*time.Second},
 		"a member that is lost while many come back": {func(l *losses) { burst(l, start, fleet); l.lost(start.Add(10 * time.Second)) }, 10 * time.Second,
 			ReturnTime + 25*time.Second + AdmissionTime(1)},
+		"returns do not take away the time of those that are still away": {func(l *losses) {
+			burst(l, start, fleet)
+			for range fleet / 2 {
+				l.returned()
+			}
+			l.lost(start.Add(time.Second))
+		}, 0, ReturnTime + 25*time.Second},
 		"a queue that is empty does not go below": {func(l *losses) { l.lost(start); l.returned(); l.returned(); burst(l, start, admittedPerSecond+1) }, 0,
 			ReturnTime + AdmissionTime(admittedPerSecond+1)},
 	} {
@@ -82,18 +89,20 @@ func TestLossesHereAndAtOtherReplicasAreCounted(t *testing.T) {
 		}
 		return record
 	}
+	var tunnels [many]*tunnelStub
 	for name, tt := range map[string]struct {
 		connect, cut func(r *Registry, mirror *Mirror)
 	}{
 		"their tunnels ended here": {
 			func(r *Registry, _ *Mirror) {
 				for i := range many {
-					r.Add(peer(i), silent())
+					tunnels[i] = silent()
+					r.Add(peer(i), tunnels[i])
 				}
 			},
-			func(r *Registry, _ *Mirror) {
+			func(*Registry, *Mirror) {
 				for i := range many {
-					r.Disconnect(cluster(i), func(Peer) bool { return false })
+					tunnels[i].Close()
 				}
 			},
 		},
@@ -103,6 +112,14 @@ func TestLossesHereAndAtOtherReplicasAreCounted(t *testing.T) {
 					mirror.Update(remote(i, nil))
 				}
 			},
+			func(_ *Registry, mirror *Mirror) {
+				for i := range many {
+					mirror.Update(remote(i, &Loss{At: time.Now()}))
+				}
+			},
+		},
+		"this replica hears of another only when they are lost": {
+			func(*Registry, *Mirror) {},
 			func(_ *Registry, mirror *Mirror) {
 				for i := range many {
 					mirror.Update(remote(i, &Loss{At: time.Now()}))
@@ -124,6 +141,9 @@ func TestLossesHereAndAtOtherReplicasAreCounted(t *testing.T) {
 				t.Cleanup(r.Close)
 				mirror := r.Mirror("other")
 				mirror.Begin(func(Peer) http.RoundTripper { return nil })
+				for i := range many { // those that stay
+					r.Add(peer(many+i), silent())
+				}
 				tt.connect(r, mirror)
 				synctest.Wait()
 				if got := r.State(cluster(7)).Returning; !got.IsZero() {
@@ -135,21 +155,46 @@ func TestLossesHereAndAtOtherReplicasAreCounted(t *testing.T) {
 				if got := r.State(cluster(7)).Returning; !got.Equal(want) {
 					t.Errorf("a member that was lost with %d is awaited until %s, want %s", many, got, want)
 				}
-				for i := range many { // back, here
-					back := peer(i)
-					back.ID = "another"
-					r.Add(back, silent())
+				for range 3 { // they are back, here, and lost again: each return makes the queue shorter
+					sessions := make([]*tunnelStub, many/2)
+					for i := range sessions {
+						sessions[i] = silent()
+						r.Add(peer(i), sessions[i])
+					}
+					synctest.Wait()
+					for _, s := range sessions {
+						s.Close()
+					}
+					synctest.Wait()
 				}
-				synctest.Wait()
-				time.Sleep(ReturnTime + AdmissionTime(many) + time.Second)
-				for i := range admittedPerSecond / 2 {
-					r.Disconnect(cluster(i), func(Peer) bool { return false })
-				}
-				synctest.Wait()
-				if got := r.State(cluster(7)).Returning; got.After(time.Now()) {
-					t.Errorf("one of few that were lost later is awaited until %s", got)
+				if got := r.State(cluster(many - 1)).Returning; !got.Equal(want) {
+					t.Errorf("a member that stayed away is awaited until %s after others came and went, want %s", got, want)
 				}
 			})
 		})
 	}
+}
+
+func TestAClusterThatIsDeletedIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(logr.Discard(), time.Now)
+		t.Cleanup(r.Close)
+		cluster := func(i int) types.NamespacedName {
+			return types.NamespacedName{Namespace: "team-a", Name: fmt.Sprint("member-", i)}
+		}
+		last := silent()
+		for i := range 999 {
+			r.Add(Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: cluster(i).Name}, Key: "key"}, silent())
+		}
+		r.Add(Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: cluster(999).Name}, Key: "key"}, last)
+		for i := range 999 {
+			r.Forget(cluster(i))
+		}
+		synctest.Wait()
+		last.Close()
+		synctest.Wait()
+		if got := r.State(cluster(999)).Returning; !got.IsZero() {
+			t.Errorf("one that is lost after 999 were deleted is awaited until %s", got)
+		}
+	})
 }

@@ -125,13 +125,18 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 		member.remote = slices.Delete(member.remote, i, i+1)
 	}
 	switch now := member.connected(); {
-	case connected && !now:
+	case connected && !now, !now && !lost && record != nil && record.recent(m.registry.now()): // the latter was lost before this replica knew of it
 		m.registry.losses.lost(m.registry.now())
 	case !connected && now && lost:
 		m.registry.losses.returned()
 	}
 	m.registry.dropLocked(name, member)
 	return before
+}
+
+// recent reports whether the member was lost so recently that it may be on its way back.
+func (r *Record) recent(now time.Time) bool {
+	return r.Loss != nil && now.Sub(r.Loss.At) < ReturnTime
 }
 
 // replayedLocked are the tunnels here that were opened with the token of one that was opened before elsewhere.

@@ -221,6 +221,20 @@ func TestARequestWaitsForAnotherWay(t *testing.T) {
 	})
 }
 
+func TestARequestThatWasUnderWayForLongWaitsForAnotherWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		r := ways(t, func(r *http.Request) (*http.Response, error) {
+			time.Sleep(2*time.Second - time.Since(begun))
+			return stale(0)(r)
+		})
+		time.AfterFunc(2300*time.Millisecond, func() { addWay(r, 2, answers("back")) })
+		if answer, err := send(r, nil); answer != "back" {
+			t.Errorf("got %q, %v, want the answer of the agent that is back 300 ms after its tunnel ended", answer, err)
+		}
+	})
+}
+
 func TestARequestWaitsForAReplicaOutOfReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := ways(t)

@@ -23,6 +23,7 @@ type State struct {
 	// LastSeen is when the last tunnel ended, zero if none ended since this process started.
 	LastSeen time.Time
 	// Returning is until when a member without a tunnel may be on its way back because many lost theirs at the same time; zero if only a few did.
+	// At another replica whose clock is behind it is earlier.
 	Returning time.Time
 	// LostBecause is why the last tunnel ended.
 	LostBecause error

@@ -20,6 +20,9 @@ import (
 // attempts, within a second.
 const routePatience = 1500 * time.Millisecond
 
+// leastPatience is how long a request waits at least that was under way for longer when its tunnel ended.
+const leastPatience = 500 * time.Millisecond
+
 // attempts is how often a request is sent at most: a stale route is looked up once more, never in a loop.
 const attempts = 2
 
@@ -84,6 +87,9 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 			return response, err // it says what was done, and to whom is the caller's knowledge
 		}
 		tried, cause = append(tried, next.id), err
+		if least := time.Now().Add(leastPatience); patience.Before(least) {
+			patience = least
+		}
 		if !body.rewind() {
 			break
 		}
