@@ -329,6 +329,8 @@ func (in *input) lookAgain() time.Duration {
 	switch {
 	case in.identity == nil && in.now.Before(in.token.Expires()):
 		return in.token.Expires().Sub(in.now)
+	case in.identity != nil && !in.state.Connected() && in.now.Before(in.state.Returning):
+		return in.state.Returning.Sub(in.now)
 	case in.identity != nil && in.settling && !in.state.Connected():
 		return time.Second
 	case in.foreign || !in.call.At.IsZero():

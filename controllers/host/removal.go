@@ -43,7 +43,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	}
 	report := in.report()
 	switch due := in.host.DeletionTimestamp.Add(removalTime); {
-	case report == nil && (in.settling || in.now.Before(due)):
+	case report == nil && (!r.Settled() || in.now.Before(due)):
 		return ctrl.Result{RequeueAfter: max(due.Sub(in.now), time.Second)}, nil
 	case report == nil:
 		update.Event(status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "the agent is not connected: what is on the machine was left there"})
