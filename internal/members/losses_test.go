@@ -176,25 +176,38 @@ func TestLossesHereAndAtOtherReplicasAreCounted(t *testing.T) {
 }
 
 func TestAClusterThatIsDeletedIsNoLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := New(logr.Discard(), time.Now)
-		t.Cleanup(r.Close)
-		cluster := func(i int) types.NamespacedName {
-			return types.NamespacedName{Namespace: "team-a", Name: fmt.Sprint("member-", i)}
-		}
-		last := silent()
-		for i := range 999 {
-			r.Add(Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: cluster(i).Name}, Key: "key"}, silent())
-		}
-		r.Add(Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: cluster(999).Name}, Key: "key"}, last)
-		for i := range 999 {
-			r.Forget(cluster(i))
-		}
-		synctest.Wait()
-		last.Close()
-		synctest.Wait()
-		if got := r.State(cluster(999)).Returning; !got.IsZero() {
-			t.Errorf("one that is lost after 999 were deleted is awaited until %s", got)
-		}
-	})
+	cluster := func(i int) types.NamespacedName {
+		return types.NamespacedName{Namespace: "team-a", Name: fmt.Sprint("member-", i)}
+	}
+	for name, open := range map[string]func(r *Registry, mirror *Mirror, i int) (end func()){
+		"whose tunnel ends here": func(r *Registry, _ *Mirror, i int) func() {
+			tunnel := silent()
+			r.Add(Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: cluster(i).Name}, Key: "key"}, tunnel)
+			return func() { tunnel.Close() }
+		},
+		"whose tunnel ends at another replica": func(_ *Registry, mirror *Mirror, i int) func() {
+			record := Record{Namespace: "team-a", Name: cluster(i).Name}
+			mirror.Update(Record{Namespace: record.Namespace, Name: record.Name, Tunnels: []Peer{{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: record.Name}, ID: record.Name}}})
+			return func() { record.Loss = &Loss{At: time.Now()}; mirror.Update(record) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := New(logr.Discard(), time.Now)
+				t.Cleanup(r.Close)
+				mirror := r.Mirror("other")
+				mirror.Begin(func(Peer) http.RoundTripper { return nil })
+				for i := range 999 {
+					end := open(r, mirror, i)
+					r.Forget(cluster(i))
+					end()
+				}
+				open(r, mirror, 999)()
+				synctest.Wait()
+				if got := r.State(cluster(999)).Returning; !got.IsZero() {
+					t.Errorf("one that is lost after 999 were deleted is awaited until %s", got)
+				}
+			})
+		})
+	}
 }

@@ -125,6 +125,7 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 		member.remote = slices.Delete(member.remote, i, i+1)
 	}
 	switch now := member.connected(); {
+	case member.forgotten: // its Cluster is deleted
 	case connected && !now, !now && !lost && record != nil && record.recent(m.registry.now()): // the latter was lost before this replica knew of it
 		m.registry.losses.lost(m.registry.now())
 	case !connected && now && lost:
