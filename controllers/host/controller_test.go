@@ -306,6 +306,37 @@ func TestHost(t *testing.T) {
 				t.Errorf("got %v, want the Host gone", err)
 			}
 		},
+		"a host that is lost with many keeps its state until their time is over, and its removal does not wait for that": func(t *testing.T, w *world) {
+			w.reconcile()
+			key := testkit.Key(t)
+			agent := w.connect(w.join(key), key, protocol.HostProgress{})
+			w.reconcile()
+			many := make([]members.Record, 1000)
+			mirror := w.registry.Mirror("another replica")
+			for i := range many {
+				many[i] = members.Record{Namespace: "team-a", Name: fmt.Sprint("member-", i), Tunnels: []members.Peer{{ID: fmt.Sprint("tunnel-", i)}}}
+			}
+			mirror.Update(many...)
+			for i := range many {
+				many[i].Tunnels, many[i].Loss = nil, &members.Loss{At: w.clock.Now()}
+			}
+			mirror.Update(many...)
+			agent.Kill()
+			testkit.Eventually(t, time.Minute, w.disconnected)
+			result, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.name})
+			if most := members.ReturnTime + members.AdmissionTime(len(many)+1); err != nil || result.RequeueAfter <= members.ReturnTime || result.RequeueAfter > most {
+				t.Errorf("looks again after %s, %v, want until the last of many may be back, %s at most", result.RequeueAfter, err, most)
+			}
+			w.want(v1.HostAvailable, v1.ReasonHostAvailable)
+			if err := w.Client.Delete(t.Context(), w.want(v1.HostAvailable, v1.ReasonHostAvailable)); err != nil {
+				t.Fatal(err)
+			}
+			w.clock.Advance(21 * time.Second) // removals wait for 20 s
+			w.reconcile()
+			if err := w.Client.Get(t.Context(), w.name, &v1.Host{}); !apierrors.IsNotFound(err) {
+				t.Errorf("got %v, want the Host gone", err)
+			}
+		},
 		"a host that is in use is not cleaned before it was given back": func(t *testing.T, w *world) {
 			w.reconcile()
 			plan := &corev1.Secret{
