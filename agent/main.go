@@ -22,17 +22,22 @@ import (
 var version = "v0.1.0-dev"
 
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50) // 7 MiB less with 20,000 pods, and no time to speak of
-	}
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(1) // a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0059-one-core.md
-	}
+	setRuntime(os.Getenv)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "drover-agent:", err)
 		os.Exit(1)
+	}
+}
+
+// setRuntime sets what the environment leaves to the agent.
+func setRuntime(getenv func(string) string) {
+	if getenv("GOGC") == "" {
+		debug.SetGCPercent(50) // 7 MiB less with 20,000 pods, and no time to speak of
+	}
+	if getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1) // a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0059-one-core.md
 	}
 }
 

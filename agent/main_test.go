@@ -6,6 +6,8 @@ package main
 import (
 	"bytes"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 )
@@ -37,5 +39,18 @@ func TestCommand(t *testing.T) {
 				t.Errorf("printed %q, error %v", out.String(), err)
 			}
 		})
+	}
+}
+
+func TestAnAgentUsesOneCoreUnlessItsEnvironmentSaysOtherwise(t *testing.T) {
+	cores, percent := runtime.GOMAXPROCS(3), debug.SetGCPercent(77)
+	t.Cleanup(func() { runtime.GOMAXPROCS(cores); debug.SetGCPercent(percent) })
+	setRuntime(func(string) string { return "given" })
+	if got := runtime.GOMAXPROCS(0); got != 3 {
+		t.Errorf("%d cores, want those that the environment gives", got)
+	}
+	setRuntime(func(string) string { return "" })
+	if got := runtime.GOMAXPROCS(0); got != 1 {
+		t.Errorf("%d cores, want one", got)
 	}
 }
