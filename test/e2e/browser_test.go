@@ -80,7 +80,7 @@ func (p *person) signIn(v *visitor) {
 		if code := r.URL.Query().Get("code"); code != "" {
 			codes <- code
 		}
-		_, _ = w.Write([]byte("<title>done</title>done"))
+		_, _ = w.Write([]byte("<!doctype html><title>done</title>done")) // with no doctype the browser complains
 	}))
 	defer app.Close()
 	config, verifier := v.app(), oauth2.GenerateVerifier()
