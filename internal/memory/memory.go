@@ -1,13 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory returns to the system what a burst of work has used.
+// Package memory lets a burst of work use memory, and returns it to the system afterwards.
 package memory
 
 import (
 	"context"
 	"runtime/debug"
-	"runtime/metrics"
 	"time"
 )
 
@@ -59,7 +58,5 @@ func (h *heap) calm(allocated, live uint64) bool {
 
 // read returns how many bytes the process has allocated since its start, and how many the last collection has left.
 func read() (allocated, live uint64) {
-	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
-	metrics.Read(samples)
-	return samples[0].Value.Uint64(), samples[1].Value.Uint64()
+	return gauge("/gc/heap/allocs:bytes"), gauge("/gc/heap/live:bytes")
 }
