@@ -48,7 +48,7 @@ func (d *Store) sync(name types.NamespacedName, all []*protocol.SetEvent) []Key 
 			delete(offer, event.Removed)
 			continue
 		}
-		offer[event.State.ID] = m.wants[event.State.ID].share(event.State)
+		offer[event.State.ID] = m.entryLocked(event.State.ID).share(event.State)
 	}
 	changed := m.lackingLocked() // their state was unknown before; the sets that are there are added below
 	for id := range m.has {
@@ -88,7 +88,7 @@ func (d *Store) take(name types.NamespacedName, event *protocol.SetEvent) []Key 
 		}
 	case event.State != nil && m.surplusLocked(event.State.ID):
 	case event.State != nil:
-		changed = d.updateLocked(m, event.State.ID, m.wants[event.State.ID].share(event.State))
+		changed = d.updateLocked(m, event.State.ID, m.entryLocked(event.State.ID).share(event.State))
 		d.enqueueLocked(m, event.State.ID)
 	case event.Removed != "":
 		changed = d.updateLocked(m, event.Removed, nil)
@@ -109,7 +109,7 @@ func (d *Store) Stopped(name types.NamespacedName) {
 
 // surplusLocked reports whether a set is new, has no owner, and exceeds maxUnowned.
 func (m *memberSets) surplusLocked(id string) bool {
-	_, wanted := m.wants[id]
+	wanted := m.wants[id] != nil
 	return !wanted && m.has[id] == nil && len(m.has) >= len(m.wants)+maxUnowned
 }
 
@@ -125,7 +125,7 @@ func (d *Store) updateLocked(m *memberSets, id string, state *protocol.SetState)
 	if had && !m.hasLocked(id) {
 		d.lostLocked(m, target{m.name, id})
 	}
-	if want := m.wants[id]; want.set != nil && was != state && !reflect.DeepEqual(was, state) {
+	if want := m.entryLocked(id); want.set != nil && was != state && !reflect.DeepEqual(was, state) {
 		return []Key{want.key}
 	}
 	return nil

@@ -26,7 +26,7 @@ type memberSets struct {
 	reported bool // the agent has reported all its sets to this store at least once
 	confirmation
 
-	wants  map[string]wanted
+	wants  map[string]*wanted            // pointers, since a map has room for eight values and most members have one
 	has    map[string]*protocol.SetState // as the agent last reported; kept while the member is away
 	failed map[string]*failure
 	flow
@@ -84,7 +84,7 @@ type failure struct {
 }
 
 func newMemberSets(name types.NamespacedName) *memberSets {
-	return &memberSets{name: name, wants: map[string]wanted{}, has: map[string]*protocol.SetState{},
+	return &memberSets{name: name, wants: map[string]*wanted{}, has: map[string]*protocol.SetState{},
 		failed: map[string]*failure{}, flow: flow{sends: map[string]*sending{}, held: map[string]struct{}{}}}
 }
 
@@ -102,9 +102,17 @@ func (m *memberSets) takesLocked() bool {
 	return m.connected && m.refuses == "" && !m.gone && m.synced
 }
 
+// entryLocked returns what is wanted of an ID, nothing if no owner wants a set of it.
+func (m *memberSets) entryLocked(id string) wanted {
+	if w := m.wants[id]; w != nil {
+		return *w
+	}
+	return wanted{}
+}
+
 // wantedLocked returns the set that a member should have of this ID, nil for none.
 func (m *memberSets) wantedLocked(id string) *set.Set {
-	want := m.wants[id].set
+	want := m.entryLocked(id).set
 	if m.withheld || IsAbsent(want) {
 		return nil
 	}

@@ -108,17 +108,17 @@ func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, 
 func (m *memberSets) outcomeLocked(id string) Outcome {
 	f, has := m.failed[id], m.has[id]
 	switch {
-	case m.wants[id].set == nil:
+	case m.entryLocked(id).set == nil:
 		return Outcome{Stage: Pending}
 	case m.withheld:
 		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: wholeSet, Message: m.withheldLocked(id)}}}
-	case excess(m.wants[id].set):
+	case excess(m.entryLocked(id).set):
 		return excessOutcome(m.name.Namespace)
-	case unchanged(m.wants[id].set):
+	case unchanged(m.entryLocked(id).set):
 		return Outcome{Stage: Unreported}
 	case m.hasLocked(id):
 		o := stateOutcome(has)
-		o.Since = m.wants[id].since
+		o.Since = m.entryLocked(id).since
 		return o
 	case !m.connected:
 		return Outcome{Stage: Away}
@@ -131,7 +131,7 @@ func (m *memberSets) outcomeLocked(id string) Outcome {
 	case !m.synced:
 		return Outcome{Stage: Unreported}
 	}
-	return Outcome{Stage: Pending, Since: m.wants[id].since}
+	return Outcome{Stage: Pending, Since: m.entryLocked(id).since}
 }
 
 // withheldLocked describes the state of a set in a Cluster whose spec says ReadOnly.

@@ -149,7 +149,7 @@ func (d *Store) dueLocked(m *memberSets, id string) bool {
 		return !unchanged(want) && !m.hasLocked(id)
 	}
 	// Without an owner a set is removed only if all owners have said what they want.
-	return m.has[id] != nil && (d.complete || m.withheld || IsAbsent(m.wants[id].set))
+	return m.has[id] != nil && (d.complete || m.withheld || IsAbsent(m.entryLocked(id).set))
 }
 
 // enqueueLocked puts a set in a member into the queue if it is to be sent or removed, and reports whether it is.

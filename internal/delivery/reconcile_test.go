@@ -129,7 +129,7 @@ func TestWhatIsDue(t *testing.T) {
 	state := func(digest string) map[string]*protocol.SetState {
 		return map[string]*protocol.SetState{id: {ID: id, Digest: digest, Phase: protocol.SetFailed}}
 	}
-	want := func(s *set.Set) map[string]wanted { return map[string]wanted{id: {content: newContent(s)}} }
+	want := func(s *set.Set) map[string]*wanted { return map[string]*wanted{id: {content: newContent(s)}} }
 	for name, tt := range map[string]struct {
 		change func(d *Store, m *memberSets)
 		want   bool
@@ -306,12 +306,12 @@ func TestWhatAMemberKeeps(t *testing.T) {
 		"nothing of what was withdrawn":              {nil, has, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &memberSets{name: member, has: tt.has, wants: map[string]wanted{}}
+			m := &memberSets{name: member, has: tt.has, wants: map[string]*wanted{}}
 			if tt.wants != nil {
-				m.wants[id] = wanted{key: Key{Name: "x"}, content: newContent(tt.wants)}
+				m.wants[id] = &wanted{key: Key{Name: "x"}, content: newContent(tt.wants)}
 			}
 			if name == "nothing of what was withdrawn" {
-				m.wants[id] = wanted{content: newContent(Absent(id))}
+				m.wants[id] = &wanted{content: newContent(Absent(id))}
 			}
 			d := &Store{members: map[types.NamespacedName]*memberSets{member: m}}
 			if got := d.Kept(id, member); (got == nil) != (tt.want == nil) || got != nil && got.Digest != tt.want.Digest {

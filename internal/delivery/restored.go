@@ -125,7 +125,7 @@ func (d *Store) withdrewLocked(m *memberSets, id string, key Key) {
 // heldLocked reports whether a set is neither sent nor removed before a confirmation.
 func (m *memberSets) heldLocked(id string) bool {
 	_, withdrawn := m.withdrawn[id]
-	return m.unconfirmed && (!withdrawn || m.wants[id].set != nil)
+	return m.unconfirmed && (!withdrawn || m.entryLocked(id).set != nil)
 }
 
 // outdatedLocked reports whether a member that waits for a confirmation has its users' tokens verified by something else than the hub wants. That is taken away

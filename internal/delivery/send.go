@@ -77,7 +77,7 @@ func (d *Store) sentLocked(m *memberSets, s *sending, state *protocol.SetState, 
 		return nil
 	}
 	var keys []Key
-	if want := m.wants[s.id]; want.set != nil {
+	if want := m.entryLocked(s.id); want.set != nil {
 		keys = []Key{want.key}
 	}
 	switch {
@@ -95,7 +95,7 @@ func (d *Store) sentLocked(m *memberSets, s *sending, state *protocol.SetState, 
 		if f := m.failed[s.id]; f == nil || !f.lost { // one that is lost each time would be sent without pauses
 			d.clearFailureLocked(m, s.id)
 		}
-		m.has[s.id] = m.wants[s.id].share(state)
+		m.has[s.id] = m.entryLocked(s.id).share(state)
 	case members.IsStatus(err, http.StatusNotFound):
 		keys = m.refuseLocked(v1.ReasonAgentTooOld)
 	default:

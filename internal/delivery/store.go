@@ -161,7 +161,7 @@ func (d *Store) completeLocked() (known []Key) {
 	}
 	d.complete = true
 	for _, m := range d.members {
-		maps.DeleteFunc(m.wants, func(_ string, w wanted) bool { return w.key == Key{} })
+		maps.DeleteFunc(m.wants, func(_ string, w *wanted) bool { return w.key == Key{} })
 		if d.examineLocked(m) {
 			known = append(known, guardsOf(m))
 		}
@@ -231,38 +231,38 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.members[member]
-	if m == nil || m.has[id] == nil || unchanged(m.wants[id].set) || IsAbsent(m.wants[id].set) && m.wants[id].key == (Key{}) { // that was withdrawn
+	if m == nil || m.has[id] == nil || unchanged(m.entryLocked(id).set) || IsAbsent(m.entryLocked(id).set) && m.entryLocked(id).key == (Key{}) { // that was withdrawn
 		return nil
 	}
-	return m.wants[id].set
+	return m.entryLocked(id).set
 }
 
 func (d *Store) wantLocked(m *memberSets, key Key, c content) {
 	id := c.set.ID
-	was, known := m.wants[id]
+	was, known := m.entryLocked(id), m.wants[id] != nil
 	if known && was.set == c.set && was.key == key {
 		return
 	}
 	delete(m.withdrawn, id)
-	m.wants[id] = wanted{key: key, content: c, since: was.since}
+	m.wants[id] = &wanted{key: key, content: c, since: was.since}
 	if known && was.set.Digest == c.set.Digest {
 		return
 	}
-	m.wants[id] = wanted{key: key, content: c, since: time.Now()}
+	m.wants[id] = &wanted{key: key, content: c, since: time.Now()}
 	d.clearFailureLocked(m, id) // a failure of other content does not matter for this one
 	d.differsLocked(m)
 	d.enqueueLocked(m, id)
 }
 
 func (d *Store) withdrawLocked(m *memberSets, id string, key Key) {
-	if m.wants[id].key != key {
+	if m.entryLocked(id).key != key {
 		return // another owner wants it there now
 	}
 	delete(m.wants, id)
 	d.withdrewLocked(m, id, key)
 	d.clearFailureLocked(m, id)
 	if !d.complete {
-		m.wants[id] = wanted{content: content{set: Absent(id)}}
+		m.wants[id] = &wanted{content: content{set: Absent(id)}}
 	}
 	d.differsLocked(m)
 	d.enqueueLocked(m, id)
