@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drover-dev/drover/agent/daemon"
-	"github.com/drover-dev/drover/internal/memory"
 )
 
 // version is set when the program is linked.
@@ -35,8 +34,7 @@ func main() {
 // setRuntime sets what the environment leaves to the agent.
 func setRuntime(getenv func(string) string) {
 	if getenv("GOGC") == "" {
-		debug.SetGCPercent(50)       // 7 MiB less with 20,000 pods, and no time to speak of
-		memory.AllowGarbage(8 << 20) // an eighth less CPU for each request; returned when there is none
+		debug.SetGCPercent(50) // 7 MiB less with 20,000 pods, and no time to speak of
 	}
 	if getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1) // a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0059-one-core.md

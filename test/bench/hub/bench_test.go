@@ -153,9 +153,9 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 	})
 	t.Run("what a member adds is shared out among the members that were added", func(t *testing.T) {
 		r := newResults()
-		r.add("manager-one-worked-rss", 40)
-		r.add("manager-many-worked-rss", 43)
-		if got := r.perMember("worked-rss", 30); got != 0.1 {
+		r.add("manager-one-rested-rss", 40)
+		r.add("manager-many-rested-rss", 43)
+		if got := r.perMember("rested-rss", 30); got != 0.1 {
 			t.Errorf("got %v MiB", got)
 		}
 		if row := find(r, "manager, for each idle member, after"); row.outcome() != "" { // the anonymous part is missing

@@ -62,8 +62,8 @@ func (b *bench) footprintOfMany(ctx context.Context) error {
 }
 
 // weighFreshManager restarts the manager, so that what it did before does not count. It weighs it when it leads, has all members
-// and is idle, and again after some thousand requests. The second value is the better one to compare: the garbage collector then
-// keeps the heap at a steady size, while that of a fresh process depends on the load at its start.
+// and is idle, right after some thousand requests, whose garbage it still has, and after a rest, when it has returned that: docs/design/0060-garbage.md.
+// The last value is the better one to compare, since that of a fresh process depends on the load at its start.
 func (b *bench) weighFreshManager(ctx context.Context, members string) error {
 	for range freshRepeats {
 		if err := b.hub.Manager.Stop(ctx); err != nil { // an orderly end gives its lease back: the next leads at once
@@ -93,6 +93,12 @@ func (b *bench) weighFreshManager(ctx context.Context, members string) error {
 			return err
 		}
 		if err := b.weighManager("manager-" + members + "-worked"); err != nil {
+			return err
+		}
+		if err := pause(ctx, b.settle); err != nil {
+			return err
+		}
+		if err := b.weighManager("manager-" + members + "-rested"); err != nil {
 			return err
 		}
 	}

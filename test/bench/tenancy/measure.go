@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,14 +24,16 @@ type row struct {
 	what string
 	took []time.Duration
 	// goal is how many times the p50 of a direct write the p50 may take, or with ofLast the last; 0 for none.
-	goal        float64
-	ofLast      bool
+	goal   float64
+	ofLast bool
+	// inTurns are direct writes that took turns with this row's; without them, it is compared with the first row's, which have the machine for themselves.
+	inTurns     []time.Duration
 	hub, member float64       // writes for each binding
 	cpu         time.Duration // of the manager
 	costs       costs         // for each binding
 }
 
-// role is a template that exists in config/roles, external so that no ClusterRole is delivered beside the bindings.
+// role is a template of config/roles. Its ClusterRole is delivered with the first binding, which is not measured.
 const role = "cluster-viewer"
 
 func (p *processes) measure(ctx context.Context, n int) ([]row, error) {
@@ -85,8 +88,7 @@ func (p *processes) direct(ctx context.Context, w *watcher, n int) ([]row, error
 	}
 	for i := range n {
 		name := fmt.Sprintf("direct-%d", i)
-		b := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: prefix + name + ":x"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}}
+		b := directBinding(name)
 		took, err := p.timed(ctx, w, name, added, func() error { return p.member.Client.Create(ctx, b) })
 		if err != nil {
 			return nil, err
@@ -218,31 +220,42 @@ func (p *processes) left(ctx context.Context, w *watcher) string {
 	return fmt.Sprintf("the hub has %d, the member %d of Drover, and the watch of it %s; see the logs with -keep", len(onHub.Items), len(inMember.Items), ended)
 }
 
-// effective measures how long it takes until the member's authorizer allows what a binding grants, and until it denies it again.
+// effective measures how long it takes until the member's authorizer allows what a binding grants, and until it denies it again, in turns with a direct write of the same.
 func (p *processes) effective(ctx context.Context, _ *watcher, n int) ([]row, error) {
-	granted := row{what: "binding → effective in the member", goal: 6}
-	removed := row{what: "binding removed → no longer effective", goal: 4}
+	direct := row{what: "in turns: direct write → effective"}
+	granted := row{what: "in turns: binding → effective in the member", goal: 6}
+	removed := row{what: "in turns: binding removed → no longer effective", goal: 4}
 	for i := range n {
-		b := p.binding(fmt.Sprintf("effective-%d", i))
+		b, d := p.binding(fmt.Sprintf("effective-%d", i)), directBinding(fmt.Sprintf("in-turns-%d", i))
 		for _, step := range []struct {
 			row   *row
+			user  string
 			want  bool
 			write func() error
 		}{
-			{&granted, true, func() error { return p.hub.Client.Create(ctx, b) }},
-			{&removed, false, func() error { return p.hub.Client.Delete(ctx, b) }},
+			{&direct, d.Subjects[0].Name, true, func() error { return p.member.Client.Create(ctx, d) }},
+			{&granted, b.Spec.Subject.Name, true, func() error { return p.hub.Client.Create(ctx, b) }},
+			{&removed, b.Spec.Subject.Name, false, func() error { return p.hub.Client.Delete(ctx, b) }},
 		} {
 			begun := time.Now()
 			if err := step.write(); err != nil {
 				return nil, err
 			}
-			if err := p.awaitRight(ctx, b.Spec.Subject.Name, step.want); err != nil {
+			if err := p.awaitRight(ctx, step.user, step.want); err != nil {
 				return nil, err
 			}
 			step.row.took = append(step.row.took, time.Since(begun))
 		}
 	}
-	return []row{granted, removed}, nil
+	slices.Sort(direct.took)
+	direct.inTurns, granted.inTurns, removed.inTurns = direct.took, direct.took, direct.took
+	return []row{direct, granted, removed}, nil
+}
+
+// directBinding is what a binding becomes in the member, written there by the bench. Its role grants what awaitRight asks for.
+func directBinding(name string) *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: prefix + name + ":x"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}}
 }
 
 // awaitRight asks the member's API server until it answers as wanted.
