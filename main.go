@@ -79,7 +79,6 @@ func run(ctx context.Context, path string) error {
 	if err := controllers.Setup(leader, controllers.Options{Config: cfg, Members: serving.Members, Issuer: serving.SignIn, Trust: holder, Synced: serving.Synced, Deliveries: serving.Deliveries(), Checkpoints: leader.Checkpoints}); err != nil {
 		return err
 	}
-	memory.AllowGarbage(16 << 20) // a tenth less CPU for each request of a user
-	go memory.ReturnWhenCalm(ctx)
+	go memory.Manage(ctx, 16<<20)
 	return server.Run(ctx, mgr, leader.Start, serving.Start)
 }

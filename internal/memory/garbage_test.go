@@ -8,41 +8,59 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestASmallHeapMayHaveAsMuchGarbageAsIsAllowed(t *testing.T) {
+func TestGarbageIsCollectedAsGOGCSaysOrLater(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for name, tt := range map[string]struct {
-		configured    int
-		garbage, held uint64
-		want          int
+		configured int
+		held       []uint64 // after each collection; 0 stands for memory that is returned before the next
+		want       []int
 	}{
-		"a process that holds 20 MiB":                                               {50, 32 * mib, 20 * mib, 160},
-		"one that holds as much as allows that anyway":                              {50, 32 * mib, 64 * mib, 50},
-		"one that holds more is left to GOGC":                                       {50, 32 * mib, 640 * mib, 50},
-		"a GOGC that allows more is kept":                                           {400, 32 * mib, 20 * mib, 400},
-		"before the first collection nothing is held, and the runtime counts 4 MiB": {50, 32 * mib, 0, 800},
+		"a process that holds little may have 32 MiB of garbage": {50, []uint64{20 * mib}, []int{160}},
+		"one that holds more may have as much as GOGC allows":    {50, []uint64{64 * mib, 640 * mib}, []int{50, 50}},
+		"a GOGC that allows more is kept":                        {400, []uint64{20 * mib}, []int{400}},
+		"of what is held, the runtime counts 4 MiB at least":     {50, []uint64{1}, []int{800}},
+		"one that holds less than before may use what it had":    {50, []uint64{400 * mib, 300 * mib, 200 * mib, 350 * mib}, []int{50, 100, 200, 71}},
+		"until it has returned it":                               {50, []uint64{400 * mib, 0, 200 * mib}, []int{50, 50}},
+		"what it had does not grow by itself":                    {50, []uint64{400 * mib, 200 * mib, 400 * mib, 200 * mib}, []int{50, 200, 50, 200}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := percent(tt.configured, tt.garbage, tt.held); got != tt.want {
+			c := collector{configured: tt.configured, garbage: 32 * mib}
+			var got []int
+			for _, held := range tt.held {
+				if held == 0 {
+					c.returned()
+					continue
+				}
+				got = append(got, c.percentLocked(held))
+			}
+			if !slices.Equal(got, tt.want) {
 				t.Errorf("garbage may grow to %d %%, want %d", got, tt.want)
 			}
 		})
 	}
 }
 
+// theCollector is one for all runs of a test, since a process has one.
+var theCollector = sync.OnceValue(func() *collector {
+	debug.SetGCPercent(50)
+	return startCollector(64 << 20)
+})
+
 func TestTheRuntimeCollectsLaterWhileLittleIsHeld(t *testing.T) {
 	t.Parallel()
 	const mib, allowed = 1 << 20, 64 << 20
-	former := debug.SetGCPercent(50)
-	t.Cleanup(func() { debug.SetGCPercent(former) })
-	AllowGarbage(allowed)
+	c := theCollector()
+	c.returned()
 	garbage := func(want string, as func(uint64) bool) {
 		testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 			runtime.GC()
@@ -57,5 +75,7 @@ func TestTheRuntimeCollectsLaterWhileLittleIsHeld(t *testing.T) {
 	kept := make([]byte, 256*mib)
 	garbage("half as much", func(n uint64) bool { return n >= 128*mib && n < 140*mib })
 	runtime.KeepAlive(kept)
+	garbage("what was allowed before of", func(n uint64) bool { return n >= 300*mib })
+	c.returned()
 	garbage("64 MiB of", func(n uint64) bool { return n >= allowed*9/10 && n < 80*mib })
 }

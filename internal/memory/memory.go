@@ -23,7 +23,16 @@ const (
 
 // ReturnWhenCalm returns memory to the system whenever the process is calm after work, until ctx ends. The runtime would keep what a burst has used: it collects
 // garbage when the heap has grown by GOGC percent, or after two minutes, and an idle heap hardly grows.
-func ReturnWhenCalm(ctx context.Context) {
+func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
+
+// Manage does the same, and until memory is returned it lets the process use it: garbage may grow to some bytes before it is collected where GOGC allows less, and the
+// heap to the largest size that it was allowed before. A collection scans every object and stack, however little garbage there is: a small process spends a tenth of a request's CPU on it, and
+// one that has lost half of its members at once collects all the more often while they come back.
+func Manage(ctx context.Context, garbage uint64) {
+	returnWhenCalm(ctx, startCollector(garbage).returned)
+}
+
+func returnWhenCalm(ctx context.Context, returning func()) {
 	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
 	for h := (heap{}); ; {
@@ -33,6 +42,7 @@ func ReturnWhenCalm(ctx context.Context) {
 		case <-ticks.C:
 		}
 		if h.calm(read()) {
+			returning()
 			debug.FreeOSMemory() // a millisecond of CPU for each MB that is held
 		}
 	}
