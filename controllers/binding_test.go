@@ -39,7 +39,7 @@ func TestABindingIsReconciled(t *testing.T) {
 	}{
 		"all have it, and an event says so":                     {fakeDeliveries{outcomes: []delivery.Outcome{applied}}, false, "True Applied", "True Applied", false, "Normal Applied", 2},
 		"one is away":                                           {fakeDeliveries{outcomes: []delivery.Outcome{applied, away}}, false, "True Applied", "False MembersAway", false, "Normal Applied", 2},
-		"all are away":                                          {fakeDeliveries{outcomes: []delivery.Outcome{away}}, false, "True MembersAway", "False MembersAway", false, "Normal MembersAway", 2},
+		"all are away, and none has had it":                     {fakeDeliveries{outcomes: []delivery.Outcome{away}}, false, "False MembersAway", "False MembersAway", false, "Normal MembersAway", 2},
 		"a role that is not Drover's is not bound":              {fakeDeliveries{outcomes: []delivery.Outcome{applied, conflict}}, false, "False Conflict", "False Conflict", true, "Warning Conflict", 2},
 		"an end is nothing to wait for":                         {fakeDeliveries{}, true, "True Expired", "True Expired", false, "Normal Expired", 2},
 		"it is being taken away":                                {fakeDeliveries{held: 1}, true, "True Expired", "False Delivering", false, "Normal Expired", 2},

@@ -130,8 +130,8 @@ const (
 	ReasonNoClusters = "NoClusters"
 	// ReasonDelivering: connected members are still getting it.
 	ReasonDelivering = "Delivering"
-	// ReasonMembersAway: all connected members have it; the others get it when they connect. Reason of Complete=False; and of Ready=True when
-	// none is connected.
+	// ReasonMembersAway: all connected members have it; the others get it when they connect. Reason of Complete=False. It is also the reason of
+	// Ready when no member is connected: True if a member has had it, False if none ever has.
 	ReasonMembersAway = "MembersAway"
 	// ReasonDeliveryFailed: a member refused an object; status.failures says which and why. It is tried again.
 	ReasonDeliveryFailed = "DeliveryFailed"

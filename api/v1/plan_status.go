@@ -193,7 +193,7 @@ const (
 	ConditionLatestResolved = "LatestResolved"
 
 	// ConditionComplete is True when all nodes that the plan is for have it as it is now. It is True also when there is none.
-	// Ready has the same status and reason, but that it is True with MembersAway as well, if no member failed: what can be reached has the plan.
+	// Ready has the same status and reason. It is True with MembersAway as well, if a member is complete and none failed: what can be reached has the plan.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters; those for False are Applying, AwaitingRetry, AwaitingWindow, AwaitingSlot,
 	// AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, MemberAhead, NodeFailed, TooManyFailures, those of LatestResolved, and

@@ -105,11 +105,17 @@ func (s *scope) conclusion() conclusion {
 	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
 		v.complete, v.ready = true, true
 	case v1.ReasonMembersAway:
-		v.ready = !slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Failed != nil })
+		v.ready = s.completeSomewhere() && !slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Failed != nil })
 	case v1.ReasonNodeFailed, v1.ReasonTooManyFailures, v1.ReasonMemberAhead, v1.ReasonHubRestored, v1.ReasonInvalidPlan, v1.ReasonInvalidSelector:
 		v.stalled = true
 	}
 	return v
+}
+
+// completeSomewhere reports whether a member has completed the plan, in this revision or a former one. A plan that no member has ever carried out
+// is not Ready, however many members are away.
+func (s *scope) completeSomewhere() bool {
+	return slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Complete != nil })
 }
 
 // warning reports whether the event is a warning.

@@ -138,6 +138,9 @@ func (v *Summary) Expire(message string, held, away, unreported int) {
 // Write writes a summary into conditions, and reports whether its reason is worth an event. ReasonDelivering never is.
 func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
 	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
+	if v.Reason == v1.ReasonMembersAway && !delivered(was) {
+		v.Ready = false
+	}
 	news = (was == nil || was.Reason != v.Reason) && v.Reason != v1.ReasonDelivering
 	set := func(kind string, is bool, reason, message string) {
 		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
@@ -156,6 +159,11 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 		set(v1.ConditionStalled, true, v.Reason, v.Message)
 	}
 	return news
+}
+
+// delivered reports whether a condition Ready says that a member has the object. While no member is connected, no other evidence exists.
+func delivered(ready *metav1.Condition) bool {
+	return ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason != v1.ReasonNoClusters
 }
 
 // Status is the part of an object's status that a summary is written into.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -130,7 +131,7 @@ func TestSummary(t *testing.T) {
 		}{
 			"all have it":             {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Applied}}), "True Applied", "True Applied"},
 			"one is away":             {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Applied}, {Stage: delivery.Away}}), "True Applied", "False MembersAway"},
-			"all are away":            {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Away}}), "True MembersAway", "False MembersAway"},
+			"no member ever had it":   {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Away}}), "False MembersAway", "False MembersAway"},
 			"one is on its way":       {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Pending}, {Stage: delivery.Away}}), "False Delivering", "False Delivering"},
 			"expired":                 {expired(0, 0), "True Expired", "True Expired"},
 			"expired, and there yet":  {expired(1, 1), "True Expired", "False Delivering"},
@@ -146,6 +147,28 @@ func TestSummary(t *testing.T) {
 			}
 			if want := map[string]string{v1.ConditionReady: tt.ready, v1.ConditionComplete: tt.complete}; !maps.Equal(got, want) {
 				t.Errorf("%s: %v, want %v", name, got, want)
+			}
+		}
+	})
+	t.Run("while all members are away, Ready stays True only where a member has had it", func(t *testing.T) {
+		away := delivery.Summarize([]delivery.Outcome{{Stage: delivery.Away}})
+		for name, tt := range map[string]struct {
+			before delivery.Summary
+			want   metav1.ConditionStatus
+		}{
+			"a member had it":            {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Applied}}), metav1.ConditionTrue},
+			"no cluster was selected":    {delivery.Summarize(nil), metav1.ConditionFalse},
+			"it was on its way":          {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Pending}}), metav1.ConditionFalse},
+			"no member was ever there":   {away, metav1.ConditionFalse},
+			"the only member refused it": {delivery.Summarize([]delivery.Outcome{{Stage: delivery.Failed, Reason: v1.ReasonConflict, Failures: []v1.Failure{{}}}}), metav1.ConditionFalse},
+		} {
+			var conditions []metav1.Condition
+			tt.before.Write(&conditions, 1, now)
+			for generation := range int64(3) { // it stays so, also when the spec changes
+				away.Write(&conditions, 1+generation, now)
+				if got := meta.FindStatusCondition(conditions, v1.ConditionReady); got.Status != tt.want || got.Reason != v1.ReasonMembersAway {
+					t.Errorf("%s: Ready is %s %s, want %s %s", name, got.Status, got.Reason, tt.want, v1.ReasonMembersAway)
+				}
 			}
 		}
 	})
