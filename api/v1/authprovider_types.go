@@ -21,8 +21,8 @@ import (
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes"
-// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these precede the names of other users"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes",fieldPath=.metadata
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these precede the names of other users",fieldPath=.metadata
 type AuthProvider struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name precedes the names of users and groups.
@@ -95,7 +95,7 @@ type ProviderSecret struct {
 // OIDCProvider is an OpenID provider. It sends users back to <signIn.issuer>/v1/auth/callback/<name>.
 type OIDCProvider struct {
 	// url is the issuer, whose discovery document is at <url>/.well-known/openid-configuration.
-	// +kubebuilder:validation:Pattern=`^https://[^\s/?#@]+(/[^\s?#]*)?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without user, query and fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
@@ -154,7 +154,7 @@ type LDAPProvider struct {
 	// servers are tried in turn: ldaps://host[:port], or ldap://host[:port] with StartTLS.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:Pattern=`^ldaps?://[^\s/?#@]+$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches('^ldaps?://[^\\s/?#@]+$')`,message="must be ldaps://<host> or ldap://<host>, with or without a port"
 	// +kubebuilder:validation:items:MaxLength=256
 	// +listType=atomic
 	// +required
@@ -277,7 +277,7 @@ type LDAPGroupSearch struct {
 // +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="name the organizations whose members may sign in, or set anyUser"
 type GitHubProvider struct {
 	// url is that of a GitHub Enterprise. Default https://github.com.
-	// +kubebuilder:validation:Pattern=`^https://[^\s/?#@]+/?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+/?$')`,message="must be the https URL of a host, without path, user, query and fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional

@@ -24,7 +24,7 @@ import (
 // +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.spec.expiresAt`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters",fieldPath=.metadata
 type ClusterRoleTemplateBinding struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
@@ -37,7 +37,7 @@ type ClusterRoleTemplateBinding struct {
 
 	// status says in which members the binding is in force.
 	//
-	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired; False with Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
+	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
 	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, and the reasons of the role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
@@ -93,7 +93,7 @@ type ClusterRoleTemplateBindingSpec struct {
 // +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.spec.expiresAt`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters",fieldPath=.metadata
 type ProjectRoleTemplateBinding struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.

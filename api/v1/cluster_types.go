@@ -28,7 +28,7 @@ import (
 // +kubebuilder:printcolumn:name="Agent-Image",type=string,priority=1,JSONPath=`.status.agent.image`
 // +kubebuilder:printcolumn:name="Wanted-Image",type=string,priority=1,JSONPath=`.status.agent.wantedImage`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Cluster struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
@@ -113,7 +113,7 @@ type AuthorizedEndpoint struct {
 	// address of the API server. Empty for none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
-	// +kubebuilder:validation:Pattern=`^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[][0-9a-f:]+[]])(:[0-9]{1,5})?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[][0-9a-f:]+[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
 	Server string `json:"server,omitempty"`
 
 	// tlsSecretName names a Secret of type kubernetes.io/tls in the agent's namespace of the member, with the certificate of server; you create

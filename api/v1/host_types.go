@@ -26,7 +26,7 @@ import (
 // +kubebuilder:printcolumn:name="Address",type=string,priority=1,JSONPath=`.status.machine.addresses[0]`
 // +kubebuilder:printcolumn:name="Consumer",type=string,priority=1,JSONPath=`.spec.consumerRef.name`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Host struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.

@@ -31,7 +31,7 @@ import (
 // +kubebuilder:printcolumn:name="Applying",type=string,priority=1,JSONPath=`.status.applying[*].node`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes the name of a label"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes the name of a label",fieldPath=.metadata
 type Plan struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
@@ -229,12 +229,14 @@ type TimeWindow struct {
 
 	// startTime is when it opens, "HH:MM". Default "00:00".
 	// +optional
-	// +kubebuilder:validation:Pattern=`^([01][0-9]|2[0-3]):[0-5][0-9]$`
+	// +kubebuilder:validation:MaxLength=5
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')",message="must be a time from 00:00 to 23:59, as HH:MM"
 	StartTime string `json:"startTime,omitempty"`
 
 	// endTime is when it closes, "HH:MM", that minute no longer included. Default "24:00".
 	// +optional
-	// +kubebuilder:validation:Pattern=`^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$`
+	// +kubebuilder:validation:MaxLength=5
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$')",message="must be a time from 00:00 to 24:00, as HH:MM"
 	EndTime string `json:"endTime,omitempty"`
 
 	// timeZone is a name of the IANA time zone database, for example "Europe/Berlin". Times are those of its clocks: where they are
@@ -247,7 +249,7 @@ type TimeWindow struct {
 }
 
 // Day is a day of the week.
-// +kubebuilder:validation:Pattern=`^(?i:[0-6]|su|sun|sunday|mo|mon|monday|tu|tue|tuesday|we|wed|wednesday|th|thu|thursday|fr|fri|friday|sa|sat|saturday)$`
+// +kubebuilder:validation:XValidation:rule="self.matches('^(?i:[0-6]|su|sun|sunday|mo|mon|monday|tu|tue|tuesday|we|wed|wednesday|th|thu|thursday|fr|fri|friday|sa|sat|saturday)$')",message="must be a day of the week: Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6"
 // +kubebuilder:validation:MaxLength=9
 type Day string
 
@@ -265,7 +267,7 @@ type PlanRelease struct {
 	// characters. For members of a hub the hub asks.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:Pattern=`^https?://[^\s/]+.*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Channel string `json:"channel,omitempty"`
 }

@@ -26,7 +26,7 @@ import (
 // +kubebuilder:printcolumn:name="Pod-Security",type=string,JSONPath=`.spec.podSecurity`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Project struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
@@ -70,7 +70,7 @@ type ProjectSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
-	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="must be the name of a namespace: lower-case letters, digits and dashes"
 	// +kubebuilder:validation:XValidation:rule="self.all(n, n != 'default' && !n.startsWith('kube-') && !n.startsWith('drover-'))",message="default, kube-* and drover-* belong to the cluster and cannot be in a project"
 	Namespaces []string `json:"namespaces,omitempty"`
 
@@ -159,7 +159,7 @@ const (
 
 // ProjectStatus says how far a Project has got.
 //
-// Ready is True with the reasons Applied, NoClusters and MembersAway; False with Delivering, DeliveryFailed, Conflict, Fighting,
+// Ready is True with the reasons Applied, NoClusters and MembersAway; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting,
 // ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly.
 type ProjectStatus struct {
 	DeliveryStatus `json:",inline"`

@@ -26,8 +26,8 @@ import (
 // +kubebuilder:printcolumn:name="Clusters",type=string,JSONPath=`.status.clusters.summary`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters"
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.inherits) || self.spec.inherits.all(name, name != self.metadata.name)",message="a role template cannot inherit itself"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters",fieldPath=.metadata
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.inherits) || self.spec.inherits.all(name, name != self.metadata.name)",message="a role template cannot inherit itself",fieldPath=.spec.inherits
 type RoleTemplate struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
@@ -123,7 +123,7 @@ type RoleTemplateStatus struct {
 
 	// conditions: Ready, and Stalled when a person must act.
 	//
-	// Ready is True with the reasons Available, Applied and MembersAway; False with Delivering, DeliveryFailed, Conflict, Fighting,
+	// Ready is True with the reasons Available, Applied and MembersAway; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting,
 	// RoleTemplateNotFound, InheritanceCycle, ContextMismatch, InheritsExternal, InvalidRules.
 	// +optional
 	// +listType=map

@@ -22,8 +22,8 @@ import (
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes"
-// +kubebuilder:validation:XValidation:rule="(has(self.spec) && has(self.spec.principal) ? self.spec.principal : \"\") == (has(oldSelf.spec) && has(oldSelf.spec.principal) ? oldSelf.spec.principal : \"\")",message="spec.principal cannot be changed: make another User"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes",fieldPath=.metadata
+// +kubebuilder:validation:XValidation:rule="(has(self.spec) && has(self.spec.principal) ? self.spec.principal : \"\") == (has(oldSelf.spec) && has(oldSelf.spec.principal) ? oldSelf.spec.principal : \"\")",message="spec.principal cannot be changed: make another User",fieldPath=.spec.principal
 type User struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is what the user signs in with: a DNS label.
@@ -57,7 +57,7 @@ type UserSpec struct {
 	// the User is the user local:<name>.
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+]*[a-z0-9_])?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+]*[a-z0-9_])?$')",message="must be <provider>:<name>, such as github:alice, in lower case"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('hub:') && !self.startsWith('system:') && !self.startsWith('local:')",message="spec.principal must be a user of an AuthProvider"
 	Principal string `json:"principal,omitempty"`
 

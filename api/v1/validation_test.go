@@ -191,6 +191,8 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 	in := func(rest string) string { return "{clusterName: a, " + rest + "}" }
 	const subject = "subject: {kind: User, name: a}"
 	return map[string]struct{ kind, spec, want string }{
+		"a user's name without a provider": {"User", "{principal: alice}", "must be <provider>:<name>, such as github:alice"},
+		"a namespace with capitals":        {project, "{clusterName: a, namespaces: [Web]}", "must be the name of a namespace"},
 		"a host's address that is a name":  {host, "{internalAddress: m1.example.com}", "must be an IP address"},
 		"a host's address with a port":     {host, "{internalAddress: '10.0.0.5:22'}", "must be an IP address"},
 		"a host's address of three parts":  {host, "{internalAddress: 10.0.0}", "must be an IP address"},
