@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -63,6 +64,9 @@ func newTokenCreate(o *options) *cobra.Command {
 				wanted.TTL = ttl.String()
 			}
 			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+				if err := checkReach(ctx, session, wanted.Cluster); err != nil {
+					return err
+				}
 				made, err := makeToken(ctx, session, wanted)
 				if err != nil {
 					return err
@@ -84,6 +88,26 @@ func newTokenCreate(o *options) *cobra.Command {
 	complete(c, "cluster", o.completeReachable(func(c reachableCluster) []string { return []string{c.String()} }))
 	o.bindHub(c)
 	return c
+}
+
+// checkReach returns an error if the user does not reach a Cluster, <namespace>/<name>: a token for it would be good for nothing. An empty
+// cluster stands for all.
+func checkReach(ctx context.Context, session *login.Session, cluster string) error {
+	if cluster == "" {
+		return nil
+	}
+	workspace, _, named := strings.Cut(cluster, "/")
+	if !named {
+		return fmt.Errorf("--cluster %s: name it as WORKSPACE/NAME", visible(cluster))
+	}
+	list, err := clustersOf(ctx, session, workspace, "")
+	if err != nil {
+		return err
+	}
+	if !list.Incomplete && !slices.ContainsFunc(list.Items, func(c reachableCluster) bool { return c.String() == cluster }) {
+		return fmt.Errorf("you reach no Cluster %s: \"kubectl drover clusters\" lists those that you reach. No token was made", visible(cluster))
+	}
+	return nil
 }
 
 // makeToken has the hub make a token.

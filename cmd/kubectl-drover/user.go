@@ -101,6 +101,9 @@ func (o *options) withAccount(c *cobra.Command, a account, do func(*hubClient, c
 
 // createUser makes a User with a password. Rights come last: whoever made a User of that name before gets none.
 func (h *hubClient) createUser(ctx context.Context, a account) (string, error) {
+	if err := h.checkClusterRole(ctx, a.clusterRole); err != nil {
+		return "", err
+	}
 	user := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: a.name}}
 	if err := h.Create(ctx, user); err != nil {
 		return "", fmt.Errorf("create User %s: %w", a.name, err)
@@ -111,9 +114,6 @@ func (h *hubClient) createUser(ctx context.Context, a account) (string, error) {
 	}
 	if a.clusterRole == "" {
 		return secret, nil
-	}
-	if err := rbacv1.AddToScheme(h.Scheme()); err != nil {
-		return "", err
 	}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{
@@ -127,6 +127,22 @@ func (h *hubClient) createUser(ctx context.Context, a account) (string, error) {
 		return "", fmt.Errorf("bind User %s to ClusterRole %s: %w; the user exists without it and its password is not shown: delete the User and begin again", a.name, a.clusterRole, err)
 	}
 	return secret, nil
+}
+
+// checkClusterRole returns an error if the hub has no ClusterRole of that name: a binding to it would be taken and grant nothing. A caller
+// without the right to read ClusterRoles goes on unchecked. An empty name is none.
+func (h *hubClient) checkClusterRole(ctx context.Context, name string) error {
+	if err := rbacv1.AddToScheme(h.Scheme()); err != nil || name == "" {
+		return err
+	}
+	err := h.Get(ctx, types.NamespacedName{Name: name}, &rbacv1.ClusterRole{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the hub has no ClusterRole %s: \"kubectl get clusterroles\" lists those that it has. Nothing was changed", visible(name))
+	}
+	if err != nil && !apierrors.IsForbidden(err) {
+		return fmt.Errorf("read ClusterRole %s: %w", visible(name), err)
+	}
+	return nil
 }
 
 // replacePassword gives a User another password. Sessions that are open go on.

@@ -368,6 +368,9 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 
 // testScriptToken makes a token for one Cluster, uses it with kubectl and no kubeconfig, and revokes it.
 func testScriptToken(t *testing.T, at *computer, hub string) {
+	if out, err := at.drover(t, "token", "create", "--cluster", "default/nosuch"); err == nil || !strings.Contains(err.Error(), "you reach no Cluster default/nosuch") {
+		t.Errorf("a token for a Cluster that its user does not reach: %v, %s, want an error that names it", err, out)
+	}
 	out, err := at.drover(t, "token", "create", "--description", "the pipeline", "--cluster", "default/member", "--ttl", "1h")
 	found := regexp.MustCompile(`(?m)^token-([0-9a-f]{40}):\S+$`).FindStringSubmatch(out)
 	if err != nil || found == nil || !strings.Contains(out, "is good for default/member until ") {

@@ -69,6 +69,16 @@ func TestALocalUserSignsIn(t *testing.T) {
 			t.Errorf("the user may do more than the binding says: %v", err)
 		}
 	})
+	t.Run("an administrator with a ClusterRole that the hub does not have is refused, and no User is made", func(t *testing.T) {
+		out, err := exec.CommandContext(within(t, time.Minute), filepath.Join(pluginDir(t), "kubectl-drover"), "user", "create", "root", "--cluster-role", "nosuch",
+			"--kubeconfig", filepath.Join(s.dir, "hub-admin.kubeconfig")).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "the hub has no ClusterRole nosuch") {
+			t.Errorf("user create: %v, %s, want an error that names the ClusterRole", err, out)
+		}
+		if out, err := s.hub.Kubectl(t.Context(), nil, "get", "users.cluster.drover.dev", "root", "--ignore-not-found"); err != nil || out != "" {
+			t.Errorf("the Users are %q (%v), want no User root", out, err)
+		}
+	})
 	t.Run("the status says that the user can sign in, and no secret is in it or in a log", func(t *testing.T) {
 		out, err := s.hub.Kubectl(t.Context(), nil, "get", "users.cluster.drover.dev", "alice", "-o", "yaml")
 		if err != nil || !strings.Contains(out, "reason: PasswordSet") || !strings.Contains(out, "principal: local:alice") || strings.Contains(out, secret) || strings.Contains(out, "argon2") {
