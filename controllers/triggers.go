@@ -58,8 +58,17 @@ func (p *parts) onSecret(secrets cache.Cache, lookup index.Lookup) trigger {
 
 // started calls f with the queue when the controller starts, before its first reconcile.
 func started(f func(context.Context, queue) error) trigger {
-	return func(b *builder.Builder) { b.WatchesRawSource(source.Func(f)) }
+	return func(b *builder.Builder) { b.WatchesRawSource(callback(f)) }
 }
+
+// callback is a source of requests that is no watch: controller-runtime calls it when the controller starts.
+type callback func(context.Context, queue) error
+
+// Start calls f. It implements source.Source.
+func (f callback) Start(ctx context.Context, q queue) error { return f(ctx, q) }
+
+// String returns how the log names the source.
+func (callback) String() string { return "callback" }
 
 // before calls f when the controller starts.
 func before(f func(context.Context) error) trigger {

@@ -10,13 +10,13 @@
 # URL   https address of the hub, or several separated by commas (deploy, render; in dist/install.yaml it can be filled in later)
 # EXPOSE folder of config/expose to apply in place of config/default: loadbalancer, ingress or gateway (deploy, render, undeploy)
 # FORCE=1 lets undeploy and uninstall delete the Clusters and Hosts first
-# KUBECTL the kubectl to use
+# KUBECTL the kubectl to use, with or without flags: KUBECTL="kubectl --context hub"
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly overlay=${EXPOSE:+expose/}${EXPOSE:-default}
 readonly crds=(clusters.cluster.drover.dev hosts.cluster.drover.dev)
-kubectl=${KUBECTL:-kubectl}
+read -ra kubectl <<<"${KUBECTL:-kubectl}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -74,10 +74,10 @@ installer() {
 deploy() {
 	render >"$work/all.yaml"
 	# The CRDs first: applying the rest at once races with the API server learning of them.
-	kustomize_build config/crd | "$kubectl" apply --server-side --force-conflicts -f -
-	kustomize_build config/crd | "$kubectl" wait --for=condition=Established --timeout=60s -f -
-	"$kubectl" apply --server-side --force-conflicts -f "$work/all.yaml"
-	"$kubectl" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
+	kustomize_build config/crd | "${kubectl[@]}" apply --server-side --force-conflicts -f -
+	kustomize_build config/crd | "${kubectl[@]}" wait --for=condition=Established --timeout=60s -f -
+	"${kubectl[@]}" apply --server-side --force-conflicts -f "$work/all.yaml"
+	"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
 }
 
 # refuse_while_clusters (and Hosts) keeps people from stranding their agents: with the manager and its CA gone, no agent that
@@ -85,12 +85,12 @@ deploy() {
 refuse_while_clusters() { # what is about to be removed
 	local crd objects
 	for crd in "${crds[@]}"; do
-		"$kubectl" get "crd/$crd" --ignore-not-found --output name | grep -q . || continue
-		objects=$("$kubectl" get "$crd" --all-namespaces --output name)
+		"${kubectl[@]}" get "crd/$crd" --ignore-not-found --output name | grep -q . || continue
+		objects=$("${kubectl[@]}" get "$crd" --all-namespaces --output name)
 		[[ -n $objects ]] || continue
 		[[ ${FORCE:-} == 1 ]] || die "there are $(wc -l <<<"$objects") ${crd%%.*}, whose agents would be stranded without $1.
 Delete them first (kubectl delete $crd --all --all-namespaces), or let this do it: FORCE=1"
-		"$kubectl" delete "$crd" --all --all-namespaces --timeout=5m
+		"${kubectl[@]}" delete "$crd" --all --all-namespaces --timeout=5m
 	done
 }
 
@@ -98,14 +98,14 @@ case ${1:-} in
 render) render ;;
 installer) installer ;;
 deploy) deploy ;;
-install) kustomize_build config/crd | "$kubectl" apply --server-side --force-conflicts -f - ;;
+install) kustomize_build config/crd | "${kubectl[@]}" apply --server-side --force-conflicts -f - ;;
 uninstall)
 	refuse_while_clusters "the CRDs"
-	kustomize_build config/crd | "$kubectl" delete --ignore-not-found -f -
+	kustomize_build config/crd | "${kubectl[@]}" delete --ignore-not-found -f -
 	;;
 undeploy)
 	refuse_while_clusters "the hub"
-	kustomize_build "config/$overlay" | "$kubectl" delete --ignore-not-found -f -
+	kustomize_build "config/$overlay" | "${kubectl[@]}" delete --ignore-not-found -f -
 	;;
 *) die "usage: hack/deploy.sh deploy | undeploy | install | uninstall | render | installer" ;;
 esac
