@@ -507,8 +507,8 @@ func testHints(t *testing.T, h *fixture) {
 		"a binding for what agents say of themselves": {object(t, "{kind: ClusterRoleTemplateBinding, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {roleTemplateName: cluster-viewer, "+
 			"subject: {kind: User, name: 'github:alice'}, clusterSelector: {matchExpressions: [{key: cluster.drover.dev/version, operator: Exists}]}}}"), "what the agent of a Cluster says"},
 		"a plan with a version and a channel": {object(t, "{kind: Plan, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterName: prod, version: v1, channel: 'https://example.com/stable', upgrade: {image: a}}}"), "spec.channel is not asked while spec.version is set"},
-		"a project for labels of one's own": {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterSelector: {matchLabels: {env: prod}}}}"), ""},
-		"a project for one Cluster":         {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterName: prod}}"), ""},
+		"a project for labels of one's own":   {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterSelector: {matchLabels: {env: prod}}}}"), ""},
+		"a project for one Cluster":           {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterName: prod}}"), ""},
 	} {
 		said.all = nil
 		wantTaken(t, c.Create(t.Context(), tc.object, client.DryRunAll))
