@@ -95,7 +95,7 @@ test-nodes: ## Bring up clusters with real nodes (kubelets, containers), cut and
 test-demo: ## Run "make demo" with real nodes in a copy of the sources, do what it says to try, and check that nothing is left. Takes root on Linux.
 	DROVER_TEST_DEMO=1 $(gotest) -count=1 -run '^TestTheDemoOnRealNodes$$' ./hack/demo -v
 
-.PHONY: e2e e2e-clusterapi
+.PHONY: e2e e2e-clusterapi conformance
 e2e: ## Live through an operator's stories on real nodes, with manager and agents as pods, and write down what was typed. Takes root on Linux.
 	go run ./hack/labctl check && go run ./hack/labctl build $(nodeprograms)
 	$(MAKE) images
@@ -103,6 +103,9 @@ e2e: ## Live through an operator's stories on real nodes, with manager and agent
 	@echo "what was typed, and what it printed: $(transcript)"
 e2e-clusterapi: ## Make, grow, mend and change a cluster of Hosts with Cluster API and the true kubeadm. Takes root on Linux, and haproxy.
 	hack/e2e-clusterapi.sh $(nodeprograms)
+conformance: ## Run Kubernetes' own end-to-end tests directly, through the hub and through a second manager; writes docs/conformance.md. Takes root on Linux.
+	go run ./hack/labctl check && go run ./hack/labctl build $(nodeprograms)
+	go build -o dist/conformance ./test/conformance && dist/conformance -page docs/conformance.md $(CONFORMANCE)
 
 .PHONY: test-rights
 test-rights: ## Compare what people may do in a member with a model, after each of many random changes: make test-rights SEED=7 ROUNDS=1000
@@ -130,19 +133,15 @@ generate: ## Generate deep copies, CRDs, the manager's ClusterRole and the Prome
 verify: ## Check that generated files, go.mod, config/ and the architecture are as they should be.
 	hack/verify.sh
 
-.PHONY: demo
+.PHONY: demo demo-down
 demo: ## Bring up a hub and a member on this machine, as root on Linux with real nodes: make demo [NODES=real|simulated]
 	go run ./hack/demo up $(NODES)
-
-.PHONY: demo-down
 demo-down: ## Stop what "make demo" started and remove it.
 	go run ./hack/demo down
 
-.PHONY: bench
+.PHONY: bench bench-tunnel
 bench: ## Measure the hub and the agent on real control planes, against the goals.
 	go run ./test/bench/hub
-
-.PHONY: bench-tunnel
 bench-tunnel: ## Measure the tunnel beside remotedialer and a direct connection.
 	cd test/bench/tunnel && go run .
 

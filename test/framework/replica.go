@@ -46,7 +46,7 @@ type Layout struct {
 	Host string
 	// URLs are Announced from the first start on. None means the URL of the balancer, or of the only manager.
 	URLs []string
-	// Address of the only manager, as when it takes the place of another hub's. Empty for a free one.
+	// Address of the first manager, as when it takes the place of another hub's. Empty for a free one.
 	Address string
 	// Configure, if set, changes the configuration of a manager at each of its starts.
 	Configure func(*config.Config)
@@ -86,7 +86,7 @@ func (h *Hub) layOut(ctx context.Context) error {
 			}
 			*address = free
 		}
-		if h.layout.Address != "" {
+		if h.layout.Address != "" && i == 0 {
 			replica.Address = h.layout.Address
 		}
 		h.Replicas = append(h.Replicas, replica)

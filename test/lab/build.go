@@ -11,10 +11,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 )
 
 // outputLimit is how many bytes of a failed command's output are shown: the end, which has the cause.
 const outputLimit = 16 << 10
+
+// testSuffix ends the names of programs that are the tests of a package.
+const testSuffix = ".test"
 
 const buildHint = "the build needs a Go module proxy (see `go env GOPROXY`), about 4 GB of disk and 3 GB of memory; " +
 	"what is built already is kept, so run it again, or point " + envAssets + " at ready-made binaries"
@@ -27,7 +31,12 @@ func (s *store) build(ctx context.Context, p program) error {
 	}
 	tmp := filepath.Join(s.dir, fmt.Sprintf(".tmp-%s-%d", p.name, os.Getpid()))
 	defer os.Remove(tmp)
-	cmd := groupCommand(ctx, s.goTool, "build", "-mod=readonly", "-trimpath", "-tags", p.module.tags, "-ldflags", p.module.ldflags, "-o", tmp, p.pkg)
+	args := []string{"build"}
+	if strings.HasSuffix(p.name, testSuffix) {
+		args = []string{"test", "-c", "-vet=off"}
+	}
+	args = append(args, "-mod=readonly", "-trimpath", "-tags", p.module.tags, "-ldflags", p.module.ldflags, "-o", tmp, p.pkg)
+	cmd := groupCommand(ctx, s.goTool, args...)
 	cmd.Dir = src
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GO111MODULE=on",
 		"GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH, "PWD="+src)

@@ -19,6 +19,9 @@ const (
 	loopback     = "127.0.0.1"
 	serviceRange = "10.0.0.0/24"
 	serviceIP    = "10.0.0.1"
+
+	// frontProxy is the user as whom the API server asks aggregated APIs.
+	frontProxy = "front-proxy"
 )
 
 // authorities: etcd has a separate one, so that no certificate of the cluster is valid for the database.
@@ -47,12 +50,24 @@ func openPKI(dir string, nodes *NodeSupport) (authorities, error) {
 		if err := issueTo(dir, "kubelet-client", cluster, id); err != nil {
 			return authorities{}, err
 		}
+		if err := issueFrontProxy(dir); err != nil {
+			return authorities{}, err
+		}
 	}
 	return authorities{cluster: cluster, etcd: etcd}, errors.Join(
 		issueTo(dir, "apiserver", cluster, identity{user: "kube-apiserver", hosts: hosts}),
 		issueTo(dir, "etcd", etcd, identity{user: "etcd", hosts: []string{loopback}}),
 		issueTo(dir, "etcd-client", etcd, identity{user: "kube-apiserver"}),
 	)
+}
+
+// issueFrontProxy makes the certificate with which the API server proves itself to aggregated APIs, of an authority of its own.
+func issueFrontProxy(dir string) error {
+	front, err := openAuthority(dir, frontProxy+"-ca")
+	if err != nil {
+		return err
+	}
+	return issueTo(dir, frontProxy, front, identity{user: frontProxy})
 }
 
 func issueTo(dir, name string, ca *authority, id identity) error {

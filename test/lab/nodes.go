@@ -39,6 +39,15 @@ func (p *ControlPlane) nodeArgs() ([]string, error) {
 		"--kubelet-client-key=" + p.pkiFile("kubelet-client.key"),
 		"--kubelet-certificate-authority=" + p.pkiFile("ca.crt"),
 		"--kubelet-preferred-address-types=InternalIP",
+		// No route leads to the addresses of Services, so webhooks and aggregated APIs are asked at those of their pods.
+		"--enable-aggregator-routing",
+		"--requestheader-client-ca-file=" + p.pkiFile(frontProxy+"-ca.crt"),
+		"--requestheader-allowed-names=" + frontProxy,
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + p.pkiFile(frontProxy+".crt"),
+		"--proxy-client-key-file=" + p.pkiFile(frontProxy+".key"),
 	}, writeFileAtomic(egress, fmt.Appendf(nil, egressConfiguration, socket), 0o600)
 }
 

@@ -35,6 +35,14 @@ const (
 	Etcdutl = "etcdutl"
 )
 
+// Programs of ConformanceTool.
+const (
+	E2ETest         = "e2e" + testSuffix
+	Ginkgo          = "ginkgo"
+	Agnhost         = "agnhost"
+	SampleAPIServer = "sample-apiserver"
+)
+
 // S3Server is the program of S3Tool.
 const S3Server = "versitygw"
 
@@ -90,6 +98,15 @@ func EtcdTools(ctx context.Context, progress io.Writer) (*Tool, error) {
 func S3Tool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/versity/versitygw"
 	return buildTool(ctx, progress, "s3", source, map[string]string{S3Server: source + "/cmd/" + S3Server})
+}
+
+// ConformanceTool builds Kubernetes' own end-to-end tests of the version of Binaries, the program that runs them, and the programs of two of their images, if
+// they are not in the user's cache: some 15 minutes on two cores.
+func ConformanceTool(ctx context.Context, progress io.Writer) (*Tool, error) {
+	return buildTool(ctx, progress, "conformance", kubernetesModule, map[string]string{
+		E2ETest: kubernetesModule + "/test/e2e", Ginkgo: "github.com/onsi/ginkgo/v2/ginkgo",
+		Agnhost: kubernetesModule + "/test/images/agnhost", SampleAPIServer: "k8s.io/sample-apiserver",
+	})
 }
 
 // PreviousKubernetes builds what nodes of the minor version before that of Binaries run, and its kubeadm, if they are not in the user's cache: some 15 minutes on two cores.

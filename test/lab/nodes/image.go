@@ -67,25 +67,30 @@ func WriteImage(path string, image Image) error {
 	if err != nil {
 		return fmt.Errorf("write image %s: %w", image.Name, err)
 	}
-	config, err := json.Marshal(object{
-		"architecture": runtime.GOARCH, "os": "linux",
-		"config": object{"Entrypoint": []string{"/" + files[0].name}, "User": image.User, "WorkingDir": "/", "Env": []string{"PATH=/"}},
+	return WriteLayer(path, append([]string{image.Name}, image.Aliases...), layer, map[string]any{
+		"Entrypoint": []string{"/" + files[0].name}, "User": image.User, "WorkingDir": "/", "Env": []string{"PATH=/"},
+	})
+}
+
+// WriteLayer writes an image of one layer, which is a tarball of the root file system, as WriteImage does. config is what the image's configuration says of
+// its containers.
+func WriteLayer(path string, names []string, layer []byte, config map[string]any) error {
+	encoded, err := json.Marshal(object{
+		"architecture": runtime.GOARCH, "os": "linux", "config": config,
 		"rootfs": object{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
 	})
 	if err != nil {
-		return fmt.Errorf("write image %s: %w", image.Name, err)
+		return fmt.Errorf("write image %s: %w", names[0], err)
 	}
-	manifest, err := json.Marshal([]object{{
-		"Config": digest(config) + ".json", "RepoTags": append([]string{image.Name}, image.Aliases...), "Layers": []string{digest(layer) + ".tar"},
-	}})
+	manifest, err := json.Marshal([]object{{"Config": digest(encoded) + ".json", "RepoTags": names, "Layers": []string{digest(layer) + ".tar"}}})
 	if err != nil {
-		return fmt.Errorf("write image %s: %w", image.Name, err)
+		return fmt.Errorf("write image %s: %w", names[0], err)
 	}
 	content, err := archive([]archived{
-		{digest(config) + ".json", config, 0o644}, {digest(layer) + ".tar", layer, 0o644}, {"manifest.json", manifest, 0o644},
+		{digest(encoded) + ".json", encoded, 0o644}, {digest(layer) + ".tar", layer, 0o644}, {"manifest.json", manifest, 0o644},
 	})
 	if err != nil {
-		return fmt.Errorf("write image %s: %w", image.Name, err)
+		return fmt.Errorf("write image %s: %w", names[0], err)
 	}
 	return os.WriteFile(path, content, 0o644)
 }
@@ -117,8 +122,22 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// writePauseImage builds the program that holds a pod's namespaces and writes its image to path.
+// writePauseImage writes the image of the program that holds a pod's namespaces to path.
 func writePauseImage(ctx context.Context, path string) error {
+	dir, err := os.MkdirTemp("", "drover-lab-pause-")
+	if err != nil {
+		return fmt.Errorf("build the pause image: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "pause")
+	if err := BuildPause(ctx, program); err != nil {
+		return err
+	}
+	return WriteImage(path, Image{Name: pauseImage, Programs: []string{program}, User: "65535:65535"})
+}
+
+// BuildPause builds the program that holds a pod's namespaces.
+func BuildPause(ctx context.Context, program string) error {
 	dir, err := os.MkdirTemp("", "drover-lab-pause-")
 	if err != nil {
 		return fmt.Errorf("build the pause image: %w", err)
@@ -127,14 +146,13 @@ func writePauseImage(ctx context.Context, path string) error {
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), pauseSource, 0o644); err != nil {
 		return fmt.Errorf("build the pause image: %w", err)
 	}
-	program := filepath.Join(dir, "pause")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "main.go")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+runtime.GOARCH)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the pause image: go build: %w: %s", err, strings.TrimSpace(string(output)))
 	}
-	return WriteImage(path, Image{Name: pauseImage, Programs: []string{program}, User: "65535:65535"})
+	return nil
 }
 
 // copyFile copies a file, also to a file system of another device. The copy has its name only when it is whole.

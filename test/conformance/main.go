@@ -1,0 +1,163 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+// Command conformance runs Kubernetes' own end-to-end tests against a member with real nodes, directly and through the hub, and compares.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/drover-dev/drover/test/lab/nodes"
+)
+
+// The ways to the member. Each after the first runs what passed on the first.
+const (
+	wayDirect  = "direct"
+	wayHub     = "hub"
+	wayReplica = "replica"
+)
+
+// options of a run.
+type options struct {
+	ways  []string
+	tests []string
+	procs int
+	limit time.Duration
+	dir   string
+	page  string
+}
+
+//go:embed tests.txt
+var chosen string
+
+func main() {
+	if known, err := nodes.RunProcess(os.Args[1:]); known {
+		exit(err)
+	}
+	log.SetLogger(logr.Discard())
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		exit(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err = start(ctx, o)
+	stop()
+	exit(err)
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func parse(args []string) (options, error) {
+	o := options{}
+	set := flag.NewFlagSet("conformance", flag.ExitOnError) // libraries have put their flags into the global one
+	ways := set.String("ways", strings.Join([]string{wayDirect, wayHub, wayReplica}, ","), "the ways to the member, in order")
+	focus := set.String("focus", "", "run only tests whose name contains this text")
+	set.IntVar(&o.procs, "procs", 8, "tests at a time")
+	set.DurationVar(&o.limit, "limit", time.Hour, "the longest time for one way")
+	set.StringVar(&o.dir, "dir", "", "keep logs, reports and images in this folder; empty for a temporary one")
+	set.StringVar(&o.page, "page", "", "write the result to this Markdown file")
+	_ = set.Parse(args) // it exits when it fails
+	o.ways = strings.Split(*ways, ",")
+	for _, way := range o.ways {
+		if !slices.Contains([]string{wayDirect, wayHub, wayReplica}, way) {
+			return o, fmt.Errorf("-ways %s: want some of %s, %s and %s", *ways, wayDirect, wayHub, wayReplica)
+		}
+	}
+	for name := range strings.Lines(chosen) {
+		if name = strings.TrimSuffix(name, "\n"); strings.Contains(name, *focus) {
+			o.tests = append(o.tests, name)
+		}
+	}
+	if len(o.tests) == 0 {
+		return o, fmt.Errorf("-focus %s: no test of tests.txt contains it", *focus)
+	}
+	return o, nil
+}
+
+// start brings everything up, runs the tests on each way, and removes what it made.
+func start(ctx context.Context, o options) (err error) {
+	if err := errors.Join(nodes.Check(), checkPrograms()); err != nil {
+		return err
+	}
+	if o.dir == "" {
+		if o.dir, err = os.MkdirTemp("", "drover-conf-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
+	} else if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return err
+	}
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		return err
+	}
+	f, err := bringUp(ctx, o.dir)
+	defer func() { err = errors.Join(err, f.down()) }()
+	if err != nil {
+		return err
+	}
+	all, err := f.runAll(ctx, o)
+	if err != nil {
+		return err
+	}
+	report(os.Stdout, all)
+	if o.page != "" {
+		if err := writePage(o.page, f.suite.version, o.procs, all); err != nil {
+			return err
+		}
+	}
+	return all.verdict()
+}
+
+// runAll runs the tests on each way. Each way after the first runs what has passed on the first.
+func (f *fixture) runAll(ctx context.Context, o options) (outcomes, error) {
+	var all outcomes
+	tests := o.tests
+	for _, way := range o.ways {
+		before, err := f.footprint()
+		if err != nil {
+			return nil, err
+		}
+		say("%s: %d tests, %d at a time", way, len(tests), o.procs)
+		begin := time.Now()
+		results, err := f.suite.run(ctx, f.run(way, o), tests)
+		if err != nil {
+			return nil, err
+		}
+		after, err := f.footprint()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, outcome{way: way, took: time.Since(begin), results: results, before: before, after: after})
+		if len(all) == 1 {
+			tests = results.passed()
+		}
+	}
+	return all, nil
+}
+
+// say prints a line of progress with the time.
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,178 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// accepted has a line for each test that may pass directly and fail through the hub: its name, a tab, and the reason.
+//
+//go:embed accepted.txt
+var accepted string
+
+// conformanceTag is part of the names of the tests that decide whether a cluster conforms.
+const conformanceTag = "[Conformance]"
+
+// An outcome is what became of the tests on one way.
+type outcome struct {
+	way           string
+	took          time.Duration
+	results       results
+	before, after []footprint
+}
+
+// outcomes of all ways. The first is the reference of the others.
+type outcomes []outcome
+
+// A difference is a test that passed on the first way and not on another.
+type difference struct {
+	way string
+	result
+	// reason is why it is accepted, or empty.
+	reason string
+}
+
+// reasons returns why differences are accepted, by the name of the test.
+func reasons() map[string]string {
+	why := map[string]string{}
+	for line := range strings.Lines(accepted) {
+		if name, reason, found := strings.Cut(strings.TrimSpace(line), "\t"); found {
+			why[name] = reason
+		}
+	}
+	return why
+}
+
+// differences returns the tests that passed on the first way and not on the others.
+func (all outcomes) differences() []difference {
+	var found []difference
+	why := reasons()
+	for _, o := range all[1:] {
+		for _, r := range o.results {
+			if r.state != passed {
+				found = append(found, difference{o.way, r, why[r.name]})
+			}
+		}
+	}
+	return found
+}
+
+// verdict returns an error if a test passed on the first way, failed on another, and that is not accepted; or if a way did not run all.
+func (all outcomes) verdict() error {
+	var wrong []string
+	for _, d := range all.differences() {
+		if d.reason == "" {
+			wrong = append(wrong, fmt.Sprintf("%s: %s: %s", d.way, d.state, d.name))
+		}
+	}
+	want := len(all[0].results.passed())
+	for _, o := range all[1:] {
+		if len(o.results) != want {
+			wrong = append(wrong, fmt.Sprintf("%s: %d tests ran, want the %d that passed on the way %q", o.way, len(o.results), want, all[0].way))
+		}
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("%d differences:\n%s", len(wrong), strings.Join(wrong, "\n"))
+	}
+	return nil
+}
+
+// count returns how many tests ran and passed, with all names or with the tag alone.
+func (r results) count(tag string) (ran, good int) {
+	for _, one := range r {
+		if strings.Contains(one.name, tag) {
+			ran++
+			if one.state == passed {
+				good++
+			}
+		}
+	}
+	return ran, good
+}
+
+// median of the times of the tests that passed.
+func (r results) median() time.Duration {
+	var times []time.Duration
+	for _, one := range r {
+		if one.state == passed {
+			times = append(times, one.took)
+		}
+	}
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return times[len(times)/2].Round(100 * time.Millisecond)
+}
+
+// report writes the outcome as tables of Markdown.
+func report(w io.Writer, all outcomes) {
+	fmt.Fprint(w, "| way | ran | passed | of these `[Conformance]` | median time of a test | all |\n|---|---|---|---|---|---|\n")
+	for _, o := range all {
+		ran, good := o.results.count("")
+		tagged, taggedGood := o.results.count(conformanceTag)
+		fmt.Fprintf(w, "| %s | %d | %d | %d of %d | %s | %s |\n", o.way, ran, good, taggedGood, tagged, o.results.median(), o.took.Round(time.Second))
+	}
+	fmt.Fprint(w, "\n| way | manager | file descriptors before, after | resident MiB before, after |\n|---|---|---|---|\n")
+	for _, o := range all {
+		for i, b := range o.before {
+			a := o.after[i]
+			fmt.Fprintf(w, "| %s | %s | %d, %d | %d, %d |\n", o.way, b.name, b.descriptors, a.descriptors, b.resident>>20, a.resident>>20)
+		}
+	}
+	fmt.Fprint(w, "\n| way | test | state | why it is accepted |\n|---|---|---|---|\n")
+	for _, d := range all.differences() {
+		why := d.reason
+		if why == "" {
+			why = "**not accepted**: " + strings.ReplaceAll(d.failure, "|", `\|`)
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", d.way, strings.ReplaceAll(d.name, "|", `\|`), d.state, why)
+	}
+	fmt.Fprint(w, "\nTests that did not pass directly, and so did not run on the other ways:\n\n")
+	for _, r := range all[0].results {
+		if r.state != passed {
+			fmt.Fprintf(w, "- %s: %s\n", r.state, r.name)
+		}
+	}
+}
+
+const head = `# Kubernetes' own end-to-end tests
+
+Made by ` + "`make conformance`" + `; do not edit. The tests of Kubernetes %s ran against a member with two real nodes: directly at its API server, and then, as
+a user who is bound to all rights, each test that had passed: through the hub (*hub*), and through a manager to which no agent of the member is connected
+(*replica*). Which tests run is in ` + "`test/conformance/tests.txt`" + `; ` + "`accepted.txt`" + ` beside it has the differences that are accepted.
+
+Drover %s, %s, %d tests at a time.
+
+`
+
+// writePage writes the outcome to a page.
+func writePage(file, version string, processes int, all outcomes) error {
+	var page bytes.Buffer
+	fmt.Fprintf(&page, head, version, revision(), time.Now().UTC().Format(time.DateOnly), processes)
+	report(&page, all)
+	return os.WriteFile(file, page.Bytes(), 0o644)
+}
+
+// revision returns the commit that this program was built of.
+func revision() string {
+	info, _ := debug.ReadBuildInfo()
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 7 {
+			return s.Value[:7]
+		}
+	}
+	return "of an unknown commit"
+}

@@ -1,0 +1,94 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestFocusSelectsExactlyTheTests(t *testing.T) {
+	names := []string{"[sig-cli] a (b) c|d [Conformance]", "[sig-cli] a"}
+	pattern := regexp.MustCompile(focus(names))
+	for _, name := range names {
+		if !pattern.MatchString(name) {
+			t.Errorf("%q is left out, want it selected", name)
+		}
+	}
+	for _, other := range []string{"[sig-cli] a (b) c", "[sig-cli] a more", "d [Slow]"} {
+		if pattern.MatchString(other) {
+			t.Errorf("%q is selected, want only %q", other, names)
+		}
+	}
+}
+
+func TestDifferencesFailTheRunUnlessTheyAreAccepted(t *testing.T) {
+	var known string
+	for name := range reasons() {
+		known = max(known, name)
+	}
+	direct := outcome{way: wayDirect, results: results{{name: known, state: passed}, {name: "a", state: passed}, {name: "b", state: "failed"}}}
+	hub := func(r ...result) outcome { return outcome{way: wayHub, results: r} }
+	for name, tt := range map[string]struct {
+		hub  outcome
+		want string
+	}{
+		"all pass":                     {hub(result{name: known, state: passed}, result{name: "a", state: passed}), ""},
+		"an accepted difference":       {hub(result{name: known, state: "failed"}, result{name: "a", state: passed}), ""},
+		"a test fails through the hub": {hub(result{name: known, state: passed}, result{name: "a", state: "failed"}), "hub: failed: a"},
+		"a test does not run":          {hub(result{name: known, state: passed}), "1 tests ran, want the 2 that passed"},
+	} {
+		err := outcomes{direct, tt.hub}.verdict()
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: the verdict is %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
+func TestEveryAcceptedDifferenceIsAChosenTestWithAReason(t *testing.T) {
+	tests := strings.Split(strings.TrimSpace(chosen), "\n")
+	for name, reason := range reasons() {
+		if !slices.Contains(tests, name) || reason == "" {
+			t.Errorf("%q with the reason %q, want a line of tests.txt and a reason", name, reason)
+		}
+	}
+	if got, want := len(reasons()), len(strings.Split(strings.TrimSpace(accepted), "\n")); got != want {
+		t.Errorf("%d of %d lines of accepted.txt have a reason, want all", got, want)
+	}
+	if !slices.IsSorted(tests) {
+		t.Error("tests.txt is not sorted: sort it")
+	}
+}
+
+func TestReportsOfGinkgoAreRead(t *testing.T) {
+	got, err := readReport([]byte(`[{"SpecReports": [
+		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] b", "c"], "LeafNodeText": "d", "State": "passed", "RunTime": 2000000000},
+		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] a"], "LeafNodeText": "e", "State": "failed", "Failure": {"Message": "first\nsecond"}},
+		{"LeafNodeType": "It", "LeafNodeText": "f", "State": "skipped"},
+		{"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"}]}]`))
+	want := results{{"[sig-a] a e", "failed", 0, "first"}, {"[sig-a] b c d", passed, 2 * time.Second, ""}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v (%v), want %v", got, err, want)
+	}
+}
+
+func TestThePageCountsAndNamesDifferences(t *testing.T) {
+	all := outcomes{
+		{way: wayDirect, took: time.Minute, results: results{{name: "a [Conformance]", state: passed, took: time.Second}, {name: "b", state: "failed"}}},
+		{way: wayHub, took: time.Minute, results: results{{name: "a [Conformance]", state: "failed", failure: "403"}}},
+	}
+	var page bytes.Buffer
+	report(&page, all)
+	for _, want := range []string{"| direct | 2 | 1 | 1 of 1 | 1s | 1m0s |", "| hub | 1 | 0 | 0 of 1 |", "| hub | a [Conformance] | failed | **not accepted**: 403 |", "- failed: b"} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page is\n%s\nwant it to contain %q", page.String(), want)
+		}
+	}
+}
