@@ -225,11 +225,20 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 		}
 	})
 	t.Run("a Plan is seen as it rolls", func(t *testing.T) {
-		f.send(plan(1))
+		f.send(plan(1, 0))
 		p.Evaluate(`location.hash = "#plans"`, nil)
 		sees(t, p, "article: Plan team/kernel", "progressbar: canary: 1/2", "progressbar: rest: 0/8", "DisclosureTriangle: Failures: 1")
-		f.send(plan(2))
+		f.send(plan(2, 0))
 		sees(t, p, "progressbar: canary: 2/2")
+	})
+	t.Run("a wave that failed draws no full bar", func(t *testing.T) {
+		f.send(plan(0, 2))
+		sees(t, p, "progressbar: canary: 0/2, 2 failed")
+		var bar string
+		p.Evaluate(`(({ className, value }) => className + " " + value)(document.querySelector("progress"))`, &bar)
+		if bar != "failed 0" {
+			t.Errorf("the bar has class and value %q, want %q", bar, "failed 0")
+		}
 	})
 	t.Run("a Host is seen with its state and why", func(t *testing.T) {
 		f.send(host("True", "Active", ""))
@@ -287,8 +296,8 @@ func TestTwoThousandClustersAreSeenAtOnce(t *testing.T) {
 	p.Screenshot("fleet", 1280, 800)
 }
 
-// plan is one in its first wave, of which so many of two Clusters are done.
-func plan(done int) map[string]any {
+// plan is a Plan in its first wave, in which so many of two Clusters are complete and so many failed.
+func plan(done, failed int) map[string]any {
 	progress := func(complete, total, failed int) map[string]any {
 		return map[string]any{"complete": complete, "failed": failed, "total": total, "summary": fmt.Sprintf("%d/%d", complete, total)}
 	}
@@ -297,7 +306,7 @@ func plan(done int) map[string]any {
 		"spec":     map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"env": "prod"}}},
 		"status": map[string]any{
 			"latestVersion": "6.12.48", "clusters": progress(done, 10, 0), "nodes": progress(3*done, 30, 1),
-			"waves":      []any{map[string]any{"name": "canary", "clusters": progress(done, 2, 0)}, map[string]any{"name": "rest", "clusters": progress(0, 8, 0)}},
+			"waves":      []any{map[string]any{"name": "canary", "clusters": progress(done, 2, failed)}, map[string]any{"name": "rest", "clusters": progress(0, 8, 0)}},
 			"members":    []any{map[string]any{"name": "c0000", "wave": "canary", "nodes": "2/3", "reason": "Running", "since": "2026-11-23T10:00:00Z"}},
 			"failures":   []any{map[string]any{"cluster": "c0000", "node": "n1", "reason": "Failed", "message": "exit code 1", "log": "E: no space left on device"}},
 			"conditions": []any{map[string]any{"type": "Ready", "status": "False", "reason": "Progressing", "message": "wave canary is at work"}},

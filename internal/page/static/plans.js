@@ -38,8 +38,8 @@ function card(key, plan, open) {
 // A Plan that is at work is not ready, and nothing is wrong with it.
 const color = (plan, ready) => (condition(plan, "Stalled")?.status === "True" ? "false" : state(ready).name === "true" ? "true" : "unknown");
 
+// The bar shows what is complete. Where a Cluster failed it has another colour, and the label says how many.
 function wave({ name, clusters, soakUntil }) {
-  const done = clusters.complete + clusters.failed;
   return el("div", {}, el("label", {}, `${name}: ${clusters.summary}${clusters.failed ? `, ${clusters.failed} failed` : ""}`, soakUntil && [" · soaks until ", when(soakUntil)],
-    el("progress", { max: Math.max(clusters.total, 1), value: done })));
+    el("progress", { class: clusters.failed ? "failed" : "", max: Math.max(clusters.total, 1), value: clusters.complete })));
 }
