@@ -66,12 +66,14 @@ func (d *demo) checkListeners(context.Context) (string, error) {
 // sockets maps the inodes of the sockets of the demo's processes to the names of those.
 func (d *demo) sockets() (map[string]string, error) {
 	var pidFiles []string
-	for _, dir := range []string{d.files.pids(), filepath.Join(d.files.lab(), "clusters/*/pids")} {
-		found, err := filepath.Glob(filepath.Join(dir, "*.pid"))
+	for dir, pattern := range map[string]string{d.files.pids(): "*.pid", d.files.lab(): "clusters/*/pids/*.pid"} {
+		found, err := fs.Glob(os.DirFS(dir), pattern) // the path of the folder is no pattern
 		if err != nil {
 			return nil, err
 		}
-		pidFiles = append(pidFiles, found...)
+		for _, file := range found {
+			pidFiles = append(pidFiles, filepath.Join(dir, file))
+		}
 	}
 	sockets := map[string]string{}
 	for _, file := range pidFiles {

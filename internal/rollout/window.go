@@ -5,7 +5,9 @@ package rollout
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	_ "time/tzdata" // the zones of windows: the image of the programs has nothing but them
@@ -30,9 +32,9 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	if spec == nil {
 		return nil, nil
 	}
-	zone, err := time.LoadLocation(spec.TimeZone) // "" is UTC
+	zone, err := location(spec.TimeZone)
 	if err != nil {
-		return nil, fmt.Errorf("read window: time zone %q is not known here", spec.TimeZone)
+		return nil, err
 	}
 	w := &Window{zone: zone, end: dayMinutes}
 	if spec.StartTime != "" {
@@ -159,12 +161,29 @@ func instants(day time.Time, minute int, zone *time.Location) (first, last time.
 	return slices.MinFunc(found, time.Time.Compare), slices.MaxFunc(found, time.Time.Compare)
 }
 
+// location returns a zone of the IANA time zone database; "" is UTC. Go and the operating system know further names, which are refused: those that follow the clock of a
+// machine mean another time in each process, and those below right/ count leap seconds.
+func location(name string) (*time.Location, error) {
+	directory, _, _ := strings.Cut(name, "/")
+	if slices.Contains([]string{"local", "localtime", "posixrules", "factory", "posix", "right"}, strings.ToLower(directory)) {
+		return nil, fmt.Errorf("read window: %q is no zone of the IANA time zone database: write one such as Europe/Berlin, or UTC", name)
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Errorf("read window: time zone %q is not known here: write one such as Europe/Berlin, or UTC", name)
+	}
+	return zone, nil
+}
+
+// clockForm is the form of a time of day, as in the schema.
+var clockForm = regexp.MustCompile(`^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$`)
+
 func minutes(clock string) (int, error) {
-	var hour, minute int
-	if n, err := fmt.Sscanf(clock, "%d:%d", &hour, &minute); err != nil || n != 2 || len(clock) != len("15:04") ||
-		hour < 0 || minute < 0 || minute > 59 || hour*60+minute > dayMinutes {
+	if !clockForm.MatchString(clock) {
 		return 0, fmt.Errorf(`read window: %q is no time of day: write "HH:MM"`, clock)
 	}
+	hour, _ := strconv.Atoi(clock[:2])
+	minute, _ := strconv.Atoi(clock[3:])
 	return hour*60 + minute, nil
 }
 

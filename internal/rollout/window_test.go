@@ -89,13 +89,22 @@ func TestAWindowChangesWhenItSaid(t *testing.T) {
 }
 
 func TestWindowsThatCannotBe(t *testing.T) {
-	for _, text := range []string{"Caturday", "25:00-26:00", "02:00-02:00", "02:00-06:00 Europe/Atlantis", "Sat 02:00-06:00 UTC tomorrow", "2:00-6:00"} {
+	for _, text := range []string{
+		"Caturday", "Sat,", "25:00-26:00", "02:00-02:00", "02:00-06:00 Europe/Atlantis", "Sat 02:00-06:00 UTC tomorrow", "2:00-6:00",
+		"02:00-+6:00", "02:00-6:0pm", "1:000-06:00", "-0:00-06:00", "02:00-24:30",
+		"Local", "local", "02:00-06:00 Local", "Sat localtime", "posixrules", "right/Europe/Berlin", "posix/UTC", "UTC+1", "+01:00", "/etc/localtime", "../localtime",
+	} {
 		if _, err := rollout.ParseWindow(text); err == nil || !strings.HasPrefix(err.Error(), "read window") {
 			t.Errorf("%q: %v, want an error that begins with \"read window\"", text, err)
 		}
 	}
 	if _, err := rollout.NewWindow(&v1.TimeWindow{StartTime: "24:00"}); err == nil {
 		t.Error("a window that starts at the end of the day was taken")
+	}
+	for _, zone := range []string{"Local", "localtime", "UTC+1", "right/UTC"} {
+		if _, err := rollout.NewWindow(&v1.TimeWindow{TimeZone: zone}); err == nil || !strings.Contains(err.Error(), "Europe/Berlin") {
+			t.Errorf("time zone %q: %v, want a refusal that gives an example of a zone", zone, err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"io"
 	"os"
 	"path/filepath"
@@ -219,9 +220,9 @@ func (s *store) downloadNote() string { return filepath.Join(s.dir, "envtest-fol
 
 // removeLeftovers deletes what killed builds left. The caller holds the lock, so no build is writing to them.
 func (s *store) removeLeftovers() {
-	leftovers, _ := filepath.Glob(filepath.Join(s.dir, ".tmp-*"))
-	for _, path := range leftovers {
-		_ = os.Remove(path) // a leftover costs disk, nothing else
+	leftovers, _ := fs.Glob(os.DirFS(s.dir), ".tmp-*") // the path of the folder is no pattern
+	for _, name := range leftovers {
+		_ = os.Remove(filepath.Join(s.dir, name)) // a leftover costs disk, nothing else
 	}
 }
 

@@ -106,14 +106,15 @@ func (r record) find() (*os.Process, error) {
 
 // records reads the pid files of a folder, newest first. One that cannot be read is left out of the list and reported.
 func records(dir string) ([]record, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*"+pidSuffix))
+	names, err := fs.Glob(os.DirFS(dir), "*"+pidSuffix) // the path of the folder is no pattern
 	if err != nil {
 		return nil, fmt.Errorf("list pid files: %w", err)
 	}
 	var found []record
 	var errs []error
 	written := map[string]time.Time{}
-	for _, path := range paths {
+	for _, name := range names {
+		path := filepath.Join(dir, name)
 		r, err := readRecord(path)
 		info, statErr := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(statErr, fs.ErrNotExist) {

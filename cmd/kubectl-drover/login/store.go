@@ -147,13 +147,16 @@ func read(file string) (*Session, error) {
 
 // List returns all sessions.
 func (s Store) List() ([]*Session, error) {
-	files, err := filepath.Glob(filepath.Join(s.Dir, "*.json"))
-	if err != nil {
-		return nil, err
+	files, err := os.ReadDir(s.Dir) // filepath.Glob would read characters of the folder's own path as a pattern
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list sessions: %w", err)
 	}
 	var sessions []*Session
 	for _, file := range files {
-		switch session, err := read(file); {
+		if filepath.Ext(file.Name()) != ".json" {
+			continue
+		}
+		switch session, err := read(filepath.Join(s.Dir, file.Name())); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return nil, err

@@ -54,6 +54,19 @@ func (s Store) put(t *testing.T, session *Session) {
 	}
 }
 
+func TestSessionsAreListedWhateverThePathOfTheirFolderIs(t *testing.T) {
+	for _, name := range []string{"[home", "a[0-9]b", "who?", "st*r", `back\slash`, "{a,b}", " ", "ümlaut"} {
+		s := Store{Dir: filepath.Join(t.TempDir(), name, "cache"), Now: time.Now}
+		if sessions, err := s.List(); err != nil || len(sessions) != 0 {
+			t.Errorf("below %q: %v, %v before a user signed in, want no session and no error", name, sessions, err)
+		}
+		s.put(t, &Session{Issuer: "https://hub.example.com", Token: "t"})
+		if sessions, err := s.List(); err != nil || len(sessions) != 1 {
+			t.Errorf("below %q: %d sessions, %v, want the one that was stored", name, len(sessions), err)
+		}
+	}
+}
+
 // TestManyProcessesRefreshOnce: kubectl calls its plugin several times at once. A refresh token that is used twice ends the session.
 func TestManyProcessesRefreshOnce(t *testing.T) {
 	h, s := newHub(t), newStore(t)
