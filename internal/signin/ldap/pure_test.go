@@ -84,6 +84,27 @@ func TestAnEmptyPasswordOfTheServiceAccountIsNotSent(t *testing.T) {
 	}
 }
 
+func TestTimesOfADirectoryAreReadInAllTheirForms(t *testing.T) {
+	for text, want := range map[string]string{
+		"20261123120000Z": "2026-11-23T12:00:00Z", "202611231200Z": "2026-11-23T12:00:00Z", "2026112312Z": "2026-11-23T12:00:00Z",
+		"20261123120000.5Z": "2026-11-23T12:00:00.5Z", "20261123120000,25Z": "2026-11-23T12:00:00.25Z", "202611231200.5Z": "2026-11-23T12:00:30Z", "2026112312.5Z": "2026-11-23T12:30:00Z",
+		"20261123130000+0100": "2026-11-23T12:00:00Z", "202611231300+01": "2026-11-23T12:00:00Z", "2026112306-0600": "2026-11-23T12:00:00Z", "20261123173000.0+0530": "2026-11-23T12:00:00Z",
+		"20261231235960Z": "2027-01-01T00:00:00Z", "20261231235960.5Z": "2027-01-01T00:00:00.5Z", "000001010000Z": "0000-01-01T00:00:00Z", "99991231235959Z": "9999-12-31T23:59:59Z",
+	} {
+		if at, err := generalizedTime(text); err != nil || at.UTC().Format(time.RFC3339Nano) != want {
+			t.Errorf("%s is %s, %v, want %s", text, at.UTC().Format(time.RFC3339Nano), err, want)
+		}
+	}
+	for _, text := range []string{
+		"", "x", "20261123", "20261123120000", "20261123120000z", "20261123120000 Z", "20261123120000.Z", "20261123120000.5e3Z", "20261323120000Z", "2026112325Z", "20261123120061Z",
+		"20261123120000+1", "20261123120000+010", "20261123120000+0100Z", "2026-11-23T12:00:00Z", "20261123120000Z\n", strings.Repeat("1", 1<<16),
+	} {
+		if at, err := generalizedTime(text); err == nil {
+			t.Errorf("%.40q is read as %s, want an error", text, at)
+		}
+	}
+}
+
 func entryOf(values map[string]string) *goldap.Entry {
 	attributes := map[string][]string{}
 	for name, value := range values {
@@ -100,17 +121,19 @@ func TestAccountsThatMayNotBeUsed(t *testing.T) {
 		want   string
 	}{
 		"nothing known":                      {nil, ""},
-		"AD, normal":                         {map[string]string{attributeControl: "512", attributeComputed: "0", attributeExpires: "9223372036854775807"}, ""},
+		"AD, normal":                         {map[string]string{attributeControl: "512", attributeExpires: "9223372036854775807"}, ""},
 		"AD, never expires by 0":             {map[string]string{attributeControl: "512", attributeExpires: "0"}, ""},
 		"AD, disabled":                       {map[string]string{attributeControl: "514"}, "is disabled"},
 		"AD, malformed":                      {map[string]string{attributeControl: "x"}, "is disabled"},
-		"AD, locked":                         {map[string]string{attributeControl: "512", attributeComputed: "16"}, "is locked"},
-		"AD, a lock that has ended":          {map[string]string{attributeControl: "512", attributeComputed: "0", attributeLockout: steps(now)}, ""},
-		"AD, a lock, not computed":           {map[string]string{attributeControl: "512", attributeLockout: steps(now)}, "is locked"},
+		"AD, locked for wrong passwords":     {map[string]string{attributeControl: "512", "msDS-User-Account-Control-Computed": "16", "lockoutTime": steps(now)}, ""},
 		"AD, expired":                        {map[string]string{attributeControl: "512", attributeExpires: steps(now)}, "has expired"},
 		"AD, expires later":                  {map[string]string{attributeControl: "512", attributeExpires: steps(now.Add(time.Second))}, ""},
 		"AD, expiry malformed":               {map[string]string{attributeControl: "512", attributeExpires: "soon"}, "has expired"},
 		"OpenLDAP, locked for good":          {map[string]string{attributeLocked: "000001010000Z"}, "is locked"},
+		"OpenLDAP, with seconds":             {map[string]string{attributeLocked: "00000101000000Z"}, "is locked"},
+		"OpenLDAP, locked by guesses":        {map[string]string{attributeLocked: "20261123115959Z"}, ""},
+		"OpenLDAP, a lock that is no time":   {map[string]string{attributeLocked: "TRUE"}, "is locked"},
+		"OpenLDAP, ends without seconds":     {map[string]string{attributeEnd: "203012312359Z"}, ""},
 		"OpenLDAP, reset":                    {map[string]string{"pwdreset": "TRUE"}, "must have its password changed first"},
 		"OpenLDAP, ended":                    {map[string]string{attributeEnd: "20261123115959.5Z"}, "has expired"},
 		"FreeIPA, locked":                    {map[string]string{"nsaccountlock": "true"}, "is disabled"},

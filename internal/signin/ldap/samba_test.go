@@ -123,12 +123,6 @@ func TestAUserOfADomainIsRefused(t *testing.T) {
 		"with a new password": {"password was changed", func(name string) {
 			replace(t, s, inDomain(name), "unicodePwd", directory.UnicodePassword("another password"))
 		}},
-		"locked": {"is locked", func(name string) {
-			for range 3 {
-				_, err := c.Login(t.Context(), name, "guessed")
-				refused(t, err, "for wrong")
-			}
-		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			name := newDomainUser(t, s)
@@ -142,6 +136,19 @@ func TestAUserOfADomainIsRefused(t *testing.T) {
 			}
 		})
 	}
+	t.Run("but keeps the session when others have guessed", func(t *testing.T) {
+		name := newDomainUser(t, s)
+		user := login(t, c, name)
+		for range 3 {
+			_, err := c.Login(t.Context(), name, "guessed")
+			refused(t, err, "for wrong")
+		}
+		_, err := c.Login(t.Context(), name, "password of "+name)
+		refused(t, err, "the account for locked")
+		if _, err := c.Refresh(t.Context(), user); err != nil {
+			t.Errorf("the session ends with %v, want it to go on: anyone can guess", err)
+		}
+	})
 	t.Run("but not one who was moved and renamed", func(t *testing.T) {
 		name := newDomainUser(t, s)
 		user := login(t, c, name)

@@ -333,6 +333,44 @@ func TestALockedUserIsRefusedWithTheRightPassword(t *testing.T) {
 	refused(t, err, "locked")
 }
 
+// Anyone may type wrong passwords. The lock keeps the directory from taking the right one for a while, and must not end sessions.
+func TestWrongPasswordsOfOthersEndNoSession(t *testing.T) {
+	s := openldap(t)
+	c := connectorOf(t, settings(s))
+	uid := newUser(t, s, attribute("pwdPolicySubentry", directory.StrictPolicy))
+	user := login(t, c, uid)
+	for range 3 {
+		_, err := c.Login(t.Context(), uid, "guessed")
+		refused(t, err, "for wrong")
+	}
+	_, err := c.Login(t.Context(), uid, "password of "+uid)
+	refused(t, err, "locked")
+	if _, err := c.Refresh(t.Context(), user); err != nil {
+		t.Errorf("the session ends with %v, want it to go on", err)
+	}
+	replace(t, s, dnOf(uid), attributeLocked, "20200101000000Z") // the lock has ended, and stays in the entry
+	if _, err := c.Refresh(t.Context(), user); err != nil {
+		t.Errorf("the session ends with %v after the lock, want it to go on", err)
+	}
+	login(t, c, uid)
+}
+
+// slapd takes times in each of these forms.
+func TestTimesAreReadAsTheServerReadsThem(t *testing.T) {
+	s := openldap(t)
+	c := connectorOf(t, settings(s))
+	for end, ended := range map[string]bool{"203012312359Z": false, "20301231235959+0100": false, "2030123123Z": false, "202001010000Z": true, "20200101000000-0500": true} {
+		uid := newUser(t, s)
+		replace(t, s, dnOf(uid), attributeEnd, end)
+		_, err := c.Login(t.Context(), uid, "password of "+uid)
+		if ended {
+			refused(t, err, "expired")
+		} else if err != nil {
+			t.Errorf("a password that ends at %s: %v, want the user to be let in", end, err)
+		}
+	}
+}
+
 func TestReferralsAreNotFollowed(t *testing.T) {
 	s := openldap(t)
 	stranger := listener(t, func(conn recorded) {}) // the test fails if it is asked

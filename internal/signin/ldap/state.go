@@ -15,10 +15,8 @@ import (
 // Attributes that say whether an account may be used. Those of other directories are not there, and a server does not mind being asked for them.
 const (
 	// Active Directory.
-	attributeControl  = "userAccountControl"
-	attributeComputed = "msDS-User-Account-Control-Computed"
-	attributeLockout  = "lockoutTime"
-	attributeExpires  = "accountExpires"
+	attributeControl = "userAccountControl"
+	attributeExpires = "accountExpires"
 	// OpenLDAP with the overlay ppolicy.
 	attributeLocked = "pwdAccountLockedTime"
 	attributeReset  = "pwdReset"
@@ -28,18 +26,14 @@ const (
 	attributeExpiration = "krbPrincipalExpiration"
 )
 
-// Bits of userAccountControl and of its computed companion.
-const (
-	bitDisabled = 1 << 1
-	bitLocked   = 1 << 4
-)
+// bitDisabled of userAccountControl.
+const bitDisabled = 1 << 1
 
 // changeAttributes say when a password was set: in Active Directory, OpenLDAP and FreeIPA.
 func changeAttributes() []string { return []string{"pwdLastSet", "pwdChangedTime", "krbLastPwdChange"} }
 
 func stateAttributes() []string {
-	return append(changeAttributes(), attributeControl, attributeComputed, attributeLockout, attributeExpires,
-		attributeLocked, attributeReset, attributeEnd, attributeLock, attributeExpiration)
+	return append(changeAttributes(), attributeControl, attributeExpires, attributeLocked, attributeReset, attributeEnd, attributeLock, attributeExpiration)
 }
 
 // changed returns when the password of an entry was set, in whatever form the directory has.
@@ -53,6 +47,9 @@ func changed(entry *goldap.Entry) string {
 }
 
 // refusal returns why an account may not be used now, or nothing. A value that cannot be read is a reason.
+//
+// A lock for wrong passwords is none. Anyone may type these, and would end the sessions of the user; it ends after a time that the directory knows, and its
+// attributes stay until the next bind. Where a password is given, the bind itself is refused while the lock lasts.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {
@@ -69,15 +66,13 @@ func refusal(entry *goldap.Entry, now time.Time) string {
 		if value(attribute) == "" {
 			return false
 		}
-		at, err := time.Parse("20060102150405Z0700", value(attribute)) // a fraction of a second may follow
+		at, err := generalizedTime(value(attribute))
 		return err != nil || !now.Before(at)
 	}
 	switch {
 	case number(attributeControl)&bitDisabled != 0, strings.EqualFold(value(attributeLock), "TRUE"):
 		return "is disabled"
-	case number(attributeComputed)&bitLocked != 0, value(attributeLocked) != "",
-		// The time of a lock stays when the lock has ended. It counts where the server does not compute that.
-		value(attributeComputed) == "" && number(attributeLockout) != 0:
+	case lockedForGood(value(attributeLocked)):
 		return "is locked"
 	case expired(number(attributeExpires), now), passed(attributeExpiration), passed(attributeEnd):
 		return "has expired"
@@ -85,6 +80,16 @@ func refusal(entry *goldap.Entry, now time.Time) string {
 		return "must have its password changed first"
 	}
 	return ""
+}
+
+// lockedForGood reports whether a value of pwdAccountLockedTime is a lock that only an administrator ends: 000001010000Z. Other values are the time of a lock for
+// wrong passwords.
+func lockedForGood(value string) bool {
+	if value == "" {
+		return false
+	}
+	at, err := generalizedTime(value)
+	return err != nil || at.UTC().Year() <= 0
 }
 
 // expired reports whether a time of Active Directory, in steps of 100 ns since 1601, has come. 0 and the largest number mean never.

@@ -22,7 +22,7 @@ const (
 	LimitedPassword = "limited secret"
 )
 
-// StrictPolicy is the DN of a password policy: who has a password that another has set must change it first.
+// StrictPolicy is the DN of a password policy: a password that another user has set must be changed first, and three wrong ones lock the account for an hour.
 const StrictPolicy = "cn=strict,ou=services," + Suffix
 
 const slapdConf = `include /etc/ldap/schema/core.schema
@@ -90,6 +90,9 @@ objectClass: pwdPolicy
 cn: strict
 pwdAttribute: userPassword
 pwdMustChange: TRUE
+pwdLockout: TRUE
+pwdMaxFailure: 3
+pwdLockoutDuration: 3600
 
 `
 
