@@ -34,9 +34,9 @@ const (
 	askLimit = 8 * time.Second
 )
 
-// keySet is what an issuer publishes, by the IDs of the keys.
+// keySet is what an issuer publishes, by the IDs of the keys. Keys of different algorithms may share an ID (RFC 7517, section 4.5).
 type keySet struct {
-	keys map[string]jose.JSONWebKey
+	keys map[string][]jose.JSONWebKey
 	at   time.Time
 }
 
@@ -54,10 +54,10 @@ type issuer struct {
 	behind bool  // whether the issuer is asked and no caller waits
 }
 
-// key returns the key with an ID. It asks the issuer if the key is not known, or the keys are due, and meanwhile if they are no longer fresh.
-func (i *issuer) key(ctx context.Context, id string) (jose.JSONWebKey, error) {
-	if key, counts := i.look(id); counts {
-		return key, nil
+// withID returns the keys with an ID. It asks the issuer if there is none, or the keys are due, and meanwhile if they are no longer fresh.
+func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
+	if keys, count := i.look(id); count {
+		return keys, nil
 	}
 	i.mu.Lock()
 	wait, failed := i.now().Sub(i.asked) < askEvery, i.failed
@@ -66,26 +66,26 @@ func (i *issuer) key(ctx context.Context, id string) (jose.JSONWebKey, error) {
 		failed = i.ask(ctx)
 	}
 	i.mu.Lock()
-	key, found := i.known.keys[id]
+	keys := i.known.keys[id]
 	kept := i.now().Sub(i.known.at) < keptFor
 	i.mu.Unlock()
 	switch {
-	case found && kept:
-		return key, nil
+	case len(keys) > 0 && kept:
+		return keys, nil
 	case failed != nil:
-		return jose.JSONWebKey{}, failed
+		return nil, failed
 	}
-	return jose.JSONWebKey{}, fmt.Errorf("%w: the token's key is none of the issuer's", connector.ErrRefused)
+	return nil, fmt.Errorf("%w: the token's key is none of the issuer's", connector.ErrRefused)
 }
 
-// look returns a key as it is known, and whether it counts. What is no longer fresh is asked for, without waiting for it.
-func (i *issuer) look(id string) (key jose.JSONWebKey, counts bool) {
+// look returns the keys with an ID as they are known, and whether they count. What is no longer fresh is asked for, without waiting for it.
+func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	key, found := i.known.keys[id]
+	keys = i.known.keys[id]
 	age, since := i.now().Sub(i.known.at), i.now().Sub(i.asked)
-	if down := i.failed != nil && since < failedFor; !found || age >= keptFor || age >= dueFor && !down {
-		return key, false
+	if down := i.failed != nil && since < failedFor; len(keys) == 0 || age >= keptFor || age >= dueFor && !down {
+		return keys, false
 	}
 	if age >= freshFor && !i.behind && since >= askEvery {
 		i.behind = true
@@ -96,7 +96,7 @@ func (i *issuer) look(id string) (key jose.JSONWebKey, counts bool) {
 			i.behind = false
 		}()
 	}
-	return key, true
+	return keys, true
 }
 
 // ask asks the issuer for its keys, once for all who wait.
@@ -122,7 +122,7 @@ func (i *issuer) ask(ctx context.Context) error {
 }
 
 // fetch returns what the issuer publishes now.
-func (i *issuer) fetch(ctx context.Context) (map[string]jose.JSONWebKey, error) {
+func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error) {
 	var document struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
@@ -142,16 +142,13 @@ func (i *issuer) fetch(ctx context.Context) (map[string]jose.JSONWebKey, error) 
 	if err := i.get(ctx, document.Keys, &set); err != nil {
 		return nil, fmt.Errorf("ask the issuer for its keys: %w", err)
 	}
-	keys := map[string]jose.JSONWebKey{}
+	keys := map[string][]jose.JSONWebKey{}
 	for _, raw := range set.Keys {
 		var key jose.JSONWebKey
 		if json.Unmarshal(raw, &key) != nil || key.KeyID == "" || !key.IsPublic() || key.Use == "enc" {
 			continue // of a kind that signs no token here
 		}
-		if _, twice := keys[key.KeyID]; twice {
-			return nil, fmt.Errorf("the issuer has two keys with the ID %.64q", key.KeyID)
-		}
-		keys[key.KeyID] = key
+		keys[key.KeyID] = append(keys[key.KeyID], key)
 	}
 	if len(keys) == 0 {
 		return nil, errors.New("the issuer has no key that signs")

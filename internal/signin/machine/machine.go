@@ -101,8 +101,8 @@ func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 
 // Holds reports whether a key that has verified a token is still one of the issuer's, as far as is known.
 func (v *Verifier) Holds(u User) bool {
-	key, counts := v.keys.look(u.Key)
-	return counts && thumbprint(key) == u.Print
+	keys, count := v.keys.look(u.Key)
+	return count && slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return thumbprint(key) == u.Print })
 }
 
 // algorithms are those of signatures with a key of which only the issuer has the private part.
@@ -148,17 +148,21 @@ func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims,
 	if header.KeyID == "" || len(header.KeyID) > maxKeyID {
 		return refuse("the token names no key")
 	}
-	key, err := v.keys.key(ctx, header.KeyID)
+	keys, err := v.keys.withID(ctx, header.KeyID)
 	if err != nil {
 		return jwt.Claims{}, nil, User{}, err
 	}
-	if key.Algorithm != "" && key.Algorithm != header.Algorithm {
-		return refuse("the token's algorithm is not that of its key")
+	why := "the token's algorithm is not that of its key"
+	for _, key := range keys {
+		if key.Algorithm != "" && key.Algorithm != header.Algorithm {
+			continue
+		}
+		if parsed.Claims(key.Key, &standard, &claims) == nil { // with names in their one spelling, and each once
+			return standard, claims, User{Key: header.KeyID, Print: thumbprint(key)}, nil
+		}
+		why = "the token's signature does not verify, or its claims are malformed"
 	}
-	if parsed.Claims(key.Key, &standard, &claims) != nil { // with names in their one spelling, and each once
-		return refuse("the token's signature does not verify, or its claims are malformed")
-	}
-	return standard, claims, User{Key: header.KeyID, Print: thumbprint(key)}, nil
+	return refuse(why)
 }
 
 // current returns why a token is not valid for the hub now.

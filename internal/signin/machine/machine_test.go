@@ -329,6 +329,40 @@ func TestAKeyVerifiesTheAlgorithmThatItIsPublishedForOnly(t *testing.T) {
 	}
 }
 
+// Keycloak publishes keys of several algorithms with one ID (keycloak/keycloak#14794), which RFC 7517 allows.
+func TestKeysOfOneIDAreToldApart(t *testing.T) {
+	u := newUpstream(t)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	curve, other, foreign := newKey(t), newKey(t), newKey(t)
+	named := map[jose.HeaderKey]any{"kid": "k"}
+	for name, keys := range map[string][]jose.JSONWebKey{
+		"of two algorithms":                     {{Key: key.Public(), Algorithm: "RS256"}, {Key: curve.Public(), Algorithm: "ES256"}},
+		"of two kinds, without an algorithm":    {{Key: curve.Public()}, {Key: key.Public()}},
+		"of one algorithm":                      {{Key: key.Public(), Algorithm: "RS256"}, {Key: other.Public(), Algorithm: "ES256"}, {Key: curve.Public(), Algorithm: "ES256"}},
+		"one key twice, also for encryption":    {{Key: key.Public(), Algorithm: "RS256"}, {Key: key.Public(), Algorithm: "RSA-OAEP", Use: "enc"}, {Key: curve.Public()}, {Key: curve.Public()}},
+		"one key for two algorithms, and other": {{Key: key.Public(), Algorithm: "PS256"}, {Key: key.Public(), Algorithm: "RS256"}, {Key: curve.Public(), Algorithm: "ES256"}},
+	} {
+		for i := range keys {
+			keys[i].KeyID = "k"
+		}
+		u.with(func() { u.set = func() any { return jose.JSONWebKeySet{Keys: keys} } })
+		v := u.verifier(nil)
+		for _, raw := range []string{sign(t, jose.RS256, key, named, u.claims()), sign(t, jose.ES256, curve, named, u.claims())} {
+			if got, err := v.Verify(t.Context(), raw); err != nil || !v.Holds(got) {
+				t.Errorf("keys %s: %v, want the token taken and its key held", name, err)
+			}
+		}
+		for _, raw := range []string{sign(t, jose.ES256, foreign, named, u.claims()), sign(t, jose.RS512, key, named, u.claims())} {
+			if _, err := v.Verify(t.Context(), raw); keys[0].Algorithm != "" && !errors.Is(err, connector.ErrRefused) {
+				t.Errorf("keys %s: %v for a token that none of them signs, want it refused", name, err)
+			}
+		}
+	}
+}
+
 func TestAnIssuerThatChangesItsKeysIsAskedRarely(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
@@ -488,10 +522,6 @@ func TestALyingIssuerIsNotBelieved(t *testing.T) {
 			u.set = func() any {
 				return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: u.keys["a"].Public(), KeyID: "a", Use: "enc"}}}
 			}
-		},
-		"a key of two": func(u *upstream) {
-			one := jose.JSONWebKey{Key: u.keys["a"].Public(), KeyID: "a"}
-			u.set = func() any { return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{one, one}} }
 		},
 		"a key that is a secret": func(u *upstream) {
 			u.set = func() any { return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: []byte("secret"), KeyID: "a"}}} }
