@@ -19,6 +19,10 @@ const help = `write five fields, like "0 */6 * * *" for every six hours, or one 
 // Schedule is one that has been read. Its times are UTC.
 type Schedule struct{ times cron.Schedule }
 
+// MinPeriod is the shortest time between two times of a schedule. Retention counts snapshots, and not their age: of a schedule such as "* */5 * * *", which is every
+// minute of every fifth hour, an hour's snapshots would push out all earlier ones.
+const MinPeriod = 5 * time.Minute
+
 // Parse reads a schedule. Its error says what to write.
 func Parse(text string) (Schedule, error) {
 	if strings.HasPrefix(strings.TrimSpace(text), "@every") {
@@ -32,7 +36,30 @@ func Parse(text string) (Schedule, error) {
 	if s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
 		return Schedule{}, fmt.Errorf("the schedule %q names no day that a calendar has: %s", text, help)
 	}
+	if at, gap := s.closest(); gap < MinPeriod {
+		return Schedule{}, fmt.Errorf("the schedule %q has times %s apart, such as %s, and %s is the least, so that snapshots do not push out all earlier ones; "+
+			"a minute field of * is every minute: %s", text, gap, at.Format("15:04"), MinPeriod, help)
+	}
 	return s, nil
+}
+
+// closest returns the shortest time between two times of the schedule in a year, and the second of the two. It looks at so many of them that two days of the
+// densest schedule that is allowed are among them; one that is denser is found in its first hours.
+func (s Schedule) closest() (at time.Time, gap time.Duration) {
+	const most = 600
+	first := s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	last, gap := first, 24*time.Hour
+	for range most {
+		next := s.Next(last)
+		if next.IsZero() || next.Sub(first) > 366*24*time.Hour {
+			break
+		}
+		if between := next.Sub(last); between < gap {
+			at, gap = next, between
+		}
+		last = next
+	}
+	return at, gap
 }
 
 // Next returns the first time of the schedule after a time.

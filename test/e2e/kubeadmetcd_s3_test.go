@@ -111,7 +111,7 @@ func (k *kubeadmPlanes) saveAway(t *testing.T) {
 	s3 := s3server.Start(k.t, three.address+":9000", "nsenter", "--target", three.pid, "--net", "--")
 	create(t, k.hub.Plane, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "keys", Labels: map[string]string{provisionv1.LabelUse: "true"}},
 		Data: map[string][]byte{"accessKey": []byte(s3server.AccessKey), "secretKey": []byte(s3server.SecretKey), "ca.crt": s3.CA}})
-	k.follows(t, infrav1.Etcd{Schedule: "* * * * *", Retention: 2, S3: &provisionv1.EtcdS3{Endpoint: s3.Endpoint, Bucket: s3server.Bucket, Folder: "web", CredentialsSecretName: "keys"}})
+	k.follows(t, infrav1.Etcd{Schedule: "*/5 * * * *", Retention: 2, S3: &provisionv1.EtcdS3{Endpoint: s3.Endpoint, Bucket: s3server.Bucket, Folder: "web", CredentialsSecretName: "keys"}})
 	list := &provisionv1.EtcdSnapshotList{}
 	ended := func(ctx context.Context) (done int, err error) {
 		err = k.hub.Client.List(ctx, list, client.InNamespace(teamSpace), client.MatchingLabels{provisionv1.LabelScheduled: "true"})
