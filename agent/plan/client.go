@@ -29,6 +29,7 @@ const (
 	pathSecrets    = pathNamespaces + "/" + v1.PlansNamespace + "/secrets"
 	pathAllPods    = "/api/v1/pods"
 	pathPods       = pathNamespaces + "/" + v1.PlansNamespace + "/pods"
+	pathEvents     = pathNamespaces + "/" + v1.PlansNamespace + "/events"
 	pathJobs       = "/apis/batch/v1/namespaces/" + v1.PlansNamespace + "/jobs"
 
 	// fieldManager owns what this package writes.

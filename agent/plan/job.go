@@ -155,11 +155,9 @@ func podSpec(w work) corev1.PodSpec {
 		PriorityClassName:  spec.PriorityClassName,
 		RestartPolicy:      corev1.RestartPolicyNever,
 		Affinity:           affinity(w),
-		Tolerations: append([]corev1.Toleration{{
-			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
-		}}, spec.Tolerations...),
-		Volumes:    podVolumes(spec.Secrets, container.Volumes),
-		Containers: []corev1.Container{newContainer(w, container)},
+		Tolerations:        rollout.Tolerations(&spec.NodeWork),
+		Volumes:            podVolumes(spec.Secrets, container.Volumes),
+		Containers:         []corev1.Container{newContainer(w, container)},
 	}
 	for _, secret := range spec.ImagePullSecrets {
 		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: secret.Name})

@@ -44,6 +44,10 @@ func TestPlansRun(t *testing.T) {
 		"a Job that fails is tried again, then the plan stalls with its log":     testFails,
 		"a Job that hangs fails at its deadline":                                 testHangs,
 		"an image that cannot be pulled fails at the deadline":                   testUnpullable,
+		"a node with a taint is named and not touched, the others go on":         testTainted,
+		"a node of Windows is left out and named":                                testWindowsNode,
+		"a pod that waits for its image says so while it waits":                  testImageIsNamed,
+		"a pod that admission refuses says so while the Job waits":               testPodRefused,
 		"a node that dies at work fails at the deadline, and waits to be back":   testNodeDies,
 		"a pod that is evicted costs no attempt":                                 testEvicted,
 		"a Job that a user deletes is created again":                             testJobDeleted,
@@ -254,8 +258,8 @@ func testHangs(t *testing.T, s *env) {
 	p.Spec.JobActiveDeadlineSecs = new(int64(1))
 	s.create(t, p)
 	p = s.await(t, "hangs", v1.ReasonNodeFailed)
-	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded {
-		t.Errorf("failure %+v, want DeadlineExceeded", f)
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || strings.Contains(f.Message, "pod") {
+		t.Errorf("failure %+v, want DeadlineExceeded, and nothing about a pod that waits", f)
 	}
 }
 
@@ -310,8 +314,8 @@ func testUnpullable(t *testing.T, s *env) {
 	p.Spec.JobActiveDeadlineSecs = new(int64(2))
 	s.create(t, p)
 	p = s.await(t, "pull", v1.ReasonNodeFailed)
-	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || !strings.Contains(f.Message, "image") {
-		t.Errorf("failure %+v, want DeadlineExceeded because of the image", f)
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || !strings.Contains(f.Message, "ImagePullBackOff: no such image") {
+		t.Errorf("failure %+v, want DeadlineExceeded and what the kubelet said of the image", f)
 	}
 }
 

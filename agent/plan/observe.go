@@ -31,7 +31,8 @@ type knownNode struct {
 func readNode(o *corev1.Node) (knownNode, bool) {
 	n := knownNode{version: o.ResourceVersion, Node: rollout.Node{
 		Name: o.Name, Hostname: o.Labels[corev1.LabelHostname], Labels: o.Labels, Unschedulable: o.Spec.Unschedulable,
-		Leaving: o.DeletionTimestamp != nil,
+		Leaving: o.DeletionTimestamp != nil, Taints: o.Spec.Taints,
+		OS: cmp.Or(o.Status.NodeInfo.OperatingSystem, o.Labels[corev1.LabelOSStable]),
 	}}
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -81,7 +82,8 @@ func claimOf(annotation string) (plan string, is bool) {
 // knownJob is a Job as the planner sees it.
 type knownJob struct {
 	rollout.Job
-	uid string
+	uid     string
+	overdue bool // it exceeded its deadline
 }
 
 func readJob(o *batchv1.Job) (knownJob, bool) {
@@ -107,6 +109,7 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 		case batchv1.JobFailed, batchv1.JobFailureTarget: // the latter as soon as it is certain: a pod whose kubelet is gone never ends
 			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
 			j.Reason, j.Message = jobFailure(j.Kind, c)
+			j.overdue = j.Reason == v1.ReasonDeadlineExceeded
 		}
 	}
 	return j, true
@@ -115,7 +118,7 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 // jobFailure returns why a Job failed. If the reason is empty, the planner chooses it.
 func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message string) {
 	if c.Reason == batchv1.JobReasonDeadlineExceeded {
-		return v1.ReasonDeadlineExceeded, "the Job took longer than jobActiveDeadlineSecs; an image that cannot be pulled ends so too"
+		return v1.ReasonDeadlineExceeded, "the Job took longer than jobActiveDeadlineSecs"
 	}
 	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
 }

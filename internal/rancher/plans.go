@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/rollout"
 )
 
 // Plan is upgrade.cattle.io/v1 Plan. Fields that mean the same are of Drover's types.
@@ -198,7 +197,10 @@ func (c *conversion) duration(text, field, what string) *metav1.Duration {
 	return &metav1.Duration{Duration: d}
 }
 
-var hour = regexp.MustCompile(`^(?i)([01]?[0-9]|2[0-3])(?::([0-5][0-9]))?(?::00)? ?(am|pm)?$`)
+var (
+	hour     = regexp.MustCompile(`^(?i)([01]?[0-9]|2[0-3])(?::([0-5][0-9]))?(?::00)? ?(am|pm)?$`)
+	weekDays = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+)
 
 // clock reads a time of day as system-upgrade-controller takes it: 17:00, 5pm, 5:30 PM.
 func clock(text string) (string, bool) {
@@ -226,7 +228,16 @@ func clock(text string) (string, bool) {
 func (c *conversion) window(w PlanWindow, what string) *v1.TimeWindow {
 	const noWindow = "The window of the Plan cannot be read. It is exported without: set it before you resume the Plan."
 	out := &v1.TimeWindow{TimeZone: w.TimeZone}
+	if _, err := out.Location(); err != nil { // the hub would refuse the whole Plan
+		c.report.find(Decide, noWindow, what, w.TimeZone)
+		return nil
+	}
 	for _, day := range w.Days {
+		known := slices.ContainsFunc(weekDays, func(d string) bool { return len(day) >= 2 && strings.HasPrefix(strings.ToLower(day), d[:2]) }) || len(day) == 1 && day >= "0" && day <= "6"
+		if !known {
+			c.report.find(Decide, noWindow, what, day)
+			return nil
+		}
 		if !slices.Contains(out.Days, v1.Day(day)) {
 			out.Days = append(out.Days, v1.Day(day))
 		}
@@ -247,10 +258,6 @@ func (c *conversion) window(w PlanWindow, what string) *v1.TimeWindow {
 	}
 	if out.StartTime != "" && out.StartTime == out.EndTime {
 		out.StartTime, out.EndTime = "", ""
-	}
-	if _, err := rollout.NewWindow(out); err != nil { // the hub would refuse the whole Plan
-		c.report.find(Decide, noWindow, what, strings.TrimPrefix(err.Error(), "read window: "))
-		return nil
 	}
 	return out
 }

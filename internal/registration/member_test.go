@@ -203,6 +203,7 @@ func fullRights() map[string]right {
 		"remove a node":                         {at("delete", "", "nodes", "", "", "x"), false},
 		"evict a pod":                           {at("create", "", "pods", "eviction", "default", "x"), true},
 		"make the Job of a plan":                {at("create", "batch", "jobs", "", v1.PlansNamespace, ""), true},
+		"read why the pod of a plan waits":      {at("list", "", "events", "", v1.PlansNamespace, ""), true},
 		"bring the schema of plans":             {at("create", extensions, "customresourcedefinitions", "", "", "plans."+v1.Group), true},
 		"bring another schema":                  {at("create", extensions, "customresourcedefinitions", "", "", "x.example.org"), false},
 		"make the account of plans":             {at("create", "", "serviceaccounts", "", v1.PlansNamespace, "drover-plan"), true},

@@ -113,6 +113,7 @@ func planning() []*rbacv1ac.PolicyRuleApplyConfiguration {
 		rule().WithAPIGroups("").WithResources("pods").WithVerbs("delete"),
 		rule().WithAPIGroups("").WithResources("pods/eviction").WithVerbs("create"),
 		rule().WithAPIGroups("").WithResources("pods/log").WithVerbs("get"),
+		rule().WithAPIGroups("").WithResources("events").WithVerbs("list", "watch"), // why the pod of a Job waits
 		rule().WithAPIGroups("apps").WithResources("daemonsets").WithVerbs("get"),
 	}
 }

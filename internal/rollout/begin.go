@@ -22,6 +22,8 @@ type tally struct {
 	former            int // of those that wait: failed for good with the plan as it was before
 	unready           int
 	places            int   // that are taken
+	tainted           int   // of those that are not ready: only a taint keeps them off
+	foreign           int   // selected, and left out because the pods of plans cannot run there
 	next              *Node // the first that could begin
 	obstacles
 }
@@ -32,6 +34,9 @@ type obstacles struct {
 	lostNode                string // complete, and not ready since
 	silentNode              string // at work, and not ready
 	stuckNode               string // that waits for its kubelet
+	taintedNode, taint      string // with a taint that the plan does not tolerate
+	foreignNode, foreignOS  string // that cannot run the pods of plans
+	waitingNode, waitingFor string // whose pod has not started
 	rival, rivalNode        string // plan that has a node
 	exclusive               string // other exclusive plan that is at work
 }
@@ -54,6 +59,10 @@ func (v *view) count() tally {
 			continue
 		}
 		if !v.wanted(n) {
+			if v.selected(n) {
+				t.foreign++
+				t.foreignNode, t.foreignOS = cmp.Or(t.foreignNode, n.Name), cmp.Or(t.foreignOS, n.OS)
+			}
 			continue
 		}
 		t.total++
@@ -86,9 +95,14 @@ func (v *view) tally(t *tally, n *Node, c Claim) {
 		t.applying++
 		if !n.Ready {
 			t.silentNode = cmp.Or(t.silentNode, n.Name)
+		} else if why := v.pending(n, c); why != "" && t.waitingNode == "" {
+			t.waitingNode, t.waitingFor = n.Name, why
 		}
 	default:
 		t.waiting++
+		if taint := v.taint(n); taint != "" && t.taint == "" {
+			t.taintedNode, t.taint = n.Name, taint
+		}
 		if c.Failure.Final {
 			t.former++
 		}
@@ -100,6 +114,13 @@ func (v *view) candidate(t *tally, n *Node) {
 	if !n.Ready || n.Leaving {
 		t.unready++
 		t.unreadyNode = cmp.Or(t.unreadyNode, n.Name)
+		return
+	}
+	if taint := v.taint(n); taint != "" {
+		t.unready++
+		if t.tainted++; t.taint == "" {
+			t.taintedNode, t.taint = n.Name, taint
+		}
 		return
 	}
 	if rival := v.taken(n); rival != "" {
@@ -141,6 +162,9 @@ func (v *view) begin() (*Node, Wait) {
 		return t.next, Wait{}
 	}
 	w := v.reason(&t, gate)
+	if left := t.foreignNodes(); left != "" {
+		w.Message += "; " + left
+	}
 	w.Until = v.until
 	return nil, w
 }
@@ -163,11 +187,18 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 		if t.silentNode != "" {
 			w.Message += fmt.Sprintf("; node %s is not ready: if it does not come back, mend it or remove it", t.silentNode)
 		}
+		if t.waitingNode != "" {
+			w.Message += fmt.Sprintf("; node %s: %s", t.waitingNode, t.waitingFor)
+		}
 		return w
 	case gate != nil && t.settling == 0:
 		return *gate
 	case t.waiting > 0:
-		return Wait{Reason: v1.ReasonAwaitingRetry, Message: fmt.Sprintf("%s waiting for the next attempt: see status.failures", counted(t.waiting, ""))}
+		w := Wait{Reason: v1.ReasonAwaitingRetry, Message: fmt.Sprintf("%s waiting for the next attempt: see status.failures", counted(t.waiting, ""))}
+		if t.taint != "" {
+			w.Message += "; " + v.untolerated(t)
+		}
+		return w
 	case t.settling > 0:
 		return Wait{Reason: v1.ReasonSettling, Message: "a node is complete and its place stays taken for postCompleteDelay"}
 	case t.exclusive != "":
@@ -176,6 +207,8 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 		return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("node %s is complete and has not become ready again: mend it, or label it %s=disabled", t.lostNode, v.label)}
 	case t.rival != "":
 		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("plan %s is at work on node %s", t.rival, t.rivalNode)}
+	case t.tainted > 0:
+		return Wait{Reason: v1.ReasonAwaitingNodes, Message: v.untolerated(t)}
 	}
 	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: mend it, or label it %s=disabled", counted(t.unready, t.unreadyNode), v.label)}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -116,14 +117,15 @@ func Orphans(nodes []Node, plans map[string]string) []Step {
 // view is the state that steps are decided from.
 type view struct {
 	*Member
-	take   func(*Step) error
-	plan   Plan
-	label  string // of nodes that have the plan
-	now    time.Time
-	wants  labels.Selector
-	window *Window
-	jobs   map[string][]Job // of this plan, by node
-	until  time.Time        // when to look again at the latest
+	take        func(*Step) error
+	plan        Plan
+	label       string // of nodes that have the plan
+	now         time.Time
+	wants       labels.Selector
+	window      *Window
+	tolerations []corev1.Toleration // of the plan's pods
+	jobs        map[string][]Job    // of this plan, by node
+	until       time.Time           // when to look again at the latest
 }
 
 func look(m *Member, p Plan, now time.Time) (*view, error) {
@@ -138,13 +140,16 @@ func look(m *Member, p Plan, now time.Time) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Member: m, plan: p, label: v1.PlanLabel(p.Name), now: now, wants: wants, window: window, jobs: map[string][]Job{}}
+	v := &view{Member: m, plan: p, label: v1.PlanLabel(p.Name), now: now, wants: wants, window: window, tolerations: Tolerations(&p.Spec.NodeWork), jobs: map[string][]Job{}}
 	v.index(func(*Job) bool { return true })
 	return v, nil
 }
 
-// wanted reports whether the plan is for a node.
-func (v *view) wanted(n *Node) bool {
+// wanted reports whether the plan is for a node that can run it.
+func (v *view) wanted(n *Node) bool { return n.runsPods() && v.selected(n) }
+
+// selected reports whether the plan is for a node.
+func (v *view) selected(n *Node) bool {
 	return n.Hostname != "" && n.Labels[v.label] != v1.PlanDisabled && v.wants.Matches(labels.Set(n.Labels))
 }
 

@@ -6,6 +6,8 @@ package rollout
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
@@ -55,6 +57,9 @@ type Node struct {
 	Ready         bool
 	// Leaving reports whether it is being deleted.
 	Leaving bool
+	Taints  []corev1.Taint
+	// OS is its operating system. Empty counts as Linux.
+	OS string
 	// Claims are the annotations of plans that are at work on it, by the plan's name.
 	Claims map[string]Claim
 }
@@ -127,6 +132,8 @@ type Job struct {
 	State   JobState
 	// Reason and Message of a failure.
 	Reason, Message string
+	// Waiting is why the pod of a Job that runs has not started, as far as that is known.
+	Waiting string
 	// Finished is when it succeeded or failed.
 	Finished time.Time
 	// Deleting reports whether it is being deleted: its pods may still run.

@@ -32,9 +32,9 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 	if spec == nil {
 		return nil, nil
 	}
-	zone, err := location(spec.TimeZone)
+	zone, err := spec.Location()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read window: %w", err)
 	}
 	w := &Window{zone: zone, end: dayMinutes}
 	if spec.StartTime != "" {
@@ -159,20 +159,6 @@ func instants(day time.Time, minute int, zone *time.Location) (first, last time.
 		return change, change
 	}
 	return slices.MinFunc(found, time.Time.Compare), slices.MaxFunc(found, time.Time.Compare)
-}
-
-// location returns a zone of the IANA time zone database; "" is UTC. Go and the operating system know further names, which are refused: those that follow the clock of a
-// machine mean another time in each process, and those below right/ count leap seconds.
-func location(name string) (*time.Location, error) {
-	directory, _, _ := strings.Cut(name, "/")
-	if slices.Contains([]string{"local", "localtime", "posixrules", "factory", "posix", "right"}, strings.ToLower(directory)) {
-		return nil, fmt.Errorf("read window: %q is no zone of the IANA time zone database: write one such as Europe/Berlin, or UTC", name)
-	}
-	zone, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, fmt.Errorf("read window: time zone %q is not known here: write one such as Europe/Berlin, or UTC", name)
-	}
-	return zone, nil
 }
 
 // clockForm is the form of a time of day, as in the schema.

@@ -87,7 +87,7 @@ func (v *view) again(n *Node, c Claim) *Step {
 		}
 		return nil
 	}
-	if !n.Ready || n.Leaving || v.taken(n) != "" || v.gate() != nil {
+	if !n.Ready || n.Leaving || v.taken(n) != "" || v.gate() != nil || v.taint(n) != "" {
 		return nil
 	}
 	if changed {
@@ -234,6 +234,8 @@ func (v *view) approach(n *Node, c Claim) *Step {
 	if v.plan.Spec.Prepare != nil && !c.Prepared {
 		job := v.job(n, c, Prepare)
 		switch {
+		case job == nil && v.taint(n) != "":
+			return write(VerbRelease, n, c, nil) // its pod would not be scheduled
 		case job == nil:
 			return v.create(n, c, Prepare, VerbPrepare)
 		case job.Deleting || job.State == Running:
@@ -247,6 +249,9 @@ func (v *view) approach(n *Node, c Claim) *Step {
 
 // enter cordons and drains a prepared node and begins its upgrade.
 func (v *view) enter(n *Node, c Claim) *Step {
+	if !c.Prepared && v.taint(n) != "" {
+		return write(VerbRelease, n, c, nil) // its pod would not be scheduled: nothing is cordoned or drained for it
+	}
 	drains := v.plan.Spec.Drain != nil
 	drain := v.Drains[n.Name]
 	drained := drain.Done && drain.Failed == "" && drain.Hash == c.Hash && drain.Attempt == c.Attempt

@@ -1,0 +1,125 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/rollout"
+)
+
+// knownPod is a pod of a Job, as far as it explains why the Job waits.
+type knownPod struct {
+	uid, job  string // job is the UID of its Job
+	pending   bool   // none of its containers has run
+	scheduled bool
+	why       string // why it is pending; empty if its status does not say
+}
+
+// readPod keeps the pods of Jobs that have not ended.
+func readPod(o *corev1.Pod) (knownPod, bool) {
+	owner := metav1.GetControllerOf(o)
+	if owner == nil || owner.Kind != "Job" || o.DeletionTimestamp != nil || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+		return knownPod{}, false
+	}
+	p := knownPod{uid: string(o.UID), job: string(owner.UID), pending: o.Status.Phase != corev1.PodRunning, scheduled: o.Spec.NodeName != ""}
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			p.why = "it cannot be scheduled: " + c.Message
+		}
+	}
+	for i := range o.Status.ContainerStatuses {
+		w := o.Status.ContainerStatuses[i].State.Waiting
+		if w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" { // these two say nothing
+			p.why = strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
+		}
+	}
+	p.why = protocol.Cut(p.why, maxCause)
+	return p, true
+}
+
+// knownEvent is a warning about a Job or a pod.
+type knownEvent struct {
+	about, reason, message string // about is a UID
+	at                     time.Time
+}
+
+func readEvent(o *corev1.Event) (knownEvent, bool) {
+	kind := o.InvolvedObject.Kind
+	e := knownEvent{about: string(o.InvolvedObject.UID), reason: o.Reason, message: protocol.Cut(strings.TrimPrefix(o.Message, "Error creating: "), maxCause), at: o.LastTimestamp.Time}
+	if e.at.IsZero() { // written through events.k8s.io
+		e.at = o.EventTime.Time
+	}
+	if o.Series != nil {
+		e.at = o.Series.LastObservedTime.Time
+	}
+	return e, o.Type == corev1.EventTypeWarning && (kind == "Pod" || kind == "Job")
+}
+
+// notStarted and notMade begin the reason why a Job waits.
+const notStarted, notMade = "its pod has not started: ", "its pod is not made: "
+
+// explain records why the pods of Jobs have not started. The last reason is kept when a pod is gone: at the deadline of a Job its pod goes first.
+func (l *leadership) explain(jobs []knownJob) {
+	pods := map[string]knownPod{}
+	for _, p := range l.pods.Values() {
+		pods[p.job] = p
+	}
+	before := l.waiting
+	l.waiting = map[string]string{}
+	for i := range jobs {
+		uid, why := jobs[i].uid, before[jobs[i].uid]
+		p, there := pods[uid]
+		switch {
+		case jobs[i].State != rollout.Running:
+		case there && !p.pending:
+			why = ""
+		case there:
+			why = l.whyPending(p)
+		case !strings.HasPrefix(why, notStarted):
+			why = l.warning(notMade, uid, nil)
+		}
+		if why != "" {
+			l.waiting[uid] = why
+		}
+	}
+}
+
+// whyPending returns why a pod has not started: what its status says, else the last warning about it.
+func (l *leadership) whyPending(p knownPod) string {
+	if p.why != "" {
+		return notStarted + p.why
+	}
+	return l.warning(notStarted, p.uid, func(e knownEvent) bool { return p.scheduled && e.reason == "FailedScheduling" })
+}
+
+// warning returns the last warning about an object that is not over. Empty if there is none.
+func (l *leadership) warning(what, uid string, over func(knownEvent) bool) string {
+	var last knownEvent
+	for _, e := range l.events.Values() {
+		if e.about == uid && !e.at.Before(last.at) && (over == nil || !over(e)) {
+			last = e
+		}
+	}
+	if last.message == "" {
+		return ""
+	}
+	return protocol.Cut(what+last.message, maxCause)
+}
+
+// withWaiting returns a Job with the reason why its pod has not started, or did not before it failed.
+func (l *leadership) withWaiting(j knownJob) rollout.Job {
+	why := l.waiting[j.uid]
+	if j.State == rollout.Running {
+		j.Waiting = why
+	} else if j.overdue && why != "" {
+		j.Message += "; " + why
+	}
+	return j.Job
+}
