@@ -64,6 +64,8 @@ func goodProviders() map[string]string {
 	return map[string]string{
 		"an OpenID provider":               goodOIDC,
 		"with all that can be said":        in("clientID", "scopes: [profile, groups], nameClaim: email, groupsClaim: 'https://a/roles', allowedGroups: [ops], clientID").Replace(goodOIDC),
+		"with a prompt and in lower case":  in("clientID", "prompt: login consent, lowercaseNames: true, clientID").Replace(goodOIDC),
+		"with no prompt":                   in("clientID", "prompt: '', clientID").Replace(goodOIDC),
 		"without scopes":                   in("clientID", "scopes: [], clientID").Replace(goodOIDC),
 		"at a port and an IPv6 address":    in("login.example.com", "[::1]:8443").Replace(goodOIDC),
 		"GitHub":                           goodGitHub,
@@ -98,6 +100,7 @@ func badProviders() map[string]struct{ name, spec, want string } {
 		"a key that is a path":         {"", without(goodOIDC, "key: clientSecret", "key: a/b"), "clientSecret.key"},
 		"no client":                    {"", without(goodOIDC, "clientID: drover", "clientID: ''"), "clientID"},
 		"a scope with a space":         {"", without(goodOIDC, "clientID", "scopes: ['a b'], clientID"), "scopes"},
+		"a prompt that asks nothing":   {"", without(goodOIDC, "clientID", "prompt: none, clientID"), "prompt"},
 		"a scope twice":                {"", without(goodOIDC, "clientID", "scopes: [a, a], clientID"), "Duplicate value"},
 		"an allowed group of no name":  {"", without(goodOIDC, "clientID", "allowedGroups: [''], clientID"), "allowedGroups"},
 		"GitHub without organizations": {"", without(goodGitHub, ", organizations: [acme]", ""), "name the organizations"},

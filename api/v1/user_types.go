@@ -57,7 +57,7 @@ type UserSpec struct {
 	// the User is the user local:<name>.
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+]*[a-z0-9_])?$')",message="must be <provider>:<name>, such as github:alice, in lower case"
+	// +kubebuilder:validation:XValidation:rule=`self.matches("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$")`,message="must be <provider>:<name>, such as github:alice, in lower case"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('hub:') && !self.startsWith('system:') && !self.startsWith('local:')",message="spec.principal must be a user of an AuthProvider"
 	Principal string `json:"principal,omitempty"`
 

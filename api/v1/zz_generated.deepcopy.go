@@ -1211,6 +1211,11 @@ func (in *OIDCProvider) DeepCopyInto(out *OIDCProvider) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Prompt != nil {
+		in, out := &in.Prompt, &out.Prompt
+		*out = new(string)
+		**out = **in
+	}
 	if in.AllowedGroups != nil {
 		in, out := &in.AllowedGroups, &out.AllowedGroups
 		*out = make([]string, len(*in))

@@ -112,8 +112,17 @@ func (s signing) signIn(ctx context.Context, out io.Writer, at *login.Issuer) (*
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(out, "Signed in at %s as %s.\n", at.URL, plain(session.Claims().Subject))
+	fmt.Fprint(out, welcome(session))
 	return session, nil
+}
+
+// welcome returns what a user who has signed in should know.
+func welcome(s *login.Session) string {
+	text := fmt.Sprintf("Signed in at %s as %s.\n", s.Issuer, plain(s.Claims().Subject))
+	if s.Notice != "" {
+		text += fmt.Sprintf("Warning: %s.\n", plain(s.Notice))
+	}
+	return text
 }
 
 func (s signing) ask(ctx context.Context, out io.Writer, at *login.Issuer) (*login.Session, error) {

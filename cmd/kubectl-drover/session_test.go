@@ -67,6 +67,17 @@ func TestWhatKubectlSaysOfACall(t *testing.T) {
 	}
 }
 
+func TestAUserIsToldWhatTheHubSaysOfTheLogin(t *testing.T) {
+	session := &login.Session{Issuer: "https://hub.example.com", Notice: "the provider left your groups out\x1b[2J\nSigned in as admin"}
+	if text := welcome(session); strings.Count(text, "\n") != 2 || !strings.Contains(text, "\nWarning: the provider left your groups out") || strings.Contains(text, "\x1b") {
+		t.Errorf("the user is told %q, want the notice on a line of its own, without control characters", text)
+	}
+	session.Notice = ""
+	if text := welcome(session); strings.Contains(text, "Warning") {
+		t.Errorf("the user is told %q, want no warning without a notice", text)
+	}
+}
+
 func TestTheClustersThatArgumentsName(t *testing.T) {
 	list := reachable{Items: []reachableCluster{{Namespace: "a", Name: "prod"}, {Namespace: "b", Name: "prod"}, {Namespace: "b", Name: "test"}}}
 	for name, tt := range map[string]struct {

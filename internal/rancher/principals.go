@@ -125,7 +125,7 @@ func one(set map[string]bool) string {
 
 // The names that users and groups can have when they sign in at the hub: docs/spec/authprovider.md.
 var (
-	userName  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9._@+-]{0,126}[a-z0-9_])?$`)
+	userName  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9._@+'-]{0,126}[a-z0-9_])?$`)
 	groupName = regexp.MustCompile(`^[!-9;-~]([ -9;-~]{0,254}[!-9;-~])?$`)
 )
 

@@ -48,6 +48,7 @@ type openID struct {
 	key *ecdsa.PrivateKey
 
 	mu      sync.Mutex // guards what follows
+	overage bool       // there are too many groups to name
 	sub     string
 	name    string
 	groups  []string
@@ -119,8 +120,14 @@ func (p *openID) idToken(t *testing.T) string {
 	if p.nonce != "" {
 		nonce = p.nonce
 	}
-	raw, err := jwt.Signed(signer).Claims(map[string]any{"iss": p.URL, "aud": "drover", "sub": p.sub, "nonce": nonce, "preferred_username": p.name, "groups": p.groups,
-		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
+	claims := map[string]any{"iss": p.URL, "aud": "drover", "sub": p.sub, "nonce": nonce, "preferred_username": p.name, "groups": p.groups,
+		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
+	if p.overage {
+		delete(claims, "groups")
+		claims["_claim_names"] = map[string]string{"groups": "src1"}
+		claims["_claim_sources"] = map[string]any{"src1": map[string]string{"endpoint": "https://graph.example.com/groups"}}
+	}
+	raw, err := jwt.Signed(signer).Claims(claims).Serialize()
 	if err != nil {
 		t.Error(err)
 	}
@@ -209,6 +216,25 @@ func TestUserOfAProviderSignsInWithTheGroupsThatBindingsName(t *testing.T) {
 	}
 	if !slices.Contains(id.Hub.Groups, provider.Name+":ops") || id.Hub.Username != id.User {
 		t.Errorf("on the hub the user is %+v, without their group", id.Hub)
+	}
+}
+
+// What a provider leaves out is said to the user's client, until it leaves nothing out any more.
+func TestUserLearnsThatTheProviderLeftTheirGroupsOut(t *testing.T) {
+	f, p := newFixture(t), newOpenID(t)
+	provider := f.provide(p)
+	p.set(func(p *openID) { p.overage = true })
+	got := f.signInAt(p)
+	notice, _ := got.Extra("drover_notice").(string)
+	id, err := f.authenticated(got.AccessToken)
+	if err != nil || id.User != provider.Name+":alice" || len(id.Groups) != 0 || !strings.Contains(notice, "left your groups out") {
+		t.Errorf("the user is %+v, %v with the notice %q, want alice without groups and why", id, err, notice)
+	}
+	p.set(func(p *openID) { p.overage = false })
+	f.wait(time.Minute)
+	again := f.again(got.RefreshToken)
+	if again.code != http.StatusOK || strings.Contains(again.body, "drover_notice") {
+		t.Errorf("the refresh is answered with %d %s, want no notice any more", again.code, again.body)
 	}
 }
 

@@ -33,6 +33,8 @@ const (
 	// keyGroups has the groups that bindings name, and keyState what the provider is asked again with.
 	keyGroups = "groups"
 	keyState  = "state"
+	// keyNotice has what the user should know of the login.
+	keyNotice = "notice"
 )
 
 const (
@@ -59,6 +61,8 @@ type who struct {
 	ProviderUID types.UID `json:"w,omitempty"`
 	Groups      []string  `json:"g,omitempty"`
 	State       []byte    `json:"x,omitempty"`
+	// Notice is shown to the user.
+	Notice string `json:"m,omitempty"`
 }
 
 func (w who) principal() string {
@@ -77,7 +81,7 @@ func (w who) session(name types.NamespacedName, begun, ends time.Time) *corev1.S
 		sum := sha256.Sum256([]byte(w.principal())) // a label can't hold the name
 		label = "sha256-" + hex.EncodeToString(sum[:16])
 		data[keyPrincipal], data[keyProvider], data[keyProviderUID] = []byte(w.principal()), []byte(w.Provider), []byte(w.ProviderUID)
-		data[keyGroups], data[keyState] = encode(w.Groups), w.State
+		data[keyGroups], data[keyState], data[keyNotice] = encode(w.Groups), w.State, []byte(w.Notice)
 	}
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -177,7 +181,10 @@ func (s *Server) identified(p *v1.AuthProvider, u connector.User) (who, error) {
 	if err != nil {
 		return who{}, err
 	}
-	found := who{User: u.Name, UID: types.UID(u.ID), Provider: p.Name, ProviderUID: p.UID, Groups: fitting(groups), State: u.State}
+	found := who{User: u.Name, UID: types.UID(u.ID), Provider: p.Name, ProviderUID: p.UID, Groups: fitting(groups), State: u.State, Notice: u.Notice}
+	if u.Notice != "" {
+		s.log.Info("a provider did not name all groups of a user", "user", found.principal(), "notice", u.Notice)
+	}
 	if left := len(groups) - len(found.Groups); left > 0 {
 		s.log.Info("bindings name more groups of a user than a token has room for", "user", found.principal(), "groups", len(groups), "leftOut", left)
 	}
@@ -243,6 +250,6 @@ func (s *Server) askProvider(ctx context.Context, session *corev1.Secret) error 
 	if w.principal() != principalOf(session) || string(w.UID) != string(session.Data[keyUID]) {
 		return errStanding
 	}
-	session.Data[keyGroups], session.Data[keyState] = encode(w.Groups), w.State
+	session.Data[keyGroups], session.Data[keyState], session.Data[keyNotice] = encode(w.Groups), w.State, []byte(w.Notice)
 	return nil
 }

@@ -55,18 +55,27 @@ func (g *GitHub) api(w http.ResponseWriter, r *http.Request, path string) {
 		}
 		WriteJSON(w, http.StatusOK, map[string]any{"login": a.Login, "id": a.ID, "node_id": "MDQ6VXNlcjE=", "type": kind, "site_admin": false, "name": "A Person", "email": nil})
 	case path == "/user/memberships/orgs":
+		a.singleSignOn(w)
 		page(w, r, a.memberships(r.URL.Query().Get("state")))
 	case path == "/user/teams":
+		a.singleSignOn(w)
 		page(w, r, a.teams())
 	default:
 		Message(w, http.StatusNotFound, "Not Found")
 	}
 }
 
+// singleSignOn sets the header of lists that lack organizations, which it names by numbers.
+func (a Account) singleSignOn(w http.ResponseWriter) {
+	if len(a.SSO) > 0 {
+		w.Header().Set("X-GitHub-SSO", "partial-results; organizations=20582480"+strings.Repeat(",21955855", len(a.SSO)-1))
+	}
+}
+
 func (a Account) memberships(state string) []any {
 	var items []any
 	for _, org := range slices.Sorted(maps.Keys(a.Orgs)) {
-		if state == "" || a.Orgs[org] == state {
+		if (state == "" || a.Orgs[org] == state) && !slices.Contains(a.SSO, org) {
 			items = append(items, map[string]any{"state": a.Orgs[org], "role": "member", "organization": map[string]any{"login": org, "id": len(org)}, "user": map[string]any{"login": a.Login, "id": a.ID}})
 		}
 	}
@@ -77,6 +86,9 @@ func (a Account) teams() []any {
 	var items []any
 	for i, team := range a.Teams {
 		org, slug, _ := strings.Cut(team, "/")
+		if slices.Contains(a.SSO, org) {
+			continue
+		}
 		items = append(items, map[string]any{"id": i + 1, "name": slug, "slug": slug, "privacy": "closed", "permission": "pull", "parent": nil, "organization": map[string]any{"login": org, "id": len(org)}})
 	}
 	return items

@@ -39,6 +39,8 @@ type Account struct {
 	// Teams are organization/team.
 	Teams     []string
 	Suspended bool
+	// SSO are organizations that require single sign-on, which the user has not used with the app: lists lack them.
+	SSO []string
 }
 
 // grant is a code that was not redeemed yet.

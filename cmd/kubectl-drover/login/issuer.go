@@ -146,6 +146,7 @@ func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string)
 		return nil, fmt.Errorf("the token that %s gave belongs to another sign-in: its nonce differs", i.URL)
 	}
 	s := &Session{Issuer: i.URL, CA: i.CA, Token: raw, Refresh: token.RefreshToken, Expires: token.Expiry}
+	s.Notice, _ = token.Extra("drover_notice").(string)
 	if s.Expires.IsZero() {
 		s.Expires = verified.Expiry
 	}

@@ -40,6 +40,7 @@ type hub struct {
 	signer           *ecdsa.PrivateKey // key by default
 	asked            url.Values        // of the last authorization
 	refresh          string            // the one refresh token that is accepted
+	notice           string            // of the hub about a login
 	revoked          []string
 	refreshes, polls int
 	busy             int // refreshes that are put off
@@ -148,7 +149,11 @@ func (h *hub) token(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	h.refresh = rand.Text()
-	h.write(w, 200, map[string]any{"access_token": "x", "token_type": "Bearer", "expires_in": 600, "refresh_token": h.refresh, "id_token": h.sign(nonce)})
+	answer := map[string]any{"access_token": "x", "token_type": "Bearer", "expires_in": 600, "refresh_token": h.refresh, "id_token": h.sign(nonce)}
+	if h.notice != "" {
+		answer["drover_notice"] = h.notice
+	}
+	h.write(w, 200, answer)
 }
 
 func (h *hub) sign(nonce string) string {
@@ -225,6 +230,15 @@ func TestAUserSignsInByABrowser(t *testing.T) {
 	}
 	if err := at.Revoke(t.Context(), session); err != nil || len(h.revoked) != 2 || !slices.Contains(h.revoked, session.Refresh) || !slices.Contains(h.revoked, session.Token) {
 		t.Errorf("%d tokens were revoked (%v), expected the refresh token and the token", len(h.revoked), err)
+	}
+}
+
+func TestTheNoticeOfTheHubComesWithTheSession(t *testing.T) {
+	h := newHub(t)
+	h.notice = "the provider left your groups out"
+	session, _, err := h.signIn(t.Context())
+	if err != nil || session.Notice != h.notice {
+		t.Errorf("the notice is %q, %v, want %q", session.Notice, err, h.notice)
 	}
 }
 

@@ -44,6 +44,8 @@ type Session struct {
 	Refresh string `json:"refresh,omitempty"`
 	// Direct has tokens for Clusters' own addresses, by <namespace>/<name>.
 	Direct map[string]DirectToken `json:"direct,omitempty"`
+	// Notice is what the hub says of the login. It is shown once, and not kept.
+	Notice string `json:"-"`
 }
 
 // DirectToken is one for a Cluster's own address, which must last while there is no hub.

@@ -37,12 +37,15 @@ type statusError struct {
 	code    int
 	message string // of GitHub, only compared
 	wait    string // what is known of a rate limit
+	sso     bool   // whether an organization requires single sign-on
 }
 
 func (e *statusError) Error() string {
 	switch {
 	case e.wait != "":
 		return fmt.Sprintf("GitHub limits the rate of requests (%d at %s): %s", e.code, e.path, e.wait)
+	case e.sso:
+		return fmt.Sprintf("GitHub forbids the request at %s (%d): an organization requires SAML single sign-on: the user has to sign in there, and let it authorize the app", e.path, e.code)
 	case e.code == http.StatusUnauthorized:
 		return "GitHub refuses the request at " + e.path + " (401)"
 	case e.code == http.StatusForbidden || e.code == http.StatusNotFound:
@@ -99,7 +102,7 @@ func (c *Connector) get(ctx context.Context, path string, authenticate func(*htt
 }
 
 func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, shown string) error {
-	e := &statusError{path: shown, code: resp.StatusCode, wait: c.limited(resp)}
+	e := &statusError{path: shown, code: resp.StatusCode, wait: c.limited(resp), sso: strings.HasPrefix(resp.Header.Get(headerSSO), "required")}
 	var said struct {
 		Message string `json:"message"`
 	}

@@ -118,15 +118,17 @@ func (c *Connector) user(ctx context.Context, token string) (connector.User, err
 	if err != nil {
 		return connector.User{}, err
 	}
-	groups, err := c.groups(ctx, token)
+	groups, notice, err := c.groups(ctx, token)
 	if err != nil {
 		return connector.User{}, err
 	}
-	if err := c.admit(a.name, groups); err != nil {
+	if err := c.admit(a.name, groups); err != nil && notice != "" {
+		return connector.User{}, fmt.Errorf("%w; %s", err, notice)
+	} else if err != nil {
 		return connector.User{}, err
 	}
 	kept, err := json.Marshal(state{Token: token})
-	return connector.User{ID: a.id, Name: a.name, Groups: groups, State: kept}, err
+	return connector.User{ID: a.id, Name: a.name, Groups: groups, Notice: notice, State: kept}, err
 }
 
 // admit refuses a user who is in none of the organizations, or in none of the teams, of which they must be in one. Groups has those of the allowed organizations only.

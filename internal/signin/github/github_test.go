@@ -152,6 +152,45 @@ func TestWhoIsRefused(t *testing.T) {
 	})
 }
 
+// GitHub answers with fewer organizations, and says so in a header only.
+func TestOrganizationsWithSingleSignOnThatGitHubLeavesOutAreNamed(t *testing.T) {
+	anyOrganization := func(c *Config) { c.Organizations, c.AnyUser = nil, true }
+	of := func(orgs ...string) *githubtest.GitHub {
+		a := alice()
+		a.SSO = orgs
+		g := githubtest.Start(t, a)
+		g.Approve(101, "read:org")
+		return g
+	}
+	u, err := login(t, enterprise(t, of("Acme"), anyOrganization))
+	if err != nil || !slices.Equal(u.Groups, []string{"other", "other/web"}) || !strings.Contains(u.Notice, "SAML single sign-on") {
+		t.Errorf("the user is %+v, %v, want the groups of the other organization and a notice about single sign-on", u, err)
+	}
+	u, err = login(t, enterprise(t, of("Acme", "other"), anyOrganization))
+	if err != nil || len(u.Groups) != 0 || !strings.Contains(u.Notice, "SAML single sign-on") {
+		t.Errorf("the user is %+v, %v, want no groups and a notice about single sign-on", u, err)
+	}
+	if _, err = login(t, enterprise(t, of("Acme"), nil)); !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "SAML single sign-on") {
+		t.Errorf("the error is %v, want a refusal that names single sign-on", err)
+	}
+	u, err = login(t, enterprise(t, of(), nil))
+	if err != nil || u.Notice != "" {
+		t.Errorf("the notice is %q, %v, want none where GitHub leaves nothing out", u.Notice, err)
+	}
+	g := of()
+	c := enterprise(t, g, nil)
+	if u, err = login(t, c); err != nil {
+		t.Fatal(err)
+	}
+	g.Answer(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-GitHub-SSO", "required; url=https://github.com/orgs/acme/sso?authorization_request=SECRET")
+		githubtest.Message(w, http.StatusForbidden, "Resource protected by organization SAML enforcement.")
+	})
+	if _, err = c.Refresh(t.Context(), u); err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), "requires SAML single sign-on") || strings.Contains(err.Error(), "SECRET") {
+		t.Errorf("the error is %v, want one that names single sign-on and keeps the session", err)
+	}
+}
+
 func TestLoginsThatFailSayWhatToDo(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")

@@ -21,9 +21,8 @@ const (
 	maxLink   = 8 << 10
 )
 
-// groups returns the organizations of which the user is an active member, and the teams in these, as organization/team.
-func (c *Connector) groups(ctx context.Context, token string) ([]string, error) {
-	var groups []string
+// groups returns the organizations of which the user is an active member, and the teams in these, as organization/team, and a notice if GitHub left some out.
+func (c *Connector) groups(ctx context.Context, token string) (groups []string, notice string, err error) {
 	type organization struct {
 		Login string `json:"login"`
 	}
@@ -31,43 +30,57 @@ func (c *Connector) groups(ctx context.Context, token string) ([]string, error) 
 		State        string       `json:"state"`
 		Organization organization `json:"organization"`
 	}
-	err := list(ctx, c, token, "/user/memberships/orgs", url.Values{"state": {"active"}}, func(m membership) {
+	partial, err := list(ctx, c, token, "/user/memberships/orgs", url.Values{"state": {"active"}}, func(m membership) {
 		// One that the user was invited to and has not accepted is pending: an invitation needs no consent.
 		if org := strings.ToLower(m.Organization.Login); m.State == "active" && loginForm.MatchString(org) && c.counts(org) {
 			groups = append(groups, org)
 		}
 	})
+	if partial {
+		notice = leftOut
+	}
 	if err != nil || len(groups) == 0 {
-		return nil, err
+		return nil, notice, err
 	}
 	orgs := slices.Clone(groups)
 	type team struct {
 		Slug         string       `json:"slug"`
 		Organization organization `json:"organization"`
 	}
-	err = list(ctx, c, token, "/user/teams", nil, func(t team) {
+	partial, err = list(ctx, c, token, "/user/teams", nil, func(t team) {
 		if org := strings.ToLower(t.Organization.Login); slices.Contains(orgs, org) && teamForm.MatchString(t.Slug) {
 			groups = append(groups, org+"/"+t.Slug)
 		}
 	})
 	if err != nil {
-		return nil, err
+		return nil, "", err
+	}
+	if partial {
+		notice = leftOut
 	}
 	slices.Sort(groups)
 	groups = slices.Compact(groups)
 	if len(groups) > maxGroups {
-		return nil, fmt.Errorf("the user has %d organizations and teams, more than %d: name the organizations that count in the provider", len(groups), maxGroups)
+		return nil, "", fmt.Errorf("the user has %d organizations and teams, more than %d: name the organizations that count in the provider", len(groups), maxGroups)
 	}
-	return groups, nil
+	return groups, notice, nil
 }
+
+// headerSSO is where GitHub says that a list lacks organizations, or that one refuses the request, because the user has not signed in by its SAML single sign-on
+// with this app.
+const headerSSO = "X-GitHub-SSO"
+
+// leftOut is for users and the log. GitHub names the organizations by numbers only.
+const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: sign in at the single sign-on of yours at GitHub, let it authorize this app, and sign in here again"
 
 // counts reports whether an organization's groups are used: one that may not sign in gives none, or whoever makes an organization of a name that a binding has would have its rights.
 func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }
 
-// list calls each with the items of all pages. It takes no more than the next page's number from the Link header, and asks the address that it knows: what GitHub answers never decides where the token goes.
-func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) error {
+// list calls each with the items of all pages. It takes no more than the next page's number from the Link header, and asks the address that it knows: what GitHub answers never decides where the token goes. It reports
+// whether GitHub left items out because of single sign-on.
+func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool, err error) {
 	for page := 1; page <= maxPages; page++ {
 		q := url.Values{"per_page": {strconv.Itoa(perPage)}, "page": {strconv.Itoa(page)}}
 		for key, values := range query {
@@ -76,23 +89,24 @@ func list[T any](ctx context.Context, c *Connector, token, path string, query ur
 		var items []T
 		header, err := c.get(ctx, path+"?"+q.Encode(), bearer(token), &items)
 		if err != nil {
-			return err
+			return partial, err
 		}
+		partial = partial || strings.HasPrefix(header.Get(headerSSO), "partial-results")
 		if len(items) > perPage {
-			return fmt.Errorf("GitHub's list at %s%s has more than the %d items of a page", c.api, path, perPage)
+			return partial, fmt.Errorf("GitHub's list at %s%s has more than the %d items of a page", c.api, path, perPage)
 		}
 		for _, item := range items {
 			each(item)
 		}
 		next, ok := nextPage(header)
 		if !ok {
-			return nil
+			return partial, nil
 		}
 		if next != page+1 {
-			return fmt.Errorf("GitHub's list at %s%s goes on in a way that is not known here: page %d is followed by page %d", c.api, path, page, next)
+			return partial, fmt.Errorf("GitHub's list at %s%s goes on in a way that is not known here: page %d is followed by page %d", c.api, path, page, next)
 		}
 	}
-	return fmt.Errorf("GitHub's list at %s%s has more than %d pages of %d", c.api, path, maxPages, perPage)
+	return partial, fmt.Errorf("GitHub's list at %s%s has more than %d pages of %d", c.api, path, maxPages, perPage)
 }
 
 // nextPage returns the number of the page that follows by the Link header, as in <https://api.github.com/user/teams?page=2>; rel="next". It is 0 if a page follows whose number is not there.

@@ -63,6 +63,10 @@ func TestWhatClaimsSayOfAUser(t *testing.T) {
 		"in none of the allowed groups":    {config: allow("dev"), refused: true},
 		"in no group where one is needed":  {config: allow("ops"), claims: map[string]any{"groups": []string{}}, refused: true},
 		"several audiences, and azp is us": {claims: map[string]any{"aud": []string{"drover", "other"}, "azp": "drover"}, name: "alice", groups: []string{"ops"}},
+		"several audiences, and no azp":    {claims: map[string]any{"aud": []string{"drover", "other"}}, name: "alice", groups: []string{"ops"}},
+		"a name in capitals":               {config: lowercase, claims: map[string]any{"preferred_username": "Alice.O'Neil@Example.COM"}, name: "alice.o'neil@example.com", groups: []string{"ops"}},
+		"a name that is as it is":          {claims: map[string]any{"preferred_username": "Alice"}, name: "Alice", groups: []string{"ops"}},
+		"capitals that only look so":       {config: lowercase, claims: map[string]any{"preferred_username": "\u212Aate\u0130", "groups": []string{"Ops"}}, name: "\u212Aate\u0130", groups: []string{"Ops"}},
 		"clocks differ by some minutes":    {claims: map[string]any{"nbf": time.Now().Add(4 * time.Minute).Unix(), "iat": time.Now().Add(4 * time.Minute).Unix()}, name: "alice", groups: []string{"ops"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,6 +85,8 @@ func TestWhatClaimsSayOfAUser(t *testing.T) {
 }
 
 func byEmail(c *Config) { c.NameClaim = "email" }
+
+func lowercase(c *Config) { c.LowercaseNames = true }
 
 func allow(group string) func(*Config) { return func(c *Config) { c.AllowedGroups = []string{group} } }
 
@@ -122,6 +128,79 @@ func TestUsersOfAProviderHaveTheirOwnGroupsOnly(t *testing.T) {
 		if u, err := c.Refresh(t.Context(), connector.User{ID: "id-u1", Name: "u1", State: []byte("r")}); err == nil && len(u.Groups) > 0 {
 			t.Errorf("groups of the past stay: %v", u.Groups)
 		}
+	}
+}
+
+// Entra ID leaves the groups out of tokens of users in more than 200. They sign in with the rights that name them, and see why.
+func TestAUserInMoreGroupsThanAProviderNamesIsLetInWithANotice(t *testing.T) {
+	for name, claims := range map[string]func(map[string]any){
+		"elsewhere":    overage,
+		"only counted": func(claims map[string]any) { delete(claims, "groups"); claims["hasgroups"] = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newLying(t)
+			c := connect(t, p, nil)
+			p.claims = claims
+			u, err := login(t, c, p, nil)
+			if err != nil || u.Name != "alice" || len(u.Groups) != 0 || !strings.Contains(u.Notice, "too many") || strings.Contains(u.Notice, "169.254") {
+				t.Errorf("the user is %+v, %v, want alice without groups, and a notice", u, err)
+			}
+			if u, err = c.Refresh(t.Context(), u); err != nil || len(u.Groups) != 0 || u.Notice == "" {
+				t.Errorf("after a refresh the user is %+v, %v, want the same", u, err)
+			}
+			_, err = login(t, connect(t, p, allow("ops")), p, nil)
+			if failed(t, err, true); !strings.Contains(err.Error(), "not known") {
+				t.Errorf("the error is %v, want that it is not known whether the user is in an allowed group", err)
+			}
+		})
+	}
+	p := newLying(t)
+	if u, err := login(t, connect(t, p, nil), p, nil); err != nil || u.Notice != "" {
+		t.Errorf("the notice is %q, %v, want none for a user with all groups", u.Notice, err)
+	}
+}
+
+func TestALoginAsksForRefreshTokensAsTheProviderGivesThem(t *testing.T) {
+	supports := func(scopes ...string) func(map[string]any) {
+		return func(c map[string]any) { c["scopes_supported"] = scopes }
+	}
+	google := func(c map[string]any) {
+		supports("openid", "email", "profile")(c)
+		c["authorization_endpoint"] = "https://accounts.google.com/o/oauth2/v2/auth"
+	}
+	for name, tt := range map[string]struct {
+		discovery             func(map[string]any)
+		scopes                []string
+		prompt                *string
+		scope, asked, offline string
+	}{
+		"one that knows the scope":              {supports("openid", "offline_access"), nil, nil, "openid profile offline_access", "consent", ""},
+		"one that does not":                     {supports("openid", "profile"), nil, nil, "openid profile", "", ""},
+		"one that does not say":                 {nil, nil, nil, "openid profile offline_access", "consent", ""},
+		"one that is told to":                   {supports("openid"), []string{"offline_access"}, nil, "openid offline_access", "consent", ""},
+		"one that takes no consent":             {nil, nil, new(""), "openid profile offline_access", "", ""},
+		"one that asks for the account":         {nil, nil, new("select_account"), "openid profile offline_access", "select_account", ""},
+		"a prompt without refresh tokens":       {supports("openid"), []string{"groups"}, new("login consent"), "openid groups", "login consent", ""},
+		"Google":                                {google, nil, nil, "openid profile", "consent", "offline"},
+		"Google, with the scope":                {google, []string{"email", "offline_access"}, nil, "openid email", "consent", "offline"},
+		"Google, without refresh tokens wanted": {google, []string{"email"}, nil, "openid email", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newLying(t)
+			p.discovery = tt.discovery
+			address, _, err := connect(t, p, func(c *Config) { c.Scopes, c.Prompt = tt.scopes, tt.prompt }).Begin(t.Context(), callback, "s")
+			if err != nil {
+				t.Fatal(err)
+			}
+			u, err := url.Parse(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := u.Query()
+			if q.Get("scope") != tt.scope || q.Get("prompt") != tt.asked || q.Has("prompt") != (tt.asked != "") || q.Get("access_type") != tt.offline {
+				t.Errorf("the browser is sent to %s, want the scopes %q, the prompt %q and the access type %q", address, tt.scope, tt.asked, tt.offline)
+			}
+		})
 	}
 }
 

@@ -42,8 +42,13 @@ type Config struct {
 	ClientID, ClientSecret string
 	// Roots verify the certificates of the provider. Nil means those of the system.
 	Roots *x509.CertPool
-	// Scopes are asked for besides openid. Nil means profile and offline_access.
+	// Scopes are asked for besides openid. Nil means profile, and offline_access unless the provider says that it does not know it.
 	Scopes []string
+	// Prompt is the parameter of a login. Nil means consent where refresh tokens are asked for; without it, providers leave these out
+	// (OpenID Connect Core, section 11).
+	Prompt *string
+	// LowercaseNames has the capitals of names become small letters.
+	LowercaseNames bool
 	// NameClaim and GroupsClaim have the name and the groups of a user. Empty means preferred_username and groups.
 	NameClaim, GroupsClaim string
 	// AllowedGroups are those of which a user must be in one. None means that every user may sign in.
@@ -72,6 +77,8 @@ type provider struct {
 	namesIssuer bool // RFC 9207
 	userinfo    string
 	style       oauth2.AuthStyle
+	scopes      []string // nil if it does not say which it knows
+	google      bool     // gives refresh tokens for a parameter, and refuses the scope
 	at          time.Time
 }
 
@@ -83,9 +90,6 @@ func New(c Config) (*Connector, error) {
 	}
 	if c.ClientID == "" || c.ClientSecret == "" {
 		return nil, errors.New("the client ID or the client secret is empty")
-	}
-	if c.Scopes == nil {
-		c.Scopes = []string{"profile", oidc.ScopeOfflineAccess}
 	}
 	if c.NameClaim == "" {
 		c.NameClaim = "preferred_username"
@@ -115,10 +119,13 @@ func (c *Connector) Begin(ctx context.Context, callback, state string) (address 
 		return "", nil, fmt.Errorf("keep a login: %w", err)
 	}
 	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(own.Verifier), oidc.Nonce(own.Nonce)}
-	if slices.Contains(c.Scopes, oidc.ScopeOfflineAccess) { // without it, providers leave the scope out (OpenID Connect Core, section 11)
-		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
+	app, offline := c.app(p, callback)
+	if offline && p.google {
+		options = append(options, oauth2.AccessTypeOffline)
 	}
-	app := c.app(p, callback)
+	if prompt := c.prompt(offline); prompt != "" {
+		options = append(options, oauth2.SetAuthURLParam("prompt", prompt))
+	}
 	return app.AuthCodeURL(state, options...), kept, nil
 }
 
@@ -151,7 +158,7 @@ func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, an
 	if code == "" || len(code) > maxCode {
 		return connector.User{}, errors.New("the provider's answer has no code")
 	}
-	app := c.app(p, callback)
+	app, _ := c.app(p, callback)
 	tokens, err := app.Exchange(ctx, code, oauth2.VerifierOption(own.Verifier))
 	if err != nil {
 		return connector.User{}, describe("redeem the code", err)
@@ -178,7 +185,7 @@ func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector
 	if err != nil {
 		return connector.User{}, err
 	}
-	app := c.app(p, "")
+	app, _ := c.app(p, "")
 	tokens, err := app.TokenSource(ctx, &oauth2.Token{RefreshToken: string(last.State)}).Token()
 	if retrieve := (*oauth2.RetrieveError)(nil); errors.As(err, &retrieve) && retrieve.ErrorCode == "invalid_grant" {
 		return connector.User{}, fmt.Errorf("%w: the refresh token is no longer valid", connector.ErrRefused)
@@ -207,13 +214,37 @@ func (c *Connector) Check(ctx context.Context) error {
 	return err
 }
 
-func (c *Connector) app(p *provider, callback string) oauth2.Config {
+// app returns the client that the hub is at a provider, and reports whether it asks for refresh tokens.
+func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offline bool) {
 	endpoint := p.Endpoint()
 	endpoint.AuthStyle = p.style
-	return oauth2.Config{
-		ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: callback, Endpoint: endpoint,
-		Scopes: append([]string{oidc.ScopeOpenID}, slices.DeleteFunc(slices.Clone(c.Scopes), func(s string) bool { return s == oidc.ScopeOpenID })...),
+	scopes, offline := c.scopes(p)
+	return oauth2.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: callback, Endpoint: endpoint, Scopes: scopes}, offline
+}
+
+// scopes returns the scopes of a login, and reports whether it asks for refresh tokens. Providers may refuse a login with a scope that they do not know.
+func (c *Connector) scopes(p *provider) (scopes []string, offline bool) {
+	wanted := c.Scopes
+	if wanted == nil {
+		wanted = []string{"profile"}
+		if p.google || p.scopes == nil || slices.Contains(p.scopes, oidc.ScopeOfflineAccess) {
+			wanted = append(wanted, oidc.ScopeOfflineAccess)
+		}
 	}
+	offline = slices.Contains(wanted, oidc.ScopeOfflineAccess)
+	return append([]string{oidc.ScopeOpenID}, slices.DeleteFunc(slices.Clone(wanted), func(s string) bool {
+		return s == oidc.ScopeOpenID || s == oidc.ScopeOfflineAccess && p.google
+	})...), offline
+}
+
+func (c *Connector) prompt(offline bool) string {
+	switch {
+	case c.Prompt != nil:
+		return *c.Prompt
+	case offline:
+		return "consent"
+	}
+	return ""
 }
 
 // context returns one in which the libraries ask with the connector's client.
@@ -244,6 +275,7 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 		Keys          string   `json:"jwks_uri"`
 		Userinfo      string   `json:"userinfo_endpoint"`
 		Methods       []string `json:"token_endpoint_auth_methods_supported"`
+		Scopes        []string `json:"scopes_supported"`
 	}
 	if err := found.Claims(&more); err != nil {
 		return nil, errors.New("the provider's configuration is malformed")
@@ -257,7 +289,7 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 			return nil, fmt.Errorf("the provider's configuration has a %s that is no https URL", name)
 		}
 	}
-	p := &provider{Provider: found, namesIssuer: more.NamesIssuer, userinfo: more.Userinfo, style: style(more.Methods), at: c.now()}
+	p := &provider{Provider: found, namesIssuer: more.NamesIssuer, userinfo: more.Userinfo, style: style(more.Methods), scopes: more.Scopes, google: ofGoogle(more.Authorization), at: c.now()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known = p
@@ -274,6 +306,12 @@ func style(methods []string) oauth2.AuthStyle {
 		return oauth2.AuthStyleInParams
 	}
 	return oauth2.AuthStyleAutoDetect
+}
+
+// ofGoogle reports whether users sign in at Google, whose refresh tokens are asked for by access_type=offline.
+func ofGoogle(authorization string) bool {
+	u, err := url.Parse(authorization)
+	return err == nil && u.Host == "accounts.google.com"
 }
 
 func random() string {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestNamesOfUsersThatCannotBeTakenForOthers(t *testing.T) {
-	for _, good := range []string{"alice", "a", "0", "_svc", "alice.b-c_d", "alice@example.com", "alice+ci@example.com", strings.Repeat("a", maxName)} {
+	for _, good := range []string{"alice", "a", "0", "_svc", "alice.b-c_d", "alice@example.com", "alice+ci@example.com", "o'neil@example.com", strings.Repeat("a", maxName)} {
 		if got, err := Principal("okta", good); err != nil || got != "okta:"+good {
 			t.Errorf("%q is %q, %v", good, got, err)
 		}
@@ -20,7 +20,7 @@ func TestNamesOfUsersThatCannotBeTakenForOthers(t *testing.T) {
 	for name, bad := range map[string]string{
 		"empty": "", "a colon": "system:masters", "of another provider": "ldap:alice", "a slash": "acme/alice", "a capital": "Alice", "a space": "a b", "space around": " alice", "a line": "alice\n",
 		"NUL": "al\x00ice", "an escape": "\x1b[2Jalice", "Cyrillic": "аlice", "fullwidth": "ａlice", "a combining letter": "alicé", "a joiner": "al\u200dice", "right to left": "\u202ealice",
-		"no UTF-8": "al\xffice", "a dash first": "-alice", "a dot first": ".alice", "a dot last": "alice.", "two dots": "..", "a pattern": "*", "a comma": "alice,bob", "a quote": "o'neil", "a percent": "a%3ab",
+		"no UTF-8": "al\xffice", "a dash first": "-alice", "a dot first": ".alice", "a dot last": "alice.", "two dots": "..", "a pattern": "*", "a comma": "alice,bob", "a quote first": "'neil", "a quote last": "neil'", "a double quote": `o"neil`, "another quote": "o’neil", "a percent": "a%3ab",
 		"a back slash": `acme\alice`, "an equals sign": "cn=alice", "too long": strings.Repeat("a", maxName+1),
 	} {
 		if got, err := Principal("okta", bad); err == nil || got != "" {

@@ -19,7 +19,7 @@ const (
 )
 
 // nameForm is that of users. Capitals and other scripts have look-alikes, a colon ends the name of a provider, and a slash that of a path.
-var nameForm = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9._@+]*[a-z0-9_])?$`)
+var nameForm = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$`)
 
 // Principal returns the principal of a provider's user, and refuses names that could be taken for those of others. It changes no name: what a provider tells
 // apart must not become one.
@@ -28,7 +28,7 @@ func Principal(provider, name string) (string, error) {
 		return "", fmt.Errorf("a provider must not be named %q", provider)
 	}
 	if len(name) > maxName || !nameForm.MatchString(name) {
-		return "", fmt.Errorf("the provider's name %.*q cannot be that of a user: it must have at most %d lower-case letters, digits and . _ @ + -", maxName, name, maxName)
+		return "", fmt.Errorf("the provider's name %.*q cannot be that of a user: it must have at most %d lower-case letters, digits and . _ @ + - '; for capitals see lowercaseNames of the provider", maxName, name, maxName)
 	}
 	return provider + ":" + name, nil
 }

@@ -152,7 +152,7 @@ func (c *Connectors) make(p *v1.AuthProvider, secret string) (connector.Refreshe
 		}
 		return oidc.New(oidc.Config{
 			URL: o.URL, ClientID: o.ClientID, ClientSecret: secret, Roots: roots, Scopes: o.Scopes, NameClaim: o.NameClaim, GroupsClaim: o.GroupsClaim,
-			AllowedGroups: o.AllowedGroups,
+			AllowedGroups: o.AllowedGroups, Prompt: o.Prompt, LowercaseNames: o.LowercaseNames,
 		})
 	case p.Spec.LDAP != nil:
 		return c.makeLDAP(p.Spec.LDAP)
