@@ -189,7 +189,7 @@ func (c *Config) validate() error {
 		add("server.urls", "at least one is required: the https URL under which agents reach this hub")
 	}
 	for i, raw := range c.Server.URLs {
-		if u, err := url.Parse(raw); err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+		if u, err := url.Parse(raw); err != nil || u.Hostname() == "" || strings.HasSuffix(u.Host, ":") || (*u != url.URL{Scheme: "https", Host: u.Host}) {
 			add(fmt.Sprintf("server.urls[%d]", i), "%q is not of the form https://host[:port]", raw)
 		}
 	}

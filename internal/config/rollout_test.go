@@ -30,6 +30,7 @@ func TestTheRolloutOfAgents(t *testing.T) {
 		"a wave of more than all":               {"{waves: [{name: a, share: 101}]}", 0, 0, 0, "agent.rollout.waves[0]"},
 		"a selector that cannot be used":        {"{waves: [{name: a, clusterSelector: {matchExpressions: [{key: a, operator: Like}]}}]}", 0, 0, 0, "waves[0].clusterSelector"},
 		"a window that never opens":             {"{window: {startTime: \"02:00\", endTime: \"02:00\"}}", 0, 0, 0, "agent.rollout.window"},
+		"a window by a machine's clock":         {"{window: {timeZone: Local}}", 0, 0, 0, "agent.rollout.window"},
 		"a key that is not one (the unit is %)": {"{waves: [{name: a, percent: 1}]}", 0, 0, 0, "percent"},
 	} {
 		t.Run(name, func(t *testing.T) {

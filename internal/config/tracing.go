@@ -25,7 +25,7 @@ func (t *Tracing) setDefaults() {
 }
 
 func (t *Tracing) validate(add func(field, format string, args ...any)) {
-	if u, err := url.Parse(t.Endpoint); t.Endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "") {
+	if u, err := url.Parse(t.Endpoint); t.Endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "") {
 		add("tracing.endpoint", "it is not of the form http[s]://host[:port]; credentials go into OTEL_EXPORTER_OTLP_HEADERS")
 	}
 	if *t.SampleRatio < 0 || *t.SampleRatio > 1 {

@@ -296,7 +296,7 @@ func (p HostProbe) check() error {
 	switch {
 	case !validHostName(p.Name):
 		return fmt.Errorf("the name must have 1 to 63 letters, digits, dots and hyphens")
-	case err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil:
+	case err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil:
 		return fmt.Errorf("%s: the URL must be http or https, with a host and without a user", p.Name)
 	case p.PeriodSeconds < 0 || p.PeriodSeconds > maxHostTimeout || p.TimeoutSeconds < 0 || p.TimeoutSeconds > maxHostTimeout || p.FailureThreshold < 0 || p.FailureThreshold > 1000:
 		return fmt.Errorf("%s: a time or threshold is out of its range", p.Name)
