@@ -31,8 +31,11 @@ func testPlanOfOneMember(t *testing.T, w *world) {
 	w.reads("k3s", func(s *v1.PlanStatus) bool {
 		return s.Nodes != nil && s.Nodes.Summary == "1/3" && len(s.Applying) == 1 && s.Applying[0].Cluster == "prod" && len(s.Members) == 1
 	})
-	says(a, "k3s", v1.ReasonComplete, 3, 3)
+	says(a, "k3s", v1.ReasonComplete, 3, 3, 0, 0, 0, 2)
 	s := w.becomes("k3s", v1.ReasonComplete)
+	if ready := meta.FindStatusCondition(s.Conditions, v1.ConditionReady); s.Nodes.LeftOut != 2 || !strings.Contains(ready.Message, "left out because they do not run Linux: 2") {
+		t.Errorf("%d nodes are left out, and the message is %q, want 2, and that it says so", s.Nodes.LeftOut, ready.Message)
+	}
 	if s.Clusters.Summary != "1/1" || s.LatestVersion != "v1.36.3-k3s1" || !meta.IsStatusConditionTrue(s.Conditions, v1.ConditionReady) {
 		t.Errorf("status %+v", s)
 	}

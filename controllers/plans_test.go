@@ -79,8 +79,9 @@ func delivered(a *testkit.Agent, name string) *v1.Plan {
 // says has a member report the progress of the plan that it was given last.
 func says(a *testkit.Agent, name, reason string, counts ...int) {
 	p := delivered(a, name)
-	n := append(counts, make([]int, 5)...)
+	n := append(counts, make([]int, 6)...)
 	count := rollout.Count(n[0], n[1], n[2], n[3], n[4])
+	count.LeftOut = int32(n[5])
 	status := v1.PlanStatus{Revision: p.Annotations[v1.AnnotationRevision], Nodes: &count}
 	condition := metav1.Condition{Type: v1.ConditionComplete, Status: metav1.ConditionFalse, Reason: reason, Message: "as the test wants"}
 	if reason == v1.ReasonComplete {

@@ -6,6 +6,8 @@ package plan
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -104,6 +106,9 @@ func (s *scope) conclusion() conclusion {
 		v.reason, v.message = v1.ReasonApplying, "it goes on"
 	case v1.ReasonComplete, v1.ReasonNoNodes, v1.ReasonNoClusters:
 		v.complete, v.ready = true, true
+		if left := s.leftOut(); left > 0 {
+			v.message += fmt.Sprintf("; nodes left out because they do not run Linux: %d", left)
+		}
 	case v1.ReasonMembersAway:
 		v.ready = s.completeSomewhere() && !slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Failed != nil })
 	case v1.ReasonNodeFailed, v1.ReasonTooManyFailures, v1.ReasonMemberAhead, v1.ReasonHubRestored, v1.ReasonInvalidPlan, v1.ReasonInvalidSelector:
@@ -179,7 +184,7 @@ func (s *scope) fill(outcomes []delivery.Outcome) {
 	var nodes [5]int
 	st.Applying, st.Failures = nil, nil
 	for i := range s.clusters {
-		if said := s.members[i].state.Status; s.clusters[i].Claim != nil && said != nil && said.Revision == s.fleet.Revision {
+		if said := s.current(i); said != nil {
 			sum(&nodes, said.Nodes)
 			s.nodes(s.clusters[i].Name, said)
 		}
@@ -189,6 +194,26 @@ func (s *scope) fill(outcomes []delivery.Outcome) {
 		return &all
 	}
 	st.Clusters, st.Nodes, st.Members = count(clusters), count(nodes), s.list(outcomes)
+	st.Nodes.LeftOut = s.leftOut()
+}
+
+// current returns what a member says of the revision that it is to have; nil if it says nothing of it.
+func (s *scope) current(i int) *v1.PlanStatus {
+	if said := s.members[i].state.Status; s.clusters[i].Claim != nil && said != nil && said.Revision == s.fleet.Revision {
+		return said
+	}
+	return nil
+}
+
+// leftOut returns how many nodes of all members are selected and cannot run the pods of plans.
+func (s *scope) leftOut() int32 {
+	count := 0
+	for i := range s.clusters {
+		if said := s.current(i); said != nil && said.Nodes != nil {
+			count += int(said.Nodes.LeftOut)
+		}
+	}
+	return int32(min(count, math.MaxInt32))
 }
 
 func sum(all *[5]int, c *v1.PlanCount) {

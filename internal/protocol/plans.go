@@ -64,7 +64,7 @@ func (s *PlanState) Bound() {
 		total, complete := max(n.Total, 0), max(n.Complete, 0)
 		st.Nodes = &v1.PlanCount{
 			Total: total, Complete: complete, Applying: max(n.Applying, 0), Failed: max(n.Failed, 0), Held: max(n.Held, 0),
-			Summary: fmt.Sprintf("%d/%d", complete, total),
+			LeftOut: max(n.LeftOut, 0), Summary: fmt.Sprintf("%d/%d", complete, total),
 		}
 	}
 	st.Conditions = slices.Clone(st.Conditions[:min(len(st.Conditions), maxConditions)])

@@ -14,7 +14,7 @@ import (
 
 func TestCountsOfAMemberAreCutToSize(t *testing.T) {
 	t.Parallel()
-	said := &v1.PlanCount{Total: 3, Complete: -1, Applying: -7, Failed: 1, Held: -1, Summary: strings.Repeat("9", 60<<10)}
+	said := &v1.PlanCount{Total: 3, Complete: -1, Applying: -7, Failed: 1, Held: -1, LeftOut: -1, Summary: strings.Repeat("9", 60<<10)}
 	s := protocol.PlanState{Status: v1.PlanStatus{Nodes: said}}
 	s.Bound()
 	if want := (v1.PlanCount{Total: 3, Failed: 1, Summary: "0/3"}); *s.Status.Nodes != want {
@@ -63,7 +63,7 @@ func FuzzPlanEvent(f *testing.F) {
 		if len(s.Applying) > v1.MaxPlanNodes || len(s.Failures) > v1.MaxPlanNodes || len(s.Conditions) > 8 || s.Members != nil || s.Waves != nil {
 			t.Errorf("got %+v, want lists within their bounds, and no members or waves", s)
 		}
-		if s.Nodes != nil && (len(s.Nodes.Summary) > 24 || min(s.Nodes.Total, s.Nodes.Complete, s.Nodes.Applying, s.Nodes.Failed, s.Nodes.Held) < 0) {
+		if s.Nodes != nil && (len(s.Nodes.Summary) > 24 || min(s.Nodes.Total, s.Nodes.Complete, s.Nodes.Applying, s.Nodes.Failed, s.Nodes.Held, s.Nodes.LeftOut) < 0) {
 			t.Errorf("got %+v, want a short summary and no negative count", s.Nodes)
 		}
 		s.Conditions = nil // the hub writes its own

@@ -116,6 +116,10 @@ func TestANodeThatCannotRunPodsOfPlansIsLeftOutAndNamed(t *testing.T) {
 	b.says(b.steps(p), v1.ReasonComplete, "1 node complete", "node w is left out")
 	b.want("a begin, a cordon, a upgrade, a complete, a clean")
 
+	if progress, err := rollout.ProgressOf(b.m.Member, p, b.now); err != nil || progress.Nodes.LeftOut != 1 || progress.Nodes.Summary != "1/1" {
+		t.Errorf("nodes %+v, %v, want one complete of one, and one left out", progress.Nodes, err)
+	}
+
 	b.m.Nodes[1].Labels[v1.PlanLabel("p")] = v1.PlanDisabled
 	if w := b.steps(p); strings.Contains(w.Message, "left out") {
 		t.Errorf("the message is %q, want no word of a node that a user left out", w.Message)

@@ -29,6 +29,7 @@ func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
 	}
 	t := v.count()
 	progress := Progress{Nodes: Count(t.total, t.complete, t.applying+t.waiting-t.former, t.failed, t.unready)}
+	progress.Nodes.LeftOut = narrow(t.foreign)
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
 		c, ok := v.claim(n)
